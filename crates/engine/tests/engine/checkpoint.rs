@@ -1,4 +1,4 @@
-//! Checkpoints, and read-only opens that change no file.
+//! Checkpoints and read-only opens.
 
 use std::io;
 use std::path::Path;
@@ -52,7 +52,7 @@ fn checkpoint_is_an_independent_database_with_earlier_commits() {
     fill(&db, 1_000..3_000);
     db.drop_keyspace("users").unwrap();
     db.wait_idle().unwrap();
-    // The checkpoint is on stable storage.
+    // A power loss that drops all unsynced data must not damage the checkpoint.
     let crashed = disk.crash(CrashImage::Drop, 0);
     for disk in [&disk, &crashed] {
         let copy = open(disk, "copies/one").unwrap();
@@ -94,7 +94,7 @@ fn checkpoint_links_tables_or_copies_them_if_links_are_unsupported() {
         let written =
             after.bytes.count_of(VfsCall::Append) - before.bytes.count_of(VfsCall::Append);
         assert_eq!(written > bytes, cannot, "{written} bytes written, {bytes} in tables");
-        // Any other error of a link fails the checkpoint.
+        // If linking fails with an error other than `Unsupported`, the checkpoint fails.
         faults.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::HardLink]));
         assert!(matches!(db.checkpoint("second"), Err(Error::Io { action: "link", .. })));
         db.checkpoint("second").unwrap();
@@ -105,7 +105,7 @@ fn checkpoint_links_tables_or_copies_them_if_links_are_unsupported() {
     }
 }
 
-/// A file system that may not support hard links.
+/// An in-memory file system. If `cannot` is set, creating a hard link fails with `Unsupported`.
 #[derive(Clone, Debug)]
 struct CannotLink {
     inner: MemVfs,
@@ -125,7 +125,8 @@ impl VfsLayer for CannotLink {
     }
 }
 
-/// Each call of a checkpoint fails once. The source accepts writes, and a second checkpoint succeeds.
+/// In round k, the k-th file system call of the checkpoint fails. Afterwards the source database accepts writes, and a
+/// second checkpoint succeeds.
 #[test]
 fn checkpoint_failed_leaves_no_database() {
     for k in 0.. {
@@ -161,7 +162,8 @@ fn checkpoint_failed_leaves_no_database() {
     }
 }
 
-/// Each read returns altered bytes once. Without hard links these include the reads of the tables to copy.
+/// In round k, the k-th read of the checkpoint returns altered bytes. Without hard links, the checkpoint also reads the
+/// tables in order to copy them.
 #[test]
 fn checkpoint_with_an_altered_read_fails_or_is_correct() {
     for cannot in [false, true] {
@@ -192,9 +194,10 @@ fn checkpoint_with_an_altered_read_fails_or_is_correct() {
     }
 }
 
-/// A checkpoint shows a prefix of the commits over all keyspaces, with all commits before its start.
+/// A checkpoint contains a prefix of the commit history of all keyspaces. The prefix includes all commits that were
+/// acknowledged before the checkpoint started.
 #[test]
-fn checkpoint_during_writes_and_jobs_is_a_prefix() {
+fn checkpoint_during_writes_contains_a_prefix_of_commits() {
     lsmx_testkit::time_test();
     for seed in 0..30 {
         let disk = MemVfs::new();
@@ -250,7 +253,7 @@ fn read_only_open_shows_all_entries_and_changes_no_file() {
     fill(&db, 0..1_000);
     users.put("ada", "1815").unwrap();
     assert!(matches!(read_only(&disk), Err(Error::Locked { .. })));
-    // The open of the killed database replays its log into memory.
+    // The killed database has a log to replay. A read-only open replays the log into memory.
     let killed = disk.crash(CrashImage::Keep, 0);
     drop(users);
     db.close(None).unwrap();
@@ -286,7 +289,7 @@ fn read_only_open_shows_all_entries_and_changes_no_file() {
         assert!(matches!(db.get("k"), Err(Error::Closed)));
         drop((tuned, db, second));
         assert_eq!((disk.snapshot_all(), disk.operations()), (before, operations));
-        // The locks are free.
+        // Closing the read-only databases released their locks.
         open(&disk, "db").unwrap().close(None).unwrap();
     }
 }

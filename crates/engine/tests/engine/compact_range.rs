@@ -21,7 +21,7 @@ fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
-/// Returns the numbers of runs, entries and tombstones of the default keyspace.
+/// Returns the number of runs, the number of entries and the number of tombstones in the default keyspace.
 fn shape(db: &Db) -> (u64, u64, u64) {
     let total = metrics(db).total();
     (total.runs, total.entries, total.tombstones)
@@ -48,7 +48,7 @@ fn compact_range_of_all_keys_leaves_one_run_of_live_entries() {
         compact(&db).unwrap();
         assert_eq!(shape(&db), (1, model.len() as u64, 0), "{policy}");
         assert_entries(&db.default_keyspace(), &model);
-        // Another compaction has nothing to do.
+        // The tree is fully compacted, so another manual compaction starts no job.
         let before = metrics(&db).compaction.jobs;
         compact(&db).unwrap();
         assert_eq!(metrics(&db).compaction.jobs, before, "{policy}");
@@ -73,12 +73,12 @@ fn compact_range_after_a_snapshot_drops_its_entries() {
     assert_eq!(shape(&db), (1, 400, 200));
     assert_eq!(snapshot.iter(&default).count(), 200);
     drop(snapshot);
-    // Files outside the range are not rewritten.
+    // A manual compaction does not rewrite files outside its range.
     default.compact_range(key(1_000)..).unwrap();
     assert_eq!(shape(&db), (1, 400, 200));
     default.compact_range(key(0)..=key(199)).unwrap();
     assert_eq!(shape(&db), (0, 0, 0));
-    // An empty tree is no error.
+    // Compacting an empty tree succeeds.
     compact(&db).unwrap();
 }
 
@@ -105,7 +105,7 @@ fn compact_range_of_few_keys_rewrites_few_files() {
 }
 
 #[test]
-fn compact_range_during_writes_and_other_jobs_ends() {
+fn compact_range_during_writes_and_other_jobs_terminates() {
     lsmx_testkit::time_test();
     for seed in 0..30 {
         let disk = MemVfs::new();
@@ -139,7 +139,7 @@ fn compact_range_during_writes_and_other_jobs_ends() {
 }
 
 #[test]
-fn compact_range_calls_of_several_threads_end() {
+fn compact_range_on_several_threads_terminates() {
     let disk = MemVfs::new();
     let db = open(&disk, Background::Threads { workers: 2 }, &leveled());
     std::thread::scope(|scope| {

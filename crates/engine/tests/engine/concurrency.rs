@@ -1,4 +1,4 @@
-//! Several threads on one database: visibility of commits, linearizability, and calls during a close.
+//! Several threads use one database: visibility of commits, linearizability, and calls during a close.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use lsmx_testkit::{TestRng, case_seeds, scale};
 use crate::harness::database::{entries, open, policy, small};
 use crate::harness::gate::{Gate, each};
 
-/// Time limit of a test or of a schedule, which takes seconds.
+/// Time limit of one test or of one thread schedule. Either normally takes a few seconds.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 fn tuning() -> KeyspaceOptions {
@@ -42,7 +42,7 @@ fn number(value: Option<Slice>) -> u64 {
     value.map_or(0, |value| u64::from_le_bytes(value.as_ref().try_into().unwrap()))
 }
 
-/// Returns the durability of the `count`-th commit: one in `one_in` is synced.
+/// Returns the durability of the commit with number `count`. Every `one_in`-th commit is synced.
 fn durability(count: u64, one_in: u64) -> Durability {
     if count.is_multiple_of(one_in) { Durability::Sync } else { Durability::Buffered }
 }
@@ -55,9 +55,10 @@ fn join(env: &Env, handles: Vec<JoinHandle>) {
     }
 }
 
-/// Returns the seeds of the schedules of a test, each with a watchdog.
+/// Returns the seeds of the thread schedules of a test. Each seed comes with a guard that runs a watchdog until it is
+/// dropped.
 fn schedules(test: &'static str, count: u64) -> impl Iterator<Item = (u64, impl Drop)> {
-    struct Schedule(u64, #[expect(dead_code, reason = "held")] std::sync::mpsc::Sender<()>);
+    struct Schedule(u64, #[expect(dead_code, reason = "drop guard")] std::sync::mpsc::Sender<()>);
     impl Drop for Schedule {
         fn drop(&mut self) {
             if std::thread::panicking() {
@@ -68,8 +69,8 @@ fn schedules(test: &'static str, count: u64) -> impl Iterator<Item = (u64, impl 
     case_seeds(&[], count).map(move |seed| (seed, Schedule(seed, watchdog(test, seed, PATIENCE))))
 }
 
-/// Two threads write batches over two keyspaces: the same number under `count-W` in both, and one entry per number.
-/// Two threads read through snapshots and iterators.
+/// Two threads write batches to two keyspaces. Each batch stores its number under `count-WRITER` in both keyspaces and
+/// adds an entry `entry-WRITER-NUMBER`. Two more threads read through snapshots and iterators.
 fn readers_and_writers(vfs: &Arc<dyn Vfs>, path: &str) {
     const WRITERS: usize = 2;
     const COMMITS: u64 = 1_500;
@@ -89,7 +90,7 @@ fn readers_and_writers(vfs: &Arc<dyn Vfs>, path: &str) {
                     db.write(batch, durability(count, 97)).unwrap();
                     for keyspace in [main, other] {
                         let own = keyspace.get(format!("count-{writer}")).unwrap();
-                        assert_eq!(number(own), count, "a thread reads its own write");
+                        assert_eq!(number(own), count, "a thread does not read its own write");
                     }
                 }
                 writing.fetch_sub(1, Ordering::Release);
@@ -114,7 +115,7 @@ fn readers_and_writers(vfs: &Arc<dyn Vfs>, path: &str) {
                             assert_prefix(&snapshot, other, writer, count);
                         }
                     }
-                    // The view of an iterator is not older than the snapshot.
+                    // The iterator was created after the snapshot, so it must not show older data.
                     let newer: BTreeMap<_, _> =
                         entries(other.prefix("count-")).into_iter().collect();
                     for (writer, last) in last.into_iter().enumerate() {
@@ -143,17 +144,17 @@ fn readers_and_writers(vfs: &Arc<dyn Vfs>, path: &str) {
     }
 }
 
-/// Requires that a snapshot shows the entries of a writer from 1 to `count`, in both directions.
+/// Asserts that forward and backward scans of a snapshot return exactly the entries 1 to `count` of a writer.
 fn assert_prefix(snapshot: &Snapshot, keyspace: &Keyspace, writer: usize, count: u64) {
     let range = || snapshot.range(keyspace, format!("entry-{writer}-")..format!("entry-{writer}."));
     let values = |item: lsmx::Result<(Slice, Slice)>| number(Some(item.unwrap().1));
-    assert!(range().map(values).eq(1..=count), "no prefix of {count} entries");
-    assert!(range().rev().map(values).eq((1..=count).rev()), "backward: no prefix of {count}");
+    assert!(range().map(values).eq(1..=count), "entries differ from 1..={count}");
+    assert!(range().rev().map(values).eq((1..=count).rev()), "differs backwards");
 }
 
 #[test]
-fn threads_see_whole_batches_and_their_own_writes() {
-    let _dog = watchdog("threads_see_whole_batches_and_their_own_writes", 0, PATIENCE);
+fn concurrent_batches_are_read_atomically() {
+    let _dog = watchdog("concurrent_batches_are_read_atomically", 0, PATIENCE);
     let memory: Arc<dyn Vfs> = Arc::new(MemVfs::new());
     readers_and_writers(&memory, "db");
     let dir = tempfile::tempdir().unwrap();
@@ -161,9 +162,9 @@ fn threads_see_whole_batches_and_their_own_writes() {
     readers_and_writers(&real, dir.path().join("nested/db").to_str().unwrap());
 }
 
-/// The last handle may be the database, a keyspace or a snapshot.
+/// The handle that is dropped last may be a `Db`, a `Keyspace` or a `Snapshot`.
 #[test]
-fn last_handle_dropped_closes_the_database_and_frees_the_lock() {
+fn last_handle_dropped_closes_the_database_and_releases_the_lock() {
     let _dog = watchdog("last_handle_dropped", 0, PATIENCE);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
@@ -189,17 +190,17 @@ fn last_handle_dropped_closes_the_database_and_frees_the_lock() {
         assert_eq!(iterator.next().unwrap().unwrap().1.len(), 100);
     }
     let names = OsVfs.list(&path).unwrap();
-    assert!(names.len() < 30, "files are left: {names:?}");
+    assert!(names.len() < 30, "obsolete files were not removed: {names:?}");
 }
 
-/// The number of the last acknowledged write of each writer.
+/// For each writer thread, the number of its last acknowledged write.
 type Acknowledged = Vec<Arc<AtomicU64>>;
 
 fn writers(count: usize) -> Acknowledged {
     (0..count).map(|_| Arc::default()).collect()
 }
 
-/// Writes 1, 2, 3, … under the key of the writer, until the database is closed or `last` is written.
+/// Writes 1, 2, 3, … under the key of the writer. Stops after `last` or when the database is closed.
 fn write_until_closed(keyspace: &Keyspace, writer: usize, acknowledged: &AtomicU64, last: u64) {
     for count in 1..=last {
         let keyspace = keyspace.with_write_options(durability(count, 5));
@@ -211,7 +212,8 @@ fn write_until_closed(keyspace: &Keyspace, writer: usize, acknowledged: &AtomicU
     }
 }
 
-/// Requires that the last acknowledged write of each writer is present, or the one that was under way after it.
+/// Asserts that the database contains the last acknowledged write of each writer, or the write after it, which the
+/// close may have interrupted.
 fn assert_nothing_lost(db: &Db, acknowledged: &Acknowledged) {
     for (writer, acknowledged) in acknowledged.iter().enumerate() {
         let found = number(db.get(format!("writer-{writer}")).unwrap());
@@ -224,8 +226,8 @@ fn assert_nothing_lost(db: &Db, acknowledged: &Acknowledged) {
 }
 
 #[test]
-fn close_during_writes_of_threads_loses_nothing() {
-    let _dog = watchdog("close_during_writes_of_threads", 0, PATIENCE);
+fn close_during_concurrent_writes_loses_no_acknowledged_write() {
+    let _dog = watchdog("close_during_concurrent_writes", 0, PATIENCE);
     let disk = MemVfs::new();
     for round in 0..60 {
         let db = open(&disk, options());
@@ -242,16 +244,16 @@ fn close_during_writes_of_threads_loses_nothing() {
                 std::thread::yield_now();
             }
             db.close(None).unwrap();
-            // The lock is free, although the writers may still run.
+            // Closing releases the lock even if writer threads still run.
             open(&disk, options()).put("next", "owner").unwrap();
         });
         assert_nothing_lost(&open(&disk, options()), &acknowledged);
     }
 }
 
-/// Closes a database while threads of its environment run. Requires that no byte of a file changes after the close.
+/// Closes a database while its writer threads run. Asserts that no file changes after the close.
 fn close_and_join(disk: &MemVfs, db: Db, handles: Vec<JoinHandle>) {
-    // The drop of the last handle removes the zeros at the end of the last segment.
+    // Dropping the last handle truncates the preallocated zeros of the last WAL segment, so trailing zeros are ignored.
     let contents = || -> BTreeMap<PathBuf, Vec<u8>> {
         let files = disk.snapshot_all().into_iter();
         files
@@ -269,14 +271,14 @@ fn close_and_join(disk: &MemVfs, db: Db, handles: Vec<JoinHandle>) {
     let after = contents();
     let changed = |path: &&PathBuf| closed.get(*path) != after.get(*path);
     let changed: Vec<_> = closed.keys().chain(after.keys()).filter(changed).collect();
-    assert!(changed.is_empty(), "written after the close: {changed:?}");
+    assert!(changed.is_empty(), "files changed after the close: {changed:?}");
 }
 
-/// The close has nothing to flush, so under some schedules it is done before the commits.
+/// The memtable is empty, so the close flushes nothing. In some schedules it ends before the writers commit.
 #[test]
-fn close_without_work_refuses_commits_under_way() {
+fn close_without_flush_refuses_concurrent_commits() {
     let mut refused = 0;
-    for (seed, _schedule) in schedules("close_without_work_refuses_commits_under_way", 300) {
+    for (seed, _schedule) in schedules("close_without_flush_refuses_concurrent_commits", 300) {
         let disk = MemVfs::new();
         let db = open(&disk, stepped(seed));
         let acknowledged = writers(6);
@@ -286,7 +288,7 @@ fn close_without_work_refuses_commits_under_way() {
             db.env().spawn("writer", write).unwrap()
         };
         let handles = acknowledged.iter().enumerate().map(spawn).collect();
-        // Each snapshot lets another thread run for a step.
+        // Creating a snapshot is a scheduling point, at which another thread may run.
         (0..seed % 5).for_each(|_| drop(db.snapshot()));
         close_and_join(&disk, db, handles);
         let db = open(&disk, options().background(Background::Inline));
@@ -299,11 +301,11 @@ fn close_without_work_refuses_commits_under_way() {
     assert!(refused > 10, "only {refused} commits were refused");
 }
 
-/// A writer that had passed its check before the close appended to the log afterwards: its commit was acknowledged and
-/// lost.
+/// Regression test. A writer checked that the database was open, and appended to the log after the close had returned.
+/// The commit was acknowledged and lost.
 #[test]
-fn close_returned_no_byte_is_written() {
-    for (seed, _schedule) in schedules("close_returned_no_byte_is_written", 400) {
+fn files_after_close_during_writes_do_not_change() {
+    for (seed, _schedule) in schedules("files_after_close_during_writes_do_not_change", 400) {
         let disk = MemVfs::new();
         let db = open(&disk, stepped(seed));
         let env = db.env().clone();
@@ -334,7 +336,7 @@ fn close_returned_no_byte_is_written() {
     }
 }
 
-/// Adds 1 to a number with a guarded batch, which is repeated until the guard holds.
+/// Adds 1 to a stored number with a guarded batch. Retries while another thread's write makes the guard fail.
 fn increment(db: &Db, refused: &AtomicU64) {
     let keyspace = db.default_keyspace();
     loop {
@@ -356,8 +358,8 @@ fn increment(db: &Db, refused: &AtomicU64) {
 }
 
 #[test]
-fn guarded_increments_of_threads_add_up() {
-    let _dog = watchdog("guarded_increments_of_threads_add_up", 0, PATIENCE);
+fn concurrent_guarded_increments_are_not_lost() {
+    let _dog = watchdog("concurrent_guarded_increments_are_not_lost", 0, PATIENCE);
     let refused = Arc::new(AtomicU64::new(0));
     let db = open(&MemVfs::new(), options());
     std::thread::scope(|scope| {
@@ -368,7 +370,7 @@ fn guarded_increments_of_threads_add_up() {
     assert_eq!(number(db.get("sum").unwrap()), 2_000);
     assert_eq!(db.default_keyspace().prefix("fill-").count(), 2_000);
     drop(db);
-    for (seed, _schedule) in schedules("guarded_increments_of_threads_add_up", 30) {
+    for (seed, _schedule) in schedules("concurrent_guarded_increments_are_not_lost", 30) {
         let db = open(&MemVfs::new(), stepped(seed));
         let handles = (0..3).map(|_| {
             let (db_clone, refused) = (db.clone(), Arc::clone(&refused));
@@ -378,11 +380,11 @@ fn guarded_increments_of_threads_add_up() {
         join(db.env(), handles.collect());
         assert_eq!(number(db.get("sum").unwrap()), 30);
     }
-    assert!(refused.load(Ordering::Relaxed) > 100, "no two threads met");
+    assert!(refused.load(Ordering::Relaxed) > 100, "fewer than 100 conflicts between threads");
 }
 
 #[test]
-fn refused_guard_leaves_nothing_of_its_batch() {
+fn batch_with_a_refused_guard_writes_nothing() {
     let db = open(&MemVfs::new(), options().background(Background::Inline));
     let (main, other) = (db.default_keyspace(), db.keyspace("other", tuning()).unwrap());
     let guarded = |read| {
@@ -410,13 +412,13 @@ fn refused_guard_leaves_nothing_of_its_batch() {
     let between = db.snapshot().seq();
     other.delete("guard").unwrap();
     assert_refused(between);
-    // The newer write is in a table.
+    // The write that conflicts with the guard has been flushed to a table.
     let old = db.snapshot().seq();
     db.put("one", "more").unwrap();
     other.put("guard", "more").unwrap();
     db.flush().unwrap();
     assert_refused(old);
-    // A batch of only a guard.
+    // A batch may consist of a guard without writes.
     let mut check = WriteBatch::new();
     check.guard(&other, "guard", db.snapshot().seq());
     db.write(check.clone(), Durability::Buffered).unwrap();
@@ -424,7 +426,7 @@ fn refused_guard_leaves_nothing_of_its_batch() {
     assert!(matches!(db.write(check, Durability::Buffered), Err(Error::GuardRefused { .. })));
     guarded(db.snapshot().seq()).unwrap();
     assert_eq!(db.get("a").unwrap().unwrap(), "guarded");
-    // A batch that writes the key of its guard.
+    // A batch may write the key that it guards.
     let mut own = WriteBatch::new();
     own.put(&main, "a", "1");
     own.put(&main, "a", "2");
@@ -433,10 +435,11 @@ fn refused_guard_leaves_nothing_of_its_batch() {
     assert_eq!(db.get("a").unwrap().unwrap(), "2");
 }
 
-/// A thread of a recorded history.
+/// A thread that executes random calls and records them for the linearizability check.
 struct User {
     db: Db,
-    /// Places 0 and 1 are keys of the default keyspace; place 2 is a key of another keyspace.
+    /// Registers of the linearizability check. The first two are keys of the default keyspace; the third is a key of
+    /// another keyspace.
     places: [(Keyspace, &'static str); PLACES],
     clock: Arc<AtomicU64>,
     ids: Arc<AtomicU32>,
@@ -450,7 +453,7 @@ impl User {
     }
 
     fn value(id: u32) -> Vec<u8> {
-        // Large enough to fill memtables within a history.
+        // The padding makes the calls of one history fill several memtables.
         [&id.to_le_bytes()[..], &[9; 60]].concat()
     }
 
@@ -552,7 +555,7 @@ fn histories_of_three_threads_are_linearizable() {
         });
         join(&env, users.collect());
         let threads = std::mem::take(&mut *recorded.lock().unwrap());
-        assert!(linearizable(&threads), "no order explains {threads:#?}");
+        assert!(linearizable(&threads), "the calls are not linearizable: {threads:#?}");
         let calls = threads.iter().flatten();
         held += calls.clone().filter(|at| matches!(at.call, Call::GuardHeld { .. })).count();
         overlapping += calls.filter(|record| record.end > record.begin + 1).count();
@@ -560,8 +563,8 @@ fn histories_of_three_threads_are_linearizable() {
     let enough = scale() < 1.0 || (held > 50 && overlapping > 1_000);
     assert!(enough, "{held} guards held, {overlapping} calls overlapped");
 }
-/// The memtables of one keyspace are full. A batch over it and another keyspace fails as a whole; reads, and writes to
-/// the other keyspace, succeed.
+/// The memtables of one keyspace are full. A batch that writes to this and another keyspace fails as a whole. Reads
+/// succeed, and so do writes to the other keyspace alone.
 #[test]
 fn batch_over_a_stalled_keyspace_is_refused_as_a_whole() {
     let _dog = watchdog("batch_over_a_stalled_keyspace", 0, PATIENCE);
@@ -595,8 +598,9 @@ fn batch_over_a_stalled_keyspace_is_refused_as_a_whole() {
     assert_absent(&open(&disk, stopping()));
 }
 
-/// Threads add to the same counters by merges and by updates, while others flush, read and hold snapshots. No addition
-/// is lost or counted twice, no counter decreases, and snapshots do not change.
+/// Several threads increment the same counters with merges and with atomic updates. Each thread also flushes, reads and
+/// holds snapshots. Asserts that each increment is counted once, that no counter decreases, and that snapshots do not
+/// change.
 fn count_in_threads(options: Options, counters: &KeyspaceOptions, rounds: u64) {
     const THREADS: u64 = 3;
     let disk = MemVfs::new();
@@ -630,7 +634,7 @@ fn count_in_threads(options: Options, counters: &KeyspaceOptions, rounds: u64) {
                 let snapshot = db_clone.snapshot();
                 let contents = entries(snapshot.iter(&keyspace));
                 let merged = snapshot.get(&keyspace, "merged").unwrap();
-                assert!(number(merged.clone()) > round, "a thread reads its own merges");
+                assert!(number(merged.clone()) > round, "a thread does not read its own merges");
                 if round % 5 == thread {
                     db_clone.flush().unwrap();
                 }
@@ -662,7 +666,7 @@ fn count_in_threads(options: Options, counters: &KeyspaceOptions, rounds: u64) {
     check(&db.keyspace("counters", counters).unwrap());
 }
 
-/// Counters with an operand store that moves operands to the tree often.
+/// Returns keyspace options with an operand store that frequently moves operands to the tree.
 fn counters_in_a_store(seed: u64) -> KeyspaceOptions {
     let to_tree_one_in = 1 + seed % 2;
     tuning().operand_store(SimpleStore {
@@ -673,16 +677,16 @@ fn counters_in_a_store(seed: u64) -> KeyspaceOptions {
 }
 
 #[test]
-fn counters_add_up_in_every_schedule() {
-    for (seed, _schedule) in schedules("counters_add_up_in_every_schedule", 70) {
+fn counters_of_stepped_threads_are_exact() {
+    for (seed, _schedule) in schedules("counters_of_stepped_threads_are_exact", 70) {
         let counters = if seed % 2 == 0 { tuning() } else { counters_in_a_store(seed / 2) };
         count_in_threads(stepped(seed), &counters, 25);
     }
 }
 
 #[test]
-fn counters_of_real_threads_add_up() {
-    let _dog = watchdog("counters_of_real_threads_add_up", 0, PATIENCE);
+fn counters_of_os_threads_are_exact() {
+    let _dog = watchdog("counters_of_os_threads_are_exact", 0, PATIENCE);
     for counters in [tuning(), counters_in_a_store(1)] {
         let options = options().background(Background::Threads { workers: 2 });
         count_in_threads(options, &counters, 400);

@@ -1,7 +1,7 @@
-//! Power losses before every operation of the file system, with every disk image that POSIX allows.
+//! Simulated power losses before every file system operation, with every kind of disk image that POSIX allows.
 //!
-//! Each reopened database must show exactly a prefix of its history, with all commits that must survive, and must
-//! accept more commits. `LSMX_TEST_REPLAY=run:operation:image:seed`, as a failure prints it, repeats one image.
+//! Each reopened database must contain a prefix of its commits that includes all durable commits, and must accept new
+//! commits. A failure prints a setting `LSMX_TEST_REPLAY=run:operation:image:seed` that replays one disk image.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,23 +16,23 @@ use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
 use lsmx_testkit::{TestRng, mix_seeds, scale, scaled, seed};
 
-/// Images that CI checks.
+/// Number of disk images checked in CI.
 const IMAGES: u64 = 25_000;
-/// Suffix of the name of a short run.
+/// Suffix that marks a short run in `LSMX_TEST_REPLAY`.
 const SHORT: char = 's';
-/// Images that CI checks of runs with several writers.
+/// Number of disk images checked in CI for runs with several writer threads.
 const WRITERS_IMAGES: u64 = 3_000;
-/// Mean number of images of one run.
+/// Mean number of disk images sampled from one run.
 const IMAGES_OF_A_RUN: u64 = 120;
 
-/// Returns the seed of a run. Consecutive runs have different policies, so that few runs cover all of them.
+/// Returns the seed of a run. The seeds of consecutive runs select the compaction policies in turn, so a few runs cover
+/// all policies.
 fn run_seed(seed: u64, number: u64) -> u64 {
     let policies = options::policies().len() as u64;
     let drawn = mix_seeds(seed, number) >> 16;
     drawn - drawn % policies + number % policies
 }
 
-/// Returns the run with a seed.
 fn plan(seed: u64) -> Plan {
     let mut rng = TestRng::new(seed);
     let policies = options::policies();
@@ -56,7 +56,8 @@ fn plan(seed: u64) -> Plan {
     }
 }
 
-/// Executes a run to count its operations, then again with disk images.
+/// Executes a run twice: first to count its file system operations, then to sample and check disk images. Returns the
+/// number of checked images.
 fn enumerate(seed: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let mut plan = plan(seed);
     let describe = |what| format!("run {seed}: {what}\nreplay: LSMX_TEST_REPLAY={seed}");
@@ -67,10 +68,10 @@ fn enumerate(seed: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
 }
 
 fn preset_name(policy: &PolicySpec) -> &'static str {
-    policy.preset().expect("a preset").name()
+    policy.preset().expect("the policy is a preset").name()
 }
 
-/// Executes a run and checks its disk images. Returns their number.
+/// Executes a run and checks its disk images. Returns the number of checked images.
 fn crashes_of(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let name = &plan.name;
     let played = play(plan, coverage)
@@ -87,12 +88,12 @@ fn crashes_of(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<u64> {
     Ok(checked)
 }
 
-/// Returns a run so short that all its images are checked.
+/// Shortens a run to 25 steps, which allows checking a disk image at every operation.
 fn short(plan: Plan) -> Plan {
     Plan { name: format!("{}{SHORT}", plan.seed), steps: 25, sampling: Sampling::ALL, ..plan }
 }
 
-/// Requires that every kind of work, crash and image has occurred.
+/// Asserts that every kind of job, crash and disk image occurred at least once.
 fn require_everything(coverage: &Coverage) -> Outcome {
     let images = CrashImage::ALL.map(image_name);
     for group in ["images", "crashes in recovery", "second crashes"] {
@@ -106,7 +107,7 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     let calls = ["create keyspace", "change policy", "change options", "clean close", "snapshot"];
     coverage.require("calls", &calls)?;
     if scale() > 1.0 {
-        // These are rare.
+        // Short test runs rarely contain these calls.
         coverage.require("calls", &["resume that failed", "reopen after an error"])?;
     }
     coverage.require("calls", &["drop keyspace", "checkpoint", "compact range"])?;
@@ -126,9 +127,9 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     coverage.require("runs", &policies.iter().map(preset_name).collect::<Vec<_>>())
 }
 
-/// If a commit survives, every commit that was acknowledged before its start survives.
+/// A surviving commit implies that all commits acknowledged before it started also survive.
 #[test]
-fn crash_among_writers_keeps_the_order_of_commits() {
+fn crash_with_concurrent_writers_keeps_the_order_of_commits() {
     let seed = seed();
     let (checked, goal) = (AtomicU64::new(0), scaled(WRITERS_IMAGES));
     let failure = in_parallel(|number| {
@@ -142,7 +143,7 @@ fn crash_among_writers_keeps_the_order_of_commits() {
     failure.unwrap_or_else(|what| panic!("{what}"));
 }
 
-/// Executes the run or the image that `LSMX_TEST_REPLAY` names.
+/// Replays the run or the single disk image that `LSMX_TEST_REPLAY` names. Returns `None` if the variable is not set.
 fn replay() -> Option<Outcome<u64>> {
     let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
     let parts: Vec<&str> = text.split(':').collect();
@@ -160,7 +161,7 @@ fn replay() -> Option<Outcome<u64>> {
 }
 
 #[test]
-fn crash_at_any_operation_leaves_a_prefix_with_all_promised_commits() {
+fn crash_at_any_operation_leaves_a_prefix_with_all_durable_commits() {
     if let Some(replayed) = replay() {
         println!("{} images checked", replayed.unwrap());
         return;

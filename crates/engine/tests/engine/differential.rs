@@ -1,6 +1,6 @@
-//! Equal operations under many sets of options. Each set must give the results of the model, so all sets agree.
+//! Runs the same operations with many sets of options and compares the results of each set with a model.
 //!
-//! Half of the sets are fixed, at the bounds of the options; half are random.
+//! Half of the option sets are fixed and use extreme option values. The other half are random.
 
 use lsmx::env::Background;
 use lsmx::{BlockCacheKind, FilterBits, FilterLastRun, ValueSeparation};
@@ -8,12 +8,13 @@ use lsmx_stress::modelling::{Op, Opening, Play, Reached, Tuning, play};
 use lsmx_testkit::simple_store::SimpleStore;
 use lsmx_testkit::{TestRng, case_seeds};
 
-/// Number of random option sets, number of histories for each set, and operations per history.
+/// Number of random option sets.
 const DRAWN_SETS: usize = 20;
+/// Number of operation histories that are run with each option set.
 const HISTORIES: u64 = 5;
 const HISTORY_OPERATIONS: usize = 1_000;
 
-/// Returns the options from which the fixed sets differ.
+/// Returns the base options. Each fixed option set changes a few of them.
 fn plain() -> Opening {
     Opening {
         warm_up: false,
@@ -43,7 +44,7 @@ fn plain() -> Opening {
     }
 }
 
-/// Returns the fixed sets with their modes of background work.
+/// Returns the fixed option sets, each with its background mode.
 fn fixed() -> Vec<(Opening, Background)> {
     let (inline, stepped) = (Background::Inline, Background::Stepped { seed: 7, workers: 2 });
     let threads = Background::Threads { workers: 2 };
@@ -60,7 +61,7 @@ fn fixed() -> Vec<(Opening, Background)> {
         change(&mut set);
         sets.push((set, background));
     };
-    // Minimum sizes: many levels of tiny files, one entry per block.
+    // The minimum sizes give many levels of tiny files with one entry per block.
     add(inline, &|set| {
         (set.tuning.memtable_bytes, set.tuning.table_bytes) = (1 << 10, 1 << 10);
         (set.tuning.block_bytes, set.tuning.restart_interval) = (64, 1);
@@ -68,14 +69,14 @@ fn fixed() -> Vec<(Opening, Background)> {
     add(inline, &|set| set.tuning.block_tags = false);
     add(inline, &|set| set.tuning.policy = Some("leveled(T=2)".to_owned()));
     add(inline, &|set| set.tuning.policy = Some("tiering(T=2)".to_owned()));
-    // One file per level, one block per table, no flush because of size.
+    // The next three sets give one file per level, one block per table, and no flush due to memtable size.
     add(inline, &|set| set.tuning.table_bytes = 64 << 20);
     add(inline, &|set| {
         (set.tuning.table_bytes, set.tuning.block_bytes) = (4 << 20, 1 << 20);
         set.tuning.restart_interval = 4096;
     });
     add(inline, &|set| set.tuning.memtable_bytes = 64 << 20);
-    // No cache, and a cache for all blocks.
+    // The next two sets have no block cache and a block cache that holds all blocks.
     add(inline, &|set| set.cache_bytes = 0);
     add(inline, &|set| {
         (set.cache_bytes, set.tuning.filter_last_run) = (64 << 20, FilterLastRun::On);
@@ -87,7 +88,8 @@ fn fixed() -> Vec<(Opening, Background)> {
     });
     add(inline, &|set| set.tuning.lz4 = vec![true]);
     add(inline, &|set| set.tuning.lz4 = vec![false, false, true]);
-    // Nearly all values separated and collected early; only large values separated, with threads.
+    // The value separation sets range from a threshold of 1 byte with early garbage collection to a threshold of 60
+    // bytes with background threads.
     for (background, threshold_bytes, space_amplification_max) in
         [(inline, 1, 1.01), (stepped, 10, 1.3), (threads, 60, 2.0)]
     {
@@ -100,12 +102,12 @@ fn fixed() -> Vec<(Opening, Background)> {
         };
         add(background, &|set| set.tuning.separation = Some(separation));
     }
-    // One segment per commit, each commit synced; a log so small that it causes flushes.
+    // The next two sets write one synced WAL segment per commit, and flush because of the WAL size limit.
     add(inline, &|set| (set.segment_bytes, set.sync_every_bytes) = (1, 1));
     add(inline, &|set| set.wal_bytes_max = Some(1));
     add(inline, &|set| set.open_files = Some(8));
     add(stepped, &|set| set.tuning.memtable_bytes = 1 << 10);
-    // Operand stores without collections, with one after every flush, and with threads.
+    // The operand stores start no collections, a collection after every flush, or collections on background threads.
     for (background, memtable_bytes, collect_after, to_tree_one_in, lazy) in [
         (inline, 4 << 10, u64::MAX, 1, true),
         (inline, 1 << 10, 1, 1, false),
@@ -121,7 +123,7 @@ fn fixed() -> Vec<(Opening, Background)> {
     sets
 }
 
-/// Replaces all options in the operations by those of a set.
+/// Returns the operations with all their options replaced by one option set.
 fn under(operations: &[Op], set: &Opening) -> Vec<Op> {
     let mut operations = operations.to_vec();
     for op in &mut operations {
@@ -139,7 +141,7 @@ fn under(operations: &[Op], set: &Opening) -> Vec<Op> {
 #[test]
 fn option_sets_give_equal_results() {
     let histories: Vec<_> = case_seeds(&[], HISTORIES)
-        // Whether an old guard is refused depends on the size of memtables.
+        // Guarded batches are removed, because the memtable size decides whether an old guard is refused.
         .map(|seed| {
             let mut history = Play::new(seed, Background::Inline, HISTORY_OPERATIONS);
             history.operations.retain(|op| !matches!(op, Op::Guarded { .. }));

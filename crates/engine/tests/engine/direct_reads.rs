@@ -1,4 +1,4 @@
-//! Reads of tables that bypass the page cache.
+//! Table reads with `O_DIRECT`, which bypass the page cache.
 
 use std::io;
 use std::path::Path;
@@ -30,13 +30,13 @@ fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
-/// Returns a short value, or for one number in 97 a value over several blocks of a device.
+/// Returns a value of 60 bytes. Every 97th number has a value of 9,000 bytes, which spans several device blocks.
 fn value(number: u32, round: u32) -> Vec<u8> {
     let bytes = if number.is_multiple_of(97) { 9_000 } else { 60 };
     (0..bytes).map(|at: u32| (at ^ number ^ round).to_le_bytes()[0]).collect()
 }
 
-/// Requires the entries of round 2 in both keyspaces.
+/// Asserts that both keyspaces contain the values of round 2.
 fn check(db: &Db) {
     let model = (0..KEYS).map(|number| (key(number).to_vec(), value(number, 2))).collect();
     for keyspace in [db.default_keyspace(), db.open_keyspace("packed", None).unwrap()] {
@@ -81,14 +81,14 @@ fn direct_reads_return_the_entries_of_cached_reads() {
     lsmx::verify(&path, &Options::default()).unwrap();
 }
 
-/// Numbers of opens of tables.
+/// Number of times that table files were opened, by kind of open.
 #[derive(Debug, Default)]
 struct Opened {
     cached: AtomicUsize,
     direct: AtomicUsize,
 }
 
-/// A file system that counts opens of tables, or one without direct reads if there is no counter.
+/// An in-memory file system that counts opens of table files. Without a counter, direct opens are unsupported.
 #[derive(Clone, Debug)]
 struct Watched(MemVfs, Option<Arc<Opened>>);
 
@@ -132,7 +132,7 @@ fn direct_reads_option_applies_to_every_open_of_a_table() {
             db.put(key(number), value(number, 0)).unwrap();
         }
         db.flush().unwrap();
-        // The database has two descriptors for many tables, so it opens them repeatedly.
+        // The limit of two open files forces the database to reopen tables repeatedly.
         for number in 0..KEYS {
             assert!(db.get(key(number * 7_919 % KEYS)).unwrap().is_some());
         }

@@ -1,7 +1,7 @@
-//! Each call of the file system fails, once or from then on.
+//! Injects a fault into each file system call, either once or into all later calls as well.
 //!
-//! The error must be typed and name the file. No acknowledged commit is lost, `resume` and a reopen succeed, no
-//! call hangs. `LSMX_TEST_REPLAY=run:class:k`, as a failure prints it, repeats one fault.
+//! The error must be typed and name the file. No acknowledged commit is lost, `resume` and a reopen succeed, and no
+//! call hangs. A failure prints a setting `LSMX_TEST_REPLAY=run:class:k` that replays one fault.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,10 +20,11 @@ use lsmx::vfs::{MemVfs, Vfs};
 use lsmx_base::file_name::LOCK;
 use lsmx_testkit::{TestRng, mix_seeds, scale, scaled, seed};
 
-/// Mean number of failing calls in CI.
+/// Approximate number of injected faults in CI.
 const POINTS: u64 = 4_000;
 
-/// A fault, the calls that it may affect, and whether all calls after the first fail, too.
+/// A fault and the file system calls into which it is injected. If `sticky` is set, all calls after the first failure
+/// fail as well.
 #[derive(Clone, Copy, Debug)]
 struct Class {
     name: &'static str,
@@ -73,7 +74,6 @@ const fn class(name: &'static str, fault: Fault, calls: &'static [VfsCall], stic
     Class { name, fault, calls, sticky }
 }
 
-/// Returns the run with a seed.
 fn plan(seed: u64, faults: Faults) -> Plan {
     let mut rng = TestRng::new(seed);
     Plan {
@@ -88,7 +88,7 @@ fn plan(seed: u64, faults: Faults) -> Plan {
     }
 }
 
-/// Executes a run in which the k-th call of a class fails.
+/// Executes a run and injects a fault into the k-th call that matches the class.
 fn point(seed: u64, class: &Class, k: u64, coverage: &Arc<Coverage>) -> Outcome<Played> {
     let rule = FaultRule::new(class.fault).for_calls(class.calls).nth(k);
     let rule = if class.sticky { rule.from_then_on() } else { rule };
@@ -103,12 +103,12 @@ fn point(seed: u64, class: &Class, k: u64, coverage: &Arc<Coverage>) -> Outcome<
     Ok(played)
 }
 
-/// Executes a run for every `stride`-th call of each class. Returns the number of runs.
+/// For each fault class, executes one run per `stride`-th call, which fails. Returns the number of runs.
 fn sweep(seed: u64, calls: &CallCounts, stride: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let mut points = 0;
     for (at, class) in CLASSES.iter().enumerate() {
         let mut k = mix_seeds(seed, at as u64) % stride;
-        // A fault may make the run longer.
+        // An injected fault may cause additional calls.
         while k < calls.sum_of_counts(class.calls) + stride {
             point(seed, class, k, coverage)?;
             points += 1;
@@ -118,11 +118,11 @@ fn sweep(seed: u64, calls: &CallCounts, stride: u64, coverage: &Arc<Coverage>) -
     Ok(points)
 }
 
-/// Executes the run that `LSMX_TEST_REPLAY` names.
+/// Replays the run that `LSMX_TEST_REPLAY` names. Returns `None` if the variable is not set.
 fn replay() -> Option<Outcome<bool>> {
     let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
     let parts: Vec<&str> = text.split(':').collect();
-    let class = CLASSES.iter().find(|class| class.name == parts[1]).expect("a class");
+    let class = CLASSES.iter().find(|class| class.name == parts[1]).expect("a fault class");
     let number = |at: usize| parts[at].parse::<u64>().expect("a number");
     Some(point(number(0), class, number(2), &Arc::default()).map(|played| played.fired))
 }
@@ -140,7 +140,7 @@ fn failing_call_is_reported_and_no_acknowledged_commit_is_lost() {
         let seed = mix_seeds(seed, number) >> 16;
         let calls = play(&plan(seed, Faults::None), &Arc::default())?.calls;
         let all: u64 = CLASSES.iter().map(|class| calls.sum_of_counts(class.calls)).sum();
-        // Eight runs cover the calls.
+        // The stride spreads `POINTS` faults over eight runs.
         let points = sweep(seed, &calls, (8 * all).div_ceil(POINTS), &coverage)?;
         Ok(tried.fetch_add(points, Ordering::Relaxed) + points < goal)
     });
@@ -154,7 +154,7 @@ fn failing_call_is_reported_and_no_acknowledged_commit_is_lost() {
     coverage.require("failed calls", &failed).unwrap();
     coverage.require("failed calls", &["a read", "changing options", "a snapshot"]).unwrap();
     if scale() > 1.0 {
-        // These are rare.
+        // Short test runs rarely contain these failures.
         let failed = ["dropping a keyspace", "a checkpoint", "compacting a range"];
         coverage.require("failed calls", &failed).unwrap();
     }
@@ -162,7 +162,7 @@ fn failing_call_is_reported_and_no_acknowledged_commit_is_lost() {
 
 /// Guarantee 12: an open of a damaged database either fails and changes no file, or shows correct entries.
 #[test]
-fn open_of_a_damaged_database_that_fails_changes_no_file() {
+fn failed_open_of_a_damaged_database_changes_no_file() {
     let seed = seed();
     let coverage = Coverage::default();
     for number in 0..scaled(1_000) {
@@ -207,15 +207,15 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
     match Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))) {
         Ok(db) => {
             coverage.add(how, "opened");
-            // A cut of the log of a killed process removes the last sync mark, too. After a clean close the
-            // manifest has a mark.
+            // After a kill, truncating the log can remove the last sync mark, so lost commits cannot be detected. After
+            // a clean close, the manifest contains the mark.
             let undecidable = how == "cut" && file_kind(&path) == "segment" && !closed;
             let last = match oracle::counter(&db) {
                 Ok(shown) if undecidable => shown.min(history.last()),
                 _ => history.last(),
             };
             let state = history.state(last);
-            // Damage of a table is an error of the reads that need it.
+            // A damaged table is reported by the reads that use the table, not by the open.
             match oracle::compare(&db, &state, &mut rng) {
                 Ok(()) | Err(Trouble::Failed(_)) => Ok(()),
                 Err(Trouble::Wrong(what)) => Err(format!("{how} of {}: {what}", path.display())),
@@ -225,7 +225,7 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
             coverage.add(how, "refused");
             coverage.add("refused", file_kind(&path));
             let mut after = disk.snapshot_all();
-            // The open creates the lock file first.
+            // A failed open may leave the lock file, which it creates first.
             if !before.contains_key(&oracle::dir().join(LOCK)) {
                 after.remove(&oracle::dir().join(LOCK));
             }
@@ -237,9 +237,9 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
     }
 }
 
-/// Each call of one run fails.
+/// Covers every modifying file system call of one run. All calls after the first failure fail as well.
 #[test]
-fn failing_call_of_one_run_is_reported() {
+fn every_failing_write_call_of_one_run_is_reported() {
     let seed = seed();
     let coverage = Arc::new(Coverage::default());
     let calls = play(&plan(seed, Faults::None), &Arc::default()).unwrap().calls;

@@ -1,4 +1,4 @@
-//! Format version 1 of the WAL and the manifest, byte by byte.
+//! Golden-file tests for format version 1 of the WAL and the manifest.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const GOLDEN: [(&str, &[u8]); 4] = [
     ("CURRENT", include_bytes!("../golden/log-v1/CURRENT")),
 ];
 
-/// Numbers segments in order.
+/// Allocates consecutive file numbers for WAL segments. Does not record the segments in a manifest.
 struct Numbers(AtomicU64);
 
 impl SegmentRegistry for Numbers {
@@ -125,7 +125,8 @@ fn golden_log_and_manifest_are_written_unchanged() {
     }
 }
 
-/// A manifest edit with changes that were added after the other golden files.
+/// An encoded version edit with operand store tokens. Format version 1 gained these changes after the other golden
+/// files were created.
 const GOLDEN_TOKENS: &[u8] = include_bytes!("../golden/operand-token-v1.edit");
 
 #[test]

@@ -1,7 +1,8 @@
-//! Tables of every released format version are readable, and the newest version is written unchanged.
+//! Golden-file tests for tables. All golden files must be readable. The current code must write the files whose case
+//! has `written` set, byte by byte.
 //!
-//! If the bytes change on purpose, the old file stays. The new bytes get a new name in `CASES`, which alone is marked as
-//! written.
+//! If an intended change alters the bytes of a table, keep the old golden file, clear `written` of its case, and add a
+//! case with a new file name.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,26 +22,27 @@ use lsmx_compaction::FileId;
 use crate::harness::golden::{assert_same_bytes, golden};
 
 struct Case {
-    /// Name in `tests/golden`.
+    /// Name of the golden file in `tests/golden`.
     name: &'static str,
     compression: Compression,
     filter: Option<FilterWidth>,
-    /// Whether data blocks have tags.
+    /// Whether data blocks store hash tags of their keys.
     tags: bool,
-    /// Number and name of the keyspace in the properties.
+    /// Number and name of the keyspace that the table properties record.
     keyspace: Option<(u32, &'static str)>,
-    /// Entries; all tables have the same range deletes.
+    /// Returns the point entries. The range tombstones are the same in all tables.
     entries: fn() -> Vec<Entry>,
-    /// Size and XXH3-64 of the file.
+    /// File size in bytes.
     bytes: u64,
+    /// XXH3-64 of the file.
     checksum: u64,
-    /// Whether the current version writes these bytes.
+    /// Whether the current code writes exactly these bytes.
     written: bool,
 }
 
 const UID: u64 = 0x0123_4567_89ab_cdef;
 
-/// The simplest table.
+/// Default values of the fields that a case does not set.
 const PLAIN: Case = Case {
     name: "",
     compression: Compression::None,
@@ -142,8 +144,8 @@ const CASES: &[Case] = &[
 
 type Entry = (Vec<u8>, u64, EntryKind, Vec<u8>);
 
-/// Entries of all kinds: an empty key, a key with versions in several blocks, keys of 0x00 and 0xff, a value longer than a
-/// block.
+/// Returns entries of all kinds, including an empty key, a key with versions in several blocks, keys of 0xff bytes, and
+/// a value longer than a block.
 fn every_kind() -> Vec<Entry> {
     let mut entries: Vec<Entry> = vec![(vec![], 3, EntryKind::Put, b"of the empty key".to_vec())];
     for number in 0..40u64 {
@@ -162,13 +164,14 @@ fn every_kind() -> Vec<Entry> {
     entries
 }
 
-/// Keys that are hashes.
+/// Returns 1,200 puts with 8-byte hashes as keys, and a delete.
 fn hashes() -> Vec<Entry> {
     let key = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes()).to_be_bytes();
     sorted((1..=1200).map(|n| (key(n).to_vec(), n, EntryKind::Put, vec![7; 4])).collect())
 }
 
-/// Entries with values so long that blocks have tags; versions of some keys span two blocks.
+/// Returns entries with values long enough for blocks to store hash tags. Every 50th key has nine versions, which can
+/// span two blocks.
 fn long_values() -> Vec<Entry> {
     let hash = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes());
     let versions = |n: u64| if n.is_multiple_of(50) { 1..=9 } else { 1..=1 };
@@ -179,7 +182,7 @@ fn long_values() -> Vec<Entry> {
     with_delete(entries)
 }
 
-/// Keys with a common prefix, a number and one of four suffixes.
+/// Returns entries with keys such as `user:00003:email`.
 fn ids() -> Vec<Entry> {
     let fields = ["address", "age", "email", "name"];
     let key = |n: usize| format!("user:{:05}:{}", n / 4 * 3, fields[n % 4]).into_bytes();
@@ -191,7 +194,7 @@ fn sorted(mut entries: Vec<Entry>) -> Vec<Entry> {
     with_delete(entries)
 }
 
-/// Appends the only delete of the table.
+/// Appends a delete of a key that is larger than all other keys.
 fn with_delete(mut entries: Vec<Entry>) -> Vec<Entry> {
     entries.push((vec![0xff; 9], 5, EntryKind::Delete, vec![]));
     entries
@@ -208,7 +211,7 @@ fn range_tombstones() -> Vec<RangeTombstone> {
 
 fn write(case: &Case) -> Vec<u8> {
     let entries = (case.entries)();
-    // Large tables have more blocks in fewer index blocks.
+    // Tables of more than 1,000 entries use smaller data blocks and larger index blocks.
     let large = entries.len() > 1000;
     let options = TableOptions {
         block_bytes: if large { 64 } else { 256 },

@@ -1,4 +1,5 @@
-//! Format version 1 of the value log, byte by byte: a blob file, a table with pointers into it, and their manifest.
+//! Golden-file tests for format version 1 of the value log: a blob file, a table with pointers to its values, and the
+//! manifest that lists both files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ const FILES: [&str; 5] = ["000009.blob", "000007.sst", "000003.wal", "MANIFEST-0
 const DB_UID: u64 = 77;
 const LAST: SeqNo = SeqNo((1 << 56) - (1 << 40));
 
-/// Numbers the only segment 3.
+/// Assigns file number 3 to the only WAL segment.
 struct SegmentThree;
 
 impl SegmentRegistry for SegmentThree {
@@ -35,10 +36,11 @@ impl SegmentRegistry for SegmentThree {
     }
 }
 
-/// Key, sequence number, value, and the compression of a separated value.
+/// Key, sequence number, value, and the compression in the value log. The compression is `None` if the table stores the
+/// value.
 type Written = (&'static [u8], u64, Vec<u8>, Option<Compression>);
 
-/// Key, sequence number, kind and value of an entry of the table.
+/// Key, sequence number, kind, and value or value pointer of a table entry.
 type Stored = (&'static [u8], u64, EntryKind, Vec<u8>);
 
 fn entries() -> Vec<Written> {
@@ -51,7 +53,7 @@ fn entries() -> Vec<Written> {
     ]
 }
 
-/// Returns the bytes of the blob file and the entries of the table.
+/// Returns the bytes of the blob file and the table entries that refer to it.
 fn blob() -> (Vec<u8>, Vec<Stored>) {
     let mut bytes = BlobHeader { keyspace: 0, uid: UID, number: 9 }.encode();
     let (mut table, mut records, mut value_bytes) = (Vec::new(), 0, 0);
@@ -75,7 +77,7 @@ fn blob() -> (Vec<u8>, Vec<Stored>) {
     (bytes, table)
 }
 
-/// Returns the bytes of all files, in the order of `FILES`.
+/// Writes the database and returns the bytes of each file, in the order of `FILES`.
 fn written() -> Vec<Vec<u8>> {
     let vfs = MemVfs::new();
     let dir = Path::new("db");
@@ -146,7 +148,7 @@ fn written() -> Vec<Vec<u8>> {
     FILES.iter().map(|name| vfs.read_all(&dir.join(name)).unwrap()).collect()
 }
 
-/// Returns the name, the bytes and the golden bytes of each file.
+/// Returns, for each file, its name, the bytes that the current code writes, and the golden bytes.
 fn all_files() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
     let file = |(name, written): (&'static str, Vec<u8>)| {
         let golden = golden(&format!("value-log-v1/{name}"), || written.clone());

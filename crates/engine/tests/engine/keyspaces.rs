@@ -1,4 +1,4 @@
-//! Creation, drop and reopen of keyspaces; lookups of many keys, sizes of ranges, observation.
+//! Creating, dropping and reopening keyspaces. `multi_get`, `approximate_size`, `explain` and `observe`.
 
 use std::sync::Arc;
 
@@ -53,8 +53,8 @@ fn dropped_keyspace_refuses_all_calls_and_leaves_no_file() {
     batch.put(&db.default_keyspace(), "k", "v");
     batch.put(&users, "k", "v");
     assert_dropped(db.write(batch, Durability::Sync));
-    assert_eq!(db.get("k").unwrap(), None, "a part of a refused batch was done");
-    // A snapshot from after the drop does not show the keyspace.
+    assert_eq!(db.get("k").unwrap(), None, "a refused batch was applied in part");
+    // A snapshot created after the drop cannot read the keyspace.
     assert_dropped(db.snapshot().get(&users, "k"));
     assert_eq!(db.keyspaces(), ["default"]);
     assert!(matches!(db.open_keyspace("users", None), Err(Error::UnknownKeyspace { .. })));
@@ -64,7 +64,7 @@ fn dropped_keyspace_refuses_all_calls_and_leaves_no_file() {
     assert_eq!(files(&disk, ".sst").len(), 0);
     db.close(None).unwrap();
     let report = assert_clean(&disk);
-    // One table holds the one key of the default keyspace.
+    // The only table left holds the single key of the default keyspace.
     assert_eq!((report.keyspaces, report.tables), (1, 1));
     assert_eq!(open(&disk, Background::Inline).keyspaces(), ["default"]);
 }
@@ -81,7 +81,7 @@ fn keyspace_created_after_a_drop_of_its_name_is_empty() {
     new.put("k", "new").unwrap();
     assert_dropped(old.get("k"));
     db.sync().unwrap();
-    // Recovery does not apply the log of the old keyspace to the new one.
+    // Recovery does not apply log records of the dropped keyspace to the new keyspace of the same name.
     let killed = disk.crash(CrashImage::Keep, 0);
     let again = open(&killed, Background::Inline);
     let users = again.open_keyspace("users", None).unwrap();
@@ -182,7 +182,7 @@ fn multi_get_returns_values_in_the_order_of_the_keys() {
 }
 
 #[test]
-fn approximate_size_of_a_range_is_close_to_its_share() {
+fn approximate_size_of_a_range_is_proportional_to_its_keys() {
     let disk = MemVfs::new();
     let db = open(&disk, Background::Inline);
     let default = db.default_keyspace();
@@ -194,7 +194,7 @@ fn approximate_size_of_a_range_is_close_to_its_share() {
     for (from, to) in [(0u32, 10_000u32), (5_000, 15_000), (0, 20_000), (19_000, 30_000), (3, 3)] {
         let size = default.approximate_size(from.to_be_bytes()..to.to_be_bytes()).unwrap();
         let share = all * u64::from(to.min(20_000) - from) / 20_000;
-        // Tables of 8 KiB have one index block, so each bound is off by half a table in each run.
+        // A table of 8 KiB has one index block, so each range bound adds an error of about half a table per run.
         assert!(size.abs_diff(share) <= total.runs * 12 * 1024, "{from}..{to}: {size}, {share}");
     }
     let (from, to) = (9u32.to_be_bytes(), 3u32.to_be_bytes());
@@ -214,11 +214,11 @@ fn explain_lists_memtables_runs_and_blocks_of_a_lookup() {
     db.flush().unwrap();
     default.delete(3u32.to_be_bytes()).unwrap();
     assert_eq!(metrics(&db).total().runs, 2);
-    // The memtable has the newest entry, so no run is searched.
+    // The memtable contains the newest entry, so the lookup searches no run.
     let seen = default.explain(3u32.to_be_bytes()).unwrap();
     assert_eq!(seen.memtables[0].found[0].kind, "delete");
     assert_eq!((seen.runs.len(), seen.runs_left, seen.value_bytes), (0, 2, None));
-    // The oldest run has the entry; the filter of the newer run excludes the key.
+    // The filter of the newer run excludes the key. The older run contains the entry.
     let seen = default.explain(1u32.to_be_bytes()).unwrap();
     assert_eq!(seen.value_bytes, Some(100));
     assert_eq!(
@@ -231,7 +231,7 @@ fn explain_lists_memtables_runs_and_blocks_of_a_lookup() {
     };
     assert_eq!(kinds(&seen), ["Filter", "TopIndex", "Index", "Data"]);
     assert_eq!(seen.runs[1].found.unwrap().kind, "put");
-    // All blocks are cached now, and an explained lookup counts no misses.
+    // The first `explain` loaded all blocks into the cache, so the second one causes no cache miss.
     let misses = |db: &Db| db.metrics().cache.values().map(|cache| cache.misses).sum::<u64>();
     let before = misses(&db);
     let again = default.explain(1u32.to_be_bytes()).unwrap();
@@ -270,7 +270,7 @@ fn thousands_of_keyspaces_are_created_dropped_and_reopened() {
         assert_eq!(value.unwrap(), *name.as_bytes());
     }
     db.wait_idle().unwrap();
-    // Quadratic work would take many times as long.
+    // If the cost were quadratic in the number of keyspaces, this test would exceed the limit.
     let seconds = (db.env().monotonic_ns() - started) / 1_000_000_000;
     assert!(seconds < 120, "{seconds} s");
 }

@@ -1,4 +1,4 @@
-//! Smallest and largest keys, values, batches and names, and one beyond.
+//! Keys, values, batches and keyspace names of the minimum and maximum size, and one byte above the maximum.
 
 use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
@@ -21,7 +21,7 @@ fn open(disk: &MemVfs) -> Db {
     database::open(disk, options())
 }
 
-/// Returns the kind, the size and the limit of an error that something is too large.
+/// Returns the fields of [`Error::TooLarge`]: kind of data, size and limit in bytes. Panics on other results.
 fn too_large(result: lsmx::Result<()>) -> (&'static str, u64, u64) {
     match result {
         Err(Error::TooLarge { what, bytes, limit }) => (what, bytes, limit),
@@ -30,7 +30,7 @@ fn too_large(result: lsmx::Result<()>) -> (&'static str, u64, u64) {
 }
 
 #[test]
-fn key_empty_or_longest_is_stored_and_longer_is_refused() {
+fn key_up_to_the_maximum_size_is_stored_and_longer_is_refused() {
     let disk = MemVfs::new();
     let db = open(&disk);
     let longest = vec![0xff; KEY_MAX];
@@ -42,7 +42,7 @@ fn key_empty_or_longest_is_stored_and_longer_is_refused() {
     let (bytes, limit) = (KEY_MAX as u64 + 1, KEY_MAX as u64);
     assert_eq!(too_large(db.put(&past, "v")), ("key", bytes, limit));
     assert_eq!(too_large(db.delete(&past)), ("key", bytes, limit));
-    // The batch is refused as a whole.
+    // A batch with one key that is too long is refused as a whole.
     let main = db.default_keyspace();
     let mut batch = WriteBatch::new();
     batch.put(&main, "before", "v");
@@ -63,9 +63,9 @@ fn key_empty_or_longest_is_stored_and_longer_is_refused() {
     verify(&disk.crash(CrashImage::Keep, 0)).unwrap();
 }
 
-/// The value has 64 MiB, or the maximum of 1 GiB if `LSMX_TEST_SCALE` is above 1.
+/// The value size is 64 MiB, or the maximum of 1 GiB if `LSMX_TEST_SCALE` is above 1.
 #[test]
-fn value_longest_is_stored() {
+fn value_of_the_maximum_size_is_stored() {
     lsmx_testkit::time_test();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
@@ -132,16 +132,17 @@ fn batch_of_100_000_operations_is_atomic() {
     let killed = disk.crash(CrashImage::Keep, 0);
     let db = open(&killed);
     assert_eq!(db.default_keyspace().iter().count(), 50_000);
-    // An empty batch takes no sequence number.
+    // Writing an empty batch does not consume a sequence number.
     let seq = db.snapshot().seq();
     db.write(WriteBatch::new(), Durability::Sync).unwrap();
     db.write(WriteBatch::new(), Durability::Buffered).unwrap();
     assert_eq!(db.snapshot().seq(), seq);
 }
 
-/// 65,537 versions of one key, more than a `u16` counts: with few snapshots, and with one for each version.
+/// Writes 65,537 versions of one key, which overflows a `u16` counter. The first pass holds a few snapshots; the second
+/// holds a snapshot of each version.
 #[test]
-fn key_with_65_537_versions_snapshots_show_theirs() {
+fn key_with_65_537_versions_is_read_correctly_by_each_snapshot() {
     const VERSIONS: u32 = (1 << 16) + 1;
     for all in [false, true] {
         let tuning = tuning().memtable_bytes(64 << 20);
@@ -167,7 +168,7 @@ fn key_with_65_537_versions_snapshots_show_theirs() {
             assert_eq!(main.iter().count(), 1, "{when}");
             db.flush().unwrap();
         }
-        // Versions that no snapshot shows are dropped.
+        // The flush drops versions that are visible to no snapshot.
         let entries = metrics(&db).total().entries;
         assert!(entries <= snapshots.len() as u64 + 1, "{entries}");
     }
@@ -202,7 +203,7 @@ fn keyspace_names_up_to_255_bytes_are_stored() {
 #[test]
 fn keyspace_of_another_database_is_refused() {
     let db = open(&MemVfs::new());
-    // The keyspaces have equal numbers; the databases have different uids.
+    // Both default keyspaces have the same number, but the databases have different unique IDs.
     let other = database::open(&MemVfs::new(), options().seed(2));
     let foreign = other.default_keyspace();
     let is_foreign =

@@ -1,11 +1,11 @@
-//! Liveness: one disturbance for each history (a failed call, an altered read, a panic in user code, a hanging
-//! device call).
+//! Liveness tests. Each run executes random operations and injects one disturbance: a failed call, an altered read, a
+//! panic in user code, or a hanging device call.
 //!
-//! After the disturbance, and after `resume` if the database is read-only, every call ends within a bounded number
-//! of steps. Every keyspace accepts writes, flushes, becomes idle, reads correctly and closes.
+//! After the disturbance, and after `resume` if the database is read-only, every call returns within a bounded number
+//! of steps. Each keyspace then accepts writes, flushes, becomes idle, reads correctly and closes.
 //!
-//! A failure prints a command that repeats it. `LSMX_TEST_LIVENESS=text` runs the kinds whose names contain the
-//! text (`all`: all kinds) and reports all failures rather than the first.
+//! A failure prints a command that replays it. `LSMX_TEST_LIVENESS=TEXT` injects only disturbances whose names contain
+//! `TEXT` (`all` selects all) and reports all failures instead of only the first.
 
 use lsmx_testkit::{scaled, seed};
 use std::collections::BTreeMap;
@@ -17,25 +17,25 @@ use crate::harness::Outcome;
 use crate::harness::liveness::{Kind, Mode, plan, play};
 use crate::harness::parallel::on_threads;
 
-/// Number of histories in CI.
+/// Number of runs in CI.
 const HISTORIES: u64 = 2_000;
-/// Number of threads that execute histories, which mostly wait.
+/// Number of threads that execute runs in parallel. A run spends most of its time waiting.
 const THREADS: usize = 8;
-/// Time limit of one history, which takes milliseconds.
+/// Time limit of one run. A run normally takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time limit of one history if all failures are reported.
+/// Time limit of one run if `LSMX_TEST_LIVENESS` is set.
 const SHORT_PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum number of failures per kind after which the kind is skipped.
+/// Number of failures of one kind of disturbance after which the test skips this kind.
 const FAILURES_MAX: usize = 10;
 
-/// Executes the history that `LSMX_TEST_REPLAY` names.
+/// Replays the run that `LSMX_TEST_REPLAY` names. Returns `None` if the variable is not set.
 fn replay() -> Option<Outcome<bool>> {
     let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
     let parts: Vec<&str> = text.split(':').collect();
     let kind = Kind::all().into_iter().find(|kind| kind.to_string() == parts[0]);
     let mode = Mode::ALL.into_iter().find(|mode| format!("{mode:?}") == parts[1]);
     let seed = parts[2].parse().expect("a number");
-    Some(play(kind.expect("a kind"), mode.expect("a mode"), seed, PATIENCE))
+    Some(play(kind.expect("a kind of disturbance"), mode.expect("a mode"), seed, PATIENCE))
 }
 
 #[test]
@@ -93,5 +93,5 @@ fn database_works_after_a_disturbance() {
     assert!(known().is_empty());
     let never = kinds.iter().zip(&fired).filter(|(_, fired)| fired.load(Ordering::Relaxed) == 0);
     let never: Vec<_> = never.map(|(kind, _)| kind.to_string()).collect();
-    assert!(never.is_empty(), "disturbances without effect: {never:?}");
+    assert!(never.is_empty(), "disturbances that never occurred: {never:?}");
 }

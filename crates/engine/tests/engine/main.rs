@@ -1,7 +1,7 @@
-//! Tests of the engine that may run in parallel in one process.
+//! Engine tests that can run in parallel in one process.
 //!
-//! Tests that enable failpoints are in `sabotage`, tests that count allocations or work in `resources`, tests that
-//! count descriptors and threads of the process in `process`.
+//! Tests that enable failpoints are in `sabotage`. Tests that count allocations or CPU work are in `resources`. Tests
+//! that count file descriptors and threads of the process are in `process`.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,7 +10,7 @@
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
-    reason = "a test fails by panicking, prints what it did, and computes with small numbers"
+    reason = "tests report failures by panicking, print statistics, and cast numbers that fit"
 )]
 
 #[path = "../harness/mod.rs"]

@@ -1,4 +1,4 @@
-//! Merge operators: present, missing, changed and failing; bounded chains of operands.
+//! Merge operators: failing merges, missing and replaced operators, and the length of operand chains.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::harness::database::{
     self, compact, inline, memory_only, metrics, policy, settle, small, try_open,
 };
 
-/// Appends operands, without partial merges. Fails if an operand is `!`, and panics if one is `?`.
+/// A merge operator that appends operands and has no partial merge. It returns an error for the operand `!` and panics
+/// for the operand `?`.
 #[derive(Debug)]
 struct Whole;
 
@@ -31,7 +32,6 @@ impl MergeOperator for Whole {
     }
 }
 
-/// Opens a database with an operator for its default keyspace.
 fn open(disk: &MemVfs, operator: impl MergeOperator + 'static) -> Db {
     database::open(disk, inline().keyspace_defaults(small().merge_operator(operator)))
 }
@@ -45,7 +45,7 @@ fn failed_merge_fails_reads_of_its_key_until_a_write() {
         db.default_keyspace().merge(key, "0").unwrap();
         db.default_keyspace().merge(key, operand).unwrap();
     }
-    // Operands are in the memtable, then in tables, then in chains that writers could not combine.
+    // The operands are first in the memtable, later in tables, and finally in long chains, because merging them fails.
     for round in 0..4 {
         assert_eq!(db.get("a").unwrap().unwrap()[..2], *b"01");
         assert_eq!(db.get("d").unwrap().unwrap()[..2], *b"04");
@@ -65,7 +65,7 @@ fn failed_merge_fails_reads_of_its_key_until_a_write() {
         assert_eq!(&*forward.next().unwrap().unwrap().0, b"d");
         assert!(forward.next().is_none());
         let backward: Result<Vec<_>, _> = keyspace.range(.."b").rev().collect();
-        assert_eq!(backward.unwrap().len(), 1, "a range without the failed keys");
+        assert_eq!(backward.unwrap().len(), 1, "the range contains no key whose merge fails");
         for key in ["a", "b", "c", "d"] {
             for _ in 0..2 * CHAIN_OPERANDS_MAX {
                 db.default_keyspace().merge(key, "x").unwrap();
@@ -84,7 +84,8 @@ fn failed_merge_fails_reads_of_its_key_until_a_write() {
     assert_eq!(keyspace.iter().map(Result::unwrap).count(), 4);
 }
 
-/// Returns the keys of an iterator, each with whether it has a value. For an error, the key is the one that it names.
+/// Returns the keys of an iterator. The flag is `true` for an entry and `false` for a [`Error::MergeFailed`] that names
+/// the key.
 fn outcomes(
     items: impl Iterator<Item = lsmx::Result<(lsmx::Slice, lsmx::Slice)>>,
 ) -> Vec<(String, bool)> {
@@ -93,11 +94,11 @@ fn outcomes(
         Err(Error::MergeFailed { key, .. }) => (String::from_utf8_lossy(&key).into_owned(), false),
         Err(error) => panic!("{error:?}"),
     };
-    // The bound ends an iterator that repeats an error.
+    // The limit ends the loop if an iterator returns the same error forever.
     items.take(100).map(item).collect()
 }
 
-/// Writes keys a to g. Merges of b, c and f fail; e is deleted.
+/// Writes the keys `a` to `g` and deletes `e`. Reads of `b`, `c` and `f` fail in the merge operator.
 fn write_failing_keys(db: &Db) {
     for key in ["b", "c", "d", "e", "f"] {
         db.put(key, "0").unwrap();
@@ -131,7 +132,7 @@ fn range_continues_after_failed_merges_and_keeps_its_bounds() {
             "all entries are in memory"
         );
         assert_eq!(outcomes(keyspace.iter().options(&memory_only()).rev()), reversed(&all));
-        // Alternating steps at both ends return each key once.
+        // An iterator that alternates between both ends returns each key once.
         let mut ends = keyspace.iter();
         let (mut front, mut back) = (Vec::new(), Vec::new());
         for _ in 0..3 {
@@ -142,14 +143,14 @@ fn range_continues_after_failed_merges_and_keeps_its_bounds() {
         let mut both = outcomes(front.into_iter());
         both.extend(outcomes(back.into_iter()).into_iter().rev());
         assert_eq!(both, owned(&all));
-        // Failed keys outside the bounds do not matter.
+        // A range reports no error for keys outside its bounds.
         assert_eq!(outcomes(keyspace.range("d".."f")), owned(&[("d", true)]));
         assert_eq!(outcomes(keyspace.range("d"..="f")), owned(&[("d", true), ("f", false)]));
         assert_eq!(outcomes(keyspace.range("d".."e").rev()), owned(&[("d", true)]));
         assert_eq!(outcomes(keyspace.range("b".."c")), owned(&[("b", false)]));
         assert_eq!(outcomes(keyspace.prefix("f")), owned(&[("f", false)]));
         assert!(keyspace.first().is_ok() && keyspace.last().is_ok());
-        // A read of many keys fails if one of them fails.
+        // `multi_get` fails if the merge of one of its keys fails.
         let Err(Error::MergeFailed { key, .. }) = keyspace.multi_get(["a", "b", "d"]) else {
             panic!("the read of b succeeded");
         };
@@ -182,7 +183,7 @@ fn range_after_memory_reads_returns_a_failed_key_once() {
         range = range.options(&ReadOptions::default());
         items.extend(std::iter::from_fn(|| step(&mut range)).take(10));
         assert_eq!(outcomes(items.into_iter()).len(), 6);
-        // A failed key counts for the limit.
+        // A key whose merge fails counts towards the limit of the range.
         let limited = keyspace.iter().limit(2);
         assert_eq!(outcomes(limited).len(), 2);
         assert_eq!(outcomes(keyspace.iter().options(&memory_only()).limit(5).rev()).len(), 5);
@@ -206,7 +207,7 @@ fn failed_merges_survive_recovery_checkpoints_and_snapshots() {
     compact(&db).unwrap();
     assert_eq!(of_snapshot(), expected, "the snapshot still shows the operands");
     drop(snapshot);
-    // The log, memtables and tables have operands whose merge fails.
+    // Now the WAL, the memtable and the tables contain operands whose merge fails.
     write_failing_keys(&db);
     db.flush().unwrap();
     write_failing_keys(&db);
@@ -227,7 +228,7 @@ fn failed_merges_survive_recovery_checkpoints_and_snapshots() {
 }
 
 #[test]
-fn merge_operator_of_a_keyspace_is_fixed_and_required() {
+fn merge_operator_of_a_keyspace_cannot_be_replaced_or_omitted() {
     let disk = MemVfs::new();
     let try_open =
         |keyspace: KeyspaceOptions| try_open(&disk, inline().keyspace_defaults(keyspace));
@@ -241,8 +242,8 @@ fn merge_operator_of_a_keyspace_is_fixed_and_required() {
     batch.put(&db.default_keyspace(), "other", "v");
     batch.merge(&db.default_keyspace(), "k", "v");
     assert_lacking(db.write(batch, lsmx::Durability::Sync), None);
-    assert!(db.get("other").unwrap().is_none(), "a part of a refused batch was done");
-    // A keyspace without an operator accepts one, and then no other.
+    assert!(db.get("other").unwrap().is_none(), "a refused batch was applied in part");
+    // A keyspace without a merge operator accepts one. Afterwards it refuses a different one.
     let assert_other = |done: lsmx::Result<()>| {
         let Err(error @ Error::Contradiction { .. }) = done else { panic!("{done:?}") };
         assert!(error.to_string().contains("lsmx.append"), "{error}");
@@ -251,7 +252,7 @@ fn merge_operator_of_a_keyspace_is_fixed_and_required() {
     give(&db, small().merge_operator(Append::default())).unwrap();
     assert_other(give(&db, small().merge_operator(Counter)));
     give(&db, small()).unwrap();
-    // The operand is in another table than its base.
+    // The base value and the operand of the key are in different files.
     db.put("k", "base+").unwrap();
     db.flush().unwrap();
     db.default_keyspace().merge("k", "v").unwrap();
@@ -292,7 +293,8 @@ impl MergeOperator for Nameless {
     }
 }
 
-/// The base is deep in the tree. A memtable has many operands of a key, or few.
+/// The base values are in lower levels. Merges go to one key, or alternate between 40 keys so that a memtable holds few
+/// operands of each.
 #[test]
 fn operand_chains_stay_short_with_and_without_partial_merges() {
     for (partial, keys) in [(true, 1u32), (true, 40), (false, 1), (false, 40)] {
@@ -318,7 +320,8 @@ fn operand_chains_stay_short_with_and_without_partial_merges() {
             assert_eq!(length, 1 + (15_000 / keys - 1 - 99) as usize % 100);
         }
         let merges = metrics(&db).merges;
-        // Without partial merges a long chain is cut at random: one of 20 times the bound has probability e^-20.
+        // Without partial merges, writers shorten long chains at random. A chain of 20 times `CHAIN_OPERANDS_MAX` has
+        // probability e^-20.
         let bound = u64::from(CHAIN_OPERANDS_MAX) * if partial || keys == 1 { 4 } else { 20 };
         assert!(merges.reads.operands_max <= bound, "{merges:?}");
         assert!(merges.reads.folds <= 15_000 / 16 + 100, "{merges:?}");

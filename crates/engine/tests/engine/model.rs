@@ -1,4 +1,5 @@
-//! Random operations on whole databases with random options, compared with a model. A failing history is shrunk.
+//! Executes random operation histories on databases with random options, and compares the results with a model. A
+//! failing history is shrunk to fewer operations.
 
 use std::time::Duration;
 
@@ -6,9 +7,11 @@ use lsmx::env::Background;
 use lsmx_stress::modelling::{Outcome, PRESETS, Play, Reached, play, shrink};
 use lsmx_testkit::{TestRng, case_seeds, scale};
 
-/// Numbers of operations without threads, with stepped threads, and of one history on average.
+/// Total number of operations with inline background work.
 const INLINE_OPERATIONS: usize = 900_000;
+/// Total number of operations with stepped background threads.
 const STEPPED_OPERATIONS: usize = 100_000;
+/// Mean number of operations of one history.
 const HISTORY_OPERATIONS: usize = 1_500;
 
 fn stepped(seed: u64) -> Background {
@@ -32,7 +35,7 @@ fn inline_histories_equal_the_model() {
     if scale() < 1.0 {
         return;
     }
-    // The histories must contain every kind of operation and event.
+    // These minimum counts ensure that the random histories contain every kind of operation and event.
     assert!(reached.guards_held > 1_000 && reached.guards_refused > 1_000, "{reached:?}");
     assert!(reached.reopenings > 500 && reached.kills > 100, "{reached:?}");
     assert!(reached.flushes > 5_000 && reached.merges > 1_000, "{reached:?}");
@@ -44,7 +47,7 @@ fn inline_histories_equal_the_model() {
     assert!(reached.bare_lives > 50 && reached.unfolded > 50, "{reached:?}");
     assert!(reached.dropped > 100 && reached.copies > 500, "{reached:?}");
     let between = reached.took_over.iter().map(|after| after.count_ones()).sum::<u32>();
-    assert_eq!(between as usize, PRESETS * PRESETS, "not every pair of presets: {reached:?}");
+    assert_eq!(between as usize, PRESETS * PRESETS, "pairs of presets are missing: {reached:?}");
     assert!(reached.operands_in_stores > 1_000 && reached.anchors > 100, "{reached:?}");
     assert!(reached.collected > 100 && reached.brought_back > 50, "{reached:?}");
     assert!(reached.snapshot_reads > 1_000 && reached.iterators_over_closes > 100, "{reached:?}");
@@ -56,7 +59,7 @@ fn stepped_histories_equal_the_model() {
     assert!(scale() < 1.0 || (reached.flushes > 500 && reached.merges > 100), "{reached:?}");
 }
 
-/// Executes histories twice each.
+/// Executes each of six histories twice. Returns both outcomes of each history.
 fn twice(test: &'static str, background: fn(u64) -> Background) -> Vec<(Outcome, Outcome)> {
     let seeds = case_seeds(&[], 6);
     let outcome = |seed| play(test, &Play::new(seed, background(seed), 2_000));
@@ -64,8 +67,8 @@ fn twice(test: &'static str, background: fn(u64) -> Background) -> Vec<(Outcome,
 }
 
 #[test]
-fn same_seed_same_files_jobs_and_counters() {
-    for (one, other) in twice("same_seed_same_files_jobs_and_counters", |_| Background::Inline) {
+fn inline_history_repeated_is_identical() {
+    for (one, other) in twice("inline_history_repeated_is_identical", |_| Background::Inline) {
         assert_eq!(one.events, other.events);
         assert_eq!(one.metrics, other.metrics);
         assert_eq!(one.files, other.files);
@@ -73,8 +76,8 @@ fn same_seed_same_files_jobs_and_counters() {
 }
 
 #[test]
-fn same_seed_same_schedule() {
-    for (one, other) in twice("same_seed_same_schedule", stepped) {
+fn stepped_history_repeated_is_identical() {
+    for (one, other) in twice("stepped_history_repeated_is_identical", stepped) {
         assert_eq!(one.traces, other.traces);
         assert!(one.traces.iter().all(|&trace| trace != 0));
         assert_eq!(one.events, other.events);
@@ -83,7 +86,7 @@ fn same_seed_same_schedule() {
 }
 
 #[test]
-fn shrinking_finds_the_operations_that_matter() {
+fn shrink_removes_operations_that_do_not_cause_the_failure() {
     let list: Vec<u32> = (0..1_000).collect();
     let fails = |list: &[u32]| [17, 512, 999].iter().all(|wanted| list.contains(wanted));
     assert_eq!(shrink(&list, Duration::from_secs(5), fails), [17, 512, 999]);

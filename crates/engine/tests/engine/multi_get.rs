@@ -1,6 +1,6 @@
-//! Lookups of many keys and scans read blocks and values in parallel.
+//! Parallel reads of blocks and separated values by `multi_get` and scans.
 
-#![allow(clippy::disallowed_methods, reason = "the slow device takes real time")]
+#![allow(clippy::disallowed_methods, reason = "the simulated slow device waits in real time")]
 
 use std::io;
 use std::path::Path;
@@ -17,28 +17,28 @@ use lsmx::{Db, KeyspaceOptions, Options, ValueSeparation};
 use crate::harness::database::{metrics, open, policy, settle};
 
 const KEYS: u32 = 4_000;
-/// Duration of a read of the slow device.
+/// Duration of one read on the simulated slow device.
 const DEVICE: Duration = Duration::from_micros(500);
-/// Time limit for the arrival of a second read.
+/// Time limit after which a read that waits for a second concurrent read fails the test.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Time in which a second thread begins its read on a busy machine.
+/// Time that a read waits for a second concurrent read, which may start late on a busy machine.
 const LINGER: Duration = Duration::from_millis(300);
 
-/// A device with slow reads, which may wait for another read.
+/// A simulated device with slow reads. It counts concurrent reads and can make a read wait for a second one.
 #[derive(Debug, Default)]
 struct Device {
-    /// Whether reads take [`DEVICE`].
+    /// Whether each read takes [`DEVICE`].
     slow: AtomicBool,
     /// Whether the file system supports read-ahead hints.
     reads_ahead: AtomicBool,
-    /// Whether every read but the first waits until two reads have run at once.
+    /// Whether all reads after the first wait until two reads have run concurrently.
     gathers: AtomicBool,
-    /// Whether each read waits up to [`LINGER`] until two reads have run at once.
+    /// Whether each read waits, for at most [`LINGER`], until two reads have run concurrently.
     lingers: AtomicBool,
     reads: AtomicUsize,
-    /// Number of read-ahead hints.
+    /// Number of received read-ahead hints.
     hints: AtomicUsize,
-    /// Number of running reads, and its maximum.
+    /// Current and maximum number of concurrent reads.
     running: Mutex<(usize, usize)>,
     changed: Condvar,
 }
@@ -59,7 +59,7 @@ impl Device {
             let patience = if gathers { PATIENCE } else { LINGER };
             let alone = |it: &mut (usize, usize)| it.1 < 2;
             let (met, waited) = self.changed.wait_timeout_while(running, patience, alone).unwrap();
-            assert!(!gathers || !waited.timed_out(), "reads ran one after the other");
+            assert!(!gathers || !waited.timed_out(), "no two reads ran concurrently");
             running = met;
         }
         drop(running);
@@ -119,7 +119,7 @@ fn key(number: u32) -> Vec<u8> {
     number.wrapping_mul(0x9e37_79b9).to_be_bytes().to_vec()
 }
 
-/// Returns a database whose cache holds all metadata and few data blocks.
+/// Returns a database and its device. The block cache holds all index and filter blocks, but only some data blocks.
 fn database(background: Background) -> (Db, Arc<Device>) {
     let device = Arc::new(Device::default());
     let disk = SlowVfs { inner: MemVfs::new(), device: Arc::clone(&device) };
@@ -139,7 +139,7 @@ fn database(background: Background) -> (Db, Arc<Device>) {
     (db, device)
 }
 
-/// Looks up keys, of which a third is absent and some occur twice, and checks the values.
+/// Calls `multi_get` and checks the values. A third of the keys does not exist, and some keys occur twice.
 fn look_up(db: &Db) {
     let keys: Vec<u32> = (0..90).map(|n| n * 613 % (KEYS + KEYS / 2)).chain([5, 5, 613]).collect();
     let values = db.default_keyspace().multi_get(keys.iter().map(|&number| key(number))).unwrap();
@@ -176,7 +176,7 @@ fn multi_get_with_read_ahead_gives_all_hints_first() {
     let reads = device.reads.load(Ordering::SeqCst);
     assert_eq!(misses(&db) - before, reads as u64);
     let hints = device.hints.load(Ordering::SeqCst);
-    // The first read shows that reads are slow; all others have hints.
+    // The first read measures the latency of the device. The reads after it are preceded by hints.
     assert!(hints > 20 && hints + 2 >= reads, "{hints} hints, {reads} reads");
     assert_eq!(device.running.lock().unwrap().1, 1);
 }
@@ -189,7 +189,7 @@ fn multi_get_inline_gives_hints_from_the_second_read_on() {
     assert!(device.hints.load(Ordering::SeqCst) > 20);
 }
 
-/// Returns a database with the values of neighbouring keys in many blob files.
+/// Returns a database and its device. The values of neighbouring keys are in different blob files.
 fn values_in_many_files() -> (Db, Arc<Device>) {
     let device = Arc::new(Device::default());
     let disk = SlowVfs { inner: MemVfs::new(), device: Arc::clone(&device) };
@@ -217,7 +217,6 @@ fn values_in_many_files() -> (Db, Arc<Device>) {
     (db, device)
 }
 
-/// Scans the first entries and checks them.
 fn scan(db: &Db, count: usize) {
     let keyspace = db.default_keyspace();
     let scanned = keyspace.iter().take(count).map(Result::unwrap);
@@ -232,7 +231,7 @@ fn scan_reads_separated_values_on_several_threads() {
     let (db, device) = values_in_many_files();
     device.slow.store(true, Ordering::SeqCst);
     let misses = || db.metrics().cache.get(&BlockKind::Blob).map_or(0, |blob| blob.misses);
-    // A scan of one entry reads one value.
+    // A scan that stops after one entry reads only one value.
     let before = misses();
     scan(&db, 1);
     assert_eq!(misses() - before, 1);
@@ -240,7 +239,7 @@ fn scan_reads_separated_values_on_several_threads() {
     device.lingers.store(true, Ordering::SeqCst);
     scan(&db, 1_000);
     device.slow.store(false, Ordering::SeqCst);
-    assert!(device.running.lock().unwrap().1 >= 2, "reads ran one after the other");
+    assert!(device.running.lock().unwrap().1 >= 2, "no two reads ran concurrently");
     let reads = device.reads.load(Ordering::SeqCst) - before;
     assert!(reads < 400, "{reads} reads for 1000 values");
 }

@@ -1,4 +1,4 @@
-//! Operand stores of the engine, with a store that writes all its contents to one file.
+//! Operand stores in the engine. The tests use [`SimpleStore`], which keeps all its contents in one file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::harness::database::{
     verify,
 };
 
-/// Starts no collections.
+/// A store that never starts a collection.
 const QUIET: SimpleStore = SimpleStore { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true };
 
 fn merging() -> KeyspaceOptions {
@@ -35,7 +35,7 @@ fn with(store: SimpleStore) -> Options {
     inline().keyspace_defaults(merging().operand_store(store))
 }
 
-/// Executes operations on a keyspace: `a=1` puts, `a+2` merges, `-a` deletes, `flush` flushes the database.
+/// Executes operations separated by spaces: `a=1` puts, `a+2` merges, `-a` deletes, and `flush` flushes the database.
 fn apply(db: &Db, keyspace: &Keyspace, operations: &str) {
     for operation in operations.split_whitespace() {
         if operation == "flush" {
@@ -54,7 +54,7 @@ fn apply_to_default(db: &Db, operations: &str) {
     apply(db, &db.default_keyspace(), operations);
 }
 
-/// Returns a closed database after operations on its default keyspace.
+/// Executes operations on the default keyspace of a new database and closes it. Returns the disk.
 fn closed_after(options: Options, operations: &str) -> MemVfs {
     let disk = MemVfs::new();
     let db = open(&disk, options);
@@ -71,7 +71,7 @@ fn text(range: Range) -> String {
     texts.collect::<Vec<_>>().join(" ")
 }
 
-/// Requires that the default keyspace has these entries, given as `a=1 b=2`.
+/// Asserts that the default keyspace contains exactly the given entries, in the format `a=1 b=2`.
 fn assert_default(db: &Db, expected: &str) {
     let entries = expected.split_whitespace().map(|entry| entry.split_once('=').unwrap());
     let entries = entries.map(|(key, value)| (key.into(), value.into())).collect();
@@ -83,13 +83,13 @@ fn store_metrics(db: &Db) -> OperandMetrics {
 }
 
 #[test]
-fn operands_are_delivered_to_the_store_and_combined_with_the_tree() {
+fn operands_in_the_store_are_combined_with_the_tree() {
     let disk = MemVfs::new();
     let db = open(&disk, with(QUIET));
     apply_to_default(&db, "a=1 c=1 flush");
     assert_eq!(metrics(&db).total().files, 1);
     apply_to_default(&db, "a+2 b+2 flush");
-    assert_eq!(metrics(&db).total().files, 1, "a memtable of operands makes no table");
+    assert_eq!(metrics(&db).total().files, 1, "a flush of operands alone created a table");
     assert_default(&db, "a=12 b=2 c=1");
     apply_to_default(&db, "a+3 flush a+4");
     assert_default(&db, "a=1234 b=2 c=1");
@@ -97,7 +97,7 @@ fn operands_are_delivered_to_the_store_and_combined_with_the_tree() {
     let cache = db.metrics().cache;
     assert!(cache[&BlockKind::Bucket].misses > 0, "{cache:?}");
 
-    // Puts and deletes hide older operands of the store.
+    // Puts and deletes in the tree hide older operands in the operand store.
     apply_to_default(&db, "a=x -b flush");
     assert_default(&db, "a=x c=1");
     compact(&db).unwrap();
@@ -118,7 +118,7 @@ fn operands_are_delivered_to_the_store_and_combined_with_the_tree() {
 #[test]
 fn delete_dropped_from_the_tree_still_hides_operands_of_the_store() {
     let db = open(&MemVfs::new(), with(QUIET));
-    // One memtable has operands, a delete and older operands, with a snapshot between them.
+    // The memtable contains an operand of `bb` and a delete of `bb`. A snapshot separates them.
     apply_to_default(&db, "a=1 c=1 flush b+2 flush bb+3");
     let before = db.snapshot();
     apply_to_default(&db, "-bb -b");
@@ -181,7 +181,7 @@ fn collection_to_the_tree_keeps_operands_of_snapshots() {
 }
 
 #[test]
-fn keyspace_without_its_store_refuses_every_call() {
+fn keyspace_without_its_operand_store_refuses_every_call() {
     let disk = MemVfs::new();
     let db = open(&disk, without_store());
     let other = db.keyspace("other", merging().operand_store(QUIET)).unwrap();
@@ -215,7 +215,7 @@ fn keyspace_without_its_store_refuses_every_call() {
     assert_eq!(text(other.iter()), "a=123");
 }
 
-/// [`SimpleStore`] under another name.
+/// Opens the same store as `QUIET`, but has a different name.
 #[derive(Debug)]
 struct RenamedStore;
 
@@ -238,13 +238,13 @@ impl OperandStoreFactory for RenamedStore {
 }
 
 #[test]
-fn store_with_another_name_is_refused() {
+fn operand_store_with_another_name_is_refused() {
     let disk = MemVfs::new();
     let db = open(&disk, with(QUIET));
     let renamed = merging().operand_store(RenamedStore);
     let refused = db.keyspace("default", renamed.clone()).unwrap_err();
     assert!(matches!(refused, Error::Contradiction { .. }), "{refused:?}");
-    // Options without a store keep the store in force.
+    // Opening the keyspace with options that name no store keeps the current store.
     drop(db.keyspace("default", merging()).unwrap());
     db.close(None).unwrap();
     let refused = try_open(&disk, inline().keyspace_defaults(renamed)).unwrap_err();
@@ -252,7 +252,7 @@ fn store_with_another_name_is_refused() {
 }
 
 #[test]
-fn store_is_added_to_a_keyspace_and_removed_from_it() {
+fn operand_store_is_added_to_a_keyspace_and_removed() {
     let disk = MemVfs::new();
     let store_files = || files(&disk, ".operands").len();
     let db = open(&disk, without_store());
@@ -272,7 +272,7 @@ fn store_is_added_to_a_keyspace_and_removed_from_it() {
     drop(snapshot);
     let iterator = keyspace.iter();
     keyspace.operands_to_tree().unwrap();
-    assert_eq!(store_files(), 1, "the iterator holds the file");
+    assert_eq!(store_files(), 1, "the file was removed although an iterator uses it");
     assert_default(&db, "a=123 b=245");
     assert_eq!(text(iterator), "a=123 b=245");
     db.flush().unwrap();
@@ -291,7 +291,7 @@ fn store_is_added_to_a_keyspace_and_removed_from_it() {
 }
 
 #[test]
-fn dropped_keyspace_snapshots_read_its_store_and_iterators_hold_its_files() {
+fn dropped_keyspace_with_operand_store_is_readable_by_older_snapshots_and_iterators() {
     let disk = MemVfs::new();
     let db = open(&disk, without_store());
     let dropped = db.keyspace("dropped", merging().operand_store(QUIET)).unwrap();
@@ -301,7 +301,7 @@ fn dropped_keyspace_snapshots_read_its_store_and_iterators_hold_its_files() {
     assert_eq!(&*snapshot.get(&dropped, "a").unwrap().unwrap(), b"12");
     drop(snapshot);
     db.flush().unwrap();
-    assert_eq!(files(&disk, ".operands").len(), 1, "the iterator holds the file");
+    assert_eq!(files(&disk, ".operands").len(), 1, "an iterator uses the file");
     assert_eq!(text(iterator), "a=12");
     db.flush().unwrap();
     assert_eq!(files(&disk, ".operands").len(), 0);
@@ -313,7 +313,7 @@ fn memory_read_of_an_uncached_bucket_would_block_and_counts_nothing() {
     let db = open(&disk, with(QUIET));
     let keyspace = db.default_keyspace();
     let bucket = || db.metrics().cache.get(&BlockKind::Bucket).copied().unwrap_or_default();
-    // The lookup of a missing key loads the metadata of the table.
+    // Looking up a missing key loads the index and filter blocks of the table into the cache.
     assert!(keyspace.get("missing").unwrap().is_none());
     let before = db.read_metrics();
     assert!(matches!(keyspace.get_with("a", &memory_only()), Err(Error::WouldBlock)));
@@ -343,11 +343,11 @@ fn explain_lists_operands_of_the_store_and_metrics_count_its_memory() {
     assert_eq!(explanation.value_bytes, Some(4));
     assert!(explanation.to_string().contains("\noperand store: merge at "), "{explanation}");
     drop(snapshot);
-    // Operands older than a put are not listed.
+    // `explain` does not list operands that a newer put hides.
     apply_to_default(&db, "a=5 flush");
     assert_eq!(db.default_keyspace().explain("a").unwrap().operands.unwrap().found, []);
     let metrics = db.metrics();
-    assert_eq!(metrics.memory.operand_stores, 1, "the store holds one key");
+    assert_eq!(metrics.memory.operand_stores, 1, "the store contains one key");
     assert!(metrics.to_string().contains("operand store: 0 buckets"), "{metrics}");
 }
 
@@ -356,7 +356,7 @@ fn failed_collection_is_reported_and_repeated_after_a_pause() {
     let faults = FaultVfs::new(Arc::new(MemVfs::new()), 1);
     let db = open(&faults, with(SimpleStore { collect_after: 2, to_tree_one_in: 1, lazy: false }));
     apply_to_default(&db, "a=1 c=1 flush a+2 flush b+2");
-    // The flush delivers operands and creates no table; the collection does.
+    // The flush only delivers operands to the store, so the fault hits the table that the collection creates.
     let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Create]);
     faults.add_rule(rule.path_contains(".sst").nth(0));
     db.flush().unwrap();
@@ -408,8 +408,8 @@ fn repair_keeps_an_intact_store_and_replaces_a_damaged_one() {
     assert_default(&db, "a=1 b=13 c=1");
 }
 
-/// Such a repair merges tables by the sequence numbers of their entries. It may find tables that a compaction has
-/// replaced; their operands, which the compaction combined, do not count twice.
+/// Without a manifest, a repair finds live tables as well as tables that a compaction replaced. Both contain the same
+/// operands, which the repair must apply only once.
 #[test]
 fn repair_without_a_manifest_combines_operands_once() {
     let disk = MemVfs::new();
@@ -427,7 +427,7 @@ fn repair_without_a_manifest_combines_operands_once() {
     let replaced: Vec<_> =
         before.iter().filter(|(path, _)| is_table(path) && !disk.exists(path).unwrap()).collect();
     assert_eq!(replaced.len(), 4);
-    // All replaced tables come back, then each one alone.
+    // The first round restores all replaced tables. Each later round restores one of them.
     let single = replaced.iter().map(std::slice::from_ref);
     for restored in std::iter::once(&replaced[..]).chain(single) {
         let disk = disk.crash(CrashImage::Keep, 0);

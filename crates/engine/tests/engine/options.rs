@@ -1,4 +1,4 @@
-//! Invalid options and the errors of an open.
+//! Invalid options, and errors returned when opening a database.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn open(disk: &MemVfs) -> lsmx::Result<Db> {
     try_open(disk, options())
 }
 
-/// Returns the error of an open, which must not change any file.
+/// Opens a database and returns the error. Asserts that the open failed and changed no file.
 fn refused(disk: &MemVfs, options: Options) -> Error {
     let before = disk.snapshot_all();
     let error = try_open(disk, options).expect_err("refused");
@@ -31,7 +31,7 @@ fn refused(disk: &MemVfs, options: Options) -> Error {
     error
 }
 
-/// Returns a closed database with tables, a blob file, a log and a manifest.
+/// Returns the disk of a closed database that has tables, a blob file, a WAL and a manifest.
 fn database(seed: u64) -> MemVfs {
     let disk = MemVfs::new();
     let db = database::open(&disk, options().seed(seed));
@@ -43,14 +43,14 @@ fn database(seed: u64) -> MemVfs {
     disk
 }
 
-/// Returns the first file whose path contains a text.
+/// Returns the path of the first file whose path contains `part`.
 fn file(disk: &MemVfs, part: &str) -> std::path::PathBuf {
     let found = disk.paths().into_iter().find(|path| path.to_string_lossy().contains(part));
     found.unwrap()
 }
 
 #[test]
-fn contradicting_options_are_both_named() {
+fn contradicting_options_are_named_by_the_error() {
     type Case = (fn() -> Options, [&'static str; 2]);
     let cases: [Case; 2] = [
         (
@@ -74,7 +74,7 @@ fn contradicting_options_are_both_named() {
     }
 }
 
-/// A keyspace was opened with a memtable larger than the bound of all memtables.
+/// Regression test. A keyspace could be opened with `memtable_bytes` larger than `memtable_bytes_max` of the database.
 #[test]
 fn contradiction_of_keyspace_and_database_options_is_an_error() {
     let db = database::open(&MemVfs::new(), options().memtable_bytes_max(1 << 19));
@@ -86,7 +86,7 @@ fn contradiction_of_keyspace_and_database_options_is_an_error() {
 }
 
 #[test]
-fn option_out_of_bounds_is_named() {
+fn option_out_of_bounds_is_named_by_the_error() {
     let tuned = |tuning: KeyspaceOptions| options().keyspace_defaults(tuning);
     let tuning = KeyspaceOptions::default;
     let amplification = |space_amplification_max| {
@@ -128,7 +128,7 @@ fn option_out_of_bounds_is_named() {
             error => panic!("{error:?}"),
         }
     }
-    // The options of a later keyspace are checked, too; nothing is created or changed.
+    // Invalid options of an additional keyspace are refused as well. The call neither creates nor changes a keyspace.
     let db = open(&MemVfs::new()).unwrap();
     for name in ["default", "new"] {
         let bad = tuning().compression(Compression::Lz4).block_bytes(1);
@@ -151,7 +151,7 @@ fn directory_without_a_database_is_refused_unchanged() {
     let empty = MemVfs::new();
     empty.create_dir(Path::new("db")).unwrap();
     not_a_database(&refused(&empty, existing()));
-    open(&empty).expect("an empty directory becomes a database");
+    open(&empty).expect("a database is created in an empty directory");
 
     let foreign = MemVfs::new();
     foreign.create_dir(Path::new("db")).unwrap();
@@ -171,7 +171,7 @@ fn directory_without_a_database_is_refused_unchanged() {
 }
 
 #[test]
-fn missing_or_foreign_file_is_named() {
+fn missing_or_foreign_file_is_named_by_the_error() {
     for part in [".sst", ".blob", "MANIFEST", ".wal"] {
         let disk = database(1);
         let path = file(&disk, part);
@@ -193,7 +193,7 @@ fn missing_or_foreign_file_is_named() {
     }
 }
 
-/// Sets the version in a file to 2 and corrects the checksum.
+/// Sets the format version of a file to 2. Stores the checksum of the bytes `from..sum_at` at offset `sum_at`.
 fn set_newer_version(disk: &MemVfs, path: &Path, version_at: usize, sum_at: usize, from: usize) {
     let mut bytes = disk.read_all(path).unwrap();
     bytes[version_at..version_at + 4].copy_from_slice(&2u32.to_le_bytes());
@@ -233,7 +233,7 @@ fn newer_format_version_is_refused() {
 }
 
 #[test]
-fn second_open_is_locked_out() {
+fn second_open_fails_with_locked() {
     let disk = MemVfs::new();
     let db = open(&disk).unwrap();
     db.put("k", "v").unwrap();
@@ -251,19 +251,19 @@ fn second_open_is_locked_out() {
 }
 
 #[test]
-fn fill_cache_of_a_lookup_decides_whether_its_block_is_cached() {
+fn lookup_without_fill_cache_does_not_cache_its_block() {
     let db = open(&database(1)).unwrap();
     let misses = || db.metrics().cache.get(&BlockKind::Data).map_or(0, |data| data.misses);
     let key = 3u64.to_be_bytes();
     let uncached = ReadOptions { fill_cache: Some(false), ..ReadOptions::default() };
     for expected in 1..=3 {
         assert!(db.default_keyspace().get_with(key, &uncached).unwrap().is_some());
-        assert_eq!(misses(), expected, "the block is not in the cache");
+        assert_eq!(misses(), expected, "an uncached lookup reads the block from storage");
     }
     for _ in 0..2 {
         assert!(db.default_keyspace().get_with(key, &ReadOptions::default()).unwrap().is_some());
-        assert_eq!(misses(), 4, "the first of these lookups adds it");
+        assert_eq!(misses(), 4, "the first lookup with default options caches the block");
     }
     assert!(db.default_keyspace().get_with(key, &uncached).unwrap().is_some());
-    assert_eq!(misses(), 4, "blocks in the cache are used");
+    assert_eq!(misses(), 4, "an uncached lookup uses a block that is already in the cache");
 }

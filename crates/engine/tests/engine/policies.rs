@@ -1,4 +1,5 @@
-//! Compaction policies in a database: age of tombstones, time triggers, FIFO with snapshots, policies of users.
+//! Compaction policies in a database: bounds on tombstone age, time triggers, FIFO with snapshots, and user-defined
+//! policies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,14 +29,14 @@ fn key(number: u64) -> String {
     format!("key-{:05}", number.wrapping_mul(7919) % 1000)
 }
 
-/// Writes a number of keys, each with its number as value.
+/// Puts `count` entries. The value is the decimal number of the entry. Numbers that differ by 1,000 have the same key.
 fn fill(keyspace: &Keyspace, count: u64) {
     for number in 0..count {
         keyspace.put(key(number), number.to_string()).unwrap();
     }
 }
 
-/// Returns the sequence numbers of the point tombstones in the tables of the directory.
+/// Returns the sequence numbers of the point tombstones in all table files.
 fn tombstones_in_tables(disk: &MemVfs) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     for path in files(disk, ".sst") {
@@ -53,15 +54,15 @@ fn tombstones_in_tables(disk: &MemVfs) -> BTreeSet<u64> {
     found
 }
 
-/// A history of puts and deletes under a bound on the age of tombstones.
+/// A database that executes puts and deletes, and the data needed to check the age of its tombstones.
 struct History {
     db: Db,
     disk: MemVfs,
     bound_us: u64,
-    /// Time and key of each delete, by its sequence number.
+    /// Maps the sequence number of each delete to its time and key.
     deletes: BTreeMap<u64, (u64, String)>,
     model: Entries,
-    /// Tombstones that were in a table at some time.
+    /// Sequence numbers of all tombstones that have been observed in a table.
     seen: BTreeSet<u64>,
 }
 
@@ -85,7 +86,8 @@ impl History {
         }
     }
 
-    /// Returns the tombstones older than the bound in tables and memtables. Call it right after a commit.
+    /// Returns the sequence numbers of tombstones in memtables or tables that are older than the bound. Call it right
+    /// after a commit, because a commit runs the jobs that are due.
     fn overdue(&mut self) -> Vec<u64> {
         let now_us = self.db.env().now_us();
         let in_tables = tombstones_in_tables(&self.disk);
@@ -103,7 +105,7 @@ impl History {
     }
 }
 
-/// Policies with a bound on the age of tombstones, of every layout that has the trigger.
+/// Policies that limit the age of tombstones to 700 µs. All layouts that support this trigger occur.
 const BOUNDED: [&str; 5] = [
     "tsa(D=700us,T=3,l1=1)",
     "tsa(D=700us)",
@@ -116,7 +118,7 @@ const BOUNDED: [&str; 5] = [
 ];
 
 #[test]
-fn tombstone_bound_set_none_is_older() {
+fn tombstone_ttl_is_never_exceeded() {
     lsmx_testkit::time_test();
     for policy in BOUNDED {
         let mut history = History::new(policy, 700);
@@ -132,7 +134,7 @@ fn tombstone_bound_set_none_is_older() {
 }
 
 #[test]
-fn tombstone_bound_absent_some_are_older() {
+fn tombstone_without_ttl_becomes_old() {
     let mut history = History::new("lo+1(T=3,l1=1)", 700);
     let mut overdue = 0;
     for number in 0..4_000 {
@@ -141,11 +143,11 @@ fn tombstone_bound_absent_some_are_older() {
             overdue += history.overdue().len();
         }
     }
-    assert!(overdue > 100, "only {overdue} tombstones are older than the bound of the other test");
+    assert!(overdue > 100, "only {overdue} tombstones are older than 700 us");
 }
 
 #[test]
-fn tombstone_bound_snapshot_delays_newer_tombstones_only() {
+fn tombstone_ttl_with_a_snapshot_is_exceeded_by_newer_tombstones_only() {
     lsmx_testkit::time_test();
     for policy in BOUNDED {
         let mut history = History::new(policy, 700);
@@ -163,7 +165,7 @@ fn tombstone_bound_snapshot_delays_newer_tombstones_only() {
                 held = overdue.len();
             }
         }
-        assert!(held > 0, "{policy}: the snapshot delayed nothing");
+        assert!(held > 0, "{policy}: the snapshot delayed no tombstone");
         for (key, value) in &seen {
             let found = snapshot.get(&history.db.default_keyspace(), key).unwrap();
             assert_eq!(found.as_deref(), Some(&**value), "{policy}");
@@ -175,9 +177,9 @@ fn tombstone_bound_snapshot_delays_newer_tombstones_only() {
     }
 }
 
-/// No write and no call that waits: the clock moves by reads alone.
+/// After the deletes, the test only calls `get`. Background threads must drop the tombstones without any write.
 #[test]
-fn tombstone_bound_idle_database_drops_its_tombstones() {
+fn tombstone_ttl_is_enforced_in_an_idle_database() {
     for seed in 1..4 {
         let disk = MemVfs::new();
         let background = Background::Stepped { seed, workers: 2 };
@@ -198,7 +200,7 @@ fn tombstone_bound_idle_database_drops_its_tombstones() {
     }
 }
 
-/// Under `Background::Inline` a time trigger fires with the next commit.
+/// With `Background::Inline`, a time trigger takes effect at the next commit.
 #[test]
 fn file_staleness_trigger_moves_old_files_down() {
     let stale = r#"{layout="leveling", rule=[{trigger="file-staleness",ttl="2ms"},
@@ -209,7 +211,7 @@ fn file_staleness_trigger_moves_old_files_down() {
     db.put("a", "1").unwrap();
     db.flush().unwrap();
     let runs = || metrics(&db).total().runs;
-    assert!(runs() > 1, "L0 waits for more runs");
+    assert!(runs() > 1, "L0 was merged before it had eight runs");
     db.env().advance_us(2_000);
     db.put("b", "2").unwrap();
     assert_eq!(runs(), 1);
@@ -238,18 +240,18 @@ fn fifo_drops_the_oldest_files_that_no_snapshot_reads() {
     assert!((20_000..=40 << 10).contains(&bytes), "{bytes}");
     assert_eq!(db.get("00000000").unwrap(), None);
     assert!(db.get("00001099").unwrap().is_some());
-    // The newest entries are left, without a gap.
+    // The remaining entries are exactly the newest ones.
     let first = keyspace.first().unwrap().unwrap().0;
     let first: u64 = String::from_utf8_lossy(&first).parse().unwrap();
     assert_eq!(keyspace.iter().count() as u64, 1_100 - first);
-    // Another policy drops nothing.
+    // After a change to the leveled policy, compaction drops no more entries.
     keyspace.set_policy(policy("leveled")).unwrap();
     put(1_100..2_000);
     assert_eq!(keyspace.iter().count() as u64, 2_000 - first);
 }
 
 #[test]
-fn policy_set_stays_after_close_and_crash() {
+fn policy_set_at_run_time_survives_close_and_crash() {
     let disk = MemVfs::new();
     let composed = policy(
         r#"{name="mine", layout="fluid", runs=[2, 1], size-ratio=3,
@@ -267,9 +269,9 @@ fn policy_set_stays_after_close_and_crash() {
     assert_eq!(policy_of(&open(&crashed, inline())), "rr");
 }
 
-/// The tombstone age as a share of a run is for simulations.
+/// Simulations accept a tombstone age relative to the duration of the experiment. A database requires a time.
 #[test]
-fn tombstone_bound_as_a_share_is_refused() {
+fn tombstone_ttl_relative_to_an_experiment_is_refused() {
     let disk = MemVfs::new();
     let message = try_open(&disk, options("tsa(0.33)")).unwrap_err().to_string();
     assert!(message.contains("D = 0.33"), "{message}");
@@ -281,15 +283,15 @@ fn tombstone_bound_as_a_share_is_refused() {
 
 type Pick = fn(&TreeShape, &RunningJobs) -> Option<Job>;
 
-/// A policy of a user.
+/// A user-defined compaction policy that calls a function to pick jobs.
 #[derive(Debug)]
 struct CustomPolicy {
     name: &'static str,
     pick: Pick,
-    /// Number of runs of L0 at which writes stop.
+    /// Number of L0 runs at which writes stop.
     stop_runs: usize,
     needs_file_read_times: bool,
-    /// Time of the last read of each file, by file number, at the last call of `pick`.
+    /// Maps file numbers to the time of the last read, as seen by the latest call of `pick`.
     last_read_us: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -324,7 +326,7 @@ impl CompactionPolicy for CustomPolicy {
     }
 }
 
-/// A job that writes a new run of L1.
+/// Returns a job that writes its output to a new run in L1.
 fn job_to_l1(kind: JobKind, inputs: Vec<JobInput>) -> Job {
     Job {
         kind,
@@ -338,7 +340,7 @@ fn job_to_l1(kind: JobKind, inputs: Vec<JobInput>) -> Job {
     }
 }
 
-/// A policy that merges the whole tree into one run whenever L0 holds three runs.
+/// Returns a policy that merges the whole tree into one run when L0 has three runs.
 fn one_run() -> Arc<CustomPolicy> {
     CustomPolicy::new("one-run", 12, |shape, busy| {
         let inputs = shape.runs().map(|(level, run)| JobInput::from_run(level, run)).collect();
@@ -365,11 +367,11 @@ fn custom_policy_is_stored_by_name_and_required_at_open() {
     assert_eq!(policy_of(&db.default_keyspace()), "custom:one-run");
     let side = db.keyspace("side", small().policy(one_run())).unwrap();
     fill(&side, 500);
-    // Options without a policy keep the policy in force.
+    // Opening a keyspace with options that name no policy keeps its current policy.
     let side = db.keyspace("side", KeyspaceOptions::default()).unwrap();
     assert_eq!(policy_of(&side), "custom:one-run");
     db.close(None).unwrap();
-    // The open fails without the policy of the default keyspace, and changes nothing.
+    // If the options lack the custom policy of the default keyspace, opening the database fails and changes no file.
     let before = disk.snapshot_all();
     let refused = try_open_with(KeyspaceOptions::default());
     let Err(Error::NoCompactionPolicy { keyspace, policy: name }) = refused else {
@@ -380,7 +382,7 @@ fn custom_policy_is_stored_by_name_and_required_at_open() {
     let db = open(&disk, inline().read_only(true));
     assert_eq!(db.open_keyspace("side", None).unwrap().iter().count(), 500);
     drop(db);
-    // A second keyspace may lack its policy until it is opened.
+    // The custom policy of any other keyspace is only required when that keyspace is opened.
     let db = try_open_with(custom).unwrap();
     for opened in [db.open_keyspace("side", None), db.keyspace("side", KeyspaceOptions::default())]
     {
@@ -389,7 +391,7 @@ fn custom_policy_is_stored_by_name_and_required_at_open() {
     let side = db.keyspace("side", small().policy(policy("leveled"))).unwrap();
     assert_eq!((&*policy_of(&side), side.iter().count()), ("leveled", 500));
     drop((side, db));
-    // Options with another policy replace it.
+    // Opening the database with a built-in policy replaces the custom policy.
     let db = try_open_with(small().policy(policy("tiering"))).unwrap();
     fill(&db.default_keyspace(), 4_000);
     assert_eq!(policy_of(&db.default_keyspace()), "tiering");
@@ -400,7 +402,7 @@ fn custom_policy_is_stored_by_name_and_required_at_open() {
     assert_eq!(db.default_keyspace().iter().count(), 1_000);
 }
 
-/// Returns an input with all files of a run of L0.
+/// Returns a job input with all files of the L0 run at index `run`, or `None` if there are fewer runs.
 fn input_of_l0(shape: &TreeShape, run: usize) -> Option<JobInput> {
     shape.runs_of(Level(0)).get(run).map(|run| JobInput::from_run(Level(0), run))
 }
@@ -470,14 +472,14 @@ fn invalid_job_is_reported_and_not_executed() {
             assert_eq!(&*db.get(key(number)).unwrap().unwrap(), number.to_string().as_bytes());
         }
         let Err(Error::PolicyMistake { policy: by, rule, .. }) = db.wait_idle() else {
-            panic!("{name}: no mistake is reported")
+            panic!("{name}: the invalid job is not reported")
         };
         assert_eq!(by, "wrong");
         assert!(is_expected(&rule), "{name}: {rule}");
         assert_eq!(metrics(&db).compaction.jobs, 0, "{name}");
         let begun = events.count(|event| matches!(event, Event::CompactionBegin(_)));
         assert_eq!(begun, 0, "{name}");
-        // A valid policy takes over.
+        // After a change to a valid policy, compaction resumes.
         db.default_keyspace().set_policy(policy("leveled")).unwrap();
         db.env().advance_us(120_000_000);
         db.put("z", "1").unwrap();
@@ -488,7 +490,7 @@ fn invalid_job_is_reported_and_not_executed() {
     }
 }
 
-/// Writes stopped for good, `wait_idle` returned `Ok`, and no error named the policy.
+/// Regression test. Writes stopped forever, `wait_idle` returned `Ok`, and no error named the policy.
 #[test]
 fn policy_that_stops_writes_and_picks_no_job_is_named_by_the_error() {
     for background in [Background::Inline, Background::Stepped { seed: 3, workers: 2 }] {
@@ -523,7 +525,7 @@ fn policy_that_needs_file_read_times_gets_the_times_of_lookups() {
         let spy = Arc::new(CustomPolicy { needs_file_read_times, ..spy });
         let tuning = small().policy(Arc::<CustomPolicy>::clone(&spy));
         let db = open(&MemVfs::new(), inline().keyspace_defaults(tuning));
-        // Three files; only the second has the key that is read.
+        // The keyspace has three files with one key each. The lookup reads only the second file.
         for name in ["a", "b", "c"] {
             db.put(name, "v").unwrap();
             db.flush().unwrap();

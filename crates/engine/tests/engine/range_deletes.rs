@@ -1,4 +1,4 @@
-//! Range deletes: results, cost, and files that they free.
+//! Range deletes: results, read cost, and files dropped without being rewritten.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn key(number: u32) -> Vec<u8> {
     format!("key-{number:08}").into_bytes()
 }
 
-/// Puts keys with numbers below `count`, in order.
+/// Puts the keys with the numbers `0..count` in ascending order.
 fn fill(db: &Db, count: u32) {
     for number in 0..count {
         db.put(key(number), [7; 40]).unwrap();
@@ -38,14 +38,15 @@ fn keys(db: &Db) -> Vec<String> {
     entries.map(|(key, _)| String::from_utf8(key.to_vec()).unwrap()).collect()
 }
 
-/// Returns the number of tables, the bytes that compactions have written, and the number of tables dropped unread.
+/// Returns the number of tables, the number of bytes written by compactions, and the number of tables that compactions
+/// dropped without reading them.
 fn work(db: &Db) -> (u64, u64, u64) {
     let metrics = metrics(db);
     (metrics.total().files, metrics.compaction.written_bytes, metrics.compaction.drops)
 }
 
 #[test]
-fn range_delete_bounds_are_those_of_ranges() {
+fn range_delete_bounds_may_be_included_excluded_or_unbounded() {
     let db = open(&MemVfs::new(), options("leveled"));
     let space = db.default_keyspace();
     let left = |range: (Bound<&str>, Bound<&str>)| {
@@ -74,12 +75,12 @@ fn range_delete_bounds_are_those_of_ranges() {
     ] {
         assert_eq!(left(nothing), ",a,a0,b,b0,c");
     }
-    // One `clear` and six puts each; an empty range takes no sequence number.
+    // In each of the four rounds, `clear` and six puts take one sequence number each. An empty range takes none.
     assert_eq!(db.snapshot().seq().0 - seq.0, 4 * 7);
 }
 
 #[test]
-fn bound_longer_than_a_key_is_refused_and_longest_keys_are_bounds() {
+fn range_delete_bound_longer_than_the_key_limit_is_refused() {
     let disk = MemVfs::new();
     let db = open(&disk, options("leveled"));
     let keyspace = db.default_keyspace();
@@ -90,7 +91,7 @@ fn bound_longer_than_a_key_is_refused_and_longest_keys_are_bounds() {
         let refused = keyspace.delete_range::<Vec<u8>>(range);
         assert!(matches!(refused, Err(Error::TooLarge { what: "key", .. })), "{refused:?}");
     }
-    // The stored bounds are one byte longer than the longest key.
+    // The stored form of these bounds is one byte longer than the longest permitted key.
     keyspace.delete_range::<Vec<u8>>((Excluded(&longest), Unbounded)).unwrap();
     assert_eq!(db.get(&longest).unwrap().as_deref(), Some(&b"v"[..]));
     settle(&db);
@@ -104,7 +105,7 @@ fn bound_longer_than_a_key_is_refused_and_longest_keys_are_bounds() {
 }
 
 #[test]
-fn guard_range_delete_covers_its_key_is_refused() {
+fn guard_of_a_range_deleted_key_is_refused() {
     let disk = MemVfs::new();
     let db = open(&disk, options("leveled"));
     let space = db.default_keyspace();
@@ -146,7 +147,7 @@ fn range_delete_in_a_batch_deletes_earlier_writes_of_the_batch() {
     assert_eq!(keys(&again), ["b"]);
 }
 
-/// No job has removed the deleted entries, because a snapshot shows them.
+/// A snapshot keeps the deleted entries in the tables. The scan must skip their blocks.
 #[test]
 fn scan_over_a_deleted_range_reads_few_blocks() {
     let disk = MemVfs::new();
@@ -176,7 +177,7 @@ fn scan_over_a_deleted_range_reads_few_blocks() {
     assert_eq!(before.iter(&space).count(), 100_000);
 }
 
-/// Files that a snapshot reads stay until it is dropped.
+/// While a snapshot is held, the files remain. After its drop, compaction removes them without rewriting data.
 #[test]
 fn clear_frees_all_files_without_rewriting_them() {
     lsmx_testkit::time_test();
@@ -196,7 +197,7 @@ fn clear_frees_all_files_without_rewriting_them() {
         let (held, ..) = work(&db);
         assert!(held >= before.min(1), "{policy}: {held} of {before} files");
         assert_eq!(snapshot.iter(&db.default_keyspace()).count(), 20_000, "{policy}");
-        // Jobs that run meanwhile keep all entries.
+        // Compactions that run while the snapshot is held keep all entries.
         let (_, written_held, _) = work(&db);
         drop(snapshot);
         db.wait_idle().unwrap();
@@ -213,9 +214,9 @@ fn clear_frees_all_files_without_rewriting_them() {
     }
 }
 
-/// Background threads remove the files, without a write or a call that waits.
+/// After the snapshot is dropped, background threads remove the files without a further write or call of `wait_idle`.
 #[test]
-fn clear_files_of_a_snapshot_are_removed_after_its_drop() {
+fn clear_with_a_snapshot_removes_files_after_its_drop() {
     let disk = MemVfs::new();
     let db = open(&disk, options("leveled").background(Background::Threads { workers: 1 }));
     fill(&db, 2_000);
@@ -228,14 +229,14 @@ fn clear_files_of_a_snapshot_are_removed_after_its_drop() {
     wait_until("removal of the files", || work(&db).0 == 0);
 }
 
-/// Only files at the bounds of the range delete are rewritten.
+/// Compaction rewrites only the files that contain a bound of the range delete. It drops the files between the bounds.
 #[test]
 fn range_delete_of_half_the_keys_frees_half_the_files() {
     let disk = MemVfs::new();
     let db = open(&disk, options("leveled"));
     fill(&db, 50_000);
     settle(&db);
-    // With one run, no merge is due that the range delete does not cause.
+    // Compacting the tree to one run ensures that the range delete alone causes later compactions.
     compact(&db).unwrap();
     let (before, written, _) = work(&db);
     db.default_keyspace().delete_range(key(12_345)..key(37_345)).unwrap();
@@ -252,21 +253,21 @@ fn range_delete_of_half_the_keys_frees_half_the_files() {
 }
 
 #[test]
-fn table_full_of_range_deletes_is_ended() {
+fn table_with_many_range_deletes_is_split() {
     lsmx_testkit::time_test();
     let disk = MemVfs::new();
     let db = open(&disk, options("full"));
     for number in 0..=60 {
         db.put(key(1_000 * number), "stays").unwrap();
     }
-    // It shows the deleted keys, so the range deletes stay.
+    // The snapshot prevents compaction from dropping the range tombstones.
     let snapshot = db.snapshot();
     for number in 0..6_000 {
         db.default_keyspace().delete_range(key(10 * number + 1)..key(10 * number + 5)).unwrap();
     }
     settle(&db);
     let range_tombstones = metrics(&db).total().range_tombstones;
-    // Some are dropped at the end of a table, because no older entry is left in their range.
+    // Compaction may drop a range tombstone if no older entry remains in its range.
     assert!((5_000..=6_000).contains(&range_tombstones), "{range_tombstones} range tombstones");
     let tables = files(&disk, ".sst");
     let bytes: Vec<usize> = tables.iter().map(|path| disk.read_all(path).unwrap().len()).collect();
@@ -283,7 +284,7 @@ const GOLDEN: &[(&str, &[u8])] = &[
     ("000001.wal", include_bytes!("../golden/range-delete-v1/000001.wal")),
 ];
 
-/// Returns the disk of a database that was killed with range deletes in its log.
+/// Returns the disk of a killed database whose WAL contains range deletes.
 fn killed_with_range_deletes() -> MemVfs {
     let disk = MemVfs::new();
     let db = open(&disk, options("leveled"));
@@ -304,7 +305,7 @@ fn killed_with_range_deletes() -> MemVfs {
 fn golden_log_with_range_deletes_is_written_unchanged_and_read() {
     let (name, golden) = GOLDEN[2];
     let mut written = killed_with_range_deletes().read_all(&Path::new("db").join(name)).unwrap();
-    // The file has zeros after the last record.
+    // The file is preallocated, so zeros follow the last record.
     written.truncate(written.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1));
     assert_same_bytes(name, &written, golden);
 

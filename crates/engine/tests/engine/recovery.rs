@@ -1,4 +1,4 @@
-//! Recovery of a log by several threads, into one or several memtables.
+//! WAL recovery on several threads, into one or more memtables.
 
 use lsmx::KeyspaceOptions;
 use lsmx::env::Background;
@@ -30,7 +30,7 @@ fn counter(number: u64) -> Vec<u8> {
     format!("c{}", number % 50).into_bytes()
 }
 
-/// Writes about 7 MiB of puts, deletes and merges, with many versions per key. Returns the final entries.
+/// Writes about 7 MiB of puts, deletes and merges, with several versions per key. Returns the expected entries.
 fn fill(db: &Db) -> Entries {
     let mut model = Entries::new();
     for number in 0..2 * KEYS {
@@ -55,7 +55,7 @@ fn fill(db: &Db) -> Entries {
     model
 }
 
-/// Returns the state of a killed process after [`fill`] and other writes, and the final entries.
+/// Runs [`fill`] and then `more`, and kills the process. Returns the disk and the expected entries.
 fn killed_after(more: impl FnOnce(&Db, &mut Entries)) -> (MemVfs, Entries) {
     let disk = MemVfs::new();
     let db = open(&disk, 64 << 20);
@@ -64,14 +64,14 @@ fn killed_after(more: impl FnOnce(&Db, &mut Entries)) -> (MemVfs, Entries) {
     (disk.crash(CrashImage::Keep, 0), model)
 }
 
-/// Returns the numbers of runs and of files of L0.
+/// Returns the number of runs and the number of files in L0.
 fn l0(db: &Db) -> (u64, u64) {
     let level = &metrics(db).levels[0];
     (level.runs, level.files)
 }
 
 #[test]
-fn recovery_large_memtable_is_flushed_in_two_tables() {
+fn recovery_of_a_large_memtable_writes_two_tables() {
     let (disk, model) = killed_after(|_, _| ());
     let db = open(&disk, 64 << 20);
     assert_eq!(l0(&db), (1, 2));
@@ -81,9 +81,9 @@ fn recovery_large_memtable_is_flushed_in_two_tables() {
     assert_entries(&open(&disk, 64 << 20).default_keyspace(), &model);
 }
 
-/// The range delete may cover the boundary between two tables.
+/// A memtable with range deletes is not divided, because a range delete could span the boundary between two tables.
 #[test]
-fn recovery_memtable_with_a_range_delete_is_flushed_in_one_table() {
+fn recovery_of_a_memtable_with_a_range_delete_writes_one_table() {
     let (disk, model) = killed_after(|db, model| {
         db.default_keyspace().delete_range(&b"4"[..]..&b"a"[..]).unwrap();
         model.retain(|key, _| &key[..] < b"4".as_slice() || &key[..] >= b"a".as_slice());
@@ -94,7 +94,7 @@ fn recovery_memtable_with_a_range_delete_is_flushed_in_one_table() {
 }
 
 #[test]
-fn recovery_memtables_smaller_than_the_log_are_flushed_during_replay() {
+fn recovery_of_a_log_larger_than_a_memtable_flushes_during_replay() {
     let (disk, model) = killed_after(|_, _| ());
     let read_only = database::open(&disk, options(2 << 20).read_only(true));
     assert_entries(&read_only.default_keyspace(), &model);

@@ -1,7 +1,7 @@
 //! Repair of damaged databases.
 //!
-//! A repaired database opens and verifies. All values are correct, except for the keys that the report names; such a key has
-//! one of its former values or none.
+//! A repaired database opens and passes verification. Its entries are correct except for keys that the report names as
+//! lost. A lost key has one of its earlier values or no value.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,10 @@ use crate::harness::database::{Entries, compact, inline, open, policy, try_open,
 
 const KEYSPACES: [&str; 2] = ["default", "other"];
 
-/// Entries of both keyspaces.
+/// Entries of the two keyspaces, in the order of `KEYSPACES`.
 type State = [Entries; 2];
 
-/// Returns options with one run per level for even seeds, and with several for odd seeds.
+/// Returns keyspace options with a leveled policy for even seeds and a tiering policy for odd seeds.
 fn tuning(memtable_bytes: u64, seed: u64) -> KeyspaceOptions {
     let text = if seed.is_multiple_of(2) { "leveled(T=2)" } else { "tiering(T=3)" };
     KeyspaceOptions::default()
@@ -44,16 +44,19 @@ fn options(seed: u64) -> Options {
     inline().seed(seed).wal(wal).keyspace_defaults(tuning(3 << 10, seed))
 }
 
-/// An undamaged database, its state after each number of commits, and every value that each key had.
+/// An undamaged database and its history.
 struct Intact {
     disk: MemVfs,
+    /// Entries after each commit. The first state is empty.
     states: Vec<State>,
+    /// All values that each key ever had.
     values: [Values; 2],
 }
 
 type Values = std::collections::BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>;
 
-/// Commits puts, deletes and range deletes to two keyspaces. Each commit writes its number to both.
+/// Builds a database with puts, deletes and range deletes in two keyspaces. Each commit stores its number in both
+/// keyspaces under the key `commits`.
 fn build(seed: u64, commits: usize, killed: bool) -> Intact {
     let disk = MemVfs::new();
     let db = open(&disk, options(seed));
@@ -116,27 +119,28 @@ impl Intact {
         self.disk.crash(CrashImage::Keep, 0)
     }
 
-    /// Returns the paths and sizes of the files that are not empty.
+    /// Returns the paths and sizes of the non-empty files.
     fn files(&self) -> Vec<(PathBuf, usize)> {
         let files = self.disk.snapshot_all().into_iter();
         files.map(|(path, bytes)| (path, bytes.len())).filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    /// Requires that a repaired database is correct except for the losses in the report, and accepts writes. `damage`
-    /// describes what was done to the files.
+    /// Asserts that a repaired database is correct except for the losses in the report, and that it accepts writes.
+    /// Failure messages include `damage`, a description of the damaged files.
     fn check(&self, disk: &MemVfs, report: &RepairReport, damage: &str) {
         let failed = |error: Error| -> ! { panic!("{damage}: {error:?} {}", describe(report)) };
         verify(disk).unwrap_or_else(|error| failed(error));
         let db = try_open(disk, options(5)).unwrap_or_else(|error| failed(error));
         let commits_lost = report.lost.iter().any(|lost| lost.what == LossKind::Commits);
-        // A log that is cut after its last sync mark looks like one after a power loss.
+        // Truncating the WAL after its last sync mark looks like a power loss, so repair reports no lost commits.
         let last = match damage.contains(".wal ") {
             false => self.states.len() - 1,
             true => KEYSPACES.iter().filter_map(|name| commits(&db, name)).max().unwrap_or(0),
         };
         let last = &self.states[last];
         for (at, name) in KEYSPACES.into_iter().enumerate() {
-            // A keyspace without its only table and its manifest cannot be found. The report then names its keys.
+            // If the manifest and the only table of a keyspace are lost, repair cannot find the keyspace. The report
+            // names its keys as lost.
             let keyspace = db.open_keyspace(name, None).ok();
             let scanned: Entries = keyspace
                 .iter()
@@ -166,13 +170,12 @@ impl Intact {
     }
 }
 
-/// Returns the number of the last commit that a keyspace shows.
+/// Returns the number of the last commit that a keyspace contains.
 fn commits(db: &Db, name: &str) -> Option<usize> {
     let value = db.open_keyspace(name, None).ok()?.get("commits").ok()??;
     Some(u64::from_le_bytes(value[..].try_into().ok()?) as usize)
 }
 
-/// Formats a report.
 fn describe(report: &RepairReport) -> String {
     let mut lines = format!("in doubt: {}", report.in_doubt);
     let key = |key: &Option<Vec<u8>>| key.as_ref().map(|key| key.escape_ascii().to_string());
@@ -186,14 +189,14 @@ fn describe(report: &RepairReport) -> String {
     lines
 }
 
-/// Returns the extension of a file, or its name up to a hyphen.
+/// Returns the extension of a file name. For a name without an extension, returns the part before the first hyphen.
 fn extension(path: &Path) -> String {
     let name = path.file_name().unwrap().to_string_lossy();
     let kind = name.rsplit_once('.').map_or_else(|| name.split('-').next().unwrap(), |at| at.1);
     kind.to_owned()
 }
 
-/// Returns a closed and two killed databases.
+/// Returns one database that was closed and two that were killed.
 fn intact() -> Vec<Intact> {
     vec![build(11, 260, false), build(12, 255, true), build(13, 301, true)]
 }
@@ -224,7 +227,7 @@ fn repair_without_a_database_or_of_an_open_one_is_refused() {
     assert!(matches!(locked, Err(Error::Locked { .. })), "{locked:?}");
 }
 
-/// Files of another program, such as RocksDB, may have names of engine files.
+/// Other engines, such as RocksDB, use the same file names. Repair must not touch their files.
 #[test]
 fn repair_of_files_without_a_magic_number_is_refused_unless_forced() {
     let rocks = [
@@ -252,7 +255,7 @@ fn repair_of_files_without_a_magic_number_is_refused_unless_forced() {
     }
 }
 
-/// Damages one or two files. Returns a description.
+/// Damages one or two random files. Returns a description of the damage.
 fn damage(rng: &mut TestRng, intact: &Intact, disk: &MemVfs) -> String {
     let files = intact.files();
     let mut done = Vec::new();
@@ -310,9 +313,9 @@ fn repaired_database_is_correct_except_for_the_reported_losses() {
         let before = disk.snapshot_all();
         let dry = RepairOptions { dry_run: true, ..RepairOptions::default() };
         let dry = repair_with(&disk, &dry);
-        assert!(disk.snapshot_all() == before, "{done}: a dry run changed something");
+        assert!(disk.snapshot_all() == before, "{done}: the dry run changed a file");
         let dry = match dry {
-            // The damaged bytes are a version number. Files of newer versions are not repaired.
+            // The damage changed a format version number. Repair refuses files of a newer format version.
             Err(Error::UnsupportedVersion { .. }) => {
                 assert!(matches!(repair(&disk), Err(Error::UnsupportedVersion { .. })), "{done}");
                 continue;
@@ -329,7 +332,7 @@ fn repaired_database_is_correct_except_for_the_reported_losses() {
         damaged += u64::from(report.damaged);
         lossless += u64::from(report.damaged && report.lost.is_empty());
         let after = disk.snapshot_all();
-        // Damaged files are kept.
+        // Repair keeps every original file, either at its path or in the directory for files set aside.
         for (path, bytes) in before.iter().filter(|_| report.damaged) {
             let name = path.file_name().unwrap();
             let aside = report.set_aside.as_ref().unwrap().join(name);
@@ -356,16 +359,16 @@ fn repair_without_current_or_manifest_loses_nothing() {
             assert!(try_open(&disk, options(1)).is_err());
             let report = repair(&disk).unwrap();
             assert!(report.damaged && report.lost.is_empty(), "{kinds:?}: {}", describe(&report));
-            // The report is in doubt, because it does not know whether the set of tables is complete and live.
+            // Without a manifest, repair sets `in_doubt`. This test knows that the tables are complete and live.
             let certain = RepairReport { in_doubt: false, ..report };
             intact.check(&disk, &certain, &format!("without {kinds:?}"));
         }
     }
 }
 
-/// The manifest ends before the edit of a compaction. The tables that the compaction replaced do not exist any more.
+/// The manifest is truncated before the edit of a compaction. It lists only tables that the compaction removed.
 #[test]
-fn repair_finds_tables_that_only_lost_edits_name() {
+fn repair_after_lost_manifest_edits_finds_unlisted_tables() {
     let disk = MemVfs::new();
     let db = open(&disk, options(2));
     let flushed = |value: &str| {
@@ -395,7 +398,7 @@ fn repair_finds_tables_that_only_lost_edits_name() {
     }
 }
 
-/// Range deletes of a damaged table stay if their block is intact; otherwise the report names them as lost.
+/// Repair of a damaged table keeps its range deletes if their block is intact. Otherwise the report lists them as lost.
 #[test]
 fn repair_keeps_or_reports_range_deletes_of_a_damaged_table() {
     let disk = MemVfs::new();
@@ -416,7 +419,7 @@ fn repair_keeps_or_reports_range_deletes_of_a_damaged_table() {
     let (path, bytes) = files.iter().find(|(path, _)| newer(path)).unwrap();
     let footer = Footer::decode(&bytes[bytes.len() - FOOTER_BYTES..]).unwrap();
     let properties = footer.properties;
-    // The block is not compressed.
+    // The properties block is not compressed, so the test can decode it directly.
     let block = &bytes[properties.offset as usize..][..properties.bytes as usize - TRAILER_BYTES];
     let range_tombstones =
         TableProperties::decode(&block.to_vec().into()).unwrap().range_tombstones.unwrap();
@@ -447,7 +450,7 @@ fn repair_keeps_or_reports_range_deletes_of_a_damaged_table() {
     }
 }
 
-/// The manifest has the drop; a table of the keyspace still exists.
+/// The manifest records that the keyspace was dropped, but a table of the keyspace still exists.
 #[test]
 fn repair_does_not_restore_a_dropped_keyspace() {
     let disk = MemVfs::new();
@@ -477,7 +480,7 @@ fn repair_does_not_restore_a_dropped_keyspace() {
         }
     }
     assert_eq!(back, 1);
-    // The edit after that of the drop is damaged.
+    // The test damages the manifest edit that follows the drop of the keyspace.
     crashed.flip_bits(&manifest(&crashed).0, dropped_at as u64 + 5, 1).unwrap();
     let report = repair(&crashed).unwrap();
     assert!(report.in_doubt, "{}", describe(&report));
@@ -486,7 +489,7 @@ fn repair_does_not_restore_a_dropped_keyspace() {
     assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"and another"[..]));
 }
 
-/// A repair fails at a call, and power is lost; the next repair succeeds.
+/// From the k-th call on, all file system calls of a repair fail; then power is lost. A second repair must succeed.
 #[test]
 fn repair_interrupted_can_be_repeated() {
     let _dog = watchdog("repair_interrupted", seed(), Duration::from_secs(300));
@@ -511,7 +514,7 @@ fn repair_interrupted_can_be_repeated() {
             let crashed = disk.crash(image, k);
             let done = format!("{done}, call {k}, then {image:?}: {failed:?}");
             let mut report = repair(&crashed).unwrap_or_else(|error| panic!("{done}: {error:?}"));
-            // If only the last call of the first repair failed, the second repair finds no damage.
+            // If the first repair was almost complete, the second repair finds no damage and reports no losses.
             report.lost.extend(uninterrupted.lost.clone());
             report.in_doubt |= uninterrupted.in_doubt;
             intact.check(&crashed, &report, &done);

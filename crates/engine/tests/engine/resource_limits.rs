@@ -1,4 +1,4 @@
-//! Resource limits: bounded memory, few descriptors, a limited I/O rate, no files held without need.
+//! Resource limits: memory budget, open file descriptors, background I/O rate, and removal of unused files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn inline() -> Options {
     database::inline().keyspace_defaults(small())
 }
 
-/// Returns a key at a place that looks random, so that runs overlap.
+/// Returns the key of a number. Consecutive numbers have scattered keys, so the key ranges of all runs overlap.
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
@@ -40,13 +40,12 @@ fn check(db: &Db, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// Returns the number of tables in the tree.
 fn tables(db: &Db) -> u64 {
     metrics(db).total().files
 }
 
 #[test]
-fn memory_budget_memtables_at_their_bound_stop_writes() {
+fn memory_budget_with_full_memtables_stops_writes() {
     let (gate, events) = (Gate::default(), EventLog::default());
     let disk = gate.disk(each(&[VfsCall::Create], ".sst"), "");
     let options = Options::default().memory_budget(4 << 20).listener(Arc::new(events.clone()));
@@ -90,12 +89,12 @@ fn memory_budget_memtables_at_their_bound_stop_writes() {
 }
 
 #[test]
-fn memtable_held_by_an_iterator_stops_no_write() {
+fn memtable_pinned_by_an_iterator_does_not_stop_writes() {
     let db = open(&MemVfs::new(), Options::default().memory_budget(4 << 20));
     db.put("held", vec![1; 500_000]).unwrap();
     let iterator = db.default_keyspace().iter();
     db.flush().unwrap();
-    // Twice the share of the memtables.
+    // These writes are twice as large as the part of the memory budget that memtables may use.
     for number in 0..30 {
         db.put(key(number), vec![1; 100_000]).unwrap();
     }
@@ -108,7 +107,7 @@ fn memtable_held_by_an_iterator_stops_no_write() {
 }
 
 #[test]
-fn memory_budget_block_cache_and_open_tables_stay_within_it() {
+fn memory_budget_bounds_block_cache_and_open_tables() {
     lsmx_testkit::time_test();
     let disk = MemVfs::new();
     let options = || inline().memory_budget(4 << 20);
@@ -128,7 +127,7 @@ fn memory_budget_block_cache_and_open_tables_stay_within_it() {
 }
 
 #[test]
-fn open_files_max_many_tables_are_read_through_few_descriptors() {
+fn open_files_max_below_the_number_of_tables_allows_all_reads() {
     let disk = CountingVfs::new(Arc::new(MemVfs::new()));
     for limit in [1, 8] {
         let db = open(&disk, inline().open_files_max(limit).block_cache_bytes(8 << 20));
@@ -138,7 +137,7 @@ fn open_files_max_many_tables_are_read_through_few_descriptors() {
         let descriptors = db.metrics().descriptors;
         assert!(descriptors.open <= limit as u64, "{descriptors:?}");
         assert!(descriptors.reopened > 0);
-        // All blocks are cached now; closing a descriptor evicts none.
+        // All blocks are in the block cache. Closing a file descriptor evicts no blocks, so this pass opens no file.
         let opens = disk.counts().calls.count_of(VfsCall::Open);
         check(&db, 0..3_000);
         assert_eq!(disk.counts().calls.count_of(VfsCall::Open), opens);
@@ -148,7 +147,7 @@ fn open_files_max_many_tables_are_read_through_few_descriptors() {
 }
 
 #[test]
-fn iterators_of_a_closed_database_read_files_that_the_next_owner_removed() {
+fn iterator_of_a_closed_database_reads_files_removed_after_a_reopen() {
     let disk = MemVfs::new();
     let options = || inline().open_files_max(1).block_cache_bytes(0);
     let db = open(&disk, options());
@@ -195,7 +194,7 @@ fn open_files_max_bounds_descriptors_of_the_process() {
 }
 
 #[test]
-fn table_replaced_while_its_descriptor_was_closed_is_corrupt() {
+fn table_replaced_on_disk_is_reported_as_corrupt() {
     let disk = MemVfs::new();
     let tiering = small().policy(policy("tiering(T=10)"));
     let options = inline().keyspace_defaults(tiering).open_files_max(1).block_cache_bytes(0);
@@ -203,7 +202,7 @@ fn table_replaced_while_its_descriptor_was_closed_is_corrupt() {
     load(&db, 0..100);
     let tables = files(&disk, ".sst");
     assert!(tables.len() > 1);
-    // Every table is a copy of the first one. One of them is open and stays correct.
+    // The test replaces all tables by copies of the first one. One table stays readable through its open descriptor.
     let bytes = disk.read_all(&tables[0]).unwrap();
     for path in &tables[1..] {
         disk.remove(path).unwrap();
@@ -222,7 +221,7 @@ fn table_replaced_while_its_descriptor_was_closed_is_corrupt() {
 }
 
 #[test]
-fn process_without_descriptors_closes_tables_and_repeats_the_call() {
+fn call_without_free_descriptors_closes_tables_and_retries() {
     let none_left = Fault::Error(Errno::TooManyFiles);
     for call in [VfsCall::Create, VfsCall::Open, VfsCall::SyncDir] {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
@@ -238,9 +237,9 @@ fn process_without_descriptors_closes_tables_and_repeats_the_call() {
     }
 }
 
-/// Background threads remove the files, without a write.
+/// After the iterator is dropped, background threads remove its files without a further write.
 #[test]
-fn files_of_an_old_view_are_readable_and_removed_with_it() {
+fn files_of_an_iterator_are_readable_and_removed_after_its_drop() {
     let disk = MemVfs::new();
     let table_files = || files(&disk, ".sst").len() as u64;
     let workers = Background::Threads { workers: 1 };
@@ -271,9 +270,9 @@ fn files_of_an_old_view_are_readable_and_removed_with_it() {
     assert!(table_files() < before);
 }
 
-/// Blocks that values hold count, unless the cache has them.
+/// A returned value keeps its block in memory. The metric counts such blocks unless they are in the block cache.
 #[test]
-fn metrics_count_blocks_that_values_hold() {
+fn metrics_count_blocks_pinned_by_values() {
     let disk = MemVfs::new();
     let db = open(&disk, inline().block_cache_bytes(1 << 20));
     load(&db, 0..2_000);
@@ -281,8 +280,8 @@ fn metrics_count_blocks_that_values_hold() {
     let held = || db.metrics().held.block_bytes;
     assert_eq!(held(), 0);
     let cached = db.get(key(7)).unwrap().unwrap();
-    assert_eq!(held(), 0, "the cache has the block of {cached:?}");
-    // A scan does not fill the cache.
+    assert_eq!(held(), 0, "the block of {cached:?} is in the block cache");
+    // Scans do not add data blocks to the block cache.
     let mut scanned = entries(db.default_keyspace().iter());
     let all = held();
     assert!(all >= 1_000 * 60, "{all}");
@@ -305,7 +304,7 @@ fn metrics_count_blocks_that_values_hold() {
 }
 
 #[test]
-fn resume_keeps_files_of_old_views() {
+fn resume_keeps_files_of_iterators() {
     let memory = MemVfs::new();
     let disk = FaultVfs::new(Arc::new(memory.clone()), 1);
     let db = open(&disk, inline().open_files_max(1).block_cache_bytes(0));
@@ -331,7 +330,7 @@ fn idle_memtable_is_flushed_after_its_time() {
     let flushes = || metrics(&db).flushes;
     db.put("trickle", "x").unwrap();
     for _ in 0..3 {
-        // Each write begins the idle time anew.
+        // Each write restarts the idle timer of the memtable.
         db.env().advance_us(6_000_000);
         db.put("trickle", "x").unwrap();
         db.wait_idle().unwrap();
@@ -344,7 +343,7 @@ fn idle_memtable_is_flushed_after_its_time() {
     assert_eq!((flushes(), db.metrics().memory.memtables_active), (1, 0));
     db.env().advance_us(20_000_000);
     db.wait_idle().unwrap();
-    assert_eq!(flushes(), 1, "an empty memtable is not flushed");
+    assert_eq!(flushes(), 1, "an empty memtable was flushed");
 }
 
 #[test]
@@ -370,13 +369,13 @@ fn background_io_rate_slows_background_work() {
     let (unlimited_us, unlimited_bytes, unlimited_waited_us) = measure(inline());
     assert!(unlimited_bytes > 200_000 && unlimited_waited_us == 0);
     let (limited_us, bytes, waited_us) = measure(inline().background_io_rate(100_000));
-    // 10 us per byte, less the burst and the average over short jobs.
+    // At 100,000 bytes per second, a byte takes 10 us. The rate limiter allows bursts, so 80 % of that is required.
     assert!(limited_us > unlimited_us + bytes * 10 * 8 / 10, "{limited_us} us for {bytes} bytes");
     assert!(waited_us > 0);
 }
 
 #[test]
-fn metrics_of_levels_add_up() {
+fn level_metrics_sum_to_the_keyspace_metrics() {
     let db = open(&MemVfs::new(), inline());
     load(&db, 0..3_000);
     check(&db, 0..10);

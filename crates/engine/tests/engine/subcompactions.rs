@@ -1,4 +1,4 @@
-//! Subcompactions: equal results, parallel work, failures, deadlines.
+//! Subcompactions: results, parallel execution, failures and deadlines.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::harness::gate::each;
 
 const KEYS: u32 = 600;
 
-/// Opens a database whose runs are merged only by manual compactions.
+/// Opens a database with the tiering policy. `parts` sets `subcompactions_max`; `None` keeps the default.
 fn open(disk: &(impl Vfs + Clone), background: Background, parts: Option<usize>) -> Db {
     let keyspace = small().block_bytes(128).merge_operator(Append::default());
     let keyspace = keyspace.policy(policy("tiering"));
@@ -56,17 +56,17 @@ fn tables(disk: &MemVfs) -> BTreeSet<PathBuf> {
     files(disk, ".sst").into_iter().collect()
 }
 
-/// Requires the entries of the last round of [`fill`].
+/// Asserts that the database contains the entries of the last round of [`fill`].
 fn assert_filled(db: &Db) {
     let expected = (0..KEYS).map(|number| (key(number).to_vec(), vec![2; 40])).collect();
     assert_entries(&db.default_keyspace(), &expected);
 }
 
-/// Entries that a snapshot shows.
+/// All entries that a snapshot or the current state contains.
 type View = Vec<(Slice, Slice)>;
 
-/// Writes puts, operands, deletes and range deletes with snapshots between them, and compacts all. Returns the views of
-/// all snapshots, the shape of the tree and the metrics.
+/// Executes puts, merges, deletes and range deletes, creates snapshots between them, and compacts the keyspace. Returns
+/// the entries of all snapshots, the shape of the tree, and the compaction metrics.
 fn mixed(parts: usize) -> (Vec<View>, [u64; 4], CompactionMetrics) {
     let disk = MemVfs::new();
     let db = open(&disk, Background::Inline, Some(parts));
@@ -75,7 +75,7 @@ fn mixed(parts: usize) -> (Vec<View>, [u64; 4], CompactionMetrics) {
     for turn in 0..12u8 {
         let round = u32::from(turn);
         for number in 0..KEYS {
-            // One key has so many versions that they fill several blocks.
+            // A third of the writes go to key 300, so its versions fill several blocks.
             let number = if number % 3 == 0 { 300 } else { (number * 7 + round) % KEYS };
             match (number + round) % 5 {
                 0 => default.delete(key(number)).unwrap(),
@@ -86,7 +86,7 @@ fn mixed(parts: usize) -> (Vec<View>, [u64; 4], CompactionMetrics) {
                 snapshots.push(db.snapshot());
             }
         }
-        // The range deletes cover most keys.
+        // Each range delete covers at least two thirds of the keys.
         let (from, to) = (round * 31 % 100, KEYS - round * 17 % 100);
         if round % 4 == 1 {
             default.delete_range(key(from)..key(to)).unwrap();
@@ -107,10 +107,10 @@ fn mixed(parts: usize) -> (Vec<View>, [u64; 4], CompactionMetrics) {
 }
 
 #[test]
-fn compaction_in_parts_has_the_result_of_one_part() {
+fn subcompactions_give_the_result_of_an_undivided_compaction() {
     let (views, shape, whole) = mixed(1);
     assert_eq!((whole.jobs_divided, whole.parts), (0, 0));
-    assert_eq!((shape[0], shape[3]), (1, 1), "one run, with range deletes that snapshots need");
+    assert_eq!((shape[0], shape[3]), (1, 1), "the compaction leaves one run with range tombstones");
     for parts in [2, 3, 8] {
         let (same_views, same_shape, metrics) = mixed(parts);
         assert!(metrics.jobs_divided > 0 && metrics.parts > metrics.jobs_divided, "{metrics:?}");
@@ -122,7 +122,7 @@ fn compaction_in_parts_has_the_result_of_one_part() {
 }
 
 #[test]
-fn parts_are_not_smaller_than_a_table() {
+fn subcompactions_are_not_smaller_than_a_table() {
     let disk = MemVfs::new();
     let db = open(&disk, Background::Inline, Some(100));
     fill(&db);
@@ -135,7 +135,7 @@ fn parts_are_not_smaller_than_a_table() {
 }
 
 #[test]
-fn parts_are_executed_by_idle_workers() {
+fn subcompactions_run_on_idle_workers() {
     lsmx_testkit::time_test();
     let mut helped = 0;
     for seed in 0..20 {
@@ -148,7 +148,7 @@ fn parts_are_executed_by_idle_workers() {
         assert_eq!(
             after.parts - before.parts,
             4,
-            "one part for the caller and each of three workers"
+            "the calling thread and three workers execute one subcompaction each"
         );
         helped += after.parts_helped - before.parts_helped;
         assert_filled(&db);
@@ -158,9 +158,9 @@ fn parts_are_executed_by_idle_workers() {
     assert!(helped > 20, "{helped}");
 }
 
-/// Each part waits in its first append until another part appends.
+/// Each subcompaction waits in its first append until another subcompaction appends.
 #[test]
-fn parts_are_executed_at_the_same_time() {
+fn subcompactions_run_in_parallel() {
     let disk = MemVfs::new();
     let faults = FaultVfs::new(Arc::new(disk), 0);
     let db = open(&faults, Background::Threads { workers: 1 }, None);
@@ -183,7 +183,7 @@ fn parts_are_executed_at_the_same_time() {
 }
 
 #[test]
-fn failed_part_fails_the_job_and_leaves_no_tables() {
+fn failed_subcompaction_fails_the_job_and_leaves_no_tables() {
     lsmx_testkit::time_test();
     for background in
         [Background::Inline, Background::Stepped { seed: 3, workers: 3 }, Background::default()]
@@ -200,14 +200,14 @@ fn failed_part_fails_the_job_and_leaves_no_tables() {
             assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
             assert_eq!(faults.fired_counts()[&Fault::Error(Errno::NoSpace)], 1);
             assert_filled(&db);
-            // The next job removes the tables of the failed one, at the latest.
+            // Tables of the failed job are removed by the end of the next job.
             faults.clear_rules();
             assert_eq!(compactions(&db).jobs, jobs);
             let left = tables(&disk);
             compact(&db).unwrap();
             db.wait_idle().unwrap();
             assert_filled(&db);
-            // A background thread may still hold a table.
+            // Closing ends the background threads, which may still use a table.
             db.close(None).unwrap();
             let after = tables(&disk);
             assert!(after.is_disjoint(&before) && after.is_disjoint(&left), "{nth} {background:?}");
@@ -217,7 +217,7 @@ fn failed_part_fails_the_job_and_leaves_no_tables() {
 }
 
 #[test]
-fn panic_in_a_part_fails_the_job() {
+fn panic_in_a_subcompaction_fails_the_job() {
     for nth in [0, 2, 5] {
         let disk = MemVfs::new();
         let faults = FaultVfs::new(Arc::new(disk.clone()), 0);
@@ -229,7 +229,7 @@ fn panic_in_a_part_fails_the_job() {
         })));
         faults.add_rule(each(&[VfsCall::Append], "sst"));
         let failed = compact(&db);
-        // A panic of the file system is an error of the call.
+        // A panic in a file system call is reported as an I/O error.
         assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
         assert_filled(&db);
         faults.clear_rules();
@@ -242,7 +242,7 @@ fn panic_in_a_part_fails_the_job() {
 }
 
 #[test]
-fn close_or_deadline_ends_all_parts() {
+fn close_or_deadline_ends_all_subcompactions() {
     lsmx_testkit::time_test();
     for seed in 0..20 {
         let disk = MemVfs::new();

@@ -1,4 +1,4 @@
-//! Value separation: all kinds of reads, switching it on and off, garbage collection, checkpoints, damage.
+//! Value separation: all read calls, turning it on and off, garbage collection, checkpoints, and damaged blob files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn tuning(separation: impl Into<Option<ValueSeparation>>) -> KeyspaceOptions {
         .value_separation(separation)
 }
 
-/// Returns options with one table of one block, so that a scan of the tree reads nothing ahead.
+/// Returns options that put all entries into one block of one table. A scan then reads ahead only separated values.
 fn one_block() -> KeyspaceOptions {
     tuning(separation()).memtable_bytes(1 << 20).table_bytes(1 << 20).block_bytes(64 << 10)
 }
@@ -45,7 +45,7 @@ fn key(number: u32) -> String {
     format!("key-{:05}", number.wrapping_mul(7_919) % 100_000)
 }
 
-/// One value in five is below the threshold.
+/// Returns a value for a key. Every fifth number has a value below the separation threshold.
 fn value(number: u32, round: u32) -> Vec<u8> {
     let bytes = if number.is_multiple_of(5) { 20 } else { 150 + number % 300 };
     format!("{number}-{round}-").into_bytes().into_iter().cycle().take(bytes as usize).collect()
@@ -55,7 +55,8 @@ fn log(db: &Db) -> ValueLogMetrics {
     metrics(db).value_log
 }
 
-/// Requires that the value log is at most 1.3 times as large as the referenced values, without headers and trailers.
+/// Asserts that the value log is at most 1.3 times as large as the referenced values, plus 80 bytes per blob file for
+/// its header and trailer.
 fn assert_amplification(log: &ValueLogMetrics) {
     let bound = 1.3 * log.blob_referenced_bytes as f64 + 80.0 * log.blob_files as f64;
     assert!(log.blob_bytes as f64 <= bound, "{log:?}");
@@ -91,7 +92,7 @@ fn blob_files(disk: &MemVfs) -> Vec<PathBuf> {
     files(disk, ".blob")
 }
 
-/// Returns a copy of a disk with one bit in the middle of a file changed.
+/// Returns a copy of the disk in which one bit in the middle of the file is flipped.
 fn damage(disk: &MemVfs, path: &Path) -> MemVfs {
     let copy = disk.crash(CrashImage::Keep, 0);
     let bytes = copy.read_all(path).unwrap().len() as u64;
@@ -131,7 +132,7 @@ fn separated_values_are_read_by_every_call() {
 }
 
 #[test]
-fn value_separation_is_switched_on_and_off() {
+fn value_separation_enabled_or_disabled_applies_after_compaction() {
     let disk = MemVfs::new();
     let mut model = Entries::new();
     for (round, separated) in [false, true, false, true].into_iter().enumerate() {
@@ -144,7 +145,7 @@ fn value_separation_is_switched_on_and_off() {
         let seen = observe("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
         assert_eq!(seen.keyspaces["default"].value_separation, round > 0);
         compact(&db).unwrap();
-        // A compaction of one run would have nothing to do.
+        // The additional put creates a second run. Without it, the next manual compaction would rewrite nothing.
         db.put("zzz", "last").unwrap();
         model.insert(b"zzz".to_vec(), b"last".to_vec());
         compact(&db).unwrap();
@@ -165,7 +166,7 @@ fn garbage_collection_keeps_the_bound_of_space_amplification() {
     let mut model = Entries::new();
     put(&db, &mut model, 0..500, 0);
     for round in 1..40 {
-        // Some values of each blob file become garbage.
+        // Each round overwrites about an eighth of the values, so every blob file accumulates garbage.
         let some =
             (0..500u32).filter(|number| number.wrapping_mul(2_654_435_761) >> 29 == round % 8);
         put(&db, &mut model, some, round);
@@ -178,10 +179,10 @@ fn garbage_collection_keeps_the_bound_of_space_amplification() {
     check(&db, &model);
 }
 
-/// Values of neighbouring keys from different flushes are grouped into the same blob files. Each is copied a few times
-/// at most.
+/// Compaction moves values of neighbouring keys, which different flushes wrote, into the same blob file. It copies less
+/// than three times the size of the values.
 #[test]
-fn values_of_neighbouring_keys_are_grouped() {
+fn compaction_groups_values_of_neighbouring_keys() {
     let load = |scan_read_bytes| {
         let disk = MemVfs::new();
         let keyspace = tuning(ValueSeparation { scan_read_bytes, ..separation() });
@@ -190,7 +191,7 @@ fn values_of_neighbouring_keys_are_grouped() {
         let mut model = Entries::new();
         for number in 0..4_000 {
             put(&db, &mut model, number..=number, 0);
-            // No value is deleted, so all garbage is copied values.
+            // The test deletes no value, so all garbage in blob files stems from copying.
             assert_amplification(&log(&db));
         }
         settle(&db);
@@ -215,7 +216,7 @@ fn values_of_neighbouring_keys_are_grouped() {
     assert!(metrics.gathered_bytes < metrics.blob_referenced_bytes * 3, "{metrics:?}");
 }
 
-/// A value that a compaction would copy to group values, and cannot read, stays in its blob file.
+/// If compaction cannot read a value that it would copy to another blob file, it leaves it in place and continues.
 #[test]
 fn compactions_with_an_unreadable_value_continue() {
     let disk = MemVfs::new();
@@ -248,7 +249,7 @@ fn compactions_with_an_unreadable_value_continue() {
 }
 
 #[test]
-fn iterator_holds_the_blob_files_of_its_view() {
+fn iterator_keeps_the_blob_files_that_it_reads() {
     let disk = MemVfs::new();
     let separation = ValueSeparation { space_amplification_max: 1.01, ..separation() };
     let db = open(&disk, options(tuning(separation)));
@@ -284,7 +285,7 @@ fn memory_read_of_an_uncached_value_would_block() {
     assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
     range = range.options(&ReadOptions::default());
     assert_eq!(range.next().unwrap().unwrap().1, [7; 500]);
-    // The scan has loaded the metadata and the data block into the cache, and no value.
+    // The scan cached the data block and the index and filter blocks, but no separated value.
     let blob_cache = || db.metrics().cache[&BlockKind::Blob];
     assert!(matches!(keyspace.get_with("key", &memory_only()), Err(Error::WouldBlock)));
     let before = blob_cache();
@@ -333,9 +334,10 @@ fn checkpoint_and_crash_keep_blob_files_and_a_dropped_keyspace_frees_them() {
     assert_eq!(other.get(key(1)).unwrap().unwrap(), value(1, 9));
 }
 
-/// Scans read values ahead. Steps at both ends and a limit return the entries of the model.
+/// Steps random ranges from both ends, with and without a limit, and compares the entries with a model. The ranges read
+/// separated values ahead.
 #[test]
-fn range_steps_at_both_ends_among_values_read_ahead() {
+fn range_stepped_from_both_ends_with_read_ahead_equals_the_model() {
     let db = open(&MemVfs::new(), options(tuning(separation())));
     let mut model = Entries::new();
     for round in 0..6 {
@@ -394,13 +396,13 @@ fn range_with_a_limit_reads_fewer_values() {
     };
     let all = || db.default_keyspace().iter();
     assert_eq!(cost(all(), 0), (0, 0));
-    // Loads the data block.
+    // The first lookup loads the data block, so the costs below include only separated values.
     cost(all().limit(1), 1);
     let (reads, bytes) = cost(all().limit(100), 100);
     let (reads_unlimited, bytes_unlimited) = cost(all(), 100);
     assert!(reads < reads_unlimited, "{reads}, {reads_unlimited} without a limit");
     assert!(bytes < bytes_unlimited, "{bytes}, {bytes_unlimited} without a limit");
-    // The smallest limit applies, to both ends together.
+    // The smallest of several limits applies. It counts entries from both ends together.
     let mut range = all().limit(7).limit(3).limit(5);
     assert!(range.next().is_some() && range.next_back().is_some() && range.next().is_some());
     assert!(range.next().is_none() && range.next_back().is_none());
@@ -414,7 +416,7 @@ fn buffers_of_scans_count_as_read_ahead_memory() {
     db.flush().unwrap();
     let read_ahead = || db.metrics().memory.read_ahead;
     let mut range = db.default_keyspace().iter();
-    // The first values are read one by one.
+    // A scan starts without read-ahead.
     assert!(range.next().unwrap().is_ok());
     let before = read_ahead();
     assert!(range.by_ref().take(100).all(|entry| entry.is_ok()));
@@ -423,7 +425,8 @@ fn buffers_of_scans_count_as_read_ahead_memory() {
     assert_eq!(read_ahead(), 0);
 }
 
-/// The entries before the unreadable value are returned; the error stays, in both directions, for `get` and `multi_get`.
+/// A scan returns the entries before the unreadable value and then repeats the error. `get` and `multi_get` return the
+/// same error.
 #[test]
 fn unreadable_value_ends_a_scan_with_an_error_that_names_the_file() {
     let disk = MemVfs::new();

@@ -1,4 +1,4 @@
-//! Traces of a running database: contents, omissions, and no delay of calls.
+//! Workload traces of a running database: contents, excluded operations, and recording without delaying operations.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,8 @@ fn open(disk: &(impl Vfs + Clone), background: Background) -> Db {
     database::open(disk, options.seed(3))
 }
 
-/// Records what an operation does, without background threads. Returns the disk and the result.
+/// Records a trace of the calls that `operate` makes on a database without background threads. Returns the disk and the
+/// result of `operate`.
 fn record<T>(options: TraceOptions, operate: impl FnOnce(&Db) -> T) -> (MemVfs, T) {
     let disk = MemVfs::new();
     let db = open(&disk, Background::Inline);
@@ -36,7 +37,7 @@ fn record<T>(options: TraceOptions, operate: impl FnOnce(&Db) -> T) -> (MemVfs, 
     (disk, result)
 }
 
-/// Returns a line for each item, and the end of the trace.
+/// Reads a trace. Returns one line of text per item, and the end of the trace.
 fn items(vfs: &dyn Vfs, path: &str) -> Result<(Vec<String>, TraceEnd), Error> {
     let reader = TraceReader::open(vfs, Path::new(path))?;
     let mut items = Vec::new();
@@ -48,7 +49,7 @@ fn items(vfs: &dyn Vfs, path: &str) -> Result<(Vec<String>, TraceEnd), Error> {
     Ok((items, end))
 }
 
-/// Executes one operation of each kind. Returns their number.
+/// Executes at least one operation of each kind. Returns the number of operations that a trace must count.
 fn execute_all_kinds(db: &Db) -> u64 {
     let plums = db.keyspace("plums", KeyspaceOptions::default()).unwrap();
     db.put("a", "red").unwrap();
@@ -64,7 +65,7 @@ fn execute_all_kinds(db: &Db) -> u64 {
     assert_eq!(plums.multi_get(["x", "z"]).unwrap().iter().flatten().count(), 1);
     assert_eq!(db.default_keyspace().range("0".."b").count(), 1);
     assert_eq!(plums.iter().rev().take(1).count(), 1);
-    // An iterator without steps is no operation.
+    // A trace does not count an iterator that is dropped without a step.
     drop(plums.iter());
     plums.fetch_update("x", |_| Update::Put(b"7".to_vec())).unwrap();
     14
@@ -80,7 +81,7 @@ fn trace_has_every_operation_in_order() {
         let operations = execute_all_kinds(&db);
         let summary = trace.stop().unwrap();
         db.put("after", "unseen").unwrap();
-        // The file and its name are on stable storage.
+        // A power loss after `stop` must not affect the trace file or its directory entry.
         let disk = disk.crash(CrashImage::Drop, 0);
         assert_eq!((summary.operations, summary.lost), (operations, 0));
         let bytes = disk.open(Path::new(TRACE)).unwrap().len().unwrap();
@@ -154,7 +155,7 @@ fn trace_with_hashed_keys_keeps_equality_and_length_only() {
             TraceEvent::Put { key, .. } | TraceEvent::Get { key, .. } => keys.push(key.to_vec()),
             TraceEvent::DeleteRange { start, end, .. } => {
                 keys.push(start.to_vec());
-                assert_eq!(end, Some([start, &[0]].concat().as_slice()), "the first key alone");
+                assert_eq!(end, Some([start, &[0]].concat().as_slice()), "not only the first key");
             }
             _ => {}
         }
@@ -166,7 +167,7 @@ fn trace_with_hashed_keys_keeps_equality_and_length_only() {
 }
 
 #[test]
-fn trace_with_values_keeps_them() {
+fn trace_with_keep_values_contains_values() {
     let options = TraceOptions { keep_values: true, ..TraceOptions::default() };
     let (disk, ()) = record(options, |db| db.put("k", "value").unwrap());
     let (items, _) = items(&disk, TRACE).unwrap();
@@ -197,7 +198,7 @@ fn record_trace_second_trace_existing_file_or_invalid_options_are_refused() {
     db.put("k", "v").unwrap();
     db.close(None).unwrap();
     assert!(matches!(db.record_trace("late.trace", TraceOptions::default()), Err(Error::Closed)));
-    // The handle may outlive the database.
+    // The trace handle remains usable after the database handle is dropped.
     drop(db);
     assert_eq!(trace.stop().unwrap().operations, 1);
     assert!(items(&disk, "other.trace").unwrap().1.complete);
@@ -220,7 +221,7 @@ fn trace_on_a_failing_disk_ends_and_operations_continue() {
             assert!(db.health().read_only.is_none());
             let error = trace.stop().unwrap_err();
             assert!(matches!(&error, Error::Io { path, .. } if path.ends_with(TRACE)), "{error:?}");
-            // A trace in another file works.
+            // After the failure, a new trace can be recorded to another file.
             let trace = db.record_trace("second.trace", TraceOptions::default()).unwrap();
             db.put("k", "v").unwrap();
             assert_eq!(trace.stop().unwrap().operations, 1);
@@ -228,7 +229,7 @@ fn trace_on_a_failing_disk_ends_and_operations_continue() {
     }
 }
 
-/// Operations that find no room in the buffer are counted as lost, also in the trace.
+/// If the trace buffer is full, operations are not recorded. The summary and the trace count them as lost.
 #[test]
 fn trace_on_a_blocked_disk_delays_no_operation() {
     let disk = MemVfs::new();
@@ -247,7 +248,7 @@ fn trace_on_a_blocked_disk_delays_no_operation() {
     assert!(halfway.lost > 0 && halfway.operations > 1000, "{halfway:?}");
     assert_eq!(halfway.operations + halfway.lost, puts);
     gate.open();
-    // Operations are recorded again when the buffer has room.
+    // Recording resumes as soon as the trace buffer has free space.
     let mut more = 0;
     while trace.summary().unwrap().lost == halfway.lost && more < 1000 {
         db.put("again", "v").unwrap();
@@ -282,12 +283,12 @@ fn trace_has_the_operations_of_all_threads() {
     let (items, end) = items(&disk, TRACE).unwrap();
     assert_eq!((end.operations, end.lost), (THREADS * OPERATIONS, 0));
     let puts: std::collections::BTreeSet<_> = items.iter().collect();
-    // The other two items are the name of the keyspace and the end.
+    // Besides the puts, the trace contains the keyspace name and an end item.
     assert_eq!(puts.len() as u64, THREADS * OPERATIONS + 2);
 }
 
 #[test]
-fn trace_cut_or_damaged_is_read_up_to_there_or_is_an_error() {
+fn trace_cut_or_damaged_is_read_up_to_the_damage_or_refused() {
     lsmx_testkit::time_test();
     let (disk, ()) = record(TraceOptions::default(), |db| {
         for number in 0..6000u32 {
