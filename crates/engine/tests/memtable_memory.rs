@@ -1,4 +1,4 @@
-//! Memory of memtables: the bytes that the metrics count match the growth of the process, and concurrent batches stay
+//! Checks that the memtable bytes in the metrics match the growth of the process, and that concurrent batches stay
 //! within the memory budget.
 
 #![cfg(target_os = "linux")]

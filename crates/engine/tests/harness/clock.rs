@@ -14,7 +14,8 @@ pub(crate) const YEAR_US: u64 = 365 * 24 * HOUR_US;
 const START_US: u64 = 1_790_000_000_000_000;
 const KEYS: u32 = 20;
 
-/// A database with the policy `fifo` and a TTL of one hour. The check sets the wall clock by `clock`.
+/// A database with the policy `fifo` and a TTL of one hour. Its wall clock and monotonic clock are `clock`, which the
+/// check sets.
 pub(crate) struct TtlDatabase {
     disk: MemVfs,
     pub(crate) clock: ManualClock,

@@ -56,7 +56,7 @@ fn options() -> Options {
 /// Blocks each read when it opens a file. Meanwhile closes the database, and lets another owner open it and remove all
 /// files. The read must return all values or [`Error::Closed`].
 ///
-/// Regression: such a read returned "cannot open …: entity not found".
+/// Regression: a read that opened a file after the close returned "cannot open …: entity not found".
 pub(crate) fn reads_over_a_close_return_values_or_closed(_: u64) -> Outcome {
     let disk = MemVfs::new();
     let db = open_with(&disk, options()).unwrap();
@@ -88,8 +88,8 @@ pub(crate) fn reads_over_a_close_return_values_or_closed(_: u64) -> Outcome {
     Ok(())
 }
 
-/// Runs `read` while the database is closed. If `keeps` is false, the close cannot open the files that it keeps for
-/// readers.
+/// Runs `read` while the database is closed. If `keeps` is false, opens of files fail during the close, so the close
+/// cannot keep files open for the reader.
 fn read_over_a_close(
     disk: &MemVfs,
     (kind, end): (&str, &str),
@@ -109,7 +109,7 @@ fn read_over_a_close(
             assert!(!reader.is_finished(), "the read opens no file {end}");
             std::thread::yield_now();
         }
-        // Opens the gate after a panic, because the scope waits for the reader.
+        // The guard opens the gate after a panic. Otherwise the scope would wait for the blocked reader.
         let _opens = gate.open_on_drop();
         if !keeps {
             let refused = FaultRule::new(Fault::Error(Errno::TooManyFiles));

@@ -1,4 +1,4 @@
-//! Counters of named cases, with which a test requires that each case occurred.
+//! Counts named cases. A test can require that each case has occurred.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,7 @@ impl Coverage {
         counts.get(&(group, name)).copied().unwrap_or(0)
     }
 
-    /// Fails if a case in `names` never occurred. If the test scale is below 1, the run is too short and never fails.
+    /// Fails if a case in `names` never occurred. Succeeds at a test scale below 1, because the run is too short then.
     pub(crate) fn require(&self, group: &'static str, names: &[&'static str]) -> Outcome {
         let missing: Vec<_> = names.iter().filter(|name| self.count(group, name) == 0).collect();
         if missing.is_empty() || scale() < 1.0 {
@@ -82,7 +82,7 @@ impl EventListener for Coverage {
     }
 }
 
-/// Returns the name of the file kind that belongs to this path.
+/// Returns the kind of a file, such as `table` or `blob`.
 pub(crate) fn file_kind(path: &Path) -> &'static str {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
     match FileName::parse(name) {

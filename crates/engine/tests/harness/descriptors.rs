@@ -29,7 +29,7 @@ impl FewDescriptors {
         if self.open.fetch_add(1, Ordering::SeqCst) >= self.limit {
             self.open.fetch_sub(1, Ordering::SeqCst);
             lock(&self.refused).push(path.to_owned());
-            // EMFILE.
+            // The error "too many open files" (EMFILE).
             return Err(io::Error::from_raw_os_error(if cfg!(windows) { 4 } else { 24 }));
         }
         Ok(Descriptor(Arc::clone(&self.open)))
@@ -99,7 +99,7 @@ impl VfsLayer for FewDescriptors {
 const KEYS: u64 = 200;
 /// With this many descriptors, an open must succeed.
 const LIMIT_MAX: usize = 28;
-/// Number of limits to test from the smallest sufficient one on.
+/// Number of limits to test, from the smallest sufficient one upwards.
 const SUFFICIENT_TRIES: usize = 4;
 
 fn options(background: Background) -> Options {

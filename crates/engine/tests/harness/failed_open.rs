@@ -52,7 +52,7 @@ pub(crate) fn failed_open_leaves_no_files(seed: u64) -> Outcome {
         db.default_keyspace().merge(number.to_be_bytes(), "operand").unwrap();
     }
     let killed = killed.crash(CrashImage::Keep, seed);
-    // The test removes the lock file, which a copy of a database does not have.
+    // Removes the lock file, because a copy of a database has none.
     killed.remove(&Path::new(DIR).join("LOCK")).unwrap();
     let empty = MemVfs::new();
     empty.create_dir(Path::new(DIR)).unwrap();

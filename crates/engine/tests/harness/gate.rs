@@ -14,7 +14,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum time to wait until a gate blocks a call.
 const ARRIVAL_MAX: Duration = Duration::from_secs(100);
 
-/// Blocks file system calls while it is shut. Clones share their state.
+/// A gate that blocks matching file system calls while it is shut. Clones share their state.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<(Mutex<State>, Condvar)>);
 
@@ -74,7 +74,7 @@ impl Gate {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to block calls that match the rule.
+    /// Starts to block calls that match the rule of the gate.
     pub(crate) fn shut(&self) {
         *self.state() = State { shut: true, ..State::default() };
     }

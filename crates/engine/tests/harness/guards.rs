@@ -14,8 +14,8 @@ fn open(background: Background) -> Db {
     open_with(&MemVfs::new(), options).unwrap()
 }
 
-/// Commits with many guards and commits with many operations form a group. Each guard is checked once against each
-/// earlier commit, and each operation is examined once.
+/// Commits with many guards are queued together with commits of many operations. The engine checks each guard once
+/// against each earlier commit and examines each operation once.
 pub(crate) fn guards_beside_large_batches(seed: u64) -> Outcome {
     const THREADS: u64 = 3;
     const GUARDS: u64 = 50;

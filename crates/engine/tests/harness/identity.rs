@@ -61,8 +61,8 @@ pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
 /// A trace or a checkpoint must not have the name of an engine file in a database directory. The call is rejected for
 /// any spelling of the path, in the directory of this database and of another one.
 ///
-/// Regression: only a trace with the exact spelling of the directory at the open was rejected. The next table with the
-/// same number made the database read-only, or the next open removed the trace as an orphan.
+/// Regression: the engine rejected only traces, and only if the path was spelled as in the open call. The next table
+/// with the same number made the database read-only, or the next open removed the trace as an orphan.
 pub(crate) fn output_over_an_engine_file_is_refused(_seed: u64) -> Outcome {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
@@ -99,9 +99,9 @@ pub(crate) fn output_over_an_engine_file_is_refused(_seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Each open reports files with the largest possible numbers and does not touch them.
+/// Each open reports engine files with the largest possible numbers and leaves them unchanged.
 ///
-/// Regression: such a file made every later open fail.
+/// Regression: a file with the largest possible number made every later open fail.
 pub(crate) fn stray_file_with_an_impossible_number_is_ignored(seed: u64) -> Outcome {
     const OPENS: usize = 3;
     let disk = MemVfs::new();

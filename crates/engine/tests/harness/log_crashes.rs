@@ -85,7 +85,7 @@ pub(crate) fn read_back(
     Ok((numbers, report))
 }
 
-/// Replays the log of a disk image and compares the commits with the promises.
+/// Replays the log of a disk image and checks the replayed commits against `promises`.
 pub(crate) fn check(image: &MemVfs, promises: &Promises) -> Result<(), String> {
     let (numbers, report) = read_back(image, promises, RecoveryMode::Strict)
         .map_err(|error| format!("replay fails: {error:?}"))?;
@@ -186,7 +186,7 @@ pub(crate) fn workload(
         syncing: AtomicBool::new(false),
     });
     began(&log);
-    // The number of syncs in 20 steps: few, some or many.
+    // Average number of syncs in 20 steps: few, some or many.
     let syncs = [1, 4, 6][at(seed / 3 % 3)];
     for _ in 0..steps {
         let drawn = rng.below(20);
@@ -241,8 +241,8 @@ pub(crate) fn disk() -> MemVfs {
     vfs
 }
 
-/// Runs a workload and checks every kind of disk image before every operation. Returns the number of images, or the
-/// first broken promise.
+/// Runs a workload and checks every kind of disk image before every operation. Returns the number of images, or a
+/// description of the first failed check.
 pub(crate) fn enumerate_crashes(seed: u64, steps: u32) -> Result<u64, String> {
     let (vfs, ledger) = (disk(), Ledger::default());
     let found = Arc::new(Mutex::new((0, None)));

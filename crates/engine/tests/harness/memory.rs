@@ -49,7 +49,7 @@ pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
         while done.load(Ordering::Relaxed) < WRITERS {
             let memory = watched.metrics().memory;
             seen.fetch_max(memory.memtables_active + memory.memtables_sealed, Ordering::Relaxed);
-            // A snapshot is a point at which the schedule can switch to another thread.
+            // Taking a snapshot lets the scheduler switch to another thread.
             drop(watched.snapshot());
         }
     };
@@ -78,7 +78,7 @@ impl MergeOperator for BlockingOperator {
     }
 
     fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
-        // The receiver and the sender no longer exist after the check has ended.
+        // The results are ignored, because the channels are closed once the check has ended.
         let _ = lock(&self.merges).send(());
         let _ = lock(&self.permits).recv();
         Ok(Some([&[base.unwrap_or_default()], operands].concat().concat()))

@@ -10,7 +10,7 @@ use super::Outcome;
 /// Maximum duration of one call of `work`, which normally takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Calls `work` with 0, 1, 2, … on two threads until a call returns false or fails. Returns the last failure.
+/// Calls `work` with 0, 1, 2, … on two threads until a call returns false or fails. Returns the failure.
 pub(crate) fn in_parallel(work: impl Fn(u64) -> Outcome<bool> + Sync) -> Outcome {
     on_threads(2, work)
 }
@@ -48,7 +48,7 @@ pub(crate) fn watched<T>(label: &str, work: impl FnOnce() -> T) -> T {
                 std::process::abort();
             }
         });
-        // The end of `work` drops the sender, also after a panic.
+        // The sender is dropped when `work` returns or panics, which stops the watchdog.
         let _done = done;
         work()
     })

@@ -16,8 +16,8 @@ use super::{Outcome, options};
 /// The name of the keyspace that is repeatedly created, filled and dropped.
 pub(crate) const PASSING: &str = "passing";
 
-/// The known state of the keyspace [`PASSING`]. Its keys are the numbers from 0. Each value states how many times the
-/// keyspace had been created.
+/// The known state of the keyspace [`PASSING`]. Its keys are the numbers from 0. Each value is the number of the
+/// creation (`life`) after which it was written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Passing {
     pub(crate) presence: Presence,
@@ -54,7 +54,7 @@ pub(crate) fn check(db: &Db, known: &Passing) -> Result<Option<u64>, Trouble> {
     Ok(Some(count))
 }
 
-/// Returns the number of keys. The keys must be consecutive from 0, with values of the given creation.
+/// Returns the number of keys. The keys must be consecutive from 0, and each value must be `life`.
 fn contents(keyspace: &Keyspace, life: u64) -> Result<u64, Trouble> {
     let mut count = 0;
     for entry in keyspace.iter() {

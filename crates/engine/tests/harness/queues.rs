@@ -29,8 +29,8 @@ impl EventListener for SnapshotAtPick {
     }
 }
 
-/// A snapshot taken after the policy picked files to drop, and before the drop began, keeps the files. Snapshots can be
-/// taken afterwards. The files are dropped after the first snapshot is released.
+/// If a snapshot is taken after the policy has picked files to drop and before the drop begins, the files are kept.
+/// Later snapshots are taken without a wait. The files are dropped after the first snapshot is released.
 ///
 /// Regression: the cancelled drop was recorded as finished, and every later snapshot waited forever.
 pub(crate) fn late_snapshot_keeps_files(_: u64) -> Outcome {

@@ -92,7 +92,7 @@ pub(crate) fn damaged_range_tombstones_fail_overlapping_reads_only(_seed: u64) -
     Ok(())
 }
 
-/// The work of a flush is proportional to the number of nested range deletes that it writes under a snapshot.
+/// While a snapshot exists, the work of a flush is proportional to the number of nested range deletes that it writes.
 pub(crate) fn flush_of_nested_range_deletes_is_linear(_seed: u64) -> Outcome {
     let [few, many] = [64, 256].map(|count| {
         let db = open(&MemVfs::new());

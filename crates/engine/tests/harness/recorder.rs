@@ -1,4 +1,5 @@
-//! Records disk images before operations of the file system, each with the guarantees that hold at that time.
+//! Records disk images before file system operations, as a crash would leave them. Each image has the guarantees that
+//! hold at that time.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

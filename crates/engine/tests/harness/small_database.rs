@@ -111,8 +111,8 @@ pub(crate) struct PowerLoss<T> {
 
 pub(crate) type PowerLosses<T> = Arc<Mutex<Vec<PowerLoss<T>>>>;
 
-/// Starts to take every kind of disk image before each operation. Keeps each image with probability 1 / `one_in`, with
-/// a copy of `promised`.
+/// Starts to record power losses. Takes every kind of disk image before each operation, and keeps each with probability
+/// 1 / `one_in` and a copy of `promised`.
 pub(crate) fn record_power_losses<T: Clone + Send + 'static>(
     disk: &MemVfs,
     seed: u64,

@@ -53,7 +53,7 @@ fn open_and_close_many_times_leaves_no_resources() {
         run_round(dir.path(), number);
         let (descriptors_now, threads_now, bytes_now) = count_resources(dir.path());
         assert_eq!((descriptors_now, threads_now), (descriptors, threads), "round {number}");
-        // The disk space varies, because each round ends with other compactions finished.
+        // The used disk space depends on which compactions have finished at the end of a round.
         assert!(bytes_now <= 4 * bytes, "round {number}: {bytes_now} bytes, {bytes} at first");
     }
 }

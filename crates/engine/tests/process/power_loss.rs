@@ -121,7 +121,7 @@ fn writing_process() {
             break;
         }
     }
-    // The process exits without a close, which would fail on the shut-down file system.
+    // Exits without a close, which would fail because the file system is shut down.
     std::process::exit(0);
 }
 

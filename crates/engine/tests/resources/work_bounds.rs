@@ -141,7 +141,7 @@ fn put_all(db: &Db, n: u64) {
 /// How the ranges of many range deletes overlap.
 #[derive(Clone, Copy, Debug)]
 enum Layout {
-    /// The ranges `..1`, `..2` and so on, as an application writes them that deletes old data.
+    /// The ranges `..1`, `..2` and so on. An application that regularly deletes old data writes such ranges.
     Growing,
     /// The ranges of `Growing` in reverse order, the largest first.
     Shrinking,
@@ -294,7 +294,8 @@ impl EventListener for Stalls {
     }
 }
 
-/// The engine admits batches while memory is free, and inserts them while no memtable can be flushed.
+/// Queues batches while memory is free, and lets the engine insert them while no flush can run. The size of the
+/// memtables must not depend on the number of queued batches.
 #[test]
 fn memtables_do_not_grow_with_the_batches_in_flight() {
     const BATCH_BYTES: usize = 1 << 20;

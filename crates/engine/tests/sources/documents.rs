@@ -141,7 +141,7 @@ fn public_fields(source: &str) -> impl Iterator<Item = String> {
     fields.map(|rest| name(rest).to_owned())
 }
 
-/// Checks that a page contains each name, followed by a backquote and preceded by one of the characters in `starts`.
+/// Checks that a page contains each name with a backquote after it and one of the characters in `starts` before it.
 fn assert_page_has(page: &str, names: &[String], starts: &[char]) {
     let text = read(&root().join(page));
     let is_listed =

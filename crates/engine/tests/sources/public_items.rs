@@ -81,7 +81,7 @@ impl Module {
         path.iter().try_fold(self, |module, name| Some(&module.children.get(name)?.1))
     }
 
-    /// Returns the local name and the full path of each item that the module imports.
+    /// Returns the local name and the full path of each item that the module imports from this crate.
     fn imports(&self, own: &[String], only_public: bool) -> Vec<(String, ItemPath)> {
         let mut imports = Vec::new();
         for item in &self.items {
@@ -158,7 +158,7 @@ fn flatten(tree: &UseTree, path: &mut ItemPath, found: &mut Vec<(String, ItemPat
     }
 }
 
-/// Returns the path of the definition of an imported or defined item, or `None` if another crate defines it.
+/// Follows imports and returns the path at which the item is defined, or `None` if another crate defines it.
 fn resolve(root: &Module, path: &[String]) -> Option<ItemPath> {
     let (name, parent) = path.split_last()?;
     let module = root.at(parent)?;

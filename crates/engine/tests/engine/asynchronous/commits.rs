@@ -72,7 +72,7 @@ fn write_with_dropped_future_is_complete_or_absent() {
             }
         });
         assert!(dropped > WRITERS * WRITES / 4, "{dropped}");
-        // With every second runtime, the database closes when the last handle is dropped, after the end of the runtime.
+        // With every second runtime, the drop of the last handle closes the database after the runtime has ended.
         let db = reopen(&disk, options);
         for (writer, acknowledged) in acknowledged {
             let get = |key: u64| db.get(key.to_be_bytes()).unwrap().map(|value| value.to_vec());
@@ -118,7 +118,7 @@ fn tasks_and_threads_write_concurrently() {
                         let writer = keyspace.with_write_options(durability(write % 8 == 0));
                         writer.put(task.to_be_bytes(), write.to_be_bytes()).await.unwrap();
                         keyspace.merge("log", "x").await.unwrap();
-                        // Calls that wait for commits on threads of the blocking pool.
+                        // These calls wait for commits on threads of the blocking pool.
                         match (task + write) % 50 {
                             0 => db.run_blocking(lsmx::Db::flush).await.unwrap(),
                             1 => db.sync().await.unwrap(),
@@ -209,7 +209,7 @@ fn pool_thread_that_comes_too_late_is_started_again() {
     }
 }
 
-/// Records the largest number of operands that a full merge received. The operator has no partial merge.
+/// A merge operator without a partial merge. It records the largest number of operands of a full merge.
 #[derive(Debug)]
 struct Widest(Arc<AtomicUsize>);
 

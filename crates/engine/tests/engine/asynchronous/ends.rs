@@ -124,7 +124,7 @@ fn queued_write_at_runtime_shutdown_is_committed() {
     }
     runtime.shutdown_background();
     taken.free();
-    // The pool thread commits the queued write before it ends. Otherwise this put commits it.
+    // The pool thread commits the queued write before it ends, or else this put commits it.
     blocking.put("other", "2").unwrap();
     assert_eq!(blocking.get("key").unwrap().as_deref(), Some(&b"1"[..]));
     assert!(poll_once(put.as_mut()).is_ready());

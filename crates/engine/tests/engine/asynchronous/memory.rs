@@ -43,8 +43,8 @@ fn options(cache_bytes: u64) -> Options {
         .keyspace_defaults(keyspace)
 }
 
-/// Returns a closed database with several runs, range deletes and merge operands. An open opens a table at the first
-/// read of it.
+/// Returns the disk of a closed database with several runs, range deletes and merge operands. After an open, the engine
+/// opens each table at the first read of it.
 fn loaded() -> MemVfs {
     let disk = MemVfs::new();
     let db = lsmx::Db::open("db", options(1 << 20).vfs(Arc::new(disk.clone()))).unwrap();
@@ -105,7 +105,7 @@ fn read_from_memory_is_ready_at_first_poll() {
             let snapshot = db.snapshot().await.unwrap();
             assert!(poll_once(pin!(snapshot.get(&keyspace, present))).is_ready());
             assert!(poll_once(pin!(snapshot.multi_get(&keyspace, [present]))).is_ready());
-            // Reads at both ends and ranges are ready once an earlier read has loaded their blocks.
+            // After an earlier read has loaded the blocks, iterators are ready at both ends, and so are ranges.
             for _ in 0..2 {
                 keyspace.iter().next().await.unwrap().unwrap();
                 keyspace.iter().next_back().await.unwrap().unwrap();
@@ -116,7 +116,7 @@ fn read_from_memory_is_ready_at_first_poll() {
             let mut range = pin!(keyspace.range(&present[..]..));
             let task = &mut std::task::Context::from_waker(std::task::Waker::noop());
             assert!(range.as_mut().poll_next(task).is_ready());
-            // A get of the last write is answered by the memtable.
+            // The memtable contains the last write.
             db.put("new", "value").await.unwrap();
             assert!(poll_once(pin!(db.get("new"))).is_ready());
             db.close(None).await.unwrap();
@@ -183,7 +183,7 @@ fn counters_of(mut metrics: Metrics, has_evictions: bool) -> Metrics {
     metrics
 }
 
-/// Small enough that the filter policy of the last run, which depends on timing, does not change during the test.
+/// Number of lookups. It is so small that the filter policy of the last run, which depends on timing, does not change.
 const LOOKUPS: u64 = 3_000;
 
 #[test]
@@ -191,7 +191,7 @@ fn lookup_is_counted_once_in_tasks_and_threads() {
     lsmx_testkit::time_test();
     let seed = seed();
     let keys_of = |number| [key(number), key(number / 2), key(number)];
-    // The block cache holds no block, some blocks, or all blocks.
+    // The cache sizes range from no block to all blocks.
     for cache_bytes in [0, 4 << 10, 40 << 10, 4 << 20] {
         let mut all = Vec::new();
         for tasks in [false, true] {
@@ -222,7 +222,7 @@ fn lookup_is_counted_once_in_tasks_and_threads() {
             let metrics = all.last().unwrap();
             assert!(metrics.keyspaces["default"].filter_last_run.lookups > 1_000);
         }
-        // The metrics count a `multi_get` that finds only some keys in memory once as well.
+        // A `multi_get` that finds only some of its keys in memory is also counted once.
         assert_eq!(all[0], all[1], "with a cache of {cache_bytes} bytes, seed {seed}");
     }
 }

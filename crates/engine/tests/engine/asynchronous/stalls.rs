@@ -70,7 +70,7 @@ fn stalled_writes_of_hundreds_of_tasks_occupy_no_thread() {
                 let late = keyspace.with_write_options(patient).put("patient", "1").await;
                 let Err(Error::Deadline { cause }) = late else { panic!("{late:?}") };
                 assert!(causes.contains(&cause), "{cause}");
-                // Dropping the future ends the stall, and the value is not written.
+                // The drop of a future ends its stall, and its value is not written.
                 let ended = stalls.ended.load(Ordering::Relaxed);
                 let mut given_up = Box::pin(keyspace.put("given up", "1"));
                 assert!(poll_once(given_up.as_mut()).is_pending());

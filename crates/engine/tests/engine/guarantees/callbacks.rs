@@ -41,7 +41,8 @@ fn check_refused(db: &Db) -> Outcome {
     Ok(())
 }
 
-/// Runs [`check_refused`] and a read at each event, and sends the event with the result to the test.
+/// An event listener that runs [`check_refused`] and a read at each event. It sends the event and the result to the
+/// test.
 struct CallingListener {
     db: SharedDb,
     results: Mutex<Sender<(String, Outcome)>>,
@@ -99,7 +100,7 @@ fn guarantee_15_waiting_call_of_listener_is_refused() {
     assert!(seen.iter().any(|event| event.contains("kind: Drop")), "no file was dropped");
 }
 
-/// At the first flush, receives a database handle from the test and drops it.
+/// A listener that receives a database handle from the test at the first flush and drops it.
 struct DroppingListener(Mutex<Receiver<Db>>);
 
 impl EventListener for DroppingListener {

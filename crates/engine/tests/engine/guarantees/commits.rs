@@ -191,7 +191,8 @@ fn guarantee_04_commits_are_durable_before_visible() {
                 // Simulates a power loss at the time of the read.
                 let image = disk_of_reader.crash(CrashImage::Drop, seed);
                 lock(&images_of_reader).push((synced, image));
-                // Each commit has one sequence number, so the snapshot shows as many commits as numbers.
+                // Each commit has one sequence number. The number of visible commits must equal the sequence number of
+                // the snapshot.
                 let buffered: u64 = (0..WRITERS).map(|writer| count(writer, false)).sum();
                 let all = synced.iter().sum::<u64>() + buffered;
                 assert_eq!(view.seq().0 - first, all, "seed {seed}: a gap before {synced:?}");
@@ -236,7 +237,7 @@ fn guarantee_05_reads_see_acknowledged_writes() {
         run_all(db.env(), bodies.collect());
         let mut taken = lock(&taken).clone();
         taken.sort_unstable();
-        // Each `fetch_update` returned a different old value, so no update was lost or repeated.
+        // The old values that `fetch_update` returned are 0, 1, 2, …, so no update was lost or repeated.
         assert!(taken.iter().copied().eq(0..taken.len() as u64), "seed {seed}: {taken:?}");
         assert_eq!(number(kinds[0].get("counter").unwrap()), taken.len() as u64);
         let text = kinds[0].get("text").unwrap().unwrap();

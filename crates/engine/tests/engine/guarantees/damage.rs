@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::harness::oracle::verify;
 use crate::harness::small_database::{file_of, files, keyspace_options, open, open_with, options};
 
-/// Number of synced commits in the test of guarantee 11. `BUFFERED` unsynced commits follow them.
+/// Number of synced commits. The test then makes `BUFFERED` unsynced commits.
 const SYNCED: u64 = 6;
 const BUFFERED: u64 = 4;
 /// Length of a sync mark in bytes. The log appends a sync mark as a separate record after each sync.

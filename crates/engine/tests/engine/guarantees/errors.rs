@@ -22,7 +22,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 const WRITES: &[VfsCall] = &[VfsCall::Create, VfsCall::Append, VfsCall::Sync, VfsCall::SyncDir];
 const EIO: Fault = Fault::Error(Errno::Io);
 
-/// A database on a disk with injected faults, and the entries that its acknowledged writes must have left.
+/// A database on a disk with injected faults, and a model of its acknowledged writes.
 struct FaultyDatabase {
     disk: MemVfs,
     faults: FaultVfs,
@@ -231,7 +231,7 @@ fn guarantee_07_failed_write_is_reported_until_resume() {
             if database.fired() == 0 {
                 break;
             }
-            // The fault hit a compaction, which leaves the database writable.
+            // The fault occurred in a compaction, which leaves the database writable.
             continue;
         };
         check_read_only(&database, &cause, &when);
@@ -310,7 +310,7 @@ fn guarantee_07_failed_flush_or_sync_is_reported_by_next_write() {
         assert!(file_of(&cause).to_string_lossy().ends_with(file), "{cause:?}");
         assert!(database.db.metrics().read_only.is_some());
         database.check(work);
-        // A close also tries to sync and fails.
+        // A close also tries to sync, and fails.
         assert!(matches!(database.db.close(None), Err(Error::ReadOnly { .. })));
     }
 }
@@ -391,7 +391,7 @@ fn guarantee_07_failed_background_job_is_not_reported_after_resume() {
 /// that were appended to the bucket, and the log of the store still contains them. Iterators that were opened before
 /// the failure return the same entries, even after `resume` has begun a new log.
 ///
-/// Regression: reads of keys on those pages returned `Corrupt` until `resume`.
+/// Regression: reads of keys whose pages were lost returned `Corrupt` until `resume`.
 #[test]
 fn guarantee_07_failed_sync_of_bucket_reads_continue() {
     let mut failed = 0;
@@ -486,7 +486,7 @@ fn fail_one_sync(seed: u64, kind: &str) -> bool {
     database.db.sync().unwrap();
     database.check_after_power_loss(seed, &when);
     database.close_and_check(&when);
-    // All syncs of files of this kind, including the failed one. Each file after the failed sync must be another one.
+    // The files of this kind that were synced, in order. The file whose sync failed must not be synced again.
     let syncs = calls.all().into_iter().map(|(_, path)| path);
     let syncs: Vec<_> = syncs.filter(|path| path.to_string_lossy().contains(kind)).collect();
     let (until, after) = syncs.split_at(usize::try_from(k).unwrap() + 1);

@@ -1,4 +1,4 @@
-//! Guarantee 9 on a disk of limited size that counts the bytes of existing files.
+//! Guarantee 9 on a disk of limited size. Removed files free their space.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -16,7 +16,7 @@ use lsmx_testkit::TestRng;
 
 use crate::harness::small_database::{KINDS, durability, seeds};
 
-/// The entries that the acknowledged writes left, for each keyspace.
+/// A model of the acknowledged writes: the expected entries of each keyspace.
 type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
 
 fn keyspace_options(kind: &str) -> KeyspaceOptions {
@@ -42,7 +42,7 @@ fn options() -> Options {
     options.keyspace_defaults(keyspace_options("default")).wal_bytes_max(512 << 10)
 }
 
-/// A database on a disk of limited size, and the entries that its acknowledged writes left.
+/// A database on a disk of limited size, and a model of its acknowledged writes.
 struct LimitedDatabase {
     vfs: Arc<dyn Vfs>,
     db: Db,

@@ -30,7 +30,7 @@ fn open_when_unlocked(disk: &FaultVfs) -> Db {
     }
 }
 
-/// Causes device calls of every kind that an open database makes.
+/// Makes calls that need every kind of device call of an open database.
 fn use_everything(db: &Db) -> lsmx::Result<()> {
     let keyspaces = try_open_kinds(db)?;
     for n in 0..40u64 {

@@ -31,12 +31,12 @@ fn killed() -> MemVfs {
     disk.crash(CrashImage::Drop, 1)
 }
 
-/// Returns the expected value of key `a` in [`killed`].
+/// Returns the value of key `a` in the database that [`killed`] returns.
 fn expected() -> Vec<u8> {
     (0..40).fold(b"1".to_vec(), |value, number| [value, number.to_string().into_bytes()].concat())
 }
 
-/// Checks the value of each key in [`killed`].
+/// Checks all values in the database that [`killed`] returns.
 fn check_all(db: &Db) {
     let counts = open_counts(db);
     assert_eq!(&*counts.get("a").unwrap().unwrap(), &*expected());
@@ -44,7 +44,7 @@ fn check_all(db: &Db) {
     assert_eq!(&*db.get("k").unwrap().unwrap(), b"v");
 }
 
-/// Regression: `Db::open` failed.
+/// Regression: `Db::open` failed if one operand store was missing.
 #[test]
 fn operand_store_missing_or_broken_other_keyspaces_work() {
     for is_broken in [false, true] {
@@ -114,8 +114,8 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
     assert!(report.lost.is_empty(), "{report:?}");
     check_all(&open(&image));
 
-    // If such a log segment is damaged or missing, a strict open names it. A tolerant open recovers the commits before
-    // the damage.
+    // If a log segment that waits for an operand store is damaged or missing, a strict open names it. A tolerant open
+    // recovers the commits before the damage.
     let kept = files(&disk, ".wal").remove(0);
     for missing in [false, true] {
         let image = disk.crash(CrashImage::Keep, 1);

@@ -1,6 +1,6 @@
 //! Short tests of the guarantees in `docs/design/reliability.md`.
 //!
-//! The environment variable `LSMX_TEST_SABOTAGE` enables a failpoint. It shows that a test detects a bug.
+//! The environment variable `LSMX_TEST_SABOTAGE` enables a failpoint, which shows whether the tests detect it.
 
 mod callbacks;
 mod clock;

@@ -21,7 +21,7 @@ const DIR: &str = "LSMX_TEST_OWNERS_DIR";
 /// Exit code of a process that could not open the database because it was locked.
 const REFUSED: i32 = 7;
 
-/// Runs in the child process of [`guarantee_12_second_process_is_refused`].
+/// This test runs in the child process of [`guarantee_12_second_process_is_refused`].
 #[test]
 fn another_process() {
     let Ok(dir) = std::env::var(DIR) else { return };
@@ -129,7 +129,7 @@ fn guarantee_12_failed_open_changes_nothing() {
                 let rule = FaultRule::new(Fault::Error(errno)).for_calls(&[call]).nth(k);
                 faults.add_rule(rule.from_then_on());
                 let refused = match open_with(&faults, options(Background::Inline)) {
-                    // The open makes at most `k` such calls.
+                    // The open makes no more than `k` such calls.
                     Ok(_) if k > 0 => break,
                     refused => refused.expect_err("the first call fails"),
                 };

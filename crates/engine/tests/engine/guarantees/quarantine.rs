@@ -175,7 +175,7 @@ fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
     let rewrites = || database.db.metrics().keyspaces["values"].value_log.rewrites;
     (0..500).for_each(put);
     assert!(rewrites() > 0, "no collection has run");
-    // Only reads of the existing blob files fail.
+    // Makes all reads of the existing blob files fail. Reads of later files succeed.
     for bad in files(&database.disk, ".blob") {
         database.alter_reads(&bad);
     }

@@ -13,8 +13,8 @@ type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const KEYS: u64 = 60;
 
-/// A snapshot, and an iterator of each keyspace that has returned half of its entries, with the entries expected from
-/// them.
+/// A snapshot with its expected entries, and an iterator of each keyspace that has already returned half of its
+/// entries.
 struct View {
     snapshot: Snapshot,
     contents: Vec<Contents>,
@@ -35,7 +35,7 @@ impl View {
         View { snapshot, contents: model.to_vec(), half_read }
     }
 
-    /// Compares scans and gets of the snapshot with its expected entries.
+    /// Compares scans and gets of the snapshot with the expected entries.
     fn check(&self, keyspaces: &[Keyspace], after: &str) {
         for (keyspace, expected) in keyspaces.iter().zip(&self.contents) {
             let name = keyspace.name();

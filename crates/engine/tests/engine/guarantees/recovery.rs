@@ -37,8 +37,9 @@ fn count_commits(db: &Db) -> u64 {
 struct UsedNumbers(Vec<u64>);
 
 impl UsedNumbers {
-    /// Opens a database. Also returns the disk image before the open makes operation number `at`, if it makes so many.
-    /// Files that the open creates before this operation must have numbers larger than all used ones.
+    /// Opens a database. Also returns the disk image before the open makes operation number `at`, or `None` if it makes
+    /// fewer operations. Files that the open creates before this operation must have larger numbers than all earlier
+    /// files.
     fn open(&mut self, disk: &MemVfs, at: u64, cut: (CrashImage, u64)) -> (Db, Option<MemVfs>) {
         let (left, created) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(Vec::new())));
         let (kept, noted) = (Arc::clone(&left), Arc::clone(&created));

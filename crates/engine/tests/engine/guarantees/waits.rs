@@ -17,8 +17,8 @@ use crate::harness::small_database::{keyspace_options, open, open_with, policy, 
 /// File system calls that write files.
 const WRITES: [VfsCall; 2] = [VfsCall::Create, VfsCall::Append];
 
-/// Guarantee 15: the metrics and the listener report the cause of a stalled write. The write fails at its deadline and
-/// has no effect. Without a deadline, it continues once flushes or compactions do.
+/// Guarantee 15: the metrics and the listener report the cause of a stalled write. At its deadline the write fails and
+/// has no effect. A write without a deadline continues when flushes or compactions do.
 #[test]
 fn guarantee_15_stalled_write_has_cause_and_deadline() {
     let keyspace = || keyspace_options("default");

@@ -1,4 +1,4 @@
-//! The kinds of disturbances, such as failed calls, panics and hanging devices.
+//! The disturbances that a test injects, such as failed calls, panics and hanging devices.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl Mode {
     pub(crate) const ALL: [Mode; 3] = [Mode::Stepped, Mode::Inline, Mode::Threads];
 }
 
-/// A disturbance that a history suffers.
+/// A disturbance that a test injects into a random workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A file system call fails, and if `sticky`, all later ones until the disturbance ends.
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     ListenerResumes,
     /// The listener drops the last database handle.
     ListenerDropsHandle,
-    /// A call on a file of this kind hangs until the history releases it.
+    /// A call on a file of this kind hangs until the test releases it.
     Hang { call: VfsCall, file: &'static str },
 }
 
@@ -62,7 +62,7 @@ const CALLS: &[VfsCall] = &[
 /// The kinds of files whose reads can be altered.
 const FILES: &[&str] = &["table", "blob", "segment", "manifest", "current", "operands"];
 
-/// The calls that can hang, each with its kind of file.
+/// The file system calls that can hang, each with the kind of file.
 const HANGS: &[(VfsCall, &str)] = &[
     (VfsCall::Append, "segment"),
     (VfsCall::Sync, "segment"),
@@ -101,7 +101,7 @@ impl Kind {
         all
     }
 
-    /// Returns whether a history with this disturbance can run in a mode.
+    /// Returns whether a workload with this disturbance can run in a background mode.
     pub(crate) fn suits(self, mode: Mode) -> bool {
         match self {
             Kind::Hang { .. } => mode == Mode::Threads,

@@ -1,5 +1,5 @@
-//! Histories in which a device call hangs. Keyspaces that do not need the device continue, `metrics` returns, and
-//! `close` returns at its deadline.
+//! Random workloads in which a device call hangs. Keyspaces that do not need the device continue, `metrics` returns,
+//! and `close` returns at its deadline.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -22,12 +22,12 @@ use super::user_code::{FaultyOperator, Trigger};
 /// Maximum time for a call that must return, on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(20);
 
-/// Stage in which the device call hangs during `close`. In stages without a constant, one of the first device calls of
-/// the writer hangs.
+/// Stage of the workload in which the device call hangs during `close`. In stages without a constant, one of the first
+/// device calls of the writer hangs.
 const AT_CLOSE: u64 = 0;
 const AT_CREATION: u64 = 1;
 
-/// Starts a thread that the history need not join, because it may hang.
+/// Starts a thread that may hang, so it need not be joined.
 fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     std::thread::Builder::new().spawn(body).unwrap()
 }
@@ -60,7 +60,7 @@ fn open(vfs: &FaultVfs, partial_merges: bool) -> Db {
     open_with(vfs, options.keyspace_defaults(keyspace_options(false, partial_merges))).unwrap()
 }
 
-/// Runs one history. Returns whether a device call was blocked.
+/// Runs one workload. Returns whether a device call was blocked.
 pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> bool {
     let mut rng = TestRng::new(seed);
     let (disk, gate) = (MemVfs::new(), Gate::default());

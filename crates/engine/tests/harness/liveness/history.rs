@@ -1,5 +1,5 @@
-//! A pseudo-random history with one disturbance. Two threads write, and a third one flushes, reads, makes checkpoints
-//! and reopens the database. After the disturbance every call must return and every keyspace must be usable.
+//! A random workload with one disturbance. Two threads write, and a third one flushes, reads, makes checkpoints and
+//! reopens the database. After the disturbance every call must return and every keyspace must be usable.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use super::user_code::{
     CallingListener, FaultyOperator, FaultyPolicy, FaultyStores, MARK, Trigger,
 };
 
-/// Maximum number of scheduler steps before the disturbance ends, and again afterwards. A typical history takes some
+/// Maximum number of scheduler steps before the disturbance ends, and again afterwards. A typical workload takes a few
 /// thousand steps.
 const STEPS_MAX: u64 = 60_000;
 /// Number of writes to each keyspace that must succeed after the disturbance.
@@ -29,10 +29,11 @@ const WRITES_AFTER: u64 = 30;
 /// Maximum number of writes after the disturbance that may fail with an error of background work. Each error is
 /// reported once.
 const REPORTS_MAX: u64 = 8;
-/// Number of rounds, each a pause and a write to each keyspace, after which the database must be idle.
+/// Maximum number of rounds until the database is idle after the disturbance. Each round is a pause and a write to each
+/// keyspace.
 const ROUNDS_MAX: u64 = 8;
 
-/// Runs a history. Returns whether the disturbance occurred.
+/// Runs a random workload. Returns whether the disturbance occurred.
 pub(crate) fn play(kind: Kind, mode: Mode, seed: u64) -> bool {
     let mut run = HistoryRun::new(kind, mode, seed);
     if kind == Kind::ListenerDropsHandle {
@@ -147,7 +148,7 @@ impl Writer {
     /// Determines which of the failed commits are stored, and compares all keys of this writer with the expected
     /// contents.
     ///
-    /// `may_lose` states that the database was reopened after an error without `resume`. Then it may lack the last
+    /// If `may_lose` is true, the database was reopened after an error without `resume`, so it may lack the last
     /// unsynced commits.
     fn check(&mut self, keyspaces: &[Keyspace; 2], may_lose: bool) {
         let shown = keyspaces.each_ref().map(|keyspace| {
@@ -313,7 +314,7 @@ impl HistoryRun {
                 if site != "StoreAbandon" {
                     return;
                 }
-                // A store drops a delivery only if the flush fails, so a sync must fail too.
+                // An operand store abandons a delivery only if the flush fails, so a sync must fail too.
                 FaultRule::new(eio).for_calls(&[VfsCall::Sync])
             }
             Kind::StuckPolicy => return self.trigger.block_policy(),
@@ -349,7 +350,7 @@ impl HistoryRun {
             drop(db);
             if let Err(error) = self.open() {
                 self.open = None;
-                // For `StoreAbandon` the open may also fail by the injected sync error.
+                // In the case `StoreAbandon`, the injected sync error may also make the open fail.
                 let is_disturbed = self.has_fired() || !self.vfs.fired_counts().is_empty();
                 assert!(is_disturbed, "the open fails: {error:?}");
             }
@@ -432,7 +433,7 @@ impl HistoryRun {
     fn check_works(&mut self) {
         let (db, keyspaces) = self.opened();
         self.writers.iter_mut().for_each(|writer| writer.check(&keyspaces, self.may_lose));
-        // With real threads the pauses take real time, so they start short and double.
+        // Real threads wait for the whole pause, so pauses start short and double.
         let pause_us = |time: u64| match self.mode {
             Mode::Threads => 200_000 << time.min(4),
             _ => 61_000_000,

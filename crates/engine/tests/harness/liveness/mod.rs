@@ -1,4 +1,4 @@
-//! Histories with one disturbance. Afterwards every call must return and every keyspace must be usable.
+//! Random workloads with one disturbance. Afterwards every call must return and every keyspace must be usable.
 
 mod disturbance;
 mod hang;
@@ -38,9 +38,9 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or_else(|| "no message".to_owned())
 }
 
-/// Runs one history. Returns whether the disturbance occurred.
+/// Runs one random workload. Returns whether the disturbance occurred.
 ///
-/// The history runs on its own thread, because a hanging thread cannot be stopped.
+/// The workload runs on its own thread, because a hanging thread cannot be stopped.
 pub(crate) fn play(kind: Kind, mode: Mode, seed: u64, patience: Duration) -> Outcome<bool> {
     hide_deliberate_panics();
     let (done, result) = channel();
@@ -67,12 +67,13 @@ pub(crate) fn play(kind: Kind, mode: Mode, seed: u64, patience: Duration) -> Out
     })
 }
 
-/// Returns the disturbance, the background mode and the seed of history number `number`.
+/// Returns the disturbance, the background mode and the seed of workload number `number`.
 pub(crate) fn plan(kinds: &[Kind], base: u64, number: u64) -> (Kind, Mode, u64) {
     let seed = mix_seeds(base, number) >> 16;
     let at = usize::try_from(number).unwrap_or(0);
     let (kind, round) = (kinds[at % kinds.len()], at / kinds.len());
-    // In 16 rounds, 13 are stepped, two are inline and one uses real threads.
+    // Of 16 workloads with the same disturbance, 13 run stepped background work, two run it inline, and one runs it on
+    // real threads.
     let mode = match round % 16 {
         1 | 9 => Mode::Inline,
         5 => Mode::Threads,

@@ -68,7 +68,7 @@ impl Trigger {
         lock(&self.0).stuck = true;
     }
 
-    /// Makes all user code behave correctly again.
+    /// Disables the panics and the blocked policy.
     pub(crate) fn disarm(&self) {
         let mut state = lock(&self.0);
         state.panics = None;
@@ -368,7 +368,7 @@ impl OperandView for FaultyView {
     }
 }
 
-/// A listener that calls `resume` or drops a database handle at certain events.
+/// A listener that calls `resume` when the database becomes read-only, or drops a database handle after a flush.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallingListener {
     pub(crate) trigger: Trigger,
@@ -376,7 +376,7 @@ pub(crate) struct CallingListener {
     pub(crate) resumes: Arc<Mutex<Option<Db>>>,
     /// The handle that the listener drops after a flush.
     pub(crate) drops: Arc<Mutex<Option<Db>>>,
-    /// Number of calls of `resume` and of dropped handles.
+    /// Number of `resume` calls and handle drops that the listener has made.
     pub(crate) calls: Arc<Mutex<u64>>,
 }
 
