@@ -90,7 +90,7 @@ pub(crate) fn full_disk_is_full(seed: u64) -> Outcome {
         written += 1;
         assert!(written < 10_000, "the disk never got full");
     }
-    assert!(!disk.exists(Path::new("db/RESERVE")).unwrap(), "read-only with a reserve");
+    assert!(!disk.exists(Path::new("db/RESERVE")).unwrap(), "the reserve is unused");
     let free = capacity - disk.used_bytes();
     assert!(free <= FREE_BYTES_MAX, "read-only with {free} of {capacity} bytes free");
     disk.set_capacity(Some(2 * capacity));

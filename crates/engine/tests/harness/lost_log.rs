@@ -126,7 +126,7 @@ pub(crate) fn each_keyspace_is_complete_as_reported(seed: u64) -> Outcome {
         let (db, _) = open(&damaged, RecoveryMode::Strict).unwrap();
         compare(&db, &seqs, &numbers(&report.complete_through), "repair");
     }
-    assert!(apart > 0, "no flush reached past the damage");
+    assert!(apart > 0, "no keyspace was flushed after the damaged commit");
     Ok(())
 }
 
@@ -171,7 +171,7 @@ fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> bool {
     let dry = dry.unwrap();
     assert_eq!((&dry.lost, &dry.complete_through), (&report.lost, &report.complete_through));
     let reported = numbers(&report.complete_through);
-    assert_eq!(reported[KEYSPACES[0]], reported[KEYSPACES[1]], "ends of the prefixes");
+    assert_eq!(reported[KEYSPACES[0]], reported[KEYSPACES[1]], "last commits of both keyspaces");
     let (db, _) = open(disk, RecoveryMode::Strict).unwrap();
     compare(&db, seqs, &reported, "common prefix");
     drop(db);

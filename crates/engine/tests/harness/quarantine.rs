@@ -181,7 +181,7 @@ pub(crate) fn quarantined_blob_file_is_not_read(seed: u64) -> Outcome {
             assert_eq!(read_count(), reads, "step {step}: jobs read {}", bad.display());
         }
     }
-    assert!(quiet_steps > 0, "each step rechecks the file");
+    assert!(quiet_steps > 0, "every step rechecked the file");
     assert!(job_count() > jobs_before, "no job ran");
     assert_eq!(failure_count(), failures_before);
     Ok(())

@@ -105,6 +105,6 @@ pub(crate) fn flush_of_nested_range_deletes_is_linear(_seed: u64) -> Outcome {
         db.flush().unwrap();
         total(WorkKind::SpanNumbers) - before
     });
-    assert!(many <= 6 * few, "a flush handles {few}, then {many} numbers");
+    assert!(many <= 6 * few, "a flush processes {few} numbers, then {many}");
     Ok(())
 }

@@ -210,7 +210,7 @@ impl IntactDatabase {
                 Ok(value) => {
                     let value = value.expect("no commit exists");
                     let found = u64::from_le_bytes(value[..].try_into().unwrap()) as usize;
-                    assert!(commits.is_none_or(|other| other == found), "two numbers of commits");
+                    assert!(commits.is_none_or(|other| other == found), "commit counts differ");
                     commits = Some(found);
                 }
                 Err(error) => refuse(error),

@@ -408,7 +408,7 @@ fn only_db_names_the_handle() {
         }
         let text = production_code(&read(&file));
         let words = text.split(|at: char| !(at.is_alphanumeric() || at == '_'));
-        assert!(words.into_iter().all(|word| word != "Db"), "{inside} names Db");
+        assert!(words.into_iter().all(|word| word != "Db"), "{inside} uses Db");
     }
 }
 

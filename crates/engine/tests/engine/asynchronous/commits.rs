@@ -77,7 +77,7 @@ fn write_with_dropped_future_is_complete_or_absent() {
         for (writer, acknowledged) in acknowledged {
             let get = |key: u64| db.get(key.to_be_bytes()).unwrap().map(|value| value.to_vec());
             let (one, other) = (get(writer), get(1000 + writer));
-            assert_eq!(one, other, "a part of a batch, seed {seed}");
+            assert_eq!(one, other, "a batch is incomplete, seed {seed}");
             let last = one.map_or(0, |value| u64::from_be_bytes(value.try_into().unwrap()));
             assert!(
                 last >= acknowledged,
@@ -321,7 +321,7 @@ fn fetch_update_of_many_tasks_is_done_once() {
             let tried = tried.load(Ordering::Relaxed);
             assert!(
                 (acknowledged..=tried).contains(&count),
-                "{acknowledged} {count} {tried}, seed {seed}"
+                "{count} updates, {acknowledged} acknowledged, {tried} tried, seed {seed}"
             );
             db.close(None).await.unwrap();
         });

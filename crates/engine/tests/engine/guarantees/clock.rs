@@ -80,7 +80,7 @@ fn stored_time_of_2099_ends_with_a_reset() {
     assert!(db.env().database_time_us() < wall_us + YEAR_US);
     db.close(None).unwrap();
     let db = database.open(options());
-    assert!(db.env().database_time_us() < wall_us + YEAR_US, "the reset is lost");
+    assert!(db.env().database_time_us() < wall_us + YEAR_US, "the reset had no effect");
     assert_eq!(events.count(behind), 1);
     expect_keys(&db, true, "after the reset");
     database.run(&db, 2 * HOUR_US);
@@ -161,7 +161,7 @@ fn jump_between_opens(seed: u64, policy: &PolicySpec) {
 /// Guarantee 14: data that expired stays deleted if a later open has an earlier clock. Data whose TTL has not passed
 /// stays readable.
 #[test]
-fn guarantee_14_expired_data_stays_away() {
+fn guarantee_14_expired_data_stays_deleted() {
     let disk = MemVfs::new();
     let queue = keyspace_options("default").policy(policy("fifo(1M,ttl=1h)"));
     let options = || options(Background::Inline).keyspace_defaults(queue.clone());

@@ -195,7 +195,7 @@ fn guarantee_04_commits_are_durable_before_visible() {
                 // the snapshot.
                 let buffered: u64 = (0..WRITERS).map(|writer| count(writer, false)).sum();
                 let all = synced.iter().sum::<u64>() + buffered;
-                assert_eq!(view.seq().0 - first, all, "seed {seed}: a gap before {synced:?}");
+                assert_eq!(view.seq().0 - first, all, "seed {seed}: a missing commit: {synced:?}");
             }
         }));
         run_all(db.env(), bodies);

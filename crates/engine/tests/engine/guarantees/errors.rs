@@ -167,7 +167,7 @@ impl FaultyDatabase {
             let mut numbers: Vec<u64> = found.keys().map(|key| number_of(key)).collect();
             numbers.sort_unstable();
             let n = numbers.len() as u64;
-            assert!(numbers.iter().copied().eq(1..=n), "{when}, {image:?}: no prefix: {numbers:?}");
+            assert!(numbers.iter().copied().eq(1..=n), "{when}, {image:?}: a gap: {numbers:?}");
             assert!((self.synced..=self.begun).contains(&n), "{when}, {image:?}: {n} commits");
         }
     }

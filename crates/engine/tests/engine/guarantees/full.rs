@@ -95,10 +95,7 @@ impl LimitedDatabase {
         let cause = cause.expect("the disk never got full");
         let Error::Io { source, .. } = &*cause else { panic!("{when}: {cause:?}") };
         assert_eq!(source.kind(), ErrorKind::StorageFull, "{when}: {cause}");
-        assert!(
-            !self.vfs.exists(&dir.join("RESERVE")).unwrap(),
-            "{when}: read-only with a reserve"
-        );
+        assert!(!self.vfs.exists(&dir.join("RESERVE")).unwrap(), "{when}: the reserve is unused");
         self.check(&self.db);
     }
 

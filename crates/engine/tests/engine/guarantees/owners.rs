@@ -107,7 +107,7 @@ fn guarantee_12_refused_and_read_only_opens_change_nothing() {
             assert!(matches!(reader.put("k", "v"), Err(Error::OpenedReadOnly)));
             assert!(matches!(reader.flush(), Err(Error::OpenedReadOnly)));
         }
-        assert!(matches!(try_open(&killed), Err(Error::Locked { .. })), "readers admit a writer");
+        assert!(matches!(try_open(&killed), Err(Error::Locked { .. })), "readers hold no lock");
         drop(readers);
         assert!(killed.snapshot_all() == before, "a read-only open changed a file");
         assert_eq!(open(&killed).get("after").unwrap().unwrap(), "a refusal");

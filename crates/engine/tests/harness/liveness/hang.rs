@@ -38,7 +38,7 @@ fn must_return<T: Send + 'static>(name: &str, call: impl FnOnce() -> T + Send + 
     spawn(move || done.send(call()));
     result
         .recv_timeout(WATCHDOG)
-        .unwrap_or_else(|_| panic!("{name} waits for the device, it hangs"))
+        .unwrap_or_else(|_| panic!("{name} does not return while the device hangs"))
 }
 
 fn keyspace_options(has_store: bool, partial_merges: bool) -> KeyspaceOptions {
