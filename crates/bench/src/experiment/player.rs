@@ -174,7 +174,8 @@ pub(super) struct ThreadGroup<'a> {
     pub(super) slice_ns: Option<u64>,
     /// Whether block reads of lookups are counted. Counting slows RocksDB down.
     pub(super) counts_block_reads: bool,
-    /// Seed and purpose of the random number generators. Each thread has its own generator.
+    /// `seed` and `purpose` initialize the random number generator of each thread. Different purposes give different
+    /// numbers.
     pub(super) seed: u64,
     pub(super) purpose: u64,
 }

@@ -55,9 +55,9 @@ pub struct Repeated {
 /// Confidence interval for a median, based on order statistics.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Lower bound. One of the measured values.
+    /// Lower bound of the interval, which is one of the measured values.
     pub low: Number,
-    /// Upper bound. One of the measured values.
+    /// Upper bound of the interval, which is one of the measured values.
     pub high: Number,
     /// Probability that the interval contains the median. At least [`CONFIDENCE`].
     pub confidence: f64,

@@ -33,7 +33,7 @@ const DESIGN: &[Metric] = &[
     metric("pareto", "Pareto", Unit::Text, "whether no other design is as good in all four costs and better in one"),
 ];
 
-/// Metrics of the ranking.
+/// Metrics of the ranked designs.
 pub const RANKED: Registry = Registry {
     command: "advise",
     metrics: &[DESIGN],

@@ -11,7 +11,7 @@ use lsmx_compaction::{
 
 use crate::numbers::{float, round};
 
-/// Size ratios on the grid.
+/// Size ratios of the policies on the search grid.
 const SIZE_RATIOS: [u64; 3] = [4, 6, 10];
 /// Minimum size of a memtable, in bytes.
 pub(super) const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
@@ -20,7 +20,7 @@ pub(super) const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
 const MEMTABLE_BYTES_MAX: u64 = 256 << 20;
 /// Minimum ratio of data size to memtable size. With less data the tree would have too few tables to compare policies.
 const DATA_PER_MEMTABLE_MIN: u64 = 8;
-/// Ratios of memory budget to memtable size on the grid.
+/// Ratios of memory budget to memtable size on the search grid.
 const MEMORY_PER_MEMTABLE: [u64; 3] = [4, 16, 64];
 /// Number of memtables that the memory budget allows for: one receives writes while the other is flushed.
 const MEMTABLES: u64 = 2;

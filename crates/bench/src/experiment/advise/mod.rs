@@ -72,7 +72,7 @@ pub struct Config {
 pub enum Workload {
     /// Phases with generated records.
     Phases {
-        /// The phases.
+        /// Phases to run, in order.
         phases: Vec<Phase>,
         /// Length of a key in bytes.
         key_bytes: u64,

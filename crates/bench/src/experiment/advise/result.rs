@@ -46,7 +46,7 @@ pub struct Searched {
     pub rounds: Vec<u64>,
 }
 
-/// A ranked design.
+/// A ranked design and its costs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ranked {
     pub policy: String,

@@ -33,7 +33,7 @@ const STEPPED: usize = 4;
 /// Step widths between a design and its neighbours. A step of 1 changes a parameter by about 25 %.
 const STEPS: [f64; 2] = [2.0, 1.0];
 
-/// Input of the search.
+/// Input of the search for designs.
 pub(super) struct Problem {
     pub(super) phases: Vec<Phase>,
     pub(super) key_bytes: u64,
@@ -51,7 +51,7 @@ pub(super) struct Found {
     pub(super) costs: Costs,
 }
 
-/// Result of the search.
+/// Result of the search for designs.
 pub(super) struct Outcome {
     /// Best designs with the costs of the full-size simulation, in order of increasing cost.
     pub(super) best: Vec<Found>,
@@ -68,7 +68,7 @@ impl Problem {
         Memory { bytes: self.memory_bytes, data_bytes: puts(&self.phases).saturating_mul(entry) }
     }
 
-    /// Runs the search.
+    /// Searches for the designs with the lowest weighted cost.
     pub(super) fn search(&self, progress: &mut dyn Progress) -> Result<Outcome> {
         let memory = self.memory();
         let splits = memory.splits();
@@ -94,7 +94,7 @@ impl Problem {
             if round == 0 {
                 grid.clone_from(&found);
             }
-            // Neighbours are simulated with the largest trees below the limit.
+            // Neighbours are simulated with the largest trees of at most `FLUSHES_STEPS` flushes.
             let next = sizes.get(round + 1);
             if !stepped && next.is_none_or(|next| flushes / next > FLUSHES_STEPS) {
                 stepped = true;
@@ -165,7 +165,7 @@ impl Problem {
         Ok(simulated.cells.iter().map(|cell| Costs::of_report(&cell.report, writes)).collect())
     }
 
-    /// Returns the configuration of an exploration of the points.
+    /// Returns the configuration of an exploration that runs the points.
     pub(super) fn config(&self, points: Vec<Point>) -> explore::Config {
         explore::Config {
             points,
@@ -183,8 +183,8 @@ impl Problem {
     }
 }
 
-/// Returns a design as a point of an exploration. The last argument holds the scale factors of the memtables and of the
-/// block cache.
+/// Converts a design to a point of an exploration. The last argument holds the scale factors of the memtables and of
+/// the block cache.
 pub(super) fn point(
     design: &Design,
     source: Source,

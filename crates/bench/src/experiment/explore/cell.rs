@@ -63,7 +63,7 @@ impl EventListener for JobListener {
                 end.written_bytes
             )),
             Event::Compaction(end) => {
-                // With a deterministic clock the elapsed time of jobs is 0.
+                // A deterministic clock does not advance during jobs, so their latency is unknown.
                 if end.job.kind != JobKind::Move && end.elapsed_us > 0 {
                     measured.latencies.record_ns(end.elapsed_us.saturating_mul(1000));
                 }

@@ -23,8 +23,8 @@ use super::result::{RecordsSummary, Workload};
 /// Data size divided by the default size of a memtable, a table or the block cache. The study on which the workload is
 /// based used 8 MiB for 1.28 GB of data.
 pub const DATA_PER_MEMTABLE: u64 = 150;
-/// Approximate overhead of an entry in a memtable, in bytes. The overhead is added to the default memtable size, so
-/// that the number of flushes equals that of the study.
+/// Approximate overhead of an entry in a memtable, in bytes. The default memtable size includes the overhead. The
+/// number of flushes then equals that of the study on which the workload is based.
 const MEMTABLE_BYTES_PER_ENTRY: u64 = 112;
 /// Minimum default size of a memtable, a table or the block cache, in bytes.
 pub const MEMTABLE_BYTES_MIN: u64 = 256 << 10;
@@ -134,8 +134,8 @@ impl Point {
         share.saturating_add(entries.saturating_mul(MEMTABLE_BYTES_PER_ENTRY))
     }
 
-    /// Limits the default memtable and table sizes to `max` bytes of keys and values. If the default was larger,
-    /// returns it as it was before the limit. Returns `None` if nothing changed.
+    /// Limits the default memtable and table sizes to `max` bytes of keys and values. Returns the default without the
+    /// limit, or `None` if the limit does not apply.
     pub fn limit_default_memtable(&mut self, max: u64) -> Option<u64> {
         let share = self.data_bytes() / DATA_PER_MEMTABLE;
         if self.settings.memtable_bytes.is_some() || share <= max {
@@ -146,7 +146,7 @@ impl Point {
         Some(share)
     }
 
-    /// Returns the sizes after applying the defaults.
+    /// Returns the sizes of the data, memtables, tables and block cache. Unset sizes have their defaults.
     pub(in crate::experiment) fn sizes(&self) -> PointSizes {
         let data_bytes = self.data_bytes();
         let share = (data_bytes / DATA_PER_MEMTABLE).max(MEMTABLE_BYTES_MIN);

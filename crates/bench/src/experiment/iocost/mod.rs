@@ -40,7 +40,7 @@ pub const KEY_BYTES_MIN: u64 = 8;
 pub const BLOCK_BYTES_DEFAULT: u32 = 4096;
 /// Maximum number of measured cache sizes.
 const POINTS_MAX: usize = 1000;
-/// Cache sizes of the study, in percent of the database size.
+/// Cache sizes in the study of Pebble's read path, in percent of the database size.
 const STUDY_PERCENT: [f64; 9] = [0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 3.0];
 
 const PURPOSE_SAMPLE: u64 = 0x7361_6d70;

@@ -166,7 +166,7 @@ fn curves(cost: &Cost) -> Markup {
     section("Reads and hits", how, &content)
 }
 
-/// Returns a line of a measurement. The x axis is the cache size in percent of the database size.
+/// Returns the plot line of a measurement. The x axis is the cache size in percent of the database size.
 fn line(cost: &Cost, number: usize, name: &str, of: impl Fn(&Point) -> Option<f64>) -> Line {
     let points = cost.points.iter().filter(|point| point.cache_bytes > 0);
     let points = points.filter_map(|point| Some((point.cache_fraction * 100.0, of(point)?)));

@@ -28,7 +28,7 @@ fn config(directory: &Path) -> Config {
     }
 }
 
-/// Returns the measurements of the cache size with this name.
+/// Returns the measurements of the cache size named `inflection_1` or `inflection_2`.
 fn at<'a>(cost: &'a Cost, name: &str) -> &'a Point {
     cost.points.iter().find(|point| point.at == Some(name)).unwrap()
 }

@@ -36,7 +36,7 @@ impl_names!(Mode, "mode");
 impl_names!(Base, "base");
 
 impl Mode {
-    /// All modes.
+    /// All update modes.
     pub const ALL: [Mode; 3] = [Mode::GetPut, Mode::Merge, Mode::Kd];
 
     /// Returns the name of the mode on the command line.
@@ -50,7 +50,7 @@ impl Mode {
 }
 
 impl Base {
-    /// All bases.
+    /// All storage locations of values.
     pub const ALL: [Base; 2] = [Base::Tree, Base::ValueLog];
 
     /// Returns the name of the base on the command line.
@@ -65,7 +65,7 @@ impl Base {
 /// An engine with an update mode and a storage location for values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Design {
-    /// The engine.
+    /// Storage engine.
     pub engine: Kind,
     /// How a field of a value is updated.
     pub mode: Mode,

@@ -52,7 +52,7 @@ const BUDGET_BYTES_MIN: u64 = 4 << 20;
 const UP2X_KEY: Length = Length::Normal { mean: 10.45, deviation: 1.4, min: 8, max: 16 };
 const UP2X_VALUE: Length = Length::Normal { mean: 46.8, deviation: 11.6, min: 10, max: 200 };
 const UP2X_FIELD_BYTES: u64 = 10;
-/// Default key, value and field lengths of the other mixes, in bytes.
+/// Default key, value and field lengths of all mixes except UP2X, in bytes.
 const KEY_BYTES: u64 = 24;
 const VALUE_BYTES: u64 = 1000;
 const FIELD_BYTES: u64 = 100;

@@ -67,7 +67,7 @@ pub struct Cell {
     pub elapsed_s: f64,
 }
 
-/// A simulation to run.
+/// Input of one simulation.
 struct Task {
     policy: PolicySpec,
     sweep: SweepPoint,

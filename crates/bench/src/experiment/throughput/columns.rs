@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
-/// Metrics that all workloads of `lsmx bench` report.
+/// Metrics that all workloads and experiments of `lsmx bench` report.
 #[rustfmt::skip]
 pub(crate) const COMMON: &[Metric] = &[
     metric("workload", "workload", Unit::Text, "name of the workload").csv("workload"),

@@ -46,8 +46,8 @@ pub(super) fn html(result: &Throughput) -> Result<String> {
     Ok(page("lsmx bench", &headline, &result.provenance, &[], &sections))
 }
 
-/// Returns the cells with their names: the workload, followed by the engine and the number of threads where cells
-/// differ in them.
+/// Names each cell by its workload. The engine is appended if there are several engines, and the number of threads if
+/// the workload ran with several numbers of threads.
 fn subjects(cells: &[Cell]) -> Result<Vec<Subject>> {
     let engines = distinct(cells.iter().map(|cell| cell.engine.as_str()));
     let subject = |row: Row| {

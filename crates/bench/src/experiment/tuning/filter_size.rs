@@ -9,7 +9,8 @@ use super::Bench;
 use super::reads;
 use super::result::{Cell, Reads};
 
-/// Filter sizes in bits per key: two uniform sizes, and two sizes distributed over the levels by the Monkey formula.
+/// Filter sizes: fingerprints of 8 and of 16 bits in all tables, and averages of 10 and 13 bits per key that the Monkey
+/// formula distributes over the sorted runs.
 const WIDTHS: [&str; 4] = ["8", "monkey(10)", "monkey(13)", "16"];
 
 pub(super) fn run(bench: &Bench<'_>, progress: &mut dyn Progress) -> Result<Vec<Cell>> {
