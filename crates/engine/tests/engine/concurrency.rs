@@ -274,7 +274,7 @@ fn close_and_join(disk: &MemVfs, db: Db, handles: Vec<JoinHandle>) {
     assert!(changed.is_empty(), "files changed after the close: {changed:?}");
 }
 
-/// The memtable is empty, so the close flushes nothing. In some schedules it ends before the writers commit.
+/// The memtable is empty, so closing flushes nothing. In some schedules the close ends before the writers commit.
 #[test]
 fn close_without_flush_refuses_concurrent_commits() {
     let mut refused = 0;
@@ -426,7 +426,6 @@ fn batch_with_a_refused_guard_writes_nothing() {
     assert!(matches!(db.write(check, Durability::Buffered), Err(Error::GuardRefused { .. })));
     guarded(db.snapshot().seq()).unwrap();
     assert_eq!(db.get("a").unwrap().unwrap(), "guarded");
-    // A batch may write the key that it guards.
     let mut own = WriteBatch::new();
     own.put(&main, "a", "1");
     own.put(&main, "a", "2");

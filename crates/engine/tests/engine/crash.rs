@@ -107,7 +107,7 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     let calls = ["create keyspace", "change policy", "change options", "clean close", "snapshot"];
     coverage.require("calls", &calls)?;
     if scale() > 1.0 {
-        // Short test runs rarely contain these calls.
+        // At the default scale, these events may not occur.
         coverage.require("calls", &["resume that failed", "reopen after an error"])?;
     }
     coverage.require("calls", &["drop keyspace", "checkpoint", "compact range"])?;
@@ -127,7 +127,7 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     coverage.require("runs", &policies.iter().map(preset_name).collect::<Vec<_>>())
 }
 
-/// A surviving commit implies that all commits acknowledged before it started also survive.
+/// If a commit survives a crash, all commits that were acknowledged before it started also survive.
 #[test]
 fn crash_with_concurrent_writers_keeps_the_order_of_commits() {
     let seed = seed();

@@ -1,4 +1,4 @@
-//! Table reads with `O_DIRECT`, which bypass the page cache.
+//! Direct table reads, which bypass the page cache of the operating system.
 
 use std::io;
 use std::path::Path;

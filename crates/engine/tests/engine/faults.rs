@@ -103,12 +103,11 @@ fn point(seed: u64, class: &Class, k: u64, coverage: &Arc<Coverage>) -> Outcome<
     Ok(played)
 }
 
-/// For each fault class, executes one run per `stride`-th call, which fails. Returns the number of runs.
+/// Executes one run for every `stride`-th call of each fault class. That call fails. Returns the number of runs.
 fn sweep(seed: u64, calls: &CallCounts, stride: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let mut points = 0;
     for (at, class) in CLASSES.iter().enumerate() {
         let mut k = mix_seeds(seed, at as u64) % stride;
-        // An injected fault may cause additional calls.
         while k < calls.sum_of_counts(class.calls) + stride {
             point(seed, class, k, coverage)?;
             points += 1;
@@ -154,13 +153,13 @@ fn failing_call_is_reported_and_no_acknowledged_commit_is_lost() {
     coverage.require("failed calls", &failed).unwrap();
     coverage.require("failed calls", &["a read", "changing options", "a snapshot"]).unwrap();
     if scale() > 1.0 {
-        // Short test runs rarely contain these failures.
+        // At the default scale, these calls may never fail, because runs contain few of them.
         let failed = ["dropping a keyspace", "a checkpoint", "compacting a range"];
         coverage.require("failed calls", &failed).unwrap();
     }
 }
 
-/// Guarantee 12: an open of a damaged database either fails and changes no file, or shows correct entries.
+/// Guarantee 12: opening a damaged database either fails and changes no file, or succeeds and returns correct entries.
 #[test]
 fn failed_open_of_a_damaged_database_changes_no_file() {
     let seed = seed();

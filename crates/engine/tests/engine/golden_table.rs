@@ -32,9 +32,8 @@ struct Case {
     keyspace: Option<(u32, &'static str)>,
     /// Returns the point entries. The range tombstones are the same in all tables.
     entries: fn() -> Vec<Entry>,
-    /// File size in bytes.
+    /// Size and XXH3-64 of the golden file.
     bytes: u64,
-    /// XXH3-64 of the file.
     checksum: u64,
     /// Whether the current code writes exactly these bytes.
     written: bool,
@@ -182,7 +181,6 @@ fn long_values() -> Vec<Entry> {
     with_delete(entries)
 }
 
-/// Returns entries with keys such as `user:00003:email`.
 fn ids() -> Vec<Entry> {
     let fields = ["address", "age", "email", "name"];
     let key = |n: usize| format!("user:{:05}:{}", n / 4 * 3, fields[n % 4]).into_bytes();

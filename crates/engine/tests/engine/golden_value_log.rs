@@ -24,7 +24,7 @@ const FILES: [&str; 5] = ["000009.blob", "000007.sst", "000003.wal", "MANIFEST-0
 const DB_UID: u64 = 77;
 const LAST: SeqNo = SeqNo((1 << 56) - (1 << 40));
 
-/// Assigns file number 3 to the only WAL segment.
+/// Assigns file number 3 to the only WAL segment of the database.
 struct SegmentThree;
 
 impl SegmentRegistry for SegmentThree {

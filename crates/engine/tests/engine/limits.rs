@@ -42,7 +42,7 @@ fn key_up_to_the_maximum_size_is_stored_and_longer_is_refused() {
     let (bytes, limit) = (KEY_MAX as u64 + 1, KEY_MAX as u64);
     assert_eq!(too_large(db.put(&past, "v")), ("key", bytes, limit));
     assert_eq!(too_large(db.delete(&past)), ("key", bytes, limit));
-    // A batch with one key that is too long is refused as a whole.
+    // If one key of a batch is too long, the whole batch is refused.
     let main = db.default_keyspace();
     let mut batch = WriteBatch::new();
     batch.put(&main, "before", "v");

@@ -4,8 +4,8 @@
 //! After the disturbance, and after `resume` if the database is read-only, every call returns within a bounded number
 //! of steps. Each keyspace then accepts writes, flushes, becomes idle, reads correctly and closes.
 //!
-//! A failure prints a command that replays it. `LSMX_TEST_LIVENESS=TEXT` injects only disturbances whose names contain
-//! `TEXT` (`all` selects all) and reports all failures instead of only the first.
+//! A failure prints a command that replays the run. `LSMX_TEST_LIVENESS=TEXT` injects only disturbances whose names
+//! contain `TEXT` (`all` selects all) and reports all failures instead of only the first.
 
 use lsmx_testkit::{scaled, seed};
 use std::collections::BTreeMap;

@@ -215,7 +215,7 @@ fn keyspace_without_its_operand_store_refuses_every_call() {
     assert_eq!(text(other.iter()), "a=123");
 }
 
-/// Opens the same store as `QUIET`, but has a different name.
+/// An operand store factory that opens a [`SimpleStore`] but returns another name.
 #[derive(Debug)]
 struct RenamedStore;
 
@@ -356,7 +356,7 @@ fn failed_collection_is_reported_and_repeated_after_a_pause() {
     let faults = FaultVfs::new(Arc::new(MemVfs::new()), 1);
     let db = open(&faults, with(SimpleStore { collect_after: 2, to_tree_one_in: 1, lazy: false }));
     apply_to_default(&db, "a=1 c=1 flush a+2 flush b+2");
-    // The flush only delivers operands to the store, so the fault hits the table that the collection creates.
+    // The flush delivers operands and creates no table. The collection fails when it creates a table.
     let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Create]);
     faults.add_rule(rule.path_contains(".sst").nth(0));
     db.flush().unwrap();

@@ -54,7 +54,7 @@ fn tombstones_in_tables(disk: &MemVfs) -> BTreeSet<u64> {
     found
 }
 
-/// A database that executes puts and deletes, and the data needed to check the age of its tombstones.
+/// A database with puts and deletes, its expected entries, and the times of its deletes.
 struct History {
     db: Db,
     disk: MemVfs,

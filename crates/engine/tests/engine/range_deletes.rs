@@ -75,7 +75,7 @@ fn range_delete_bounds_may_be_included_excluded_or_unbounded() {
     ] {
         assert_eq!(left(nothing), ",a,a0,b,b0,c");
     }
-    // In each of the four rounds, `clear` and six puts take one sequence number each. An empty range takes none.
+    // Each round takes seven sequence numbers, for `clear` and six puts. Deleting an empty range takes none.
     assert_eq!(db.snapshot().seq().0 - seq.0, 4 * 7);
 }
 

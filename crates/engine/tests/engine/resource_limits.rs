@@ -94,7 +94,7 @@ fn memtable_pinned_by_an_iterator_does_not_stop_writes() {
     db.put("held", vec![1; 500_000]).unwrap();
     let iterator = db.default_keyspace().iter();
     db.flush().unwrap();
-    // These writes are twice as large as the part of the memory budget that memtables may use.
+    // The total size of the writes is twice the memtable limit that the memory budget implies.
     for number in 0..30 {
         db.put(key(number), vec![1; 100_000]).unwrap();
     }
@@ -369,7 +369,7 @@ fn background_io_rate_slows_background_work() {
     let (unlimited_us, unlimited_bytes, unlimited_waited_us) = measure(inline());
     assert!(unlimited_bytes > 200_000 && unlimited_waited_us == 0);
     let (limited_us, bytes, waited_us) = measure(inline().background_io_rate(100_000));
-    // At 100,000 bytes per second, a byte takes 10 us. The rate limiter allows bursts, so 80 % of that is required.
+    // At 100,000 bytes per second, a byte takes 10 us. The test accepts 20 % less, because bursts are allowed.
     assert!(limited_us > unlimited_us + bytes * 10 * 8 / 10, "{limited_us} us for {bytes} bytes");
     assert!(waited_us > 0);
 }

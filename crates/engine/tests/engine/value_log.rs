@@ -216,7 +216,7 @@ fn compaction_groups_values_of_neighbouring_keys() {
     assert!(metrics.gathered_bytes < metrics.blob_referenced_bytes * 3, "{metrics:?}");
 }
 
-/// If compaction cannot read a value that it would copy to another blob file, it leaves it in place and continues.
+/// If compaction cannot read a value that it would move to another blob file, the value stays and the job continues.
 #[test]
 fn compactions_with_an_unreadable_value_continue() {
     let disk = MemVfs::new();
@@ -396,7 +396,7 @@ fn range_with_a_limit_reads_fewer_values() {
     };
     let all = || db.default_keyspace().iter();
     assert_eq!(cost(all(), 0), (0, 0));
-    // The first lookup loads the data block, so the costs below include only separated values.
+    // The first scan loads the data block, so the later scans read only separated values.
     cost(all().limit(1), 1);
     let (reads, bytes) = cost(all().limit(100), 100);
     let (reads_unlimited, bytes_unlimited) = cost(all(), 100);
