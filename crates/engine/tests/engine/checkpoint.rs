@@ -237,7 +237,7 @@ fn checkpoint_during_writes_contains_a_prefix_of_commits() {
             let db = open(&disk, &format!("copy-{copy}")).unwrap();
             let number = db.get("number").unwrap();
             let there = number.map(|value| u32::from_be_bytes(value[..].try_into().unwrap()));
-            assert!(there.is_none_or(|there| there >= *floor), "seed {seed}: {there:?}, {floor}");
+            assert!(there.is_none_or(|there| there >= *floor), "seed {seed}: {there:?} < {floor}");
             let other = db.open_keyspace("other", None).unwrap();
             let count = there.map_or(0, |there| there as usize + 1);
             assert_eq!(other.iter().filter(Result::is_ok).count(), count, "seed {seed}");

@@ -109,7 +109,7 @@ fn readers_and_writers(vfs: &Arc<dyn Vfs>, path: &str) {
                         let key = format!("count-{writer}");
                         let count = number(snapshot.get(main, &key).unwrap());
                         assert_eq!(number(snapshot.get(other, &key).unwrap()), count);
-                        assert!(count >= *last, "a later snapshot shows {count} after {last}");
+                        assert!(count >= *last, "a later snapshot has count {count} < {last}");
                         *last = count;
                         if rounds % 8 == 0 {
                             assert_prefix(&snapshot, other, writer, count);
@@ -149,7 +149,7 @@ fn assert_prefix(snapshot: &Snapshot, keyspace: &Keyspace, writer: usize, count:
     let range = || snapshot.range(keyspace, format!("entry-{writer}-")..format!("entry-{writer}."));
     let values = |item: lsmx::Result<(Slice, Slice)>| number(Some(item.unwrap().1));
     assert!(range().map(values).eq(1..=count), "entries differ from 1..={count}");
-    assert!(range().rev().map(values).eq((1..=count).rev()), "differs backwards");
+    assert!(range().rev().map(values).eq((1..=count).rev()), "reverse scan: not 1..={count}");
 }
 
 #[test]
@@ -619,7 +619,7 @@ fn count_in_threads(options: Options, counters: &KeyspaceOptions, rounds: u64) {
                     (old + 1).to_le_bytes().to_vec()
                 };
                 let before = number(keyspace.fetch_update("updated", add).unwrap());
-                assert!(before >= seen, "an update read {before} after {seen}");
+                assert!(before >= seen, "the counter decreased from {seen} to {before}");
                 seen = before + 1;
                 if (round + thread) % 2 == 0 {
                     keyspace.update_fetch("both", add).unwrap();

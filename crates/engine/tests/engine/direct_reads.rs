@@ -139,7 +139,7 @@ fn direct_reads_option_applies_to_every_open_of_a_table() {
         let (cached, past) =
             (opened.cached.load(Ordering::Relaxed), opened.direct.load(Ordering::Relaxed));
         let (used, unused) = if direct { (past, cached) } else { (cached, past) };
-        assert!(used > 100 && unused == 0, "{direct}: {cached} and {past}");
+        assert!(used > 100 && unused == 0, "{direct}: opened {cached} cached, {past} direct");
     }
 }
 

@@ -129,7 +129,7 @@ fn replay() -> Option<Outcome<bool>> {
 #[test]
 fn failing_call_is_reported_and_no_acknowledged_commit_is_lost() {
     if let Some(fired) = replay() {
-        println!("fired: {}", fired.unwrap());
+        println!("fault injected: {}", fired.unwrap());
         return;
     }
     let seed = seed();

@@ -195,7 +195,7 @@ fn approximate_size_of_a_range_is_proportional_to_its_keys() {
         let size = default.approximate_size(from.to_be_bytes()..to.to_be_bytes()).unwrap();
         let share = all * u64::from(to.min(20_000) - from) / 20_000;
         // A table of 8 KiB has one index block, so each range bound adds an error of about half a table per run.
-        assert!(size.abs_diff(share) <= total.runs * 12 * 1024, "{from}..{to}: {size}, {share}");
+        assert!(size.abs_diff(share) <= total.runs * 12 * 1024, "{from}..{to}: {size} != {share}");
     }
     let (from, to) = (9u32.to_be_bytes(), 3u32.to_be_bytes());
     assert_eq!(default.approximate_size(from..to).unwrap(), 0);

@@ -99,7 +99,7 @@ fn value_longer_than_the_limit_is_refused() {
 fn batch_larger_than_the_limit_is_refused() {
     if scale() <= 1.0 {
         let reason = "it takes 2 GiB of memory and runs if LSMX_TEST_SCALE is above 1";
-        lsmx_testkit::report_skipped("a batch past the limit", reason);
+        lsmx_testkit::report_skipped("a batch above the size limit", reason);
         return;
     }
     let db = open(&MemVfs::new());

@@ -41,7 +41,7 @@ fn replay() -> Option<Outcome<bool>> {
 #[test]
 fn database_works_after_a_disturbance() {
     if let Some(played) = replay() {
-        println!("fired: {}", played.unwrap());
+        println!("fault injected: {}", played.unwrap());
         return;
     }
     let seed = seed();

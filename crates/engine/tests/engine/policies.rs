@@ -498,7 +498,7 @@ fn policy_that_stops_writes_and_picks_no_job_is_named_by_the_error() {
         let db = open(&MemVfs::new(), inline().background(background).keyspace_defaults(stalls));
         let put = |number: u64| db.put(key(number), [7; 100]);
         let stopped = (0..10_000).find_map(|number| put(number).err());
-        let stopped = stopped.expect("L0 grows without bound");
+        let stopped = stopped.expect("writes were not stopped");
         let Error::PolicyStalled { keyspace, policy: by, shape } = &stopped else {
             panic!("{background:?}: {stopped:?}")
         };

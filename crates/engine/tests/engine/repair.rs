@@ -151,7 +151,7 @@ impl Intact {
             for key in keys.chain(scanned.keys()).collect::<BTreeSet<_>>() {
                 let found = keyspace.as_ref().and_then(|keyspace| keyspace.get(key).unwrap());
                 let found = found.as_deref();
-                assert_eq!(found, scanned.get(key).map(Vec::as_slice), "{damage}: get and scan");
+                assert_eq!(found, scanned.get(key).map(Vec::as_slice), "{damage}: get != scan");
                 if !commits_lost && !report.may_affect(name, key) {
                     let expected = last[at].get(key).map(Vec::as_slice);
                     let key = key.escape_ascii();

@@ -60,7 +60,7 @@ fn memory_budget_with_full_memtables_stops_writes() {
         keyspace_of(number).with_write_options(quick).put(key(number), vec![1; 20_000])
     };
     let (written, refused) =
-        (0..1_000).find_map(|number| Some((number, put(number).err()?))).expect("no write stops");
+        (0..1_000).find_map(|number| Some((number, put(number).err()?))).expect("no write fails");
     assert!(matches!(refused, Error::WouldWait { cause: found } if found == cause), "{refused}");
     let memory = db.metrics().memory;
     assert_eq!((memory.budget_bytes, memory.memtable_bytes_max), (Some(4 << 20), 3 << 19));
@@ -72,7 +72,7 @@ fn memory_budget_with_full_memtables_stops_writes() {
     assert!(matches!(late, Error::Deadline { cause: found } if found == cause), "{late}");
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| main.put("patient", "x"));
-        wait_until("a second stall begins", || {
+        wait_until("the start of a second stall", || {
             events.count(|event| matches!(event, Event::StallBegin(_))) == 2
         });
         assert!(!waiting.is_finished());
@@ -264,7 +264,7 @@ fn files_of_an_iterator_are_readable_and_removed_after_its_drop() {
             .eq(expected.iter().map(|(key, value)| (&key[..], &value[..])))
     );
     drop(found);
-    wait_until("removal of the files of the old view", || {
+    wait_until("removal of the iterator's files", || {
         db.metrics().held.files == 0 && table_files() == tables(&db)
     });
     assert!(table_files() < before);

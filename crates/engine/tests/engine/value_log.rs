@@ -210,7 +210,7 @@ fn compaction_groups_values_of_neighbouring_keys() {
     let (scattered, before) = load(0);
     assert_eq!(before.gathered_bytes, 0);
     let (gathered, metrics) = load(2 << 10);
-    assert!(gathered * 3 < scattered * 2, "{gathered} reads, {scattered} of scattered values");
+    assert!(gathered * 3 < scattered * 2, "reads: {gathered} if grouped, {scattered} if not");
     assert!(metrics.blob_files * 2 < before.blob_files, "{metrics:?} {before:?}");
     assert!(metrics.gathered_bytes > metrics.blob_referenced_bytes / 2, "{metrics:?}");
     assert!(metrics.gathered_bytes < metrics.blob_referenced_bytes * 3, "{metrics:?}");

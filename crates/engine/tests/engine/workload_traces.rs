@@ -319,7 +319,7 @@ fn trace_cut_or_damaged_is_read_up_to_the_damage_or_refused() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(ends > 150 && errors > 50, "{ends} {errors}");
+    assert!(ends > 150 && errors > 50, "{ends} cut traces were read, {errors} errors");
 }
 
 #[test]
