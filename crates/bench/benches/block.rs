@@ -1,4 +1,4 @@
-//! Search in data blocks of 4 KiB: in one block in the processor's caches, and in many blocks outside of them.
+//! Searches in data blocks of 4 KiB: in one block that is in the processor's caches, and in many blocks that are not.
 
 use std::hint::black_box;
 
@@ -7,11 +7,11 @@ use lsmx::benching::BenchBlock;
 
 use crate::data::{sorted_keys, value};
 
-/// Number of entries of a block.
+/// Number of entries in a block.
 const ENTRIES: usize = 34;
-/// Number of blocks that exceed the processor's caches.
+/// Number of blocks. Together they are larger than the processor's caches.
 const BLOCKS: usize = 50_000;
-/// Restart intervals, each with or without tags.
+/// Block formats: restart interval, and whether the block has tags.
 const FORMS: [(u32, bool); 6] =
     [(1, false), (4, false), (16, false), (4, true), (8, true), (16, true)];
 
@@ -28,7 +28,7 @@ fn block<'a>(
 }
 
 pub(crate) fn search(criterion: &mut Criterion) {
-    // Half of the keys are in the block, the others lie between them.
+    // Every second key is in the block. The other keys are absent.
     let keys = sorted_keys(2 * ENTRIES as u64);
     let value = value();
     let present = || keys.iter().step_by(2);
@@ -49,7 +49,8 @@ pub(crate) fn search(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Searches blocks outside of the processor's caches. The time depends on the number of places that a search touches.
+/// Searches blocks that are not in the processor's caches. The time depends on the number of cache lines that a search
+/// reads.
 pub(crate) fn search_far(criterion: &mut Criterion) {
     let keys = sorted_keys((BLOCKS * ENTRIES) as u64);
     let value = value();
@@ -57,7 +58,8 @@ pub(crate) fn search_far(criterion: &mut Criterion) {
     for form in FORMS {
         let blocks: Vec<BenchBlock> =
             keys.chunks(ENTRIES).map(|keys| block(form, keys.iter(), &value)).collect();
-        // Coprime to the number of keys, so that neighbours in time are far apart.
+        // The step 1,000,003 is coprime to the number of keys. So all keys are searched, and consecutive searches
+        // access distant blocks.
         let mut at = 0;
         group.bench_function(name(form), |bencher| {
             bencher.iter(|| {

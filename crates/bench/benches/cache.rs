@@ -1,4 +1,4 @@
-//! Block caches: hits, and misses with insertion and eviction, with one and two threads.
+//! Hits in the block cache, and misses with insertion and eviction, with one and two threads.
 
 use std::hint::black_box;
 use std::thread;
@@ -11,7 +11,7 @@ use lsmx_bench::clock::Stopwatch;
 
 const CACHE_BYTES: u64 = 64 << 20;
 const BLOCK_BYTES: usize = 4096;
-/// Number of blocks for hits. They fit into the cache.
+/// Number of blocks in the benchmark of cache hits. All of them fit into the cache.
 const RESIDENT: u64 = 8_000;
 
 pub(crate) fn data_blocks(criterion: &mut Criterion) {
@@ -27,7 +27,7 @@ pub(crate) fn data_blocks(criterion: &mut Criterion) {
                     })
                 });
             });
-            // A lookup misses, reads the block and inserts it.
+            // Each block is new, so the lookup misses and inserts the block.
             let mut from = RESIDENT;
             group.bench_function(format!("miss and fill/{kind}/{threads}"), |bencher| {
                 bencher.iter_custom(|rounds| {
@@ -45,7 +45,7 @@ pub(crate) fn data_blocks(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Returns the time in which each thread runs `rounds` rounds with distinct numbers.
+/// Returns the time in which each thread calls `act` `rounds` times. Each call gets a different number.
 fn timed(threads: u64, rounds: u64, act: impl Fn(u64) + Sync) -> Duration {
     let watch = Stopwatch::start();
     thread::scope(|scope| {

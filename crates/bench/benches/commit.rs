@@ -1,4 +1,4 @@
-//! Commits on the file system for temporary files, from call to return.
+//! Latency of commits to a database in the directory for temporary files.
 
 use criterion::{Criterion, Throughput};
 use lsmx::{Db, Durability, Options, WriteBatch};

@@ -1,4 +1,4 @@
-//! Records of the benchmarks: uniform keys of 16 bytes, values of 100 bytes.
+//! Keys and values of the benchmarks: uniformly distributed keys of 16 bytes, values of 100 bytes.
 
 use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::keys::KeySpace;

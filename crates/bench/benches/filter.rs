@@ -1,4 +1,4 @@
-//! Query of one filter, including the hash of the key.
+//! Queries of a filter, including the computation of the key hash.
 
 use std::hint::black_box;
 
@@ -7,7 +7,7 @@ use lsmx_base::filter::{Filter, FilterWidth, build_filter, key_hash};
 
 use crate::data::keys;
 
-/// Approximate number of keys of a table of 8 MiB.
+/// Approximate number of keys in a table of 8 MiB.
 const KEYS: u64 = 60_000;
 
 pub(crate) fn query(criterion: &mut Criterion) {

@@ -1,4 +1,4 @@
-//! Search in one index block, including the handle of the data block.
+//! Searches in an index block, including the decoding of the data block handle.
 
 use std::hint::black_box;
 
@@ -11,7 +11,7 @@ use crate::table::table;
 
 const KEYS: u64 = 100_000;
 const HASH_BYTES: usize = 32;
-/// Number of searched keys. They are unordered and fit into the processor's cache.
+/// Number of searched keys. The keys are not sorted and fit into the processor's cache.
 const SEARCHED: usize = 512;
 const SYLLABLES: [&str; 12] =
     ["lib", "perl", "python3-", "rust", "-dev", "doc", "x", "core", "data", "-tools", "qt", "go"];

@@ -1,12 +1,12 @@
-//! `cargo bench`: benchmarks of single layers of the engine, on data that fits into memory.
+//! Benchmarks of single layers of the engine, one per file, on data that fits into memory.
 //!
-//! Each file has one layer. `lsmx bench` runs whole workloads. `cargo bench -- memtable` runs the benchmarks with this
-//! name.
+//! `cargo bench` runs all benchmarks, `cargo bench -- memtable` those whose names contain `memtable`. `lsmx bench` runs
+//! whole workloads.
 
 #![allow(
     missing_docs,
     clippy::unwrap_used,
-    reason = "a bench may panic, and criterion's macros make undocumented functions"
+    reason = "a benchmark may panic, and the macros of criterion generate undocumented functions"
 )]
 
 mod block;
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 
-/// Returns short measurement times: all benchmarks take about a minute.
+/// Returns a configuration with short measurement times. All benchmarks together take about a minute.
 fn config() -> Criterion {
     Criterion::default()
         .sample_size(20)

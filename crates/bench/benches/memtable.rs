@@ -1,4 +1,4 @@
-//! Inserts into and lookups in a memtable.
+//! Inserts into a memtable, and lookups in a memtable.
 
 use std::hint::black_box;
 
@@ -8,7 +8,7 @@ use lsmx::benching::BenchMemtable;
 
 use crate::data::{keys, value};
 
-/// Number of entries of a memtable of 16 MiB.
+/// Approximate number of entries in a memtable of 16 MiB.
 const ENTRIES: u64 = 70_000;
 
 fn filled(keys: &[Bytes], value: &Bytes) -> BenchMemtable {

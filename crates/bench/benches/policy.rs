@@ -1,4 +1,4 @@
-//! One decision of a compaction policy, on a tree of 2000 tables.
+//! Time in which a compaction policy picks a job in a tree of about 2000 tables.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn key(place: u64) -> Key {
     Key::copy_from_slice(&place.to_be_bytes())
 }
 
-/// Returns a run of `files` tables that divide the key domain evenly.
+/// Returns a sorted run of `files` tables that divide the key domain evenly.
 fn run(id: u64, files: u64, file_next: &mut u64) -> SortedRun {
     let width = u64::MAX / files;
     let file = |place: u64| {
@@ -38,7 +38,7 @@ fn run(id: u64, files: u64, file_next: &mut u64) -> SortedRun {
 
 /// Returns a tree with full levels and twelve runs in L0, so that every policy picks a job.
 fn shape() -> TreeShape {
-    // Newer data has larger numbers, so the levels are built from the bottom up.
+    // Upper levels contain newer data with larger sequence numbers, so the levels are built from bottom to top.
     let mut file_next = 0;
     let mut id = 0;
     let mut level = |runs: u64, files: u64| {
@@ -67,7 +67,7 @@ pub(crate) fn pick(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("policy pick, 2012 tables");
     for spec in PolicySpec::all_presets() {
         let policy = spec.build();
-        assert!(policy.pick(&shape, &busy).is_some(), "{spec} finds nothing to do");
+        assert!(policy.pick(&shape, &busy).is_some(), "{spec} picks no job");
         group.bench_function(spec.name(), |bencher| {
             bencher.iter(|| policy.pick(black_box(&shape), &busy));
         });

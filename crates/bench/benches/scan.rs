@@ -1,4 +1,4 @@
-//! Scans of and lookups in a cached database.
+//! Scans and lookups in a database whose blocks are cached.
 
 use std::hint::black_box;
 
@@ -8,7 +8,7 @@ use lsmx::{Db, KeyspaceOptions, Options};
 use crate::data::{keys, value};
 
 const ENTRIES: u64 = 100_000;
-/// Small, so that the tree has several runs.
+/// Memtable size. It is small, so that the tree has several runs.
 const MEMTABLE_BYTES: u64 = 2 << 20;
 
 pub(crate) fn entries(criterion: &mut Criterion) {

@@ -1,4 +1,4 @@
-//! Lookups in a cached table.
+//! Lookups in a table whose blocks are cached.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::data::{sorted_keys, value};
 const PATH: &str = "000001.sst";
 const CACHE_BYTES: u64 = 256 << 20;
 
-/// Returns a table of keys in an in-memory file system.
+/// Returns a table with these keys in an in-memory file system.
 pub(crate) fn table<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> Arc<Table> {
     let vfs = MemVfs::new();
     let path = Path::new(PATH);
@@ -38,10 +38,11 @@ pub(crate) fn table<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> Arc<Table> {
 }
 
 pub(crate) fn get(criterion: &mut Criterion) {
-    // Every other key is in the table.
+    // Every second key is in the table.
     let keys = sorted_keys(400_000);
     let table = table(keys.iter().step_by(2));
-    // Coprime to the number of keys, so that neighbours in time are far apart in the table.
+    // The step 7,919 is coprime to the number of keys. So all keys are searched, and consecutive searches access
+    // distant blocks of the table.
     let searched = |first: usize| (0..).map(move |n: usize| 2 * (n * 7919 % 200_000) + first);
     let mut group = criterion.benchmark_group("table get, 200000 entries");
     for (name, first, filter) in [

@@ -1,11 +1,11 @@
-//! Compares the simulator with the engine: every preset that drops no data, under three workloads.
+//! Compares the simulator with the engine, for every preset that drops no data and three workloads.
 //!
-//! `LSMX_TEST_SCALE=25` runs a million writes and five seeds, `250` ten million. With `--nocapture` each test prints a
-//! table as in `docs/results/design-space.md`, one line after each policy. The long forms take hours.
-//! `LSMX_TEST_POLICIES=lo+1,spooky` selects policies, `LSMX_TEST_SEEDS=2,3` seeds.
+//! `LSMX_TEST_SCALE=25` runs a million writes with five seeds, `LSMX_TEST_SCALE=250` ten million writes. Both take
+//! hours. With `--nocapture` each test prints a table like that in `docs/results/design-space.md`, one line per policy.
+//! `LSMX_TEST_POLICIES=lo+1,spooky` selects policies. `LSMX_TEST_SEEDS=2,3` selects seeds.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
-#![allow(clippy::print_stdout, reason = "`--nocapture` shows the table")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![allow(clippy::print_stdout, reason = "the test prints a table for `--nocapture`")]
 
 use std::fmt::Write as _;
 
@@ -20,15 +20,15 @@ use lsmx_bench::workload::phases::Mix;
 use lsmx_compaction::{PolicySpec, Preset};
 use lsmx_testkit::scaled;
 
-/// Writes at scale 1.
+/// Number of writes with `LSMX_TEST_SCALE=1`.
 const ENTRIES: u64 = 40_000;
 const FLUSHES: u64 = 160;
 const KEY_BYTES: u64 = 16;
 const VALUE_BYTES: u64 = 112;
-/// Approximate memory of a put in a memtable, in bytes.
+/// Approximate memory that a put takes in a memtable, in bytes.
 const MEMTABLE_BYTES_PER_PUT: u64 = 226;
 
-/// Returns the number of writes. The bounds hold from [`ENTRIES`] on.
+/// Returns the number of writes, at least [`ENTRIES`]. The bounds do not hold for fewer writes.
 fn entries() -> u64 {
     scaled(ENTRIES).max(ENTRIES)
 }
@@ -37,7 +37,7 @@ fn is_long_form() -> bool {
     entries() > ENTRIES
 }
 
-/// Returns the seeds of `LSMX_TEST_SEEDS`; by default one, or five in the long forms.
+/// Returns the seeds in `LSMX_TEST_SEEDS`. By default a test has one seed, or five if the scale is above 1.
 fn seeds() -> Vec<u64> {
     match std::env::var("LSMX_TEST_SEEDS") {
         Ok(seeds) => seeds.split(',').map(|seed| seed.trim().parse().unwrap()).collect(),
@@ -45,21 +45,21 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-/// Maximum relative errors of the simulation.
+/// Maximum relative errors of the simulator.
 struct Bounds {
     moved: f64,
     merges: f64,
     files: f64,
-    /// Data moved with one seed.
+    /// Maximum relative error of the data moved with a single seed.
     each: f64,
 }
 
-/// Documented bounds.
+/// Maximum errors that the documentation promises.
 const DOCUMENTED: Bounds = Bounds { moved: 0.05, merges: 0.10, files: 0.10, each: 0.15 };
-/// Bounds for one seed and small memtables, where random deviations are larger.
+/// Maximum errors with one seed and small memtables, where random deviations are larger.
 const SHORT: Bounds = Bounds { moved: 0.12, merges: 0.15, files: 0.20, each: 0.12 };
 
-/// Returns the presets of `LSMX_TEST_POLICIES`; by default all that drop no data.
+/// Returns the presets in `LSMX_TEST_POLICIES`. By default all presets that drop no data are tested.
 fn presets() -> Vec<Preset> {
     let names = std::env::var("LSMX_TEST_POLICIES").ok();
     let is_selected = |preset: &Preset| {
@@ -111,7 +111,7 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<Cell> {
     seeds.iter().map(run).collect()
 }
 
-/// Returns the means of the engine and of the simulator.
+/// Returns the means over all seeds, of the engine and of the simulator.
 fn means(
     cells: &[Cell],
     engine: impl Fn(&Cell) -> f64,

@@ -1,5 +1,5 @@
-//! Fuzz targets of `lsmx-bench` on changed texts: no panic, no hang, no allocation beyond a bound, and no violated
-//! invariant. `lsmx_testkit::fuzzing` documents the targets and how to replay a failure.
+//! Runs the fuzz targets of `lsmx-bench` on mutated texts. A target must not panic, hang, allocate more than a bound or
+//! violate an invariant. `lsmx_testkit::fuzzing` describes the targets and how to replay a failure.
 
 use std::alloc::System;
 
@@ -10,7 +10,7 @@ use lsmx_testkit::fuzzing::{check_targets, run_targets};
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Inputs over all targets at `LSMX_TEST_SCALE=1`.
+/// Number of inputs of all targets together with `LSMX_TEST_SCALE=1`.
 const INPUTS: u64 = 200_000;
 
 #[test]
@@ -23,7 +23,7 @@ fn targets_have_shares_seeds_and_binaries() {
     check_targets(TARGETS, &seeds());
 }
 
-/// Writes a corpus for each new target.
+/// Writes a fuzzing corpus for each new target.
 #[test]
 #[ignore = "writes seeds into fuzz/corpus; run with --test texts -- --ignored write_corpora"]
 fn write_corpora() {

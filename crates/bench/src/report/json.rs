@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 
 /// Writes a result as indented JSON that ends with a newline.
-#[expect(clippy::disallowed_methods, reason = "a report of the user, not part of a database")]
+#[expect(clippy::disallowed_methods, reason = "writes a report, not a database file")]
 pub fn write(path: &Path, result: &impl Serialize) -> Result<()> {
     let failed = Error::io("write", path);
     let mut text = serde_json::to_vec_pretty(result).map_err(|error| failed(error.into()))?;
@@ -15,7 +15,8 @@ pub fn write(path: &Path, result: &impl Serialize) -> Result<()> {
     std::fs::write(path, text).map_err(failed)
 }
 
-/// Checks before an experiment that a file can be written. Keeps the content of the file.
+/// Checks that a report file can be written, so that an unwritable file is reported before a long experiment. Does not
+/// change the content of the file.
 pub fn probe(path: &Path) -> Result<()> {
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
     opened.map(drop).map_err(Error::io("write", path))

@@ -20,10 +20,10 @@ pub trait Report: Serialize {
 
     fn provenance(&self) -> &Provenance;
 
-    /// Returns the lines above the table: the measured workload and its settings.
+    /// Returns the text above the table: the measured workload and its settings.
     fn head(&self) -> String;
 
-    /// Returns the rows of the table. Fails if a part of the result cannot be JSON.
+    /// Returns the rows of the table. Fails if the result cannot be converted to JSON.
     fn rows(&self) -> Result<Vec<Row>>;
 
     /// Returns notes below the table about its rows.
@@ -43,12 +43,12 @@ pub trait Report: Serialize {
         Ok(text)
     }
 
-    /// Returns header and rows of the CSV file.
+    /// Returns the header and the rows of a CSV file.
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         Ok(self.registry().csv(&self.rows()?))
     }
 
-    /// Returns a page with plots.
+    /// Returns an HTML page with tables and plots.
     fn html(&self) -> Result<String> {
         let (registry, rows) = (self.registry(), self.rows()?);
         Ok(metric_html::page_of_rows(registry, &self.head(), self.provenance(), &rows))

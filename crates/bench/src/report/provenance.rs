@@ -4,26 +4,26 @@ use std::path::Path;
 
 use serde::Serialize;
 
-/// Origin of a result. It suffices to repeat the experiment.
+/// Origin of a result: all that is needed to repeat the experiment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Provenance {
     /// Version of lsmx.
     pub version: String,
-    /// The command line.
+    /// Command line that produced the result.
     pub command: String,
-    /// Content of the spec file.
+    /// Content of the spec file of the experiment, if it has one.
     pub spec: Option<String>,
     pub seed: u64,
-    /// Model of the processor and its number of threads.
+    /// Model of the processor and number of hardware threads.
     pub cpu: String,
-    /// Operating system and version of the kernel.
+    /// Operating system and kernel version.
     pub kernel: String,
-    /// Type of the file system of the databases; `unknown` if the operating system does not report it.
+    /// Type of the file system that contains the databases; `unknown` if the operating system does not report it.
     pub file_system: String,
 }
 
 impl Provenance {
-    /// Creates the provenance of a result on this machine. `directory` contains the databases.
+    /// Creates the provenance of a result of this machine. `directory` contains the databases.
     pub fn new(command: String, spec: Option<String>, seed: u64, directory: &Path) -> Provenance {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -53,14 +53,15 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     })
 }
 
-/// Returns the type of the file system of `path`. Of several mounts at one place the last one is visible.
+/// Returns the type of the file system that contains `path`. If several file systems are mounted at the same directory,
+/// the last one hides the others.
 fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
     let mut best: Option<(usize, &str)> = None;
     for line in mountinfo.lines() {
         let Some((before, after)) = line.split_once(" - ") else { continue };
         let Some(mount) = before.split(' ').nth(4) else { continue };
         let Some(kind) = after.split(' ').next() else { continue };
-        // Spaces in a mount point are octal escapes.
+        // The kernel writes a space in a mount point as `\040`.
         let mount = mount.replace("\\040", " ");
         let depth = Path::new(&mount).components().count();
         if path.starts_with(&mount) && best.is_none_or(|(deepest, _)| depth >= deepest) {

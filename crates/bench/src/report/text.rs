@@ -1,8 +1,8 @@
-//! Numbers as text.
+//! Formats numbers as text.
 
 use crate::numbers;
 
-/// Returns bytes in the largest binary unit that gives at least 1.
+/// Formats a number of bytes with the largest binary unit for which the number is at least 1.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if n < 1 << 10 {

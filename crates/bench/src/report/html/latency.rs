@@ -1,4 +1,4 @@
-//! Plots of latencies, with a row of percentiles per series.
+//! Latency plots with one row of percentiles per series.
 
 use maud::Markup;
 
@@ -9,7 +9,7 @@ use super::value;
 
 const PERCENTILES: [&str; 5] = ["median", "p90", "p99", "p99.9", "longest"];
 
-/// Draws rows over a logarithmic axis. Returns `None` without values.
+/// Draws latency percentiles over a logarithmic axis, one row per series. Returns `None` if there is no value.
 pub(crate) fn draw(rows: &[Span]) -> Option<Markup> {
     let all: Vec<f64> = rows.iter().flat_map(|row| row.values.iter().flatten().copied()).collect();
     if all.is_empty() {
@@ -19,7 +19,7 @@ pub(crate) fn draw(rows: &[Span]) -> Option<Markup> {
     Some(spans::draw("percentiles of latency", x, &PERCENTILES, rows))
 }
 
-/// Returns the legend of [`draw`].
+/// Returns the legend of the percentile marks.
 pub(crate) fn legend() -> Markup {
     spans::legend(&PERCENTILES)
 }

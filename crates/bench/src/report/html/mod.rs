@@ -1,7 +1,7 @@
-//! HTML pages that load nothing from the network and are readable without their script.
+//! HTML pages. They load nothing from the network and are readable without JavaScript.
 //!
-//! Templates escape all text. The modules of `plot` draw plots of any data. Each experiment has its sections in its
-//! module `page`.
+//! Templates escape all text. The modules of `plot` do not depend on experiments. Each experiment writes its sections
+//! of the page in its own module `page`.
 
 pub(crate) mod latency;
 pub(crate) mod page;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-#[expect(clippy::disallowed_methods, reason = "a report of the user, not part of a database")]
+#[expect(clippy::disallowed_methods, reason = "writes a report, not a database file")]
 pub fn write(path: &Path, page: &str) -> Result<()> {
     std::fs::write(path, page).map_err(Error::io("write", path))
 }

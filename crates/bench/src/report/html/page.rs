@@ -1,4 +1,4 @@
-//! The frame of a page. The page contains its style sheet and its script, so it is a single file.
+//! Layout of an HTML page. The page contains its style sheet and its script, so it is a single file.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -9,7 +9,7 @@ use crate::report::provenance::Provenance;
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
-/// Returns a document. `headline` describes the experiment, `contents` has ids and names of sections.
+/// Returns an HTML document. `headline` describes the experiment. `contents` lists the id and the name of each section.
 pub(crate) fn page(
     title: &str,
     headline: &str,
@@ -26,7 +26,7 @@ pub(crate) fn page(
                 meta name="color-scheme" content="light dark";
                 meta name="generator" content=(format!("lsmx {}", provenance.version));
                 title { (title) }
-                // Style sheet and script are constants, so they need no escapes.
+                // The style sheet and the script are constants that need no escaping.
                 style { (PreEscaped(STYLE)) }
             }
             body {
@@ -62,7 +62,7 @@ fn sources(provenance: &Provenance) -> Markup {
     }
 }
 
-/// Returns a section. `how` explains how to read it.
+/// Returns a section of a page. `how` explains to the reader how to read the section.
 pub(crate) fn section(title: &str, how: &str, content: &Markup) -> Markup {
     html! {
         section {
@@ -77,7 +77,7 @@ pub(crate) fn figure(title: &str, plot: &Markup) -> Markup {
     html! { figure { figcaption { (title) } (plot) } }
 }
 
-/// Returns the legend of stacked bars or areas, whose parts have a class and a name.
+/// Returns the legend of stacked bars or areas. `parts` contains the CSS class and the name of each segment.
 pub(crate) fn legend<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Markup {
     html! {
         p class="legend" {
@@ -86,8 +86,8 @@ pub(crate) fn legend<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) ->
     }
 }
 
-/// Returns a figure with the lines that have points, or nothing without such lines. `x` gets the sorted places of all
-/// points and returns the horizontal axis; `y` gets all values and ends of whiskers.
+/// Returns a line plot. Omits lines without points; returns nothing if no line has points. `x` computes the horizontal
+/// axis from the sorted x values. `y` computes the vertical axis from the y values and the ends of error bars.
 pub(crate) fn line_figure(
     title: &str,
     mut lines: Vec<Line>,

@@ -1,9 +1,10 @@
-//! Formats of numbers in pages.
+//! Formats of numbers in HTML pages.
 
 use crate::numbers;
 use crate::report::text;
 
-/// Rounds to three significant digits, but not to less than a whole number. Drops trailing zeros.
+/// Formats a number with three significant digits, without trailing zeros. Numbers from 100 are rounded to whole
+/// numbers.
 pub(crate) fn plain(x: f64) -> String {
     let digits = match x.abs() {
         x if x >= 99.95 => 0,
@@ -33,7 +34,7 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{} %", plain(share * 100.0))
 }
 
-/// Formats a count; from 10,000 on in thousands, millions or billions.
+/// Formats a count. Counts from 10,000 are given in thousands, millions or billions.
 pub(crate) fn count(n: f64) -> String {
     match n {
         n if n >= 999_500_000.0 => format!("{} G", plain(n / 1e9)),
@@ -43,12 +44,12 @@ pub(crate) fn count(n: f64) -> String {
     }
 }
 
-/// Formats bytes in binary units, without trailing zero.
+/// Formats a number of bytes in binary units, without a trailing zero.
 pub(crate) fn bytes(n: f64) -> String {
     text::bytes(numbers::round(n)).replace(".0 ", " ")
 }
 
-/// Formats microseconds as ns, µs, ms or s.
+/// Formats a time in microseconds with the unit ns, µs, ms or s.
 pub(crate) fn micros(us: f64) -> String {
     match us {
         us if us <= 0.0 => "0".to_owned(),

@@ -1,4 +1,4 @@
-//! Stacked areas in two planes, one above the other, with a common x axis.
+//! Plots of stacked areas. Two plots, one above the other, share an x axis.
 
 use maud::{Markup, Render, html};
 
@@ -8,28 +8,27 @@ use super::{Px, svg};
 
 const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 290.0;
-/// Top of the lower plane.
+/// Vertical position of the top of the lower plot, in px.
 const LOWER_PX: f64 = 170.0;
 
-/// Stacked layers.
+/// The stacked layers of an area plot.
 #[derive(Clone, Debug)]
 pub(crate) struct Layers {
-    /// Classes and names of the layers, from the bottom.
+    /// CSS classes and names of the layers, from bottom to top.
     pub(crate) names: Vec<(String, String)>,
-    /// Positions on the x axis with the amount of each layer up to the next position.
+    /// For each step of the plot: its x value, and the height of each layer up to the next step.
     pub(crate) steps: Vec<(f64, Vec<f64>)>,
 }
 
-/// Draws two planes.
 pub(crate) fn draw(
     description: &str,
     x: &Axis,
     upper: (Axis, &Layers),
     lower: (Axis, &Layers),
 ) -> Markup {
-    // The title of the x axis is below the lower plane only.
+    // Only the lower plot has a title of the x axis.
     let untitled = Axis { title: String::new(), ..x.clone() };
-    // Both planes have the same left edge, although the widths of their tick labels differ.
+    // Both plots have the same left edge, although the widths of their tick labels differ.
     let widest = upper.0.tick_width().max(lower.0.tick_width());
     let left = |axis: &Axis| widest - axis.tick_width();
     let above = Area { left: left(&upper.0), top: 0.0, right: WIDTH, bottom: LOWER_PX };
@@ -49,12 +48,12 @@ pub(crate) fn draw(
     svg(WIDTH, HEIGHT, description, &content)
 }
 
-/// Returns the outline of a layer; `None` if all its amounts are 0.
+/// Returns the SVG path of a layer; `None` if its height is 0 everywhere.
 fn layer(frame: &Frame, steps: &[(f64, Vec<f64>)], index: usize) -> Option<String> {
     if steps.iter().all(|(_, amounts)| amounts[index] <= 0.0) {
         return None;
     }
-    // The upper edge of the first `layers` layers. Amounts change in vertical steps.
+    // Returns the upper edge of the lowest `layers` layers, a line with vertical steps.
     let edge = |layers: usize| -> Vec<(f64, f64)> {
         let mut line: Vec<(f64, f64)> = Vec::new();
         for (x, amounts) in steps {
@@ -71,7 +70,8 @@ fn layer(frame: &Frame, steps: &[(f64, Vec<f64>)], index: usize) -> Option<Strin
     Some(right_angled(&outline))
 }
 
-/// Returns a closed path of horizontal and vertical lines. Points that round to the same position are merged.
+/// Returns a closed SVG path of horizontal and vertical lines. Consecutive points that round to the same position are
+/// merged.
 fn right_angled(points: &[(f64, f64)]) -> String {
     let mut d = String::new();
     let mut last: Option<(String, String)> = None;

@@ -1,4 +1,4 @@
-//! Horizontal bars with one or more parts, a row per series.
+//! Horizontal bar plots with one bar per series. A bar may consist of several segments.
 
 use maud::{Markup, html};
 
@@ -9,23 +9,24 @@ use super::scale::Scale;
 use super::{Px, svg};
 
 const WIDTH: f64 = 620.0;
-/// Distance between two rows.
+/// Distance between two bars, in px.
 const ROW_PX: f64 = 20.0;
 const BAR_PX: f64 = 13.0;
-/// Maximum width of a name.
+/// Maximum width of the name of a series, in px. Longer names are cut.
 const NAMES_PX_MAX: f64 = 230.0;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub(crate) marker: Marker,
     pub(crate) name: String,
-    /// Parts from left to right.
+    /// Lengths of the segments from left to right.
     pub(crate) parts: Vec<f64>,
     /// Text at the end of the bar.
     pub(crate) text: String,
 }
 
-/// Draws bars over an axis from 0. `parts` has the names of the parts. A single part has the color of its series.
+/// Draws bars that start at 0. `parts` contains the names of the segments. Bars with a single segment have the color of
+/// their series.
 pub(crate) fn draw(description: &str, parts: &[&str], format: Format, rows: &[Bar]) -> Markup {
     let names = label::widest(rows.iter().map(|row| &row.name)).min(NAMES_PX_MAX) + 24.0;
     let texts = label::widest(rows.iter().map(|row| &row.text)) + 8.0;

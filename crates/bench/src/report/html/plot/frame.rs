@@ -1,4 +1,4 @@
-//! The frame of a plot: grid, ticks and axis titles.
+//! Axes of a plot: grid, ticks and axis titles.
 
 use maud::{Markup, html};
 
@@ -6,13 +6,13 @@ use super::Px;
 use super::label::{self, Area, FONT_PX, LINE_PX};
 use super::scale::Scale;
 
-/// Formats a value of an axis with its unit.
+/// Function that formats a value of an axis with its unit.
 pub(crate) type Format = fn(f64) -> String;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
     pub(crate) scale: Scale,
-    /// Quantity and unit; may be empty.
+    /// Quantity and unit of the axis; may be empty.
     pub(crate) title: String,
     pub(crate) format: Format,
     /// Approximate number of ticks.
@@ -20,12 +20,12 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// Returns an axis with about six ticks.
+    /// Creates an axis with about six ticks.
     pub(crate) fn new(scale: Scale, title: &str, format: Format) -> Axis {
         Axis { scale, title: title.to_owned(), format, ticks: 6 }
     }
 
-    /// Returns an axis without title from 0 to the largest value.
+    /// Creates an axis without title, from 0 to the largest of `values`.
     pub(crate) fn from_zero(values: &[f64], format: Format) -> Axis {
         let largest = values.iter().copied().fold(0.0, f64::max);
         Axis::new(Scale::from_zero(largest, 6), "", format)
@@ -37,7 +37,7 @@ impl Axis {
     }
 }
 
-/// Axes and the plane that they enclose.
+/// The axes of a plot and the rectangle in which data is drawn.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     x: Axis,
@@ -46,13 +46,13 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Creates a frame in an area. The plane is the area without the space for ticks and titles.
+    /// Creates the axes of a plot that fills `area`. Ticks and titles take a part of this area.
     pub(crate) fn new(x: Axis, y: Axis, area: Area) -> Frame {
         let below = LINE_PX + if x.title.is_empty() { 8.0 } else { LINE_PX + 10.0 };
         let above = if y.title.is_empty() { FONT_PX / 2.0 + 1.0 } else { LINE_PX + 10.0 };
         let plane = Area {
             left: area.left + y.tick_width() + 8.0,
-            // Half of the last tick label extends beyond the plane.
+            // Half of the last tick label extends beyond the data rectangle.
             right: area.right - x.tick_width() / 2.0 - 1.0,
             top: area.top + above,
             bottom: area.bottom - below,
@@ -68,17 +68,17 @@ impl Frame {
         self.plane
     }
 
-    /// Returns the position of a pair of values.
+    /// Returns the position of a point in px.
     pub(crate) fn place(&self, x: f64, y: f64) -> (f64, f64) {
         (self.x.scale.place(x), self.y.scale.place(y))
     }
 
-    /// Formats a pair of values.
+    /// Formats the coordinates of a point with the formats of the two axes.
     pub(crate) fn format(&self, x: f64, y: f64) -> (String, String) {
         ((self.x.format)(x), (self.y.format)(y))
     }
 
-    /// Draws grid, ticks and titles. Call it before drawing data.
+    /// Draws grid, ticks and titles. Must be called before data is drawn, because later elements cover earlier ones.
     pub(crate) fn draw(&self) -> Markup {
         let Area { left, top, right, bottom } = self.plane;
         let (x, y) = (&self.x, &self.y);
@@ -103,7 +103,7 @@ impl Frame {
                 text class="title" x=(Px(right)) y=(Px(bottom + 2.0 * LINE_PX + 6.0))
                     text-anchor="end" { (x.title) " →" }
             }
-            // The title is horizontal and above the axis.
+            // The title of the y axis is horizontal, above the axis.
             @if !y.title.is_empty() {
                 text class="title" x=(Px(left - 6.0)) y=(Px(top - 12.0)) { "↑ " (y.title) }
             }
@@ -111,7 +111,7 @@ impl Frame {
     }
 }
 
-/// Returns the ticks of a horizontal axis without those whose label would touch the previous one.
+/// Returns the ticks of a horizontal axis. Omits ticks whose label would touch the previous label.
 fn spaced(axis: &Axis) -> Vec<f64> {
     let mut ticks = axis.scale.ticks(axis.ticks);
     let mut end = f64::NEG_INFINITY;

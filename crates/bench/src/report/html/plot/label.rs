@@ -1,4 +1,4 @@
-//! Names in a plot, placed so that they cover neither each other nor a marker.
+//! Places the names of series in a plot so that they overlap neither each other nor a marker.
 
 use maud::{Markup, html};
 
@@ -10,17 +10,17 @@ pub(crate) const FONT_PX: f64 = 12.0;
 /// Line height in px.
 pub(crate) const LINE_PX: f64 = 15.0;
 
-/// Margin of a name, in px.
+/// Space around a name, in px.
 const GAP: f64 = 2.0;
-/// Maximum distance of a name from its marker without a leader line, in px.
+/// Distance in px from which a line connects a name with its marker.
 const NEAR: f64 = 14.0;
-/// Number of free positions tried before a name may cover a line.
+/// Number of free positions that are tried before a name may cover a line of the plot.
 const NEARBY: usize = 100;
-/// Number of directions from a marker in which positions are tried.
+/// Number of directions around a marker in which positions for its name are tried.
 const DIRECTIONS: u64 = 24;
 
-/// Returns an upper estimate of the width of a text in px. The font of the browser is unknown; the estimate uses the
-/// widths of DejaVu Sans, which is wide.
+/// Returns an upper estimate of the width of a text in px. The font of the browser is unknown, so the estimate uses the
+/// widths of a wide font, DejaVu Sans.
 pub(crate) fn width(text: &str) -> f64 {
     let em: f64 = text
         .chars()
@@ -38,12 +38,12 @@ pub(crate) fn width(text: &str) -> f64 {
     em * FONT_PX
 }
 
-/// Returns the width of the widest text.
+/// Returns the width of the widest text in px.
 pub(crate) fn widest(texts: impl Iterator<Item = impl AsRef<str>>) -> f64 {
     texts.map(|text| width(text.as_ref())).fold(0.0, f64::max)
 }
 
-/// Draws a name with its baseline at a position. A name wider than `room` px is cut and has a tooltip.
+/// Draws a name. The position is the left end of its baseline. A name wider than `room` px is cut and has a tooltip.
 pub(crate) fn draw(name: &str, room: f64, (x, y): (f64, f64)) -> Markup {
     html! {
         text class="name" x=(Px(x)) y=(Px(y)) {
@@ -53,7 +53,7 @@ pub(crate) fn draw(name: &str, room: f64, (x, y): (f64, f64)) -> Markup {
     }
 }
 
-/// Cuts a text that is wider than `room` px, and adds an ellipsis.
+/// Returns a text that fits into `room` px. If the text is too wide, its end is replaced by an ellipsis.
 fn fitted(text: &str, room: f64) -> String {
     if width(text) <= room {
         return text.to_owned();
@@ -65,7 +65,7 @@ fn fitted(text: &str, room: f64) -> String {
     format!("{short}…")
 }
 
-/// A rectangle.
+/// A rectangle, in px.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Area {
     pub(crate) left: f64,
@@ -75,7 +75,7 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// Returns a square with its center at a position. `reach` is half of its side.
+    /// Returns a square with this center. `reach` is half of the length of a side.
     pub(crate) fn around((x, y): (f64, f64), reach: f64) -> Area {
         Area { left: x - reach, top: y - reach, right: x + reach, bottom: y + reach }
     }
@@ -94,14 +94,14 @@ impl Area {
             && self.bottom >= other.bottom
     }
 
-    /// Returns the position in this rectangle that is nearest to another position.
+    /// Returns the point in this rectangle that is nearest to another point.
     fn nearest(&self, (x, y): (f64, f64)) -> (f64, f64) {
         (x.clamp(self.left, self.right), y.clamp(self.top, self.bottom))
     }
 
-    /// Returns whether a line between two positions crosses this rectangle.
+    /// Returns whether the line between two points crosses this rectangle.
     fn is_crossed(&self, from: (f64, f64), to: (f64, f64)) -> bool {
-        // Steps of 2 px suffice, because names are larger.
+        // The test checks a point every 2 px, because names are larger than 2 px.
         let steps = numbers::floor((from.0 - to.0).hypot(from.1 - to.1) / 2.0) + 1;
         (0..=steps).any(|step| {
             let share = numbers::ratio(step, steps);
@@ -111,33 +111,35 @@ impl Area {
     }
 }
 
-/// Position of a name.
+/// Position of a name in a plot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Placed {
     pub(crate) area: Area,
-    /// A line from the marker to a name that is not near.
+    /// The line from the marker to its name; `None` if the name is close to the marker.
     pub(crate) leader: Option<[(f64, f64); 2]>,
 }
 
 impl Placed {
-    /// Returns the start of the baseline.
+    /// Returns the left end of the baseline of the text.
     pub(crate) fn base(&self) -> (f64, f64) {
         (self.area.left + GAP, self.area.bottom - GAP - FONT_PX * 0.22)
     }
 }
 
-/// A marker with a name.
+/// A marker whose name has to be placed.
 #[derive(Clone, Debug)]
 pub(crate) struct Named<'a> {
     pub(crate) at: (f64, f64),
-    /// Half of the width of the marker.
+    /// Half of the width of the marker, in px.
     pub(crate) reach: f64,
     pub(crate) name: &'a str,
 }
 
-/// Finds a position in `room` for each name, near its marker and off `lines` if possible. `None` if there is no space.
+/// Finds a position in `room` for each name, if possible near its marker and away from `lines`. Returns `None` for a
+/// name if there is no space.
 ///
-/// Names are placed one after the other. Names with many neighbours come first, because they have the fewest positions.
+/// Names are placed one after the other. The names with the most neighbours come first, because they have the fewest
+/// free positions.
 pub(crate) fn place(
     room: Area,
     named: &[Named<'_>],
@@ -180,7 +182,7 @@ pub(crate) fn place(
     placed
 }
 
-/// Returns positions around a marker, by distance, then by angle from the right.
+/// Returns positions around a marker, ordered by their distance from the marker, then by their angle to the x axis.
 fn candidates(named: &Named<'_>, room: Area) -> impl Iterator<Item = Placed> {
     let (width, height) = (width(named.name) + 2.0 * GAP, LINE_PX);
     let (at, reach) = (named.at, named.reach);
@@ -188,12 +190,12 @@ fn candidates(named: &Named<'_>, room: Area) -> impl Iterator<Item = Placed> {
     let distances = (0..).map(|step: u32| f64::from(step) * 6.0).take_while(move |&d| d < farthest);
     distances.flat_map(move |distance| {
         (0..DIRECTIONS).map(move |turn| {
-            // Angles are 0, 1, -1, 2, -2, … steps.
+            // The angles are 0, 1, -1, 2, -2, … times 360° ÷ `DIRECTIONS`.
             let steps = numbers::float(turn.div_ceil(2));
             let sign = if turn % 2 == 0 { -1.0 } else { 1.0 };
             let angle = sign * steps * std::f64::consts::TAU / numbers::float(DIRECTIONS);
             let (away_x, away_y) = (libm::cos(angle), libm::sin(angle));
-            // Center of the name. Its edge has the distance from the marker.
+            // The center of the name. `distance` is the gap between the edges of the name and the marker.
             let x = at.0 + away_x * (reach + distance + width / 2.0 + 2.0);
             let y = at.1 + away_y * (reach + distance + height / 2.0 + 1.0);
             let area = Area {
@@ -214,12 +216,12 @@ fn candidates(named: &Named<'_>, room: Area) -> impl Iterator<Item = Placed> {
     })
 }
 
-/// Returns the heights of names at the ends of lines, near the desired heights. Neighbours are at least [`LINE_PX`] apart.
-/// All are in `top..=bottom` if there is enough space.
+/// Returns vertical positions of names, near the desired positions and at least [`LINE_PX`] apart. All positions are in
+/// `top..=bottom` if there is enough space.
 pub(crate) fn spread(desired: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..desired.len()).collect();
     order.sort_by(|&a, &b| desired[a].total_cmp(&desired[b]));
-    // Names that would touch form a block. Its center is the mean of the desired heights.
+    // Names that would touch form a block. The center of a block is the mean of the desired positions of its names.
     let mut blocks: Vec<(f64, Vec<usize>)> = Vec::new();
     for &index in &order {
         let mut block = (desired[index], vec![index]);

@@ -1,4 +1,4 @@
-//! Lines with their names at their ends.
+//! Line plots. The name of each line is at its right end.
 
 use maud::{Markup, html};
 
@@ -10,18 +10,18 @@ use crate::numbers;
 
 const WIDTH: f64 = 620.0;
 const HEIGHT_MIN: f64 = 300.0;
-/// Maximum width of a name.
+/// Maximum width of the name of a line, in px. Longer names are cut.
 const NAMES_PX_MAX: f64 = 180.0;
-/// Distance from the plane to the names.
+/// Horizontal distance from the data rectangle to the names, in px.
 const LEAD_PX: f64 = 26.0;
-/// Maximum number of points of a line with a marker at each point. Longer lines have one at their end.
+/// Lines with at most this number of points have a marker at each point. Other lines have a marker at the last point.
 const MARKED_POINTS_MAX: usize = 12;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) marker: Marker,
     pub(crate) name: String,
-    /// Points in the order of x.
+    /// Points in ascending order of x.
     pub(crate) points: Vec<(f64, f64)>,
     /// Vertical error bars: x, lower y and upper y.
     pub(crate) whiskers: Vec<(f64, f64, f64)>,
@@ -46,7 +46,7 @@ pub(crate) fn draw(description: &str, x: Axis, y: Axis, lines: &[Line]) -> Marku
         .map(|line| line.points.last().map_or((0.0, 0.0), |&(x, y)| frame.place(x, y)))
         .collect();
     let desired: Vec<f64> = ends.iter().map(|end| end.1).collect();
-    // Names may extend half a line beyond the plane, but not beyond the plot.
+    // Names may extend beyond the data rectangle by half of their height, but not beyond the plot.
     let top = (plane.top - LINE_PX / 2.0).max(LINE_PX / 2.0 + 1.0);
     let heights = label::spread(&desired, top, plane.bottom + LINE_PX / 2.0);
     let right = plane.right + LEAD_PX;

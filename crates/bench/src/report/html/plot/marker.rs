@@ -4,13 +4,13 @@ use maud::{Markup, html};
 
 use super::{Px, path};
 
-/// Number of colors, as in the style sheet.
+/// Number of marker colors that the style sheet defines.
 pub(crate) const COLORS: usize = 6;
 const SHAPES: usize = 6;
-/// Number of distinct markers. Further series repeat them.
+/// Number of distinct markers. If a plot has more series, markers repeat.
 pub(crate) const MARKERS: usize = COLORS * SHAPES;
 
-/// Color and shape of a series.
+/// Color and shape of the marker of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Marker {
     color: usize,
@@ -18,19 +18,19 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
-    /// Returns the marker with a number. Consecutive markers differ in color and, except after each round of colors, in
-    /// shape.
+    /// Returns the marker with this number. Markers with consecutive numbers differ in color and, with few exceptions,
+    /// in shape.
     pub(crate) fn number(number: usize) -> Marker {
         let number = number % MARKERS;
         Marker { color: number % COLORS, shape: (number + number / COLORS) % SHAPES }
     }
 
-    /// Returns the class of elements with this color.
+    /// Returns the CSS class for the color of the marker.
     pub(crate) fn class(self) -> String {
         format!("s{}", self.color)
     }
 
-    /// Draws the shape with its center at a position. `area` is approximate, in px². `title` is the tooltip.
+    /// Draws the marker with its center at `at`. `area` is the approximate area in px². `title` is the tooltip.
     pub(crate) fn draw(self, at: (f64, f64), area: f64, class: &str, title: &str) -> Markup {
         let classes = format!("mark dot {} {class}", self.class());
         let d = path(self.corners(at, area), true);
@@ -44,15 +44,15 @@ impl Marker {
         }
     }
 
-    /// Returns half of the maximum width and height of a shape.
+    /// Returns half of the maximum width or height of a marker of this area.
     pub(crate) fn reach(area: f64) -> f64 {
         area.sqrt() * 0.95
     }
 
     fn corners(self, (x, y): (f64, f64), area: f64) -> Vec<(f64, f64)> {
-        // Side of a square of this area.
+        // The side of a square of this area.
         let a = area.sqrt();
-        // x and y of each corner in turn.
+        // The x and y coordinates of the corners alternate.
         let unit: &[f64] = match self.shape {
             1 => &[-0.5, -0.5, 0.5, -0.5, 0.5, 0.5, -0.5, 0.5],
             2 => &[0.0, -0.8, 0.75, 0.5, -0.75, 0.5],
@@ -68,7 +68,7 @@ impl Marker {
         unit.chunks(2).map(|corner| (x + corner[0] * a, y + corner[1] * a)).collect()
     }
 
-    /// Returns an SVG of the marker for tables and legends.
+    /// Returns a small SVG image of the marker for tables and legends.
     pub(crate) fn swatch(self) -> Markup {
         html! {
             svg xmlns="http://www.w3.org/2000/svg" class="swatch" viewBox="0 0 14 14"

@@ -1,13 +1,13 @@
 //! SVG plots. These modules do not depend on experiments.
 //!
 //! 1. [`scale`] maps values to positions and selects ticks.
-//! 2. [`frame`] draws grid, ticks and axis titles, and reserves their space.
-//! 3. [`marker`] defines color and shape of a series.
+//! 2. [`frame`] draws grid, ticks and axis titles, and reserves space for them.
+//! 3. [`marker`] defines the color and the shape of a series.
 //! 4. [`label`] places names so that they do not overlap.
-//! 5. [`bars`], [`lines`], [`scatter`], [`spans`] and [`areas`] are the kinds of plots.
+//! 5. [`bars`], [`lines`], [`scatter`], [`spans`] and [`areas`] draw the kinds of plots.
 //!
-//! The style sheet defines a light and a dark value for each color class. Elements with data have the class `mark` and a
-//! `title` with their numbers, which browsers show as a tooltip.
+//! The style sheet defines a light and a dark color for each color class. Elements that show data have the CSS class
+//! `mark` and a `title` with their numbers. Browsers show the `title` as a tooltip.
 
 pub(crate) mod areas;
 pub(crate) mod bars;
@@ -29,12 +29,12 @@ pub(crate) struct Px(pub(crate) f64);
 
 impl Render for Px {
     fn render_to(&self, buffer: &mut String) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(buffer, "{}", (self.0 * 10.0).round() / 10.0);
     }
 }
 
-/// Returns the attribute `d` of a path through these points.
+/// Returns the attribute `d` of an SVG path through these points.
 pub(crate) fn path(points: impl IntoIterator<Item = (f64, f64)>, closed: bool) -> String {
     let mut d = String::new();
     for (index, (x, y)) in points.into_iter().enumerate() {
@@ -49,7 +49,7 @@ pub(crate) fn path(points: impl IntoIterator<Item = (f64, f64)>, closed: bool) -
     d
 }
 
-/// Returns an SVG. `description` is for screen readers.
+/// Returns an SVG image. `description` is the text for screen readers.
 pub(crate) fn svg(width: f64, height: f64, description: &str, content: &Markup) -> Markup {
     html! {
         svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img" aria-label=(description)

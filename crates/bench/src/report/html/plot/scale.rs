@@ -1,8 +1,8 @@
-//! Scales of axes: positions of values, and ticks.
+//! Scales of axes: they map values to positions and select ticks.
 
 use std::ops::Range;
 
-/// A linear or logarithmic map from an interval of values to an interval of positions.
+/// A linear or logarithmic function from an interval of values to an interval of positions.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scale {
     log: bool,
@@ -10,30 +10,31 @@ pub(crate) struct Scale {
     unit: f64,
     values: (f64, f64),
     places: (f64, f64),
-    /// Given ticks; empty if they are computed.
+    /// Ticks that the caller has set. If empty, the ticks are computed.
     ticks: Vec<f64>,
 }
 
-/// Ticks of a logarithmic scale within a decade, for wide to narrow scales.
+/// Ticks per power of ten on a logarithmic scale: one for wide scales, up to three for narrow ones.
 const DECADE_STEPS: [&[f64]; 3] = [&[1.0], &[1.0, 3.0], &[1.0, 2.0, 5.0]];
 
 impl Scale {
-    /// Creates a linear scale from 0 to the first tick that is at least `max`.
+    /// Creates a linear scale from 0 to the smallest tick ≥ `max`.
     pub(crate) fn from_zero(max: f64, ticks: usize) -> Scale {
         let max = if max > 0.0 && max.is_finite() { max } else { 1.0 };
         let step = nice_step(max / float(ticks));
-        // The tolerance prevents an additional step by rounding.
+        // Without the tolerance, a rounding error could add a tick.
         Scale::new(false, 0.0, (max / step - 1e-9).ceil() * step)
     }
 
-    /// Creates a scale as [`Scale::from_zero`] with round ticks in the binary unit of `max`.
+    /// Creates a linear scale for bytes, from 0 to the smallest tick ≥ `max`. Ticks are round numbers in the binary
+    /// unit of `max`, such as KiB.
     pub(crate) fn bytes_from_zero(max: f64, ticks: usize) -> Scale {
         let unit = binary_unit(max);
         let scale = Scale::from_zero(max / unit, ticks);
         Scale { unit, values: (0.0, scale.values.1 * unit), ..scale }
     }
 
-    /// Changes the ticks to round numbers in the binary unit of the largest value.
+    /// Selects ticks that are round numbers in the binary unit of the largest value, such as KiB.
     pub(crate) fn in_binary_units(self) -> Scale {
         Scale { unit: binary_unit(self.values.1), ..self }
     }
@@ -51,18 +52,18 @@ impl Scale {
         }
     }
 
-    /// Creates a linear scale over the values with a margin on both sides.
+    /// Creates a linear scale over `values`, with a margin at both ends.
     pub(crate) fn around(values: &[f64]) -> Scale {
         let (low, high) = extent(values).unwrap_or((0.0, 1.0));
-        // The minimum margin keeps small differences small.
+        // The minimum margin prevents that small differences fill the whole axis.
         let least = (high.abs().max(low.abs()) * 0.06).max(f64::MIN_POSITIVE);
         let room = ((high - low) * 0.08).max(least - (high - low) / 2.0);
-        // The scale of positive values has no negative part.
+        // If no value is negative, the scale does not start below 0.
         let start = if low >= 0.0 { (low - room).max(0.0) } else { low - room };
         Scale::new(false, start, high + room)
     }
 
-    /// Creates a logarithmic scale over the values above 0 with a margin on both sides.
+    /// Creates a logarithmic scale over the positive `values`, with a margin at both ends.
     pub(crate) fn log_around(values: &[f64]) -> Scale {
         let positive: Vec<f64> = values.iter().copied().filter(|&value| value > 0.0).collect();
         let (low, high) = extent(&positive).unwrap_or((1.0, 10.0));
@@ -70,7 +71,8 @@ impl Scale {
         Scale::new(true, low / room, high * room)
     }
 
-    /// Creates a logarithmic scale if all values are above 0 and differ by a factor above 6, otherwise a linear one.
+    /// Creates a logarithmic scale if all values are positive and the largest is more than 6 times the smallest.
+    /// Otherwise creates a linear scale.
     pub(crate) fn fitting(values: &[f64]) -> Scale {
         match extent(values) {
             Some((low, high)) if low > 0.0 && high / low > 6.0 => Scale::log_around(values),
@@ -86,12 +88,12 @@ impl Scale {
         Scale { log, unit: 1.0, values: (low, high), places: (0.0, 1.0), ticks: Vec::new() }
     }
 
-    /// Sets the positions of the smallest and the largest value.
+    /// Sets the positions of both ends of the scale: `first` for the smallest value, `last` for the largest.
     pub(crate) fn at_places(&self, first: f64, last: f64) -> Scale {
         Scale { places: (first, last), ..self.clone() }
     }
 
-    /// Returns the position of a value. A value outside of the scale has the position of the nearest end.
+    /// Returns the position of a value. The position of a value outside the scale is that of the nearest end.
     pub(crate) fn place(&self, value: f64) -> f64 {
         let (low, high) = self.values;
         let share = if self.log {
@@ -140,7 +142,7 @@ fn log_ticks(values: Range<f64>, count: usize) -> Vec<f64> {
     let ticks = fitting.into_iter().find(|ticks| ticks.len() <= count + 2);
     let mut ticks = ticks.unwrap_or_else(|| inside(DECADE_STEPS[0]));
     if ticks.len() < 3 && values.end / values.start < 20.0 {
-        // The scale is too narrow for the ticks of a decade.
+        // The scale is so narrow that it contains fewer than three powers of ten or their simple multiples.
         ticks = even_ticks(values, count);
         ticks.retain(|&tick| tick > 0.0);
     }
@@ -148,7 +150,7 @@ fn log_ticks(values: Range<f64>, count: usize) -> Vec<f64> {
     ticks.into_iter().step_by(keep).collect()
 }
 
-/// Returns the largest power of 1024 up to `max`, at least 1.
+/// Returns the largest power of 1024 that is at most `max`; 1 if `max` is smaller.
 fn binary_unit(max: f64) -> f64 {
     let mut unit = 1.0;
     while max >= unit * 1024.0 {

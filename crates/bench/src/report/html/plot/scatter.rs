@@ -1,4 +1,4 @@
-//! Points with names, and their Pareto front.
+//! Scatter plots of named points, with their Pareto front.
 
 use maud::{Markup, html};
 
@@ -24,7 +24,7 @@ pub(crate) struct Point {
     pub(crate) says: String,
 }
 
-/// Draws the points, and the front for which less is better on both axes.
+/// Draws points and their Pareto front. Smaller values are better on both axes.
 pub(crate) fn draw(description: &str, x: Axis, y: Axis, points: &[Point]) -> Markup {
     let frame = Frame::new(x, y, Area { left: 0.0, top: 0.0, right: WIDTH, bottom: HEIGHT });
     let places: Vec<(f64, f64)> = points.iter().map(|it| frame.place(it.x, it.y)).collect();
@@ -36,7 +36,7 @@ pub(crate) fn draw(description: &str, x: Axis, y: Axis, points: &[Point]) -> Mar
     let steps = staircase(&front(points), frame.plane(), &places);
     let lines: Vec<[(f64, f64); 2]> = steps.windows(2).map(|pair| [pair[0], pair[1]]).collect();
     let labels = label::place(frame.plane(), &named, &lines);
-    // Small markers are drawn last, so that none is hidden.
+    // Small markers are drawn last, so that large markers do not hide them.
     let mut order: Vec<usize> = (0..points.len()).collect();
     order.sort_by(|&a, &b| points[b].area.total_cmp(&points[a].area));
     let content = html! {
@@ -61,8 +61,8 @@ pub(crate) fn draw(description: &str, x: Axis, y: Axis, points: &[Point]) -> Mar
     svg(WIDTH, HEIGHT, description, &content)
 }
 
-/// Returns the indices of the points that no other dominates, in the order of x. A point dominates another if it is at
-/// most as large in both values and smaller in one.
+/// Returns the indices of the points on the Pareto front, in ascending order of x. These are the points that no other
+/// point dominates. A point dominates another if neither of its coordinates is larger and one is smaller.
 fn front(points: &[Point]) -> Vec<usize> {
     let better = |a: &Point, b: &Point| a.x <= b.x && a.y <= b.y && (a.x < b.x || a.y < b.y);
     let mut front: Vec<usize> = (0..points.len())
@@ -72,7 +72,7 @@ fn front(points: &[Point]) -> Vec<usize> {
     front
 }
 
-/// Returns the boundary of the dominated region.
+/// Returns the boundary of the region that the points of the Pareto front dominate.
 fn staircase(front: &[usize], plane: Area, places: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let (Some(&first), Some(&last)) = (front.first(), front.last()) else { return Vec::new() };
     let mut line = vec![(places[first].0, plane.top)];

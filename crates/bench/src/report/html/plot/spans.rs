@@ -1,4 +1,4 @@
-//! Several values per series on one axis, such as percentiles, with a row per series.
+//! Plots with one row per series. A row shows several values, such as percentiles, on a common axis.
 
 use maud::{Markup, html};
 
@@ -9,20 +9,20 @@ use super::{Px, svg};
 use crate::numbers;
 
 const WIDTH: f64 = 620.0;
-/// Distance between two rows.
+/// Distance between two rows, in px.
 const ROW_PX: f64 = 20.0;
-/// Maximum width of a name.
+/// Maximum width of the name of a series, in px. Longer names are cut.
 const NAMES_PX_MAX: f64 = 230.0;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     pub(crate) marker: Marker,
     pub(crate) name: String,
-    /// A value for each name, if there is one.
+    /// The values of the row, such as percentiles. `None` if a value was not measured.
     pub(crate) values: Vec<Option<f64>>,
 }
 
-/// Draws rows over an axis. `values` has the names of the values of a row.
+/// Draws one row per series over the axis `x`. `values` contains the names of the values, such as percentiles.
 pub(crate) fn draw(description: &str, x: Axis, values: &[&str], rows: &[Span]) -> Markup {
     let names = label::widest(rows.iter().map(|row| &row.name)).min(NAMES_PX_MAX) + 24.0;
     let count = numbers::float(numbers::count(rows.len()));
@@ -33,7 +33,7 @@ pub(crate) fn draw(description: &str, x: Axis, values: &[&str], rows: &[Span]) -
         format: |_| String::new(),
         ticks: 1,
     };
-    // The rows and the x axis.
+    // The height of all rows and of the x axis.
     let height = ROW_PX * count + LINE_PX + 15.0;
     let area = Area { left: names, top: 0.0, right: WIDTH, bottom: height };
     let frame = Frame::new(x, y, area);
@@ -62,7 +62,7 @@ pub(crate) fn draw(description: &str, x: Axis, values: &[&str], rows: &[Span]) -
     svg(WIDTH, height, description, &content)
 }
 
-/// Draws a value: the first as a hollow circle, the last as a bar, the others as filled circles.
+/// Draws a value of a row: the first as a hollow circle, the last as a bar, the others as filled circles.
 fn draw_value(index: usize, count: usize, (x, y): (f64, f64), color: &str, title: &str) -> Markup {
     html! {
         @if index + 1 == count && count > 1 {
@@ -75,7 +75,7 @@ fn draw_value(index: usize, count: usize, (x, y): (f64, f64), color: &str, title
     }
 }
 
-/// Returns a legend of the marks.
+/// Returns a legend that explains the marks of the values.
 pub(crate) fn legend(values: &[&str]) -> Markup {
     let [first, between @ .., last] = values else { return html! {} };
     let entries = [(0, (*first).to_owned()), (1, between.join(", ")), (2, (*last).to_owned())];
