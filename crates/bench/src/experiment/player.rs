@@ -23,7 +23,7 @@ use super::Progress;
 
 /// Number of operations per thread between two progress reports.
 const PROGRESS_OPS: u64 = 256;
-/// A full scan measures one of this many steps between entries.
+/// In a full scan, the latency of one step in this many is measured.
 const ENTRIES_PER_MEASUREMENT: u64 = 64;
 /// Interval at which progress and memory are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(25);

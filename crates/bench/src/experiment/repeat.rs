@@ -195,7 +195,7 @@ mod tests {
     /// By the binomial distribution, the full range of 6 values has a confidence of 1 − 2/64, and the range from the
     /// 6th to the 15th of 20 values 95.86 %.
     #[test]
-    fn median_intervals_have_their_confidence() {
+    fn median_interval_has_exact_confidence() {
         assert_eq!(median_interval(0), None);
         assert_eq!(median_interval(5), None);
         let (left_out, confidence) = median_interval(6).unwrap();

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_cells_can_be_read() {
+    fn resume_stored_cells_are_read_back() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a/b");
         let finished = Finished::open(&path, &identity("x")).unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_files_are_removed() {
+    fn resume_unfinished_files_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         drop(Finished::open(directory.path(), &identity("x")).unwrap());
         let half = directory.path().join("000002.json.tmp");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_of_another_run_error_has_the_reason() {
+    fn resume_directory_of_another_run_is_refused_with_reason() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let first = identity("explore --policy full");
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_cell_error_names_the_file() {
+    fn resume_damaged_cell_error_names_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let finished = Finished::open(directory.path(), &identity("x")).unwrap();
         fs::write(directory.path().join("000000.json"), "{").unwrap();

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn sum_is_weighted() {
+    fn cost_sum_is_weighted() {
         let weights = Weights { writes: 2.0, points: 0.5, ranges: 0.0, space: 1.0 };
         assert!((costs(1.0, 2.0, 9.0, 1.5).sum(&weights) - 4.5).abs() < 1e-12);
     }

@@ -15,10 +15,9 @@ use crate::numbers::{float, round};
 const SIZE_RATIOS: [u64; 3] = [4, 6, 10];
 /// Minimum size of a memtable, in bytes.
 pub(super) const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
-/// Maximum size of a memtable in bytes. A larger memtable makes recovery slower and reduces write amplification only
-/// slightly.
+/// Maximum size of a memtable in bytes. A larger memtable slows recovery down and hardly reduces the costs.
 const MEMTABLE_BYTES_MAX: u64 = 256 << 20;
-/// Minimum ratio of data size to memtable size. With less data the tree would have too few tables to compare policies.
+/// Minimum ratio of data size to memtable size. A larger memtable would leave too few flushed tables for a tree.
 const DATA_PER_MEMTABLE_MIN: u64 = 8;
 /// Ratios of memory budget to memtable size on the search grid.
 const MEMORY_PER_MEMTABLE: [u64; 3] = [4, 16, 64];
@@ -147,8 +146,8 @@ impl Memory {
     }
 }
 
-/// Returns the policies on the grid. The presets that pick files by their tombstones are included only if the workload
-/// deletes. Without tombstones they behave like `lo+1`.
+/// Returns the policies on the search grid. Presets that consider tombstones are included only if the workload deletes.
+/// Without tombstones they behave like `lo+1`.
 pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
     let about_tombstones =
         |preset| matches!(preset, Preset::TombstoneDensity | Preset::TombstoneAge);
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn divisions_use_all_memory() {
+    fn memory_splits_use_the_whole_budget() {
         let memory = Memory { bytes: 64 << 20, data_bytes: 1 << 30 };
         let splits = memory.splits();
         assert_eq!(splits.len(), 3);

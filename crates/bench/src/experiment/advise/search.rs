@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_end_with_the_full_size() {
+    fn search_last_round_has_full_size() {
         assert_eq!(sizes(150), [1]);
         assert_eq!(sizes(800), [1]);
         assert_eq!(sizes(1000), [4, 1]);

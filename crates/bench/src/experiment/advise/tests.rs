@@ -56,7 +56,7 @@ fn advice_has_measured_costs() {
 }
 
 #[test]
-fn weights_decide() {
+fn weights_change_the_best_design() {
     let directory = tempfile::tempdir().unwrap();
     let best = |weights: &str| {
         let config = Config {
@@ -74,7 +74,7 @@ fn weights_decide() {
 }
 
 #[test]
-fn large_plan_is_confirmed_with_less_data() {
+fn advice_for_large_plan_is_measured_with_less_data() {
     let directory = tempfile::tempdir().unwrap();
     let config = Config {
         entries: Some(4_000_000),
@@ -90,7 +90,7 @@ fn large_plan_is_confirmed_with_less_data() {
 }
 
 #[test]
-fn trace_is_replayed() {
+fn advice_for_trace_replays_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.tsv");
     let mut text = String::new();

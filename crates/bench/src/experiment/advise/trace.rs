@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn preceding_operations_determine_the_kind() {
+    fn trace_put_of_present_key_is_update() {
         let mut seen = TraceStatistics::new(6);
         for key in [5, 3, 9, 5] {
             put(&mut seen, key);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_determine_the_distribution() {
+    fn trace_accesses_determine_key_distribution() {
         let scattered = |key: u64| key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let seen = |choose: fn(u64) -> u64, scatter: bool| {
             let mut seen = TraceStatistics::new(u64::MAX);

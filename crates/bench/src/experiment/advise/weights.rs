@@ -27,8 +27,8 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Weights each kind of operation by its share of all operations. The weighted cost is then the mean number of I/Os
-    /// per operation. The weight of space is [`SPACE_DEFAULT`].
+    /// Weights each kind of operation by its share of all operations. Apart from space, the weighted cost is then the
+    /// mean number of I/Os per operation. The weight of space is [`SPACE_DEFAULT`].
     pub fn of_operations(phases: &[Phase]) -> Weights {
         let sum = |count: &dyn Fn(&Phase) -> u64| phases.iter().map(count).sum::<u64>();
         let writes = sum(&Phase::writes);

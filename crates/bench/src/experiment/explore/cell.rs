@@ -90,8 +90,8 @@ pub(super) fn run(
     let stopwatch = Stopwatch::start();
     let Place { point, policy, seed, .. } = *place;
     let (mut records, summary) = point.records(seed)?;
-    // A record file may contain a key twice, and FIFO policies drop records. Then range lookups may miss their first
-    // key.
+    // A record file may contain a key twice, and FIFO policies drop records. In both cases the first key of a range
+    // lookup is not checked.
     let exact = !matches!(summary, RecordsSummary::File { .. }) && !policy.can_drop_data();
     let workload = point.workload(summary, false);
     let mut digest = Digest::default();

@@ -22,8 +22,8 @@ pub const LOOKUPS_PER_S: u64 = 150_000;
 pub const RANGES_PER_S: u64 = 30_000;
 /// Assumed number of entries per second that range lookups and the final scan read.
 pub const ENTRIES_READ_PER_S: u64 = 1_500_000;
-/// Maximum ratio of file bytes to data bytes. A full compaction keeps its inputs until its outputs are complete, and
-/// the WAL adds to both.
+/// Maximum ratio of file bytes to data bytes. A full compaction keeps its inputs until its outputs are complete. The
+/// files also include the WAL.
 pub const DISK_BYTES_PER_DATA_BYTE: u64 = 3;
 
 /// Estimated cost of a cell, including its repetitions.

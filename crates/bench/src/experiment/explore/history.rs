@@ -55,7 +55,8 @@ impl History {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         let watched = self.0.0.lock().db.take();
-        // Dropping the handle may close the database, which calls the listener. Therefore the lock is released first.
+        // Dropping the handle may close the database, which may call the listener. Therefore the lock is released
+        // first.
         drop(watched);
     }
 }
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_items_are_evenly_spaced() {
+    fn thinned_items_are_evenly_spaced() {
         for length in [0, 1, 199, 200, 201, 5_000, 1_000_000_u64] {
             let mut thinned = Thinned::default();
             let mut made = 0;

@@ -26,8 +26,8 @@ pub(super) enum Reader {
 /// Measurements of point and range lookups. Each group of lookups has a row.
 ///
 /// The engine counts cache misses for the whole database. When the kind of operation changes, the meter assigns the
-/// misses since the last change to the previous kind. A single thread runs all operations, and compactions do not count
-/// as misses.
+/// misses since the last change to the previous kind. A single thread runs all operations, and compactions do not
+/// increment the miss counters.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     rows: Vec<Row>,

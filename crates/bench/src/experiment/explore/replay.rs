@@ -1,8 +1,8 @@
 //! Replays a trace without pauses and checks each answer against the writes replayed so far.
 //!
-//! The replay starts with an empty database, so keys that the trace has not written are absent. If the trace has no
-//! value contents, values of the recorded lengths are generated. Merge operands overwrite the first bytes of a value,
-//! whatever merge operator the traced database used.
+//! The replay starts with an empty database, so keys that the trace has not written are absent. A value recorded
+//! without its content is replaced by a generated value of the same length. Merge operands overwrite the first bytes of
+//! a value, whatever merge operator the traced database used.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -88,7 +88,8 @@ pub struct Workload {
     pub memtable_bytes: u64,
     pub table_bytes: u64,
     pub block_cache_bytes: u64,
-    /// `smooth` or `stop`. `none` with `--deterministic`.
+    /// How the engine slows writes down when compaction is behind: `smooth` or `stop`, or `none` with
+    /// `--deterministic`.
     pub write_control: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u64>,

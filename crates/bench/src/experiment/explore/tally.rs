@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_and_live_tombstones_are_not_in_time() {
+    fn delete_persistence_excludes_late_and_live_tombstones() {
         let tally =
             JobTotals { dropped: vec![(50, 10), (300, 20), (600, 5)], ..JobTotals::default() };
         // Of 100 tombstones, 40 are live, jobs dropped 35, and newer writes replaced 25 in the memtable.

@@ -1,5 +1,5 @@
-//! Runs one cell of `lsmx rmw`: loads a new database, runs and measures operations, checks all values, and removes the
-//! database.
+//! Runs one cell of `lsmx rmw`: loads a new database, runs and measures operations, checks a sample of values, and
+//! removes the database.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -56,7 +56,7 @@ impl LoadedDatabase<'_> {
         ResourceCounters::read(self.engine.as_ref(), self.path)
     }
 
-    /// Compares all values with the model, then closes and removes the database.
+    /// Compares the database with the model, then closes and removes the database.
     pub(super) fn check_and_remove(self, model: &ValueModel) -> Result<()> {
         model.check(self.engine.as_ref(), self.records)?;
         self.engine.close()?;

@@ -190,7 +190,7 @@ mod tests {
     use crate::workload::KeyDistribution;
 
     #[test]
-    fn stream_follows_from_the_seed_and_uses_inserted_records_only() {
+    fn stream_is_determined_by_seed_and_uses_present_records() {
         for mix in OperationMix::ALL {
             let recipe =
                 Recipe { mix, read_ratio: 0.1, records: 100, ops: 5000, seed: 9, ..RECIPE };
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn first_rank_is_the_most_popular() {
+    fn stream_first_rank_is_drawn_most_often() {
         let mix = OperationMix::Default;
         let recipe = Recipe { mix, read_ratio: 0.5, records: 1000, ops: 20_000, seed: 1, ..RECIPE };
         let mut counts = vec![0u32; 1000];
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn deltas_stay_within_the_value_and_differ_by_version() {
+    fn update_bytes_stay_within_value_and_differ_by_version() {
         let (key, value) = (Length::Fixed(16), Length::Fixed(1050));
         let layout = RecordLayout { key, value, field_bytes: 100, delta_bytes: 40 };
         let records = GeneratedRecords::new(KeyDistribution::Uniform, 10, key, value, 3).unwrap();

@@ -349,7 +349,7 @@ impl Operations<'_> {
             let record = self.present.nth(drawn);
             match operation {
                 MixedOperation::Read if record < self.present.end() => player.get_present(record),
-                // Another thread may have drawn this record for insertion without having put it yet.
+                // Another thread may have reserved this record number without having put the record yet.
                 MixedOperation::Read if player.group.threads > 1 => player.get(record).map(drop),
                 MixedOperation::Read => player.get_present(record),
                 MixedOperation::Scan(entries) => player.seek(record, entries),

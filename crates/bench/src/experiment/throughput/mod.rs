@@ -217,8 +217,8 @@ impl Config {
     }
 }
 
-/// Returns for each cell the repetition with the median rate, which for an even number is the lower middle one. Adds
-/// the rates of all repetitions.
+/// Returns for each cell the repetition with the median rate. For an even number of repetitions, it is the lower of the
+/// two middle ones. The returned cells also contain the rates of all repetitions.
 fn medians(repetitions: Vec<Vec<Cell>>) -> Vec<Cell> {
     let cells = repetitions.first().map_or(0, Vec::len);
     (0..cells)

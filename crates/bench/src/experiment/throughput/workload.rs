@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fill_has_an_operation_for_every_record() {
+    fn fill_workload_puts_every_record() {
         assert_eq!(Workload::Fillrandom.ops(1000, Some(7)), 1000);
         assert_eq!(Workload::Fillsync.ops(1000, None), 10);
         assert_eq!(Workload::Fillsync.ops(5, Some(9)), 5);

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_costs_do_not_beat_each_other() {
+    fn pareto_equal_costs_do_not_beat_each_other() {
         let costs = [[1.0, 5.0, 2.0], [1.0, 5.0, 2.0], [2.0, 5.0, 2.0], [0.5, 9.0, 9.0]];
         let beaten = costs.map(|own| costs.iter().any(|other| beats(other, &own)));
         assert_eq!(beaten, [false, false, true, false]);

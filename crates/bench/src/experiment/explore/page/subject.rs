@@ -12,8 +12,8 @@ use crate::metric::Row;
 use crate::metric::html::Subject;
 use crate::report::html::plot::marker::{MARKERS, Marker};
 
-/// Policies in the order of their markers, so that each policy has the same marker on every page. The colors repeat
-/// after the first six markers.
+/// Policies in the order of their markers, so that each policy has the same marker on every page. Only the first six
+/// markers have distinct colors.
 const KNOWN: [&str; 18] = [
     "full",
     "lo+1",

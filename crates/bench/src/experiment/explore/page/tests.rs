@@ -167,7 +167,7 @@ fn page_series_have_their_points() {
         assert_eq!(classed(series, "name").len(), 1, "the series has no name label");
     }
 
-    // The four cells move 1, 2, 3 and 4 times the same bytes. 5 % fewer bytes are written than read.
+    // The cells move bytes in the ratio 1 : 2 : 3 : 4. Each cell writes 5 % fewer bytes than it reads.
     let bars = plot(&page, "Data moved by compaction");
     assert_eq!(names(&bars), POLICIES);
     let parts: Vec<Vec<f64>> = classed(bars.root(), "series")
@@ -358,9 +358,9 @@ fn page_of_sweep_has_points_spreads_and_ticks() {
     let page = exploration(&result(cells)).unwrap();
     assert!(page.contains("<h2 id=\"g2\">2 · size-ratio 6</h2>"));
     assert!(page.contains("Medians of 3 repetitions"));
-    // The write amplifications are 1 + 1.5 × 5, 6 and 7.
+    // The write amplifications of the three seeds are 8.5, 10 and 11.5.
     assert!(page.contains("10.00<small class=\"spread\">8.50 – 11.50</small>"), "no spread");
-    // The lookups take 1.2, 1.17 and 1.14 I/Os.
+    // The I/Os per lookup of the three seeds are 1.2, 1.17 and 1.14.
     assert!(page.contains("1.167<small class=\"spread\">1.143 – 1.200</small>"), "no spread");
     let over = plot(&page, "Write amplification</figcaption>");
     assert_eq!(names(&over), ["full", "tiering"]);
