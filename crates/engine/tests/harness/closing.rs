@@ -21,7 +21,6 @@ const KINDS: [(&str, &str); 3] = [("tables", ".sst"), ("values", ".blob"), ("ope
 /// Reads one or more keys of a keyspace. Returns the number of values found.
 type Read = fn(&Keyspace, &Snapshot) -> lsmx::Result<u64>;
 
-/// Every method that reads keys.
 const READS: [(&str, Read); 7] = [
     ("get", |keyspace, _| {
         (0..KEYS).map(|key| Ok(u64::from(keyspace.get(key_of(key))?.is_some()))).sum()
@@ -88,8 +87,8 @@ pub(crate) fn reads_over_a_close_return_values_or_closed(_: u64) -> Outcome {
     Ok(())
 }
 
-/// Runs `read` while the database is closed. If `keeps` is false, opens of files fail during the close, so the close
-/// cannot keep files open for the reader.
+/// Runs `read` while the database is closed. If `keeps` is false, the close fails to open files and cannot keep them
+/// open for the reader.
 fn read_over_a_close(
     disk: &MemVfs,
     (kind, end): (&str, &str),

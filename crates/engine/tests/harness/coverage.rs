@@ -14,7 +14,6 @@ use super::Outcome;
 /// The name of a group and the name of a case in it.
 type Name = (&'static str, &'static str);
 
-/// The number of occurrences of each case.
 #[derive(Debug, Default)]
 pub(crate) struct Coverage(Mutex<BTreeMap<Name, u64>>);
 

@@ -73,7 +73,6 @@ pub(crate) fn metrics(db: &Db) -> KeyspaceMetrics {
     db.metrics().keyspaces.remove("default").unwrap()
 }
 
-/// Returns the entries of a range in iteration order.
 pub(crate) fn entries(range: Range) -> Vec<(Slice, Slice)> {
     range.map(Result::unwrap).collect()
 }
@@ -99,7 +98,6 @@ pub(crate) fn assert_entries(keyspace: &Keyspace, expected: &Entries) {
     }
 }
 
-/// Returns the files whose paths end with a suffix.
 pub(crate) fn files(disk: &MemVfs, suffix: &str) -> Vec<PathBuf> {
     disk.paths().into_iter().filter(|path| path.to_string_lossy().ends_with(suffix)).collect()
 }

@@ -111,7 +111,6 @@ fn key_of(key: u64) -> [u8; 8] {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Writes and reads a keyspace of each kind.
 fn write_and_read(db: &Db) -> lsmx::Result<()> {
     let options = |kind| keyspace_options(kind).memtable_bytes(4 << 10).table_bytes(4 << 10);
     let [tables, values, operands] = KINDS.map(|kind| db.keyspace(kind, options(kind)));

@@ -17,11 +17,10 @@ use super::small_database::open_with;
 /// A deadline short enough to pass while a device call is blocked.
 pub(crate) const SHORT: Duration = Duration::from_millis(20);
 
-/// Blocks appends of some threads to the log of an operand store. Meanwhile writes to that keyspace and to another one.
-/// The flush of the other keyspace must end while the append is blocked.
+/// Blocks appends of some threads to the log of an operand store. A flush of another keyspace must end meanwhile.
 ///
-/// `thread` selects the blocked threads. Threads named `lsmx-compact` run collections of the store, and threads named
-/// `lsmx-flush` write operands to it. Both append after they have locked the store.
+/// `thread` selects the blocked threads: `lsmx-compact` runs collections of the store, and `lsmx-flush` writes operands
+/// to it. Both append after they have locked the store.
 pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
     let gate = Gate::default();
     let disk = gate.disk(each(&[VfsCall::Append], ".operands"), thread);
@@ -69,7 +68,7 @@ pub(crate) fn close_keeps_deadline(_: u64) -> Outcome {
     Ok(())
 }
 
-/// Commits with a deadline in a commit group whose leader, another thread, hangs in an append.
+/// A commit with a deadline joins a group whose leader, another thread, hangs in an append.
 pub(crate) fn follower_keeps_deadline(_: u64) -> Outcome {
     for attempt in 0..8 {
         match follower_result(SHORT * (1 << attempt))? {
@@ -116,7 +115,7 @@ fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
         let result = answer.recv_timeout(PATIENCE);
         result.map_err(|_| "a follower waits past its deadline".to_owned())
     })?;
-    // All threads have ended, so the group has been committed or not.
+    // All threads have ended, so the outcome of the commit group is final.
     let exists = db.get("follower").unwrap().is_some();
     assert_eq!(exists, !matches!(result, Err(Error::Deadline { .. })), "after {result:?}");
     Ok(result)

@@ -127,8 +127,8 @@ pub(crate) fn nth(k: u64) -> FaultRule {
     FaultRule::new(Fault::Delay).nth(k).once()
 }
 
-/// Runs `hanging` on a thread until the gate blocks it, then runs `call` on another thread. Returns the result of
-/// `call` and opens the gate. Returns an error if `call` does not return while the first thread is blocked.
+/// Runs `hanging` on a thread until the gate blocks it, then `call` on another thread. Returns the result of `call`, or
+/// an error if `call` does not return while the first thread is blocked. Opens the gate afterwards.
 pub(crate) fn returns_while_blocked<T: Send>(
     gate: &Gate,
     hanging: impl FnOnce() + Send,

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use lsmx::vfs::{OsVfs, Vfs};
 
-/// Returns the path of a golden file.
 pub(crate) fn golden_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }

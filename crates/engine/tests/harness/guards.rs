@@ -64,8 +64,8 @@ pub(crate) fn guards_beside_large_batches(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Memtables are flushed between a read and the commit that guards the key it read. The commit succeeds if the key was
-/// not written after the read. It is refused if a put or a range delete changed the key.
+/// Memtables are flushed between a read and the commit that guards the key. The commit is refused if a put or a range
+/// delete changed the key after the read. Otherwise it succeeds.
 pub(crate) fn guards_older_than_the_memtables(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let db = open(Background::Inline);

@@ -1,5 +1,5 @@
-//! Simulates power losses of the write-ahead log. Appends race with syncs, and a disk image is taken before every
-//! operation. The records that replay returns must be a prefix of the appended records and include all synced ones.
+//! Simulates power losses of the write-ahead log before every operation, while appends race with syncs. The records
+//! that replay returns must be a prefix of the appended records and include all synced ones.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

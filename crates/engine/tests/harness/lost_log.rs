@@ -108,8 +108,8 @@ fn numbers(reported: &BTreeMap<String, Option<u64>>) -> BTreeMap<String, u64> {
     reported.iter().map(|(name, seq)| (name.clone(), seq.unwrap_or(0))).collect()
 }
 
-/// After damage to a log record, a tolerant open and a repair report for each keyspace the last sequence number up to
-/// which it is complete. One keyspace was flushed after the damaged commit, so its number is larger.
+/// After damage to a log record, a tolerant open and a repair report the last sequence number up to which each keyspace
+/// is complete. This number is larger for a keyspace that was flushed after the damaged commit.
 pub(crate) fn each_keyspace_is_complete_as_reported(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let (disk, seqs) = killed(&mut rng, false);
@@ -152,8 +152,8 @@ pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Repairs a database with the option `common_prefix`. Afterwards both keyspaces must end at the same commit before the
-/// damage. Otherwise the repair must fail and change no file. Returns whether the repair dropped tables.
+/// Repairs a database with the option `common_prefix`. Both keyspaces must then end at the same commit, or the repair
+/// must fail and change no file. Returns whether the repair dropped tables.
 fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> bool {
     let before = disk.snapshot_all();
     let options = RepairOptions { common_prefix: true, ..RepairOptions::default() };
@@ -180,7 +180,7 @@ fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> bool {
 }
 
 /// A repair with `common_prefix` restores a common prefix or fails, although one keyspace was flushed after the damaged
-/// commit, and compactions merged some of these tables with older ones.
+/// commit and compactions have merged some of its tables with older ones.
 pub(crate) fn common_prefix_is_restored_or_refused(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let (mut restored, mut tries) = (0, 0);

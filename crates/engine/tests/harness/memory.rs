@@ -85,8 +85,8 @@ impl MergeOperator for BlockingOperator {
     }
 }
 
-/// Drops a keyspace while a commit merges a long chain of operands in its memtable. Afterwards the bytes of this
-/// memtable must not count, so a write to another keyspace does not stall.
+/// Drops a keyspace while a commit merges a long chain of operands in its memtable. The bytes of this memtable must no
+/// longer count afterwards, so a write to another keyspace does not stall.
 pub(crate) fn drops_among_folds(_: u64) -> Outcome {
     const OPERAND_BYTES: usize = 300 << 10;
     const ROUNDS: usize = 10;

@@ -63,7 +63,6 @@ pub(crate) fn open_counts(db: &Db) -> Keyspace {
     db.keyspace("counts", merging().operand_store(STORE)).unwrap()
 }
 
-/// The expected contents of a keyspace.
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn check(keyspace: &Keyspace, model: &Model) {
@@ -118,17 +117,17 @@ impl PowerCut {
         PowerCut(left)
     }
 
-    /// Stops the observation. With a probability of 1/2 discards the image, so that some runs continue without a power
-    /// loss. Returns the image if there is one.
+    /// Stops the observation. Returns the image, or `None` with probability 1/2, so that some runs continue without a
+    /// power loss.
     fn take(&self, disk: &MemVfs, rng: &mut TestRng) -> Option<MemVfs> {
         disk.set_observer(None);
         lock(&self.0).take().filter(|_| rng.is_one_in(2))
     }
 }
 
-/// Opens a database several times, often without the operand store of a keyspace, or with a store that cannot be
-/// opened. Cuts the power during these opens and while a later call provides the store. All other keyspaces must work,
-/// and the log must stay within its limit. After the store is open, every operand must exist exactly once.
+/// Opens a database several times, often without the operand store of a keyspace or with a broken one, and cuts the
+/// power during these opens. All other keyspaces must work, and the log must stay within its limit. After the store is
+/// open, every operand must exist exactly once.
 pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let mut disk = MemVfs::new();

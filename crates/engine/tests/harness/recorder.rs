@@ -60,9 +60,7 @@ pub(crate) struct Promises {
     pub(crate) other: Presence,
     /// The keyspace that the run repeatedly creates and drops.
     pub(crate) passing: Passing,
-    /// All checkpoints that the run has started.
     pub(crate) checkpoints: Vec<Checkpoint>,
-    /// The operand store of each keyspace.
     pub(crate) stores: Stores,
     /// The compaction policies that each keyspace may have.
     pub(crate) policies: [Vec<String>; 2],
@@ -72,7 +70,6 @@ pub(crate) struct Promises {
     pub(crate) file_largest: u64,
     /// Largest number of a file that the open in progress has created.
     pub(crate) file_opening: u64,
-    /// The activity of the run.
     pub(crate) phase: Phase,
     /// Smallest number of a created file.
     pub(crate) file_smallest: Option<u64>,
@@ -112,7 +109,6 @@ impl Sampling {
     pub(crate) const NONE: Sampling = Sampling::Chance(0);
 }
 
-/// Records the guarantees and disk images of a run.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     seed: u64,

@@ -15,7 +15,6 @@ fn count_resources(dir: &Path) -> (usize, usize, u64) {
     (entries("/proc/self/fd"), entries("/proc/self/task"), bytes.sum())
 }
 
-/// Opens a database, writes and reads it, and closes it.
 fn run_round(dir: &Path, round: u64) {
     let tuning = KeyspaceOptions::default().memtable_bytes(32 << 10).table_bytes(16 << 10);
     let options = Options::default().open_files_max(8).keyspace_defaults(tuning.clone());

@@ -8,13 +8,11 @@ use std::time::{Duration, Instant};
 
 use lsmx::{Db, KeyspaceOptions, Options};
 
-/// Returns the resident bytes of this process.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Returns the CPU time that this process has used.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let after_name = stat.rsplit(") ").next().unwrap();

@@ -67,7 +67,6 @@ fn is_synced(seed: u64, n: u64) -> bool {
     TestRng::new(mix_seeds(seed, n)).is_one_in(3)
 }
 
-/// Returns the batch of commit `n`.
 fn batch(kinds: &[Keyspace; 3], seed: u64, n: u64) -> WriteBatch {
     let mut batch = WriteBatch::new();
     for (at, keyspace) in kinds.iter().enumerate() {
@@ -165,8 +164,7 @@ impl Drop for Disk {
     }
 }
 
-/// Waits until the child process has reported `syncs` synced commits. Returns the number of the last one. The child
-/// process keeps running.
+/// Waits until the child process has reported `syncs` synced commits. Returns the number of the last one.
 fn wait_for_syncs(lines: &mut impl Iterator<Item = std::io::Result<String>>, syncs: usize) -> u64 {
     let synced = lines.map_while(Result::ok).filter_map(|line| {
         let number = line.strip_prefix("synced ")?;

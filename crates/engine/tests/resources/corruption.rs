@@ -301,9 +301,9 @@ fn intact_databases_have_every_kind_of_file_and_are_readable() {
     assert!(buckets >= 9, "{buckets} buckets in nine databases");
 }
 
-/// Damages each file of each database at evenly spaced offsets, and checks each damaged copy. `samples` is the total
-/// number of damaged copies at scale 1. `damage` gets the disk, the file and the offset, and returns a description.
-/// `verify` must also detect the damage of a table.
+/// Damages each file of each database at evenly spaced offsets and checks each damaged copy, `samples` in total at
+/// scale 1. `damage` gets the disk, the file and the offset, and returns a description. `verify` must also detect
+/// damage of a table.
 fn damage_files(
     samples: f64,
     rng: &mut TestRng,

@@ -121,7 +121,7 @@ fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Returns the key of a number. The keys have the order of the numbers.
+/// Returns the key of a number. Larger numbers have larger keys.
 fn ordered(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
@@ -199,7 +199,6 @@ fn write_of_a_batch_costs_n_log_n() {
     });
 }
 
-/// A write in the commit queue.
 type Queued = Pin<Box<dyn Future<Output = lsmx::Result<()>> + Send>>;
 
 /// Returns a disk with two gates. One blocks appends to the log, the other blocks the creation of tables.
@@ -295,7 +294,7 @@ impl EventListener for Stalls {
 }
 
 /// Queues batches while memory is free, and lets the engine insert them while no flush can run. The size of the
-/// memtables must not depend on the number of queued batches.
+/// memtables must not depend on the number of batches.
 #[test]
 fn memtables_do_not_grow_with_the_batches_in_flight() {
     const BATCH_BYTES: usize = 1 << 20;

@@ -134,7 +134,6 @@ fn name(text: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// Returns the names of the public fields in a source text.
 fn public_fields(source: &str) -> impl Iterator<Item = String> {
     let fields = source.split("    pub ").skip(1);
     let fields = fields.filter(|rest| rest[name(rest).len()..].starts_with(": "));

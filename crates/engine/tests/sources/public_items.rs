@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use crate::read;
 use syn::{Attribute, Ident, ImplItem, Item, TraitItem, Type, UseTree, Visibility};
 
-/// Maximum number of public items.
 const ITEMS_MAX: usize = 400;
 
 /// A module of the crate, parsed from its sources.

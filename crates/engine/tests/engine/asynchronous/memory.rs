@@ -105,7 +105,7 @@ fn read_from_memory_is_ready_at_first_poll() {
             let snapshot = db.snapshot().await.unwrap();
             assert!(poll_once(pin!(snapshot.get(&keyspace, present))).is_ready());
             assert!(poll_once(pin!(snapshot.multi_get(&keyspace, [present]))).is_ready());
-            // After an earlier read has loaded the blocks, iterators are ready at both ends, and so are ranges.
+            // Loads the blocks that the iterators and the range below need.
             for _ in 0..2 {
                 keyspace.iter().next().await.unwrap().unwrap();
                 keyspace.iter().next_back().await.unwrap().unwrap();
@@ -165,7 +165,7 @@ fn task_thread_never_calls_file_system() {
 }
 
 /// Returns the counters that must be equal for tasks and threads. If the cache evicts blocks, a lookup that is tried
-/// twice changes which blocks it evicts. Then only the sum of hits and misses is compared.
+/// twice changes which ones. Then only the sum of hits and misses is compared.
 fn counters_of(mut metrics: Metrics, has_evictions: bool) -> Metrics {
     metrics.memory = Default::default();
     metrics.held = Default::default();

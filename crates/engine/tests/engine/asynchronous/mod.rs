@@ -14,12 +14,10 @@ use std::sync::Arc;
 use lsmx::Options;
 use lsmx::vfs::MemVfs;
 
-/// Opens a database in memory.
 fn open_blocking(options: Options) -> lsmx::Db {
     lsmx::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap()
 }
 
-/// Opens a database in memory with the asynchronous handle.
 async fn open(options: Options) -> lsmx::tokio::Db {
     lsmx::tokio::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).await.unwrap()
 }

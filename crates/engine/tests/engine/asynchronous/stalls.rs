@@ -129,7 +129,7 @@ impl Drop for StopOnDrop {
 }
 
 /// Commits arrive faster than syncs end. The thread that leads the commits must return to the blocking pool from time
-/// to time, so that other work runs even on a pool with one thread.
+/// to time, so that other work runs even on a pool of one thread.
 #[test]
 fn endless_commits_leave_pool_to_others() {
     lsmx_testkit::time_test();

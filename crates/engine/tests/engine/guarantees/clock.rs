@@ -104,8 +104,8 @@ fn stored_time_us(disk: &MemVfs) -> u64 {
     Manifest::load(disk, Path::new("db")).unwrap().state.clock_us
 }
 
-/// Guarantee 14: clock jumps delete no data without a TTL and stall no write, with any compaction policy. The time of
-/// the database never decreases, because the manifest stores the largest clock reading.
+/// Guarantee 14: clock jumps delete no data without a TTL and stall no write, with any compaction policy. Time never
+/// decreases, because the manifest stores the largest clock reading.
 #[test]
 fn guarantee_14_clock_jumps_are_harmless() {
     for seed in seeds(14, 2) {
@@ -115,8 +115,8 @@ fn guarantee_14_clock_jumps_are_harmless() {
     }
 }
 
-/// Opens a database four times with a wall clock that starts at one second, and advances the clock by years while the
-/// database is open.
+/// Opens a database four times with a clock that starts at one second, and advances it by years while the database is
+/// open.
 fn jump_between_opens(seed: u64, policy: &PolicySpec) {
     let mut rng = TestRng::new(seed);
     let mut disk = MemVfs::new();

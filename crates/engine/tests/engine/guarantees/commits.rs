@@ -18,7 +18,6 @@ fn open_stepped(disk: &MemVfs, seed: u64) -> Db {
     open_with(disk, options(Background::Stepped { seed, workers: 2 })).unwrap()
 }
 
-/// Runs each function on its own thread and waits for all threads.
 fn run_all(env: &Env, bodies: Vec<Box<dyn FnOnce() + Send>>) {
     let threads: Vec<_> = bodies.into_iter().map(|body| env.spawn("user", body).unwrap()).collect();
     for thread in threads {
@@ -39,8 +38,8 @@ fn batch(kinds: &[Keyspace; 3], n: u64) -> WriteBatch {
     batch
 }
 
-/// Returns the number of the last visible batch, read from a table, a blob file, a bucket and a key. All four are equal
-/// if batches are atomic.
+/// Returns the number of the last visible batch as a table, a blob file, a bucket and a key show it. Atomic batches
+/// show four equal numbers.
 fn last_batch(kinds: &[Keyspace; 3], view: &Snapshot) -> [u64; 4] {
     let [tables, values, operands] = kinds;
     let operand_count = view.get(operands, "n").unwrap().map_or(0, |value| value.len() as u64);
@@ -101,8 +100,8 @@ struct Progress {
 }
 
 /// Guarantee 2: recovery restores the state after exactly the first *n* commits, across all log segments and keyspaces.
-/// The state includes all synced commits. After a kill of the process it includes all acknowledged commits. A `Sync`
-/// commit, `sync()`, `flush()`, `checkpoint()`, and the creation or drop of a keyspace sync all earlier commits.
+/// These include all synced commits, and after a kill of the process all acknowledged ones. A `Sync` commit, `sync()`,
+/// `flush()`, `checkpoint()`, and the creation or drop of a keyspace sync all earlier commits.
 #[test]
 fn guarantee_02_recovery_yields_a_prefix() {
     let mut crashes = 0;

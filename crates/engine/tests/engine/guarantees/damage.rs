@@ -17,7 +17,7 @@ use crate::harness::small_database::{file_of, files, keyspace_options, open, ope
 /// Number of synced commits. The test then makes `BUFFERED` unsynced commits.
 const SYNCED: u64 = 6;
 const BUFFERED: u64 = 4;
-/// Length of a sync mark in bytes. The log appends a sync mark as a separate record after each sync.
+/// Length of a sync mark in bytes. Each sync appends one as a separate record.
 const MARK_BYTES: u64 = 36;
 
 /// Returns options with log segments so large that a test writes one segment only.
@@ -51,9 +51,9 @@ fn open_mode(disk: &MemVfs, mode: RecoveryMode) -> (lsmx::Result<Db>, Option<Arc
     (opened, reports.into_iter().next())
 }
 
-/// Guarantee 11: an invalid record below a sync mark is damage. An open returns an error in strict mode. In tolerant
-/// mode it recovers the commits before the damage and reports it. Invalid records above the highest sync mark are the
-/// torn tail, which recovery cuts and reports.
+/// Guarantee 11: an invalid record below a sync mark is damage. A strict open returns an error. A tolerant open
+/// recovers the commits before the damage and reports it. Invalid records above the highest sync mark are the torn
+/// tail, which recovery cuts and reports.
 #[test]
 fn guarantee_11_torn_tail_is_not_damage() {
     let disk = MemVfs::new();
@@ -201,8 +201,7 @@ fn guarantee_13_released_formats_open() {
     }
 }
 
-/// Guarantee 13: an open rejects a file of an unknown version with an error that names the file and the version. The
-/// open changes no file.
+/// Guarantee 13: an open rejects a file of an unknown version with an error that names the file and the version.
 #[test]
 fn guarantee_13_unknown_version_is_refused() {
     let disk = MemVfs::new();

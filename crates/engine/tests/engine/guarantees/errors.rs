@@ -101,8 +101,8 @@ impl FaultyDatabase {
         (0..times).for_each(|_| self.write().unwrap());
     }
 
-    /// Makes `times` writes. Each also overwrites the first and the last key of the default keyspace. All tables then
-    /// overlap, so no compaction is a trivial move.
+    /// Makes `times` writes. Each also overwrites the first and last key of the default keyspace, so all tables overlap
+    /// and no compaction is a trivial move.
     fn write_overlapping(&mut self, times: u64) {
         for _ in 0..times {
             self.write().unwrap();
@@ -119,8 +119,7 @@ impl FaultyDatabase {
         for _ in 0..most {
             let (fired, failures) = (self.fired(), self.failures());
             let written = self.write();
-            // An event must report each injected fault, even if the fault occurs in background work after an
-            // acknowledged write.
+            // An event must report each fault, also if it occurs in background work after an acknowledged write.
             let is_reported = self.fired() == fired || self.failures() > failures;
             assert!(is_reported, "a fault was not reported, the write returned {written:?}");
             match written {
@@ -159,8 +158,8 @@ impl FaultyDatabase {
         self.check_in(&self.db, when);
     }
 
-    /// Opens disk images of a power loss before `resume`. Each must contain a prefix of the attempted commits that
-    /// includes all synced commits. The last one may be a commit that failed.
+    /// Opens disk images of a power loss before `resume`. Each must contain the synced commits and a prefix of the
+    /// later ones, which may include a commit that failed.
     fn check_prefix_after_power_loss(&self, seed: u64, when: &str) {
         for image in CrashImage::ALL {
             let found = self.contents(&open(&self.disk.crash(image, seed)));
@@ -179,7 +178,6 @@ impl FaultyDatabase {
         }
     }
 
-    /// Closes the database and checks its contents after a reopen.
     fn close_and_check(self, when: &str) {
         self.db.close(None).unwrap();
         self.check_in(&open(&self.disk), when);
@@ -235,7 +233,6 @@ fn guarantee_07_failed_write_is_reported_until_resume() {
             continue;
         };
         check_read_only(&database, &cause, &when);
-        // A failed `resume` leaves the database read-only.
         assert!(database.db.resume().is_err(), "{when}");
         check_read_only(&database, &cause, &when);
         database.faults.clear_rules();
@@ -310,7 +307,6 @@ fn guarantee_07_failed_flush_or_sync_is_reported_by_next_write() {
         assert!(file_of(&cause).to_string_lossy().ends_with(file), "{cause:?}");
         assert!(database.db.metrics().read_only.is_some());
         database.check(work);
-        // A close also tries to sync, and fails.
         assert!(matches!(database.db.close(None), Err(Error::ReadOnly { .. })));
     }
 }
@@ -330,7 +326,7 @@ fn guarantee_07_failed_compact_range_is_reported_to_caller() {
 }
 
 /// Guarantee 7: if a compaction or the removal of a file fails in the background, exactly one later write to any
-/// keyspace returns an error. This write has no effect. The database stays writable.
+/// keyspace returns an error and has no effect. The database stays writable.
 #[test]
 fn guarantee_07_failed_background_job_is_reported_by_one_write() {
     let seed = seeds(7, 1).next().unwrap();
@@ -387,9 +383,9 @@ fn guarantee_07_failed_background_job_is_not_reported_after_resume() {
     database.write().unwrap();
 }
 
-/// Guarantee 7: reads continue after a failed sync of a bucket file of an operand store. The sync may have lost pages
-/// that were appended to the bucket, and the log of the store still contains them. Iterators that were opened before
-/// the failure return the same entries, even after `resume` has begun a new log.
+/// Guarantee 7: reads continue after a failed sync of a bucket file of an operand store. The sync may have lost pages,
+/// whose contents are still in the log of the store. Iterators that were opened before return the same entries, even
+/// after `resume` has begun a new log.
 ///
 /// Regression: reads of keys whose pages were lost returned `Corrupt` until `resume`.
 #[test]
@@ -428,10 +424,9 @@ fn guarantee_07_failed_sync_of_bucket_reads_continue() {
     assert!(failed > 20, "only {failed} syncs failed");
 }
 
-/// Guarantee 8: the engine never syncs a file again after a failed sync, and treats the bytes since its last successful
-/// sync as lost. `resume()` writes the memtables of all keyspaces to new files and begins a new log segment. One
-/// manifest edit commits both and marks all sequence numbers as flushed. No operation of a failed commit group becomes
-/// visible later.
+/// Guarantee 8: the engine never syncs a file again after a failed sync. `resume()` writes the memtables of all
+/// keyspaces to new files and begins a new log segment. One manifest edit commits both and marks all sequence numbers
+/// as flushed. No operation of a failed commit group becomes visible later.
 #[test]
 fn guarantee_08_failed_sync_is_final() {
     let (mut resumed, mut kept) = (0, 0);

@@ -49,7 +49,6 @@ struct LimitedDatabase {
     kinds: [Keyspace; 3],
     model: Model,
     rng: TestRng,
-    /// Text that identifies the run in failure messages.
     when: String,
 }
 
@@ -203,7 +202,6 @@ fn fill_mounted(seed: u64) {
     }
 }
 
-/// Runs `mount` with these arguments for a mount point.
 fn mount(arguments: &[&str], dir: &Path) -> Result<(), String> {
     match Command::new("mount").args(arguments).arg(dir).output() {
         Ok(output) if output.status.success() => Ok(()),

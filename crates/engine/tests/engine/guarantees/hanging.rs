@@ -51,10 +51,9 @@ fn use_everything(db: &Db) -> lsmx::Result<()> {
     keyspaces[1].get(3u64.to_be_bytes()).map(drop)
 }
 
-/// Runs a workload repeatedly, and in each run blocks one of its device calls. The index of this call increases by 1 to
-/// `step_max` from run to run. While the call is blocked, runs `check` on the database. Afterwards passes the result of
-/// the workload and the disk to `finish`. Returns the number of blocked calls, after a run that makes no call with the
-/// chosen index.
+/// Runs a workload repeatedly. Each run blocks one device call, whose index grows by 1 to `step_max` from run to run,
+/// and runs `check` on the database meanwhile. Afterwards passes the result of the workload and the disk to `finish`.
+/// Returns the number of blocked calls once a run makes no call with the chosen index.
 fn block_device_calls(
     step_max: u64,
     mut rng: TestRng,
@@ -128,7 +127,7 @@ fn call_all(db: &Db) -> Vec<(&'static str, lsmx::Result<()>)> {
 }
 
 /// Guarantee 15: each call with a deadline returns while a device call hangs. After `close` has reached its deadline,
-/// the database rejects every call. The database releases its lock when the device call returns.
+/// the database rejects every call, and releases its lock when the device call returns.
 #[test]
 fn guarantee_15_deadline_is_kept_while_device_hangs() {
     let check = |db: &Db| {

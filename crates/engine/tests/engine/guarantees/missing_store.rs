@@ -136,8 +136,8 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
     }
 }
 
-/// The manifest records for which keyspace a log segment is kept. A repair without a manifest still recovers the
-/// commits of the other keyspaces.
+/// Only the manifest records which keyspace needs a log segment. A repair without it still recovers the other
+/// keyspaces.
 #[test]
 fn operand_store_missing_repair_without_manifest_keeps_log_of_others() {
     let disk = killed();

@@ -23,8 +23,7 @@ fn compaction_repeats_the_read_of_a_corrupt_block() {
             let mut database = FaultyReads::new(background, "leveled");
             database.write_many(40);
             let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
-            // Reads before the 100th may belong to a footer or to table properties, which the engine does not read
-            // again.
+            // Reads before the 100th may be those of a footer or of table properties, which the engine does not repeat.
             database.faults.add_rule(rule.path_contains(".sst").nth(100 + nth).once());
             database.write_many(600);
             database.db.wait_idle().unwrap();
@@ -100,7 +99,6 @@ fn damaged_file_is_named_by_verify_and_an_open_starts_without_quarantine() {
     database.disk.flip_bits(&bad, 20, 1).unwrap();
     database.write_many(1_000);
     assert_eq!(database.quarantined(), std::slice::from_ref(&bad));
-    // `compact_range` needs the quarantined file.
     let compacted = database.db.default_keyspace().compact_range::<&[u8]>(..);
     assert!(matches!(&compacted, Err(Error::CompactionBlocked { file, .. }) if *file == bad));
     database.db.close(None).unwrap();

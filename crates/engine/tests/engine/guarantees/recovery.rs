@@ -37,9 +37,8 @@ fn count_commits(db: &Db) -> u64 {
 struct UsedNumbers(Vec<u64>);
 
 impl UsedNumbers {
-    /// Opens a database. Also returns the disk image before the open makes operation number `at`, or `None` if it makes
-    /// fewer operations. Files that the open creates before this operation must have larger numbers than all earlier
-    /// files.
+    /// Opens a database. Also returns the disk image before operation number `at` of the open, or `None` if it makes
+    /// fewer. Files that the open creates before that must have larger numbers than all earlier files.
     fn open(&mut self, disk: &MemVfs, at: u64, cut: (CrashImage, u64)) -> (Db, Option<MemVfs>) {
         let (left, created) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(Vec::new())));
         let (kept, noted) = (Arc::clone(&left), Arc::clone(&created));
@@ -70,10 +69,9 @@ impl UsedNumbers {
     }
 }
 
-/// Guarantee 3: after a read-write open has shown a state, no later open recovers an older state, because recovery
-/// first makes its result durable. A kill during recovery does not change this. No sequence number and no file number
-/// is used twice. After an unclean shutdown the next sequence number is the last recovered one + 2^30, and new files
-/// skip the numbers of all existing files.
+/// Guarantee 3: after a read-write open has returned, no later open recovers an older state, even after a kill during
+/// recovery. No sequence number and no file number is used twice. After an unclean shutdown the next sequence number is
+/// the last recovered one + 2^30, and new files skip the numbers of all existing files.
 #[test]
 fn guarantee_03_recovery_is_monotone() {
     const NO_CUT: (u64, (CrashImage, u64)) = (u64::MAX / 2, (CrashImage::Drop, 0));
@@ -91,7 +89,6 @@ fn guarantee_03_recovery_is_monotone() {
         }
         let image = disk.crash(*rng.choose(&CrashImage::ALL), seed);
 
-        // A read-only open changes nothing.
         let before = image.snapshot_all();
         let open_read_only =
             |disk: &MemVfs| open_with(disk, options(Background::Inline).read_only(true));
@@ -100,7 +97,7 @@ fn guarantee_03_recovery_is_monotone() {
         read_only.close(None).unwrap();
         assert!(image.snapshot_all() == before);
 
-        // Kills several opens during recovery, before an open has shown a state.
+        // Cuts the power during several opens, before any of them has returned.
         let mut disk = image.crash(CrashImage::Keep, 0);
         for _ in 0..rng.below(6) {
             let at = rng.below(40);
@@ -122,7 +119,6 @@ fn guarantee_03_recovery_is_monotone() {
             seq = next;
             let second = open_read_only(&disk);
             assert!(matches!(second, Err(Error::Locked { .. })), "{second:?}");
-            // Cuts the power, which drops all unsynced data.
             disk = disk.crash(CrashImage::Drop, 0);
         }
         // If no open was interrupted, the next sequence number is exactly the last one + `GAP`.
@@ -132,8 +128,8 @@ fn guarantee_03_recovery_is_monotone() {
     assert!(interruptions > 60, "recovery was killed only {interruptions} times");
 }
 
-/// Regression: after a clean close, an interrupted open created files whose directory entries were lost. The next open
-/// used the same file numbers again. Only opens after an unclean shutdown skipped numbers.
+/// Regression: after a clean close, an open was interrupted and the names of its files were lost. The next open used
+/// their numbers again, because only opens after an unclean shutdown skipped numbers.
 #[test]
 fn file_numbers_of_interrupted_open_after_clean_close_are_not_used_again() {
     let closed = MemVfs::new();

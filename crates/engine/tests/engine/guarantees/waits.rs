@@ -14,7 +14,6 @@ use crate::harness::gate::{Gate, each};
 use crate::harness::parallel::watched;
 use crate::harness::small_database::{keyspace_options, open, open_with, policy, try_open};
 
-/// File system calls that write files.
 const WRITES: [VfsCall; 2] = [VfsCall::Create, VfsCall::Append];
 
 /// Guarantee 15: the metrics and the listener report the cause of a stalled write. At its deadline the write fails and

@@ -82,7 +82,6 @@ const HANGS: &[(VfsCall, &str)] = &[
 ];
 
 impl Kind {
-    /// Returns all disturbances in a fixed order.
     pub(crate) fn all() -> Vec<Kind> {
         let mut all = Vec::new();
         for &call in CALLS {

@@ -1,5 +1,5 @@
 //! A random workload with one disturbance. Two threads write, and a third one flushes, reads, makes checkpoints and
-//! reopens the database. After the disturbance every call must return and every keyspace must be usable.
+//! reopens. After the disturbance every call must return and every keyspace must be usable.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -57,7 +57,6 @@ enum Action {
     Merge(Vec<u8>),
 }
 
-/// A change of one key.
 #[derive(Clone, Debug)]
 struct Change {
     keyspace: usize,
@@ -198,7 +197,6 @@ struct HistoryRun {
     keyspace_options: [KeyspaceOptions; 2],
     writers: Vec<Writer>,
     open: Option<(Db, [Keyspace; 2])>,
-    /// Number of checkpoints made.
     copies: u64,
     /// Whether the database was reopened after an error without `resume`.
     may_lose: bool,
@@ -443,8 +441,7 @@ impl HistoryRun {
             loop {
                 match keyspace.put(format!("z-{number:04}"), [7; 90]) {
                     Err(Error::ReadOnly { cause }) => panic!("a put fails: {cause:?}"),
-                    // Background work that failed is retried after a pause of up to one minute. `resume` ends the
-                    // pause.
+                    // The retry of failed background work may wait up to one minute. `resume` ends the wait.
                     Err(_) if reports < REPORTS_MAX => {
                         reports += 1;
                         if reports == REPORTS_MAX / 2 {
