@@ -14,8 +14,7 @@ pub(crate) const YEAR_US: u64 = 365 * 24 * HOUR_US;
 const START_US: u64 = 1_790_000_000_000_000;
 const KEYS: u32 = 20;
 
-/// A database with the policy `fifo` and a TTL of one hour. Its wall clock and monotonic clock are `clock`, which the
-/// check sets.
+/// A database with the policy `fifo` and a TTL of one hour. The check sets its clocks through `clock`.
 pub(crate) struct TtlDatabase {
     disk: MemVfs,
     pub(crate) clock: ManualClock,
@@ -36,8 +35,7 @@ impl TtlDatabase {
         open_with(&self.disk, options).unwrap()
     }
 
-    /// Advances the wall clock and the monotonic clock in steps of one minute. The database reads both clocks at each
-    /// step.
+    /// Advances the wall clock and the monotonic clock in steps of one minute. The database reads them at each step.
     pub(crate) fn run(&self, db: &Db, us: u64) {
         for _ in 0..us.div_ceil(MINUTE_US) {
             self.clock.advance_us(MINUTE_US);

@@ -127,8 +127,7 @@ fn read_over_a_close(
     })
 }
 
-/// Drops the last handle of a database after its close. The drop must not change any file, because the next owner may
-/// already read it.
+/// Drops the last handle of a database after its close. No file may change, because another owner may read it.
 pub(crate) fn closed_database_changes_no_file(_: u64) -> Outcome {
     let disk = MemVfs::new();
     let db = open_with(&disk, options()).unwrap();

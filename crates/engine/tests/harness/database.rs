@@ -77,7 +77,7 @@ pub(crate) fn entries(range: Range) -> Vec<(Slice, Slice)> {
     range.map(Result::unwrap).collect()
 }
 
-/// Checks that a keyspace contains exactly the expected entries, with forward and backward iteration, `get` and
+/// Checks that a keyspace contains exactly the expected entries, by iteration in both directions, `get` and
 /// `multi_get`.
 pub(crate) fn assert_entries(keyspace: &Keyspace, expected: &Entries) {
     let expected: Vec<(Slice, Slice)> =

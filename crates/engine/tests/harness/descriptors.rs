@@ -162,8 +162,7 @@ pub(crate) fn use_real_files(dir: &Path) -> lsmx::Result<()> {
     db.close(None)
 }
 
-/// Returns whether the database and the operand store can be opened with this limit. If so, all later calls must
-/// succeed.
+/// Returns whether the database and the operand store open with this limit. If so, all later calls must succeed.
 fn is_sufficient(background: Background, limit: usize) -> bool {
     let (open, refused) = Default::default();
     let disk = FewDescriptors { inner: MemVfs::new(), limit, open, refused };

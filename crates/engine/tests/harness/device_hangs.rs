@@ -106,8 +106,7 @@ fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
             std::thread::yield_now();
         }
         disk.add_rule(each(&[VfsCall::Append], ".wal"));
-        // Releases the sync, and then the append of the sync mark by the first thread. The leader makes the next
-        // append.
+        // Releases the sync and then the append of the sync mark by the first thread. The leader appends next.
         for blocked in [2, 3] {
             gate.release_one();
             gate.wait_until_blocked(blocked);

@@ -18,8 +18,7 @@ fn options(seed: u64, memtable_bytes: u64) -> Options {
     Options::default().background(Background::Inline).seed(seed).keyspace_defaults(keyspace)
 }
 
-/// The size of the reserve follows the unflushed bytes. Its maximum is 4 MiB, or 10 % of the bytes of tables if that is
-/// more.
+/// The size of the reserve follows the unflushed bytes, up to 4 MiB or 10 % of the bytes of tables if that is more.
 pub(crate) fn reserve_is_bounded(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let db = open_with(&MemVfs::new(), options(seed, 12 << 20)).unwrap();
@@ -76,8 +75,7 @@ pub(crate) fn full_disk_takes_the_reserve(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// On a full disk, the database becomes read-only after it has used its reserve. `resume` succeeds once the disk has
-/// space.
+/// On a full disk, the database becomes read-only after it has used its reserve. It resumes once there is space.
 pub(crate) fn full_disk_is_full(seed: u64) -> Outcome {
     const FREE_BYTES_MAX: u64 = 300 << 10;
     let mut rng = TestRng::new(seed);

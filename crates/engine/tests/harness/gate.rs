@@ -96,8 +96,7 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// Waits until `count` calls have been blocked since the gate was shut. Returns a description of call number
-    /// `count`.
+    /// Waits until `count` calls have been blocked since the gate was shut. Returns a description of the last one.
     pub(crate) fn wait_until_blocked(&self, count: usize) -> String {
         let is_missing = |state: &mut State| state.blocked.len() < count;
         let waited = self.0.1.wait_timeout_while(self.state(), ARRIVAL_MAX, is_missing);

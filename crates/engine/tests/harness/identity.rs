@@ -15,8 +15,7 @@ use super::small_database::{files, open_with};
 /// Replaces a log segment of a database by the segment with the same name of its checkpoint, and the reverse. `verify`
 /// and an open must return an error that names the segment.
 ///
-/// Regression: a checkpoint had the same uid as its original. Both calls succeeded, and commits acknowledged with
-/// `Sync` were lost.
+/// Regression: a checkpoint had the uid of its original. Both calls succeeded, and synced commits were lost.
 pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();

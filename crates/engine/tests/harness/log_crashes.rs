@@ -164,8 +164,7 @@ impl Racing {
     }
 }
 
-/// Runs random appends, syncs, rotations, retirements of segments and restarts. Passes the log to `began` after its
-/// creation.
+/// Runs random appends, syncs, rotations, retirements and restarts. Passes the log to `began` after its creation.
 pub(crate) fn workload(
     vfs: &Arc<dyn Vfs>,
     ledger: &Ledger,

@@ -17,8 +17,7 @@ use super::small_database::{lock, open_with};
 /// Maximum time to wait for another thread.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Threads commit large batches at the same time. Memtables may exceed their part of the memory budget by at most one
-/// batch.
+/// Threads commit large batches at the same time. Memtables may exceed their memory limit by at most one batch.
 pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
     const WRITERS: u64 = 6;
     const VALUE_BYTES: usize = 4 << 10;
@@ -64,8 +63,7 @@ pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// A merge operator that concatenates operands. It reports each merge to the check and then waits for permission to
-/// continue.
+/// A merge operator that concatenates operands. It reports each merge and then waits for permission to continue.
 #[derive(Debug)]
 struct BlockingOperator {
     merges: Mutex<Sender<()>>,

@@ -117,8 +117,7 @@ impl PowerCut {
         PowerCut(left)
     }
 
-    /// Stops the observation. Returns the image, or `None` with probability 1/2, so that some runs continue without a
-    /// power loss.
+    /// Stops the observation. Returns the image, or `None` with probability 1/2 to continue without a power loss.
     fn take(&self, disk: &MemVfs, rng: &mut TestRng) -> Option<MemVfs> {
         disk.set_observer(None);
         lock(&self.0).take().filter(|_| rng.is_one_in(2))

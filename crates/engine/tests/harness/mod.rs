@@ -1,8 +1,7 @@
 //! Code that several test programs share: recorded workloads, disk images after crashes, a model to compare reopened
 //! databases with, and checks that run with and without failpoints.
 //!
-//! A check is a function of a seed. It panics or returns an error if it fails. The failure message contains a command
-//! that repeats it.
+//! A check is a function of a seed. It panics or returns an error if it fails. The message states how to repeat it.
 
 #![allow(dead_code, reason = "no test program uses all functions of the module")]
 

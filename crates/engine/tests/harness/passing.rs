@@ -21,8 +21,7 @@ pub(crate) const PASSING: &str = "passing";
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Passing {
     pub(crate) presence: Presence,
-    /// Number of times the keyspace has been created. Data of a dropped keyspace must not reappear after a later
-    /// creation.
+    /// Number of times the keyspace has been created. Data of a dropped keyspace must not reappear.
     pub(crate) life: u64,
     /// Minimum number of keys.
     pub(crate) synced: u64,
@@ -34,8 +33,7 @@ pub(crate) fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// Compares the keyspace [`PASSING`] with its known state. Returns the number of its keys, or `None` if it does not
-/// exist.
+/// Compares the keyspace [`PASSING`] with its known state. Returns its number of keys, or `None` if it does not exist.
 pub(crate) fn check(db: &Db, known: &Passing) -> Result<Option<u64>, Trouble> {
     let wrong = |what: String| Err(Trouble::Wrong(what));
     let keyspace = match (db.open_keyspace(PASSING, None), known.presence) {

@@ -31,8 +31,7 @@ fn put(db: &Db, numbers: std::ops::Range<u64>) {
     db.write(batch, Durability::Sync).unwrap();
 }
 
-/// Flips a bit in the range tombstones of one table: the table with the smallest keys among those with range
-/// tombstones.
+/// Flips a bit in the range tombstones of the table with the smallest keys. Ignores tables without range tombstones.
 fn damage_first_range_tombstones(disk: &MemVfs) -> PathBuf {
     let loaded = Manifest::load(disk, oracle::dir()).unwrap();
     let mut found: Vec<(Vec<u8>, PathBuf, u64)> = Vec::new();

@@ -1,5 +1,4 @@
-//! Records disk images before file system operations, as a crash would leave them. Each image has the guarantees that
-//! hold at that time.
+//! Records disk images before file system operations, each with the guarantees that hold at that time.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -24,8 +24,7 @@ pub(crate) fn seeds(check: u64, count: u64) -> impl Iterator<Item = u64> {
 /// The names of keyspaces that store values in tables, in blob files, and in buckets of an operand store.
 pub(crate) const KINDS: [&str; 3] = ["default", "values", "operands"];
 
-/// Returns options of one of the keyspaces [`KINDS`]. They are so small that a few dozen writes create its kind of
-/// file.
+/// Returns options of a keyspace in [`KINDS`]. They are so small that a few dozen writes create its kind of file.
 pub(crate) fn keyspace_options(kind: &str) -> KeyspaceOptions {
     let options = KeyspaceOptions::default()
         .memtable_bytes(2 << 10)

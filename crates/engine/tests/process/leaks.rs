@@ -1,5 +1,4 @@
-//! After many opens and closes of a database, the number of file descriptors and threads and the used disk space do not
-//! grow.
+//! Opens and closes a database many times. File descriptors, threads and the used disk space must not grow.
 //!
 //! `LSMX_TEST_SCALE` multiplies the number of rounds.
 

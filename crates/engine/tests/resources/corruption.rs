@@ -251,8 +251,8 @@ impl IntactDatabase {
         if refused { Answer::Refused } else { Answer::Right }
     }
 
-    /// Runs [`IntactDatabase::read`] and checks the memory that it allocates. A failure message contains the database
-    /// and the damage.
+    /// Runs [`IntactDatabase::read`] and limits the memory that it allocates. A failure names the database and the
+    /// damage.
     fn sample(&self, disk: &MemVfs, culprits: Culprits<'_>, damage: &str) -> Answer {
         let read = || catch_unwind(AssertUnwindSafe(|| self.read(disk, culprits)));
         let (answer, bytes) = ALLOCATOR.peak_in_thread(|| quietly(read));

@@ -1,5 +1,4 @@
-//! Checks that modules import only modules of lower layers and of their own layer, and that imports between files form
-//! no cycle.
+//! Checks that modules import only modules of lower or equal layers, and that imports between files form no cycle.
 //!
 //! The tests parse the sources. Code under `#[cfg(test)]` may import any module.
 
@@ -242,8 +241,7 @@ fn code_paths(text: &str) -> Vec<String> {
     paths
 }
 
-/// Appends to `paths` each path in `text` with `prefix` before it. `text` starts with a name, a path, or a list in
-/// braces.
+/// Appends each path in `text` to `paths`, after `prefix`. `text` starts with a name, a path, or a list in braces.
 fn expand(prefix: &str, text: &str, paths: &mut Vec<String>) {
     if text.starts_with('{') {
         let list = &text[1..block(text) - 1];

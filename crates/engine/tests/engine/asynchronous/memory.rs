@@ -293,8 +293,7 @@ fn range_from_memory_continues_after_would_block() {
     assert!(blocked > 100, "{blocked}");
 }
 
-/// A range that reads only from memory returns `WouldBlock` before it skips thousands of tombstones, which would block
-/// the task.
+/// A range that reads only from memory returns `WouldBlock` before it skips thousands of tombstones.
 #[test]
 fn range_from_memory_over_many_tombstones_would_block() {
     let db = open_blocking(Options::default().background(Background::Inline).seed(1));

@@ -118,8 +118,7 @@ fn queued_write_after_deadline_is_not_done() {
     });
 }
 
-/// Stops the writes of a test when it is dropped, also after a panic. Otherwise the runtime would wait for the writes
-/// forever.
+/// Stops the writes of a test when it is dropped, also after a panic. The runtime would wait for them otherwise.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {

@@ -41,8 +41,7 @@ fn check_refused(db: &Db) -> Outcome {
     Ok(())
 }
 
-/// An event listener that runs [`check_refused`] and a read at each event. It sends the event and the result to the
-/// test.
+/// An event listener that runs [`check_refused`] and a read at each event. It sends the result to the test.
 struct CallingListener {
     db: SharedDb,
     results: Mutex<Sender<(String, Outcome)>>,

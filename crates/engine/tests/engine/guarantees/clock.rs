@@ -58,8 +58,7 @@ fn clock_jump_when_trusted_keeps_data_written_before() {
     expect_keys(&db, false, "after the TTL");
 }
 
-/// A time in 2099 that the manifest stores stays in use until `Options::reset_clock` resets it. Data expires again
-/// after the reset.
+/// The database uses a stored time in 2099 until `Options::reset_clock` resets it. Data expires again afterwards.
 #[test]
 fn stored_time_of_2099_ends_with_a_reset() {
     let database = TtlDatabase::new();
@@ -115,8 +114,7 @@ fn guarantee_14_clock_jumps_are_harmless() {
     }
 }
 
-/// Opens a database four times with a clock that starts at one second, and advances it by years while the database is
-/// open.
+/// Opens a database four times with a clock at one second. Advances the clock by years while it is open.
 fn jump_between_opens(seed: u64, policy: &PolicySpec) {
     let mut rng = TestRng::new(seed);
     let mut disk = MemVfs::new();
@@ -158,8 +156,7 @@ fn jump_between_opens(seed: u64, policy: &PolicySpec) {
     }
 }
 
-/// Guarantee 14: data that expired stays deleted if a later open has an earlier clock. Data whose TTL has not passed
-/// stays readable.
+/// Guarantee 14: expired data stays deleted if a later open has an earlier clock. Other data stays readable.
 #[test]
 fn guarantee_14_expired_data_stays_deleted() {
     let disk = MemVfs::new();

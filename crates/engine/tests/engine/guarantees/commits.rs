@@ -190,8 +190,7 @@ fn guarantee_04_commits_are_durable_before_visible() {
                 // Simulates a power loss at the time of the read.
                 let image = disk_of_reader.crash(CrashImage::Drop, seed);
                 lock(&images_of_reader).push((synced, image));
-                // Each commit has one sequence number. The number of visible commits must equal the sequence number of
-                // the snapshot.
+                // Each commit has one sequence number, so the snapshot must show as many commits as sequence numbers.
                 let buffered: u64 = (0..WRITERS).map(|writer| count(writer, false)).sum();
                 let all = synced.iter().sum::<u64>() + buffered;
                 assert_eq!(view.seq().0 - first, all, "seed {seed}: a missing commit: {synced:?}");
@@ -219,8 +218,7 @@ fn guarantee_05_reads_see_acknowledged_writes() {
     for seed in seeds(5, 25) {
         let db = open_stepped(&MemVfs::new(), seed);
         let kinds = open_kinds(&db);
-        // For each of the two counters, the largest value that a thread has written or read. Later reads must return at
-        // least this value.
+        // The largest value of each counter that a thread has written or read. Later reads must not return less.
         let known = Arc::new([const { AtomicU64::new(0) }; 2]);
         let taken = Arc::new(Mutex::new(Vec::new()));
         let bodies = (0..THREADS).map(|thread| -> Box<dyn FnOnce() + Send> {

@@ -1,5 +1,4 @@
-//! Guarantees 11 and 13: torn logs and old file formats. `crates/engine/tests/resources/corruption.rs` tests guarantee
-//! 10.
+//! Guarantees 11 and 13: torn logs and old file formats. `tests/resources/corruption.rs` tests guarantee 10.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -35,8 +35,7 @@ fn guard_older_than_history_is_unknown() {
     write_guarded(&db, "k", db.snapshot().seq()).unwrap();
 }
 
-/// Between the read and the write of an update, other writes push the read out of the commit history. The engine must
-/// retry the update.
+/// During an update, other writes push its read out of the commit history. The engine must retry the update.
 #[test]
 fn fetch_update_unknown_guard_is_retried() {
     let keyspace = KeyspaceOptions::default().memtable_bytes(64 << 10);

@@ -136,8 +136,7 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
     }
 }
 
-/// Only the manifest records which keyspace needs a log segment. A repair without it still recovers the other
-/// keyspaces.
+/// Only the manifest records which keyspace needs a log segment. A repair without it recovers the other keyspaces.
 #[test]
 fn operand_store_missing_repair_without_manifest_keeps_log_of_others() {
     let disk = killed();

@@ -1,5 +1,4 @@
-//! Guarantee 12: only one process can open a database. The lock of a killed process is free, and a rejected open
-//! changes no file.
+//! Guarantee 12: a database has one owner. A killed owner holds no lock, and a rejected open changes no file.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};

@@ -37,8 +37,7 @@ fn compaction_repeats_the_read_of_a_corrupt_block() {
     }
 }
 
-/// Regression: after one corrupt block, all inputs of the compaction stayed reserved until a reopen. L0 grew until it
-/// stopped all writes.
+/// Regression: after one corrupt block, all inputs of the compaction stayed reserved. L0 grew until writes stopped.
 #[test]
 fn unreadable_file_is_quarantined_until_it_can_be_read() {
     for background in BACKGROUNDS {

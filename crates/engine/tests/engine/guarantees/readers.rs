@@ -13,8 +13,7 @@ type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const KEYS: u64 = 60;
 
-/// A snapshot with its expected entries, and an iterator of each keyspace that has already returned half of its
-/// entries.
+/// A snapshot with its expected entries, and an iterator of each keyspace that has returned half of its entries.
 struct View {
     snapshot: Snapshot,
     contents: Vec<Contents>,
@@ -132,8 +131,7 @@ fn guarantee_06_snapshots_and_iterators_are_stable() {
             let store = metrics.operand_store.unwrap_or_default();
             collections += store.rewrites + store.splits + store.to_tree;
         }
-        // Snapshots and iterators also keep the data of a dropped keyspace. A new keyspace with the same name is
-        // independent.
+        // Snapshots and iterators keep the data of a dropped keyspace. A new keyspace of the same name is independent.
         db.drop_keyspace("values").unwrap();
         let new = db.keyspace("values", keyspace_options("values")).unwrap();
         new.put("key-00", "another").unwrap();

@@ -1,5 +1,4 @@
-//! Guarantee 3: no open recovers an older state than an earlier open, and no sequence number or file number is used
-//! twice.
+//! Guarantee 3: no open recovers an older state than an earlier open, and no sequence or file number is used twice.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

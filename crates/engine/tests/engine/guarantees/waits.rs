@@ -82,8 +82,8 @@ fn stall(cause: WaitCause, thread: &'static str, options: Options) {
     db.close(None).unwrap();
 }
 
-/// Writes until a write would wait, and returns the cause. If `flushes` is true, waits after each write until all
-/// sealed memtables are flushed.
+/// Writes until a write would wait, and returns the cause. If `flushes` is true, waits for all flushes after each
+/// write.
 fn fill(db: &Db, flushes: bool) -> &'static str {
     let sealed = || db.metrics().keyspaces["default"].memtables_sealed;
     let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };

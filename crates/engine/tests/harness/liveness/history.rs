@@ -21,16 +21,14 @@ use super::user_code::{
     CallingListener, FaultyOperator, FaultyPolicy, FaultyStores, MARK, Trigger,
 };
 
-/// Maximum number of scheduler steps before the disturbance ends, and again afterwards. A typical workload takes a few
-/// thousand steps.
+/// Maximum number of scheduler steps until the disturbance ends, and again afterwards. Most workloads take a few
+/// thousand.
 const STEPS_MAX: u64 = 60_000;
 /// Number of writes to each keyspace that must succeed after the disturbance.
 const WRITES_AFTER: u64 = 30;
-/// Maximum number of writes after the disturbance that may fail with an error of background work. Each error is
-/// reported once.
+/// Maximum number of later writes that may fail with an error of background work. Each error is reported once.
 const REPORTS_MAX: u64 = 8;
-/// Maximum number of rounds until the database is idle after the disturbance. Each round is a pause and a write to each
-/// keyspace.
+/// Maximum number of rounds until the database is idle. Each round is a pause and a write to each keyspace.
 const ROUNDS_MAX: u64 = 8;
 
 /// Runs a random workload. Returns whether the disturbance occurred.
@@ -144,8 +142,7 @@ impl Writer {
         }
     }
 
-    /// Determines which of the failed commits are stored, and compares all keys of this writer with the expected
-    /// contents.
+    /// Determines which failed commits are stored, and compares all keys of this writer with the expected contents.
     ///
     /// If `may_lose` is true, the database was reopened after an error without `resume`, so it may lack the last
     /// unsynced commits.
@@ -426,8 +423,7 @@ impl HistoryRun {
         assert!(is_named, "the database is read-only because {text}; expected: {code}");
     }
 
-    /// Checks that every keyspace can be written, flushed, read and closed, and that background work ends within the
-    /// limits.
+    /// Checks that every keyspace can be written, flushed, read and closed, and that background work ends.
     fn check_works(&mut self) {
         let (db, keyspaces) = self.opened();
         self.writers.iter_mut().for_each(|writer| writer.check(&keyspaces, self.may_lose));

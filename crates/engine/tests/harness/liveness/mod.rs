@@ -72,8 +72,7 @@ pub(crate) fn plan(kinds: &[Kind], base: u64, number: u64) -> (Kind, Mode, u64) 
     let seed = mix_seeds(base, number) >> 16;
     let at = usize::try_from(number).unwrap_or(0);
     let (kind, round) = (kinds[at % kinds.len()], at / kinds.len());
-    // Of 16 workloads with the same disturbance, 13 run stepped background work, two run it inline, and one runs it on
-    // real threads.
+    // Of 16 workloads with the same disturbance, 13 use stepped background work, two inline and one real threads.
     let mode = match round % 16 {
         1 | 9 => Mode::Inline,
         5 => Mode::Threads,
