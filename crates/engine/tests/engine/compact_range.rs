@@ -48,7 +48,7 @@ fn compact_range_of_all_keys_leaves_one_run_of_live_entries() {
         compact(&db).unwrap();
         assert_eq!(shape(&db), (1, model.len() as u64, 0), "{policy}");
         assert_entries(&db.default_keyspace(), &model);
-        // The tree is fully compacted, so another manual compaction starts no job.
+        // A second manual compaction starts no job, because the tree is fully compacted.
         let before = metrics(&db).compaction.jobs;
         compact(&db).unwrap();
         assert_eq!(metrics(&db).compaction.jobs, before, "{policy}");

@@ -562,8 +562,8 @@ fn histories_of_three_threads_are_linearizable() {
     let enough = scale() < 1.0 || (held > 50 && overlapping > 1_000);
     assert!(enough, "{held} guards held, {overlapping} calls overlapped");
 }
-/// The memtables of one keyspace are full. A batch that writes to this and another keyspace fails as a whole. Reads
-/// succeed, and so do writes to the other keyspace alone.
+/// If the memtables of a keyspace are full, a batch that writes to this keyspace and to another one fails as a whole.
+/// Reads succeed, and so do writes to the other keyspace alone.
 #[test]
 fn batch_over_a_stalled_keyspace_is_refused_as_a_whole() {
     let _dog = watchdog("batch_over_a_stalled_keyspace", 0, PATIENCE);

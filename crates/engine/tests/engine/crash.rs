@@ -107,7 +107,7 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     let calls = ["create keyspace", "change policy", "change options", "clean close", "snapshot"];
     coverage.require("calls", &calls)?;
     if scale() > 1.0 {
-        // At the default scale, these events may not occur.
+        // The following rare events occur reliably only if the test scale is above 1.
         coverage.require("calls", &["resume that failed", "reopen after an error"])?;
     }
     coverage.require("calls", &["drop keyspace", "checkpoint", "compact range"])?;
@@ -127,7 +127,7 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     coverage.require("runs", &policies.iter().map(preset_name).collect::<Vec<_>>())
 }
 
-/// If a commit survives a crash, all commits that were acknowledged before it started also survive.
+/// If a commit survives a crash, all commits acknowledged before the start of that commit also survive.
 #[test]
 fn crash_with_concurrent_writers_keeps_the_order_of_commits() {
     let seed = seed();

@@ -153,7 +153,7 @@ fn failing_call_is_reported_and_no_acknowledged_commit_is_lost() {
     coverage.require("failed calls", &failed).unwrap();
     coverage.require("failed calls", &["a read", "changing options", "a snapshot"]).unwrap();
     if scale() > 1.0 {
-        // At the default scale, these calls may never fail, because runs contain few of them.
+        // The following rare calls fail reliably only if the test scale is above 1.
         let failed = ["dropping a keyspace", "a checkpoint", "compacting a range"];
         coverage.require("failed calls", &failed).unwrap();
     }
@@ -175,7 +175,7 @@ fn failed_open_of_a_damaged_database_changes_no_file() {
     coverage.require("refused", &["blob", "current", "manifest", "segment", "table"]).unwrap();
 }
 
-/// Damages one file of a closed or killed database and opens it.
+/// Damages one file of a closed or killed database, opens the database, and checks the result.
 fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
     let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
@@ -224,7 +224,7 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
             coverage.add(how, "refused");
             coverage.add("refused", file_kind(&path));
             let mut after = disk.snapshot_all();
-            // A failed open may leave the lock file, which it creates first.
+            // Opening a database first creates the lock file, so a failed open may leave the lock file behind.
             if !before.contains_key(&oracle::dir().join(LOCK)) {
                 after.remove(&oracle::dir().join(LOCK));
             }

@@ -125,8 +125,7 @@ fn golden_log_and_manifest_are_written_unchanged() {
     }
 }
 
-/// An encoded version edit with operand store tokens. Format version 1 gained these changes after the other golden
-/// files were created.
+/// An encoded version edit with operand store tokens.
 const GOLDEN_TOKENS: &[u8] = include_bytes!("../golden/operand-token-v1.edit");
 
 #[test]

@@ -26,7 +26,7 @@ struct Case {
     name: &'static str,
     compression: Compression,
     filter: Option<FilterWidth>,
-    /// Whether data blocks store hash tags of their keys.
+    /// Whether data blocks store a one-byte hash tag per key.
     tags: bool,
     /// Number and name of the keyspace that the table properties record.
     keyspace: Option<(u32, &'static str)>,

@@ -45,7 +45,7 @@ fn failed_merge_fails_reads_of_its_key_until_a_write() {
         db.default_keyspace().merge(key, "0").unwrap();
         db.default_keyspace().merge(key, operand).unwrap();
     }
-    // The operands are first in the memtable, later in tables, and finally in long chains, because merging them fails.
+    // Round 0 reads the operands from the memtable. Later rounds read them from tables and add longer operand chains.
     for round in 0..4 {
         assert_eq!(db.get("a").unwrap().unwrap()[..2], *b"01");
         assert_eq!(db.get("d").unwrap().unwrap()[..2], *b"04");
@@ -243,7 +243,7 @@ fn merge_operator_of_a_keyspace_cannot_be_replaced_or_omitted() {
     batch.merge(&db.default_keyspace(), "k", "v");
     assert_lacking(db.write(batch, lsmx::Durability::Sync), None);
     assert!(db.get("other").unwrap().is_none(), "a refused batch was applied in part");
-    // A keyspace without a merge operator accepts one. Afterwards it refuses a different one.
+    // A keyspace without a merge operator accepts any operator. Afterwards the keyspace refuses a different operator.
     let assert_other = |done: lsmx::Result<()>| {
         let Err(error @ Error::Contradiction { .. }) = done else { panic!("{done:?}") };
         assert!(error.to_string().contains("lsmx.append"), "{error}");

@@ -43,7 +43,7 @@ fn database(seed: u64) -> MemVfs {
     disk
 }
 
-/// Returns the path of the first file whose path contains `part`.
+/// Returns the first path on the disk that contains `part`.
 fn file(disk: &MemVfs, part: &str) -> std::path::PathBuf {
     let found = disk.paths().into_iter().find(|path| path.to_string_lossy().contains(part));
     found.unwrap()

@@ -105,7 +105,7 @@ impl History {
     }
 }
 
-/// Policies that limit the age of tombstones to 700 µs. All layouts that support this trigger occur.
+/// Policies that limit the age of tombstones to 700 µs, one or more for each layout that supports such a limit.
 const BOUNDED: [&str; 5] = [
     "tsa(D=700us,T=3,l1=1)",
     "tsa(D=700us)",

@@ -91,7 +91,7 @@ fn range_delete_bound_longer_than_the_key_limit_is_refused() {
         let refused = keyspace.delete_range::<Vec<u8>>(range);
         assert!(matches!(refused, Err(Error::TooLarge { what: "key", .. })), "{refused:?}");
     }
-    // The stored form of these bounds is one byte longer than the longest permitted key.
+    // The engine stores an excluded start or an included end as the key plus one byte, which exceeds the key limit.
     keyspace.delete_range::<Vec<u8>>((Excluded(&longest), Unbounded)).unwrap();
     assert_eq!(db.get(&longest).unwrap().as_deref(), Some(&b"v"[..]));
     settle(&db);
@@ -177,7 +177,7 @@ fn scan_over_a_deleted_range_reads_few_blocks() {
     assert_eq!(before.iter(&space).count(), 100_000);
 }
 
-/// While a snapshot is held, the files remain. After its drop, compaction removes them without rewriting data.
+/// After `clear`, a snapshot keeps the files. When the snapshot is dropped, the files are removed without rewriting data.
 #[test]
 fn clear_frees_all_files_without_rewriting_them() {
     lsmx_testkit::time_test();

@@ -132,7 +132,7 @@ impl Intact {
         verify(disk).unwrap_or_else(|error| failed(error));
         let db = try_open(disk, options(5)).unwrap_or_else(|error| failed(error));
         let commits_lost = report.lost.iter().any(|lost| lost.what == LossKind::Commits);
-        // Truncating the WAL after its last sync mark looks like a power loss, so repair reports no lost commits.
+        // A WAL truncated after the last sync mark looks like a power loss, so repair reports no lost commits.
         let last = match damage.contains(".wal ") {
             false => self.states.len() - 1,
             true => KEYSPACES.iter().filter_map(|name| commits(&db, name)).max().unwrap_or(0),
@@ -196,7 +196,7 @@ fn extension(path: &Path) -> String {
     kind.to_owned()
 }
 
-/// Returns one database that was closed and two that were killed.
+/// Returns a cleanly closed database and two databases whose process was killed.
 fn intact() -> Vec<Intact> {
     vec![build(11, 260, false), build(12, 255, true), build(13, 301, true)]
 }
@@ -227,7 +227,7 @@ fn repair_without_a_database_or_of_an_open_one_is_refused() {
     assert!(matches!(locked, Err(Error::Locked { .. })), "{locked:?}");
 }
 
-/// Other engines, such as RocksDB, use the same file names. Repair must not touch their files.
+/// Other engines, such as RocksDB, use the same file names. Without `force`, repair must refuse their directories.
 #[test]
 fn repair_of_files_without_a_magic_number_is_refused_unless_forced() {
     let rocks = [
@@ -332,7 +332,7 @@ fn repaired_database_is_correct_except_for_the_reported_losses() {
         damaged += u64::from(report.damaged);
         lossless += u64::from(report.damaged && report.lost.is_empty());
         let after = disk.snapshot_all();
-        // Repair keeps every original file, either at its path or in the directory for files set aside.
+        // Repair keeps every original file, in place or set aside. Only WAL segments and `LOCK` may change.
         for (path, bytes) in before.iter().filter(|_| report.damaged) {
             let name = path.file_name().unwrap();
             let aside = report.set_aside.as_ref().unwrap().join(name);

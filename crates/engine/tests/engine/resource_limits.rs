@@ -202,7 +202,7 @@ fn table_replaced_on_disk_is_reported_as_corrupt() {
     load(&db, 0..100);
     let tables = files(&disk, ".sst");
     assert!(tables.len() > 1);
-    // The test replaces all tables by copies of the first one. One table stays readable through its open descriptor.
+    // The test replaces all tables by copies of the first table. The table with an open descriptor stays readable.
     let bytes = disk.read_all(&tables[0]).unwrap();
     for path in &tables[1..] {
         disk.remove(path).unwrap();

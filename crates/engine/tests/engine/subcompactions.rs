@@ -62,7 +62,7 @@ fn assert_filled(db: &Db) {
     assert_entries(&db.default_keyspace(), &expected);
 }
 
-/// All entries that a snapshot or the current state contains.
+/// The entries of one snapshot or of the current state.
 type View = Vec<(Slice, Slice)>;
 
 /// Executes puts, merges, deletes and range deletes, creates snapshots between them, and compacts the keyspace. Returns
@@ -75,7 +75,7 @@ fn mixed(parts: usize) -> (Vec<View>, [u64; 4], CompactionMetrics) {
     for turn in 0..12u8 {
         let round = u32::from(turn);
         for number in 0..KEYS {
-            // A third of the writes go to key 300, so its versions fill several blocks.
+            // A third of the writes go to key 300, so the versions of key 300 fill several blocks.
             let number = if number % 3 == 0 { 300 } else { (number * 7 + round) % KEYS };
             match (number + round) % 5 {
                 0 => default.delete(key(number)).unwrap(),
@@ -200,7 +200,7 @@ fn failed_subcompaction_fails_the_job_and_leaves_no_tables() {
             assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
             assert_eq!(faults.fired_counts()[&Fault::Error(Errno::NoSpace)], 1);
             assert_filled(&db);
-            // Tables of the failed job are removed by the end of the next job.
+            // The engine removes the tables of a failed job no later than at the end of the next job.
             faults.clear_rules();
             assert_eq!(compactions(&db).jobs, jobs);
             let left = tables(&disk);

@@ -216,7 +216,7 @@ fn compaction_groups_values_of_neighbouring_keys() {
     assert!(metrics.gathered_bytes < metrics.blob_referenced_bytes * 3, "{metrics:?}");
 }
 
-/// If compaction cannot read a value that it would move to another blob file, the value stays and the job continues.
+/// A compaction that cannot read a value continues and leaves the value in its blob file.
 #[test]
 fn compactions_with_an_unreadable_value_continue() {
     let disk = MemVfs::new();

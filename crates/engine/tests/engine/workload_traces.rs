@@ -221,7 +221,7 @@ fn trace_on_a_failing_disk_ends_and_operations_continue() {
             assert!(db.health().read_only.is_none());
             let error = trace.stop().unwrap_err();
             assert!(matches!(&error, Error::Io { path, .. } if path.ends_with(TRACE)), "{error:?}");
-            // After the failure, a new trace can be recorded to another file.
+            // After a failed trace, a new trace can be recorded to another file.
             let trace = db.record_trace("second.trace", TraceOptions::default()).unwrap();
             db.put("k", "v").unwrap();
             assert_eq!(trace.stop().unwrap().operations, 1);
