@@ -18,7 +18,7 @@ use lsmx_testkit::{TestRng, mix_seeds, scale, scaled, seed};
 
 /// Number of disk images checked in CI.
 const IMAGES: u64 = 25_000;
-/// Suffix that marks a short run in `LSMX_TEST_REPLAY`.
+/// Suffix of a seed in `LSMX_TEST_REPLAY` that selects a run of 25 steps.
 const SHORT: char = 's';
 /// Number of disk images checked in CI for runs with several writer threads.
 const WRITERS_IMAGES: u64 = 3_000;

@@ -88,8 +88,7 @@ fn fixed() -> Vec<(Opening, Background)> {
     });
     add(inline, &|set| set.tuning.lz4 = vec![true]);
     add(inline, &|set| set.tuning.lz4 = vec![false, false, true]);
-    // The value separation sets range from a threshold of 1 byte with early garbage collection to a threshold of 60
-    // bytes with background threads.
+    // The thresholds for value separation are 1 byte with early garbage collection, 10 bytes and 60 bytes.
     for (background, threshold_bytes, space_amplification_max) in
         [(inline, 1, 1.01), (stepped, 10, 1.3), (threads, 60, 2.0)]
     {

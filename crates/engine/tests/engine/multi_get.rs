@@ -176,7 +176,7 @@ fn multi_get_with_read_ahead_gives_all_hints_first() {
     let reads = device.reads.load(Ordering::SeqCst);
     assert_eq!(misses(&db) - before, reads as u64);
     let hints = device.hints.load(Ordering::SeqCst);
-    // The engine measures the latency of the first read. Afterwards it sends a read-ahead hint before each read.
+    // The engine measures the latency of the first read. Later reads are preceded by read-ahead hints.
     assert!(hints > 20 && hints + 2 >= reads, "{hints} hints, {reads} reads");
     assert_eq!(device.running.lock().unwrap().1, 1);
 }

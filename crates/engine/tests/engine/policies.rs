@@ -86,8 +86,8 @@ impl History {
         }
     }
 
-    /// Returns the sequence numbers of tombstones in memtables or tables that are older than the bound. Call it right
-    /// after a commit, because a commit runs the jobs that are due.
+    /// Returns the sequence numbers of tombstones in memtables or tables that are older than the bound. Must be called
+    /// right after a commit, because a commit runs the jobs that are due.
     fn overdue(&mut self) -> Vec<u64> {
         let now_us = self.db.env().now_us();
         let in_tables = tombstones_in_tables(&self.disk);

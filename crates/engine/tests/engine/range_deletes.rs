@@ -177,7 +177,7 @@ fn scan_over_a_deleted_range_reads_few_blocks() {
     assert_eq!(before.iter(&space).count(), 100_000);
 }
 
-/// After `clear`, a snapshot keeps the files. When the snapshot is dropped, the files are removed without rewriting data.
+/// After `clear`, a snapshot keeps the files. When the snapshot is dropped, compaction drops the files unread.
 #[test]
 fn clear_frees_all_files_without_rewriting_them() {
     lsmx_testkit::time_test();
