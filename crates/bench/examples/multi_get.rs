@@ -1,11 +1,11 @@
-//! Measures lookups of many keys at once, without the page cache.
+//! Measures `multi_get` without the page cache.
 //!
-//! `cargo run --release -p lsmx-bench --example multi_get -- [RECORDS [DIR]]` builds a database of hashes, opens it
-//! with a cache for its metadata and direct reads, and looks up present keys one by one and in batches.
-//! `docs/results/read-cost.md` has the figures.
+//! Usage: `cargo run --release -p lsmx-bench --example multi_get -- [RECORDS [DIR]]`. The program builds a database
+//! whose keys are hashes. It opens the database with direct reads and a block cache that has just enough space for filters
+//! and index blocks. Then it looks up present keys one by one and in batches. `docs/results/read-cost.md` contains the measured figures.
 
-#![allow(clippy::print_stdout, reason = "it prints a table")]
-#![allow(clippy::disallowed_methods, reason = "it measures real time")]
+#![allow(clippy::print_stdout, reason = "the program prints a table")]
+#![allow(clippy::disallowed_methods, reason = "measures real time")]
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -19,7 +19,7 @@ const RECORDS: u64 = 1_000_000;
 const KEY_BYTES: usize = 32;
 const VALUE_BYTES: usize = 110;
 const TABLE_BYTES: u64 = 8 << 20;
-/// Number of lookups of each line.
+/// Number of lookups for each batch size.
 const LOOKUPS: usize = 20_000;
 const BATCHES: [usize; 6] = [1, 2, 8, 32, 128, 512];
 

@@ -1,6 +1,6 @@
-//! A small experiment, as a pattern for new ones: the time to open a database, by its number of records.
+//! A small experiment that can serve as a template for new ones: the time to open a database by its number of records.
 
-#![allow(clippy::print_stdout, reason = "it prints a table")]
+#![allow(clippy::print_stdout, reason = "the program prints a table")]
 
 use std::path::PathBuf;
 

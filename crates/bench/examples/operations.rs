@@ -1,12 +1,12 @@
 //! Measures scans over deleted keys, the time to open a database, and resident memory.
 //!
-//! `cargo run --release -p lsmx-bench --example operations -- [deletes] [opening] [memory] [records]`
+//! Usage: `cargo run --release -p lsmx-bench --example operations -- [deletes] [opening] [memory] [RECORDS]`
 //!
-//! Without names all parts run. `records` is the number of records of 16 + 100 B that a part loads; each part has its
-//! own default. The resident memory needs Linux.
+//! Without a name all three measurements run. `RECORDS` is the number of records of 16 + 100 B to load; each
+//! measurement has its own default. Resident memory is measured on Linux only.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it measures and prints")]
-#![allow(clippy::disallowed_methods, reason = "it measures time, and its child process aborts")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "the program prints measurements")]
+#![allow(clippy::disallowed_methods, reason = "measures real time and aborts a child process")]
 
 use std::path::Path;
 use std::process::Command;
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use lsmx::{Compression, Db, KeyspaceOptions, Options};
 use lsmx_bench::process::{file_bytes, resident_bytes};
 
-/// Argument of the child process that aborts with a full log.
+/// Argument that makes a child process fill the WAL and abort.
 const ABORT: &str = "abort-with-a-full-log";
 
-/// A part. The argument overrides its default number of records.
+/// A measurement. The argument overrides its default number of records.
 type Part = fn(Option<u64>);
 
 const PARTS: [(&str, Part); 3] = [("deletes", deletes), ("opening", opening), ("memory", memory)];
@@ -56,7 +56,7 @@ fn settle(db: &Db) {
     db.wait_idle().unwrap();
 }
 
-/// Returns a key. Keys are scattered, so that runs overlap.
+/// Returns the key with a number. Consecutive numbers have distant keys, so that the key ranges of runs overlap.
 fn key(number: u64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
@@ -71,7 +71,7 @@ fn load(db: &Db, records: u64, ordered: bool) {
     }
 }
 
-/// Deletes the first half of the keys, one by one or as a range.
+/// Measures scans after the first half of the keys was deleted, one by one and with one range delete.
 fn deletes(records: Option<u64>) {
     let records = records.unwrap_or(2_000_000);
     let half = u128::from(records / 2);
@@ -98,7 +98,7 @@ fn deletes(records: Option<u64>) {
     }
 }
 
-/// Prints the cost of reading the first ten remaining entries.
+/// Prints the time and the number of blocks that the first ten remaining entries take to read.
 fn first_entries(db: &Db, first: u128, when: &str) {
     let blocks = |db: &Db| {
         let cache = db.metrics().cache;
@@ -112,7 +112,7 @@ fn first_entries(db: &Db, first: u128, when: &str) {
     println!("  first 10 entries {when}: {elapsed:?}, {} blocks", blocks(db) - before);
 }
 
-/// Returns the shortest time of several attempts to open a database.
+/// Opens a database `attempts` times. Returns the shortest time.
 fn open_time(dir: &Path, attempts: u32) -> Duration {
     let fastest = (0..attempts).map(|_| {
         let started = Instant::now();
@@ -124,7 +124,7 @@ fn open_time(dir: &Path, attempts: u32) -> Duration {
     fastest.min().unwrap_or_default()
 }
 
-/// Opens a database after a clean close, and after a kill with a full log.
+/// Measures the time to open a database after a clean close, and after a kill with a full WAL.
 fn opening(records: Option<u64>) {
     let records = records.unwrap_or(9_000_000);
     let dir = tempfile::tempdir().unwrap();
@@ -157,9 +157,9 @@ fn opening(records: Option<u64>) {
     println!("after a kill with {} MB of log: {least:?}, the least of 3", log / 1_000_000);
 }
 
-/// Writes until the log has almost 64 MiB that no table contains, and aborts.
+/// Writes until the WAL has almost 64 MiB of data that is not flushed, and aborts the process.
 fn abort_with_a_full_log(dir: &Path) {
-    // With the default size the memtable would be flushed before the log is full.
+    // A memtable of the default size would be flushed before the WAL is full.
     let keyspaces = KeyspaceOptions::default().memtable_bytes(256 << 20);
     let db = Db::open(dir, options().keyspace_defaults(keyspaces)).unwrap();
     let mut number = 0;
@@ -177,7 +177,7 @@ fn resident() -> u64 {
     resident_bytes().unwrap()
 }
 
-/// Measures the maximum resident memory while a database with a budget is loaded, read and reopened.
+/// Measures the maximum resident memory while a database with a memory budget is loaded, read and reopened.
 fn memory(records: Option<u64>) {
     let records = records.unwrap_or(5_000_000);
     for budget in [64u64 << 20, 256 << 20] {

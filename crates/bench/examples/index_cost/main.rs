@@ -1,11 +1,11 @@
-//! Measures the index of a table: bytes per data block, and the time of a search.
+//! Measures the index of a table: its bytes per data block, and the time of a search.
 //!
-//! `cargo run --release -p lsmx-bench --example index_cost -- hash:1000000 ids:1000000 spread:1000000 FILE…`,
-//! where each FILE has one key per line. With `--features peer-rocksdb` the table includes RocksDB's partitioned index of
-//! the same keys. `docs/results/read-cost.md` has the figures.
+//! Usage: `cargo run --release -p lsmx-bench --example index_cost -- hash:1000000 ids:1000000 spread:1000000 FILE…`.
+//! Each FILE contains one key per line. With `--features peer-rocksdb` the output includes the partitioned index of
+//! RocksDB for the same keys. `docs/results/read-cost.md` contains the measured figures.
 
-#![allow(clippy::print_stdout, reason = "it prints a table")]
-#![allow(clippy::disallowed_methods, reason = "it reads files of keys, and measures real time")]
+#![allow(clippy::print_stdout, reason = "the program prints a table")]
+#![allow(clippy::disallowed_methods, reason = "reads key files and measures real time")]
 
 #[cfg(feature = "peer-rocksdb")]
 mod rocksdb;
@@ -33,9 +33,9 @@ type Failure = Box<dyn std::error::Error>;
 const VALUE_BYTES: usize = 110;
 const HASH_BYTES: usize = 32;
 const SPREAD_BYTES: usize = 16;
-/// Restart interval of the index for comparison.
+/// Restart interval of the front-coded index with which the index is compared.
 const RESTART_INTERVAL: usize = 16;
-/// Overhead of an index block in memory, in bytes.
+/// Memory of an index block in addition to its content and the `IndexBlock`, in bytes.
 const OVERHEAD_BYTES: usize = 48;
 const INDEX_BLOCK_BYTES: usize = 4096;
 const LOOKUPS: usize = 500_000;
@@ -53,14 +53,14 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the keys of an argument, sorted.
+/// Returns the sorted keys that a command-line argument describes.
 fn keys(argument: &str) -> Result<Vec<Vec<u8>>, Failure> {
     let mut keys = BTreeSet::new();
     match argument.split_once(':') {
         Some(("hash", count)) => {
             keys.extend((0..count.parse()?).map(|record| random_bytes(mix(record), HASH_BYTES)));
         }
-        // Uniform keys as in `lsmx explore`.
+        // Uniformly distributed keys as in `lsmx explore`.
         Some(("spread", count)) => {
             let count = count.parse()?;
             let space = KeySpace::new(KeyDistribution::Uniform, count, SPREAD_BYTES, 1)?;
@@ -122,8 +122,8 @@ fn rocksdb_bytes(_: &[Vec<u8>], _: &[u8]) -> Result<String, Failure> {
     Ok("not built in".to_owned())
 }
 
-/// Returns the length of a front-coded index of the same data blocks, with a restart interval of 16 and handles of
-/// varints.
+/// Returns the size in bytes of a front-coded index of the same data blocks. It has a restart interval of 16, and its
+/// block handles are varints.
 fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Failure> {
     let varint = |value: u64| (64 - (value | 1).leading_zeros() as usize).div_ceil(7);
     let internal = |user_key| InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put };
@@ -144,7 +144,7 @@ fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Fai
             held += varint(handle.offset) + varint(handle.bytes) + if restart { 4 } else { 0 };
             entries += 1;
             before = separator;
-            // Index blocks have the size of those of lsmx.
+            // The index blocks have the same size as those of lsmx.
             if held >= INDEX_BLOCK_BYTES {
                 bytes += held + 4 + overhead;
                 (entries, held) = (0, 0);
@@ -158,7 +158,7 @@ fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Fai
 fn search_ns(indexed: &[IndexBlockKeys]) -> Result<f64, Failure> {
     let (mut total_s, mut lookups) = (0.0, 0usize);
     for (index, blocks) in indexed.iter().step_by(indexed.len().div_ceil(8).max(1)) {
-        // The keys are unordered and fit into the processor's cache.
+        // The searched keys are not sorted and fit into the processor's cache.
         let keys: Vec<&[u8]> = blocks.iter().flatten().map(Vec::as_slice).collect();
         let count = keys.len().min(512);
         let searched: Vec<&[u8]> = (0..count).map(|n| keys[n * 7919 % keys.len()]).collect();

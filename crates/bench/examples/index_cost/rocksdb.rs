@@ -1,4 +1,4 @@
-//! The index of RocksDB for the same keys and values, as reported by RocksDB.
+//! Measures the size of RocksDB's table index, as RocksDB reports it.
 
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, DB, DBCompressionType, Options, SstFileWriter,
@@ -8,7 +8,7 @@ use crate::{Failure, INDEX_BLOCK_BYTES};
 
 const BLOCK_BYTES: usize = 4096;
 
-/// Returns the bytes per data block of a front-coded partitioned index, without the overhead of blocks in memory.
+/// Returns the size of a partitioned index in bytes per data block. The overhead of blocks in memory is not included.
 pub(crate) fn index_bytes(
     keys: &[Vec<u8>],
     value: &[u8],
@@ -39,7 +39,7 @@ pub(crate) fn index_bytes(
     Ok(field(&properties, "index block size")? / field(&properties, "# data blocks")?)
 }
 
-/// Returns the number of the first field with this prefix. Fields are `name=number`, separated by `; `.
+/// Returns the number of the first field whose name starts with `name`. Fields are `name=number`, separated by `; `.
 fn field(properties: &str, name: &str) -> Result<f64, Failure> {
     let found = properties.split(';').map(str::trim).find(|field| field.starts_with(name));
     let (_, number) = found.and_then(|field| field.rsplit_once('=')).ok_or("a field is missing")?;

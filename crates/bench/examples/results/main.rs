@@ -1,20 +1,22 @@
-//! Measures and writes the pages of `docs/results`.
+//! Runs measurements and writes the pages of `docs/results`.
 //!
-//! `cargo run --release -p lsmx-bench --example results -- [--measure] [PAGE[.RUN]]...`
+//! Usage: `cargo run --release -p lsmx-bench --example results -- [--measure] [PAGE[.RUN]]...`
 //!
-//! A page has a template in `crates/bench/examples/results`. Without names all pages are written. The template contains:
+//! Without names the program writes all pages. Each page has a template in `crates/bench/examples/results`. A template
+//! contains these items:
 //!
-//! - `{{run ID: COMMAND}}`: `--measure` runs the command and keeps its output in `docs/results/data/PAGE.ID.txt`, or its CSV
-//!   file in `PAGE.ID.csv` if the page has a table of it. The first line has command, commit, date and machine.
+//! - `{{run ID: COMMAND}}`: a command, with the commit and the machine of its output. `--measure` runs the command and
+//!   stores its output in `docs/results/data/PAGE.ID.txt`, or its CSV file in `PAGE.ID.csv` if the page has a table of
+//!   this run. The first line of the file contains the command, the commit, the date and the machine.
 //! - `{{table ID: COLUMN COLUMN=…}}`: a table of these CSV columns, with the titles and units of their metrics. `=TITLE`
 //!   replaces the title.
-//! - `{{output ID}}`: the output as a code block. `{{markdown ID}}`: the output as a part of the page.
-//! - `{{ID/ROW/COLUMN}}`: a number. `ROW` is the start of a row of the CSV file, `{{A ÷ B}}` the ratio of two numbers.
+//! - `{{output ID}}`: the output as a code block. `{{markdown ID}}`: the output as Markdown text.
+//! - `{{ID/ROW/COLUMN}}`: a number of the CSV file. `ROW` is the start of a row. `{{A ÷ B}}`: the ratio of two numbers.
 //!
-//! The commands find `lsmx` in the directory of the release build.
+//! The command `lsmx` is that of the release build.
 
-#![allow(clippy::print_stderr, reason = "a program prints its errors")]
-#![allow(clippy::disallowed_methods, reason = "it writes documents, no database")]
+#![allow(clippy::print_stderr, reason = "the program prints its errors")]
+#![allow(clippy::disallowed_methods, reason = "writes documents, not database files")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -69,7 +71,8 @@ fn pages() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Measures the runs whose names start with one of `names`, and writes their pages. No names mean all pages.
+/// Writes the pages in `names`, or all pages if `names` is empty. With `measure`, first runs their commands. A name may
+/// select a single run of a page.
 fn write_pages(pages: &[String], names: &[String], measure: bool) -> Result<()> {
     for page in pages {
         let page = Page::new(page)?;
@@ -92,7 +95,7 @@ fn write_pages(pages: &[String], names: &[String], measure: bool) -> Result<()> 
     Ok(())
 }
 
-/// A page of results: its name and its template.
+/// The name and the template of a page.
 struct Page {
     name: String,
     template: String,
@@ -104,7 +107,7 @@ impl Page {
         Ok(Page { name: name.to_owned(), template: read(&path)? })
     }
 
-    /// Returns the names and the commands of the runs.
+    /// Returns the name and the command of each run in the template.
     fn runs(&self) -> impl Iterator<Item = (&str, &str)> {
         let items = self.template.split("{{run ").skip(1);
         items.filter_map(|rest| rest.split_once("}}")?.0.split_once(": "))
@@ -116,7 +119,7 @@ impl Page {
         repository().join(format!("docs/results/data/{}.{id}.{extension}", self.name))
     }
 
-    /// Runs a command and writes its output with a line about its origin.
+    /// Runs a command and stores its output. A first line contains command, commit, date and machine.
     fn measure(&self, id: &str, command: &str) -> Result<()> {
         eprintln!("{}.{id}: {command}", self.name);
         let path = self.data_path(id);
@@ -149,7 +152,7 @@ impl Page {
         write(&path, &(origin + &output))
     }
 
-    /// Returns the page with all items of the template replaced.
+    /// Returns the text of the page: the template with all items replaced.
     fn text(&self) -> Result<String> {
         let notice = "<!-- Written by `cargo run --release -p lsmx-bench --example results`. -->\n";
         let mut text = String::from(notice);
@@ -218,7 +221,7 @@ fn run(command: &str) -> Result<String> {
     String::from_utf8(output.stdout).map_err(|error| format!("{command}: {error}"))
 }
 
-/// The output of a run.
+/// The stored output of a run.
 struct Data {
     origin: String,
     command: String,
@@ -226,7 +229,7 @@ struct Data {
 }
 
 impl Data {
-    /// Returns the header and the rows of the CSV file.
+    /// Returns the header and the rows of a CSV output.
     fn rows(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         let mut reader = csv::Reader::from_reader(self.text.as_bytes());
         let fields = |record: &csv::StringRecord| record.iter().map(str::to_owned).collect();
@@ -280,7 +283,7 @@ impl Data {
         Ok(text.trim_end().to_owned())
     }
 
-    /// Returns the number in a column of the first row that starts with the fields `row`, which commas separate.
+    /// Returns a number of the CSV output. `row` contains the first fields of the row, separated by commas.
     fn number(&self, row: &str, column: &str) -> Result<(f64, Unit)> {
         let (header, rows) = self.rows()?;
         let place =
@@ -299,7 +302,7 @@ impl Data {
 mod tests {
     use super::*;
 
-    /// `cargo run -p lsmx-bench --example results` writes the pages.
+    /// If the test fails, `cargo run -p lsmx-bench --example results` writes the pages.
     #[test]
     fn pages_are_up_to_date() {
         for name in pages().unwrap() {

@@ -1,4 +1,4 @@
-//! Claims of the study: their texts, and the verdicts on the measured figures.
+//! Claims of a published study: their texts, and whether measured figures confirm them.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::figures::Figures;
 /// Texts of the claims of all experiments, from `claims.toml`.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct ClaimTexts {
-    /// Texts that several claims share. A claim names them by `@name`.
+    /// Explanations that several claims share. A claim refers to an explanation by `@name`.
     reasons: BTreeMap<String, String>,
     #[serde(flatten)]
     experiments: BTreeMap<String, ExperimentText>,
@@ -22,26 +22,26 @@ pub(crate) struct ExperimentText {
     pub(crate) claims: Vec<ClaimText>,
 }
 
-/// A claim and its expected figures.
+/// A claim of the study and its expected figures.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClaimText {
     statement: String,
-    /// Bounds of each figure.
+    /// Lower and upper bound of each figure.
     range: Option<(f64, f64)>,
-    /// Order of the figures.
+    /// Expected order of the figures.
     order: Option<Order>,
     #[serde(default)]
     unit: Unit,
-    /// Printed if the claim does not hold.
+    /// Explanation that is printed if the claim does not hold.
     #[serde(default)]
     why_not: String,
-    /// Always printed.
+    /// Remark that is always printed.
     #[serde(default)]
     note: String,
 }
 
-/// Order of figures. Neighbours may be equal.
+/// Order of the figures of a claim. Consecutive figures may be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Order {
@@ -61,18 +61,18 @@ enum Unit {
     Ms,
 }
 
-/// Whether a claim holds.
+/// Whether the measured figures confirm a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Holds,
     DoesNotHold,
-    /// The results lack a figure of the claim.
+    /// The results do not contain all figures of the claim.
     NotMeasured,
     /// The claim has neither a range nor an order.
     Undecided,
 }
 
-/// A claim with measured figures.
+/// A claim and its measured figures.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     text: ClaimText,
@@ -115,7 +115,7 @@ impl Claim {
         if holds { Verdict::Holds } else { Verdict::DoesNotHold }
     }
 
-    /// Returns the columns of a table: statement, expected and measured figures, verdict, explanation.
+    /// Returns a table row: statement, expected figures, measured figures, verdict and explanation.
     pub(crate) fn row(&self) -> Vec<String> {
         let (verdict, why) = match self.verdict() {
             Verdict::Holds => ("holds", ""),

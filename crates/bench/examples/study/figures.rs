@@ -1,11 +1,11 @@
-//! Figures computed from cells.
+//! Computes figures from measurements.
 
 use lsmx_bench::experiment::explore::result::{Cell, PointLookups};
 pub(crate) use lsmx_bench::numbers::float;
 
-/// Labelled numbers; `None` if a result is missing.
+/// Numbers with labels; `None` if a measurement is missing.
 pub(crate) type Figures = Option<Vec<(String, f64)>>;
-/// A measure of a cell; `None` if it was not measured.
+/// Function that returns a number of a measurement; `None` if the number was not measured.
 pub(crate) type Measure = fn(&Cell) -> Option<f64>;
 
 pub(crate) fn one(label: impl Into<String>, value: Option<f64>) -> Figures {
@@ -20,7 +20,7 @@ pub(crate) fn nth(figures: &Figures, index: usize) -> Option<f64> {
     figures.as_ref()?.get(index).map(|(_, value)| *value)
 }
 
-/// Divides figures pairwise. The labels are those of the dividends.
+/// Divides figures pairwise. The quotients have the labels of the dividends.
 pub(crate) fn quotients(above: Figures, below: Figures) -> Figures {
     let (above, below) = (above?, below?);
     (above.len() == below.len()).then_some(())?;
@@ -39,17 +39,17 @@ pub(crate) fn growth(figures: Figures) -> Option<f64> {
     divide(nth(&figures, last), nth(&figures, 0))
 }
 
-/// Returns 1 − each figure.
+/// Returns 1 − x for each figure x: how much less than 1 the figure is.
 pub(crate) fn less(figures: Figures) -> Figures {
     Some(figures?.into_iter().map(|(label, value)| (label, 1.0 - value)).collect())
 }
 
-/// Returns each figure − 1.
+/// Returns x − 1 for each figure x: how much more than 1 the figure is.
 pub(crate) fn more(figures: Figures) -> Figures {
     Some(figures?.into_iter().map(|(label, value)| (label, value - 1.0)).collect())
 }
 
-/// Returns a quotient; `None` if a figure is missing or the divisor is 0.
+/// Returns `above ÷ below`; `None` if a number is missing or `below` is 0.
 pub(crate) fn divide(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     let (above, below) = (above?, below?);
     (below != 0.0).then(|| above / below)
@@ -63,7 +63,7 @@ pub(crate) fn flushes(cell: &Cell) -> Option<f64> {
     Some(float(cell.flushes))
 }
 
-/// Returns the bytes that merges read and wrote ÷ the ingested bytes.
+/// Returns the bytes that compactions read and wrote ÷ the ingested bytes.
 pub(crate) fn moved(cell: &Cell) -> Option<f64> {
     Some(cell.data_moved_ratio)
 }
@@ -92,42 +92,42 @@ pub(crate) fn tombstones(cell: &Cell) -> Option<f64> {
     Some(float(cell.delete_persistence.live_tombstones))
 }
 
-/// Returns the mean time of a merge in milliseconds.
+/// Returns the mean duration of a compaction in milliseconds.
 pub(crate) fn job_mean_ms(cell: &Cell) -> Option<f64> {
     measured(cell.compaction.latency_us.mean / 1e3)
 }
 
-/// Returns the longest time of a merge in milliseconds.
+/// Returns the longest duration of a compaction in milliseconds.
 pub(crate) fn job_max_ms(cell: &Cell) -> Option<f64> {
     measured(cell.compaction.latency_us.max / 1e3)
 }
 
-/// Returns the longest time of a put in milliseconds.
+/// Returns the longest latency of a put in milliseconds.
 pub(crate) fn put_max_ms(cell: &Cell) -> Option<f64> {
     measured(cell.put_latency_us.max / 1e3)
 }
 
-/// Returns the mean time of a put in microseconds.
+/// Returns the mean latency of a put in microseconds.
 pub(crate) fn put_mean_us(cell: &Cell) -> Option<f64> {
     measured(cell.put_latency_us.mean)
 }
 
-/// Returns the blocks that a lookup reads, with a share `alpha` of absent keys.
+/// Returns the mean number of blocks that a lookup reads, if a share `alpha` of the looked-up keys is absent.
 pub(crate) fn ios(cell: &Cell, alpha: f64) -> Option<f64> {
     lookups(cell, alpha).map(|lookups| lookups.ios_per_get)
 }
 
-/// Returns the blocks read ÷ the lookups of present keys.
+/// Returns the number of blocks read ÷ the number of lookups of present keys.
 pub(crate) fn read_amplification(cell: &Cell, alpha: f64) -> Option<f64> {
     lookups(cell, alpha)?.read_amplification
 }
 
-/// Returns the mean time of a lookup in microseconds.
+/// Returns the mean latency of a lookup in microseconds.
 pub(crate) fn lookup_us(cell: &Cell, alpha: f64) -> Option<f64> {
     measured(lookups(cell, alpha)?.latency_us.mean)
 }
 
-/// Returns the mean time of a range lookup in microseconds.
+/// Returns the mean latency of a range lookup in microseconds.
 pub(crate) fn range_us(cell: &Cell, selectivity: f64) -> Option<f64> {
     let mut groups = cell.range_lookups.by_selectivity.iter();
     let group = groups.find(|group| (group.selectivity - selectivity).abs() < 1e-12)?;
@@ -138,7 +138,7 @@ fn lookups(cell: &Cell, alpha: f64) -> Option<&PointLookups> {
     cell.point_lookups.iter().find(|lookups| (lookups.alpha - alpha).abs() < 1e-9)
 }
 
-/// Returns `None` for 0, which a result has without a measurement.
+/// Returns `None` for 0, which stands for a time that was not measured.
 fn measured(time: f64) -> Option<f64> {
     (time > 0.0).then_some(time)
 }

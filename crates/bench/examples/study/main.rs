@@ -1,12 +1,13 @@
-//! Compares results of `scripts/study` with the figures and claims of a study. Prints Markdown.
+//! Compares results of lsmx with the figures and claims of a published study. Prints Markdown.
 //!
-//! `cargo run --release -p lsmx-bench --example study -- DIR`
+//! Usage: `cargo run --release -p lsmx-bench --example study -- DIR`. `scripts/study` wrote the results to DIR.
 //!
-//! `claims.toml` has the claims, the range or the order that their figures must have, and the reasons why claims do not
-//! hold. This program computes the figures and the verdicts. The study is Sarkar et al., "Constructing and Analyzing the
-//! LSM Compaction Design Space", PVLDB 14 (2021). Some of its figures are read off its plots, with an error of 1 to 2 %.
+//! `claims.toml` contains the claims, the expected range or order of their figures, and the reasons why claims do not
+//! hold. This program computes the figures and decides whether the claims hold. The study is Sarkar et al.,
+//! "Constructing and Analyzing the LSM Compaction Design Space", PVLDB 14 (2021). Some of its figures are read from
+//! plots, with an error of 1 to 2 %.
 
-#![allow(clippy::print_stderr, reason = "a program prints its errors")]
+#![allow(clippy::print_stderr, reason = "the program prints its errors")]
 
 mod claim;
 mod experiments;
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns a table of verdicts and the report of each experiment.
+/// Returns a table with the number of confirmed claims per experiment, followed by the report of each experiment.
 fn report(results: &Results, texts: &ClaimTexts) -> String {
     let sections = experiments::all(results, texts);
     let mut text = String::from("| experiment | claims | hold | do not hold | not measured |\n");

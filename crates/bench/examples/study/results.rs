@@ -1,4 +1,4 @@
-//! Results of `scripts/study`.
+//! Reads the results that `scripts/study` writes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,16 +10,16 @@ use serde_json::Value;
 use crate::figures::{Figures, divide, many};
 use crate::strategy::Strategy;
 
-/// Results by the name of their file.
+/// Measurements by the name of the result file.
 #[derive(Debug, Default)]
 pub(crate) struct Results(BTreeMap<String, Vec<Cell>>);
 
-/// Cells of one file. A missing file has no cells.
+/// The measurements in one result file; empty if the file is missing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a>(pub(crate) &'a [Cell]);
 
 impl Results {
-    /// Reads every `*.json` of a directory.
+    /// Reads all files `*.json` of a directory.
     pub(crate) fn read(directory: &Path) -> Result<Results, String> {
         let unreadable = |path: &Path, why: String| format!("{}: {why}", path.display());
         let mut results = Results::default();
@@ -50,7 +50,7 @@ fn parse_cells(text: &str) -> Result<Vec<Cell>, String> {
 }
 
 impl<'a> Part<'a> {
-    /// Returns the cell of a strategy, if no flag was swept.
+    /// Returns the first measurement of a strategy. It is the only one if the experiment swept no flag.
     pub(crate) fn cell(self, strategy: Strategy) -> Option<&'a Cell> {
         self.0.iter().find(|cell| cell.spec == strategy.spec)
     }
@@ -71,7 +71,7 @@ impl<'a> Part<'a> {
         many(strategies.iter().map(|at| (at.name, self.of(*at, &measure))))
     }
 
-    /// Returns the measure of each strategy ÷ that of a base.
+    /// Returns, for each strategy, its value ÷ the value of the strategy `base`.
     pub(crate) fn each_by(
         self,
         strategies: &[Strategy],
@@ -82,7 +82,7 @@ impl<'a> Part<'a> {
         many(strategies.iter().map(|at| (at.name, divide(self.of(*at, &measure), base))))
     }
 
-    /// Returns the measure of a base ÷ that of each strategy.
+    /// Returns, for each strategy, the value of the strategy `base` ÷ its value.
     pub(crate) fn base_by_each(
         self,
         base: Strategy,
@@ -93,8 +93,8 @@ impl<'a> Part<'a> {
         many(strategies.iter().map(|at| (at.name, divide(base, self.of(*at, &measure)))))
     }
 
-    /// Returns the cells of a strategy in the order of the swept flag. A swept size ratio changes the spec, so then the
-    /// policy identifies the strategy.
+    /// Returns the measurements of a strategy in the order of the swept flag. If the size ratio is swept, the spec of
+    /// the policy differs between measurements, and the name of the policy identifies the strategy.
     pub(crate) fn swept(self, strategy: Strategy) -> Vec<&'a Cell> {
         let same = |cell: &&Cell| {
             let swept_ratio = cell.sweep.value("size-ratio").is_some();
@@ -103,12 +103,12 @@ impl<'a> Part<'a> {
         self.0.iter().filter(same).collect()
     }
 
-    /// Returns the cell of a strategy with a value of the swept flag.
+    /// Returns the measurement of a strategy for one value of the swept flag.
     pub(crate) fn at(self, strategy: Strategy, flag: &str, value: &SweepValue) -> Option<&'a Cell> {
         self.swept(strategy).into_iter().find(|cell| cell.sweep.value(flag) == Some(value))
     }
 
-    /// Returns the measure of a strategy for each value of the swept flag.
+    /// Returns the value of `measure` for each value of the swept flag.
     pub(crate) fn along(
         self,
         strategy: Strategy,
@@ -134,7 +134,7 @@ pub(crate) mod tests {
     use crate::figures::ios;
     use crate::strategy::{FULL, LO1, TIER};
 
-    /// Returns a cell whose merges moved `moved` times the ingested bytes.
+    /// Returns a measurement in which compactions moved `moved` times the ingested bytes.
     fn cell(spec: &str, moved: u64) -> Value {
         let latency = json!({
             "mean": 1.0, "p50": 1.0, "p90": 1.0, "p99": 1.0, "p999": 1.0, "max": 1000.0 * moved as f64,
@@ -167,7 +167,7 @@ pub(crate) mod tests {
         })
     }
 
-    /// Returns a part in which Full moved 50, LO+1 `lo1`, and Tier 10 times the ingested bytes.
+    /// Returns results in which Full moved 50 times, LO+1 `lo1` times, and Tier 10 times the ingested bytes.
     pub(crate) fn results(name: &str, lo1: u64) -> Results {
         let cells = [cell(FULL.spec, 50), cell(LO1.spec, lo1), cell(TIER.spec, 10)];
         let cells = parse_cells(&json!({ "cells": cells }).to_string()).unwrap();

@@ -1,13 +1,13 @@
-//! The strategies of the study as policies of lsmx.
+//! The compaction strategies of the study, and the corresponding policies of lsmx.
 
-/// A strategy of the study.
+/// A compaction strategy of the study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strategy {
-    /// Name in the study.
+    /// Name of the strategy in the study.
     pub(crate) name: &'static str,
     /// Name of the policy in lsmx.
     pub(crate) policy: &'static str,
-    /// Spec of the policy in `scripts/study`, where the size ratio is 10.
+    /// Spec of the policy in `scripts/study`, which sets the size ratio to 10.
     pub(crate) spec: &'static str,
 }
 
@@ -27,18 +27,18 @@ pub(crate) const TSD: Strategy = strategy("TSD", "tsd", "tsd(l1=1)");
 pub(crate) const TSA50: Strategy = strategy("TSA50", "tsa", "tsa(l1=1)");
 pub(crate) const TSA33: Strategy = strategy("TSA33", "tsa", "tsa(D=0.33,l1=1)");
 
-/// Picks the file with the oldest read. Without reads it equals Old.
+/// Picks the file that was not read for the longest time. Without reads it picks the same files as Old.
 pub(crate) const COLD_ACCESS: Strategy =
     strategy("Cold by reads", "cold-access", "cold-access(l1=1)");
-/// Full with an L1 of T flushes, as in textbooks.
+/// Full compaction with the L1 size of textbooks: T flushes, where T is the size ratio.
 pub(crate) const TEXTBOOK_FULL: Strategy = strategy("Full, textbook L1", "full", "full(l1=6)");
-/// [`TEXTBOOK_FULL`] with preemptive merges of several levels.
+/// [`TEXTBOOK_FULL`] with preemptive compactions, which merge several levels at once.
 pub(crate) const PREEMPTIVE: Strategy =
     strategy("Full, preemptive", "full-preemptive", "full-preemptive(l1=6)");
-/// Tier whose writes stop when a merge is due, as in Full.
+/// Tier, but writes stop as soon as a compaction is due, as in Full.
 pub(crate) const TIGHT_TIER: Strategy =
     strategy("Tier, stop at 5", "universal", "universal(stop=5)");
-/// Presets of lsmx with default parameters.
+/// `full`, a preset of lsmx, with default parameters.
 pub(crate) const FULL_PRESET: Strategy = strategy("`full`", "full", "full");
 pub(crate) const PREEMPTIVE_PRESET: Strategy =
     strategy("`full-preemptive`", "full-preemptive", "full-preemptive");
@@ -46,9 +46,9 @@ pub(crate) const LO1_PRESET: Strategy = strategy("`lo+1`", "lo+1", "lo+1");
 pub(crate) const TIERING: Strategy = strategy("`tiering`", "tiering", "tiering");
 pub(crate) const LEVELED: Strategy = strategy("`leveled`", "leveled", "leveled");
 
-/// The strategies of the first plots of the study, in their order.
+/// The strategies in the first plots of the study, in the order of the plots.
 pub(crate) const EIGHT: [Strategy; 8] = [FULL, LO1, LO2, RR, COLD, OLD, TIER, ONE];
-/// Leveled strategies that move single files.
+/// Leveled strategies whose compactions move single files instead of whole levels.
 pub(crate) const PARTIAL: [Strategy; 5] = [LO1, LO2, RR, COLD, OLD];
-/// [`EIGHT`] without Tier.
+/// The strategies of [`EIGHT`] except Tier.
 pub(crate) const LEVELED_ONES: [Strategy; 7] = [FULL, LO1, LO2, RR, COLD, OLD, ONE];

@@ -1,4 +1,4 @@
-//! Tables and sections of the report.
+//! Markdown tables and sections of the report.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// Report of an experiment.
+/// The report of an experiment: tables and claims.
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
     pub(crate) title: String,
@@ -74,7 +74,7 @@ impl Section {
     }
 }
 
-/// Appends a row of a table, with escaped bars.
+/// Appends a row of a Markdown table. Escapes `|` in the texts.
 fn line(text: &mut String, cells: &[String]) {
     for cell in cells {
         // Writing to a string cannot fail.

@@ -1,4 +1,5 @@
-//! R1: a load of unique inserts. The ratios between strategies show whether the engine is comparable to that of the study.
+//! Experiment R1 of the study: a load of unique inserts. The ratios between strategies show whether lsmx is comparable
+//! to the engine of the study.
 
 use super::{Measurements, text, with_study};
 use crate::figures::*;
@@ -6,17 +7,18 @@ use crate::results::Results;
 use crate::strategy::*;
 use crate::table::Table;
 
-/// GB that merges read, of 1.28 GB ingested, in the order of [`EIGHT`] as all figures of the study here.
+/// GB that compactions of the study read for 1.28 GB of ingested data. All arrays of published figures have the order
+/// of [`EIGHT`].
 const READ_GB: [f64; 8] = [43.7, 22.2, 20.1, 25.3, 24.6, 29.4, 7.7, 22.2];
 const WRITTEN_GB: [f64; 8] = [43.1, 21.8, 19.8, 24.9, 24.3, 29.0, 7.6, 22.2];
 const INGESTED_GB: f64 = 1.28;
 const WRITE_AMPLIFICATION: [f64; 8] = [36.1, 18.3, 16.6, 20.9, 20.4, 24.3, 6.4, 18.3];
 const JOBS: [f64; 8] = [108.0, 354.0, 384.0, 371.0, 412.0, 375.0, 155.0, 354.0];
-/// Mean time of a merge in seconds.
+/// Mean duration of a compaction in the study, in seconds.
 const MERGE_MEAN_S: [f64; 8] = [0.86, 0.55, 0.45, 0.58, 0.51, 0.67, 0.43, 0.50];
-/// Longest time of a merge in seconds.
+/// Longest duration of a compaction in the study, in seconds.
 const MERGE_MAX_S: [f64; 8] = [1.80, 1.31, 1.60, 1.33, 1.40, 1.73, 7.05, 0.89];
-/// Longest time of a write in milliseconds.
+/// Longest latency of a write in the study, in milliseconds.
 const WRITE_MAX_MS: [f64; 8] = [9.8, 1.62, 4.77, 1.78, 1.28, 4.17, 23.8, 9.4];
 
 pub(super) fn measure_ratios(results: &Results) -> Measurements {
@@ -25,7 +27,7 @@ pub(super) fn measure_ratios(results: &Results) -> Measurements {
     let lo1_preset_less_than =
         |base| divide(r1.of(LO1_PRESET, moved), r1.of(base, moved)).map(|ratio| 1.0 - ratio);
     let tight_tier = results.part("t1-stop").of(TIGHT_TIER, put_max_ms);
-    // Every preset, with the write control of lsmx.
+    // The results of all presets with the write control of lsmx.
     let presets = results.part("ours").0;
     let each_preset = |measure: Measure| {
         (!presets.is_empty()).then_some(())?;
@@ -99,7 +101,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
     (vec![table], figures)
 }
 
-/// Times of merges and of the longest writes.
+/// Compares the durations of compactions and the longest write latencies with those of the study.
 pub(super) fn measure_times(results: &Results) -> Measurements {
     let t1 = results.part("t1");
     let header = [

@@ -1,4 +1,4 @@
-//! R2: lookups on the loaded tree. R3: lookups interleaved with the writes.
+//! Experiments R2 and R3 of the study: lookups after the load, and lookups interleaved with writes.
 
 use super::{Measurements, text, with_study};
 use crate::figures::*;
@@ -6,7 +6,8 @@ use crate::results::{Part, Results};
 use crate::strategy::*;
 use crate::table::Table;
 
-/// Pages read ÷ lookups of present keys, at α 0, 0.4 and 0.8. The tables have the order of [`EIGHT`].
+/// Pages read ÷ lookups of present keys in the study, if 0, 40 and 80 % of the looked-up keys are absent. The
+/// strategies have the order of [`EIGHT`].
 const READ_AMPLIFICATION: [[f64; 3]; 8] = [
     [3.5, 5.0, 12.0],
     [3.8, 5.5, 13.8],
@@ -17,7 +18,7 @@ const READ_AMPLIFICATION: [[f64; 3]; 8] = [
     [4.4, 7.3, 21.3],
     [3.8, 5.5, 13.9],
 ];
-/// Mean time of a lookup in milliseconds, at α 0, 0.4 and 1.
+/// Mean latency of a lookup in the study, in milliseconds, if 0, 40 and 100 % of the looked-up keys are absent.
 const LATENCY_MS: [[f64; 3]; 8] = [
     [1.15, 1.22, 0.57],
     [1.19, 1.49, 0.66],
@@ -28,7 +29,7 @@ const LATENCY_MS: [[f64; 3]; 8] = [
     [1.59, 1.86, 1.13],
     [0.89, 1.44, 0.60],
 ];
-/// Longest time of a write in milliseconds, alone and with lookups interleaved.
+/// Longest latency of a write in the study, in milliseconds, without and with interleaved lookups.
 const WRITE_MAX_MS: [[f64; 2]; 8] = [
     [9.8, 22.6],
     [1.62, 17.3],
@@ -163,7 +164,7 @@ pub(super) fn measure_interleaved(results: &Results) -> Measurements {
     (vec![table], figures)
 }
 
-/// Returns a measure with lookups interleaved ÷ without, of each strategy with a result.
+/// Returns, for each measured strategy, the value with interleaved lookups ÷ the value without.
 fn mixed_by_alone(mixed: Part<'_>, alone: Part<'_>, measure: Measure) -> Figures {
     let strategies: Vec<Strategy> =
         EIGHT.into_iter().filter(|at| mixed.cell(*at).is_some()).collect();

@@ -1,4 +1,4 @@
-//! The experiments: published figures, and figures computed from results.
+//! The experiments of the study: published figures, and figures computed from results of lsmx.
 
 mod load;
 mod lookups;
@@ -11,9 +11,9 @@ use crate::figures::Figures;
 use crate::results::Results;
 use crate::table::{Section, Table};
 
-/// Tables of an experiment, and the figures of its claims in the order of `claims.toml`.
+/// The tables of an experiment, and the figures of its claims in the order of `claims.toml`.
 type Measurements = (Vec<Table>, Vec<Figures>);
-/// Name in `claims.toml`, and the function that computes tables and figures.
+/// Name of an experiment in `claims.toml`, and the function that computes its tables and figures.
 type Experiment = (&'static str, fn(&Results) -> Measurements);
 
 /// The experiments in the order of the study.
@@ -32,7 +32,7 @@ const EXPERIMENTS: [Experiment; 12] = [
     ("discrepancies", others::measure_discrepancies),
 ];
 
-/// Returns the report of every experiment.
+/// Returns the report of each experiment in `claims.toml`.
 pub(crate) fn all(results: &Results, texts: &ClaimTexts) -> Vec<Section> {
     let sections = EXPERIMENTS.iter().filter_map(|(name, measure)| {
         let (tables, figures) = measure(results);
@@ -45,7 +45,7 @@ fn text(figure: Option<f64>) -> String {
     figure.map_or_else(|| "–".to_owned(), digits)
 }
 
-/// Returns a measured figure and that of the study.
+/// Formats a measured figure, followed by the published figure in parentheses.
 fn with_study(ours: Option<f64>, published: Option<f64>) -> String {
     format!("{} ({})", text(ours), text(published))
 }

@@ -1,4 +1,5 @@
-//! R9: distributions, size ratio and cache. Contradictions between the text and the figures of the study.
+//! Experiment R9 of the study: key distributions, size ratio and cache. Also contradictions between its text and its
+//! figures.
 
 use lsmx_bench::experiment::sweep::SweepValue;
 
@@ -17,7 +18,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
         many([LO1, TIER].map(|strategy| (strategy.name, by(strategy))))
     };
     let order = [TIER, ONE, LO1, FULL];
-    // The specs contain the size ratio, so the policy identifies the strategy.
+    // The spec of a policy contains the size ratio, so the name of the policy identifies the strategy.
     let ratio_four = results.part("r9-ratio").0;
     let at_ratio_four = order.map(|strategy| {
         let cell = ratio_four.iter().find(|cell| cell.policy == strategy.policy);

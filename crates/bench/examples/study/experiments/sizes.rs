@@ -1,4 +1,4 @@
-//! R6: data sizes. R7: entry sizes. R8: sizes of the memtable.
+//! Experiments R6 to R8 of the study: data size, entry size and memtable size.
 
 use super::{Measurements, text, with_study};
 use crate::figures::*;
@@ -6,7 +6,7 @@ use crate::results::Results;
 use crate::strategy::*;
 use crate::table::Table;
 
-/// Number of data sizes: 2^27, 2^29, 2^31, 2^33 and 2^35 bytes, which are 16 to 4096 flushes.
+/// Number of data sizes in the study: 2^27, 2^29, 2^31, 2^33 and 2^35 bytes, which are 16 to 4096 flushes.
 const DATA_SIZES: usize = 5;
 const DATA_SIZE_AMPLIFICATION: [(Strategy, [f64; DATA_SIZES]); 5] = [
     (TIER, [1.9, 4.1, 8.7, 23.8, 63.6]),
@@ -15,12 +15,12 @@ const DATA_SIZE_AMPLIFICATION: [(Strategy, [f64; DATA_SIZES]); 5] = [
     (LO2, [6.1, 11.1, 18.1, 23.6, 29.5]),
     (FULL, [9.3, 15.1, 38.6, 29.3, 45.2]),
 ];
-/// Lengths of an entry with their parts of the results.
+/// Entry lengths and the names of the results with these lengths.
 const ENTRY_SIZES: [(&str, &str); 4] =
     [("8 B", "r7-8"), ("32 B", "r7-32"), ("128 B", "r1"), ("512 B", "r7-512")];
 const ENTRY_SIZE_AMPLIFICATION: [(Strategy, [f64; 4]); 2] =
     [(LO1, [38.0, 21.0, 18.0, 20.0]), (TIER, [6.9, 5.0, 6.4, 12.9])];
-/// Sizes of the memtable as multiples of that of R1.
+/// Memtable sizes as multiples of the size in experiment R1.
 const MEMTABLE_SIZES: [u32; 4] = [1, 2, 4, 8];
 const MEMTABLE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 3] =
     [(LO1, Some([18.3, 15.7, 13.0, 10.0])), (OLD, None), (TIER, Some([6.4, 4.3, 3.1, 1.8]))];
@@ -109,7 +109,7 @@ pub(super) fn measure_entries(results: &Results) -> Measurements {
 }
 
 pub(super) fn measure_memtables(results: &Results) -> Measurements {
-    // Counted results have the prefix r, timed ones t.
+    // The names of results with counts start with `r`, those of results with times start with `t`.
     let part = |prefix: &str, times: u32| match times {
         1 => results.part(&format!("{prefix}1")),
         _ => results.part(&format!("{prefix}8-{times}")),

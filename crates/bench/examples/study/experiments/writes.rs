@@ -1,4 +1,4 @@
-//! R4: updates. R5: deletes.
+//! Experiments R4 and R5 of the study: updates and deletes.
 
 use lsmx_bench::experiment::explore::result::Cell;
 use lsmx_bench::experiment::sweep::SweepValue;
@@ -9,9 +9,9 @@ use crate::results::{Part, Results};
 use crate::strategy::*;
 use crate::table::Table;
 
-/// Updates per insert.
+/// Numbers of updates per insert in the study.
 const RATIOS: [&str; 4] = ["0", "1", "4", "8"];
-/// Bytes that compaction wrote ÷ unique data, for each of [`RATIOS`].
+/// Bytes written by compactions ÷ bytes of unique data in the study, for each of [`RATIOS`].
 const WRITE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 5] = [
     (FULL, Some([35.0, 28.0, 58.0, 91.0])),
     (LO1, Some([18.0, 28.0, 58.0, 91.0])),
@@ -20,13 +20,13 @@ const WRITE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 5] = [
     (TIER, Some([6.4, 6.5, 8.2, 7.7])),
 ];
 
-/// Shares of deletes.
+/// Shares of the operations that are deletes in the study.
 const SHARES: [f64; 3] = [0.02, 0.06, 0.1];
-/// Operations of the study, in thousands.
+/// Number of operations in the study, in thousands.
 const OPERATIONS: f64 = 10_000.0;
 const LO1_MOVED_GB: f64 = 44.0;
-/// Strategy, thousands of tombstones left for each of [`SHARES`], bytes of invalid entries ÷ bytes of live ones at the
-/// largest share, and GB moved.
+/// Figures of the study by strategy: thousands of remaining tombstones for each of [`SHARES`], bytes of invalid entries
+/// ÷ bytes of live entries for the largest share, and GB moved.
 const DELETES: [(Strategy, [f64; 3], f64, f64); 6] = [
     (TIER, [43.0, 141.0, 240.0], 0.25, 15.5),
     (LO1, [33.0, 82.0, 128.0], 0.18, LO1_MOVED_GB),
@@ -136,7 +136,7 @@ fn share_of_run(cell: &Cell, us: u64) -> Option<f64> {
     ratio(us, cell.delete_persistence.run_us)
 }
 
-/// Returns the age of the oldest tombstone of any run, as a share of its run.
+/// Returns the largest age of a tombstone in all results of a strategy, as a share of the duration of the run.
 fn oldest_tombstone(r5: Part<'_>, strategy: Strategy) -> Option<f64> {
     let cells = r5.swept(strategy).into_iter();
     let age = |cell: &Cell| share_of_run(cell, cell.delete_persistence.oldest_age_us.unwrap_or(0));
