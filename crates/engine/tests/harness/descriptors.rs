@@ -97,7 +97,7 @@ impl VfsLayer for FewDescriptors {
 }
 
 const KEYS: u64 = 200;
-/// With this many descriptors, an open must succeed.
+/// The smallest sufficient limit must not exceed this number of descriptors.
 const LIMIT_MAX: usize = 28;
 /// Number of limits to test, from the smallest sufficient one upwards.
 const SUFFICIENT_TRIES: usize = 4;

@@ -118,8 +118,8 @@ pub(crate) fn append(wal: &Wal, ledger: &Ledger, next: &mut u64, count: u64) -> 
     wal.append(&group)
 }
 
-/// A log to which another thread appends while a sync runs. The append happens before the log syncs a file or
-/// directory, when the log holds no lock that an append needs.
+/// A log to which another thread appends while a sync runs. It appends before each sync of a file or directory, when
+/// the log holds no lock that an append needs.
 pub(crate) struct Racing {
     wal: Wal,
     ledger: Ledger,

@@ -147,7 +147,7 @@ pub(crate) fn quarantined_blob_file_is_not_read(seed: u64) -> Outcome {
         }
     };
     (0..500).for_each(put);
-    // Makes all reads of one blob file fail: the existing one that is read first.
+    // Makes all reads of one blob file fail: the first existing blob file that any job reads.
     let bad = Arc::new(OnceLock::new());
     let (chosen, present) = (Arc::clone(&bad), files(&database.disk, ".blob"));
     let is_bad = move |path: &Path| {

@@ -150,7 +150,7 @@ enum Answer {
     Refused,
 }
 
-/// The files that the error of a damaged database may name.
+/// The damaged files. An error must name one of them.
 type Culprits<'a> = &'a [&'a Path];
 
 fn is_not_found(error: &Error) -> bool {

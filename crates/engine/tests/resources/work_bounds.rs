@@ -31,11 +31,11 @@ use crate::gate::{Gate, each};
 /// Permitted factor over n log n. Steps with amortized cost, such as the growth of a vector, are not distributed evenly
 /// over the sizes.
 const SLACK: f64 = 1.5;
-/// Counts below this limit are too small to show growth.
+/// The check raises smaller counts of work to this one, because they are too small to show growth.
 const FEW: u64 = 2_000;
 const FEW_BYTES: u64 = 64 << 10;
 
-/// The work and the allocated bytes of a call, by name of the counter.
+/// The work counters and the allocated bytes of a call, each with its name.
 #[derive(Clone, Debug)]
 struct Cost(Vec<(String, u64)>);
 

@@ -15,7 +15,8 @@ fn has_heading(page: &Path, anchor: &str) -> bool {
     })
 }
 
-/// Returns the links and backquoted paths in a document for which no file, directory or heading exists.
+/// Returns the broken links and paths of a document: no such file, directory or heading exists. Paths are in
+/// backquotes.
 fn missing(document: &Path, text: &str, sources_of_crates: &[PathBuf]) -> Vec<String> {
     let folder = document.parent().unwrap();
     let links = text.split("](").skip(1).filter_map(|rest| {

@@ -57,7 +57,7 @@ fn stalled_writes_of_hundreds_of_tasks_occupy_no_thread() {
                     assert_eq!(tokio::task::spawn_blocking(|| 42).await.unwrap(), 42);
                 }
                 assert!(db.get([0; 16]).await.unwrap().is_some());
-                // Writes with `no_slowdown` or with a deadline fail with the cause of the stall.
+                // Writes with `no_slowdown` or with a deadline return an error that states the cause of the stall.
                 let keyspace = db.default_keyspace();
                 let hurried = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
                 let refused = keyspace.with_write_options(hurried).put("hurried", "1").await;

@@ -114,7 +114,7 @@ fn guarantee_14_clock_jumps_are_harmless() {
     }
 }
 
-/// Opens a database four times with a clock at one second. Advances the clock by years while it is open.
+/// Opens a database four times, each time with the clock at one second, and then advances the clock by years.
 fn jump_between_opens(seed: u64, policy: &PolicySpec) {
     let mut rng = TestRng::new(seed);
     let mut disk = MemVfs::new();

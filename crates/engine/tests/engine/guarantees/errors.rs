@@ -113,7 +113,7 @@ impl FaultyDatabase {
         }
     }
 
-    /// Makes up to `most` writes, until the database is read-only. Returns whether a write failed for this reason.
+    /// Makes up to `most` writes until the database is read-only. Returns whether a write failed with `ReadOnly`.
     fn write_until_read_only(&mut self, most: u64) -> bool {
         for _ in 0..most {
             let (fired, failures) = (self.fired(), self.failures());

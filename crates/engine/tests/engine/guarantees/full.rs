@@ -1,4 +1,4 @@
-//! Guarantee 9 on a disk of limited size. Removed files free their space.
+//! Guarantee 9, tested on a disk of limited size on which removed files free their space.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

@@ -145,7 +145,7 @@ fn guarantee_15_deadline_is_kept_while_device_hangs() {
     assert!(hangs > 5, "only {hangs} calls were blocked");
 }
 
-/// Guarantee 15: a close returns at its deadline while a keyspace is being created. The lock is released later.
+/// Guarantee 15: a close returns at its deadline while a keyspace is being created. It releases the lock later.
 #[test]
 fn guarantee_15_close_during_hanging_creation_frees_lock_later() {
     let gate = Gate::default();

@@ -1,4 +1,4 @@
-//! Guarantees 7, 15 and 16 for files that compactions and collections cannot read.
+//! Guarantees 7, 15 and 16 for files that compactions and garbage collections cannot read.
 
 use std::collections::BTreeSet;
 use std::path::Path;
