@@ -43,7 +43,7 @@ fn run_round(dir: &Path, round: u64) {
 fn open_and_close_many_times_leaves_no_resources() {
     let _alone = lsmx_testkit::run_alone();
     let dir = tempfile::tempdir().unwrap();
-    // The disk space is constant after the first rounds.
+    // The first rounds let the tree grow to its final size.
     (0..4).for_each(|number| run_round(dir.path(), number));
     let rounds = scaled(20);
     let (descriptors, threads, bytes) = count_resources(dir.path());

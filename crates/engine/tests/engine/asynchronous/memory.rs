@@ -191,7 +191,7 @@ fn lookup_is_counted_once_in_tasks_and_threads() {
     lsmx_testkit::time_test();
     let seed = seed();
     let keys_of = |number| [key(number), key(number / 2), key(number)];
-    // The cache sizes range from no block to all blocks.
+    // The block cache holds between none and all of the blocks.
     for cache_bytes in [0, 4 << 10, 40 << 10, 4 << 20] {
         let mut all = Vec::new();
         for tasks in [false, true] {

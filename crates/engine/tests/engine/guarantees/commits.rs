@@ -190,7 +190,7 @@ fn guarantee_04_commits_are_durable_before_visible() {
                 // Simulates a power loss at the time of the read.
                 let image = disk_of_reader.crash(CrashImage::Drop, seed);
                 lock(&images_of_reader).push((synced, image));
-                // Each commit has one sequence number, so the snapshot must show as many commits as sequence numbers.
+                // Each commit uses one sequence number, so the snapshot's number counts the visible commits.
                 let buffered: u64 = (0..WRITERS).map(|writer| count(writer, false)).sum();
                 let all = synced.iter().sum::<u64>() + buffered;
                 assert_eq!(view.seq().0 - first, all, "seed {seed}: a missing commit: {synced:?}");

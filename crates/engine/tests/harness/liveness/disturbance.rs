@@ -40,7 +40,7 @@ pub(crate) enum Kind {
     Hang { call: VfsCall, file: &'static str },
 }
 
-/// The file system calls that can be disturbed.
+/// The file system calls that a test can make fail or panic.
 const CALLS: &[VfsCall] = &[
     VfsCall::Create,
     VfsCall::Open,
