@@ -8,7 +8,6 @@ use lsmx_simulator::cost_model::{
 use crate::numbers::float;
 use crate::workload::phases::Phase;
 
-/// Length of a data block in bytes.
 const BLOCK_BYTES: f64 = 4096.0;
 /// Approximate overhead per entry in a data block, in bytes.
 const ENTRY_BYTES: f64 = 7.0;

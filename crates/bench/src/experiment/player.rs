@@ -72,7 +72,6 @@ pub(super) struct PlayedOperations {
     pub(super) block_reads: u64,
     /// Number of lookups that found no entry.
     pub(super) absent: u64,
-    /// Number of entries that scans read.
     pub(super) entries_read: u64,
     /// Processor time of the threads that ran operations.
     pub(super) cpu: Option<Cpu>,
@@ -115,7 +114,6 @@ impl PlayedOperations {
         }
     }
 
-    /// Returns the number of operations of this kind.
     pub(super) fn count(&self, kind: OperationKind) -> u64 {
         self.latencies[kind as usize].as_ref().map_or(0, Latencies::count)
     }
@@ -125,14 +123,12 @@ impl PlayedOperations {
         self.latencies[kind as usize].as_ref().map(Latencies::summary).unwrap_or_default()
     }
 
-    /// Returns the latency of all operations.
     pub(super) fn latency_of_all(&self) -> LatencyUs {
         let mut all = Latencies::new();
         self.latencies.iter().flatten().for_each(|one| all.merge(one));
         all.summary()
     }
 
-    /// Returns the time until the last operation ended, in seconds.
     pub(super) fn elapsed_s(&self) -> f64 {
         float(self.elapsed_ns) / 1e9
     }
@@ -154,7 +150,6 @@ pub(super) struct GroupState {
 }
 
 impl GroupState {
-    /// Starts the clock of a group.
     pub(super) fn start() -> GroupState {
         let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         GroupState { start: Stopwatch::start(), done, stop }
@@ -184,7 +179,6 @@ pub(super) struct ThreadGroup<'a> {
 pub(super) type Work<'w> = dyn Fn(&mut Player<'_>) -> Result<()> + Sync + 'w;
 
 impl<'a> ThreadGroup<'a> {
-    /// Creates a group of a single thread.
     pub(super) fn single(engine: &'a dyn Engine, records: &'a GeneratedRecords) -> ThreadGroup<'a> {
         ThreadGroup {
             engine,
@@ -384,7 +378,6 @@ impl<'a> Player<'a> {
         due_ns
     }
 
-    /// Sets the prepared key to the key of a record.
     pub(super) fn prepare_key(&mut self, record: u64) {
         self.group.records.key(record, &mut self.key);
     }
@@ -395,7 +388,6 @@ impl<'a> Player<'a> {
         self.group.records.value(record, version, &mut self.value);
     }
 
-    /// Puts a version of a record and records the latency.
     pub(super) fn put(&mut self, record: u64, version: u64) -> Result<()> {
         self.prepare(record, version);
         self.measure(OperationKind::Put, |engine, key, value| engine.put(key, value))
@@ -511,7 +503,6 @@ pub(super) struct ResourceCounters {
     pub(super) process_written_bytes: Option<u64>,
     /// I/O of the block device, caused by all processes.
     pub(super) device: Option<DeviceIo>,
-    /// Processor time of the process.
     pub(super) cpu: Option<Cpu>,
 }
 
@@ -543,7 +534,6 @@ impl ResourceCounters {
     }
 }
 
-/// Removes the directory of a database.
 pub(super) fn remove_directory(path: &Path) -> Result<()> {
     let failed = |source| Error::Io { action: "remove", path: path.to_owned(), source };
     std::fs::remove_dir_all(path).map_err(failed)

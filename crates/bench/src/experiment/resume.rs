@@ -194,7 +194,6 @@ fn names(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns the hash of a file as 32 hexadecimal digits.
 pub(crate) fn hash_of(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hash = Xxh3::new();

@@ -50,7 +50,6 @@ impl Kind {
         }
     }
 
-    /// Returns the name of the policy without its parameters.
     pub(super) fn family(&self) -> &str {
         match self {
             Kind::Preset(spec) => spec.name(),
@@ -114,7 +113,6 @@ impl Design {
     }
 }
 
-/// Memory budget and size of the data, both in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     pub(super) bytes: u64,

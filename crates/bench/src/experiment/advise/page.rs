@@ -21,13 +21,10 @@ use crate::report::html::value;
 /// CSS class and name of each of the four costs.
 const PARTS: [(&str, &str); 4] =
     [("p0", "writes"), ("p1", "point lookups"), ("p2", "range lookups"), ("p3", "space")];
-/// Area of a plot marker in px².
 const MARKER_PX2: f64 = 80.0;
 
-/// Function that selects one of the four costs.
 type CostOf = fn(&Costs) -> f64;
 
-/// Returns the HTML page of the advice.
 pub(super) fn html(result: &Advice) -> Result<String> {
     let names = names(result);
     let named = |(number, name): (usize, &String), row: Row| Subject {

@@ -31,12 +31,10 @@ pub(super) fn scaled(phases: &[Phase], factor: f64, lookups_max: u64) -> Vec<Pha
     phases.collect()
 }
 
-/// Returns the number of writes of all phases.
 pub(super) fn writes(phases: &[Phase]) -> u64 {
     phases.iter().map(Phase::writes).sum()
 }
 
-/// Returns the number of puts of all phases.
 pub(super) fn puts(phases: &[Phase]) -> u64 {
     phases.iter().map(|phase| phase.inserts + phase.updates).sum()
 }

@@ -33,7 +33,6 @@ const STEPPED: usize = 4;
 /// Step widths between a design and its neighbours. A step of 1 changes a parameter by about 25 %.
 const STEPS: [f64; 2] = [2.0, 1.0];
 
-/// Input of the search for designs.
 pub(super) struct Problem {
     pub(super) phases: Vec<Phase>,
     pub(super) key_bytes: u64,
@@ -44,14 +43,12 @@ pub(super) struct Problem {
     pub(super) directory: PathBuf,
 }
 
-/// A design with its simulated costs.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) design: Design,
     pub(super) costs: Costs,
 }
 
-/// Result of the search for designs.
 pub(super) struct Outcome {
     /// Best designs with the costs of the full-size simulation, in order of increasing cost.
     pub(super) best: Vec<Found>,

@@ -30,7 +30,6 @@ use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls};
 use super::tally::JobTotals;
 use super::{Config, Place, Source};
 
-/// Number of operations between two progress reports.
 pub(super) const PROGRESS_OPS: u64 = 4096;
 
 /// Records flushes and compactions in the order in which the tree changes.
@@ -468,7 +467,6 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Flushes the memtables and waits until compaction is idle.
     fn settle(&mut self, title: &str, progress: &mut dyn Progress) -> Result<()> {
         progress.begin(&format!("{title}: settle"), 0);
         self.db.flush().map_err(engine("flush"))?;

@@ -32,7 +32,6 @@ impl Digest {
         self.0.update(b"\n");
     }
 
-    /// Appends one line per level of the tree.
     pub(super) fn levels(&mut self, levels: &[LevelSummary]) {
         for level in levels {
             self.line(format_args!(
@@ -42,7 +41,6 @@ impl Digest {
         }
     }
 
-    /// Returns the hash of all lines as 32 hexadecimal digits.
     pub(super) fn hex(&self) -> String {
         format!("{:032x}", self.0.digest128())
     }
@@ -91,12 +89,10 @@ impl Scan {
         self.value_bytes += numbers::count(value.len());
     }
 
-    /// Returns the total length of keys and values in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes
     }
 
-    /// Returns the hash of all added entries as 32 hexadecimal digits.
     pub(super) fn hex(&self) -> String {
         format!("{:032x}", self.hash.digest128())
     }

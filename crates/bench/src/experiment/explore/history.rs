@@ -12,7 +12,6 @@ use super::result::{HistoryPoint, LevelPoint};
 /// points.
 pub const HISTORY_POINTS_MAX: usize = 200;
 
-/// Records the levels of a database after each flush and compaction.
 #[derive(Debug, Default)]
 pub(super) struct History(Mutex<Recorded>);
 

@@ -54,7 +54,6 @@ struct RangeRow {
 #[derive(Debug, Default)]
 struct Row {
     alpha: f64,
-    /// Number of lookups that found no entry.
     absent: u64,
     latencies: Latencies,
     blocks_read: BTreeMap<BlockKind, u64>,
@@ -114,19 +113,16 @@ impl Meter {
         self.reader = reader;
     }
 
-    /// Adds a point lookup that took `ns` nanoseconds.
     pub(super) fn looked_up(&mut self, row: usize, found: bool, ns: u64) {
         self.rows[row].latencies.record_ns(ns);
         self.rows[row].absent += u64::from(!found);
     }
 
-    /// Adds a range lookup that took `ns` nanoseconds and returned `entries` entries.
     pub(super) fn ranged(&mut self, row: usize, entries: u64, ns: u64) {
         self.ranges[row].row.latencies.record_ns(ns);
         self.ranges[row].entries += entries;
     }
 
-    /// Returns the measurements of all rows.
     pub(super) fn finish(self) -> (Vec<PointLookups>, RangeLookups) {
         let rows = self.rows.into_iter().map(Row::finish).collect();
         let mut all = RangeRow::default();

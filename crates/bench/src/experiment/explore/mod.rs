@@ -142,7 +142,6 @@ impl Config {
     }
 }
 
-/// Returns the title of a cell in progress reports.
 fn title(place: &Place<'_>, count: u64) -> String {
     let Place { point, policy, number, .. } = place;
     let mut title = policy.to_string();

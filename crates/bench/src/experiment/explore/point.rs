@@ -104,7 +104,6 @@ impl Point {
         }
     }
 
-    /// Returns the number of operations of a run.
     pub(super) fn ops(&self) -> u64 {
         match &self.source {
             Source::Trace(trace) => trace.counts().ops(),
@@ -159,7 +158,6 @@ impl Point {
         }
     }
 
-    /// Returns the engine settings after applying the defaults.
     pub(super) fn settings(&self) -> EngineSettings {
         let sizes = self.sizes();
         let merges = match &self.source {
@@ -184,7 +182,6 @@ impl Point {
         self.settings().keyspace_options().policy(policy)
     }
 
-    /// Returns the number of point deletes in the workload.
     pub(super) fn deletes(&self) -> u64 {
         match &self.source {
             Source::Trace(trace) => trace.counts().deletes,

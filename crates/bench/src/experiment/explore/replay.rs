@@ -34,7 +34,6 @@ struct ReplayedKeyspace {
     model: KeyspaceModel,
 }
 
-/// State of a trace replay.
 struct Replay<'r, 'a> {
     run: &'r mut Run<'a>,
     options: KeyspaceOptions,
@@ -247,7 +246,6 @@ impl Replay<'_, '_> {
     }
 }
 
-/// Returns the keyspace with this number in the trace.
 fn get(
     keyspaces: &mut BTreeMap<u32, ReplayedKeyspace>,
     keyspace: u32,

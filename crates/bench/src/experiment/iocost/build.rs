@@ -14,7 +14,6 @@ use super::Config;
 use super::keys::HashedKeys;
 use super::result::Build;
 
-/// Number of records between two progress reports.
 const PROGRESS_RECORDS: u64 = 4096;
 
 /// Puts every record once in random key order, flushes, and waits until compaction is idle.

@@ -178,7 +178,6 @@ pub(super) fn points(cost: &Cost) -> Vec<&Point> {
     points
 }
 
-/// Returns the table row of a cache size.
 pub(super) fn row(cost: &Cost, point: &Point) -> Result<Row> {
     Ok(Row::new(point)?
         .with("block_bytes", cost.block_bytes)

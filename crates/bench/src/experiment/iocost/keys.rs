@@ -7,7 +7,6 @@ use crate::numbers;
 use crate::peers::lsmx::failed;
 use crate::workload::random::{Random, mix};
 
-/// Maximum number of keys in the sample.
 const SAMPLE_MAX: u64 = 1 << 20;
 /// Length of the key prefix that is unique for each record, in bytes.
 const WORD_BYTES: usize = size_of::<u64>();
@@ -84,7 +83,6 @@ impl LookupKeys {
         Ok(LookupKeys::Sampled(sample))
     }
 
-    /// Writes a random present key to `key`.
     pub(super) fn present(&self, random: &mut Random, key: &mut Vec<u8>) {
         match self {
             LookupKeys::Hashed(keys) => keys.write(random.below(keys.entries), key),

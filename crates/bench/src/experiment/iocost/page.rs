@@ -56,7 +56,6 @@ const PUBLISHED: [Published; 5] = [
     ("fjall 3.1, 10 M", &[(0.2, 2.05), (0.5, 1.72)]),
 ];
 
-/// Returns the HTML page of a result.
 pub(super) fn html(result: &IoCost) -> Result<String> {
     let tables: Vec<Markup> = result.costs().map(table).collect::<Result<_>>()?;
     let several = !result.others.is_empty();

@@ -71,7 +71,6 @@ impl Plan {
         GeneratedRecords::new(KeyDistribution::Uniform, count, layout.key, layout.value, seed)
     }
 
-    /// Returns the title of a step in progress reports.
     pub(super) fn title(&self, step: &str) -> String {
         let sweep = if self.sweep.is_empty() { String::new() } else { format!(" {}", self.sweep) };
         format!("{}{sweep}: {step}", self.design)
@@ -125,7 +124,6 @@ impl Plan {
         Ok(())
     }
 
-    /// Runs the measured operations.
     pub(super) fn operate(
         &self,
         database: &LoadedDatabase<'_>,

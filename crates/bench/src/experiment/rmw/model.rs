@@ -60,7 +60,6 @@ impl ValueModel {
         ValueModel { values: values.into_iter().collect() }
     }
 
-    /// Returns the number of records in the sample.
     pub(super) fn len(&self) -> usize {
         self.values.len()
     }

@@ -17,7 +17,6 @@ use crate::report::html::plot::marker::Marker;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
-/// Titles and flat names of the plotted measurements.
 const PLOTS: [(&str, &str); 10] = [
     ("Operations per second", "ops_per_s"),
     ("Read, mean", "read_latency_us.mean"),
@@ -34,7 +33,6 @@ const PLOTS: [(&str, &str); 10] = [
 /// Returns the position of a cell on the x axis of a plot.
 type Position = fn(&Cell) -> f64;
 
-/// Returns the HTML page of a result.
 pub(super) fn html(result: &Rmw) -> Result<String> {
     let names = distinct(result.cells.iter().map(Cell::name));
     let varied = varied(&result.cells);

@@ -30,7 +30,6 @@ pub(super) struct RecordLayout {
     pub(super) delta_bytes: u64,
 }
 
-/// Parameters of an operation stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recipe {
     pub(super) mix: OperationMix,
@@ -50,7 +49,6 @@ impl Recipe {
         if self.mix.has_inserts() { self.ops / OPS_PER_INSERT } else { 0 }
     }
 
-    /// Returns an iterator over all operations.
     pub(super) fn stream(&self) -> OperationStream {
         OperationStream {
             recipe: *self,
@@ -60,7 +58,6 @@ impl Recipe {
         }
     }
 
-    /// Returns the access frequencies of the loaded records.
     pub(super) fn popularity(&self) -> Popularity {
         Popularity::new(self.zipf, self.records, self.seed)
     }
@@ -81,7 +78,6 @@ impl Recipe {
         u32::try_from(draw % fields * self.layout.field_bytes).unwrap_or(u32::MAX)
     }
 
-    /// Applies an update to a value in memory.
     pub(super) fn apply_delta(
         &self,
         records: &GeneratedRecords,
@@ -139,7 +135,6 @@ impl Recipe {
     }
 }
 
-/// One operation of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamOperation {
     /// Index in the stream, counted from 1. The index determines the written bytes.
@@ -150,7 +145,6 @@ pub(super) struct StreamOperation {
     pub(super) draw: u64,
 }
 
-/// Iterator over the operations of a cell.
 #[derive(Clone, Debug)]
 pub(super) struct OperationStream {
     recipe: Recipe,

@@ -27,7 +27,6 @@ use super::sweep::SweepPoint;
 
 /// Number of threads that run simulations.
 pub const THREADS: usize = 2;
-/// Interval between two progress reports.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Result of `lsmx simulate`.
@@ -67,7 +66,6 @@ pub struct Cell {
     pub elapsed_s: f64,
 }
 
-/// Input of one simulation.
 struct Task {
     policy: PolicySpec,
     sweep: SweepPoint,
@@ -120,7 +118,6 @@ impl Task {
         (&self.config, if deletes { primitives } else { primitives.without_tombstone_triggers() })
     }
 
-    /// Returns the cell of a finished simulation.
     fn cell(&self, report: Report, elapsed_s: f64) -> Cell {
         Cell {
             policy: self.policy.name().to_owned(),

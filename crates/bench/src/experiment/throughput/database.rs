@@ -129,7 +129,6 @@ impl Database {
         Ok(cells)
     }
 
-    /// Closes the engine, if it is open.
     pub(super) fn close(&mut self) -> Result<()> {
         self.engine.take().map_or(Ok(()), |engine| engine.close())
     }

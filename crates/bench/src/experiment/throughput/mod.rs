@@ -200,7 +200,6 @@ impl Config {
         })
     }
 
-    /// Returns the settings that the result reports.
     pub(super) fn reported_settings(&self) -> Settings {
         Settings {
             entries: self.entries,

@@ -14,7 +14,6 @@ use crate::report::html::plot::marker::Marker;
 use crate::report::html::value;
 use crate::report::text::bytes;
 
-/// Returns the HTML page of a result.
 pub(super) fn html(result: &Throughput) -> Result<String> {
     let settings = &result.settings;
     let rate = settings.rate.map(|rate| format!(", {} operations per s due", value::count(rate)));
@@ -88,7 +87,6 @@ fn rates(result: &Throughput, subjects: &[Subject]) -> Markup {
     }
 }
 
-/// Returns the subjects that measured this workload.
 pub(in crate::experiment) fn of_workload(subjects: &[Subject], workload: &str) -> Vec<Subject> {
     let is_of = |it: &&Subject| it.row.get("workload").is_some_and(|name| name == workload);
     subjects.iter().filter(is_of).cloned().collect()

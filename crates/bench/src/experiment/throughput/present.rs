@@ -25,7 +25,6 @@ impl PresentRecords {
         PresentRecords { end, deleted: None }
     }
 
-    /// Returns the number of present records.
     pub(super) fn count(&self) -> u64 {
         self.end - self.deleted.map_or(0, |deleted| deleted.count)
     }

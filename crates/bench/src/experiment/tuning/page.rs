@@ -26,10 +26,8 @@ const PLOTS: [(&str, &str); 3] = [
     ("False positives of filters", "reads.filter_false_positive_rate"),
 ];
 
-/// Function that returns a measurement of a time slice.
 type OfSlice = fn(&Slice) -> Option<f64>;
 
-/// Returns the HTML page of an experiment.
 pub(super) fn html(result: &Tuning) -> Result<String> {
     let settings = distinct(result.cells.iter().map(|cell| &cell.setting));
     let subject = |cell: &Cell| {

@@ -18,7 +18,6 @@ use crate::report::html::value;
 /// Compared sources, in the order of their plot marks.
 const SOURCES: [&str; 3] = ["closed form", "simulated", "engine"];
 
-/// Flat names and titles of the compared numbers.
 const NUMBERS: [(&str, &str); 7] = [
     ("data_moved_ratio", "Data moved, × ingested"),
     ("write_amplification", "Write amplification"),

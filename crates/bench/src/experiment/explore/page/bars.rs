@@ -9,7 +9,6 @@ use crate::metric::html::{Subject, bars, bars_of_parts, latency_figures, stacked
 use crate::report::html::page::section;
 use crate::report::html::value;
 
-/// Titles and flat names of the amplification plots.
 const AMPLIFICATIONS: [(&str, &str); 6] = [
     ("Write amplification: (flushed + compaction written) ÷ ingested", "write_amplification"),
     ("The same with the log, ÷ bytes of puts", "device_write_amplification"),
@@ -19,7 +18,6 @@ const AMPLIFICATIONS: [(&str, &str); 6] = [
     ("Bytes of invalid entries ÷ bytes of live ones", "space_amplification_invalid"),
 ];
 
-/// Returns the section about compaction jobs.
 pub(super) fn compaction(subjects: &[Subject]) -> Markup {
     let bytes = [("read", "compaction.read_bytes"), ("written", "compaction.written_bytes")];
     let jobs = [

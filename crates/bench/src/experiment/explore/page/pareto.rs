@@ -91,7 +91,6 @@ fn plot(subjects: &[Subject], costs: &[Cost<'_>]) -> Markup {
     scatter::draw(&says, axis(0), axis(1), &points)
 }
 
-/// Returns whether all costs of `other` are at most those of `own` and at least one is lower.
 fn beats(other: &[f64], own: &[f64]) -> bool {
     let pairs = || other.iter().zip(own);
     pairs().all(|(other, own)| other <= own) && pairs().any(|(other, own)| other < own)

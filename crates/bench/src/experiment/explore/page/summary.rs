@@ -11,7 +11,6 @@ use crate::report::html::page::section;
 /// Columns that only the HTML table shows.
 const MORE_COLUMNS: [&str; 3] = ["stalls.total_us", "compaction.trivial_moves", "elapsed_s"];
 
-/// Returns the section with the summary table, which has one row per policy.
 pub(super) fn table(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
     let columns = [REGISTRY.shown, &MORE_COLUMNS].concat();
     let content = html! {

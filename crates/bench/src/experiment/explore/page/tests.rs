@@ -96,7 +96,6 @@ fn result(cells: Vec<Cell>) -> Exploration {
     Exploration { provenance, cells }
 }
 
-/// Returns all SVG elements of a page.
 fn svgs(page: &str) -> Vec<&str> {
     let mut svgs = Vec::new();
     let mut rest = page;

@@ -67,7 +67,6 @@ pub(super) fn plots(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
     section("The tree over time", how, &content)
 }
 
-/// Axes that all panels share.
 struct PanelAxes {
     ingested: Axis,
     bytes: Axis,
