@@ -16,7 +16,8 @@ use super::Outcome;
 use super::oracle::{self, DIR};
 use super::small_database::{files, open_with, policy};
 
-/// The keyspaces of [`killed`]. Memtables of the first keyspace are flushed often, those of the second never.
+/// The keyspaces of [`killed`]. Small memtables let the first be flushed often. The second is flushed by `flush()`
+/// only.
 const KEYSPACES: [&str; 2] = ["flushed", "unflushed"];
 
 /// The last key in key order. Every commit overwrites its value with the number of the commit.
