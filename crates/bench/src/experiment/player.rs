@@ -145,7 +145,7 @@ impl PlayedOperations {
 pub(super) struct GroupState {
     start: Stopwatch,
     done: AtomicU64,
-    /// Tells all threads to stop. Set when a thread fails, or when all threads except the writer are finished.
+    /// Whether all threads must stop. Set when a thread fails, or when all threads except the writer are finished.
     stop: AtomicBool,
 }
 
@@ -319,7 +319,7 @@ impl<'a> Player<'a> {
         Ok(self.played)
     }
 
-    /// Returns whether the threads of the group have been told to stop.
+    /// Returns whether the threads of the group must stop.
     pub(super) fn is_stopped(&self) -> bool {
         self.state.stop.load(Ordering::Relaxed)
     }

@@ -89,7 +89,7 @@ impl Costs {
     }
 }
 
-/// Returns for each item whether no other item dominates it.
+/// Returns for each design whether it is on the Pareto front, that is, whether no other design dominates it.
 pub(super) fn pareto(costs: &[Costs]) -> Vec<bool> {
     costs.iter().map(|it| !costs.iter().any(|other| other.dominates(it))).collect()
 }

@@ -97,7 +97,8 @@ impl Kind {
 }
 
 impl Design {
-    /// Returns the designs that differ in one policy parameter or in the memtable size. A step of 1 is about 25 %.
+    /// Returns the designs that differ in one policy parameter or in the memtable size. A step of 1 changes the value
+    /// by about 25 %.
     pub(super) fn neighbours(&self, step: f64, memory: &Memory) -> Vec<Design> {
         let kinds = self.kind.neighbours(step).into_iter();
         let mut all: Vec<Design> = kinds.map(|kind| Design { kind, ..self.clone() }).collect();

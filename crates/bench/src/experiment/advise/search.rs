@@ -43,6 +43,7 @@ pub(super) struct Problem {
     pub(super) directory: PathBuf,
 }
 
+/// A design with its simulated costs.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) design: Design,

@@ -16,12 +16,14 @@ use crate::workload::KeyDistribution;
 use crate::workload::phases::{LookupGroup, Phase};
 use crate::workload::trace::TraceFile;
 
+/// Number of sections into which a trace is divided.
 const STRETCHES: u64 = 8;
 /// Minimum share of inserts whose key is larger than all earlier keys, for the sequential distribution.
 const ASCENDING_MIN: f64 = 0.9;
 /// Minimum mean number of accesses per key for the zipf distribution. A trace with fewer accesses counts as uniform.
 const ACCESSES_PER_KEY_MIN: f64 = 0.1;
 
+/// Phases that approximate a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Likeness {
     pub(super) phases: Vec<Phase>,
@@ -41,6 +43,7 @@ pub(super) fn likeness(trace: &TraceFile) -> Result<Likeness> {
     Ok(seen.likeness())
 }
 
+/// Operations of one section of the trace.
 #[derive(Clone, Debug, Default)]
 struct Stretch {
     phase: Option<Phase>,

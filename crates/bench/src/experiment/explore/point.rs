@@ -72,7 +72,7 @@ pub enum Source {
     Trace(Arc<TraceFile>),
 }
 
-/// Sizes after applying the defaults, in bytes.
+/// Data, memtable, table and block cache sizes in bytes. Unset sizes have their defaults.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::experiment) struct PointSizes {
     /// Total key and value bytes of all puts.

@@ -11,7 +11,6 @@ const SAMPLE_MAX: u64 = 1 << 20;
 /// Length of the key prefix that is unique for each record, in bytes.
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// Generates present and absent keys.
 #[derive(Debug)]
 pub(super) enum LookupKeys {
     /// Keys of a database built for the measurement.

@@ -22,7 +22,7 @@ const ROUNDS_PER_GETS: u64 = 4;
 const ROUND_MIN: u64 = 2_000;
 /// Maximum number of warm-up rounds.
 const ROUNDS_MAX: u64 = 200;
-/// The warm-up ends when a round changes the metadata bytes in the cache by at most `1 / STEADY`.
+/// The warm-up ends when a round changes the number of metadata bytes in the cache by at most 1 part in `STEADY`.
 const STEADY: u64 = 1_000;
 
 /// Measurements of a series of lookups.

@@ -119,7 +119,7 @@ pub struct Build {
 pub struct Point {
     pub cache_bytes: u64,
     pub cache_fraction: f64,
-    /// `inflection_1`, `inflection_2` or `all_metadata` if the cache has this size, otherwise `None`.
+    /// Name of the cache size: `inflection_1`, `inflection_2` or `all_metadata`. `None` for other sizes.
     pub at: Option<&'static str>,
     pub warm_up_gets: u64,
     pub resident_bytes: BTreeMap<BlockKind, u64>,

@@ -55,7 +55,6 @@ impl ValueModel {
         ValueModel { values }
     }
 
-    /// Creates a model from record numbers and expected values.
     pub(super) fn of_values(values: impl IntoIterator<Item = (u64, Vec<u8>)>) -> ValueModel {
         ValueModel { values: values.into_iter().collect() }
     }

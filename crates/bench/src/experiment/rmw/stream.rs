@@ -24,12 +24,13 @@ const PURPOSE_WARM_UP: u64 = 0x7761_726d;
 pub(super) struct RecordLayout {
     pub(super) key: Length,
     pub(super) value: Length,
-    /// Length of a field in bytes. The rest of a value that is shorter than a field is never updated.
+    /// Length of a field in bytes. A remainder of the value that is shorter than a field is never updated.
     pub(super) field_bytes: u64,
     /// Number of bytes that an update writes to the start of a field.
     pub(super) delta_bytes: u64,
 }
 
+/// Parameters of an operation stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recipe {
     pub(super) mix: OperationMix,

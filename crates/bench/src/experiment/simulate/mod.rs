@@ -27,6 +27,7 @@ use super::sweep::SweepPoint;
 
 /// Number of threads that run simulations.
 pub const THREADS: usize = 2;
+/// Interval between two progress reports.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Result of `lsmx simulate`.

@@ -264,7 +264,6 @@ pub(in crate::experiment) fn is_occupied(path: &Path) -> bool {
     }
 }
 
-/// Runs the operations of one workload.
 struct Operations<'a> {
     workload: Workload,
     backward: bool,

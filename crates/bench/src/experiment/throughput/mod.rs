@@ -148,7 +148,6 @@ impl Config {
         Ok(())
     }
 
-    /// Checks the numeric parameters that workloads and experiments share.
     pub(super) fn check_numbers(&self) -> Result<()> {
         Error::check_range("--key-len", self.key_bytes, 1..=KEY_BYTES_MAX)?;
         Error::check_range("--value-len", self.value_bytes, 0..=VALUE_BYTES_MAX)?;
