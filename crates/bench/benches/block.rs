@@ -9,7 +9,7 @@ use crate::data::{sorted_keys, value};
 
 /// Number of entries in a block.
 const ENTRIES: usize = 34;
-/// Number of blocks. Together they are larger than the processor's caches.
+/// Number of data blocks in the benchmark. Together they are larger than the processor's caches.
 const BLOCKS: usize = 50_000;
 /// Block formats: restart interval, and whether the block has tags.
 const FORMS: [(u32, bool); 6] =

@@ -1,8 +1,8 @@
 //! Measures `multi_get` without the page cache.
 //!
 //! Usage: `cargo run --release -p lsmx-bench --example multi_get -- [RECORDS [DIR]]`. The program builds a database
-//! whose keys are hashes. It opens the database with direct reads and a block cache that has just enough space for filters
-//! and index blocks. Then it looks up present keys one by one and in batches. `docs/results/read-cost.md` contains the measured figures.
+//! whose keys are hashes, and looks up present keys one by one and in batches. Reads are direct, and the block cache
+//! has just enough space for filters and index blocks. `docs/results/read-cost.md` contains the measured figures.
 
 #![allow(clippy::print_stdout, reason = "the program prints a table")]
 #![allow(clippy::disallowed_methods, reason = "measures real time")]

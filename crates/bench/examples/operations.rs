@@ -19,7 +19,7 @@ use lsmx_bench::process::{file_bytes, resident_bytes};
 /// Argument that makes a child process fill the WAL and abort.
 const ABORT: &str = "abort-with-a-full-log";
 
-/// A measurement. The argument overrides its default number of records.
+/// Function that runs a measurement. The argument overrides the default number of records.
 type Part = fn(Option<u64>);
 
 const PARTS: [(&str, Part); 3] = [("deletes", deletes), ("opening", opening), ("memory", memory)];
@@ -56,7 +56,7 @@ fn settle(db: &Db) {
     db.wait_idle().unwrap();
 }
 
-/// Returns the key with a number. Consecutive numbers have distant keys, so that the key ranges of runs overlap.
+/// Returns the key of record `number`. Consecutive records have distant keys, so that the key ranges of runs overlap.
 fn key(number: u64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());

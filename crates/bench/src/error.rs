@@ -24,7 +24,7 @@ pub enum Error {
     /// Two parameters exclude each other.
     #[error("{first} contradicts {second}: {why}")]
     Contradiction { first: String, second: String, why: &'static str },
-    /// A name is unknown.
+    /// A user has typed an unknown name, for example of a column.
     #[error("unknown {what} {name:?}; {}", known_names(name, known))]
     Unknown { what: &'static str, name: String, known: String },
     /// A result cannot be converted to JSON.
@@ -58,7 +58,7 @@ pub enum Error {
         action: &'static str,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A database returned a wrong value. The key is hexadecimal.
+    /// A database returned a wrong value. `key` contains the hexadecimal digits of the key.
     #[error("wrong answer of the database: key {key} is {found}, must be {must}")]
     WrongAnswer { key: String, found: &'static str, must: &'static str },
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-/// Clock ticks per second in `/proc`, the same on every kernel.
+/// Clock ticks per second of the times in `/proc`. The value is the same on every Linux kernel.
 const TICKS_PER_S: f64 = 100.0;
 
 /// Processor time in seconds.
@@ -53,12 +53,12 @@ pub fn read_bytes() -> Option<u64> {
     field_of("/proc/self/io", "rchar:")
 }
 
-/// Returns the resident memory of this process.
+/// Returns the resident memory of this process, in bytes.
 pub fn resident_bytes() -> Option<u64> {
     field_of("/proc/self/status", "VmRSS:").map(|kib| kib * 1024)
 }
 
-/// I/O of all processes that a block device has completed.
+/// I/O that a block device has completed for all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DeviceIo {
     pub reads: u64,
@@ -91,7 +91,7 @@ pub fn device_io(path: &Path) -> Option<DeviceIo> {
 }
 
 fn device_stat(stat: &str) -> Option<DeviceIo> {
-    /// Length of a sector in the kernel's disk statistics, for every device.
+    /// Length of a sector in the disk statistics of the kernel. The length does not depend on the device.
     const SECTOR_BYTES: u64 = 512;
     let mut fields = stat.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());
     let mut field = |skipped: usize| fields.nth(skipped).flatten();
@@ -165,7 +165,7 @@ fn sum_of_files(directory: &Path, bytes: fn(&std::fs::Metadata) -> u64) -> u64 {
 #[cfg(unix)]
 fn occupied(metadata: &std::fs::Metadata) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    /// Length of a block in `st_blocks`, for every file system.
+    /// Length of a block in `st_blocks`. The length does not depend on the file system.
     const BLOCK_BYTES: u64 = 512;
     metadata.blocks() * BLOCK_BYTES
 }

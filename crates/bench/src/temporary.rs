@@ -19,7 +19,7 @@ const SUFFIX: &str = ".lsmx-temporary";
 /// Name of the file that protects a temporary directory from removal.
 const KEPT: &str = "KEPT";
 
-/// A temporary directory. Dropping the handle removes it.
+/// A temporary directory. Dropping the handle removes the directory.
 #[derive(Debug)]
 pub struct Temporary {
     // This field is dropped before the lock, so that the directory is locked while it is removed.
@@ -49,7 +49,7 @@ pub fn directory(prefix: &str, parent: &Path) -> Result<Temporary> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(prefix).suffix(SUFFIX).rand_bytes(RANDOM_BYTES);
         let directory = builder.tempdir_in(parent).map_err(|error| {
-            // The error of `tempfile` contains a random path. If `parent` is missing, an error about it is clearer.
+            // Errors of `tempfile` contain a random path. If `parent` is missing, an error that names it is clearer.
             let source = fs::read_dir(parent).err().unwrap_or(error);
             Error::io("make a directory in", parent)(source)
         })?;
@@ -87,7 +87,7 @@ fn remove_left_overs(prefix: &str, parent: &Path) {
 /// Result of an attempt to lock a directory.
 enum Lock {
     Taken(File),
-    /// Another process has the lock.
+    /// Another process holds the lock.
     Held,
     /// The system cannot lock directories, or the directory does not exist.
     Impossible,

@@ -33,9 +33,9 @@ type Failure = Box<dyn std::error::Error>;
 const VALUE_BYTES: usize = 110;
 const HASH_BYTES: usize = 32;
 const SPREAD_BYTES: usize = 16;
-/// Restart interval of the front-coded index with which the index is compared.
+/// Restart interval of the front-coded index that serves as a comparison.
 const RESTART_INTERVAL: usize = 16;
-/// Memory of an index block in addition to its content and the `IndexBlock`, in bytes.
+/// Memory overhead of a cached index block in bytes, without `size_of::<IndexBlock>()`.
 const OVERHEAD_BYTES: usize = 48;
 const INDEX_BLOCK_BYTES: usize = 4096;
 const LOOKUPS: usize = 500_000;
@@ -144,7 +144,7 @@ fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Fai
             held += varint(handle.offset) + varint(handle.bytes) + if restart { 4 } else { 0 };
             entries += 1;
             before = separator;
-            // The index blocks have the same size as those of lsmx.
+            // An index block is complete at the same size as in lsmx.
             if held >= INDEX_BLOCK_BYTES {
                 bytes += held + 4 + overhead;
                 (entries, held) = (0, 0);

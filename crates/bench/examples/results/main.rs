@@ -71,8 +71,8 @@ fn pages() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Writes the pages in `names`, or all pages if `names` is empty. With `measure`, first runs their commands. A name may
-/// select a single run of a page.
+/// Writes the pages in `names`, or all pages if `names` is empty. With `measure`, first runs the commands of these
+/// pages. A name `PAGE.RUN` selects a page, but only one of its commands.
 fn write_pages(pages: &[String], names: &[String], measure: bool) -> Result<()> {
     for page in pages {
         let page = Page::new(page)?;
@@ -119,7 +119,7 @@ impl Page {
         repository().join(format!("docs/results/data/{}.{id}.{extension}", self.name))
     }
 
-    /// Runs a command and stores its output. A first line contains command, commit, date and machine.
+    /// Runs a command and stores its output. The first line of the file contains command, commit, date and machine.
     fn measure(&self, id: &str, command: &str) -> Result<()> {
         eprintln!("{}.{id}: {command}", self.name);
         let path = self.data_path(id);

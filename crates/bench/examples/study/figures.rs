@@ -5,7 +5,7 @@ pub(crate) use lsmx_bench::numbers::float;
 
 /// Numbers with labels; `None` if a measurement is missing.
 pub(crate) type Figures = Option<Vec<(String, f64)>>;
-/// Function that returns a number of a measurement; `None` if the number was not measured.
+/// Function that extracts a number from a measurement; `None` if the number was not measured.
 pub(crate) type Measure = fn(&Cell) -> Option<f64>;
 
 pub(crate) fn one(label: impl Into<String>, value: Option<f64>) -> Figures {
@@ -27,24 +27,24 @@ pub(crate) fn quotients(above: Figures, below: Figures) -> Figures {
     many(above.into_iter().zip(below).map(|((label, a), (_, b))| (label, divide(Some(a), Some(b)))))
 }
 
-/// Returns the largest number ÷ the smallest.
+/// Returns the largest figure divided by the smallest.
 pub(crate) fn spread(figures: Figures) -> Option<f64> {
     let numbers = figures?.into_iter().map(|(_, value)| value);
     divide(numbers.clone().reduce(f64::max), numbers.reduce(f64::min))
 }
 
-/// Returns the last number ÷ the first.
+/// Returns the last figure divided by the first.
 pub(crate) fn growth(figures: Figures) -> Option<f64> {
     let last = figures.as_ref()?.len().checked_sub(1)?;
     divide(nth(&figures, last), nth(&figures, 0))
 }
 
-/// Returns 1 − x for each figure x: how much less than 1 the figure is.
+/// Replaces each figure x by 1 − x.
 pub(crate) fn less(figures: Figures) -> Figures {
     Some(figures?.into_iter().map(|(label, value)| (label, 1.0 - value)).collect())
 }
 
-/// Returns x − 1 for each figure x: how much more than 1 the figure is.
+/// Replaces each figure x by x − 1.
 pub(crate) fn more(figures: Figures) -> Figures {
     Some(figures?.into_iter().map(|(label, value)| (label, value - 1.0)).collect())
 }

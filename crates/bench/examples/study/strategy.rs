@@ -7,7 +7,7 @@ pub(crate) struct Strategy {
     pub(crate) name: &'static str,
     /// Name of the policy in lsmx.
     pub(crate) policy: &'static str,
-    /// Spec of the policy in `scripts/study`, which sets the size ratio to 10.
+    /// Policy with its parameters, as in `scripts/study`, where the size ratio is 10.
     pub(crate) spec: &'static str,
 }
 
@@ -27,7 +27,7 @@ pub(crate) const TSD: Strategy = strategy("TSD", "tsd", "tsd(l1=1)");
 pub(crate) const TSA50: Strategy = strategy("TSA50", "tsa", "tsa(l1=1)");
 pub(crate) const TSA33: Strategy = strategy("TSA33", "tsa", "tsa(D=0.33,l1=1)");
 
-/// Picks the file that was not read for the longest time. Without reads it picks the same files as Old.
+/// Compacts the least recently read file. Without reads, the strategy picks the same files as Old.
 pub(crate) const COLD_ACCESS: Strategy =
     strategy("Cold by reads", "cold-access", "cold-access(l1=1)");
 /// Full compaction with the L1 size of textbooks: T flushes, where T is the size ratio.

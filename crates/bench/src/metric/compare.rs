@@ -1,4 +1,4 @@
-//! Comparison of two results.
+//! Compares two results of an experiment.
 //!
 //! 1. Measurements with the same policy, spec, engine, workload, sweep point and number of threads are paired. Write
 //!    control and job threads may differ, so that a measured engine can be compared with a simulation.
@@ -21,7 +21,7 @@ pub const NOISE: f64 = 0.05;
 /// Maximum relative difference of a latency or other time that counts as noise if the measurements have no repetitions.
 pub const NOISE_OF_TIMES: f64 = 0.25;
 
-/// JSON fields that two measurements must have in common to be compared.
+/// JSON fields that must be equal in two measurements for them to be compared.
 const IDENTITY: &[&str] = &[
     "policy",
     "spec",
@@ -73,12 +73,12 @@ pub struct Difference {
     pub new: f64,
     /// New value ÷ old value; `None` if the old value is 0.
     pub ratio: Option<f64>,
-    /// Interval of the old value over its repetitions.
+    /// Interval of the repetitions in the old result; `None` without repetitions.
     pub old_interval: Option<[f64; 2]>,
-    /// Interval of the new value over its repetitions.
+    /// Interval of the repetitions in the new result; `None` without repetitions.
     pub new_interval: Option<[f64; 2]>,
     pub meaning: Meaning,
-    /// Whether the number is a time, which depends on the machine and its load.
+    /// Whether the number is a time. Times depend on the machine and its load.
     pub time: bool,
     pub beyond_noise: bool,
     /// Whether `beyond_noise` is a guess, because the measurements have no repetitions.
@@ -88,7 +88,7 @@ pub struct Difference {
     gates: bool,
 }
 
-/// Direction of a difference.
+/// Whether a difference is an improvement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Meaning {

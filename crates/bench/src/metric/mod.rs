@@ -39,7 +39,7 @@ pub struct Metric {
     pub better: Better,
     /// Whether a worse value can make `lsmx compare --fail-above` fail.
     pub gates: bool,
-    /// Whether the number is a time, which depends on the machine and its load.
+    /// Whether the number is a time. Times depend on the machine and its load.
     pub is_time: bool,
     /// Header of the CSV column. If it is empty, CSV files do not contain the metric.
     pub csv: &'static str,
@@ -167,7 +167,7 @@ impl Registry {
         self.metrics.iter().copied().flatten()
     }
 
-    /// Returns the metric that declares a flat name.
+    /// Returns the metric with this flat name.
     pub fn find(&self, name: &str) -> Option<&'static Metric> {
         self.metrics().find(|metric| match_stars(metric.key, name).is_some())
     }
@@ -186,7 +186,7 @@ impl Registry {
                 .flat_map(Row::names)
                 .filter_map(|name| Some((numbers(name)?, name)))
                 .collect();
-            // A stable sort keeps the order of names whose `*` match no number.
+            // The sort is stable, so names without numbers keep their order.
             matching.sort_by(|(a, _), (b, _)| a.partial_cmp(b).unwrap_or(Ordering::Equal));
             for (_, name) in matching {
                 if columns.iter().any(|column| column.name == name) {

@@ -25,7 +25,7 @@ impl Row {
         Ok(Row { values, spread: BTreeMap::new() })
     }
 
-    /// Adds a derived number or text.
+    /// Adds a number or a text that was computed from other values.
     pub fn with(mut self, name: impl Into<String>, value: impl Into<Value>) -> Row {
         self.values.insert(name.into(), value.into());
         self

@@ -15,9 +15,9 @@ use crate::error::{Error, Result};
 
 use super::{BLOCK_BYTES, Engine, EngineSettings, Kind, Visit};
 
-/// fjall counts as idle after this time without background work. fjall has no call that waits for compactions.
+/// fjall counts as idle after this time without background work, in ns. fjall has no call that waits for compactions.
 const QUIET_NS: u64 = 500_000_000;
-/// Time between two checks for background work.
+/// Time between two checks for background work, in ns.
 const CHECK_NS: u64 = 2_000_000;
 
 pub(super) struct Fjall {
@@ -29,7 +29,7 @@ impl Fjall {
     pub(super) fn open(path: &Path, settings: &EngineSettings) -> Result<Fjall> {
         let database = Database::builder(path)
             .journal_compression(CompressionType::None)
-            // fjall uses one of the threads for flushes only.
+            // fjall reserves one worker thread for flushes.
             .worker_threads(settings.workers.saturating_add(1));
         let database = match settings.block_cache_bytes {
             Some(bytes) => database.cache_size(bytes),

@@ -17,7 +17,7 @@ use super::{Engine, EngineSettings, IoBytes, Visit, Written, write_field};
 pub(crate) struct Lsmx {
     pub(crate) db: Db,
     pub(crate) keyspace: Keyspace,
-    /// Counts file system calls; `None` if calls are not counted.
+    /// File system that counts calls; `None` if calls are not counted.
     vfs: Option<CountingVfs>,
 }
 

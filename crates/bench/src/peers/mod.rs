@@ -67,8 +67,8 @@ pub trait Engine: Send + Sync {
 
     fn close(self: Box<Self>) -> Result<()>;
 
-    /// Reads a value, overwrites `bytes` at `offset` and puts the value. No other thread may write the key at the same
-    /// time, because the update is not atomic on every engine.
+    /// Reads a value, replaces its content at `offset` by `bytes`, and puts the result. No other thread may write the
+    /// key at the same time, because the update is not atomic on every engine.
     fn rewrite(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
         let mut value = Vec::new();
         self.get(key, &mut |old| value.extend_from_slice(old))?;
@@ -76,8 +76,8 @@ pub trait Engine: Send + Sync {
         self.put(key, &value)
     }
 
-    /// Merges an operand that overwrites `bytes` at `offset` of the value. Does not read the value. Fails if the engine
-    /// has no merge operators.
+    /// Merges an operand that replaces the content of the value at `offset` by `bytes`. Does not read the value. Fails
+    /// if the engine has no merge operators.
     fn merge(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()>;
 
     /// Returns the number of blocks that the calling thread has read from files of all databases of this engine.
@@ -111,7 +111,7 @@ pub struct IoBytes {
     pub written: u64,
 }
 
-/// Overwrites `bytes` at `offset` of a value. If the value is too short, it is first extended by zeros.
+/// Replaces the content of a value at `offset` by `bytes`. A value that is too short is first extended by zeros.
 pub(crate) fn write_field(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
     let start = numbers::length(u64::from(offset));
     let end = start + bytes.len();

@@ -41,9 +41,9 @@ pub struct EngineSettings {
     pub operand_store: Option<DeltaOptions>,
     /// Whether lsmx counts file system calls. Counting costs a few nanoseconds per call.
     pub counts_io: bool,
-    /// Further database options of lsmx.
+    /// Database options of lsmx for which this type has no field.
     pub other_options: Options,
-    /// Further keyspace options of lsmx.
+    /// Keyspace options of lsmx for which this type has no field.
     pub other_keyspace_options: KeyspaceOptions,
 }
 

@@ -26,7 +26,7 @@ pub trait Report: Serialize {
     /// Returns the rows of the table. Fails if the result cannot be converted to JSON.
     fn rows(&self) -> Result<Vec<Row>>;
 
-    /// Returns notes below the table about its rows.
+    /// Returns notes about the rows, which are printed below the table.
     fn notes(&self) -> Vec<&'static str> {
         Vec::new()
     }

@@ -61,7 +61,7 @@ impl LiveRecords {
 pub(super) struct Choice {
     distribution: KeyDistribution,
     zipf: Zipf,
-    /// Density of the accesses over the key order. `None` if the keys have the same density.
+    /// Density of the accesses over the key order. `None` if accesses and keys have the same density.
     density: Option<Steps>,
     /// Random permutation from popularity ranks to records. Without it the oldest records would be the most popular.
     scatter: Permutation,

@@ -25,7 +25,7 @@ pub struct DataFile {
     file: BufReader<File>,
     index: Arc<Index>,
     shuffle: Option<Permutation>,
-    /// Current offset of `file`.
+    /// Current read offset in the file.
     position: u64,
     line: Vec<u8>,
     key: Vec<u8>,
@@ -144,7 +144,7 @@ impl DataFile {
 
     fn read_line(&mut self, offset: u64) -> io::Result<()> {
         if self.position != offset {
-            // A seek discards the read buffer, so reads in file order skip it.
+            // A seek discards the read buffer. Reads in file order need no seek.
             self.file.seek(SeekFrom::Start(offset))?;
             self.position = offset;
         }

@@ -18,7 +18,7 @@ use super::{KeyDistribution, NORMAL_DEVIATION, PREFIXES, WINDOWS};
 const NORMAL_STEPS: u32 = 1024;
 /// Minimum width of the key interval of a record: two numbers for its key and two for absent keys.
 const CELL_WIDTH_MIN: u64 = 4;
-/// Number of key bytes that determine the key order. Shorter keys contain the last bytes of the number.
+/// Length in bytes of the number that a key encodes. Shorter keys contain only its last bytes.
 const PLACE_BYTES: usize = size_of::<u64>();
 
 const PURPOSE_PERMUTATION: u64 = 0x7065_726d;
@@ -110,9 +110,9 @@ pub struct KeySpace {
     n: u64,
     key_bytes: usize,
     seed: u64,
-    /// Number of different values of the first eight key bytes.
+    /// Number of values that the first eight key bytes can have.
     domain: u64,
-    /// Cumulative number of keys at the end of each step. The steps divide the key domain into equal widths.
+    /// The key domain is divided into steps of equal width. Each element is the number of keys up to the end of a step.
     ranks: Vec<u64>,
     permutation: Permutation,
     window: Permutation,
@@ -214,8 +214,8 @@ impl KeySpace {
         self.write_place(start + mix(rank ^ self.seed) % (width / 2), out);
     }
 
-    /// Appends a key that no record has. In key order it directly follows the key of record `i`. `salt` selects one of
-    /// several such keys.
+    /// Appends a key that no record has and that directly follows the key of record `i`. `salt` selects one of several
+    /// such keys.
     pub fn write_absent(&self, i: u64, salt: u64, out: &mut Vec<u8>) {
         let (start, width) = self.cell(self.rank(i));
         let half = width / 2;
@@ -231,7 +231,7 @@ impl KeySpace {
         (numbers::count(step) * step_width + (rank - first) * width, width)
     }
 
-    /// Appends the key that the number `place` encodes.
+    /// Appends the key that encodes the number `place`.
     fn write_place(&self, place: u64, out: &mut Vec<u8>) {
         let bytes = place.to_be_bytes();
         if self.key_bytes < PLACE_BYTES {
@@ -298,7 +298,7 @@ mod tests {
                 }
                 let chi_square: f64 =
                     groups.iter().map(|count| (f64::from(*count) - 100.0).powi(2) / 100.0).sum();
-                // With 15 degrees of freedom the probability of more than 60 is 2 in ten million.
+                // With 15 degrees of freedom, χ² is above 60 with a probability of 2 in ten million.
                 assert!(chi_square < 60.0, "seed={seed} stretch={stretch}: {groups:?}");
             }
         }

@@ -5,7 +5,7 @@ use crate::named::impl_names;
 use super::keys::Permutation;
 use super::random::{Random, Zipf};
 
-/// Of this number of operations, the UP2X mix has [`UP2X_UPDATES`] updates and [`UP2X_GETS`] gets. The rest are puts.
+/// In this number of operations, the UP2X mix has [`UP2X_UPDATES`] updates and [`UP2X_GETS`] gets. The rest are puts.
 const UP2X_OPS: u64 = 100_000;
 const UP2X_UPDATES: u64 = 92_530;
 const UP2X_GETS: u64 = 7_460;

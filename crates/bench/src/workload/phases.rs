@@ -218,7 +218,7 @@ enum Shares {
     Many(Vec<f64>),
 }
 
-/// Parses the text of a TOML file of phases. Errors name `path`.
+/// Parses the text of a TOML file of workload phases. Errors contain `path`.
 ///
 /// ```toml
 /// [[phase]]

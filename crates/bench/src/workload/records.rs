@@ -107,7 +107,7 @@ impl GeneratedRecords {
         }
     }
 
-    /// Replaces the content of `key` by a key that no record has. In key order it follows the key of `record`.
+    /// Replaces the content of `key` by a key that no record has and that follows the key of `record` in key order.
     pub fn absent_key(&self, record: u64, salt: u64, key: &mut Vec<u8>) {
         key.clear();
         self.keys.write_absent(record, salt, key);
@@ -180,8 +180,8 @@ impl Records {
         Ok(())
     }
 
-    /// Replaces the content of `key` by a key that no record has. In key order it follows the key of `record`. Fails if
-    /// the file cannot be read.
+    /// Replaces the content of `key` by a key that no record has and that follows the key of `record` in key order.
+    /// Fails if the file cannot be read.
     pub fn absent_key(&mut self, record: u64, salt: u64, key: &mut Vec<u8>) -> Result<()> {
         match self {
             Records::Generated(records) => records.absent_key(record, salt, key),

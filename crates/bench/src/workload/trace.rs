@@ -146,7 +146,7 @@ fn read_error(source: lsmx::Error) -> Error {
     Error::Engine { action: "read a trace", source }
 }
 
-/// Error of a visit of a binary trace.
+/// An error of the trace reader, or of the visitor that receives the items of a trace.
 enum VisitError {
     Reader(lsmx::Error),
     Visitor(Error),
@@ -158,7 +158,7 @@ impl From<lsmx::Error> for VisitError {
     }
 }
 
-/// Parser of the lines of a text trace. All lines share its buffers.
+/// Parser of the lines of a text trace. The parser reuses its buffers for all lines.
 #[derive(Debug, Default)]
 pub struct TraceLineParser {
     first: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Experiment R1 of the study: a load of unique inserts. The ratios between strategies show whether lsmx is comparable
-//! to the engine of the study.
+//! Experiment R1: a load of unique inserts. The ratios between compaction strategies show whether lsmx is comparable to
+//! the engine of Sarkar et al.
 
 use super::{Measurements, text, with_study};
 use crate::figures::*;

@@ -1,4 +1,4 @@
-//! Experiments R2 and R3 of the study: lookups after the load, and lookups interleaved with writes.
+//! Experiment R2: lookups after the load. Experiment R3: lookups interleaved with writes.
 
 use super::{Measurements, text, with_study};
 use crate::figures::*;

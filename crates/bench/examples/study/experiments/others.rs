@@ -1,5 +1,5 @@
-//! Experiment R9 of the study: key distributions, size ratio and cache. Also contradictions between its text and its
-//! figures.
+//! Experiment R9: key distributions, size ratio and cache. Also contradictions between text and figures of Sarkar et
+//! al.
 
 use lsmx_bench::experiment::sweep::SweepValue;
 

@@ -1,4 +1,4 @@
-//! Experiments R6 to R8 of the study: data size, entry size and memtable size.
+//! Experiment R6: data size. Experiment R7: entry size. Experiment R8: memtable size.
 
 use super::{Measurements, text, with_study};
 use crate::figures::*;
@@ -15,7 +15,7 @@ const DATA_SIZE_AMPLIFICATION: [(Strategy, [f64; DATA_SIZES]); 5] = [
     (LO2, [6.1, 11.1, 18.1, 23.6, 29.5]),
     (FULL, [9.3, 15.1, 38.6, 29.3, 45.2]),
 ];
-/// Entry lengths and the names of the results with these lengths.
+/// Entry lengths, and the names of the result files that were measured with them.
 const ENTRY_SIZES: [(&str, &str); 4] =
     [("8 B", "r7-8"), ("32 B", "r7-32"), ("128 B", "r1"), ("512 B", "r7-512")];
 const ENTRY_SIZE_AMPLIFICATION: [(Strategy, [f64; 4]); 2] =

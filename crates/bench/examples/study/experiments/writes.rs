@@ -1,4 +1,4 @@
-//! Experiments R4 and R5 of the study: updates and deletes.
+//! Experiment R4: updates. Experiment R5: deletes.
 
 use lsmx_bench::experiment::explore::result::Cell;
 use lsmx_bench::experiment::sweep::SweepValue;

@@ -12,7 +12,7 @@ pub(crate) const LINE_PX: f64 = 15.0;
 
 /// Space around a name, in px.
 const GAP: f64 = 2.0;
-/// Distance in px from which a line connects a name with its marker.
+/// If the distance between a name and its marker is larger than this (in px), a line connects them.
 const NEAR: f64 = 14.0;
 /// Number of free positions that are tried before a name may cover a line of the plot.
 const NEARBY: usize = 100;
@@ -65,7 +65,7 @@ fn fitted(text: &str, room: f64) -> String {
     format!("{short}…")
 }
 
-/// A rectangle, in px.
+/// A rectangle with coordinates in px.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Area {
     pub(crate) left: f64,

@@ -18,8 +18,7 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
-    /// Returns the marker with this number. Markers with consecutive numbers differ in color and, with few exceptions,
-    /// in shape.
+    /// Returns the marker with this number. Markers with consecutive numbers differ in color, and most also in shape.
     pub(crate) fn number(number: usize) -> Marker {
         let number = number % MARKERS;
         Marker { color: number % COLORS, shape: (number + number / COLORS) % SHAPES }
@@ -58,7 +57,7 @@ impl Marker {
             2 => &[0.0, -0.8, 0.75, 0.5, -0.75, 0.5],
             3 => &[0.0, -0.72, 0.72, 0.0, 0.0, 0.72, -0.72, 0.0],
             4 => &[0.0, 0.8, 0.75, -0.5, -0.75, -0.5],
-            // A cross.
+            // This shape is a cross.
             _ => &[
                 -0.25, -0.75, 0.25, -0.75, 0.25, -0.25, 0.75, -0.25, 0.75, 0.25, 0.25,
                 0.25, //

@@ -142,7 +142,7 @@ fn log_ticks(values: Range<f64>, count: usize) -> Vec<f64> {
     let ticks = fitting.into_iter().find(|ticks| ticks.len() <= count + 2);
     let mut ticks = ticks.unwrap_or_else(|| inside(DECADE_STEPS[0]));
     if ticks.len() < 3 && values.end / values.start < 20.0 {
-        // The scale is so narrow that it contains fewer than three powers of ten or their simple multiples.
+        // With fewer than three ticks, a narrow scale uses evenly spaced ticks instead.
         ticks = even_ticks(values, count);
         ticks.retain(|&tick| tick > 0.0);
     }
