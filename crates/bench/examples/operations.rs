@@ -98,7 +98,7 @@ fn deletes(records: Option<u64>) {
     }
 }
 
-/// Prints the time and the number of blocks that the first ten remaining entries take to read.
+/// Reads the first ten entries of a database. Prints the time and the number of blocks read.
 fn first_entries(db: &Db, first: u128, when: &str) {
     let blocks = |db: &Db| {
         let cache = db.metrics().cache;
@@ -168,7 +168,7 @@ fn abort_with_a_full_log(dir: &Path) {
             db.put(key(number), [7; 100]).unwrap();
             number += 1;
         }
-        assert_eq!(db.metrics().keyspaces["default"].flushes, 0, "flushed before the log is full");
+        assert_eq!(db.metrics().keyspaces["default"].flushes, 0, "flush before the WAL is full");
     }
     std::process::abort();
 }

@@ -9,9 +9,9 @@ const TICKS_PER_S: f64 = 100.0;
 /// Processor time in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Cpu {
-    /// Time in user mode.
+    /// Processor time in user mode.
     pub user_s: f64,
-    /// Time in kernel mode.
+    /// Processor time in kernel mode.
     pub system_s: f64,
 }
 

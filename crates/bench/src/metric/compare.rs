@@ -21,7 +21,7 @@ pub const NOISE: f64 = 0.05;
 /// Maximum relative difference of a latency or other time that counts as noise if the measurements have no repetitions.
 pub const NOISE_OF_TIMES: f64 = 0.25;
 
-/// JSON fields that must be equal in two measurements for them to be compared.
+/// Two measurements are compared only if these JSON fields are equal.
 const IDENTITY: &[&str] = &[
     "policy",
     "spec",

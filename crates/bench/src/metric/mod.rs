@@ -43,7 +43,7 @@ pub struct Metric {
     pub is_time: bool,
     /// Header of the CSV column. If it is empty, CSV files do not contain the metric.
     pub csv: &'static str,
-    /// Explanation in legends, in one line.
+    /// One-line explanation for legends.
     pub about: &'static str,
 }
 

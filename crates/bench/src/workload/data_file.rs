@@ -30,7 +30,7 @@ pub struct DataFile {
     line: Vec<u8>,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Number of the record in `key` and `value`.
+    /// Number of the record that `key` and `value` contain.
     loaded: Option<u64>,
 }
 
@@ -154,7 +154,7 @@ impl DataFile {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a file of the user, not part of a database")]
+#[expect(clippy::disallowed_methods, reason = "reads a file of the user, not a database file")]
 fn open(path: &Path) -> Result<BufReader<File>> {
     File::open(path).map(BufReader::new).map_err(Error::io("open", path))
 }

@@ -80,7 +80,7 @@ pub enum RecordError {
 #[derive(Debug)]
 pub enum ReadError {
     Io(io::Error),
-    /// The line with this number, counted from 1, is malformed.
+    /// A line is malformed. Its number is counted from 1.
     Malformed(u64, RecordError),
 }
 

@@ -80,7 +80,7 @@ impl GeneratedRecords {
         value: Length,
         seed: u64,
     ) -> Result<GeneratedRecords> {
-        // Longer keys have a random suffix. The first bytes, up to the minimum length, must already be distinct.
+        // Keys longer than the minimum have a random suffix. Their bytes before the suffix must already be distinct.
         let keys = KeySpace::new(distribution, count, numbers::length(key.min()), seed)?;
         Ok(GeneratedRecords { keys, key, value, seed, tagged: false })
     }

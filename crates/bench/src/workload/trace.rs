@@ -120,7 +120,7 @@ impl TraceFile {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a file of the user, not part of a database")]
+    #[expect(clippy::disallowed_methods, reason = "reads a file of the user, not a database file")]
     fn visit_lines(&self, visit: &mut dyn FnMut(TraceItem<'_>) -> Result<()>) -> Result<()> {
         let file = File::open(&self.path).map_err(Error::io("open", &self.path))?;
         let mut file = BufReader::new(file);

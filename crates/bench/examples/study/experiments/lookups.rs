@@ -164,7 +164,7 @@ pub(super) fn measure_interleaved(results: &Results) -> Measurements {
     (vec![table], figures)
 }
 
-/// Returns, for each measured strategy, the value with interleaved lookups ÷ the value without.
+/// Returns, for each measured strategy, the value with interleaved lookups ÷ the value without lookups.
 fn mixed_by_alone(mixed: Part<'_>, alone: Part<'_>, measure: Measure) -> Figures {
     let strategies: Vec<Strategy> =
         EIGHT.into_iter().filter(|at| mixed.cell(*at).is_some()).collect();

@@ -37,7 +37,7 @@ impl Axis {
     }
 }
 
-/// The axes of a plot and the rectangle in which data is drawn.
+/// The axes of a plot, and the plot area, in which data is drawn.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     x: Axis,
@@ -46,13 +46,13 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Creates the axes of a plot that fills `area`. Ticks and titles take a part of this area.
+    /// Creates axes that fill `area` together with their ticks and titles. The plot area is the rest of `area`.
     pub(crate) fn new(x: Axis, y: Axis, area: Area) -> Frame {
         let below = LINE_PX + if x.title.is_empty() { 8.0 } else { LINE_PX + 10.0 };
         let above = if y.title.is_empty() { FONT_PX / 2.0 + 1.0 } else { LINE_PX + 10.0 };
         let plane = Area {
             left: area.left + y.tick_width() + 8.0,
-            // Half of the last tick label extends beyond the data rectangle.
+            // Half of the last tick label extends beyond the plot area.
             right: area.right - x.tick_width() / 2.0 - 1.0,
             top: area.top + above,
             bottom: area.bottom - below,

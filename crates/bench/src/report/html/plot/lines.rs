@@ -12,7 +12,7 @@ const WIDTH: f64 = 620.0;
 const HEIGHT_MIN: f64 = 300.0;
 /// Maximum width of the name of a line, in px. Longer names are cut.
 const NAMES_PX_MAX: f64 = 180.0;
-/// Horizontal distance from the data rectangle to the names, in px.
+/// Horizontal distance from the plot area to the names, in px.
 const LEAD_PX: f64 = 26.0;
 /// Lines with at most this number of points have a marker at each point. Other lines have a marker at the last point.
 const MARKED_POINTS_MAX: usize = 12;
@@ -46,7 +46,7 @@ pub(crate) fn draw(description: &str, x: Axis, y: Axis, lines: &[Line]) -> Marku
         .map(|line| line.points.last().map_or((0.0, 0.0), |&(x, y)| frame.place(x, y)))
         .collect();
     let desired: Vec<f64> = ends.iter().map(|end| end.1).collect();
-    // Names may extend beyond the data rectangle by half of their height, but not beyond the plot.
+    // Names may extend beyond the plot area by half of their height, but not beyond the image.
     let top = (plane.top - LINE_PX / 2.0).max(LINE_PX / 2.0 + 1.0);
     let heights = label::spread(&desired, top, plane.bottom + LINE_PX / 2.0);
     let right = plane.right + LEAD_PX;

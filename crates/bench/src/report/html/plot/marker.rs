@@ -43,7 +43,7 @@ impl Marker {
         }
     }
 
-    /// Returns half of the maximum width or height of a marker of this area.
+    /// Returns half of the largest width or height that a marker with this area can have.
     pub(crate) fn reach(area: f64) -> f64 {
         area.sqrt() * 0.95
     }

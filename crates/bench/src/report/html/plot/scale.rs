@@ -1,4 +1,4 @@
-//! Scales of axes: they map values to positions and select ticks.
+//! Scales of axes. A scale maps values to positions and selects ticks.
 
 use std::ops::Range;
 
@@ -227,7 +227,7 @@ mod tests {
         let scale = Scale::log_around(&[1.0, 100.0]).at_places(200.0, 0.0);
         assert!((scale.place(10.0) - 100.0).abs() < 1e-9);
         assert!(scale.place(1.0) > 180.0 && scale.place(100.0) < 20.0);
-        assert!((scale.place(0.0) - 200.0).abs() < 1e-9, "0 has no logarithm");
+        assert!((scale.place(0.0) - 200.0).abs() < 1e-9, "0 is not clamped");
         assert!((scale.place(1e9)).abs() < 1e-9);
     }
 }
