@@ -33,7 +33,7 @@ pub enum Error {
     /// A simulation failed.
     #[error("the simulation failed: {}", error_chain(&**source))]
     Simulation { source: Box<lsmx_simulator::Error> },
-    /// A spec file is malformed. Line and column, in characters, are counted from 1.
+    /// A spec file is malformed. Lines and columns are counted from 1. Columns are characters.
     #[error("{}, line {line}, column {column}: {what}", path.display())]
     Spec { path: PathBuf, line: u64, column: u64, what: String },
     /// A line of a data file is malformed. Lines are counted from 1.

@@ -50,7 +50,8 @@ fn parse_cells(text: &str) -> Result<Vec<Cell>, String> {
 }
 
 impl<'a> Part<'a> {
-    /// Returns the first measurement of a strategy. It is the only one if the experiment swept no flag.
+    /// Returns the first measurement of a strategy. An experiment without a swept flag has one measurement per
+    /// strategy.
     pub(crate) fn cell(self, strategy: Strategy) -> Option<&'a Cell> {
         self.0.iter().find(|cell| cell.spec == strategy.spec)
     }

@@ -73,9 +73,11 @@ pub struct Difference {
     pub new: f64,
     /// New value ÷ old value; `None` if the old value is 0.
     pub ratio: Option<f64>,
-    /// Interval of the repetitions in the old result; `None` without repetitions.
+    /// Confidence interval of the old value, or its minimum and maximum over few repetitions; `None` without
+    /// repetitions.
     pub old_interval: Option<[f64; 2]>,
-    /// Interval of the repetitions in the new result; `None` without repetitions.
+    /// Confidence interval of the new value, or its minimum and maximum over few repetitions; `None` without
+    /// repetitions.
     pub new_interval: Option<[f64; 2]>,
     pub meaning: Meaning,
     /// Whether the number is a time. Times depend on the machine and its load.
@@ -214,7 +216,8 @@ fn numbers(cell: &Value) -> Vec<(String, f64)> {
     scalars.filter_map(|(name, scalar)| Some((name, scalar.as_f64()?))).collect()
 }
 
-/// Returns the interval of a number over its repetitions; `None` without repetitions.
+/// Returns the confidence interval of a number, or its minimum and maximum over few repetitions; `None` without
+/// repetitions.
 fn interval(cell: &Value, name: &str) -> Option<[f64; 2]> {
     let ends = |of: &Value| Some([of.get("low")?.as_f64()?, of.get("high")?.as_f64()?]);
     if let Some(repeated) = cell.get("repeats").and_then(|at| at.get("metrics")?.get(name)) {

@@ -34,7 +34,7 @@ pub trait Engine: Send + Sync {
     /// Puts a value and passes its log record to the operating system, without a sync.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Puts a value and waits until it is on stable storage.
+    /// Puts a value and waits until the value is on stable storage.
     fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Deletes a key with the same durability as [`Engine::put`].

@@ -19,7 +19,7 @@ use super::BLOCK_BYTES;
 /// RocksDB and fjall ignore all settings except memory, workers, direct I/O, merge operator and value separation.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
-    /// Memory for memtables, cached blocks and table metadata, in bytes. It replaces `memtable_bytes` and
+    /// Memory for memtables, cached blocks and table metadata, in bytes. Replaces `memtable_bytes` and
     /// `block_cache_bytes`.
     pub memory_budget: Option<u64>,
     pub memtable_bytes: Option<u64>,

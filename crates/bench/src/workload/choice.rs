@@ -63,7 +63,8 @@ pub(super) struct Choice {
     zipf: Zipf,
     /// Density of the accesses over the key order. `None` if accesses and keys have the same density.
     density: Option<Steps>,
-    /// Random permutation from popularity ranks to records. Without it the oldest records would be the most popular.
+    /// Random permutation from popularity ranks to records. Without a permutation the oldest records would be the most
+    /// popular.
     scatter: Permutation,
     /// Length of `scatter`: a power of two, at least the number of records.
     scatter_width: u64,

@@ -1,5 +1,5 @@
-//! Experiment R9: key distributions, size ratio and cache. Also contradictions between text and figures of Sarkar et
-//! al.
+//! Experiment R9: key distributions, size ratio and cache. This module also checks where the text and the figures of
+//! Sarkar et al. contradict each other.
 
 use lsmx_bench::experiment::sweep::SweepValue;
 

@@ -49,7 +49,7 @@ impl Marker {
     }
 
     fn corners(self, (x, y): (f64, f64), area: f64) -> Vec<(f64, f64)> {
-        // The side of a square of this area.
+        // The side length of a square with this area.
         let a = area.sqrt();
         // The x and y coordinates of the corners alternate.
         let unit: &[f64] = match self.shape {
