@@ -7,7 +7,6 @@ use lsmx::benching::BenchBlock;
 
 use crate::data::{sorted_keys, value};
 
-/// Number of entries in a block.
 const ENTRIES: usize = 34;
 /// Number of data blocks in the benchmark. Together they are larger than the processor's caches.
 const BLOCKS: usize = 50_000;

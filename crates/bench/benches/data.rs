@@ -13,7 +13,6 @@ pub(crate) fn keys(n: u64) -> Vec<Vec<u8>> {
     (0..n).map(|record| space.key(record)).collect()
 }
 
-/// Returns `n` keys in key order.
 pub(crate) fn sorted_keys(n: u64) -> Vec<Vec<u8>> {
     let mut keys = keys(n);
     keys.sort_unstable();

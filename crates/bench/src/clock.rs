@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-/// Measures elapsed real time.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);
 

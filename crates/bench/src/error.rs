@@ -24,13 +24,11 @@ pub enum Error {
     /// Two parameters exclude each other.
     #[error("{first} contradicts {second}: {why}")]
     Contradiction { first: String, second: String, why: &'static str },
-    /// A user has typed an unknown name, for example of a column.
     #[error("unknown {what} {name:?}; {}", known_names(name, known))]
     Unknown { what: &'static str, name: String, known: String },
     /// A result cannot be converted to JSON.
     #[error("the result cannot be JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// A simulation failed.
     #[error("the simulation failed: {}", error_chain(&**source))]
     Simulation { source: Box<lsmx_simulator::Error> },
     /// A spec file is malformed. Lines and columns are counted from 1. Columns are characters.
@@ -42,7 +40,6 @@ pub enum Error {
     /// A data file is empty.
     #[error("{} holds no records", path.display())]
     NoRecords { path: PathBuf },
-    /// A file system call failed.
     #[error("cannot {action} {}: {}", path.display(), error_chain(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     /// The directory of `--resume` cannot be used, for example because it contains results of another command.

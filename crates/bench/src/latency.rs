@@ -10,7 +10,6 @@ const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 /// Significant decimal digits of a recorded latency.
 const DIGITS: u8 = 3;
 
-/// A histogram of latencies.
 #[derive(Clone, Debug)]
 pub struct Latencies(Histogram<u64>);
 
@@ -45,13 +44,11 @@ impl Latencies {
         self.0.saturating_record(ns.max(1));
     }
 
-    /// Adds the latencies of `other`.
     pub fn merge(&mut self, other: &Latencies) {
         // All histograms have the same bounds, so the addition cannot fail.
         self.0 += &other.0;
     }
 
-    /// Returns the number of recorded latencies.
     pub fn count(&self) -> u64 {
         self.0.len()
     }

@@ -29,7 +29,6 @@ pub(crate) struct ClaimText {
     statement: String,
     /// Lower and upper bound of each figure.
     range: Option<(f64, f64)>,
-    /// Expected order of the figures.
     order: Option<Order>,
     #[serde(default)]
     unit: Unit,
@@ -49,7 +48,6 @@ enum Order {
     Falling,
 }
 
-/// Unit of the figures of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Unit {

@@ -1,6 +1,5 @@
 //! The compaction strategies of the study, and the corresponding policies of lsmx.
 
-/// A compaction strategy of the study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strategy {
     /// Name of the strategy in the study.

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use crate::claim::{Claim, ExperimentText};
 use crate::figures::Figures;
 
-/// A table with a caption.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) caption: &'static str,

@@ -40,7 +40,6 @@ const NOT_OF_WORKLOAD: [&str; 3] = ["write_control", "workers", "deterministic"]
 const NOT_MEASURED: [&str; 7] =
     ["seed", "levels", "history", "digest", "repeats", "simulated", "memory_bytes_before"];
 
-/// Differences between two results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     pub pairs: Vec<Pair>,

@@ -162,7 +162,6 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Returns all metrics in order.
     pub fn metrics(&self) -> impl Iterator<Item = &'static Metric> {
         self.metrics.iter().copied().flatten()
     }
@@ -215,7 +214,6 @@ impl Registry {
     }
 }
 
-/// A column of a table.
 #[derive(Clone, Debug)]
 pub struct Column {
     /// Flat JSON name of the number, such as `compaction.jobs`.
@@ -235,7 +233,6 @@ impl Column {
     }
 }
 
-/// The metrics of all commands.
 pub const ALL: [&Registry; 9] = [
     &explore::columns::REGISTRY,
     &simulate::columns::REGISTRY,

@@ -4,7 +4,6 @@ use crate::numbers;
 use crate::report::html::value;
 use crate::report::text;
 
-/// Unit of a number in a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Text,

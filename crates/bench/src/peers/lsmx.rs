@@ -13,7 +13,6 @@ use crate::error::{Error, Result};
 
 use super::{Engine, EngineSettings, IoBytes, Visit, Written, write_field};
 
-/// An open database of lsmx.
 pub(crate) struct Lsmx {
     pub(crate) db: Db,
     pub(crate) keyspace: Keyspace,

@@ -80,7 +80,6 @@ fn apply<O, T>(options: O, value: Option<T>, set: impl FnOnce(O, T) -> O) -> O {
 }
 
 impl EngineSettings {
-    /// Returns the options of an lsmx keyspace.
     pub fn keyspace_options(&self) -> KeyspaceOptions {
         let options = self.other_keyspace_options.clone().block_bytes(self.block_bytes);
         let options = apply(options, self.memtable_bytes, KeyspaceOptions::memtable_bytes);

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// Writes a CSV file with a header.
 pub fn write(path: &Path, header: &[String], rows: &[Vec<String>]) -> Result<()> {
     let write = || -> csv::Result<()> {
         let mut writer = csv::Writer::from_path(path)?;

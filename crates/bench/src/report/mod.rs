@@ -15,7 +15,6 @@ use provenance::Provenance;
 
 /// A result that can be reported.
 pub trait Report: Serialize {
-    /// Returns the metrics of the result.
     fn registry(&self) -> &'static Registry;
 
     fn provenance(&self) -> &Provenance;

@@ -7,7 +7,6 @@ use serde::Serialize;
 /// Origin of a result: all that is needed to repeat the experiment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Provenance {
-    /// Version of lsmx.
     pub version: String,
     /// Command line that produced the result.
     pub command: String,

@@ -56,7 +56,6 @@ impl LiveRecords {
     }
 }
 
-/// Chooses present records by a key distribution.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     distribution: KeyDistribution,

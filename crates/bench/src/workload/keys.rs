@@ -168,7 +168,6 @@ impl KeySpace {
         self.key_bytes
     }
 
-    /// Returns the number of records.
     #[expect(clippy::len_without_is_empty, reason = "no caller needs `is_empty`")]
     pub fn len(&self) -> u64 {
         self.n
@@ -200,14 +199,12 @@ impl KeySpace {
         start + repeat_until(i % width, self.n - start, |within| permute(&self.window, within))
     }
 
-    /// Returns the key of record `i`.
     pub fn key(&self, i: u64) -> Vec<u8> {
         let mut key = Vec::new();
         self.write_present(i, &mut key);
         key
     }
 
-    /// Appends the key of record `i`.
     pub fn write_present(&self, i: u64, out: &mut Vec<u8>) {
         let rank = self.rank(i);
         let (start, width) = self.cell(rank);

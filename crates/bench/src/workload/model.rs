@@ -70,7 +70,6 @@ impl KeyspaceModel {
         found.fold((0, None), |(count, _), key| (count + 1, Some(key)))
     }
 
-    /// Returns the number of present keys.
     #[expect(clippy::len_without_is_empty, reason = "no caller needs `is_empty`")]
     pub fn len(&self) -> u64 {
         numbers::count(self.entries.len())

@@ -106,7 +106,6 @@ impl OperationMix {
         }
     }
 
-    /// Returns whether the mix inserts new records.
     pub fn has_inserts(self) -> bool {
         matches!(self, OperationMix::D | OperationMix::E)
     }

@@ -104,7 +104,6 @@ impl<R: BufRead> RecordReader<R> {
         self.bytes
     }
 
-    /// Returns the number of lines read.
     pub fn lines(&self) -> u64 {
         self.line_number
     }
@@ -254,12 +253,10 @@ fn encode_part(name: &str, bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Formats bytes as pairs of hexadecimal digits.
 pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Parses pairs of hexadecimal digits.
 pub fn from_hex(text: &str) -> Result<Vec<u8>, RecordError> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = text.as_bytes().chunks(2).map(|pair| match *pair {

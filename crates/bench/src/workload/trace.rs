@@ -48,7 +48,6 @@ pub struct TraceCounts {
     pub put_bytes: u64,
     /// Number of operations that the recorder dropped.
     pub lost: u64,
-    /// Hash of the trace file.
     pub hash: String,
 }
 
@@ -57,7 +56,6 @@ impl TraceCounts {
         self.puts + self.deletes + self.merges + self.range_deletes
     }
 
-    /// Returns the number of operations.
     pub fn ops(&self) -> u64 {
         self.writes() + self.gets + self.scans
     }
@@ -166,7 +164,6 @@ pub struct TraceLineParser {
 }
 
 impl TraceLineParser {
-    /// Returns the operation of a line.
     pub fn parse_line(&mut self, line: &[u8]) -> std::result::Result<TraceEvent<'_>, RecordError> {
         let mut parts = strip_line_end(line).split(|byte| *byte == b'\t');
         let name = parts.next().unwrap_or_default();

@@ -11,7 +11,6 @@ const HEIGHT: f64 = 290.0;
 /// Vertical position of the top of the lower plot, in px.
 const LOWER_PX: f64 = 170.0;
 
-/// The stacked layers of an area plot.
 #[derive(Clone, Debug)]
 pub(crate) struct Layers {
     /// CSS classes and names of the layers, from bottom to top.

@@ -31,7 +31,6 @@ impl Axis {
         Axis::new(Scale::from_zero(largest, 6), "", format)
     }
 
-    /// Returns the width of the widest tick label.
     pub(crate) fn tick_width(&self) -> f64 {
         label::widest(self.scale.ticks(self.ticks).into_iter().map(self.format))
     }

@@ -10,7 +10,6 @@ const SHAPES: usize = 6;
 /// Number of distinct markers. If a plot has more series, markers repeat.
 pub(crate) const MARKERS: usize = COLORS * SHAPES;
 
-/// Color and shape of the marker of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Marker {
     color: usize,
@@ -57,7 +56,6 @@ impl Marker {
             2 => &[0.0, -0.8, 0.75, 0.5, -0.75, 0.5],
             3 => &[0.0, -0.72, 0.72, 0.0, 0.0, 0.72, -0.72, 0.0],
             4 => &[0.0, 0.8, 0.75, -0.5, -0.75, -0.5],
-            // This shape is a cross.
             _ => &[
                 -0.25, -0.75, 0.25, -0.75, 0.25, -0.25, 0.75, -0.25, 0.75, 0.25, 0.25,
                 0.25, //
