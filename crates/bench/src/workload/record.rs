@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::named::impl_names;
 
-/// Maximum length of a line in bytes. The encoding of the longest key and value always fits into one line. The reader
-/// rejects longer lines without loading them into memory.
+/// Maximum length of a line in bytes. The encoding of the longest key and value always fits into one line. The record
+/// reader rejects a longer line after reading this number of bytes.
 pub const LINE_BYTES_MAX: u64 = 1 << 33;
 
 /// Format of the lines of a data file.
