@@ -1,4 +1,4 @@
-//! Writes, reads and reopens with every preset compaction policy. Sequence numbers of failed commits.
+//! Writes, reads and reopens with every preset compaction policy, and sequence numbers after failed commits.
 
 use std::sync::Arc;
 

@@ -94,7 +94,7 @@ fn checkpoint_links_tables_or_copies_them_if_links_are_unsupported() {
         let written =
             after.bytes.count_of(VfsCall::Append) - before.bytes.count_of(VfsCall::Append);
         assert_eq!(written > bytes, cannot, "{written} bytes written, {bytes} in tables");
-        // If linking fails with an error other than `Unsupported`, the checkpoint fails.
+        // If creating a hard link fails with an error other than `Unsupported`, the checkpoint fails.
         faults.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::HardLink]));
         assert!(matches!(db.checkpoint("second"), Err(Error::Io { action: "link", .. })));
         db.checkpoint("second").unwrap();

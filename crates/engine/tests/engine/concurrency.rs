@@ -22,7 +22,7 @@ use lsmx_testkit::{TestRng, case_seeds, scale};
 use crate::harness::database::{entries, open, policy, small};
 use crate::harness::gate::{Gate, each};
 
-/// Time limit of one test or of one thread schedule. Either normally takes a few seconds.
+/// Time limit of one test or one thread schedule. A test or a schedule normally takes a few seconds.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 fn tuning() -> KeyspaceOptions {
@@ -42,7 +42,7 @@ fn number(value: Option<Slice>) -> u64 {
     value.map_or(0, |value| u64::from_le_bytes(value.as_ref().try_into().unwrap()))
 }
 
-/// Returns the durability of the commit with number `count`. Every `one_in`-th commit is synced.
+/// Returns the durability of commit number `count`: `Sync` for multiples of `one_in`, and `Buffered` for all others.
 fn durability(count: u64, one_in: u64) -> Durability {
     if count.is_multiple_of(one_in) { Durability::Sync } else { Durability::Buffered }
 }
@@ -115,7 +115,7 @@ fn readers_and_writers(vfs: &Arc<dyn Vfs>, path: &str) {
                             assert_prefix(&snapshot, other, writer, count);
                         }
                     }
-                    // The iterator was created after the snapshot, so it must not show older data.
+                    // The iterator was created after the snapshot, so the iterator must not show older data.
                     let newer: BTreeMap<_, _> =
                         entries(other.prefix("count-")).into_iter().collect();
                     for (writer, last) in last.into_iter().enumerate() {
@@ -253,7 +253,8 @@ fn close_during_concurrent_writes_loses_no_acknowledged_write() {
 
 /// Closes a database while its writer threads run. Asserts that no file changes after the close.
 fn close_and_join(disk: &MemVfs, db: Db, handles: Vec<JoinHandle>) {
-    // Dropping the last handle truncates the preallocated zeros of the last WAL segment, so trailing zeros are ignored.
+    // Dropping the last handle truncates the preallocated zeros of the last WAL segment, so the comparison ignores
+    // trailing zeros.
     let contents = || -> BTreeMap<PathBuf, Vec<u8>> {
         let files = disk.snapshot_all().into_iter();
         files
@@ -437,8 +438,8 @@ fn batch_with_a_refused_guard_writes_nothing() {
 /// A thread that executes random calls and records them for the linearizability check.
 struct User {
     db: Db,
-    /// Registers of the linearizability check. The first two are keys of the default keyspace; the third is a key of
-    /// another keyspace.
+    /// The registers of the linearizability check. The first two are keys of the default keyspace. The third is a key
+    /// of another keyspace.
     places: [(Keyspace, &'static str); PLACES],
     clock: Arc<AtomicU64>,
     ids: Arc<AtomicU32>,
@@ -452,7 +453,7 @@ impl User {
     }
 
     fn value(id: u32) -> Vec<u8> {
-        // The padding makes the calls of one history fill several memtables.
+        // The padding makes the values large enough that one test run fills several memtables.
         [&id.to_le_bytes()[..], &[9; 60]].concat()
     }
 
@@ -665,7 +666,7 @@ fn count_in_threads(options: Options, counters: &KeyspaceOptions, rounds: u64) {
     check(&db.keyspace("counters", counters).unwrap());
 }
 
-/// Returns keyspace options with an operand store that frequently moves operands to the tree.
+/// Returns keyspace options with an operand store. Its collections often move operands to the tree.
 fn counters_in_a_store(seed: u64) -> KeyspaceOptions {
     let to_tree_one_in = 1 + seed % 2;
     tuning().operand_store(SimpleStore {

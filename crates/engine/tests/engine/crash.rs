@@ -18,15 +18,14 @@ use lsmx_testkit::{TestRng, mix_seeds, scale, scaled, seed};
 
 /// Number of disk images checked in CI.
 const IMAGES: u64 = 25_000;
-/// Suffix of a seed in `LSMX_TEST_REPLAY` that selects a run of 25 steps.
+/// This suffix of a seed in `LSMX_TEST_REPLAY` selects a short run of 25 steps.
 const SHORT: char = 's';
 /// Number of disk images checked in CI for runs with several writer threads.
 const WRITERS_IMAGES: u64 = 3_000;
 /// Mean number of disk images sampled from one run.
 const IMAGES_OF_A_RUN: u64 = 120;
 
-/// Returns the seed of a run. The seeds of consecutive runs select the compaction policies in turn, so a few runs cover
-/// all policies.
+/// Returns the seed of a run. Consecutive runs use the compaction policies in turn, so a few runs cover all policies.
 fn run_seed(seed: u64, number: u64) -> u64 {
     let policies = options::policies().len() as u64;
     let drawn = mix_seeds(seed, number) >> 16;
@@ -107,7 +106,7 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     let calls = ["create keyspace", "change policy", "change options", "clean close", "snapshot"];
     coverage.require("calls", &calls)?;
     if scale() > 1.0 {
-        // The following rare events occur reliably only if the test scale is above 1.
+        // The following events are rare. A test is certain to see them only if `LSMX_TEST_SCALE` is above 1.
         coverage.require("calls", &["resume that failed", "reopen after an error"])?;
     }
     coverage.require("calls", &["drop keyspace", "checkpoint", "compact range"])?;

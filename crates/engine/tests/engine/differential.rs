@@ -10,11 +10,11 @@ use lsmx_testkit::{TestRng, case_seeds};
 
 /// Number of random option sets.
 const DRAWN_SETS: usize = 20;
-/// Number of operation histories that are run with each option set.
+/// Number of operation histories to execute with each option set.
 const HISTORIES: u64 = 5;
 const HISTORY_OPERATIONS: usize = 1_000;
 
-/// Returns the base options. Each fixed option set changes a few of them.
+/// Returns the base options. Each fixed option set changes some of these options.
 fn plain() -> Opening {
     Opening {
         warm_up: false,
@@ -69,14 +69,15 @@ fn fixed() -> Vec<(Opening, Background)> {
     add(inline, &|set| set.tuning.block_tags = false);
     add(inline, &|set| set.tuning.policy = Some("leveled(T=2)".to_owned()));
     add(inline, &|set| set.tuning.policy = Some("tiering(T=2)".to_owned()));
-    // The next three sets give one file per level, one block per table, and no flush due to memtable size.
+    // With the next three option sets, each level has one file, each table has one block, and no memtable reaches its
+    // size limit.
     add(inline, &|set| set.tuning.table_bytes = 64 << 20);
     add(inline, &|set| {
         (set.tuning.table_bytes, set.tuning.block_bytes) = (4 << 20, 1 << 20);
         set.tuning.restart_interval = 4096;
     });
     add(inline, &|set| set.tuning.memtable_bytes = 64 << 20);
-    // The next two sets have no block cache and a block cache that holds all blocks.
+    // The next two option sets disable the block cache, and make it large enough for all blocks.
     add(inline, &|set| set.cache_bytes = 0);
     add(inline, &|set| {
         (set.cache_bytes, set.tuning.filter_last_run) = (64 << 20, FilterLastRun::On);
@@ -101,12 +102,13 @@ fn fixed() -> Vec<(Opening, Background)> {
         };
         add(background, &|set| set.tuning.separation = Some(separation));
     }
-    // The next two sets write one synced WAL segment per commit, and flush because of the WAL size limit.
+    // The first of these option sets writes one synced WAL segment per commit. The second one flushes because of the
+    // WAL size limit.
     add(inline, &|set| (set.segment_bytes, set.sync_every_bytes) = (1, 1));
     add(inline, &|set| set.wal_bytes_max = Some(1));
     add(inline, &|set| set.open_files = Some(8));
     add(stepped, &|set| set.tuning.memtable_bytes = 1 << 10);
-    // The operand stores start no collections, a collection after every flush, or collections on background threads.
+    // The operand store never starts a collection, starts one after every flush, or collects on background threads.
     for (background, memtable_bytes, collect_after, to_tree_one_in, lazy) in [
         (inline, 4 << 10, u64::MAX, 1, true),
         (inline, 1 << 10, 1, 1, false),

@@ -81,14 +81,15 @@ fn direct_reads_return_the_entries_of_cached_reads() {
     lsmx::verify(&path, &Options::default()).unwrap();
 }
 
-/// Number of times that table files were opened, by kind of open.
+/// Number of opens of table files, through the page cache and direct.
 #[derive(Debug, Default)]
 struct Opened {
     cached: AtomicUsize,
     direct: AtomicUsize,
 }
 
-/// An in-memory file system that counts opens of table files. Without a counter, direct opens are unsupported.
+/// An in-memory file system that counts opens of table files. If the counter is `None`, the file system does not
+/// support direct opens.
 #[derive(Clone, Debug)]
 struct Watched(MemVfs, Option<Arc<Opened>>);
 

@@ -23,8 +23,7 @@ use lsmx_testkit::{TestRng, mix_seeds, scale, scaled, seed};
 /// Approximate number of injected faults in CI.
 const POINTS: u64 = 4_000;
 
-/// A fault and the file system calls into which it is injected. If `sticky` is set, all calls after the first failure
-/// fail as well.
+/// A fault and the file system calls that fail. If `sticky` is set, all calls after the first failure fail as well.
 #[derive(Clone, Copy, Debug)]
 struct Class {
     name: &'static str,
@@ -103,7 +102,8 @@ fn point(seed: u64, class: &Class, k: u64, coverage: &Arc<Coverage>) -> Outcome<
     Ok(played)
 }
 
-/// Executes one run for every `stride`-th call of each fault class. That call fails. Returns the number of runs.
+/// Executes runs in which one call fails: every `stride`-th call of each fault class in turn. Returns the number of
+/// runs.
 fn sweep(seed: u64, calls: &CallCounts, stride: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let mut points = 0;
     for (at, class) in CLASSES.iter().enumerate() {
@@ -139,7 +139,7 @@ fn failing_call_is_reported_and_no_acknowledged_commit_is_lost() {
         let seed = mix_seeds(seed, number) >> 16;
         let calls = play(&plan(seed, Faults::None), &Arc::default())?.calls;
         let all: u64 = CLASSES.iter().map(|class| calls.sum_of_counts(class.calls)).sum();
-        // The stride spreads `POINTS` faults over eight runs.
+        // With this stride, eight runs together inject about `POINTS` faults.
         let points = sweep(seed, &calls, (8 * all).div_ceil(POINTS), &coverage)?;
         Ok(tried.fetch_add(points, Ordering::Relaxed) + points < goal)
     });
@@ -153,7 +153,7 @@ fn failing_call_is_reported_and_no_acknowledged_commit_is_lost() {
     coverage.require("failed calls", &failed).unwrap();
     coverage.require("failed calls", &["a read", "changing options", "a snapshot"]).unwrap();
     if scale() > 1.0 {
-        // The following rare calls fail reliably only if the test scale is above 1.
+        // The following calls are rare. A test is certain to make them fail only if `LSMX_TEST_SCALE` is above 1.
         let failed = ["dropping a keyspace", "a checkpoint", "compacting a range"];
         coverage.require("failed calls", &failed).unwrap();
     }

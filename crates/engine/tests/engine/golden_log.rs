@@ -26,7 +26,7 @@ const GOLDEN: [(&str, &[u8]); 4] = [
     ("CURRENT", include_bytes!("../golden/log-v1/CURRENT")),
 ];
 
-/// Allocates consecutive file numbers for WAL segments. Does not record the segments in a manifest.
+/// Allocates consecutive file numbers for WAL segments. The manifest does not list these segments.
 struct Numbers(AtomicU64);
 
 impl SegmentRegistry for Numbers {

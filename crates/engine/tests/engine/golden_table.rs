@@ -1,8 +1,8 @@
-//! Golden-file tests for tables. All golden files must be readable. The current code must write the files whose case
-//! has `written` set, byte by byte.
+//! Golden-file tests for tables. All golden files must be readable. If `written` is set in a case, the current code
+//! must produce exactly the bytes of the golden file.
 //!
-//! If an intended change alters the bytes of a table, keep the old golden file, clear `written` of its case, and add a
-//! case with a new file name.
+//! If an intended change alters the bytes of a table, keep the old golden file, set `written` of its case to false, and
+//! add a case with a new file name.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,14 +28,14 @@ struct Case {
     filter: Option<FilterWidth>,
     /// Whether data blocks store a one-byte hash tag per key.
     tags: bool,
-    /// Number and name of the keyspace that the table properties record.
+    /// Number and name of the keyspace in the table properties.
     keyspace: Option<(u32, &'static str)>,
-    /// Returns the point entries. The range tombstones are the same in all tables.
+    /// Returns the point entries. All cases have the same range tombstones.
     entries: fn() -> Vec<Entry>,
     /// Size and XXH3-64 of the golden file.
     bytes: u64,
     checksum: u64,
-    /// Whether the current code writes exactly these bytes.
+    /// Whether the current code must produce exactly the bytes of the golden file.
     written: bool,
 }
 

@@ -64,7 +64,7 @@ fn dropped_keyspace_refuses_all_calls_and_leaves_no_file() {
     assert_eq!(files(&disk, ".sst").len(), 0);
     db.close(None).unwrap();
     let report = assert_clean(&disk);
-    // The only table left holds the single key of the default keyspace.
+    // Only one table is left. It holds the only key of the default keyspace.
     assert_eq!((report.keyspaces, report.tables), (1, 1));
     assert_eq!(open(&disk, Background::Inline).keyspaces(), ["default"]);
 }
@@ -231,7 +231,7 @@ fn explain_lists_memtables_runs_and_blocks_of_a_lookup() {
     };
     assert_eq!(kinds(&seen), ["Filter", "TopIndex", "Index", "Data"]);
     assert_eq!(seen.runs[1].found.unwrap().kind, "put");
-    // The first `explain` loaded all blocks into the cache, so the second one causes no cache miss.
+    // The first `explain` loaded all needed blocks into the cache, so the second call causes no cache miss.
     let misses = |db: &Db| db.metrics().cache.values().map(|cache| cache.misses).sum::<u64>();
     let before = misses(&db);
     let again = default.explain(1u32.to_be_bytes()).unwrap();
@@ -270,7 +270,7 @@ fn thousands_of_keyspaces_are_created_dropped_and_reopened() {
         assert_eq!(value.unwrap(), *name.as_bytes());
     }
     db.wait_idle().unwrap();
-    // If the cost were quadratic in the number of keyspaces, the test would exceed the limit of 120 seconds.
+    // If the cost were quadratic in the number of keyspaces, the test would take more than 120 seconds.
     let seconds = (db.env().monotonic_ns() - started) / 1_000_000_000;
     assert!(seconds < 120, "{seconds} s");
 }

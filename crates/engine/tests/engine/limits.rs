@@ -139,8 +139,8 @@ fn batch_of_100_000_operations_is_atomic() {
     assert_eq!(db.snapshot().seq(), seq);
 }
 
-/// Writes 65,537 versions of one key, which overflows a `u16` counter. The first pass holds a few snapshots; the second
-/// holds a snapshot of each version.
+/// Writes 65,537 versions of one key, one more than a `u16` can count. The first pass holds a few snapshots. The second
+/// pass holds one snapshot per version.
 #[test]
 fn key_with_65_537_versions_is_read_correctly_by_each_snapshot() {
     const VERSIONS: u32 = (1 << 16) + 1;

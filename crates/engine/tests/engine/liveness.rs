@@ -1,5 +1,5 @@
-//! Liveness tests. Each run executes random operations and injects one disturbance: a failed call, an altered read, a
-//! panic in user code, or a hanging device call.
+//! Liveness tests. Each run executes random operations and injects one fault: a failed call, an altered read, a panic
+//! in user code, or a hanging device call. The tests call such a fault a disturbance.
 //!
 //! After the disturbance, and after `resume` if the database is read-only, every call returns within a bounded number
 //! of steps. Each keyspace then accepts writes, flushes, becomes idle, reads correctly and closes.
@@ -25,7 +25,7 @@ const THREADS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit of one run if `LSMX_TEST_LIVENESS` is set.
 const SHORT_PATIENCE: Duration = Duration::from_secs(10);
-/// Number of failures of one kind of disturbance after which the test skips this kind.
+/// After this number of failures, the test skips the kind of disturbance.
 const FAILURES_MAX: usize = 10;
 
 /// Replays the run that `LSMX_TEST_REPLAY` names. Returns `None` if the variable is not set.

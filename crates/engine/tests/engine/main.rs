@@ -1,7 +1,7 @@
 //! Engine tests that can run in parallel in one process.
 //!
-//! Tests that enable failpoints are in `sabotage`. Tests that count allocations or CPU work are in `resources`. Tests
-//! that count file descriptors and threads of the process are in `process`.
+//! Tests that enable failpoints are in `tests/sabotage`. Tests that count allocations or CPU work are in
+//! `tests/resources`. Tests that count file descriptors and threads of the process are in `tests/process`.
 
 #![allow(
     clippy::unwrap_used,

@@ -13,8 +13,8 @@ use crate::harness::database::{
     self, compact, inline, memory_only, metrics, policy, settle, small, try_open,
 };
 
-/// A merge operator that appends operands and has no partial merge. It returns an error for the operand `!` and panics
-/// for the operand `?`.
+/// A merge operator without a partial merge. It appends operands, returns an error for the operand `!` and panics for
+/// the operand `?`.
 #[derive(Debug)]
 struct Whole;
 
@@ -45,7 +45,8 @@ fn failed_merge_fails_reads_of_its_key_until_a_write() {
         db.default_keyspace().merge(key, "0").unwrap();
         db.default_keyspace().merge(key, operand).unwrap();
     }
-    // Round 0 reads the operands from the memtable. Later rounds read them from tables and add longer operand chains.
+    // In round 0, the operands are in the memtable. In later rounds, the operands are in tables and their chains are
+    // longer.
     for round in 0..4 {
         assert_eq!(db.get("a").unwrap().unwrap()[..2], *b"01");
         assert_eq!(db.get("d").unwrap().unwrap()[..2], *b"04");
@@ -84,8 +85,7 @@ fn failed_merge_fails_reads_of_its_key_until_a_write() {
     assert_eq!(keyspace.iter().map(Result::unwrap).count(), 4);
 }
 
-/// Returns the keys of an iterator. The flag is `true` for an entry and `false` for a [`Error::MergeFailed`] that names
-/// the key.
+/// Returns the keys that an iterator yields. The flag is `true` for an entry and `false` for an [`Error::MergeFailed`].
 fn outcomes(
     items: impl Iterator<Item = lsmx::Result<(lsmx::Slice, lsmx::Slice)>>,
 ) -> Vec<(String, bool)> {
@@ -94,7 +94,7 @@ fn outcomes(
         Err(Error::MergeFailed { key, .. }) => (String::from_utf8_lossy(&key).into_owned(), false),
         Err(error) => panic!("{error:?}"),
     };
-    // The limit ends the loop if an iterator returns the same error forever.
+    // The limit ends the loop in case an iterator returns the same error forever.
     items.take(100).map(item).collect()
 }
 
@@ -207,7 +207,7 @@ fn failed_merges_survive_recovery_checkpoints_and_snapshots() {
     compact(&db).unwrap();
     assert_eq!(of_snapshot(), expected, "the snapshot still shows the operands");
     drop(snapshot);
-    // Now the WAL, the memtable and the tables contain operands whose merge fails.
+    // After these writes, the tables, the memtable and the WAL contain operands that cannot be merged.
     write_failing_keys(&db);
     db.flush().unwrap();
     write_failing_keys(&db);
@@ -293,8 +293,7 @@ impl MergeOperator for Nameless {
     }
 }
 
-/// The base values are in lower levels. Merges go to one key, or alternate between 40 keys so that a memtable holds few
-/// operands of each.
+/// The base values are in lower levels than the operands. With 40 keys, each memtable holds few operands of one key.
 #[test]
 fn operand_chains_stay_short_with_and_without_partial_merges() {
     for (partial, keys) in [(true, 1u32), (true, 40), (false, 1), (false, 40)] {

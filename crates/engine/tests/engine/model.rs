@@ -7,9 +7,9 @@ use lsmx::env::Background;
 use lsmx_stress::modelling::{Outcome, PRESETS, Play, Reached, play, shrink};
 use lsmx_testkit::{TestRng, case_seeds, scale};
 
-/// Total number of operations with inline background work.
+/// Total number of operations in runs with inline background work.
 const INLINE_OPERATIONS: usize = 900_000;
-/// Total number of operations with stepped background threads.
+/// Total number of operations in runs with stepped background threads.
 const STEPPED_OPERATIONS: usize = 100_000;
 /// Mean number of operations of one history.
 const HISTORY_OPERATIONS: usize = 1_500;
@@ -35,7 +35,7 @@ fn inline_histories_equal_the_model() {
     if scale() < 1.0 {
         return;
     }
-    // These minimum counts ensure that the random histories contain every kind of operation and event.
+    // The random histories must contain every kind of operation and event at least this number of times.
     assert!(reached.guards_held > 1_000 && reached.guards_refused > 1_000, "{reached:?}");
     assert!(reached.reopenings > 500 && reached.kills > 100, "{reached:?}");
     assert!(reached.flushes > 5_000 && reached.merges > 1_000, "{reached:?}");
@@ -59,7 +59,7 @@ fn stepped_histories_equal_the_model() {
     assert!(scale() < 1.0 || (reached.flushes > 500 && reached.merges > 100), "{reached:?}");
 }
 
-/// Executes each of six histories twice. Returns both outcomes of each history.
+/// Executes six random operation histories, each twice. Returns the two outcomes of each history.
 fn twice(test: &'static str, background: fn(u64) -> Background) -> Vec<(Outcome, Outcome)> {
     let seeds = case_seeds(&[], 6);
     let outcome = |seed| play(test, &Play::new(seed, background(seed), 2_000));

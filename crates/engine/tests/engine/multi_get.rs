@@ -19,9 +19,9 @@ use crate::harness::database::{metrics, open, policy, settle};
 const KEYS: u32 = 4_000;
 /// Duration of one read on the simulated slow device.
 const DEVICE: Duration = Duration::from_micros(500);
-/// Time limit after which a read that waits for a second concurrent read fails the test.
+/// A read that waits longer than this time for a second concurrent read fails the test.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Time that a read waits for a second concurrent read, which may start late on a busy machine.
+/// Maximum time that a read waits for a second concurrent read. Threads may start late on a busy machine.
 const LINGER: Duration = Duration::from_millis(300);
 
 /// A simulated device with slow reads. It counts concurrent reads and can make a read wait for a second one.
@@ -31,9 +31,9 @@ struct Device {
     slow: AtomicBool,
     /// Whether the file system supports read-ahead hints.
     reads_ahead: AtomicBool,
-    /// Whether all reads after the first wait until two reads have run concurrently.
+    /// Whether reads must overlap: each read except the first waits until two reads have run concurrently.
     gathers: AtomicBool,
-    /// Whether each read waits, for at most [`LINGER`], until two reads have run concurrently.
+    /// Whether reads may overlap: each read waits at most [`LINGER`] for a second concurrent read.
     lingers: AtomicBool,
     reads: AtomicUsize,
     /// Number of received read-ahead hints.
@@ -231,7 +231,7 @@ fn scan_reads_separated_values_on_several_threads() {
     let (db, device) = values_in_many_files();
     device.slow.store(true, Ordering::SeqCst);
     let misses = || db.metrics().cache.get(&BlockKind::Blob).map_or(0, |blob| blob.misses);
-    // A scan that stops after one entry reads only one value.
+    // A scan that stops after one entry reads only one separated value.
     let before = misses();
     scan(&db, 1);
     assert_eq!(misses() - before, 1);

@@ -35,7 +35,8 @@ fn with(store: SimpleStore) -> Options {
     inline().keyspace_defaults(merging().operand_store(store))
 }
 
-/// Executes operations separated by spaces: `a=1` puts, `a+2` merges, `-a` deletes, and `flush` flushes the database.
+/// Executes operations that are separated by spaces: `a=1` puts, `a+2` merges, `-a` deletes, and `flush` flushes the
+/// database.
 fn apply(db: &Db, keyspace: &Keyspace, operations: &str) {
     for operation in operations.split_whitespace() {
         if operation == "flush" {
@@ -118,7 +119,7 @@ fn operands_in_the_store_are_combined_with_the_tree() {
 #[test]
 fn delete_dropped_from_the_tree_still_hides_operands_of_the_store() {
     let db = open(&MemVfs::new(), with(QUIET));
-    // The memtable contains an operand of `bb` and a delete of `bb`. A snapshot separates them.
+    // The merge of `bb` is in the memtable, because no flush follows. A delete of `bb` follows after the snapshot.
     apply_to_default(&db, "a=1 c=1 flush b+2 flush bb+3");
     let before = db.snapshot();
     apply_to_default(&db, "-bb -b");
@@ -215,7 +216,7 @@ fn keyspace_without_its_operand_store_refuses_every_call() {
     assert_eq!(text(other.iter()), "a=123");
 }
 
-/// An operand store factory that opens a [`SimpleStore`] but returns another name.
+/// An operand store factory that opens a [`SimpleStore`] under a different name.
 #[derive(Debug)]
 struct RenamedStore;
 
@@ -356,7 +357,8 @@ fn failed_collection_is_reported_and_repeated_after_a_pause() {
     let faults = FaultVfs::new(Arc::new(MemVfs::new()), 1);
     let db = open(&faults, with(SimpleStore { collect_after: 2, to_tree_one_in: 1, lazy: false }));
     apply_to_default(&db, "a=1 c=1 flush a+2 flush b+2");
-    // The flush delivers operands and creates no table. The collection fails when it creates a table.
+    // The flush writes to the operand store only and creates no table. The later collection fails because it creates a
+    // table.
     let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Create]);
     faults.add_rule(rule.path_contains(".sst").nth(0));
     db.flush().unwrap();
@@ -427,7 +429,7 @@ fn repair_without_a_manifest_combines_operands_once() {
     let replaced: Vec<_> =
         before.iter().filter(|(path, _)| is_table(path) && !disk.exists(path).unwrap()).collect();
     assert_eq!(replaced.len(), 4);
-    // The first round restores all replaced tables. Each later round restores one of them.
+    // The first round restores all replaced tables. Each later round restores only one table.
     let single = replaced.iter().map(std::slice::from_ref);
     for restored in std::iter::once(&replaced[..]).chain(single) {
         let disk = disk.crash(CrashImage::Keep, 0);

@@ -43,7 +43,7 @@ fn database(seed: u64) -> MemVfs {
     disk
 }
 
-/// Returns the first path on the disk that contains `part`.
+/// Returns the first path on the disk that contains the text `part`.
 fn file(disk: &MemVfs, part: &str) -> std::path::PathBuf {
     let found = disk.paths().into_iter().find(|path| path.to_string_lossy().contains(part));
     found.unwrap()
@@ -193,7 +193,8 @@ fn missing_or_foreign_file_is_named_by_the_error() {
     }
 }
 
-/// Sets the format version of a file to 2. Stores the checksum of the bytes `from..sum_at` at offset `sum_at`.
+/// Sets the format version of a file to 2. Then corrects the checksum at offset `sum_at`, which covers the bytes
+/// `from..sum_at`.
 fn set_newer_version(disk: &MemVfs, path: &Path, version_at: usize, sum_at: usize, from: usize) {
     let mut bytes = disk.read_all(path).unwrap();
     bytes[version_at..version_at + 4].copy_from_slice(&2u32.to_le_bytes());

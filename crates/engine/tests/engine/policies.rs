@@ -29,7 +29,7 @@ fn key(number: u64) -> String {
     format!("key-{:05}", number.wrapping_mul(7919) % 1000)
 }
 
-/// Puts `count` entries. The value is the decimal number of the entry. Numbers that differ by 1,000 have the same key.
+/// Puts an entry for each number. The value is the number in decimal. Numbers that differ by 1,000 have the same key.
 fn fill(keyspace: &Keyspace, count: u64) {
     for number in 0..count {
         keyspace.put(key(number), number.to_string()).unwrap();
@@ -62,7 +62,7 @@ struct History {
     /// Maps the sequence number of each delete to its time and key.
     deletes: BTreeMap<u64, (u64, String)>,
     model: Entries,
-    /// Sequence numbers of all tombstones that have been observed in a table.
+    /// Sequence numbers of all tombstones that were found in a table so far.
     seen: BTreeSet<u64>,
 }
 
@@ -86,8 +86,8 @@ impl History {
         }
     }
 
-    /// Returns the sequence numbers of tombstones in memtables or tables that are older than the bound. Must be called
-    /// right after a commit, because a commit runs the jobs that are due.
+    /// Returns the sequence numbers of tombstones that are older than the bound, in memtables and in tables. Must be
+    /// called right after a commit, because a commit runs the background jobs that are due.
     fn overdue(&mut self) -> Vec<u64> {
         let now_us = self.db.env().now_us();
         let in_tables = tombstones_in_tables(&self.disk);
@@ -105,7 +105,7 @@ impl History {
     }
 }
 
-/// Policies that limit the age of tombstones to 700 µs, one or more for each layout that supports such a limit.
+/// Policies that limit the age of tombstones to 700 µs. Each layout that supports such a limit occurs at least once.
 const BOUNDED: [&str; 5] = [
     "tsa(D=700us,T=3,l1=1)",
     "tsa(D=700us)",
@@ -240,11 +240,11 @@ fn fifo_drops_the_oldest_files_that_no_snapshot_reads() {
     assert!((20_000..=40 << 10).contains(&bytes), "{bytes}");
     assert_eq!(db.get("00000000").unwrap(), None);
     assert!(db.get("00001099").unwrap().is_some());
-    // The remaining entries are exactly the newest ones.
+    // FIFO drops the oldest entries, so the remaining entries are exactly the newest.
     let first = keyspace.first().unwrap().unwrap().0;
     let first: u64 = String::from_utf8_lossy(&first).parse().unwrap();
     assert_eq!(keyspace.iter().count() as u64, 1_100 - first);
-    // After a change to the leveled policy, compaction drops no more entries.
+    // The leveled policy drops no further entries.
     keyspace.set_policy(policy("leveled")).unwrap();
     put(1_100..2_000);
     assert_eq!(keyspace.iter().count() as u64, 2_000 - first);
@@ -269,7 +269,7 @@ fn policy_set_at_run_time_survives_close_and_crash() {
     assert_eq!(policy_of(&open(&crashed, inline())), "rr");
 }
 
-/// Simulations accept a tombstone age relative to the duration of the experiment. A database requires a time.
+/// A tombstone age without a time unit is valid in simulations only. It is relative to the duration of the experiment.
 #[test]
 fn tombstone_ttl_relative_to_an_experiment_is_refused() {
     let disk = MemVfs::new();
@@ -291,7 +291,7 @@ struct CustomPolicy {
     /// Number of L0 runs at which writes stop.
     stop_runs: usize,
     needs_file_read_times: bool,
-    /// Maps file numbers to the time of the last read, as seen by the latest call of `pick`.
+    /// Maps each file number to the time of the last read, as passed to the last call of `pick`.
     last_read_us: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -326,7 +326,7 @@ impl CompactionPolicy for CustomPolicy {
     }
 }
 
-/// Returns a job that writes its output to a new run in L1.
+/// Returns a job with an output in a new run of L1.
 fn job_to_l1(kind: JobKind, inputs: Vec<JobInput>) -> Job {
     Job {
         kind,
@@ -402,7 +402,7 @@ fn custom_policy_is_stored_by_name_and_required_at_open() {
     assert_eq!(db.default_keyspace().iter().count(), 1_000);
 }
 
-/// Returns a job input with all files of the L0 run at index `run`, or `None` if there are fewer runs.
+/// Returns all files of the L0 run at index `run` as a job input, or `None` if there are fewer runs.
 fn input_of_l0(shape: &TreeShape, run: usize) -> Option<JobInput> {
     shape.runs_of(Level(0)).get(run).map(|run| JobInput::from_run(Level(0), run))
 }
@@ -479,7 +479,7 @@ fn invalid_job_is_reported_and_not_executed() {
         assert_eq!(metrics(&db).compaction.jobs, 0, "{name}");
         let begun = events.count(|event| matches!(event, Event::CompactionBegin(_)));
         assert_eq!(begun, 0, "{name}");
-        // After a change to a valid policy, compaction resumes.
+        // After a change to a valid policy, compactions run again.
         db.default_keyspace().set_policy(policy("leveled")).unwrap();
         db.env().advance_us(120_000_000);
         db.put("z", "1").unwrap();

@@ -91,7 +91,8 @@ fn range_delete_bound_longer_than_the_key_limit_is_refused() {
         let refused = keyspace.delete_range::<Vec<u8>>(range);
         assert!(matches!(refused, Err(Error::TooLarge { what: "key", .. })), "{refused:?}");
     }
-    // The engine stores an excluded start or an included end as the key plus one byte, which exceeds the key limit.
+    // The engine stores an excluded start or an included end as the key plus one byte. The stored key would then exceed
+    // the key limit.
     keyspace.delete_range::<Vec<u8>>((Excluded(&longest), Unbounded)).unwrap();
     assert_eq!(db.get(&longest).unwrap().as_deref(), Some(&b"v"[..]));
     settle(&db);
@@ -236,7 +237,7 @@ fn range_delete_of_half_the_keys_frees_half_the_files() {
     let db = open(&disk, options("leveled"));
     fill(&db, 50_000);
     settle(&db);
-    // Compacting the tree to one run ensures that the range delete alone causes later compactions.
+    // The tree has only one run, so all later compactions are due to the range delete.
     compact(&db).unwrap();
     let (before, written, _) = work(&db);
     db.default_keyspace().delete_range(key(12_345)..key(37_345)).unwrap();

@@ -55,7 +55,7 @@ fn fill(db: &Db) -> Entries {
     model
 }
 
-/// Runs [`fill`] and then `more`, and kills the process. Returns the disk and the expected entries.
+/// Calls [`fill`] and then `more`, and simulates a kill of the process. Returns the disk and the expected entries.
 fn killed_after(more: impl FnOnce(&Db, &mut Entries)) -> (MemVfs, Entries) {
     let disk = MemVfs::new();
     let db = open(&disk, 64 << 20);

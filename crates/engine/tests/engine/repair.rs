@@ -24,7 +24,7 @@ use crate::harness::database::{Entries, compact, inline, open, policy, try_open,
 
 const KEYSPACES: [&str; 2] = ["default", "other"];
 
-/// Entries of the two keyspaces, in the order of `KEYSPACES`.
+/// The entries of the two keyspaces, in the order of `KEYSPACES`.
 type State = [Entries; 2];
 
 /// Returns keyspace options with a leveled policy for even seeds and a tiering policy for odd seeds.
@@ -47,7 +47,7 @@ fn options(seed: u64) -> Options {
 /// An undamaged database and its history.
 struct Intact {
     disk: MemVfs,
-    /// Entries after each commit. The first state is empty.
+    /// The entries of both keyspaces after each commit. Index 0 is the state before the first commit.
     states: Vec<State>,
     /// All values that each key ever had.
     values: [Values; 2],
@@ -315,7 +315,7 @@ fn repaired_database_is_correct_except_for_the_reported_losses() {
         let dry = repair_with(&disk, &dry);
         assert!(disk.snapshot_all() == before, "{done}: the dry run changed a file");
         let dry = match dry {
-            // The damage changed a format version number. Repair refuses files of a newer format version.
+            // The damage changed a format version number. Repair refuses files with an unknown format version.
             Err(Error::UnsupportedVersion { .. }) => {
                 assert!(matches!(repair(&disk), Err(Error::UnsupportedVersion { .. })), "{done}");
                 continue;
@@ -366,7 +366,7 @@ fn repair_without_current_or_manifest_loses_nothing() {
     }
 }
 
-/// The manifest is truncated before the edit of a compaction. It lists only tables that the compaction removed.
+/// The manifest lacks the edit of the compaction, so it lists only tables that the compaction has removed.
 #[test]
 fn repair_after_lost_manifest_edits_finds_unlisted_tables() {
     let disk = MemVfs::new();

@@ -1,4 +1,4 @@
-//! Commits whose futures are dropped, and commits of many concurrent tasks.
+//! Tests of commits whose futures are dropped, and of commits by many concurrent tasks.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -24,8 +24,8 @@ fn options() -> Options {
     Options::default().keyspace_defaults(keyspace)
 }
 
-/// Each writer overwrites its own keys and drops some of its futures. The stored value must be that of its last
-/// acknowledged write, or of a later write.
+/// Each writer overwrites its own keys and drops some of the futures. A key must then have the last acknowledged value
+/// or a later one.
 #[test]
 fn write_with_dropped_future_is_complete_or_absent() {
     const WRITERS: u64 = 16;
@@ -72,7 +72,8 @@ fn write_with_dropped_future_is_complete_or_absent() {
             }
         });
         assert!(dropped > WRITERS * WRITES / 4, "{dropped}");
-        // With every second runtime, the drop of the last handle closes the database after the runtime has ended.
+        // For odd `at`, the test does not call `close`. The drop of the last handle closes the database after the
+        // runtime has ended.
         let db = reopen(&disk, options);
         for (writer, acknowledged) in acknowledged {
             let get = |key: u64| db.get(key.to_be_bytes()).unwrap().map(|value| value.to_vec());
@@ -118,7 +119,7 @@ fn tasks_and_threads_write_concurrently() {
                         let writer = keyspace.with_write_options(durability(write % 8 == 0));
                         writer.put(task.to_be_bytes(), write.to_be_bytes()).await.unwrap();
                         keyspace.merge("log", "x").await.unwrap();
-                        // These calls wait for commits on threads of the blocking pool.
+                        // `run_blocking` and `sync` wait for commits on threads of the blocking pool.
                         match (task + write) % 50 {
                             0 => db.run_blocking(lsmx::Db::flush).await.unwrap(),
                             1 => db.sync().await.unwrap(),
@@ -183,7 +184,7 @@ fn commit_of_a_thread_includes_queued_writes_of_tasks() {
     taken.free();
 }
 
-/// User threads commit the queued writes, so the pool thread finds an empty queue and ends. Later writes must start a
+/// User threads commit the queued writes, so the pool thread finds an empty queue and exits. Later writes must start a
 /// pool thread again.
 #[test]
 fn pool_thread_that_comes_too_late_is_started_again() {
@@ -209,7 +210,7 @@ fn pool_thread_that_comes_too_late_is_started_again() {
     }
 }
 
-/// A merge operator without a partial merge. It records the largest number of operands of a full merge.
+/// A merge operator without a partial merge. It records the largest number of operands that one full merge received.
 #[derive(Debug)]
 struct Widest(Arc<AtomicUsize>);
 
@@ -239,7 +240,7 @@ fn operand_chains_of_dropped_futures_are_folded() {
                 let queued = poll_once(queued.as_mut());
                 assert!(queued.is_pending() || matches!(queued, std::task::Poll::Ready(Ok(()))));
                 if merge % 64 == 0 {
-                    // Commits are ordered, so all earlier merges are committed.
+                    // Commits are ordered, so all earlier merges are also committed.
                     db.put("other", "y").await.unwrap();
                 }
             }

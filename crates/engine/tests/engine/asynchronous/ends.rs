@@ -1,4 +1,5 @@
-//! Calls that are in progress when the database closes, the runtime shuts down or the log fails. Each call returns.
+//! Tests of calls that are in progress when the database closes, the runtime shuts down or the log fails. Each call
+//! must return.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -124,7 +125,7 @@ fn queued_write_at_runtime_shutdown_is_committed() {
     }
     runtime.shutdown_background();
     taken.free();
-    // The pool thread commits the queued write before it ends, or else this put commits it.
+    // Either the pool thread commits the queued write before it exits, or this `put` commits it.
     blocking.put("other", "2").unwrap();
     assert_eq!(blocking.get("key").unwrap().as_deref(), Some(&b"1"[..]));
     assert!(poll_once(put.as_mut()).is_ready());
@@ -134,7 +135,7 @@ fn queued_write_at_runtime_shutdown_is_committed() {
     let handle = ended_runtime.handle().clone();
     drop(ended_runtime);
     let _inside = handle.enter();
-    // A pool thread of the first runtime may still be committing.
+    // A pool thread of the first runtime may still be committing a write.
     until("the write is committed", || poll_once(Box::pin(db.put("key", "2")).as_mut()).is_ready());
     let ended = poll_once(Box::pin(db.sync()).as_mut());
     assert!(matches!(ended, std::task::Poll::Ready(Err(Error::RuntimeEnded))), "{ended:?}");
@@ -205,7 +206,7 @@ fn panic_on_pool_thread_reaches_awaiting_task() {
             keyspace.fetch_update("key", |_| -> Vec<u8> { panic!("deliberate") }).await
         });
         assert!(panics.await.unwrap_err().is_panic());
-        // The panic has released the lock of the key.
+        // The panicking call has released the lock of its key.
         db.default_keyspace().fetch_update("key", |_| b"1".to_vec()).await.unwrap();
         db.close(None).await.unwrap();
     });

@@ -43,8 +43,8 @@ fn options(cache_bytes: u64) -> Options {
         .keyspace_defaults(keyspace)
 }
 
-/// Returns the disk of a closed database with several runs, range deletes and merge operands. After an open, the engine
-/// opens each table at the first read of it.
+/// Returns the disk of a closed database with several runs, range deletes and merge operands. A newly opened database
+/// opens each table when a read first needs it.
 fn loaded() -> MemVfs {
     let disk = MemVfs::new();
     let db = lsmx::Db::open("db", options(1 << 20).vfs(Arc::new(disk.clone()))).unwrap();
@@ -105,7 +105,7 @@ fn read_from_memory_is_ready_at_first_poll() {
             let snapshot = db.snapshot().await.unwrap();
             assert!(poll_once(pin!(snapshot.get(&keyspace, present))).is_ready());
             assert!(poll_once(pin!(snapshot.multi_get(&keyspace, [present]))).is_ready());
-            // Loads the blocks that the iterators and the range below need.
+            // Loads the blocks that the following iterators and ranges read.
             for _ in 0..2 {
                 keyspace.iter().next().await.unwrap().unwrap();
                 keyspace.iter().next_back().await.unwrap().unwrap();
@@ -164,8 +164,8 @@ fn task_thread_never_calls_file_system() {
     assert_eq!(calls.load(Ordering::Relaxed), 0);
 }
 
-/// Returns the counters that must be equal for tasks and threads. If the cache evicts blocks, a lookup that is tried
-/// twice changes which ones. Then only the sum of hits and misses is compared.
+/// Returns the counters that must be equal for tasks and threads. A second attempt of a lookup may change which blocks
+/// the cache evicts. If `has_evictions` is true, only the sum of hits and misses is compared.
 fn counters_of(mut metrics: Metrics, has_evictions: bool) -> Metrics {
     metrics.memory = Default::default();
     metrics.held = Default::default();
@@ -183,7 +183,7 @@ fn counters_of(mut metrics: Metrics, has_evictions: bool) -> Metrics {
     metrics
 }
 
-/// Number of lookups. It is so small that the filter policy of the last run, which depends on timing, does not change.
+/// Number of lookups. The filter policy of the last run depends on timing and would change after more lookups.
 const LOOKUPS: u64 = 3_000;
 
 #[test]
@@ -191,7 +191,7 @@ fn lookup_is_counted_once_in_tasks_and_threads() {
     lsmx_testkit::time_test();
     let seed = seed();
     let keys_of = |number| [key(number), key(number / 2), key(number)];
-    // The block cache holds between none and all of the blocks.
+    // The cache sizes range from no cache to a cache that holds all blocks.
     for cache_bytes in [0, 4 << 10, 40 << 10, 4 << 20] {
         let mut all = Vec::new();
         for tasks in [false, true] {
@@ -222,7 +222,7 @@ fn lookup_is_counted_once_in_tasks_and_threads() {
             let metrics = all.last().unwrap();
             assert!(metrics.keyspaces["default"].filter_last_run.lookups > 1_000);
         }
-        // A `multi_get` that finds only some of its keys in memory is also counted once.
+        // A `multi_get` is also counted once if only some of its keys are in memory.
         assert_eq!(all[0], all[1], "with a cache of {cache_bytes} bytes, seed {seed}");
     }
 }
@@ -244,7 +244,8 @@ fn read_that_would_block_changes_no_counter() {
     assert_eq!(read, keyspace.get_with(key(1), &memory_only()).unwrap());
 }
 
-/// A range that reads only from memory continues after `WouldBlock`, and returns the same entries as any other range.
+/// A range that reads only from memory can continue after `WouldBlock`. It returns the same entries as a range that may
+/// read files.
 #[test]
 fn range_from_memory_continues_after_would_block() {
     let seed = seed();
@@ -326,7 +327,7 @@ impl lsmx::MergeOperator for FailingOperator {
     }
 }
 
-/// A large cache lets the task read the range. With a small one, the blocking pool reads it.
+/// With the large cache, the task reads the range. With the small cache, the blocking pool reads it.
 #[test]
 fn range_continues_after_failed_merges() {
     for cache_bytes in [1 << 20, 1 << 10] {
@@ -366,7 +367,7 @@ fn range_continues_after_failed_merges() {
                         (0..500).map(|number| (number, number % 5 != 2)).collect();
                     assert_eq!(found, all, "cache of {cache_bytes}");
                 }
-                // A key whose merge failed counts towards the limit.
+                // A key whose merge failed counts towards the limit of the range.
                 let mut range = db.default_keyspace().iter().limit(20);
                 let (mut merged, mut failed) = (0, 0);
                 while let Some(item) = range.next().await {

@@ -31,7 +31,8 @@ const WRITERS: u64 = 300;
 #[test]
 fn stalled_writes_of_hundreds_of_tasks_occupy_no_thread() {
     lsmx_testkit::time_test();
-    // The writes stall at the memtable limit of one keyspace, or at that of all keyspaces.
+    // `memtable_bytes_max` is either larger or smaller than the memtable limit of the keyspace. The smaller limit
+    // stalls the writes.
     for memtable_bytes_max in [1 << 20, 16 << 10] {
         for runtime in runtimes() {
             let (disk, shut) = gated(VfsCall::Create, ".sst");
@@ -70,7 +71,7 @@ fn stalled_writes_of_hundreds_of_tasks_occupy_no_thread() {
                 let late = keyspace.with_write_options(patient).put("patient", "1").await;
                 let Err(Error::Deadline { cause }) = late else { panic!("{late:?}") };
                 assert!(causes.contains(&cause), "{cause}");
-                // The drop of a future ends its stall, and its value is not written.
+                // Dropping the future of a stalled write ends the stall, and the value is not written.
                 let ended = stalls.ended.load(Ordering::Relaxed);
                 let mut given_up = Box::pin(keyspace.put("given up", "1"));
                 assert!(poll_once(given_up.as_mut()).is_pending());
@@ -118,7 +119,7 @@ fn queued_write_after_deadline_is_not_done() {
     });
 }
 
-/// Stops the writes of a test when it is dropped, also after a panic. The runtime would wait for them otherwise.
+/// Stops the writer threads when it is dropped, also after a panic. Otherwise the runtime would wait for them forever.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {
@@ -127,8 +128,8 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Commits arrive faster than syncs end. The thread that leads the commits must return to the blocking pool from time
-/// to time, so that other work runs even on a pool of one thread.
+/// Commits arrive faster than the log can sync. The leader of the commit group must return its thread to the blocking
+/// pool from time to time, so that other work can run even on a pool of one thread.
 #[test]
 fn endless_commits_leave_pool_to_others() {
     lsmx_testkit::time_test();
@@ -159,7 +160,7 @@ fn endless_commits_leave_pool_to_others() {
                             let keyspace = keyspace.with_write_options(Durability::Sync);
                             keyspace.put(number.to_be_bytes(), "v").await
                         });
-                        // Counts a commit after it has been queued.
+                        // The yield lets the task queue its commit before the commit is counted.
                         tokio::task::yield_now().await;
                         queued.fetch_add(1, Ordering::AcqRel);
                         while puts.try_join_next().is_some() {}

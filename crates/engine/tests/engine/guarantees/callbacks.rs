@@ -134,7 +134,7 @@ fn guarantee_15_last_handle_dropped_by_listener_closes() {
     });
 }
 
-/// A merge operator that concatenates operands, and first runs [`check_refused`]. The second field counts these checks.
+/// A merge operator that concatenates operands. It calls [`check_refused`] first. The second field counts these calls.
 #[derive(Debug)]
 struct CallingOperator(SharedDb, AtomicUsize);
 

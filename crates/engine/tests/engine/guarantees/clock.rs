@@ -1,4 +1,4 @@
-//! Guarantee 14: a jump of the wall clock deletes no data before its TTL and restores no expired data.
+//! Guarantee 14: a jump of the wall clock neither deletes data before its TTL nor restores expired data.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::harness::clock::{HOUR_US, MINUTE_US, TtlDatabase, YEAR_US, expect_key
 use crate::harness::options::policies;
 use crate::harness::small_database::{keyspace_options, open, open_with, options, policy, seeds};
 
-/// After an open, the engine trusts a clock reading that jumped forward only after a minute, or after an hour if the
-/// jump exceeds one day.
+/// If the wall clock has jumped forward before an open, the engine ignores the new time for one minute, or for one hour
+/// if the jump exceeds one day.
 #[test]
 fn clock_jump_at_open_is_trusted_after_a_time() {
     for (jump_us, needed_us) in
@@ -37,7 +37,8 @@ fn clock_jump_at_open_is_trusted_after_a_time() {
     }
 }
 
-/// Data that was written before the engine trusted a clock jump expires one TTL after the write.
+/// The engine accepts a clock jump after some time. Data that was written before this moment expires one TTL after the
+/// write.
 #[test]
 fn clock_jump_when_trusted_keeps_data_written_before() {
     let database = TtlDatabase::new();
@@ -58,7 +59,8 @@ fn clock_jump_when_trusted_keeps_data_written_before() {
     expect_keys(&db, false, "after the TTL");
 }
 
-/// The database uses a stored time in 2099 until `Options::reset_clock` resets it. Data expires again afterwards.
+/// The stored time is in the year 2099, and the database uses it until `Options::reset_clock` resets the clock. After
+/// the reset, data expires normally.
 #[test]
 fn stored_time_of_2099_ends_with_a_reset() {
     let database = TtlDatabase::new();
@@ -103,8 +105,8 @@ fn stored_time_us(disk: &MemVfs) -> u64 {
     Manifest::load(disk, Path::new("db")).unwrap().state.clock_us
 }
 
-/// Guarantee 14: clock jumps delete no data without a TTL and stall no write, with any compaction policy. Time never
-/// decreases, because the manifest stores the largest clock reading.
+/// Guarantee 14: clock jumps neither delete data without a TTL nor stall a write, with any compaction policy. The
+/// database time never decreases, because the manifest stores the largest clock reading.
 #[test]
 fn guarantee_14_clock_jumps_are_harmless() {
     for seed in seeds(14, 2) {
@@ -114,7 +116,7 @@ fn guarantee_14_clock_jumps_are_harmless() {
     }
 }
 
-/// Opens a database four times, each time with the clock at one second, and then advances the clock by years.
+/// Opens a database four times. The clock is at one second at each open and then advances by years.
 fn jump_between_opens(seed: u64, policy: &PolicySpec) {
     let mut rng = TestRng::new(seed);
     let mut disk = MemVfs::new();

@@ -25,8 +25,8 @@ fn run_all(env: &Env, bodies: Vec<Box<dyn FnOnce() + Send>>) {
     }
 }
 
-/// Returns batch number `n`. It stores `n` in a table, in a blob file and in a bucket, and replaces the key `at-…` of
-/// the previous batch.
+/// Returns batch number `n`. The batch stores `n` in a table, in a blob file and in a bucket. It also writes the key
+/// `at-n` and deletes the key that the previous batch wrote.
 fn batch(kinds: &[Keyspace; 3], n: u64) -> WriteBatch {
     let [tables, values, operands] = kinds;
     let mut batch = WriteBatch::new();
@@ -38,8 +38,8 @@ fn batch(kinds: &[Keyspace; 3], n: u64) -> WriteBatch {
     batch
 }
 
-/// Returns the number of the last visible batch as a table, a blob file, a bucket and a key show it. Atomic batches
-/// show four equal numbers.
+/// Reads the number of the last batch from a table, a blob file, a bucket and a key. Batches are atomic, so all four
+/// numbers must be equal.
 fn last_batch(kinds: &[Keyspace; 3], view: &Snapshot) -> [u64; 4] {
     let [tables, values, operands] = kinds;
     let operand_count = view.get(operands, "n").unwrap().map_or(0, |value| value.len() as u64);
@@ -99,9 +99,9 @@ struct Progress {
     synced: u64,
 }
 
-/// Guarantee 2: recovery restores the state after exactly the first *n* commits, across all log segments and keyspaces.
-/// These include all synced commits, and after a kill of the process all acknowledged ones. A `Sync` commit, `sync()`,
-/// `flush()`, `checkpoint()`, and the creation or drop of a keyspace sync all earlier commits.
+/// Guarantee 2: recovery restores the state after exactly the first *n* commits of all keyspaces. These *n* include all
+/// synced commits, and after a kill of the process all acknowledged commits. A `Sync` commit, `sync()`, `flush()`,
+/// `checkpoint()`, and the creation or drop of a keyspace sync all earlier commits.
 #[test]
 fn guarantee_02_recovery_yields_a_prefix() {
     let mut crashes = 0;
@@ -154,8 +154,8 @@ fn guarantee_02_recovery_yields_a_prefix() {
     assert!(crashes > 1_000, "only {crashes} crashes");
 }
 
-/// Guarantee 4: no reader sees a `Sync` commit before it is on stable storage, or a commit before all earlier commits
-/// are visible.
+/// Guarantee 4: a `Sync` commit becomes visible to readers only after it is on stable storage. Each commit becomes
+/// visible only after all earlier commits.
 #[test]
 fn guarantee_04_commits_are_durable_before_visible() {
     const WRITERS: usize = 3;
@@ -218,7 +218,8 @@ fn guarantee_05_reads_see_acknowledged_writes() {
     for seed in seeds(5, 25) {
         let db = open_stepped(&MemVfs::new(), seed);
         let kinds = open_kinds(&db);
-        // The largest value of each counter that a thread has written or read. Later reads must not return less.
+        // For each counter, the largest value that a thread has written or read. Later reads must not return a smaller
+        // value.
         let known = Arc::new([const { AtomicU64::new(0) }; 2]);
         let taken = Arc::new(Mutex::new(Vec::new()));
         let bodies = (0..THREADS).map(|thread| -> Box<dyn FnOnce() + Send> {
@@ -242,7 +243,7 @@ fn guarantee_05_reads_see_acknowledged_writes() {
     }
 }
 
-/// Increments the counter and the batch number, then reads both by a randomly chosen read method.
+/// Increments the counter, writes the next batch, and reads the results with a random read method.
 fn read_and_write(
     db: &Db,
     kinds: &[Keyspace; 3],

@@ -13,10 +13,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::harness::oracle::verify;
 use crate::harness::small_database::{file_of, files, keyspace_options, open, open_with, options};
 
-/// Number of synced commits. The test then makes `BUFFERED` unsynced commits.
+/// Number of synced commits. `BUFFERED` unsynced commits follow.
 const SYNCED: u64 = 6;
 const BUFFERED: u64 = 4;
-/// Length of a sync mark in bytes. Each sync appends one as a separate record.
+/// Length of a sync mark in bytes. Each sync appends a sync mark to the log as a separate record.
 const MARK_BYTES: u64 = 36;
 
 /// Returns options with log segments so large that a test writes one segment only.
@@ -24,7 +24,7 @@ fn large_options() -> Options {
     Options::default().background(Background::Inline).seed(1)
 }
 
-/// Returns the number of keys. The keys must be the consecutive numbers from 1.
+/// Returns the number of keys. Asserts that the keys are the consecutive numbers from 1.
 fn count_keys(db: &Db) -> u64 {
     let keys = db.default_keyspace().iter().map(|entry| entry.unwrap().0);
     let numbers: Vec<_> = keys.map(|key| u64::from_be_bytes(key[..].try_into().unwrap())).collect();
@@ -88,7 +88,8 @@ fn guarantee_11_torn_tail_is_not_damage() {
             let when = format!("byte {offset}, {n} keys: {report:?}");
             assert!((SYNCED..SYNCED + BUFFERED).contains(&n), "{when}");
             assert!(report.damage.is_none() && report.bytes_cut > 0, "{when}");
-            // The lost commits are the record with the changed byte, unless it is a sync mark, and all later records.
+            // Recovery loses all records from the changed byte on. The first of them may be a sync mark, which is not a
+            // commit.
             let lost = SYNCED + BUFFERED - n;
             assert!((lost - 1..=lost).contains(&report.records_beyond), "{when}");
         }
@@ -177,7 +178,7 @@ fn set_unknown_version(disk: &MemVfs, path: &Path) {
 #[test]
 fn guarantee_13_released_formats_open() {
     let operands = &b" 4.27 6.8 7.29 9.10 10.31"[..];
-    // Each row has the directory, the kind of keyspace, the number of entries, and one key with its value.
+    // Each row has the directory, the kind of keyspace, the number of entries, and a key with the expected value.
     for (dir, kind, entries, key, value) in [
         ("tests/golden/range-delete-v1", "default", 3, "c", &b"again"[..]),
         ("tests/golden/value-log-v1", "values", 5, "inline", &b"in the table"[..]),

@@ -49,7 +49,7 @@ impl FaultyDatabase {
         FaultyDatabase { disk, faults, events, db, kinds, model, rng, begun: 0, synced: 0 }
     }
 
-    /// Makes all later calls of these kinds fail for files whose paths contain `file`.
+    /// Makes all later calls in `calls` fail for files whose paths contain `file`.
     fn fail_calls(&self, calls: &[VfsCall], file: &str) {
         let rule = FaultRule::new(EIO).for_calls(calls).path_contains(file);
         self.faults.add_rule(rule.from_then_on());
@@ -101,8 +101,8 @@ impl FaultyDatabase {
         (0..times).for_each(|_| self.write().unwrap());
     }
 
-    /// Makes `times` writes. Each also overwrites the first and last key of the default keyspace, so all tables overlap
-    /// and no compaction is a trivial move.
+    /// Calls `write` `times` times. Also overwrites the first and last key of the default keyspace after each call, so
+    /// that all tables overlap and no compaction is a trivial move.
     fn write_overlapping(&mut self, times: u64) {
         for _ in 0..times {
             self.write().unwrap();
@@ -113,19 +113,20 @@ impl FaultyDatabase {
         }
     }
 
-    /// Makes up to `most` writes until the database is read-only. Returns whether a write failed with `ReadOnly`.
+    /// Makes at most `most` writes and stops when the database is read-only. Returns whether a write failed with
+    /// `ReadOnly`.
     fn write_until_read_only(&mut self, most: u64) -> bool {
         for _ in 0..most {
             let (fired, failures) = (self.fired(), self.failures());
             let written = self.write();
-            // An event must report each fault, also if it occurs in background work after an acknowledged write.
+            // Each fault must cause an event, including faults in background work after an acknowledged write.
             let is_reported = self.fired() == fired || self.failures() > failures;
             assert!(is_reported, "a fault was not reported, the write returned {written:?}");
             match written {
                 Ok(()) if self.db.health().read_only.is_none() => {}
                 Ok(()) => return false,
                 Err(Error::ReadOnly { .. }) => return true,
-                // The error reports a failed background job. The next write may succeed.
+                // `Background` reports an earlier failure of a background job. The next write may succeed.
                 Err(Error::Background { .. }) => {}
                 Err(error) => panic!("{error:?}"),
             }
@@ -188,7 +189,7 @@ fn number_of(key: &[u8]) -> u64 {
     std::str::from_utf8(&key[2..]).unwrap().parse().unwrap()
 }
 
-/// Makes each call that changes the database. Each must fail. Returns their errors.
+/// Makes every call that changes the database and asserts that each call fails. Returns the errors.
 fn every_write(db: &Db) -> Vec<(&'static str, Error)> {
     let main = db.default_keyspace();
     let mut batch = WriteBatch::new();
@@ -240,7 +241,7 @@ fn guarantee_07_failed_write_is_reported_until_resume() {
     assert!(refused > 10, "only {refused} writes were refused");
 }
 
-/// Checks that the database is read-only, that all reports contain the cause, and that reads succeed.
+/// Checks that the database is read-only, that events, metrics and errors all report the cause, and that reads succeed.
 fn check_read_only(database: &FaultyDatabase, cause: &Error, when: &str) {
     let FaultyDatabase { db, events, .. } = database;
     assert!(file_of(cause).starts_with("db"), "{when}: {cause:?}");
@@ -331,7 +332,7 @@ fn guarantee_07_failed_background_job_is_reported_by_one_write() {
     let seed = seeds(7, 1).next().unwrap();
     for (work, failing) in [("compaction", VfsCall::Create), ("removal", VfsCall::Remove)] {
         let mut database = FaultyDatabase::new(seed, Background::Inline);
-        // The second round checks that a new failure is reported after a successful job.
+        // The first round ends with a successful job. The second round checks that the next failure is reported again.
         for round in 0..2 {
             database.set_policy("tiering(T=50)");
             database.write_overlapping(150);
@@ -350,7 +351,7 @@ fn guarantee_07_failed_background_job_is_reported_by_one_write() {
             };
             assert_eq!((*named, keyspace.is_some()), (work, work == "compaction"));
             assert!(file_of(cause).to_string_lossy().ends_with(".sst"), "{cause:?}");
-            // Later writes succeed, although the compaction fails again.
+            // The compaction fails again, but later writes succeed because the failure has already been reported.
             let failures = database.failures();
             database.db.env().advance_us(2_000_000);
             for key in ["a", "b"] {
@@ -369,7 +370,7 @@ fn guarantee_07_failed_background_job_is_reported_by_one_write() {
     }
 }
 
-/// Guarantee 7: after `resume()` no write reports a background job that failed before.
+/// Guarantee 7: after `resume()`, no write returns an error of a background job that failed earlier.
 #[test]
 fn guarantee_07_failed_background_job_is_not_reported_after_resume() {
     let mut database = FaultyDatabase::new(seeds(7, 1).next().unwrap(), Background::Inline);
@@ -440,7 +441,7 @@ fn guarantee_08_failed_sync_is_final() {
     assert!(resumed > 20, "only {resumed} databases resumed, {kept} stayed writable");
 }
 
-/// Makes one sync fail, of a file whose path contains `kind`. Returns whether the database became read-only.
+/// Injects a fault into one sync of a file whose path contains `kind`. Returns whether the database became read-only.
 fn fail_one_sync(seed: u64, kind: &str) -> bool {
     let mut database = FaultyDatabase::new(seed, Background::Inline);
     let k = database.rng.below(6);
@@ -449,7 +450,7 @@ fn fail_one_sync(seed: u64, kind: &str) -> bool {
     let rule = FaultRule::new(EIO).for_calls(&[VfsCall::Sync]).path_contains(kind);
     database.faults.add_rule(rule.nth(k).once());
     let when = format!("seed {seed}, sync {k} of {kind}");
-    // The number of writes between two syncs depends on the seed.
+    // The number of writes before the fault depends on the seed.
     for _ in 0..20 {
         database.write_until_read_only(200);
         if database.fired() > 0 {
@@ -480,7 +481,8 @@ fn fail_one_sync(seed: u64, kind: &str) -> bool {
     database.db.sync().unwrap();
     database.check_after_power_loss(seed, &when);
     database.close_and_check(&when);
-    // The files of this kind that were synced, in order. The file whose sync failed must not be synced again.
+    // The paths of all synced files whose names contain `kind`, in order. The engine must not sync a file again after a
+    // failed sync.
     let syncs = calls.all().into_iter().map(|(_, path)| path);
     let syncs: Vec<_> = syncs.filter(|path| path.to_string_lossy().contains(kind)).collect();
     let (until, after) = syncs.split_at(usize::try_from(k).unwrap() + 1);
@@ -496,7 +498,7 @@ fn guarantee_09_full_disk_writes_resume_with_space() {
     for seed in seeds(9, 8) {
         let mut database = FaultyDatabase::new(seed, Background::Inline);
         database.write_many(60);
-        // All later appends store at most a part of their bytes, and no file can be created.
+        // Every later append writes only some of its bytes and fails, and no later call can create a file.
         let no_space = Errno::NoSpace;
         database.faults.add_rule(FaultRule::new(Fault::ShortWrite(no_space)).from_then_on());
         let create = FaultRule::new(Fault::Error(no_space)).for_calls(&[VfsCall::Create]);

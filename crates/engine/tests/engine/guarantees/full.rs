@@ -1,4 +1,4 @@
-//! Guarantee 9, tested on a disk of limited size on which removed files free their space.
+//! Guarantee 9, tested on a disk of limited size. The disk frees the space of removed files.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -184,7 +184,7 @@ fn fill_memory(seed: u64) {
     database.close_and_check(dir);
 }
 
-/// Runs the same test as [`fill_memory`] on a tmpfs, if the process may mount one.
+/// Runs the test [`fill_memory`] on a tmpfs. Skips the test if the process may not mount a file system.
 fn fill_mounted(seed: u64) {
     let mut rng = TestRng::new(seed);
     let dir = tempfile::tempdir().unwrap();

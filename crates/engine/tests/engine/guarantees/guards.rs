@@ -1,4 +1,4 @@
-//! Guards that refer to a sequence number older than the commit history that the engine keeps.
+//! Tests of guards with a sequence number that is older than the commit history in memory.
 
 use lsmx::env::Background;
 use lsmx::vfs::MemVfs;
@@ -12,7 +12,8 @@ fn write_guarded(db: &Db, key: &str, read: SeqNo) -> lsmx::Result<()> {
     db.write(batch, Durability::Buffered)
 }
 
-/// The commit history starts with the open, so a guard from before the open is unknown.
+/// The engine keeps no commit history across opens, so it cannot check a guard with a sequence number from before the
+/// open.
 #[test]
 fn guard_older_than_history_is_unknown() {
     let disk = MemVfs::new();
@@ -35,7 +36,8 @@ fn guard_older_than_history_is_unknown() {
     write_guarded(&db, "k", db.snapshot().seq()).unwrap();
 }
 
-/// During an update, other writes push its read out of the commit history. The engine must retry the update.
+/// During an update, other threads' writes would exceed the commit history. The engine then cannot check the guard of
+/// the update and must retry.
 #[test]
 fn fetch_update_unknown_guard_is_retried() {
     let keyspace = KeyspaceOptions::default().memtable_bytes(64 << 10);

@@ -51,9 +51,9 @@ fn use_everything(db: &Db) -> lsmx::Result<()> {
     keyspaces[1].get(3u64.to_be_bytes()).map(drop)
 }
 
-/// Runs a workload repeatedly. Each run blocks one device call, whose index grows by 1 to `step_max` from run to run,
-/// and runs `check` on the database meanwhile. Afterwards passes the result of the workload and the disk to `finish`.
-/// Returns the number of blocked calls once a run makes no call with the chosen index.
+/// Runs a workload repeatedly. Each run blocks one device call and runs `check` meanwhile. From run to run, the index
+/// of the blocked call grows by a random step from 1 to `step_max`. After each run, `finish` gets the result of the
+/// workload. Returns the number of blocked calls when the index exceeds the number of calls.
 fn block_device_calls(
     step_max: u64,
     mut rng: TestRng,
@@ -112,7 +112,7 @@ fn observe(db: &Db) {
     let _ = db.open_keyspace("default", None).unwrap().options();
 }
 
-/// Makes each call that accepts a deadline. Returns the results by name.
+/// Makes every call that accepts a deadline. Returns the name and the result of each call.
 fn call_all(db: &Db) -> Vec<(&'static str, lsmx::Result<()>)> {
     let db = db.with_deadline(SHORT);
     let keyspace = db.default_keyspace().with_write_options(SHORT);
@@ -159,7 +159,7 @@ fn guarantee_15_close_during_hanging_creation_frees_lock_later() {
         open(&disk).map(drop)
     });
     assert!(matches!(locked, Ok(Err(Error::Locked { .. }))), "{locked:?}");
-    // The old handle still exists, but the test makes no more calls with it.
+    // The old handle is still open, but the test makes no more calls with it.
     watched("the end of a close", || {
         assert_eq!(open_when_unlocked(&disk).get("key").unwrap().as_deref(), Some(&b"value"[..]));
     });
@@ -201,7 +201,7 @@ fn guarantee_15_deadline_is_kept_while_own_device_call_hangs() {
     let failing = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]);
     disk.add_rule(failing.path_contains(".wal"));
     assert!(matches!(db.put("lost", "value"), Err(Error::ReadOnly { .. })));
-    // `resume` writes tables, so it blocks when it creates one.
+    // `resume` writes tables. It blocks when it creates the first one.
     disk.add_rule(each(&[VfsCall::Create], ".sst"));
     gate.shut();
     watched("resume", || {

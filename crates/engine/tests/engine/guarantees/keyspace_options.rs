@@ -1,4 +1,4 @@
-//! A keyspace uses the options of the call that opens it, both after its creation and after a reopen.
+//! A keyspace uses the options of the call that opens it, both when the call creates the keyspace and after a reopen.
 
 use lsmx::env::Background;
 use lsmx::merge_operator::{Append, Counter};
@@ -30,7 +30,8 @@ fn keyspace_options_are_equal_in_every_run() {
         assert!(db.metrics().keyspaces["events"].total().runs > 1, "{options:?}");
         db.close(None).unwrap();
     }
-    // A call that sets no policy keeps the stored one. Sizes always come from the call.
+    // If a call sets no policy, the keyspace keeps the stored policy. The sizes are not stored, so the call determines
+    // them.
     let db = open(&disk, KeyspaceOptions::default());
     let events = db.keyspace("events", KeyspaceOptions::default()).unwrap();
     assert!(events.options().policy.to_string().starts_with("tiering"), "{:?}", events.options());

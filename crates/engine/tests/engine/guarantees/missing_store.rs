@@ -65,7 +65,7 @@ fn operand_store_missing_or_broken_other_keyspaces_work() {
             assert!(is_refusal(&counts.put("b", "3").unwrap_err()));
             assert!(is_refusal(&counts.iter().next().unwrap().unwrap_err()));
             assert!(is_refusal(&db.keyspace("counts", merging()).unwrap_err()));
-            // Flushes remove all log segments except those with commits to the keyspace `counts`.
+            // Flushes remove all log segments without commits to the keyspace `counts`.
             for number in 0..400u32 {
                 db.put(number.to_be_bytes(), [0; 100]).unwrap();
             }
@@ -136,7 +136,8 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
     }
 }
 
-/// Only the manifest records which keyspace needs a log segment. A repair without it recovers the other keyspaces.
+/// Only the manifest records which log segments a keyspace needs. Without a manifest, a repair recovers all keyspaces
+/// except the one with the missing operand store.
 #[test]
 fn operand_store_missing_repair_without_manifest_keeps_log_of_others() {
     let disk = killed();
@@ -159,7 +160,8 @@ fn operand_store_missing_repair_without_manifest_keeps_log_of_others() {
     }
 }
 
-/// An operand store has no files before the first flush. A checkpoint then works without the store.
+/// Before its first flush, an operand store has no files. A checkpoint of the database then succeeds although the store
+/// is missing.
 #[test]
 fn operand_store_missing_checkpoint_before_first_flush_has_operands() {
     let disk = MemVfs::new();

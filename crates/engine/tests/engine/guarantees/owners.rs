@@ -128,7 +128,7 @@ fn guarantee_12_failed_open_changes_nothing() {
                 let rule = FaultRule::new(Fault::Error(errno)).for_calls(&[call]).nth(k);
                 faults.add_rule(rule.from_then_on());
                 let refused = match open_with(&faults, options(Background::Inline)) {
-                    // The open makes no more than `k` such calls.
+                    // The open made at most `k` such calls, so no call failed.
                     Ok(_) if k > 0 => break,
                     refused => refused.expect_err("the first call fails"),
                 };

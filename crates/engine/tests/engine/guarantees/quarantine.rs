@@ -23,7 +23,7 @@ fn compaction_repeats_the_read_of_a_corrupt_block() {
             let mut database = FaultyReads::new(background, "leveled");
             database.write_many(40);
             let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
-            // Reads before the 100th may be those of a footer or of table properties, which the engine does not repeat.
+            // The engine does not repeat reads of footers and table properties. These are among the first 100 reads.
             database.faults.add_rule(rule.path_contains(".sst").nth(100 + nth).once());
             database.write_many(600);
             database.db.wait_idle().unwrap();
@@ -109,7 +109,7 @@ fn damaged_file_is_named_by_verify_and_an_open_starts_without_quarantine() {
             done => done.unwrap(),
         }
     }
-    // A compaction drops files that a range delete covers without reading them.
+    // The range delete covers whole files. A compaction drops them without reading them.
     db.default_keyspace().clear().unwrap();
     db.flush().unwrap();
     let _ = db.wait_idle();
@@ -122,7 +122,8 @@ fn writes_stop_with_file_and_remedy_once_l0_cannot_be_merged() {
     for background in BACKGROUNDS {
         let mut database = FaultyReads::new(background, "leveled");
         database.write_many(100);
-        // The flush that writes a table makes the first read of it. All later reads of the table fail.
+        // The flush reads each table once after writing it. This first read succeeds, and all later reads of the table
+        // fail.
         let opened = Mutex::new(BTreeSet::new());
         let is_later = move |path: &Path| {
             path.extension().is_some_and(|end| end == "sst")

@@ -13,11 +13,11 @@ type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const KEYS: u64 = 60;
 
-/// A snapshot with its expected entries, and an iterator of each keyspace that has returned half of its entries.
+/// A snapshot with its expected entries. For each keyspace, also an iterator that has returned half of the entries.
 struct View {
     snapshot: Snapshot,
     contents: Vec<Contents>,
-    /// Each iterator, with the entries that it must still return.
+    /// Iterators, each with the entries that it has not returned yet.
     half_read: Vec<(Range, Vec<(Slice, Slice)>)>,
 }
 

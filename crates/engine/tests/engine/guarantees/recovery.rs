@@ -31,13 +31,14 @@ fn count_commits(db: &Db) -> u64 {
     keys.len() as u64
 }
 
-/// All file numbers that existed at some time.
+/// The numbers of all files that have existed so far.
 #[derive(Default)]
 struct UsedNumbers(Vec<u64>);
 
 impl UsedNumbers {
-    /// Opens a database. Also returns the disk image before operation number `at` of the open, or `None` if it makes
-    /// fewer. Files that the open creates before that must have larger numbers than all earlier files.
+    /// Opens a database. Also returns the disk image before operation number `at` of the open, or `None` if the open
+    /// makes fewer operations. Asserts that files created before this operation have larger numbers than all earlier
+    /// files.
     fn open(&mut self, disk: &MemVfs, at: u64, cut: (CrashImage, u64)) -> (Db, Option<MemVfs>) {
         let (left, created) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(Vec::new())));
         let (kept, noted) = (Arc::clone(&left), Arc::clone(&created));
@@ -96,7 +97,7 @@ fn guarantee_03_recovery_is_monotone() {
         read_only.close(None).unwrap();
         assert!(image.snapshot_all() == before);
 
-        // Cuts the power during several opens, before any of them has returned.
+        // Interrupts several opens by a power loss.
         let mut disk = image.crash(CrashImage::Keep, 0);
         for _ in 0..rng.below(6) {
             let at = rng.below(40);
@@ -104,7 +105,7 @@ fn guarantee_03_recovery_is_monotone() {
             used.add_files(&disk);
             let (db, left) = used.open(&disk, at, cut);
             drop(db);
-            // If the open makes fewer operations, cuts the power after the open.
+            // If the open made fewer than `at` operations, the power loss occurs after the open.
             disk = left.unwrap_or_else(|| disk.crash(CrashImage::Drop, 0));
             interruptions += 1;
         }
@@ -120,7 +121,7 @@ fn guarantee_03_recovery_is_monotone() {
             assert!(matches!(second, Err(Error::Locked { .. })), "{second:?}");
             disk = disk.crash(CrashImage::Drop, 0);
         }
-        // If no open was interrupted, the next sequence number is exactly the last one + `GAP`.
+        // Without interrupted opens, the next sequence number is exactly the last number + `GAP`.
         let db = open(&image);
         assert_eq!((count_commits(&db), db.snapshot().seq().0 + 1), (n, n + GAP));
     }

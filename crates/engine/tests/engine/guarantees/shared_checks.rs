@@ -9,7 +9,7 @@ use crate::harness::{
     lost_log, memory, missing_store, quarantine, queues, range_tombstones,
 };
 
-/// The number of the guarantee, the name, the number of seeds, and the check function.
+/// The number of the guarantee, the name of the check, the number of seeds, and the check function.
 type Row = (u64, &'static str, u64, fn(u64) -> Outcome);
 
 const CHECKS: &[Row] = &[

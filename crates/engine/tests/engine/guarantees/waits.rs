@@ -82,13 +82,13 @@ fn stall(cause: WaitCause, thread: &'static str, options: Options) {
     db.close(None).unwrap();
 }
 
-/// Writes until a write would wait, and returns the cause. If `flushes` is true, waits for all flushes after each
-/// write.
+/// Writes until a write would stall, and returns the cause of the stall. If `flushes` is true, waits for all flushes
+/// after each write.
 fn fill(db: &Db, flushes: bool) -> &'static str {
     let sealed = || db.metrics().keyspaces["default"].memtables_sealed;
     let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
     for n in 0..100_000u64 {
-        // Writes keys in random order. The tables then overlap, so no compaction is a trivial move.
+        // The keys are in random order, so the tables overlap and no compaction is a trivial move.
         let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
         match db.default_keyspace().with_write_options(at_once).put(key, [5; 200]) {
             Ok(()) => {
