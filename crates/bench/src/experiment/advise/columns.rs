@@ -120,7 +120,7 @@ pub(super) fn ranked_row(ranked: &Ranked) -> Result<Row> {
         .with("pareto", pareto))
 }
 
-/// Returns the workload, the memory budget, the weights, and the numbers of searched and measured designs.
+/// Describes the workload, the memory budget and the weights, and counts the searched and the measured designs.
 pub(super) fn question(advice: &Advice) -> String {
     let (asked, searched) = (&advice.asked, &advice.searched);
     let weights = &asked.weights;

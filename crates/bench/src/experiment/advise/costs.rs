@@ -65,7 +65,8 @@ impl Costs {
     }
 
     /// Corrects the simulated costs of a large tree with the measured and the simulated costs of a small tree. Writes
-    /// and space are multiplied by the ratio of measured to simulated cost. Lookups change by the difference.
+    /// and space are multiplied by the ratio of measured to simulated cost. The difference between measured and
+    /// simulated cost is added to the cost of lookups.
     pub fn corrected(&self, measured: &Costs, simulated: &Costs) -> Costs {
         let scaled = |large: f64, measured: f64, simulated: f64| {
             if simulated > 0.0 { large * measured / simulated } else { large }
@@ -94,7 +95,7 @@ pub(super) fn pareto(costs: &[Costs]) -> Vec<bool> {
     costs.iter().map(|it| !costs.iter().any(|other| other.dominates(it))).collect()
 }
 
-/// Returns the mean I/Os of all lookups, given the count and the mean I/Os of each group.
+/// Returns the mean number of I/Os per lookup. Each item is a number of lookups and their mean number of I/Os.
 fn mean(kinds: impl Iterator<Item = (u64, f64)>) -> f64 {
     let (ops, ios) =
         kinds.fold((0, 0.0), |(ops, ios), (n, per_get)| (ops + n, ios + float(n) * per_get));

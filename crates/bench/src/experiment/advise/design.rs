@@ -17,11 +17,12 @@ const SIZE_RATIOS: [u64; 3] = [4, 6, 10];
 pub(super) const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
 /// Maximum size of a memtable in bytes. A larger memtable slows recovery down and hardly reduces the costs.
 const MEMTABLE_BYTES_MAX: u64 = 256 << 20;
-/// Minimum ratio of data size to memtable size. A larger memtable would leave too few flushed tables for a tree.
+/// Minimum ratio of data size to memtable size. With a larger memtable there would be too few flushes to fill several
+/// levels.
 const DATA_PER_MEMTABLE_MIN: u64 = 8;
 /// Ratios of memory budget to memtable size on the search grid.
 const MEMORY_PER_MEMTABLE: [u64; 3] = [4, 16, 64];
-/// Number of memtables that the memory budget allows for: one receives writes while the other is flushed.
+/// Number of memtables included in the memory budget: one receives writes while the other is flushed.
 const MEMTABLES: u64 = 2;
 
 /// A compaction policy and a split of the memory between memtables and block cache.
@@ -57,11 +58,12 @@ impl Kind {
         }
     }
 
-    /// Returns the policies that differ in one parameter. A step of 1 changes the parameter by about 25 %.
+    /// Returns the policies that differ from this policy in one parameter. `step` is the size of the change in units of
+    /// 25 %.
     fn neighbours(&self, step: f64) -> Vec<Kind> {
         let around = |value: u64| {
             let (value, by) = (float(value), step.max(1.0));
-            // Parameters are small integers, so a step below 1 would not change them.
+            // A smaller change than 25 % is not useful, because parameters are small integers.
             let steps = [(value / (1.0 + 0.25 * by)).floor(), (value * (1.0 + 0.25 * by)).ceil()];
             steps.map(round)
         };
@@ -97,8 +99,8 @@ impl Kind {
 }
 
 impl Design {
-    /// Returns the designs that differ in one policy parameter or in the memtable size. A step of 1 changes the value
-    /// by about 25 %.
+    /// Returns the designs that differ from this design in one policy parameter or in the memtable size. `step` is the
+    /// size of the change in units of 25 %.
     pub(super) fn neighbours(&self, step: f64, memory: &Memory) -> Vec<Design> {
         let kinds = self.kind.neighbours(step).into_iter();
         let mut all: Vec<Design> = kinds.map(|kind| Design { kind, ..self.clone() }).collect();
@@ -121,7 +123,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Returns one design for each split of the memory on the grid. All of them have the default policy.
+    /// Returns designs with the default policy, one for each split of the memory on the search grid.
     pub(super) fn splits(&self) -> Vec<Design> {
         let mut splits: Vec<Design> = Vec::new();
         for part in MEMORY_PER_MEMTABLE {
@@ -192,11 +194,11 @@ pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
     kinds
 }
 
-/// Returns a policy with two tiered levels (L0 and L1) above leveled ones. `runs` flushed runs of L0 are merged into
-/// one run of L1. `runs` runs of L1 are merged into L2 at once.
+/// Returns a policy with two tiered levels (L0 and L1) above leveled ones. A compaction merges `runs` flushed runs of
+/// L0 into one run of L1, or `runs` runs of L1 into L2.
 ///
-/// The tiered levels rewrite each entry twice and read no data of L2. L2 receives `runs`² memtables per merge, so it is
-/// rewritten less often than if every flush were merged into it.
+/// The tiered levels rewrite each entry twice and read no data of L2. L2 receives `runs`² memtables per merge, so L2 is
+/// rewritten less often than with a merge after each flush.
 pub fn tiered_top(runs: u64, size_ratio: u64) -> Option<PolicySpec> {
     let count = usize::try_from(runs).ok()?;
     let capacity =

@@ -37,9 +37,9 @@ use design::Design;
 use scale::{puts, scaled, writes};
 use search::{Found, Outcome, Problem, best_of_each_preset, point};
 
-/// Maximum number of key and value bytes that a measured run puts.
+/// Maximum total length in bytes of the keys and values that are put when a design is measured.
 pub const CONFIRM_BYTES_MAX: u64 = 128 << 20;
-/// Maximum number of lookups of each kind in a measured run.
+/// Maximum number of lookups of each kind when a design is measured.
 const CONFIRM_LOOKUPS_MAX: u64 = 50_000;
 /// Data size divided by the default memory budget.
 pub const DATA_PER_MEMORY: u64 = 50;
@@ -136,8 +136,7 @@ impl Config {
             let why = "it puts nothing, so there is no tree to be designed";
             return Err(Error::contradiction("advise", "the workload", why));
         }
-        // The default weights are computed before scaling, because scaling changes the number of writes but not of
-        // lookups.
+        // The default weights are computed before scaling, because scaling changes the ratio of writes to lookups.
         let weights = self.weights.unwrap_or_else(|| Weights::of_operations(&phases));
         weights.check(&phases)?;
         if let Some(entries) = self.entries {
@@ -165,7 +164,7 @@ impl Config {
     fn confirming(&self, problem: &Problem) -> Confirming {
         let entry_bytes = problem.key_bytes + problem.value_bytes;
         if let Workload::Trace(trace) = &self.workload {
-            // A trace is replayed in full, whatever number of writes is planned.
+            // A trace is replayed in full, even if a different number of writes is planned.
             let factor = ratio(trace.counts().writes(), writes(&problem.phases));
             let phases = scaled(&problem.phases, factor, u64::MAX);
             return Confirming { phases, factor: factor.min(1.0), trace: Some(Arc::clone(trace)) };
@@ -179,9 +178,10 @@ impl Config {
 
 /// A workload that measures designs on the engine.
 struct Confirming {
-    /// Phases to run. For a trace, the phases that approximate it.
+    /// Phases to run. For a trace, these are phases that approximate the trace.
     phases: Vec<Phase>,
-    /// Measured writes divided by planned writes. The memory of each design is multiplied by this factor too.
+    /// Number of writes in the measurement divided by the number of planned writes. The memory of each design is
+    /// multiplied by the same factor.
     factor: f64,
     trace: Option<Arc<TraceFile>>,
 }
@@ -223,7 +223,7 @@ impl Confirming {
         Ok((measured.collect(), cells))
     }
 
-    /// Measures every preset, each with its cheapest split of the memory.
+    /// Measures each preset with the memory split that has the lowest simulated cost.
     fn presets(
         &self,
         problem: &Problem,
@@ -247,8 +247,8 @@ impl Confirming {
     }
 }
 
-/// Ranks measured designs by their corrected costs, followed by the designs without measurements. The second list
-/// holds, for each rank, the index of the design in `outcome.best`.
+/// Ranks designs by their corrected costs. Measured designs are ranked before designs without measurements. Also
+/// returns the index in `outcome.best` of each ranked design.
 fn rank(problem: &Problem, outcome: &Outcome, measured: &[Measured]) -> (Vec<Ranked>, Vec<usize>) {
     let weights = &problem.weights;
     let costs: Vec<Costs> = outcome

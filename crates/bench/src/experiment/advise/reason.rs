@@ -7,11 +7,11 @@ use lsmx_compaction::trigger::Trigger;
 use super::costs::Costs;
 use super::weights::Weights;
 
-/// Minimum relative difference between two costs that the text mentions.
+/// The text omits relative differences between two costs that are smaller than this value.
 const ALIKE: f64 = 0.02;
 
-/// Describes the layout of the policy, its largest weighted cost, and how its costs differ from those of another
-/// design. Both costs must be measured, or both simulated.
+/// Describes the layout of the policy, the largest weighted cost, and the differences to the costs of another design.
+/// The costs of both designs must be measured, or both simulated.
 pub(super) fn reason(
     spec: &PolicySpec,
     costs: &Costs,
@@ -54,7 +54,7 @@ fn layout(spec: &PolicySpec) -> String {
     }
 }
 
-/// Returns the share of the largest weighted cost as text.
+/// Describes which weighted cost is the largest, and its percentage of the sum.
 fn decisive(costs: &Costs, weights: &Weights) -> String {
     let parts = costs.weighted(weights);
     let all: f64 = parts.iter().sum();

@@ -42,7 +42,7 @@ pub struct Asked {
 pub struct Searched {
     pub designs: u64,
     pub simulations: u64,
-    /// Number of writes of each simulated tree size.
+    /// Number of writes per simulation, for each round of the search.
     pub rounds: Vec<u64>,
 }
 

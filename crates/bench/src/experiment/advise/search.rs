@@ -24,13 +24,13 @@ const FLUSHES_FIRST: u64 = 400;
 const FLUSHES_STEPS: u64 = 3000;
 /// Factor by which the data grows from one round to the next.
 const GROWTH: u64 = 4;
-/// Minimum number of designs kept after a round, and maximum number in the result.
+/// Minimum number of designs kept after a round. Also the maximum number of designs in the result.
 const KEPT_MIN: usize = 12;
 /// Maximum number of designs in the result whose policies have the same name.
 const FAMILY_MAX: usize = 3;
 /// Number of best designs whose neighbours are simulated.
 const STEPPED: usize = 4;
-/// Step widths between a design and its neighbours. A step of 1 changes a parameter by about 25 %.
+/// Sizes of the change between a design and its neighbours, in units of 25 % of a parameter.
 const STEPS: [f64; 2] = [2.0, 1.0];
 
 pub(super) struct Problem {
@@ -92,7 +92,7 @@ impl Problem {
             if round == 0 {
                 grid.clone_from(&found);
             }
-            // Neighbours are simulated with the largest trees of at most `FLUSHES_STEPS` flushes.
+            // Neighbours are simulated in the last round whose trees have at most `FLUSHES_STEPS` flushes.
             let next = sizes.get(round + 1);
             if !stepped && next.is_none_or(|next| flushes / next > FLUSHES_STEPS) {
                 stepped = true;
@@ -117,7 +117,7 @@ impl Problem {
         Ok(Outcome { best: found, reference, grid, searched })
     }
 
-    /// Simulates the designs with `1 / shrink` of the data. Returns them in order of increasing cost.
+    /// Simulates the designs with `1 / shrink` of the data. Returns the designs in order of increasing cost.
     fn simulate(
         &self,
         title: &str,
@@ -163,7 +163,7 @@ impl Problem {
         Ok(simulated.cells.iter().map(|cell| Costs::of_report(&cell.report, writes)).collect())
     }
 
-    /// Returns the configuration of an exploration that runs the points.
+    /// Returns the configuration with which `lsmx explore` would run the points.
     pub(super) fn config(&self, points: Vec<Point>) -> explore::Config {
         explore::Config {
             points,
@@ -208,8 +208,8 @@ pub(super) fn point(
     })
 }
 
-/// Returns the divisor of the data in each round. `flushes` is the number of flushes at full size. The last divisor is
-/// 1.
+/// Returns the number by which the data size is divided in each round. `flushes` is the number of flushes at full size.
+/// In the last round the data is not divided.
 fn sizes(flushes: u64) -> Vec<u64> {
     let mut sizes = vec![1];
     while let Some(last) = sizes.last().filter(|last| flushes / **last > FLUSHES_FIRST * GROWTH / 2)

@@ -22,7 +22,7 @@ pub struct Weights {
     pub points: f64,
     /// Weight of one I/O per range lookup.
     pub ranges: f64,
-    /// Weight of one copy of all data on disk.
+    /// Weight of space amplification, that is, of one copy of the data on disk.
     pub space: f64,
 }
 

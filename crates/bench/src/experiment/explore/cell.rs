@@ -1,4 +1,4 @@
-//! Runs one cell of an exploration: one policy with one workload and one seed.
+//! Runs one policy with one workload and one seed on the engine.
 
 use std::ops::Bound;
 
@@ -62,7 +62,7 @@ impl EventListener for JobListener {
                 end.written_bytes
             )),
             Event::Compaction(end) => {
-                // A deterministic clock does not advance during jobs, so their latency is unknown.
+                // With a deterministic clock, time does not advance during jobs, so the latency of jobs is unknown.
                 if end.job.kind != JobKind::Move && end.elapsed_us > 0 {
                     measured.latencies.record_ns(end.elapsed_us.saturating_mul(1000));
                 }
@@ -79,7 +79,7 @@ impl EventListener for JobListener {
     }
 }
 
-/// Runs a cell in a new database and removes the database afterwards.
+/// Runs the policy in a new database and removes the database afterwards.
 pub(super) fn run(
     config: &Config,
     place: &Place<'_>,
@@ -89,8 +89,8 @@ pub(super) fn run(
     let stopwatch = Stopwatch::start();
     let Place { point, policy, seed, .. } = *place;
     let (mut records, summary) = point.records(seed)?;
-    // A record file may contain a key twice, and FIFO policies drop records. In both cases the first key of a range
-    // lookup is not checked.
+    // The expected first key of a range lookup is unknown if a record file contains a key twice, or if a FIFO policy
+    // drops records.
     let exact = !matches!(summary, RecordsSummary::File { .. }) && !policy.can_drop_data();
     let workload = point.workload(summary, false);
     let mut digest = Digest::default();

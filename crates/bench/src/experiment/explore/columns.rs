@@ -138,8 +138,9 @@ pub(crate) fn row(cell: &Cell, swept: bool) -> Result<Row> {
     Ok(with_sums(row, cell.model.as_ref(), swept))
 }
 
-/// Adds the totals over all levels and the cost model's bytes moved. Removes the `spec` column, or the `policy` column
-/// if `swept` is set, because a sweep may change the parameters of the policy.
+/// Adds columns with the totals over all levels and with the bytes moved according to the cost model. Keeps the
+/// `policy` column and removes the `spec` column. If `swept` is set, keeps `spec` instead, because a sweep may change
+/// the parameters of the policy.
 pub(crate) fn with_sums(row: Row, model: Option<&Costs>, swept: bool) -> Row {
     let bytes: Vec<(String, f64)> = row
         .names()
@@ -191,8 +192,8 @@ impl Report for Exploration {
         notes(self.cells.iter().map(|cell| cell.spec.as_str()))
     }
 
-    /// Returns the swept flags followed by every number. If a cell is repeated, columns named `.low` and `.high` hold
-    /// the lowest and the highest value.
+    /// Returns a column for each swept flag, followed by a column for each number. If runs are repeated, additional
+    /// columns named `.low` and `.high` hold the lowest and the highest value.
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         let row =
             |cell: &Cell| Ok(Row::new(cell)?.with_repeats(cell.repeats.as_ref()).into_csv().into());

@@ -1,4 +1,4 @@
-//! The digest of a deterministic run: a hash of the following lines.
+//! The digest of a deterministic run. The digest is a hash of a text with the following lines.
 //!
 //! ```text
 //! spec <policy spec>

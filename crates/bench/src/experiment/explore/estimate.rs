@@ -1,8 +1,8 @@
 //! Estimates the operations, bytes, time and disk space of an exploration before it runs.
 //!
 //! The assumed rates are those of a small machine. They are only accurate enough to distinguish minutes from hours. If
-//! finished cells exist ([`super::super::resume`]), the ratio of their measured to their estimated time corrects all
-//! estimates.
+//! finished runs are stored ([`super::super::resume`]), all estimates are multiplied by the ratio of measured to
+//! estimated time of the finished runs.
 
 use lsmx_compaction::PolicySpec;
 
@@ -26,7 +26,7 @@ pub const ENTRIES_READ_PER_S: u64 = 1_500_000;
 /// files also include the WAL.
 pub const DISK_BYTES_PER_DATA_BYTE: u64 = 3;
 
-/// Estimated cost of a cell, including its repetitions.
+/// Estimated cost of running one policy with one workload, including repetitions.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the table of `--dry-run` has columns of the same names")]
 pub struct Estimate {
@@ -50,15 +50,15 @@ pub struct Estimate {
 pub struct Estimates {
     /// Estimates in the order of the cells.
     pub cells: Vec<Estimate>,
-    /// Measured time divided by estimated time of the finished cells. `None` if no cell is finished.
+    /// Measured time of the finished runs divided by their estimated time. `None` if no run is finished.
     pub measured: Option<f64>,
 }
 
 impl Config {
-    /// Estimates the operations, bytes, time and disk space of all cells.
+    /// Estimates the operations, bytes, time and disk space of all runs.
     ///
     /// # Errors
-    /// [`Config::check`] fails, or a finished cell cannot be read.
+    /// [`Config::check`] fails, or the result of a finished run cannot be read.
     pub fn estimates(&self, finished: Option<&Finished>) -> Result<Estimates> {
         self.check()?;
         let mut cells: Vec<Estimate> = Vec::new();

@@ -7,7 +7,7 @@ use super::estimate::{
 use crate::metric::table::grid;
 use crate::report::text::bytes;
 
-/// Returns a table with one line per cell, followed by the totals and the assumed rates.
+/// Returns a table with one line per policy and workload, followed by the totals and the assumed rates.
 pub fn table(estimates: &Estimates) -> String {
     let cells = &estimates.cells;
     let mut header = vec!["cell".to_owned()];

@@ -45,7 +45,7 @@ impl History {
         }
     }
 
-    /// Returns the recorded points in order, followed by the point of `metrics`.
+    /// Returns the recorded points in order, followed by a point with the values of `metrics`.
     pub(super) fn finish(&self, metrics: &Metrics) -> Vec<HistoryPoint> {
         self.0.lock().points.ending_with(point(metrics))
     }

@@ -17,9 +17,9 @@ pub(super) enum Reader {
     /// Block reads are not assigned.
     #[default]
     None,
-    /// Point lookups, with the index of their row.
+    /// Point lookups that are counted in the row with this index.
     Point(usize),
-    /// Range lookups, with the index of their row.
+    /// Range lookups that are counted in the row with this index.
     Range(usize),
 }
 
@@ -85,7 +85,8 @@ impl Meter {
         self.rows[row].alpha = alpha;
     }
 
-    /// Assigns the block reads since the last call to the previous reader, and all further reads to `reader`.
+    /// Starts to assign block reads to `reader`. The block reads since the last call are assigned to the previous kind
+    /// of operation.
     pub(super) fn switch(&mut self, reader: Reader, metrics: impl FnOnce() -> ReadMetrics) {
         if reader == self.reader {
             return;

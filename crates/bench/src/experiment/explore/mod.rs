@@ -1,10 +1,9 @@
 //! `lsmx explore`: measures compaction policies on the engine, with one workload or a sweep of workloads.
 //!
-//! A cell is the run of one policy at one point of the sweep. Each cell runs the phases of the workload on a new
-//! database. After the last write, and after each phase that requires it, the cell flushes and waits until compaction
-//! is idle. Finally the cell scans all entries. All answers of the database are checked. [`super::repeat`] combines the
-//! repetitions of a cell with successive seeds. [`super::resume`] stores finished cells, so that an interrupted run can
-//! continue.
+//! Each policy runs the phases of each workload on a new database. After the last write, and after each phase that
+//! requires an idle database, the run flushes and waits until compaction is idle. Finally the run scans all entries.
+//! All answers of the database are checked. [`super::repeat`] combines runs that differ only in the seed.
+//! [`super::resume`] stores finished runs, so that an interrupted command can continue.
 
 mod cell;
 pub mod columns;
@@ -43,7 +42,7 @@ pub const CELLS_MAX: u64 = 1_000_000;
 #[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
     pub points: Vec<Point>,
-    /// Number of repetitions of each cell. The seed increases by 1 with each repetition.
+    /// Number of repetitions of each combination of policy and workload. The seed increases by 1 with each repetition.
     pub repeat: u64,
     pub seed: u64,
     pub directory: PathBuf,
@@ -59,12 +58,12 @@ pub(super) struct Place<'a> {
     pub(super) point: &'a Point,
     pub(super) policy: &'a PolicySpec,
     pub(super) seed: u64,
-    /// Index of the repetition among all repetitions of all cells, counted from 0.
+    /// Index of the run among all runs of the exploration, counted from 0.
     number: u64,
 }
 
 impl Config {
-    /// Returns the number of cells, counting each repetition.
+    /// Returns the number of runs, including repetitions.
     pub fn cell_count(&self) -> u64 {
         let policies: usize = self.points.iter().map(|point| point.policies.len()).sum();
         numbers::count(policies).saturating_mul(self.repeat)
@@ -79,7 +78,7 @@ impl Config {
         self.points.iter().try_for_each(|point| point.check(self.seed))
     }
 
-    /// Checks that the number of cells is in range and that the seeds do not overflow.
+    /// Checks that the number of runs is in range and that the seeds do not overflow.
     pub(super) fn check_count(&self) -> Result<()> {
         let count = self.cell_count();
         if !(1..=CELLS_MAX).contains(&count) {
@@ -93,7 +92,7 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the repetitions of all cells, ordered by point, then by policy, then by seed.
+    /// Returns all runs, ordered by workload, then by policy, then by seed.
     pub(super) fn places(&self) -> impl Iterator<Item = Place<'_>> {
         let cells = self.points.iter().flat_map(move |point| {
             point.policies.iter().flat_map(move |policy| {
@@ -104,7 +103,7 @@ impl Config {
         (0..).zip(cells).map(place)
     }
 
-    /// Runs the cells that `finished` does not contain yet, and stores each of them in `finished`.
+    /// Runs the policies whose results `finished` does not contain yet, and stores each result in `finished`.
     ///
     /// # Errors
     /// [`Config::check`] fails, a database operation fails, or a database returns a wrong answer.

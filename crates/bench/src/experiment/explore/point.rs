@@ -38,14 +38,14 @@ pub const VALUE_BYTES_MAX: u64 = 1 << 30;
 pub struct Point {
     /// Values of the swept flags.
     pub sweep: SweepPoint,
-    /// Compaction policies. The exploration runs one cell per policy.
+    /// Compaction policies. Each policy runs in a new database.
     pub policies: Vec<PolicySpec>,
     /// Source of the records or operations.
     pub source: Source,
     /// Phases of the workload.
     pub phases: Vec<Phase>,
-    /// Engine settings. The default sizes are derived from the data size, see [`DATA_PER_MEMTABLE`]. The default table
-    /// size is the memtable size if that is set. The filter of the last run is off by default.
+    /// Engine settings. The default sizes are derived from the data size, see [`DATA_PER_MEMTABLE`]. If the memtable
+    /// size is set, the table size has the same default. The filter of the last run is off by default.
     pub settings: EngineSettings,
     /// Whether the run is deterministic: jobs run on the writer's thread, and the clock counts operations.
     pub deterministic: bool,
@@ -133,8 +133,8 @@ impl Point {
         share.saturating_add(entries.saturating_mul(MEMTABLE_BYTES_PER_ENTRY))
     }
 
-    /// Limits the default memtable and table sizes to `max` bytes of keys and values. Returns the default without the
-    /// limit, or `None` if the limit does not apply.
+    /// Limits the default memtable and table sizes to `max` bytes of keys and values. Returns the size without the
+    /// limit, or `None` if the size was not reduced.
     pub fn limit_default_memtable(&mut self, max: u64) -> Option<u64> {
         let share = self.data_bytes() / DATA_PER_MEMTABLE;
         if self.settings.memtable_bytes.is_some() || share <= max {
@@ -189,7 +189,7 @@ impl Point {
         }
     }
 
-    /// Returns the records of a cell with this seed, and their summary.
+    /// Returns the records for a run with this seed, and a summary of the records.
     pub(super) fn records(&self, seed: u64) -> Result<(Records, RecordsSummary)> {
         let name_of =
             |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -257,7 +257,7 @@ impl Point {
         Ok(Some((key_bytes, value_bytes)))
     }
 
-    /// Returns the workload of a simulated cell as stored in the result.
+    /// Returns the workload of a simulation as stored in the result.
     pub(in crate::experiment) fn workload_simulated(&self) -> Result<Workload> {
         let (key_len, value_len) = self.generated_lengths()?.unwrap_or_default();
         let distribution =

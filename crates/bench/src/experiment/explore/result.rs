@@ -80,7 +80,7 @@ pub struct Cell {
     pub repeats: Option<Repeats>,
 }
 
-/// Workload of a cell, and the engine settings that apply.
+/// Workload and engine settings of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     pub records: RecordsSummary,
@@ -165,7 +165,7 @@ pub struct DeletePersistence {
     pub within: Vec<PersistedWithin>,
 }
 
-/// Share of the deletes whose tombstone was dropped within a given share of the run.
+/// Fraction of deletes whose tombstone was dropped within a given fraction of the run time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PersistedWithin {
     pub share_of_run: f64,

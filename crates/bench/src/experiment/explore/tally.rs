@@ -6,8 +6,8 @@ use crate::numbers;
 
 use super::result::{DeletePersistence, PersistedWithin};
 
-/// Shares of the run for which the result reports how many tombstones were dropped in time. The study that the
-/// experiment reproduces reports one third and one half.
+/// Time limits, as fractions of the run time, for which the result reports the share of dropped tombstones. The study
+/// that the experiment reproduces reports one third and one half.
 const SHARES_OF_RUN: [f64; 5] = [0.1, 0.25, 1.0 / 3.0, 0.5, 0.75];
 
 /// Totals over all flushes and compaction jobs.

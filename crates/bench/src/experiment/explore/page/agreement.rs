@@ -1,4 +1,5 @@
-//! Compares the numbers of the cost model, the simulator and the engine. Numbers with the same flat name are compared.
+//! Compares the numbers of the cost model, the simulator and the engine. Numbers with the same JSON path (flat name)
+//! are compared.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ const NUMBERS: [(&str, &str); 7] = [
     ("space_amplification", "Space amplification"),
 ];
 
-/// Names of numbers in the cost model, each with the flat name of the corresponding measured number.
+/// Names of numbers in the cost model, each with the JSON path of the corresponding measured number.
 const ALIASES: [(&str, &str); 2] = [
     ("present_lookup_ios", "point_lookups[0.0].ios_per_get"),
     ("absent_lookup_ios", "point_lookups[1.0].ios_per_get"),
@@ -38,7 +39,8 @@ const ALIASES: [(&str, &str); 2] = [
 /// for means over seeds and 0.15 for a single seed.
 const DEVIATIONS: [f64; 2] = [0.05, 0.15];
 
-/// Numbers of one subject by flat name. The values are in the order of [`SOURCES`].
+/// Numbers of one policy and workload by flat name (JSON path). The values of each number are in the order of
+/// [`SOURCES`].
 type Compared = BTreeMap<String, [Option<f64>; 3]>;
 
 /// Returns the section with a plot for each number that at least two sources report, or nothing if there is no such

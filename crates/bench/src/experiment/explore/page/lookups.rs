@@ -27,9 +27,9 @@ pub(super) fn alphas(subjects: &[Subject]) -> Vec<f64> {
     alphas
 }
 
-/// Returns the flat name of a measurement of the point lookups with this share of absent keys.
+/// Returns the JSON path of a measurement of the point lookups with this share of absent keys.
 pub(super) fn metric(alpha: f64, number: &str) -> String {
-    // The share is formatted as in JSON, so that the name equals the flat name of the JSON field.
+    // The share is formatted as in JSON, so that the result equals the path of the JSON field.
     format!("point_lookups[{}].{number}", serde_json::Value::from(alpha))
 }
 
@@ -93,8 +93,8 @@ fn over_alphas(subjects: &[Subject], alphas: &[f64], title: &str, number: &str) 
     )
 }
 
-/// Returns stacked bars of the blocks read per lookup, by kind of block. `prefix` is the common prefix of the flat
-/// names.
+/// Returns stacked bars of the blocks read per lookup, by kind of block. `prefix` is the common prefix of the JSON
+/// paths of the numbers.
 fn blocks(subjects: &[Subject], title: &str, prefix: &str) -> Markup {
     let prefix_of_kinds = format!("{prefix}blocks_read.");
     let names = subjects.iter().flat_map(|subject| subject.row.names());

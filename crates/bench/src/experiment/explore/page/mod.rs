@@ -1,5 +1,5 @@
-//! The HTML pages of `lsmx explore` and `lsmx simulate`. Plots look up numbers in table rows by flat name. A plot is
-//! omitted if no row contains its number.
+//! The HTML pages of `lsmx explore` and `lsmx simulate`. Plots look up numbers in table rows by JSON path (flat name).
+//! A plot is omitted if no row contains its number.
 
 mod agreement;
 mod bars;

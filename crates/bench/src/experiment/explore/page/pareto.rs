@@ -12,10 +12,11 @@ use crate::report::html::value;
 
 /// Smallest and largest area of a marker in px².
 const AREA_PX2: (f64, f64) = (50.0, 420.0);
-/// Relative area of all markers if their sizes are equal: 0 is the smallest area, 1 the largest.
+/// Relative area of markers in a plot whose markers are equally large. 0 stands for the smallest area, 1 for the
+/// largest.
 const AREA_SHARE_DEFAULT: f64 = 0.3;
 
-/// Title and flat name of a cost.
+/// Title and JSON path of a cost.
 type Cost<'a> = (&'a str, &'a str);
 
 const WRITE: Cost<'_> = ("write amplification, ×", "write_amplification");

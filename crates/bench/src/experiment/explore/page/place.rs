@@ -14,14 +14,15 @@ use crate::report::html::value;
 pub(super) struct Place {
     /// Names and values of the parameters in which the workload differs. Empty if the page has a single workload.
     pub(super) text: String,
-    /// Name and value of the parameter in which the workloads differ, if it is the only one and is numeric.
+    /// Name and value of the parameter in which the workloads differ. `None` if the workloads differ in several
+    /// parameters, or if the parameter is not numeric.
     pub(super) number: Option<(String, f64)>,
 }
 
-/// Parameters of a workload by name. Each has a text, and a number if it is numeric.
+/// Parameters of a workload by name. Each value is a text, and also a number if the parameter is numeric.
 type Leaves = BTreeMap<String, (String, Option<f64>)>;
 
-/// Returns for each cell how its workload differs from those of the other cells.
+/// Returns for each run the differences between its workload and the workloads of the other runs.
 pub(super) fn places(cells: &[&PageCell<'_>]) -> Vec<Place> {
     if cells.iter().all(|cell| !cell.sweep.is_empty()) {
         return with_numbers_in_all(cells.iter().map(|cell| place_in_sweep(cell.sweep)).collect());
@@ -44,7 +45,7 @@ pub(super) fn places(cells: &[&PageCell<'_>]) -> Vec<Place> {
     with_numbers_in_all((1..).zip(&all).map(place).collect())
 }
 
-/// Removes all numbers if any place has none.
+/// Removes the numbers of all workloads if any workload has no number.
 fn with_numbers_in_all(mut places: Vec<Place>) -> Vec<Place> {
     if places.iter().any(|place| place.number.is_none()) {
         places.iter_mut().for_each(|place| place.number = None);

@@ -1,4 +1,4 @@
-//! Names and markers of the cells of a page, grouped by workload.
+//! Names and plot markers of the runs on a page, grouped by workload.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::metric::Row;
 use crate::metric::html::Subject;
 use crate::report::html::plot::marker::{MARKERS, Marker};
 
-/// Policies in the order of their markers, so that each policy has the same marker on every page. Only the first six
-/// markers have distinct colors.
+/// Policies in the order of their plot markers, so that each policy has the same marker on every page. Only the first
+/// six markers have distinct colors.
 const KNOWN: [&str; 18] = [
     "full",
     "lo+1",
@@ -35,7 +35,7 @@ const KNOWN: [&str; 18] = [
     "fifo",
 ];
 
-/// A cell of an exploration or a simulation, as shown on a page.
+/// A measured or simulated run, as shown on a page.
 #[derive(Clone, Debug)]
 pub(crate) struct PageCell<'a> {
     pub(super) policy: &'a str,
@@ -80,7 +80,7 @@ impl<'a> PageCell<'a> {
     }
 }
 
-/// Cells with the same workload. `cells` and `subjects` have the same order.
+/// Runs with the same workload. `cells` and `subjects` have the same order.
 #[derive(Clone, Debug)]
 pub(super) struct Group<'a> {
     pub(super) place: Place,
@@ -88,8 +88,7 @@ pub(super) struct Group<'a> {
     pub(super) subjects: Vec<Subject>,
 }
 
-/// Groups the cells by workload and keeps their order. Cells with equal policy and workload are put into different
-/// groups.
+/// Groups runs by workload and keeps their order. Runs with equal policy and workload are put into different groups.
 pub(super) fn groups<'a>(cells: &'a [PageCell<'a>]) -> Vec<Group<'a>> {
     let mut groups: Vec<Vec<&PageCell<'_>>> = Vec::new();
     for cell in cells {
@@ -118,7 +117,7 @@ pub(super) fn groups<'a>(cells: &'a [PageCell<'a>]) -> Vec<Group<'a>> {
     groups.map(group).collect()
 }
 
-/// Returns the names of the cells. The name is the policy, with its parameters if several cells have the same policy.
+/// Returns the names of the runs. The name is the policy, with its parameters if several runs have the same policy.
 fn names(group: &[&PageCell<'_>]) -> Vec<String> {
     let count = |policy: &str| group.iter().filter(|it| it.policy == policy).count();
     let names = group.iter().map(|it| if count(it.policy) > 1 { it.spec } else { it.policy });

@@ -57,7 +57,7 @@ fn tile(title: &str, name: &str, subjects: &[Subject]) -> Option<Markup> {
     let numbers: Vec<(&Subject, f64)> =
         subjects.iter().filter_map(|it| Some((it, it.number(name)?))).collect();
     let &(best, least) = numbers.iter().min_by(|(_, a), (_, b)| a.total_cmp(b))?;
-    // Numbers that are formatted equally count as equally good.
+    // Numbers that are rounded to the same text count as equal.
     let alike = numbers.iter().filter(|(_, number)| text(*number) == text(least)).count() - 1;
     Some(html! {
         div class="tile" {

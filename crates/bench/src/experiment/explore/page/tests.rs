@@ -20,7 +20,7 @@ fn latency(us: f64) -> LatencyUs {
     LatencyUs { mean: us, p50: us, p90: us * 2.0, p99: us * 9.0, p999: us * 80.0, max: us * 900.0 }
 }
 
-/// Returns a cell with measurements derived from `number`.
+/// Returns a constructed result with measurements derived from `number`.
 fn cell(policy: &str, number: u32) -> Cell {
     let (n, x) = (u64::from(number) + 1, f64::from(number) + 1.0);
     let lookups = |alpha: f64| {
@@ -166,7 +166,8 @@ fn page_series_have_their_points() {
         assert_eq!(classed(series, "name").len(), 1, "the series has no name label");
     }
 
-    // The cells move bytes in the ratio 1 : 2 : 3 : 4. Each cell writes 5 % fewer bytes than it reads.
+    // The bytes moved by the four policies have the ratio 1 : 2 : 3 : 4. Each policy writes 5 % fewer bytes than it
+    // reads.
     let bars = plot(&page, "Data moved by compaction");
     assert_eq!(names(&bars), POLICIES);
     let parts: Vec<Vec<f64>> = classed(bars.root(), "series")
@@ -180,7 +181,7 @@ fn page_series_have_their_points() {
 
     let lines = plot(&page, "I/Os per get");
     for series in classed(lines.root(), "series") {
-        // One dot for each of the two shares of absent keys, and one next to the series name.
+        // The series has one dot for each of the two shares of absent keys, and one dot next to its name.
         assert_eq!(classed(series, "dot").len(), 3);
         assert_eq!(classed(series, "line").len(), 1);
     }
@@ -197,7 +198,7 @@ fn page_series_have_their_points() {
 
     let begin = page.find("<figure data-name=\"tiering\">").unwrap();
     let tree = Document::parse(svgs(&page[begin..])[1]).unwrap();
-    // Two areas for the bytes and two for the runs of the two levels.
+    // Each of the two levels has an area for its bytes and an area for its runs.
     assert_eq!(classed(tree.root(), "area").len(), 4);
 }
 
@@ -374,7 +375,7 @@ fn page_of_sweep_has_points_spreads_and_ticks() {
     }
 }
 
-/// Returns a cell of `lsmx rmw` with measurements derived from `number`.
+/// Returns a constructed result of `lsmx rmw` with measurements derived from `number`.
 fn updates(mode: &str, base: &str, number: u32) -> crate::experiment::rmw::result::Cell {
     let x = f64::from(number) + 1.0;
     let cell = json!({
