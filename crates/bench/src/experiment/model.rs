@@ -57,7 +57,7 @@ pub fn costs(
     let sum = |count: fn(&Phase) -> u64| float(phases.iter().map(count).sum());
     let live = (sum(|phase| phase.inserts) - sum(|phase| phase.deletes)).max(1.0);
     let buffer = float(table_bytes) / float(entry_bytes.max(1));
-    // The model takes the first level to be T times as large as the memtable.
+    // The model assumes that the first level is T times as large as the memtable.
     let l1 = parameter(PolicyParameter::L1)
         .filter(|_| preset.parameters().contains(&PolicyParameter::L1));
     let first = l1.map_or(buffer, |memtables| buffer * memtables / t);

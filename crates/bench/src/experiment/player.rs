@@ -23,7 +23,7 @@ use super::Progress;
 
 /// Number of operations per thread between two progress reports.
 const PROGRESS_OPS: u64 = 256;
-/// In a full scan, the latency of one step in this many is measured.
+/// A full scan measures the latency of one entry out of this many.
 const ENTRIES_PER_MEASUREMENT: u64 = 64;
 /// Interval at which progress and memory are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(25);
@@ -170,7 +170,7 @@ pub(super) struct ThreadGroup<'a> {
     /// Whether block reads of lookups are counted. Counting slows RocksDB down.
     pub(super) counts_block_reads: bool,
     /// `seed` and `purpose` initialize the random number generator of each thread. Different purposes give different
-    /// numbers.
+    /// random numbers.
     pub(super) seed: u64,
     pub(super) purpose: u64,
 }
@@ -272,7 +272,7 @@ fn join<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Flushes the memtables and waits until compaction is idle. Returns the time this takes in seconds.
+/// Flushes the memtables and waits until compaction is idle. Returns the elapsed time in seconds.
 pub(super) fn settle(engine: &dyn Engine, title: &str, progress: &mut dyn Progress) -> Result<f64> {
     progress.begin(title, 0);
     let watch = Stopwatch::start();

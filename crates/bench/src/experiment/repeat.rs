@@ -1,4 +1,4 @@
-//! Combines repetitions of a cell with different seeds into medians and confidence intervals.
+//! Combines runs that differ only in the seed into medians and confidence intervals.
 //!
 //! 1. Each measured number is replaced by its median over the repetitions. For an even number of repetitions, the lower
 //!    of the two middle values is used. The median is therefore a measured value, and counts stay integers.
@@ -18,7 +18,7 @@ use crate::numbers;
 
 /// Minimum confidence level of an interval.
 pub const CONFIDENCE: f64 = 0.95;
-/// Fields of a cell that are not measured, so that they have no median.
+/// Result fields that are not measured and therefore have no median.
 const NOT_MEASURED: [&str; 8] =
     ["policy", "spec", "workload", "sweep", "seed", "levels", "digest", "repeats"];
 /// Measurements that select the repetition from which fields without a median are taken. The first measurement that
@@ -63,11 +63,11 @@ pub struct Interval {
     pub confidence: f64,
 }
 
-/// Combines the repetitions of a cell. The cell type must have the fields `seed`, `digest` and `repeats`. A single
-/// repetition is returned unchanged.
+/// Combines the results of repeated runs. The result type must have the fields `seed`, `digest` and `repeats`. A single
+/// result is returned unchanged.
 ///
 /// # Errors
-/// A cell cannot be serialized to JSON or deserialized from it.
+/// A result cannot be serialized to JSON or deserialized from JSON.
 pub fn summarize<C: Serialize + DeserializeOwned>(cells: Vec<C>) -> serde_json::Result<Option<C>> {
     if cells.len() < 2 {
         return Ok(cells.into_iter().next());

@@ -1,4 +1,4 @@
-//! Stores finished cells in a directory, so that an interrupted run can be resumed.
+//! Stores the results of finished runs in a directory, so that an interrupted command can be resumed.
 //!
 //! ```text
 //! DIR/plan.json      version, build, command line, hashes of the input files
@@ -6,7 +6,7 @@
 //! DIR/LOCK           locked by the active run
 //! ```
 //! Files are written atomically: the content is written to a temporary file, synced and renamed, and the directory is
-//! synced. Opening a directory with a different plan fails, because cells of different plans must not be combined.
+//! synced. Opening the directory of a different command or build fails, because their results must not be combined.
 
 #![expect(clippy::disallowed_methods, reason = "result files are not part of a database")]
 
@@ -26,7 +26,8 @@ const LOCK: &str = "LOCK";
 const UNFINISHED: &str = ".tmp";
 const CHUNK_BYTES: usize = 1 << 16;
 
-/// Plan of a run. Cells of runs with different identities must not be combined.
+/// Identity of a command: version, executable, arguments and input files. Results of commands with different identities
+/// must not be combined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Version of lsmx that runs the cells.
@@ -42,7 +43,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity of a run of the current executable.
+    /// Returns the identity of a command of the current executable.
     ///
     /// # Errors
     /// An input file cannot be read.
@@ -62,7 +63,7 @@ impl Identity {
         })
     }
 
-    /// Returns why the cells of `other` cannot be reused, or `None` if they can.
+    /// Returns a message if the results of `other` cannot be reused because the identities differ.
     fn differs_from(&self, other: &Identity) -> Option<String> {
         if self.version != other.version {
             return Some(format!(
@@ -86,7 +87,7 @@ impl Identity {
     }
 }
 
-/// Directory with the finished cells of a run. The directory is locked until the value is dropped.
+/// Directory with the results of finished runs. The directory is locked until this value is dropped.
 #[derive(Debug)]
 pub struct Finished {
     directory: PathBuf,
@@ -94,10 +95,11 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Opens or creates the directory for a run.
+    /// Opens or creates the directory for a command.
     ///
     /// # Errors
-    /// [`Error::Resume`] if the directory contains another run or foreign files, or if a running process has locked it.
+    /// [`Error::Resume`] if the directory contains results of another command or foreign files, or if a running process
+    /// has locked it.
     pub fn open(directory: &Path, identity: &Identity) -> Result<Finished> {
         let failed =
             |action| move |source| Error::Io { action, path: directory.to_owned(), source };
@@ -135,10 +137,10 @@ impl Finished {
         Ok(finished)
     }
 
-    /// Returns the cell with this index, or `None` if it is not finished.
+    /// Returns the result of the run with this index, or `None` if the run is not finished.
     ///
     /// # Errors
-    /// The file of the cell cannot be read or is malformed.
+    /// The file with the result cannot be read or is malformed.
     pub fn cell<C: DeserializeOwned>(&self, place: u64) -> Result<Option<C>> {
         self.read(&name_of(place))
     }
@@ -146,7 +148,7 @@ impl Finished {
     /// Stores a finished cell.
     ///
     /// # Errors
-    /// The file of the cell cannot be written.
+    /// The file with the result cannot be written.
     pub fn keep<C: Serialize>(&self, place: u64, cell: &C) -> Result<()> {
         self.write(&name_of(place), cell)
     }
@@ -211,7 +213,7 @@ fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// On other systems a directory cannot be opened as a file, and renames are durable without a sync.
+/// On systems other than Unix a directory cannot be opened as a file. Renames are assumed to be durable without a sync.
 #[cfg(not(unix))]
 fn sync_directory(_: &Path) -> io::Result<()> {
     Ok(())

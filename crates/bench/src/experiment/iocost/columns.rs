@@ -171,7 +171,7 @@ fn head(result: &IoCost, cost: &Cost) -> String {
     )
 }
 
-/// Returns the measurements of all cache sizes in ascending order, including the one that uses all filters.
+/// Returns the measurements of all cache sizes in ascending order, including the measurement that uses all filters.
 pub(super) fn points(cost: &Cost) -> Vec<&Point> {
     let mut points: Vec<&Point> = cost.points.iter().chain([&cost.with_all_filters]).collect();
     points.sort_by_key(|point| point.cache_bytes);

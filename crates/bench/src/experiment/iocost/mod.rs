@@ -75,7 +75,7 @@ pub struct Config {
 /// Cache sizes to measure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CacheSweep {
-    /// The two inflection points, sizes between and around them, and the sizes of the study.
+    /// Cache sizes of the study, the two inflection points, and cache sizes between and around the inflection points.
     Auto,
     /// Sizes in percent of the database size.
     Percent(Vec<f64>),
@@ -185,7 +185,7 @@ impl Config {
         }
     }
 
-    /// Opens a database for reading. `None` uses the default block cache of the engine.
+    /// Opens a database for reading. If `block_cache` is `None`, the engine's default block cache is used.
     fn open(
         &self,
         path: &Path,

@@ -19,7 +19,7 @@ pub struct IoCost {
     #[serde(flatten)]
     pub cost: Cost,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    /// Costs for all other block sizes, filter widths and kinds of block cache.
+    /// Costs for the remaining combinations of block size, filter width and kind of block cache.
     pub others: Vec<Cost>,
 }
 
@@ -54,17 +54,17 @@ pub struct Cost {
     pub levels: Vec<Level>,
     pub data_blocks: u64,
     pub index_blocks: u64,
-    /// Filters of all sorted runs except the last.
+    /// Size of the filters of all sorted runs except the last.
     pub filter_bytes: u64,
     pub top_index_bytes: u64,
     pub range_tombstone_bytes: u64,
     pub index_bytes: u64,
     pub all_filters_bytes: u64,
-    /// Filters of all sorted runs except the last, top indexes, and range tombstones.
+    /// Size of all top indexes, all range tombstones, and the filters of all sorted runs except the last.
     pub inflection_1: Share,
-    /// Metadata of `inflection_1`, and all index blocks.
+    /// Size of the metadata of `inflection_1` and of all index blocks.
     pub inflection_2: Share,
-    /// Metadata of `inflection_2`, and the filters of the last sorted run.
+    /// Size of the metadata of `inflection_2` and of the filters of the last sorted run.
     pub all_metadata: Share,
     pub build: Option<Build>,
     pub points: Vec<Point>,
@@ -81,7 +81,7 @@ impl Cost {
     }
 }
 
-/// Number of bytes, and its ratio to `db_bytes`.
+/// A size in bytes, and the same size divided by `db_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Share {
     pub bytes: u64,

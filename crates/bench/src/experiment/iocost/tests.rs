@@ -57,7 +57,7 @@ fn lookup_takes_two_reads_at_the_first_inflection_and_one_at_the_second() {
     let all = &cost.with_all_filters;
     assert_eq!((all.at, all.cache_bytes), (Some("all_metadata"), cost.all_metadata.bytes));
     assert!((0.95..1.05).contains(&all.ios_per_get), "{}", all.ios_per_get);
-    // In each run, a filter passes 1 of 256 absent keys.
+    // The false positive rate of the filters is 1/256 per sorted run.
     assert!(all.filter_false_positive_rate < 0.008, "{}", all.filter_false_positive_rate);
     let runs: u64 = cost.levels.iter().map(|level| level.runs).sum();
     let most = 0.008 * crate::numbers::float(runs + 1);

@@ -1,5 +1,5 @@
-//! Runs one cell of `lsmx rmw`: loads a new database, runs and measures operations, checks a sample of values, and
-//! removes the database.
+//! Measures one design of `lsmx rmw`: loads a new database, runs and measures operations, checks a sample of values,
+//! and removes the database.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -33,11 +33,11 @@ pub(super) struct Plan {
     /// Value of the command line flag; `None` uses the default.
     pub(super) scan_read_bytes: Option<u64>,
     pub(super) sweep: SweepPoint,
-    /// Whether the cell measures recovery on a copy of the database files.
+    /// Whether recovery is measured on a copy of the database files.
     pub(super) recovers: bool,
 }
 
-/// A database that contains the records of a cell.
+/// A database into which all records have been loaded.
 pub(super) struct LoadedDatabase<'a> {
     pub(super) engine: Box<dyn Engine>,
     pub(super) records: &'a GeneratedRecords,
@@ -76,7 +76,7 @@ impl Plan {
         format!("{}{sweep}: {step}", self.design)
     }
 
-    /// Runs the cell in an empty directory. The directory is empty again afterwards.
+    /// Runs the measurement in an empty directory and empties the directory afterwards.
     pub(super) fn run(&self, directory: &Path, progress: &mut dyn Progress) -> Result<Cell> {
         let (path, records) = (directory.join("db"), self.records()?);
         let database = self.load(&path, &records, progress)?;
@@ -136,8 +136,8 @@ impl Plan {
         })
     }
 
-    /// Copies the database files without closing the database, opens the copy as after a kill, and compares its values
-    /// with the model.
+    /// Copies the database files without closing the database, which simulates a kill. Opens the copy and compares the
+    /// values in the copy with the model.
     fn recover(
         &self,
         database: &LoadedDatabase<'_>,
@@ -175,7 +175,7 @@ impl Plan {
         }
     }
 
-    /// Returns the result of a cell. `used` are the resources used until compaction was idle.
+    /// Returns the result of the measurement. `used` are the resources used until compaction was idle.
     pub(super) fn cell(
         &self,
         database: &LoadedDatabase<'_>,

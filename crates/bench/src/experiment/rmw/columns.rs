@@ -143,7 +143,7 @@ impl Report for Rmw {
         let is_varied = |key: &str| first.sweep.value(key).is_some();
         let unless_varied =
             |key: &str, text: String| if is_varied(key) { String::new() } else { text };
-        // In these experiments `ops` counts only lookups or scans.
+        // In the experiments `operands` and `scans`, `ops` counts only lookups or scans.
         let has_ops = !matches!(self.experiment.as_deref(), Some("operands" | "scans"));
         let ops = if has_ops {
             unless_varied("ops", format!(", {} operations", first.ops))
@@ -177,7 +177,7 @@ impl Report for Rmw {
     }
 }
 
-/// Returns the table that `--dry-run` prints, with one line per cell.
+/// Returns the table that `--dry-run` prints, with one line per measurement.
 pub fn estimates(estimates: &[Estimate]) -> String {
     let header = ["cell", "varied", "reads %", "records", "to load", "memory", "operations", ""];
     let rows = estimates.iter().map(|it| {

@@ -1,4 +1,4 @@
-//! Designs to compare: an engine, how it updates a field, and where it stores values.
+//! Designs to compare. A design is an engine with an update mode and a storage location for values.
 
 use std::fmt;
 use std::path::Path;
@@ -53,7 +53,7 @@ impl Base {
     /// All storage locations of values.
     pub const ALL: [Base; 2] = [Base::Tree, Base::ValueLog];
 
-    /// Returns the name of the base on the command line.
+    /// Returns the name of the storage location on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Base::Tree => "tree",
@@ -74,8 +74,8 @@ pub struct Design {
 }
 
 impl Design {
-    /// Returns all combinations of engines, modes and bases. [`Mode::Kd`] is included only for lsmx, the only engine
-    /// with an operand store.
+    /// Returns all combinations of engines, update modes and storage locations. [`Mode::Kd`] is included only for lsmx,
+    /// the only engine with an operand store.
     pub(super) fn all(engines: &[Kind], modes: &[Mode], bases: &[Base]) -> Vec<Design> {
         let pairs = modes.iter().flat_map(|&mode| bases.iter().map(move |&base| (mode, base)));
         let designs = pairs.flat_map(|(mode, base)| {

@@ -1,9 +1,8 @@
 //! `lsmx rmw`: compares ways to update a field of a value, and storage locations for values and merge operands.
 //!
-//! A record consists of fields. A read-modify-write replaces the bytes of one field. All update modes must produce
-//! equal values, which each cell checks on a sample of records. Each cell creates a database, loads it, waits until
-//! compaction is idle, warms up the caches, runs the operations, waits again, checks the values, and removes the
-//! database.
+//! A record consists of fields. A read-modify-write replaces the bytes of one field. Each measurement creates a
+//! database, loads all records, waits until compaction is idle, warms up the caches, runs the operations, waits again,
+//! checks the values of a sample of records, and removes the database. All update modes must produce equal values.
 
 mod cell;
 pub mod columns;

@@ -30,7 +30,7 @@ struct Group<'a> {
     player: Player<'a>,
 }
 
-/// Runs all groups in one database. Returns one cell per group.
+/// Runs all groups in one database. Returns one result per group.
 pub(super) fn run(
     plan: &Plan,
     counts: &[u64],

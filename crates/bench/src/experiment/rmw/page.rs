@@ -30,7 +30,7 @@ const PLOTS: [(&str, &str); 10] = [
     ("Time to open the database after a kill", "recovery.open_s"),
 ];
 
-/// Returns the position of a cell on the x axis of a plot.
+/// Returns the position of a result on the x axis of a plot.
 type Position = fn(&Cell) -> f64;
 
 pub(super) fn html(result: &Rmw) -> Result<String> {
@@ -85,8 +85,9 @@ pub(super) fn html(result: &Rmw) -> Result<String> {
     Ok(page("lsmx rmw", &headline, &result.provenance, &[], &sections))
 }
 
-/// Returns the name of the parameter that differs between cells, and a function that returns its value: the parameter
-/// of the experiment, or the share of reads. Returns `None` if the cells differ only in engine, mode and base.
+/// Returns the name of the varied parameter, and a function that returns the value of the parameter in a result. The
+/// varied parameter is that of the experiment, or the share of reads. Returns `None` if the results differ only in the
+/// design.
 fn varied(cells: &[Cell]) -> Option<(String, Position)> {
     let first = cells.first()?;
     if let Some((key, _)) = first.sweep.0.first() {
@@ -105,7 +106,7 @@ fn marker(names: &[String], cell: &Cell) -> Marker {
     Marker::number(names.iter().position(|name| *name == cell.name()).unwrap_or(0))
 }
 
-/// Returns the name of a cell, including the value of the varied parameter.
+/// Returns the name of a result, including the value of the varied parameter.
 fn long_name(cell: &Cell) -> String {
     let sweep = if cell.sweep.is_empty() {
         format!("{} reads", value::percent(cell.read_ratio))
@@ -115,7 +116,8 @@ fn long_name(cell: &Cell) -> String {
     format!("{} · {sweep}", cell.name())
 }
 
-/// Returns plots of each measurement over the varied parameter. Each plot has one line per engine, mode and base.
+/// Returns plots of each measurement over the varied parameter. Each plot has one line per engine, update mode and
+/// storage location.
 fn curves(
     result: &Rmw,
     subjects: &[Subject],

@@ -91,7 +91,7 @@ pub struct Cell {
     pub repeats: Option<Repeats>,
 }
 
-/// Opening a copy of the database files, as after a kill.
+/// Time to open a copy of the database files after a simulated kill, and the size of the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recovery {
     pub open_s: f64,

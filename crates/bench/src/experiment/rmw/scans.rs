@@ -1,6 +1,6 @@
 //! The experiment `scans`: measures scans of different lengths after updates have moved values out of key order.
 //!
-//! The cells share one database. After the operations, compaction runs until it is idle, and one full scan fills the
+//! All scans run on one database. After the operations, compaction runs until it is idle, and one full scan fills the
 //! caches. Each measured scan then starts at a random record.
 
 use std::path::Path;
@@ -22,7 +22,7 @@ const SCANS_MIN: u64 = 20;
 const SCANS_MAX: u64 = 5_000;
 const PURPOSE_SCANS: u64 = 0x7363_616e;
 
-/// Runs the scans of all lengths in one database. Returns one cell per length.
+/// Runs the scans of all lengths in one database. Returns one result per length.
 pub(super) fn run(
     plan: &Plan,
     lengths: &[u64],

@@ -1,4 +1,4 @@
-//! Generates the operations of a cell. The seed determines their order.
+//! Generates a stream of operations from a seed.
 //!
 //! Each thread iterates over the same stream of operations and runs those on its own records. All operations on a
 //! record therefore run in stream order. The access frequencies do not depend on the number of threads, and the final
@@ -14,7 +14,7 @@ use crate::workload::records::{GeneratedRecords, Length};
 
 use super::design::Mode;
 
-/// Number of measured operations per read of the warm-up.
+/// Number of measured operations divided by the number of lookups that warm up the caches.
 const OPS_PER_WARM_UP_READ: u64 = 10;
 const PURPOSE_STREAM: u64 = 0x726d_7773;
 const PURPOSE_WARM_UP: u64 = 0x7761_726d;
@@ -63,7 +63,8 @@ impl Recipe {
         Popularity::new(self.zipf, self.records, self.seed)
     }
 
-    /// Writes the new bytes of an update to `bytes`, and returns their offset in the value. `draw` selects the field.
+    /// Writes the new bytes of an update to `bytes`, and returns their offset in the value. The random number `draw`
+    /// selects the field.
     pub(super) fn write_delta(
         &self,
         records: &GeneratedRecords,
@@ -138,7 +139,7 @@ impl Recipe {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamOperation {
-    /// Index in the stream, counted from 1. The index determines the written bytes.
+    /// Index of the operation in the stream, counted from 1. The written bytes depend on the index.
     pub(super) version: u64,
     pub(super) operation: MixedOperation,
     pub(super) record: u64,

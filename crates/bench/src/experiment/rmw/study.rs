@@ -20,8 +20,8 @@ pub enum Study {
     Operands,
     /// Varies the number of entries per scan.
     Scans,
-    /// Varies the cache size of the operand store. The values are MiB of the 4 GiB of memory used in the paper. The
-    /// cache receives the same share of the memory budget.
+    /// Varies the cache size of the operand store. The values are the cache sizes in the paper, in MiB. The cache size
+    /// is scaled with the memory budget, which is 4 GiB in the paper.
     KdCache,
     /// Varies the size of a bucket of the operand store, in KiB.
     BucketSize,
@@ -31,7 +31,7 @@ pub enum Study {
 
 impl_names!(Study, "experiment");
 
-/// Memory used in the paper, in MiB. [`Study::KdCache`] gives cache sizes as parts of this memory.
+/// Memory used in the paper, in MiB. [`Study::KdCache`] divides the cache sizes by this size.
 pub(super) const PUBLISHED_MEMORY_MIB: f64 = 4096.0;
 /// Length of a value in [`Study::DeltaSize`], in bytes.
 pub(super) const DELTA_SIZE_VALUE_BYTES: u64 = 8000;

@@ -1,8 +1,7 @@
 //! `lsmx simulate`: runs the workloads and policies of `lsmx explore` in a simulator that stores no data.
 //!
-//! The cells are simulated by several threads ([`lsmx_simulator`]). Results are in the order of the cells. Equivalent
-//! cells are simulated only once. [`simulator::BYTES_MAX`] and [`simulator::FLUSHES_MAX`] limit the size of a
-//! simulation.
+//! Simulations run on several threads ([`lsmx_simulator`]), but the order of the results is fixed. Equivalent
+//! simulations run only once. [`simulator::BYTES_MAX`] and [`simulator::FLUSHES_MAX`] limit the size of a simulation.
 
 pub mod columns;
 
@@ -37,7 +36,7 @@ pub struct Simulation {
     pub provenance: Provenance,
     /// Always true. Distinguishes the JSON from that of `lsmx explore`.
     pub simulated: bool,
-    /// Simulated cells, in the order of points, policies and seeds.
+    /// Results of the simulations, ordered by workload, then by policy, then by seed.
     pub cells: Vec<Cell>,
 }
 
@@ -141,7 +140,7 @@ fn first_alike(tasks: &[Task]) -> Vec<usize> {
     essences.iter().enumerate().map(|(index, essence)| first(essence).unwrap_or(index)).collect()
 }
 
-/// Simulates the first of each set of equivalent tasks. Returns the cells of all tasks in the order of the tasks.
+/// Simulates the first of each set of equivalent tasks. Returns the results of all tasks in the order of the tasks.
 fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Result<Vec<Cell>> {
     let (next, done, failed) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();

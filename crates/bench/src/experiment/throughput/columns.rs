@@ -81,7 +81,7 @@ pub const REGISTRY: Registry = Registry {
 /// Returns the table rows. The rows of all engines for the same workload are adjacent.
 ///
 /// # Errors
-/// A cell cannot be serialized to JSON.
+/// A result cannot be serialized to JSON.
 pub fn rows(cells: &[Cell]) -> Result<Vec<Row>> {
     let of_lsmx: Vec<&Cell> =
         cells.iter().filter(|cell| cell.engine == Kind::Lsmx.name()).collect();
@@ -144,7 +144,7 @@ impl Report for Throughput {
     }
 }
 
-/// Returns a short description of the settings that all cells share.
+/// Describes the settings that are the same for all engines and workloads.
 pub(crate) fn summary(settings: &Settings) -> String {
     format!(
         "{} records of {} + {} B, memtable {}, {} compaction threads",

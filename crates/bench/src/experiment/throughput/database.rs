@@ -93,10 +93,10 @@ impl Database {
         Ok(())
     }
 
-    /// Runs a step. The workload `scan` returns two cells (forward and backward), other workloads return one.
+    /// Runs a step. Returns one result, or two results (forward and backward) for the workload `scan`.
     ///
-    /// `fillsync` runs in a separate database, which is then removed. The workload puts only some of the records, but
-    /// later steps need all of them.
+    /// `fillsync` puts only some of the records, but later steps need all records. Therefore `fillsync` runs in a
+    /// separate database that is removed afterwards.
     pub(super) fn run_step(
         &mut self,
         step: Step,

@@ -215,8 +215,9 @@ impl Config {
     }
 }
 
-/// Returns for each cell the repetition with the median rate. For an even number of repetitions, it is the lower of the
-/// two middle ones. The returned cells also contain the rates of all repetitions.
+/// Selects the repetition with the median rate for each engine and workload. For an even number of repetitions, the
+/// repetition with the lower of the two middle rates is selected. The returned results also contain the rates of all
+/// repetitions.
 fn medians(repetitions: Vec<Vec<Cell>>) -> Vec<Cell> {
     let cells = repetitions.first().map_or(0, Vec::len);
     (0..cells)

@@ -45,8 +45,8 @@ pub(super) fn html(result: &Throughput) -> Result<String> {
     Ok(page("lsmx bench", &headline, &result.provenance, &[], &sections))
 }
 
-/// Names each cell by its workload. The engine is appended if there are several engines, and the number of threads if
-/// the workload ran with several numbers of threads.
+/// Names each result by its workload. If there are several engines, the engine is appended. If the workload ran with
+/// several numbers of threads, the number of threads is appended.
 fn subjects(cells: &[Cell]) -> Result<Vec<Subject>> {
     let engines = distinct(cells.iter().map(|cell| cell.engine.as_str()));
     let subject = |row: Row| {

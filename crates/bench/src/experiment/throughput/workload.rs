@@ -5,7 +5,7 @@ use crate::workload::operation_mix::{OPS_PER_INSERT, OperationMix};
 
 /// Zipf exponent of the access frequencies in YCSB.
 pub const YCSB_ZIPF_EXPONENT: f64 = 0.99;
-/// Number of records per operation of `fillsync`, if the number of operations is not given.
+/// Number of records divided by the default number of operations of `fillsync`.
 pub const RECORDS_PER_SYNC: u64 = 100;
 /// Numbers of threads with which `fillsync` runs, if the number of threads is not given.
 pub const FILLSYNC_THREADS: [u64; 2] = [1, 8];
@@ -94,8 +94,8 @@ impl Workload {
         }
     }
 
-    /// Returns whether the rate includes the time until compaction is idle. The rate of a load includes this time.
-    /// Otherwise the next workload would pay for the compactions.
+    /// Returns whether the rate includes the time until compaction is idle. The rates of fill, overwrite and delete
+    /// workloads include this time. Otherwise their compactions would slow down only the next workload.
     pub fn counts_settling(self) -> bool {
         matches!(
             self,
@@ -104,7 +104,7 @@ impl Workload {
     }
 
     /// Returns the total number of operations of all threads for a database of `entries` records. `given` is the number
-    /// on the command line, if there is one. For `scan`, each entry counts as an operation.
+    /// that the command line sets. For `scan`, each entry counts as an operation.
     pub fn ops(self, entries: u64, given: Option<u64>) -> u64 {
         match self {
             Workload::Fillseq | Workload::Fillrandom => entries,

@@ -27,7 +27,7 @@ const ALL: [(CacheContent, &str); 4] = [
 ];
 
 impl CacheContent {
-    /// Returns the cache size in bytes that the content needs. `last_run` is whether lookups use the filter of the last
+    /// Returns the cache size in bytes that the content needs. `last_run` is set if lookups use the filters of the last
     /// sorted run.
     fn bytes(self, sizes: &MetadataSizes, last_run: bool) -> u64 {
         let metadata = if last_run { sizes.all_metadata() } else { sizes.inflection_2() };

@@ -114,7 +114,7 @@ impl Report for Tuning {
         self.cells.iter().map(|cell| row(self.experiment, cell)).collect()
     }
 
-    /// Returns one row per time slice, or one row per cell if there are no slices.
+    /// Returns one row per time slice, or one row per measurement if there are no time slices.
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         let mut rows = Vec::new();
         for cell in &self.cells {
@@ -139,8 +139,8 @@ impl Report for Tuning {
     }
 }
 
-/// Returns the table rows of a cell. Adjacent time slices are combined so that there are at most [`SLICE_LINES_MAX`]
-/// rows.
+/// Returns the table rows of a measurement. Adjacent time slices are combined so that there are at most
+/// [`SLICE_LINES_MAX`] rows.
 fn joined_slices(cell: &Cell) -> Result<Vec<Row>> {
     let row = Row::new(cell)?;
     let mut start_s = 0.0;

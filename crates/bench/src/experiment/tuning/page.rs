@@ -16,10 +16,10 @@ use crate::report::html::plot::lines::Line;
 use crate::report::html::plot::marker::Marker;
 use crate::report::html::value;
 
-/// Lookup workloads and the kind of keys they look up, in the order of the plots.
+/// Names of the lookup workloads, and the keys that they look up, in the order of the plots.
 const WORKLOADS: [(&str, &str); 2] =
     [("readrandom", "present keys"), ("readmissing", "absent keys")];
-/// Titles and flat names of the plots for each lookup workload.
+/// Titles of the plots for each lookup workload, and the JSON paths of the plotted numbers.
 const PLOTS: [(&str, &str); 3] = [
     ("Lookups per second", "ops_per_s"),
     ("I/Os per get", "reads.ios_per_get"),
@@ -31,7 +31,7 @@ type OfSlice = fn(&Slice) -> Option<f64>;
 pub(super) fn html(result: &Tuning) -> Result<String> {
     let settings = distinct(result.cells.iter().map(|cell| &cell.setting));
     let subject = |cell: &Cell| {
-        // Cells with the same setting have the same marker.
+        // Results with the same setting have the same marker.
         let number = settings.iter().position(|setting| **setting == cell.setting).unwrap_or(0);
         let (name, row) = (cell.setting.clone(), row(result.experiment, cell)?);
         Ok(Subject { name, marker: Marker::number(number), row })

@@ -33,7 +33,7 @@ pub struct Cell {
     pub slices: Vec<Slice>,
 }
 
-/// Cache size, filter size, and I/O per lookup.
+/// Cache size, filter settings, and number of I/Os per lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Reads {
     pub cache_bytes: u64,
