@@ -19,8 +19,8 @@ fn resident_bytes() -> u64 {
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Writes entries in random order to one memtable. Returns the open database, the counted bytes, and the growth of the
-/// resident memory in bytes.
+/// Writes entries in random order to one memtable. Returns the open database, the memtable bytes in the metrics, and
+/// the growth of the resident memory in bytes.
 fn fill(dir: &Path, entries: u64, value_bytes: usize) -> (Db, u64, u64) {
     let keyspace = KeyspaceOptions::default().memtable_bytes(1 << 30);
     let options = Options::default().keyspace_defaults(keyspace).wal_bytes_max(1 << 30);
@@ -37,8 +37,8 @@ fn fill(dir: &Path, entries: u64, value_bytes: usize) -> (Db, u64, u64) {
     (db, counted, grown)
 }
 
-/// Threads commit batches of half the memory budget at the same time. The engine may allocate at most 1.15 times the
-/// budget plus 32 MiB, without the memory of the batches. Returns the largest number of allocated bytes.
+/// Threads commit batches of half the memory budget at the same time. Besides the batches, the engine may allocate at
+/// most 1.15 times the budget plus 32 MiB. Returns the largest number of allocated bytes.
 fn check_batches_in_flight() -> usize {
     const WRITERS: usize = 16;
     const BUDGET: usize = 16 << 20;
@@ -81,8 +81,8 @@ fn check_batches_in_flight() -> usize {
     most
 }
 
-/// All checks are in one test, because no other test may allocate memory meanwhile. The databases stay open, because
-/// the allocator would reuse memory that a close frees.
+/// One test contains all checks, because no other test may allocate memory at the same time. The databases stay open,
+/// because the allocator would reuse the memory that a close frees.
 #[test]
 fn memtable_counted_bytes_equal_growth_of_process() {
     lsmx_testkit::time_test();
@@ -95,6 +95,6 @@ fn memtable_counted_bytes_equal_growth_of_process() {
         println!("{entries} of 16 + {value_bytes} B: {counted} counted, {grown} grown, {ratio:.3}");
         assert!(ratio > 0.93 && ratio < 1.4, "{counted} counted, {grown} grown: {ratio:.3}");
     }
-    // This check runs last, because it frees memory.
+    // This check frees memory, so it must be the last one.
     println!("{} bytes for batches in flight", check_batches_in_flight());
 }

@@ -1,11 +1,11 @@
 //! Liveness tests. Each run executes random operations and injects one fault: a failed call, an altered read, a panic
 //! in user code, or a hanging device call. The tests call such a fault a disturbance.
 //!
-//! After the disturbance, and after `resume` if the database is read-only, every call returns within a bounded number
-//! of steps. Each keyspace then accepts writes, flushes, becomes idle, reads correctly and closes.
+//! After the fault, and after `resume` if the database is read-only, every call must return within a bounded number of
+//! steps. Each keyspace must then accept writes, flush, become idle, read correctly and close.
 //!
-//! A failure prints a command that replays the run. `LSMX_TEST_LIVENESS=TEXT` injects only disturbances whose names
-//! contain `TEXT` (`all` selects all) and reports all failures instead of only the first.
+//! A failure prints a command that replays the run. `LSMX_TEST_LIVENESS=TEXT` injects only faults whose names contain
+//! `TEXT` (`all` selects every fault). The test then reports all failures instead of only the first.
 
 use lsmx_testkit::{scaled, seed};
 use std::collections::BTreeMap;

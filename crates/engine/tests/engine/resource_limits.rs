@@ -1,4 +1,4 @@
-//! Resource limits: memory budget, open file descriptors, background I/O rate, and removal of unused files.
+//! Tests of resource limits: memory budget, open file descriptors, background I/O rate, and removal of unused files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn inline() -> Options {
     database::inline().keyspace_defaults(small())
 }
 
-/// Returns the key of a number. Consecutive numbers have scattered keys, so the key ranges of all runs overlap.
+/// Maps consecutive numbers to keys in random order, so the key ranges of all runs overlap.
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
@@ -94,7 +94,7 @@ fn memtable_pinned_by_an_iterator_does_not_stop_writes() {
     db.put("held", vec![1; 500_000]).unwrap();
     let iterator = db.default_keyspace().iter();
     db.flush().unwrap();
-    // The total size of the writes is twice the memtable limit that the memory budget implies.
+    // The writes are twice as large as the memtable limit, which the engine derives from the memory budget.
     for number in 0..30 {
         db.put(key(number), vec![1; 100_000]).unwrap();
     }
@@ -137,7 +137,8 @@ fn open_files_max_below_the_number_of_tables_allows_all_reads() {
         let descriptors = db.metrics().descriptors;
         assert!(descriptors.open <= limit as u64, "{descriptors:?}");
         assert!(descriptors.reopened > 0);
-        // All blocks are in the block cache. Closing a file descriptor evicts no blocks, so this pass opens no file.
+        // All blocks are in the block cache, and closing a file descriptor evicts no blocks. These reads therefore open
+        // no file.
         let opens = disk.counts().calls.count_of(VfsCall::Open);
         check(&db, 0..3_000);
         assert_eq!(disk.counts().calls.count_of(VfsCall::Open), opens);
@@ -202,7 +203,8 @@ fn table_replaced_on_disk_is_reported_as_corrupt() {
     load(&db, 0..100);
     let tables = files(&disk, ".sst");
     assert!(tables.len() > 1);
-    // The test replaces all tables by copies of the first table. The table with an open descriptor stays readable.
+    // The test overwrites all other tables with the bytes of the first table. One table stays readable through its open
+    // descriptor.
     let bytes = disk.read_all(&tables[0]).unwrap();
     for path in &tables[1..] {
         disk.remove(path).unwrap();
@@ -237,7 +239,7 @@ fn call_without_free_descriptors_closes_tables_and_retries() {
     }
 }
 
-/// After the iterator is dropped, background threads remove its files without a further write.
+/// After the iterator is dropped, background threads remove its files. No further write is needed.
 #[test]
 fn files_of_an_iterator_are_readable_and_removed_after_its_drop() {
     let disk = MemVfs::new();
@@ -270,7 +272,7 @@ fn files_of_an_iterator_are_readable_and_removed_after_its_drop() {
     assert!(table_files() < before);
 }
 
-/// A returned value keeps its block in memory. The metric counts such blocks unless they are in the block cache.
+/// A returned value keeps its block in memory after the cache evicts the block. The metric counts such blocks.
 #[test]
 fn metrics_count_blocks_pinned_by_values() {
     let disk = MemVfs::new();
@@ -330,7 +332,7 @@ fn idle_memtable_is_flushed_after_its_time() {
     let flushes = || metrics(&db).flushes;
     db.put("trickle", "x").unwrap();
     for _ in 0..3 {
-        // Each write restarts the idle timer of the memtable.
+        // Each write restarts the time after which an idle memtable is flushed.
         db.env().advance_us(6_000_000);
         db.put("trickle", "x").unwrap();
         db.wait_idle().unwrap();
@@ -369,7 +371,7 @@ fn background_io_rate_slows_background_work() {
     let (unlimited_us, unlimited_bytes, unlimited_waited_us) = measure(inline());
     assert!(unlimited_bytes > 200_000 && unlimited_waited_us == 0);
     let (limited_us, bytes, waited_us) = measure(inline().background_io_rate(100_000));
-    // At 100,000 bytes per second, a byte takes 10 us. The test accepts 20 % less, because bursts are allowed.
+    // At 100,000 bytes per second, one byte takes 10 µs. Bursts are allowed, so the test accepts 20 % less time.
     assert!(limited_us > unlimited_us + bytes * 10 * 8 / 10, "{limited_us} us for {bytes} bytes");
     assert!(waited_us > 0);
 }

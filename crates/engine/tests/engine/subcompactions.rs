@@ -21,7 +21,7 @@ use crate::harness::gate::each;
 
 const KEYS: u32 = 600;
 
-/// Opens a database with the tiering policy. `parts` sets `subcompactions_max`; `None` keeps the default.
+/// Opens a database with the tiering policy. `parts` is the value of `subcompactions_max`. `None` keeps the default.
 fn open(disk: &(impl Vfs + Clone), background: Background, parts: Option<usize>) -> Db {
     let keyspace = small().block_bytes(128).merge_operator(Append::default());
     let keyspace = keyspace.policy(policy("tiering"));
@@ -158,7 +158,7 @@ fn subcompactions_run_on_idle_workers() {
     assert!(helped > 20, "{helped}");
 }
 
-/// Each subcompaction waits in its first append until another subcompaction appends.
+/// The first append of each subcompaction waits until another subcompaction also appends.
 #[test]
 fn subcompactions_run_in_parallel() {
     let disk = MemVfs::new();
@@ -200,14 +200,14 @@ fn failed_subcompaction_fails_the_job_and_leaves_no_tables() {
             assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
             assert_eq!(faults.fired_counts()[&Fault::Error(Errno::NoSpace)], 1);
             assert_filled(&db);
-            // The engine removes the tables of a failed job no later than at the end of the next job.
+            // The engine removes the tables of a failed job at the latest when the next job ends.
             faults.clear_rules();
             assert_eq!(compactions(&db).jobs, jobs);
             let left = tables(&disk);
             compact(&db).unwrap();
             db.wait_idle().unwrap();
             assert_filled(&db);
-            // Closing ends the background threads, which may still use a table.
+            // A background thread may still use a table. Closing the database ends all background threads.
             db.close(None).unwrap();
             let after = tables(&disk);
             assert!(after.is_disjoint(&before) && after.is_disjoint(&left), "{nth} {background:?}");

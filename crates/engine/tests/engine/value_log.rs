@@ -32,7 +32,8 @@ fn tuning(separation: impl Into<Option<ValueSeparation>>) -> KeyspaceOptions {
         .value_separation(separation)
 }
 
-/// Returns options that put all entries into one block of one table. A scan then reads ahead only separated values.
+/// Returns options that put all entries into one block of one table. A scan then needs read-ahead for separated values
+/// only.
 fn one_block() -> KeyspaceOptions {
     tuning(separation()).memtable_bytes(1 << 20).table_bytes(1 << 20).block_bytes(64 << 10)
 }
@@ -45,7 +46,8 @@ fn key(number: u32) -> String {
     format!("key-{:05}", number.wrapping_mul(7_919) % 100_000)
 }
 
-/// Returns a value for a key. Every fifth number has a value below the separation threshold.
+/// Returns a value for a number and a round. If the number is a multiple of 5, the value is too small for value
+/// separation.
 fn value(number: u32, round: u32) -> Vec<u8> {
     let bytes = if number.is_multiple_of(5) { 20 } else { 150 + number % 300 };
     format!("{number}-{round}-").into_bytes().into_iter().cycle().take(bytes as usize).collect()
@@ -55,8 +57,8 @@ fn log(db: &Db) -> ValueLogMetrics {
     metrics(db).value_log
 }
 
-/// Asserts that the value log is at most 1.3 times as large as the referenced values, plus 80 bytes per blob file for
-/// its header and trailer.
+/// Asserts that the value log takes at most 1.3 times the bytes of the referenced values, plus 80 bytes per blob file
+/// for header and trailer.
 fn assert_amplification(log: &ValueLogMetrics) {
     let bound = 1.3 * log.blob_referenced_bytes as f64 + 80.0 * log.blob_files as f64;
     assert!(log.blob_bytes as f64 <= bound, "{log:?}");
@@ -145,7 +147,7 @@ fn value_separation_enabled_or_disabled_applies_after_compaction() {
         let seen = observe("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
         assert_eq!(seen.keyspaces["default"].value_separation, round > 0);
         compact(&db).unwrap();
-        // The additional put creates a second run. Without it, the next manual compaction would rewrite nothing.
+        // The additional put creates a second run. With a single run, the next manual compaction would rewrite nothing.
         db.put("zzz", "last").unwrap();
         model.insert(b"zzz".to_vec(), b"last".to_vec());
         compact(&db).unwrap();
@@ -179,8 +181,8 @@ fn garbage_collection_keeps_the_bound_of_space_amplification() {
     check(&db, &model);
 }
 
-/// Compaction moves values of neighbouring keys, which different flushes wrote, into the same blob file. It copies less
-/// than three times the size of the values.
+/// Different flushes write the values of neighbouring keys to different blob files. Compactions move these values into
+/// the same file. The moves write less than three times the size of the values.
 #[test]
 fn compaction_groups_values_of_neighbouring_keys() {
     let load = |scan_read_bytes| {
@@ -216,7 +218,7 @@ fn compaction_groups_values_of_neighbouring_keys() {
     assert!(metrics.gathered_bytes < metrics.blob_referenced_bytes * 3, "{metrics:?}");
 }
 
-/// A compaction that cannot read a value continues and leaves the value in its blob file.
+/// If a compaction cannot read a separated value, it leaves the value in its blob file and continues.
 #[test]
 fn compactions_with_an_unreadable_value_continue() {
     let disk = MemVfs::new();
@@ -334,8 +336,8 @@ fn checkpoint_and_crash_keep_blob_files_and_a_dropped_keyspace_frees_them() {
     assert_eq!(other.get(key(1)).unwrap().unwrap(), value(1, 9));
 }
 
-/// Steps random ranges from both ends, with and without a limit, and compares the entries with a model. The ranges read
-/// separated values ahead.
+/// Steps through random ranges from both ends, with and without a limit, and compares the entries with a model.
+/// Read-ahead loads the separated values.
 #[test]
 fn range_stepped_from_both_ends_with_read_ahead_equals_the_model() {
     let db = open(&MemVfs::new(), options(tuning(separation())));
@@ -402,7 +404,7 @@ fn range_with_a_limit_reads_fewer_values() {
     let (reads_unlimited, bytes_unlimited) = cost(all(), 100);
     assert!(reads < reads_unlimited, "{reads}, {reads_unlimited} without a limit");
     assert!(bytes < bytes_unlimited, "{bytes}, {bytes_unlimited} without a limit");
-    // The smallest of several limits applies. It counts entries from both ends together.
+    // If several limits are set, the smallest one applies. Entries from both ends count towards the limit.
     let mut range = all().limit(7).limit(3).limit(5);
     assert!(range.next().is_some() && range.next_back().is_some() && range.next().is_some());
     assert!(range.next().is_none() && range.next_back().is_none());

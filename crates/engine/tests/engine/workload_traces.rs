@@ -49,7 +49,7 @@ fn items(vfs: &dyn Vfs, path: &str) -> Result<(Vec<String>, TraceEnd), Error> {
     Ok((items, end))
 }
 
-/// Executes at least one operation of each kind. Returns the number of operations that a trace must count.
+/// Executes at least one operation of each kind. Returns the number of operations that the trace must contain.
 fn execute_all_kinds(db: &Db) -> u64 {
     let plums = db.keyspace("plums", KeyspaceOptions::default()).unwrap();
     db.put("a", "red").unwrap();
@@ -229,7 +229,8 @@ fn trace_on_a_failing_disk_ends_and_operations_continue() {
     }
 }
 
-/// If the trace buffer is full, operations are not recorded. The summary and the trace count them as lost.
+/// If the trace buffer is full, an operation is not recorded. The summary and the trace contain the number of lost
+/// operations.
 #[test]
 fn trace_on_a_blocked_disk_delays_no_operation() {
     let disk = MemVfs::new();
@@ -283,7 +284,7 @@ fn trace_has_the_operations_of_all_threads() {
     let (items, end) = items(&disk, TRACE).unwrap();
     assert_eq!((end.operations, end.lost), (THREADS * OPERATIONS, 0));
     let puts: std::collections::BTreeSet<_> = items.iter().collect();
-    // Besides the puts, the trace contains the keyspace name and an end item.
+    // The trace contains the puts, the name of the keyspace, and an end item.
     assert_eq!(puts.len() as u64, THREADS * OPERATIONS + 2);
 }
 

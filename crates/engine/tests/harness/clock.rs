@@ -1,4 +1,4 @@
-//! Checks of the database clock: jumps of the wall clock, and times near the largest representable time.
+//! Checks of database time: jumps of the wall clock, and times near the largest representable time.
 
 use lsmx::env::{Background, CLOCK_READING_END_US, ManualClock};
 use lsmx::vfs::MemVfs;
@@ -14,7 +14,7 @@ pub(crate) const YEAR_US: u64 = 365 * 24 * HOUR_US;
 const START_US: u64 = 1_790_000_000_000_000;
 const KEYS: u32 = 20;
 
-/// A database with the policy `fifo` and a TTL of one hour. The check sets its clocks through `clock`.
+/// A database with the policy `fifo`, a TTL of one hour, and a manual clock.
 pub(crate) struct TtlDatabase {
     disk: MemVfs,
     pub(crate) clock: ManualClock,
@@ -35,7 +35,8 @@ impl TtlDatabase {
         open_with(&self.disk, options).unwrap()
     }
 
-    /// Advances the wall clock and the monotonic clock in steps of one minute. The database reads them at each step.
+    /// Advances the wall clock and the monotonic clock in steps of one minute. `wait_idle` makes the database read the
+    /// clocks after each step.
     pub(crate) fn run(&self, db: &Db, us: u64) {
         for _ in 0..us.div_ceil(MINUTE_US) {
             self.clock.advance_us(MINUTE_US);
@@ -52,7 +53,7 @@ pub(crate) fn fill(db: &Db) {
     }
 }
 
-/// Checks that all keys exist if `exist` is true, or that none exists.
+/// Checks that all keys exist if `exist` is true, and that no key exists otherwise.
 pub(crate) fn expect_keys(db: &Db, exist: bool, when: &str) {
     db.wait_idle().unwrap();
     let expected = if exist { KEYS as usize } else { 0 };

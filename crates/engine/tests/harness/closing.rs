@@ -1,4 +1,4 @@
-//! Checks that reads during a close return correctly, and that files do not change after a close.
+//! Checks that reads return correctly while the database closes, and that files do not change after a close.
 
 use std::sync::Arc;
 
@@ -52,8 +52,8 @@ fn options() -> Options {
     options.keyspace_defaults(keyspace_options("default"))
 }
 
-/// Blocks each read when it opens a file. Meanwhile closes the database, and lets another owner open it and remove all
-/// files. The read must return all values or [`Error::Closed`].
+/// Blocks each read when it opens a file. Meanwhile closes the database. Then another owner opens the database and
+/// removes all files. The read must return all values or [`Error::Closed`].
 ///
 /// Regression: a read that opened a file after the close returned "cannot open …: entity not found".
 pub(crate) fn reads_over_a_close_return_values_or_closed(_: u64) -> Outcome {
@@ -87,8 +87,8 @@ pub(crate) fn reads_over_a_close_return_values_or_closed(_: u64) -> Outcome {
     Ok(())
 }
 
-/// Runs `read` while the database is closed. If `keeps` is false, the close fails to open files and cannot keep them
-/// open for the reader.
+/// Runs `read` while the database is closed. If `keeps` is false, all opens of files fail during the close, so the
+/// close cannot keep files open for the read.
 fn read_over_a_close(
     disk: &MemVfs,
     (kind, end): (&str, &str),
@@ -108,7 +108,7 @@ fn read_over_a_close(
             assert!(!reader.is_finished(), "the read opens no file {end}");
             std::thread::yield_now();
         }
-        // The guard opens the gate after a panic. Otherwise the scope would wait for the blocked reader.
+        // The guard also opens the gate after a panic. Otherwise the scope would wait forever for the blocked reader.
         let _opens = gate.open_on_drop();
         if !keeps {
             let refused = FaultRule::new(Fault::Error(Errno::TooManyFiles));

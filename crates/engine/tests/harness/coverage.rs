@@ -1,4 +1,4 @@
-//! Counts named cases. A test can require that each case has occurred.
+//! Counts test cases by name. A test can require that each case has occurred.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use lsmx_testkit::scale;
 
 use super::Outcome;
 
-/// The name of a group and the name of a case in it.
+/// The name of a group of cases, and the name of a case in this group.
 type Name = (&'static str, &'static str);
 
 #[derive(Debug, Default)]
@@ -32,7 +32,8 @@ impl Coverage {
         counts.get(&(group, name)).copied().unwrap_or(0)
     }
 
-    /// Fails if a case in `names` never occurred. Succeeds at a test scale below 1, because the run is too short then.
+    /// Fails if a case in `names` has never occurred. A short run may miss a case, so the check is skipped if
+    /// `LSMX_TEST_SCALE` is below 1.
     pub(crate) fn require(&self, group: &'static str, names: &[&'static str]) -> Outcome {
         let missing: Vec<_> = names.iter().filter(|name| self.count(group, name) == 0).collect();
         if missing.is_empty() || scale() < 1.0 {

@@ -30,7 +30,7 @@ pub(crate) fn policy(text: &str) -> PolicySpec {
     text.parse().unwrap()
 }
 
-/// Returns options of a read that does not wait for storage.
+/// Returns read options for [`ReadTier::Memory`]: a read that needs a file fails with `WouldBlock`.
 pub(crate) fn memory_only() -> ReadOptions {
     ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }
 }

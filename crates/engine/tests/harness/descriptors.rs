@@ -13,14 +13,15 @@ use lsmx::{Db, Error, Options};
 use super::Outcome;
 use super::small_database::{KINDS, keyspace_options, lock, open_with};
 
-/// A file system in memory with a limit on open file descriptors. Each open file and each lock uses one descriptor.
-/// Each listing or sync of a directory, and each reservation of disk space, needs a free one.
+/// An in-memory file system with a limit on open file descriptors. Each open file and each lock uses one descriptor.
+/// Listing or syncing a directory and reserving disk space fail if no descriptor is free.
 #[derive(Clone, Debug)]
 pub(crate) struct FewDescriptors {
     inner: MemVfs,
     limit: usize,
     open: Arc<AtomicUsize>,
-    /// The calls that failed because no descriptor was free: paths of files and locks, or names of other calls.
+    /// Calls that failed because no descriptor was free. For files and locks, the path. For other calls, the name of
+    /// the call.
     refused: Arc<Mutex<Vec<PathBuf>>>,
 }
 
@@ -97,7 +98,7 @@ impl VfsLayer for FewDescriptors {
 }
 
 const KEYS: u64 = 200;
-/// The smallest sufficient limit must not exceed this number of descriptors.
+/// The database must open with at most this number of descriptors.
 const LIMIT_MAX: usize = 28;
 /// Number of limits to test, from the smallest sufficient one upwards.
 const SUFFICIENT_TRIES: usize = 4;
@@ -154,15 +155,15 @@ pub(crate) fn few_descriptors_are_refused_or_enough(seed: u64) -> Outcome {
 
 /// Opens, uses and closes a database on the real file system, with the default background threads.
 ///
-/// # Errors
-/// The error of the open or of the first later call that fails.
+/// Returns the error of the open or of the first later call that fails.
 pub(crate) fn use_real_files(dir: &Path) -> lsmx::Result<()> {
     let db = Db::open(dir, options(Background::default()))?;
     write_and_read(&db)?;
     db.close(None)
 }
 
-/// Returns whether the database and the operand store open with this limit. If so, all later calls must succeed.
+/// Returns whether the database and the operand store can be opened with this limit. If they can, all later calls must
+/// succeed.
 fn is_sufficient(background: Background, limit: usize) -> bool {
     let (open, refused) = Default::default();
     let disk = FewDescriptors { inner: MemVfs::new(), limit, open, refused };

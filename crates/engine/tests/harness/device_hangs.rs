@@ -1,4 +1,4 @@
-//! Checks of calls that are made while a device call hangs.
+//! Checks of calls while a device call hangs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -14,13 +14,13 @@ use super::Outcome;
 use super::gate::{Gate, PATIENCE, each, returns_while_blocked};
 use super::small_database::open_with;
 
-/// A deadline short enough to pass while a device call is blocked.
+/// A deadline that passes while a device call is blocked.
 pub(crate) const SHORT: Duration = Duration::from_millis(20);
 
-/// Blocks appends of some threads to the log of an operand store. A flush of another keyspace must end meanwhile.
+/// Blocks appends to the log of an operand store by some threads. Meanwhile a flush of another keyspace must end.
 ///
-/// `thread` selects the blocked threads: `lsmx-compact` runs collections of the store, and `lsmx-flush` writes operands
-/// to it. Both append after they have locked the store.
+/// `thread` selects the threads to block. `lsmx-compact` runs the collections of the store. `lsmx-flush` writes
+/// operands to the store. Both lock the store before they append.
 pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
     let gate = Gate::default();
     let disk = gate.disk(each(&[VfsCall::Append], ".operands"), thread);
@@ -46,7 +46,7 @@ pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
         while sealed() == 0 && !filled.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
-        // Writes more bytes than the memtables of the keyspace may hold.
+        // These writes exceed the memtable limit of the keyspace.
         for n in 0..200u64 {
             other.put(n.to_be_bytes(), [1; 100]).map_err(|error| error.to_string())?;
         }
@@ -73,7 +73,7 @@ pub(crate) fn follower_keeps_deadline(_: u64) -> Outcome {
     for attempt in 0..8 {
         match follower_result(SHORT * (1 << attempt))? {
             Err(Error::Undecided { .. }) => return Ok(()),
-            // The deadline passed before the leader added the write to its group.
+            // The deadline passed before the leader of the commit group included the write.
             Err(Error::Deadline { .. }) => {}
             other => panic!("a follower whose deadline has passed returns {other:?}"),
         }
@@ -106,7 +106,8 @@ fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
             std::thread::yield_now();
         }
         disk.add_rule(each(&[VfsCall::Append], ".wal"));
-        // Releases the sync and then the append of the sync mark by the first thread. The leader appends next.
+        // Releases the sync of the first thread, and then the append of its sync mark. After that, the leader of the
+        // group appends.
         for blocked in [2, 3] {
             gate.release_one();
             gate.wait_until_blocked(blocked);
@@ -114,7 +115,7 @@ fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
         let result = answer.recv_timeout(PATIENCE);
         result.map_err(|_| "a follower waits past its deadline".to_owned())
     })?;
-    // All threads have ended, so the outcome of the commit group is final.
+    // All threads have ended, so it is now certain whether the write was committed.
     let exists = db.get("follower").unwrap().is_some();
     assert_eq!(exists, !matches!(result, Err(Error::Deadline { .. })), "after {result:?}");
     Ok(result)

@@ -18,7 +18,8 @@ fn options(seed: u64, memtable_bytes: u64) -> Options {
     Options::default().background(Background::Inline).seed(seed).keyspace_defaults(keyspace)
 }
 
-/// The size of the reserve follows the unflushed bytes, up to 4 MiB or 10 % of the bytes of tables if that is more.
+/// The size of the reserve file follows the number of unflushed bytes. The upper bound is 4 MiB or 10 % of the table
+/// bytes, whichever is larger.
 pub(crate) fn reserve_is_bounded(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let db = open_with(&MemVfs::new(), options(seed, 12 << 20)).unwrap();
@@ -38,7 +39,7 @@ pub(crate) fn reserve_is_bounded(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// If the reserve cannot be created, the engine reports one `NoReserve` event and writes succeed.
+/// If the reserve file cannot be created, the engine reports one `NoReserve` event, and writes still succeed.
 pub(crate) fn reserve_is_dispensable(seed: u64) -> Outcome {
     for errno in Errno::ALL {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
@@ -68,14 +69,14 @@ pub(crate) fn full_disk_takes_the_reserve(seed: u64) -> Outcome {
     }
     disk.set_capacity(Some(disk.used_bytes()));
     db.flush().unwrap();
-    // The flush freed log segments, so writes succeed.
+    // The flush made log segments obsolete and freed their space, so writes succeed.
     for number in 0..written / 4 {
         db.put(number.to_be_bytes(), rng.bytes(100)).unwrap();
     }
     Ok(())
 }
 
-/// On a full disk, the database becomes read-only after it has used its reserve. It resumes once there is space.
+/// On a full disk, the database uses up its reserve before it becomes read-only. It resumes once the disk has space.
 pub(crate) fn full_disk_is_full(seed: u64) -> Outcome {
     const FREE_BYTES_MAX: u64 = 300 << 10;
     let mut rng = TestRng::new(seed);
@@ -111,7 +112,7 @@ pub(crate) fn idle_memtable_is_flushed(seed: u64) -> Outcome {
             idle.put(number.to_be_bytes(), "little").unwrap();
         }
         db.put((number % 10).to_be_bytes(), rng.bytes(100_000)).unwrap();
-        // The bound is two log segments plus the bytes written between two checks.
+        // The bound is two log segments plus the bytes that are written between two checks.
         let log_bytes = db.metrics().disk.log_bytes;
         assert!(log_bytes <= 40 << 20, "the log takes {log_bytes} bytes");
     }
@@ -135,7 +136,7 @@ pub(crate) fn idle_database_removes_nothing(seed: u64) -> Outcome {
         }
         counted.fetch_sub(1, Ordering::SeqCst);
     })));
-    // Delays all removals except that of the reserve file, which holds a lock.
+    // Delays the removals of all files except the reserve file. The engine removes the reserve file under a lock.
     let removals = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Remove]).path_contains(".");
     disk.add_rule(removals.chance(1.0));
     let mut rng = TestRng::new(seed);

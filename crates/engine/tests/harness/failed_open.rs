@@ -29,7 +29,7 @@ fn names(disk: &MemVfs) -> Vec<PathBuf> {
     names
 }
 
-/// Opens a database with an operand store. The memtables are so small that log replay writes tables.
+/// Opens a database with an operand store. The memtables are so small that the replay of the log writes tables.
 fn open(vfs: impl Vfs, dir: &str) -> lsmx::Result<Db> {
     let store = SimpleStore { collect_after: 1_000, to_tree_one_in: 3, lazy: false };
     let keyspace =
@@ -39,8 +39,8 @@ fn open(vfs: impl Vfs, dir: &str) -> lsmx::Result<Db> {
     Db::open(dir, options.vfs(Arc::new(vfs)))
 }
 
-/// Makes each file system call of an open fail in turn. The names in the directory must be the same before and after a
-/// failed open. The exception is an open that has begun to replace `CURRENT`.
+/// Makes each file system call of an open fail in turn. A failed open must leave the set of file names unchanged,
+/// unless it has begun to replace `CURRENT`.
 ///
 /// Regression: failed opens left lock files, directories, tables, log segments and manifests behind.
 pub(crate) fn failed_open_leaves_no_files(seed: u64) -> Outcome {
@@ -58,7 +58,7 @@ pub(crate) fn failed_open_leaves_no_files(seed: u64) -> Outcome {
     empty.create_dir(Path::new(DIR)).unwrap();
     let mut failures = 0;
     for (disk, dir) in [(&killed, DIR), (&empty, DIR), (&MemVfs::new(), "a/b/c")] {
-        // Removals do not fail, because the open could not remove its own files then.
+        // The test never makes a removal fail, because the open could not clean up then.
         for &call in VfsCall::ALL.iter().filter(|call| **call != VfsCall::Remove) {
             for k in 0.. {
                 let copy = disk.crash(CrashImage::Keep, 0);

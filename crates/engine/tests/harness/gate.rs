@@ -9,12 +9,12 @@ use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx_stress::Outcome;
 
-/// A call that does not return within this time counts as hanging. Other calls take milliseconds.
+/// A call that takes longer than this time is considered to hang. Other calls take milliseconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum time to wait until a gate blocks a call.
 const ARRIVAL_MAX: Duration = Duration::from_secs(100);
 
-/// A gate that blocks matching file system calls while it is shut. Clones share their state.
+/// While the gate is shut, it blocks the matching file system calls. Clones share the same state.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<(Mutex<State>, Condvar)>);
 
@@ -43,7 +43,7 @@ impl Gate {
         self.over(Arc::new(MemVfs::new()), rule, thread)
     }
 
-    /// Works like [`Gate::disk`], on top of another file system.
+    /// Works like [`Gate::disk`], but wraps the file system `inner`.
     pub(crate) fn over(
         &self,
         inner: Arc<dyn Vfs>,
@@ -90,20 +90,21 @@ impl Gate {
         OpenOnDrop(self)
     }
 
-    /// Releases one blocked call. If none is blocked, the next call passes.
+    /// Releases one blocked call. If no call is blocked, the gate lets the next call pass.
     pub(crate) fn release_one(&self) {
         self.state().released += 1;
         self.0.1.notify_all();
     }
 
-    /// Waits until `count` calls have been blocked since the gate was shut. Returns a description of the last one.
+    /// Waits until the gate has blocked `count` calls since it was shut. Returns a description of the last of these
+    /// calls.
     pub(crate) fn wait_until_blocked(&self, count: usize) -> String {
         let is_missing = |state: &mut State| state.blocked.len() < count;
         let waited = self.0.1.wait_timeout_while(self.state(), ARRIVAL_MAX, is_missing);
         waited.unwrap_or_else(PoisonError::into_inner).0.blocked[count - 1].clone()
     }
 
-    /// Waits at most `time` for a blocked call. Returns whether a call was blocked.
+    /// Waits at most `time` until a call is blocked. Returns whether a call is blocked.
     pub(crate) fn is_blocked_within(&self, time: Duration) -> bool {
         let is_free = |state: &mut State| state.blocked.is_empty();
         let waited = self.0.1.wait_timeout_while(self.state(), time, is_free);
@@ -121,7 +122,7 @@ pub(crate) fn each(calls: &[VfsCall], files: &str) -> FaultRule {
     FaultRule::new(Fault::Delay).for_calls(calls).path_contains(files).chance(1.0)
 }
 
-/// Returns a rule that delays only the `k`-th file system call of the database, counted from 0.
+/// Returns a rule that delays only the `k`-th file system call. The first call has number 0.
 pub(crate) fn nth(k: u64) -> FaultRule {
     FaultRule::new(Fault::Delay).nth(k).once()
 }

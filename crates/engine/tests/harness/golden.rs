@@ -8,8 +8,8 @@ pub(crate) fn golden_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// Reads a golden file. If the file is missing and the environment has `UPDATE=1`, creates it with the bytes that
-/// `written` returns. Existing files are never rewritten.
+/// Reads a golden file. If the file does not exist and `UPDATE=1` is set in the environment, creates the file with the
+/// bytes that `written` returns. Existing files are never rewritten.
 pub(crate) fn golden(name: &str, written: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
     let path = golden_path(name);
     if !path.exists() && std::env::var_os("UPDATE").is_some_and(|update| update == "1") {

@@ -14,8 +14,8 @@ fn open(background: Background) -> Db {
     open_with(&MemVfs::new(), options).unwrap()
 }
 
-/// Commits with many guards are queued together with commits of many operations. The engine checks each guard once
-/// against each earlier commit and examines each operation once.
+/// The commit queue contains commits with many guards and commits with many operations. The engine checks each guard at
+/// most once against each earlier commit, and examines each operation once.
 pub(crate) fn guards_beside_large_batches(seed: u64) -> Outcome {
     const THREADS: u64 = 3;
     const GUARDS: u64 = 50;
@@ -64,8 +64,8 @@ pub(crate) fn guards_beside_large_batches(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Memtables are flushed between a read and the commit that guards the key. The commit is refused if a put or a range
-/// delete changed the key after the read. Otherwise it succeeds.
+/// The memtables are flushed between the read of a key and the commit that guards the key. If a put or a range delete
+/// changed the key after the read, the commit is refused. Otherwise the commit succeeds.
 pub(crate) fn guards_older_than_the_memtables(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let db = open(Background::Inline);

@@ -12,8 +12,8 @@ use lsmx_testkit::{EventLog, TestRng};
 use super::Outcome;
 use super::small_database::{files, open_with};
 
-/// Replaces a log segment of a database by the segment with the same name of its checkpoint, and the reverse. `verify`
-/// and an open must return an error that names the segment.
+/// Swaps a log segment of a database and the segment of the same name in a checkpoint. `verify` and an open must return
+/// an error that names the segment.
 ///
 /// Regression: a checkpoint had the uid of its original. Both calls succeeded, and synced commits were lost.
 pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
@@ -57,8 +57,8 @@ pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// A trace or a checkpoint must not have the name of an engine file in a database directory. The call is rejected for
-/// any spelling of the path, in the directory of this database and of another one.
+/// The name of a trace or a checkpoint must not be the name of an engine file in a database directory, whether of this
+/// database or of another one. The call is rejected for any spelling of the path.
 ///
 /// Regression: the engine rejected only traces, and only if the path was spelled as in the open call. The next table
 /// with the same number made the database read-only, or the next open removed the trace as an orphan.

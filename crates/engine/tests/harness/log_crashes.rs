@@ -1,5 +1,5 @@
-//! Simulates power losses of the write-ahead log before every operation, while appends race with syncs. The records
-//! that replay returns must be a prefix of the appended records and include all synced ones.
+//! Simulates power losses before every operation of the write-ahead log, while appends race with syncs. Replay must
+//! return a prefix of the appended records that includes all synced records.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,14 +19,14 @@ pub(crate) fn dir() -> &'static Path {
     Path::new("db")
 }
 
-/// The fields of a manifest that log replay needs, and the range of commits that it must return.
+/// The manifest fields that log replay needs, and the range of commits that replay must return.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Promises {
     pub(crate) next_number: u64,
     pub(crate) oldest: u64,
     pub(crate) named: Vec<u64>,
     pub(crate) mark: Option<(u64, u64)>,
-    /// Commits up to this number are in tables.
+    /// All commits up to this number are in tables.
     pub(crate) flushed: u64,
     pub(crate) synced: u64,
     pub(crate) attempted: u64,
@@ -56,7 +56,7 @@ impl SegmentRegistry for Ledger {
     }
 }
 
-/// Returns the payload of a commit. Most payloads have less than 90 bytes. Some exceed a page.
+/// Returns the payload of a commit. Most payloads have less than 90 bytes, and some are larger than a page.
 pub(crate) fn payload(seq: u64) -> Vec<u8> {
     let mut rng = TestRng::new(seq);
     let len_max = if seq % 32 == 31 { 5_000 } else { 90 };
@@ -118,8 +118,8 @@ pub(crate) fn append(wal: &Wal, ledger: &Ledger, next: &mut u64, count: u64) -> 
     wal.append(&group)
 }
 
-/// A log to which another thread appends while a sync runs. It appends before each sync of a file or directory, when
-/// the log holds no lock that an append needs.
+/// A log to which a second thread appears to append during a sync. The append runs before a file or directory is
+/// synced, when the sync holds no lock that an append needs.
 pub(crate) struct Racing {
     wal: Wal,
     ledger: Ledger,
@@ -147,7 +147,7 @@ impl Racing {
         Ok(())
     }
 
-    /// Appends or rotates at random, as another thread during a sync.
+    /// Simulates a second thread that appends or rotates during a sync.
     fn interfere(&self) {
         if self.syncing.swap(false, Ordering::Relaxed) {
             match self.draw(4) {
@@ -164,7 +164,8 @@ impl Racing {
     }
 }
 
-/// Runs random appends, syncs, rotations, retirements and restarts. Passes the log to `began` after its creation.
+/// Runs random appends, syncs, rotations, retirements and restarts. Passes the new log to `began` before the first
+/// step.
 pub(crate) fn workload(
     vfs: &Arc<dyn Vfs>,
     ledger: &Ledger,
@@ -185,7 +186,7 @@ pub(crate) fn workload(
         syncing: AtomicBool::new(false),
     });
     began(&log);
-    // Average number of syncs in 20 steps: few, some or many.
+    // Average number of syncs per 20 steps. The seed selects few, some or many.
     let syncs = [1, 4, 6][at(seed / 3 % 3)];
     for _ in 0..steps {
         let drawn = rng.below(20);
@@ -240,8 +241,8 @@ pub(crate) fn disk() -> MemVfs {
     vfs
 }
 
-/// Runs a workload and checks every kind of disk image before every operation. Returns the number of images, or a
-/// description of the first failed check.
+/// Runs a workload and checks every kind of disk image before every operation. Returns the number of checked images, or
+/// a description of the first failure.
 pub(crate) fn enumerate_crashes(seed: u64, steps: u32) -> Result<u64, String> {
     let (vfs, ledger) = (disk(), Ledger::default());
     let found = Arc::new(Mutex::new((0, None)));

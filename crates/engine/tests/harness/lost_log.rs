@@ -16,14 +16,14 @@ use super::Outcome;
 use super::oracle::{self, DIR};
 use super::small_database::{files, open_with, policy};
 
-/// The keyspaces of [`killed`]. Small memtables let the first be flushed often. The second is flushed by `flush()`
+/// The keyspaces of [`killed`]. The first has small memtables and is flushed often. The second is flushed by `flush()`
 /// only.
 const KEYSPACES: [&str; 2] = ["flushed", "unflushed"];
 
 /// The last key in key order. Every commit overwrites its value with the number of the commit.
 const NEWEST: [u8; 1] = [0xff];
 
-/// Maximum length of a value in bytes. Values of more than half this length go to blob files.
+/// Maximum length of a value in bytes. Values longer than half of this maximum go to blob files.
 const VALUE_BYTES_MAX: u64 = 160;
 
 fn keyspace_options(keyspace: &str) -> KeyspaceOptions {
@@ -49,8 +49,8 @@ fn open(disk: &MemVfs, mode: RecoveryMode) -> lsmx::Result<(Db, Arc<RecoveryRepo
     Ok((db, reports.last().cloned().unwrap_or_default()))
 }
 
-/// Returns the disk of a killed process after commits to both keyspaces, and the last sequence number of each commit.
-/// If `flushed` is true, all keyspaces are flushed after some of the commits.
+/// Commits to both keyspaces and kills the process. Returns the disk and the last sequence number of each commit. If
+/// `flushed` is true, all keyspaces are also flushed between some commits.
 fn killed(rng: &mut TestRng, flushed: bool) -> (MemVfs, Vec<u64>) {
     let disk = MemVfs::new();
     let (db, _) = open(&disk, RecoveryMode::Strict).unwrap();
@@ -86,7 +86,7 @@ fn damaged(disk: &MemVfs, rng: &mut TestRng) -> MemVfs {
     copy
 }
 
-/// Checks that each keyspace contains exactly the commits up to its reported sequence number.
+/// Checks that each keyspace contains exactly the commits up to the sequence number that the report states for it.
 fn compare(db: &Db, seqs: &[u64], reported: &BTreeMap<String, u64>, when: &str) {
     for name in KEYSPACES {
         let keyspace = db.open_keyspace(name, None).unwrap();
@@ -153,8 +153,8 @@ pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Repairs a database with the option `common_prefix`. Both keyspaces must then end at the same commit, or the repair
-/// must fail and change no file. Returns whether the repair dropped tables.
+/// Repairs a database with the option `common_prefix`. Afterwards both keyspaces must end at the same commit. If this
+/// is impossible, the repair must fail and change no file. Returns whether the repair dropped tables.
 fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> bool {
     let before = disk.snapshot_all();
     let options = RepairOptions { common_prefix: true, ..RepairOptions::default() };
@@ -180,8 +180,8 @@ fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> bool {
     report.tables_dropped > 0
 }
 
-/// A repair with `common_prefix` restores a common prefix or fails, although one keyspace was flushed after the damaged
-/// commit and compactions have merged some of its tables with older ones.
+/// One keyspace was flushed after the damaged commit, and compactions merged some of its tables with older tables. A
+/// repair with `common_prefix` must restore a common prefix of both keyspaces or fail.
 pub(crate) fn common_prefix_is_restored_or_refused(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let (mut restored, mut tries) = (0, 0);

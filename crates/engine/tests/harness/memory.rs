@@ -17,7 +17,7 @@ use super::small_database::{lock, open_with};
 /// Maximum time to wait for another thread.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Threads commit large batches at the same time. Memtables may exceed their memory limit by at most one batch.
+/// Threads commit large batches at the same time. The memtables may exceed their memory limit by at most one batch.
 pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
     const WRITERS: u64 = 6;
     const VALUE_BYTES: usize = 4 << 10;
@@ -56,7 +56,7 @@ pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
     for thread in threads {
         env.join(thread).unwrap();
     }
-    // A memtable entry uses more bytes than its value.
+    // The bound includes 25 % for the overhead of memtable entries.
     let bound = db.metrics().memory.memtable_bytes_max + BATCH_BYTES * 5 / 4;
     let most = most.load(Ordering::Relaxed);
     assert!(most <= bound, "memtables had {most} bytes, the bound is {bound}");
@@ -76,15 +76,15 @@ impl MergeOperator for BlockingOperator {
     }
 
     fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
-        // The results are ignored, because the channels are closed once the check has ended.
+        // The results are ignored, because both channels are closed at the end of the check.
         let _ = lock(&self.merges).send(());
         let _ = lock(&self.permits).recv();
         Ok(Some([&[base.unwrap_or_default()], operands].concat().concat()))
     }
 }
 
-/// Drops a keyspace while a commit merges a long chain of operands in its memtable. The bytes of this memtable must no
-/// longer count afterwards, so a write to another keyspace does not stall.
+/// Drops a keyspace while a commit merges a long chain of operands in a memtable of this keyspace. Afterwards the bytes
+/// of the memtable must no longer count, so a write to another keyspace does not stall.
 pub(crate) fn drops_among_folds(_: u64) -> Outcome {
     const OPERAND_BYTES: usize = 300 << 10;
     const ROUNDS: usize = 10;
@@ -96,7 +96,7 @@ pub(crate) fn drops_among_folds(_: u64) -> Outcome {
             BlockingOperator { merges: Mutex::new(merges), permits: Mutex::new(permits) };
         let options = KeyspaceOptions::default().merge_operator(operator);
         let keyspace = db.keyspace("k", options).unwrap();
-        // A single operand of this size is treated as a long chain.
+        // The engine treats a single operand of this size like a long chain.
         std::thread::scope(|scope| {
             let write = scope.spawn(|| keyspace.merge("key", [7; OPERAND_BYTES]));
             let is_merging = merged.recv_timeout(PATIENCE);

@@ -1,4 +1,4 @@
-//! Checks of databases that are opened without the operand store of one keyspace.
+//! Checks of databases that are opened without the operand store of a keyspace.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -100,11 +100,12 @@ fn write(rng: &mut TestRng, keyspace: &Keyspace, model: &mut Model) {
     }
 }
 
-/// A disk image taken before a randomly chosen operation of the disk.
+/// Holds a disk image, taken before a random operation of the disk.
 struct PowerCut(Arc<Mutex<Option<MemVfs>>>);
 
 impl PowerCut {
-    /// Takes an image before one of the next `within` operations. Takes none if the disk executes fewer operations.
+    /// Takes an image before a random one of the next `within` operations. Takes no image if the disk executes fewer
+    /// operations.
     fn arm(disk: &MemVfs, rng: &mut TestRng, within: u64) -> PowerCut {
         let left = Arc::new(Mutex::new(None));
         let (kept, at) = (Arc::clone(&left), disk.operations() + rng.below(within));
@@ -117,16 +118,17 @@ impl PowerCut {
         PowerCut(left)
     }
 
-    /// Stops the observation. Returns the image, or `None` with probability 1/2 to continue without a power loss.
+    /// Stops the recording. With probability 1/2 returns the image. Otherwise returns `None`, and the test continues
+    /// without a power loss.
     fn take(&self, disk: &MemVfs, rng: &mut TestRng) -> Option<MemVfs> {
         disk.set_observer(None);
         lock(&self.0).take().filter(|_| rng.is_one_in(2))
     }
 }
 
-/// Opens a database several times, often without the operand store of a keyspace or with a broken one, and cuts the
-/// power during these opens. All other keyspaces must work, and the log must stay within its limit. After the store is
-/// open, every operand must exist exactly once.
+/// Opens a database several times and cuts the power during these opens. In many opens, the operand store of one
+/// keyspace is missing or broken. All other keyspaces must work, and the log must stay within its limit. Once the store
+/// is open again, every operand must exist exactly once.
 pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let mut disk = MemVfs::new();

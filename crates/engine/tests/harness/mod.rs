@@ -1,7 +1,8 @@
-//! Code that several test programs share: recorded workloads, disk images after crashes, a model to compare reopened
-//! databases with, and checks that run with and without failpoints.
+//! Code shared by several test programs: recorded workloads, disk images after crashes, a model for comparison with
+//! reopened databases, and checks that run with and without failpoints.
 //!
-//! A check is a function of a seed. It panics or returns an error if it fails. The message states how to repeat it.
+//! A check is a function of a seed. A failed check panics or returns an error. The message states how to repeat the
+//! check.
 
 #![allow(dead_code, reason = "no test program uses all functions of the module")]
 

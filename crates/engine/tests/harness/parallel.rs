@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use super::Outcome;
 
-/// Maximum duration of one call of `work`, which normally takes milliseconds.
+/// Maximum duration of one call of `work`. A call normally takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Calls `work` with 0, 1, 2, … on two threads until a call returns false or fails. Returns the failure.
+/// Calls `work` with 0, 1, 2, … on two threads until a call fails or returns false. Returns the failure.
 pub(crate) fn in_parallel(work: impl Fn(u64) -> Outcome<bool> + Sync) -> Outcome {
     on_threads(2, work)
 }
 
-/// Works like [`in_parallel`] with `count` threads, for work that mostly waits.
+/// Works like [`in_parallel`], but with `count` threads. Suitable for work that mostly waits.
 pub(crate) fn on_threads(count: usize, work: impl Fn(u64) -> Outcome<bool> + Sync) -> Outcome {
     let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let failure = Mutex::new(Ok(()));
@@ -38,7 +38,7 @@ pub(crate) fn on_threads(count: usize, work: impl Fn(u64) -> Outcome<bool> + Syn
     failure.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `work`. If it hangs, prints `label` and aborts the process, because a single thread cannot be stopped.
+/// Runs `work`. If `work` hangs, prints `label` and aborts the process, because a single thread cannot be stopped.
 pub(crate) fn watched<T>(label: &str, work: impl FnOnce() -> T) -> T {
     let (done, waiting) = channel::<()>();
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Checks of recorded workloads apart from their commits: a keyspace that is repeatedly created, filled and dropped,
-//! and checkpoints.
+//! Checks of two features in recorded workloads: checkpoints, and a keyspace that is repeatedly created, filled and
+//! dropped.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use super::{Outcome, options};
 /// The name of the keyspace that is repeatedly created, filled and dropped.
 pub(crate) const PASSING: &str = "passing";
 
-/// The known state of the keyspace [`PASSING`]. Its keys are the numbers from 0. Each value is the number of the
-/// creation (`life`) after which it was written.
+/// The known state of the keyspace [`PASSING`]. The keys are consecutive numbers from 0. Each value is the `life` in
+/// which it was written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Passing {
     pub(crate) presence: Presence,
-    /// Number of times the keyspace has been created. Data of a dropped keyspace must not reappear.
+    /// Number of times that the keyspace has been created. Data from before a drop must not reappear.
     pub(crate) life: u64,
     /// Minimum number of keys.
     pub(crate) synced: u64,
@@ -33,7 +33,8 @@ pub(crate) fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// Compares the keyspace [`PASSING`] with its known state. Returns its number of keys, or `None` if it does not exist.
+/// Compares the keyspace [`PASSING`] with the known state. Returns the number of keys, or `None` if the keyspace does
+/// not exist.
 pub(crate) fn check(db: &Db, known: &Passing) -> Result<Option<u64>, Trouble> {
     let wrong = |what: String| Err(Trouble::Wrong(what));
     let keyspace = match (db.open_keyspace(PASSING, None), known.presence) {
@@ -45,14 +46,14 @@ pub(crate) fn check(db: &Db, known: &Passing) -> Result<Option<u64>, Trouble> {
         (Ok(keyspace), _) => keyspace,
     };
     let count = contents(&keyspace, known.life)?;
-    // All keys are synced before a drop, so an interrupted drop leaves all or none of them.
+    // The workload syncs all keys before a drop. An interrupted drop therefore leaves all keys or none.
     if !(known.synced..=known.written).contains(&count) {
         return wrong(format!("[{PASSING}] has {count} keys, known is {known:?}"));
     }
     Ok(Some(count))
 }
 
-/// Returns the number of keys. The keys must be consecutive from 0, and each value must be `life`.
+/// Returns the number of keys. Checks that the keys are consecutive from 0, and that each value is `life`.
 fn contents(keyspace: &Keyspace, life: u64) -> Result<u64, Trouble> {
     let mut count = 0;
     for entry in keyspace.iter() {
@@ -77,8 +78,8 @@ pub(crate) struct Checkpoint {
     pub(crate) done: bool,
 }
 
-/// Opens a checkpoint and compares it with the history. If the call of `checkpoint` has not returned, the directory may
-/// also contain no database.
+/// Opens a checkpoint and compares it with the history. The directory may lack a database if the call of `checkpoint`
+/// has not returned.
 pub(crate) fn check_checkpoint(
     disk: &MemVfs,
     checkpoint: &Checkpoint,

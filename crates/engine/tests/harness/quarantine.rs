@@ -23,7 +23,7 @@ pub(crate) struct FaultyReads {
     written: u32,
 }
 
-/// Makes a write. Makes it once more if it reports an error of background work.
+/// Executes a write. If it returns an error of background work, executes it a second time.
 pub(crate) fn retry(write: impl Fn() -> lsmx::Result<()>) -> lsmx::Result<()> {
     match write() {
         Err(Error::Background { .. }) => write(),
@@ -44,7 +44,7 @@ impl FaultyReads {
         FaultyReads { disk, faults, events, db, written: 0 }
     }
 
-    /// Returns the key of a number. Consecutive numbers have keys in random order, so the runs of the tree overlap.
+    /// Maps consecutive numbers to keys in random order, so the runs of the tree overlap.
     fn key(&self, number: u32) -> [u8; 4] {
         number.wrapping_mul(0x9e37_79b9).to_be_bytes()
     }
@@ -74,7 +74,7 @@ impl FaultyReads {
         self.db.health().quarantined.into_iter().map(|file| file.path).collect()
     }
 
-    /// Returns the files that were quarantined, and the files whose quarantine ended, as the events report them.
+    /// Returns the files whose quarantine began and the files whose quarantine ended, according to the events.
     pub(crate) fn quarantine_events(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let begun = self.events.select(|event| match event {
             Event::FileQuarantined(file) => Some(file.path.clone()),
@@ -107,7 +107,7 @@ impl FaultyReads {
     }
 }
 
-/// The quarantine of a bucket ends after the bucket becomes readable.
+/// The quarantine of a bucket ends once the bucket is readable again.
 pub(crate) fn readable_bucket_leaves_quarantine(seed: u64) -> Outcome {
     let database = FaultyReads::with_options(options(Background::Inline).seed(seed));
     let [_, _, operands] = open_kinds(&database.db);
@@ -136,18 +136,18 @@ pub(crate) fn quarantined_blob_file_is_not_read(seed: u64) -> Outcome {
     const STEP_US: u64 = 10_000_000;
     let database = FaultyReads::with_options(options(Background::Inline).seed(seed));
     let [_, values, _] = open_kinds(&database.db);
-    // Every fourth key is written once, so each blob file keeps some live values.
+    // Every fourth number is a key that is written only once, so each blob file keeps some live values.
     let put = |number: u64| {
         let key = if number.is_multiple_of(4) { number } else { number % 97 };
         let key = key.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
         match values.put(key, [7; 64]) {
-            // A failed write does not matter, because the check only counts reads.
+            // A failed write is acceptable, because the check only counts reads.
             Err(Error::Background { .. }) => {}
             done => done.unwrap(),
         }
     };
     (0..500).for_each(put);
-    // Makes all reads of one blob file fail: the first existing blob file that any job reads.
+    // The first existing blob file that a job reads becomes unreadable: all reads of it fail.
     let bad = Arc::new(OnceLock::new());
     let (chosen, present) = (Arc::clone(&bad), files(&database.disk, ".blob"));
     let is_bad = move |path: &Path| {

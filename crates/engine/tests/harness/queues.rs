@@ -10,7 +10,7 @@ use lsmx::{Db, Event, EventListener, KeyspaceOptions, Options, Snapshot};
 use super::Outcome;
 use super::small_database::{lock, open_with, policy};
 
-/// A listener that takes a snapshot between the pick of a drop and its execution.
+/// A listener that takes a snapshot after a policy has picked a file drop and before the drop begins.
 #[derive(Default)]
 struct SnapshotAtPick {
     db: Mutex<Option<Db>>,
@@ -29,8 +29,8 @@ impl EventListener for SnapshotAtPick {
     }
 }
 
-/// If a snapshot is taken after the policy has picked files to drop and before the drop begins, the files are kept.
-/// Later snapshots are taken without a wait. The files are dropped after the first snapshot is released.
+/// A snapshot that is taken after the policy has picked files to drop, but before the drop begins, keeps the files.
+/// Later snapshots need not wait. The files are dropped after the first snapshot is released.
 ///
 /// Regression: the cancelled drop was recorded as finished, and every later snapshot waited forever.
 pub(crate) fn late_snapshot_keeps_files(_: u64) -> Outcome {

@@ -31,7 +31,8 @@ fn put(db: &Db, numbers: std::ops::Range<u64>) {
     db.write(batch, Durability::Sync).unwrap();
 }
 
-/// Flips a bit in the range tombstones of the table with the smallest keys. Ignores tables without range tombstones.
+/// Flips a bit in the range tombstones of a table. Chooses the table with the smallest keys among the tables with range
+/// tombstones.
 fn damage_first_range_tombstones(disk: &MemVfs) -> PathBuf {
     let loaded = Manifest::load(disk, oracle::dir()).unwrap();
     let mut found: Vec<(Vec<u8>, PathBuf, u64)> = Vec::new();
@@ -49,8 +50,8 @@ fn damage_first_range_tombstones(disk: &MemVfs) -> PathBuf {
     path
 }
 
-/// The range tombstones of one of two tables are damaged. Gets and scans that do not overlap the key range of this
-/// table succeed. The others return an error that names it.
+/// One of two tables has damaged range tombstones. Gets and scans that overlap the key range of this table return an
+/// error that names the table. All other reads succeed.
 ///
 /// Regression: a scan read the range tombstones of all tables of its keyspace, so one damaged block failed every scan.
 pub(crate) fn damaged_range_tombstones_fail_overlapping_reads_only(_seed: u64) -> Outcome {
@@ -91,7 +92,8 @@ pub(crate) fn damaged_range_tombstones_fail_overlapping_reads_only(_seed: u64) -
     Ok(())
 }
 
-/// While a snapshot exists, the work of a flush is proportional to the number of nested range deletes that it writes.
+/// A flush writes nested range deletes while a snapshot exists. The work of the flush must be proportional to the
+/// number of range deletes.
 pub(crate) fn flush_of_nested_range_deletes_is_linear(_seed: u64) -> Outcome {
     let [few, many] = [64, 256].map(|count| {
         let db = open(&MemVfs::new());

@@ -1,4 +1,4 @@
-//! Records disk images before file system operations, each with the guarantees that hold at that time.
+//! Records disk images before file system operations. Each image has a copy of the guarantees that hold at that time.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,12 @@ use super::passing::{Checkpoint, Passing};
 pub(crate) enum Presence {
     #[default]
     No,
-    /// A creation or a drop has begun and has not been acknowledged.
+    /// The creation or drop of the keyspace has begun, but is not acknowledged.
     Maybe,
     Yes,
 }
 
-/// The activity of a run at one time.
+/// The current activity of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     #[default]
@@ -44,20 +44,20 @@ impl Phase {
     }
 }
 
-/// The guarantees that hold at one time of a run.
+/// The guarantees that hold at a point in time of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Promises {
     /// Number of commits that must survive a crash.
     pub(crate) synced: u64,
-    /// Number of commits that were acknowledged, or found after a reopen.
+    /// Number of commits that were acknowledged or were found after a reopen.
     pub(crate) committed: u64,
-    /// The commit in progress, which may or may not exist after a crash.
+    /// The commit that is in progress. It may or may not exist after a crash.
     pub(crate) pending: Option<Arc<Commit>>,
-    /// Index of the history that the commit numbers refer to.
+    /// Index of the history to which the commit numbers refer.
     pub(crate) epoch: usize,
     /// Whether the second keyspace exists.
     pub(crate) other: Presence,
-    /// The keyspace that the run repeatedly creates and drops.
+    /// State of the keyspace that the run repeatedly creates and drops.
     pub(crate) passing: Passing,
     pub(crate) checkpoints: Vec<Checkpoint>,
     pub(crate) stores: Stores,
@@ -65,7 +65,7 @@ pub(crate) struct Promises {
     pub(crate) policies: [Vec<String>; 2],
     /// Largest sequence number that the database may have used.
     pub(crate) seq_largest: u64,
-    /// Largest number of a created file. Files of failed opens do not count.
+    /// Largest number of a created file, without files that failed opens created.
     pub(crate) file_largest: u64,
     /// Largest number of a file that the open in progress has created.
     pub(crate) file_opening: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Promises {
 }
 
 impl Promises {
-    /// Returns the maximum number of commits that may exist.
+    /// Returns the largest number of commits that can exist.
     pub(crate) fn attempted(&self) -> u64 {
         self.committed + u64::from(self.pending.is_some())
     }
@@ -94,12 +94,12 @@ pub(crate) struct Crash {
     pub(crate) promises: Promises,
 }
 
-/// Selects the disk images that a run records.
+/// Selects the disk images to record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sampling {
-    /// Records each image of each operation with this probability, in millionths.
+    /// Records each kind of image of each operation with this probability, in millionths.
     Chance(u64),
-    /// Records one image: index of the operation, kind of image, and seed.
+    /// Records only one image, given by the index of the operation, the kind of image, and the seed.
     Only(u64, CrashImage, u64),
 }
 
@@ -180,7 +180,8 @@ impl Recorder {
         for image in CrashImage::ALL {
             let image_seed = match self.sampling {
                 Sampling::Chance(share) => {
-                    // The seed is drawn even if the image is skipped, so that it does not depend on `share`.
+                    // A seed is drawn even if the image is skipped. The seeds of images therefore do not depend on
+                    // `share`.
                     let seed = rng.next_u64() >> 16;
                     if rng.below(1_000_000) >= share {
                         continue;

@@ -1,5 +1,5 @@
-//! Helpers for small databases in memory with files of every kind: options and opens, disk images after power losses,
-//! recorded file system calls, and the files that errors name.
+//! Helpers for small in-memory databases with files of every kind. They create options, open databases, take disk
+//! images of power losses, record file system calls, and extract the files that errors name.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use lsmx_testkit::{TestRng, mix_seeds, seed};
 
 pub(crate) use super::database::{files, policy, try_open as open_with};
 
-/// Returns `count` seeds, derived from the seed of the test run and the number of a check.
+/// Returns `count` seeds. They depend on the seed of the test run and on the number of the check.
 pub(crate) fn seeds(check: u64, count: u64) -> impl Iterator<Item = u64> {
     let base = mix_seeds(seed(), check);
     (0..count).map(move |number| mix_seeds(base, number) >> 16)
@@ -24,7 +24,7 @@ pub(crate) fn seeds(check: u64, count: u64) -> impl Iterator<Item = u64> {
 /// The names of keyspaces that store values in tables, in blob files, and in buckets of an operand store.
 pub(crate) const KINDS: [&str; 3] = ["default", "values", "operands"];
 
-/// Returns options of a keyspace in [`KINDS`]. They are so small that a few dozen writes create its kind of file.
+/// Returns options of a keyspace in [`KINDS`]. The sizes are so small that a few dozen writes create files of the kind.
 pub(crate) fn keyspace_options(kind: &str) -> KeyspaceOptions {
     let options = KeyspaceOptions::default()
         .memtable_bytes(2 << 10)
@@ -77,7 +77,7 @@ pub(crate) fn open_kinds(db: &Db) -> [Keyspace; 3] {
     try_open_kinds(db).unwrap()
 }
 
-/// Opens an existing keyspace of [`KINDS`], even if the database is read-only.
+/// Opens an existing keyspace of [`KINDS`]. Also succeeds if the database is read-only.
 pub(crate) fn open_kind(db: &Db, kind: &str) -> lsmx::Result<Keyspace> {
     let existing = db.open_keyspace(kind, None)?;
     match db.keyspace(kind, keyspace_options(kind)) {
@@ -99,19 +99,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A disk image after a simulated power loss, with the guarantees that hold at that time.
+/// A disk image after a simulated power loss, with a copy of the guarantees that hold at that time.
 pub(crate) struct PowerLoss<T> {
     pub(crate) image: CrashImage,
     pub(crate) disk: MemVfs,
     pub(crate) promised: T,
-    /// The operation before which the power loss happens.
+    /// The operation before which the power is lost.
     pub(crate) at: String,
 }
 
 pub(crate) type PowerLosses<T> = Arc<Mutex<Vec<PowerLoss<T>>>>;
 
-/// Starts to record power losses. Takes every kind of disk image before each operation, and keeps each with probability
-/// 1 / `one_in` and a copy of `promised`.
+/// Starts to record power losses. Before each operation, takes every kind of disk image. Keeps each image with
+/// probability 1 / `one_in`, together with a copy of `promised`.
 pub(crate) fn record_power_losses<T: Clone + Send + 'static>(
     disk: &MemVfs,
     seed: u64,
@@ -144,8 +144,8 @@ pub(crate) fn take_power_losses<T>(disk: &MemVfs, losses: &PowerLosses<T>) -> Ve
 pub(crate) struct Calls(Arc<Mutex<Vec<(VfsCall, PathBuf)>>>);
 
 impl Calls {
-    /// Starts to record calls of these kinds. After more than `most` calls it removes all faults, which ends endless
-    /// retries. [`FaultVfs::clear_rules`] stops the recording.
+    /// Starts to record the calls in `calls`. After more than `most` calls, removes all faults to end endless retries.
+    /// [`FaultVfs::clear_rules`] stops the recording.
     pub(crate) fn watch(&self, disk: &FaultVfs, calls: &[VfsCall], most: usize) {
         let (recorded, cleared) = (self.clone(), disk.clone());
         disk.set_delay_hook(Some(Arc::new(move |call, path: &Path| {
@@ -166,7 +166,7 @@ impl Calls {
     }
 }
 
-/// Returns the file that an error or its cause names. Panics if there is none.
+/// Returns the path of the file that the error or its cause names. Panics if neither names a file.
 pub(crate) fn file_of(error: &Error) -> PathBuf {
     match error {
         Error::Io { path, .. }

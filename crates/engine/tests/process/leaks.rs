@@ -36,14 +36,14 @@ fn run_round(dir: &Path, round: u64) {
         db.wait_idle().unwrap();
         db.close(None).unwrap();
     }
-    // In odd rounds, the drop of the last handle closes the database.
+    // In odd rounds, the test does not call `close`. The drop of the last handle closes the database.
 }
 
 #[test]
 fn open_and_close_many_times_leaves_no_resources() {
     let _alone = lsmx_testkit::run_alone();
     let dir = tempfile::tempdir().unwrap();
-    // The first rounds let the tree grow to its final size.
+    // During the first rounds, the tree grows to its final size.
     (0..4).for_each(|number| run_round(dir.path(), number));
     let rounds = scaled(20);
     let (descriptors, threads, bytes) = count_resources(dir.path());
@@ -51,7 +51,7 @@ fn open_and_close_many_times_leaves_no_resources() {
         run_round(dir.path(), number);
         let (descriptors_now, threads_now, bytes_now) = count_resources(dir.path());
         assert_eq!((descriptors_now, threads_now), (descriptors, threads), "round {number}");
-        // The used disk space depends on which compactions have finished at the end of a round.
+        // At the end of a round, some compactions may not have finished, so the used disk space varies.
         assert!(bytes_now <= 4 * bytes, "round {number}: {bytes_now} bytes, {bytes} at first");
     }
 }

@@ -1,4 +1,4 @@
-//! Tests that need a process of their own: they count its file descriptors and threads, or they kill it.
+//! Tests that need a process of their own, because they kill it or count its file descriptors and threads.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! Measures the time and memory of thousands of keyspaces. The measurement has no pass criterion, so it is run by hand:
+//! Measures the time and memory of thousands of keyspaces. The measurement cannot fail, so it is ignored by default.
+//! Command:
 //!
 //! `cargo test -p lsmx --test process many_keyspaces:: -- --ignored --nocapture`
 
@@ -20,7 +21,8 @@ fn cpu_time() -> Duration {
     Duration::from_millis((ticks(11) + ticks(12)) * 10)
 }
 
-/// Runs `work` and prints its wall time, CPU time and memory, in total and divided by `count`.
+/// Runs `work`. Prints the wall time, the CPU time and the memory growth, in total and per item. `count` is the number
+/// of items.
 fn measure<T>(name: &str, count: u32, work: impl FnOnce() -> T) -> T {
     let (started, cpu_before, resident_before) = (Instant::now(), cpu_time(), resident_bytes());
     let done = work();

@@ -1,8 +1,9 @@
-//! Simulates power losses of ext4 and xfs with their shutdown call.
+//! Simulates power losses of ext4 and xfs file systems with the shutdown ioctl.
 //!
 //! A child process writes to a database on a file system in an image file. The test shuts the file system down and
-//! mounts it again. The database must contain exactly the first *n* commits, including all that were acknowledged as
-//! synced. The test needs root, loop devices, `mkfs` and `xfs_io`, and is skipped without them.
+//! mounts it again. The database must contain exactly the first *n* commits, and these must include all commits that
+//! were acknowledged as synced. The test needs root, loop devices, `mkfs` and `xfs_io`. Without these, the test is
+//! skipped.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -50,7 +51,7 @@ fn open(dir: &Path) -> (Db, [Keyspace; 3]) {
     (db, kinds)
 }
 
-/// Returns the keys that commit `n` writes to a keyspace, each with a value or operand, or with `None` for a delete.
+/// Returns the keys that commit `n` writes to a keyspace. Each key has a value, an operand, or `None` for a delete.
 fn changes(seed: u64, n: u64, at: usize) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let mut rng = TestRng::new(mix_seeds(mix_seeds(seed, n), at as u64));
     let mut changes = Vec::new();
@@ -120,7 +121,7 @@ fn writing_process() {
             break;
         }
     }
-    // Exits without a close, which would fail because the file system is shut down.
+    // Exits without closing the database, because the close would fail on a file system that is shut down.
     std::process::exit(0);
 }
 
@@ -164,7 +165,7 @@ impl Drop for Disk {
     }
 }
 
-/// Waits until the child process has reported `syncs` synced commits. Returns the number of the last one.
+/// Waits until the child process has reported `syncs` synced commits. Returns the number of the last reported commit.
 fn wait_for_syncs(lines: &mut impl Iterator<Item = std::io::Result<String>>, syncs: usize) -> u64 {
     let synced = lines.map_while(Result::ok).filter_map(|line| {
         let number = line.strip_prefix("synced ")?;
@@ -197,7 +198,7 @@ fn power_loss_on_real_file_system_leaves_prefix_with_synced_commits() {
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-            // The pipe stays open, because the child process exits if it cannot print.
+            // The test keeps the pipe open. The child process would exit if it could not print.
             let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
             let syncs = 1 + rng.below(150);
             let synced = wait_for_syncs(&mut lines, usize::try_from(syncs).unwrap());

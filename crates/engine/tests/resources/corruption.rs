@@ -1,7 +1,7 @@
 //! Guarantee 10: damage to any file of a closed or killed database is detected or harmless.
 //!
-//! Every call returns a correct result or an error that names a damaged file. No call panics, and no allocation has a
-//! size that a damaged byte determines.
+//! Every call returns a correct result or an error that names a damaged file. No call panics. A damaged length field
+//! does not determine the size of an allocation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -24,24 +24,24 @@ use lsmx_testkit::{TestRng, scale, seed};
 
 use crate::ALLOCATOR;
 
-/// Maximum number of bytes that the reads of one damaged database may allocate.
+/// Maximum number of bytes that all reads of one damaged database may allocate.
 const BYTES_MAX: isize = 64 << 20;
 
 const KEYSPACES: [&str; 3] = ["default", "other", "operands"];
 type State = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
 
-/// An undamaged database, and the contents that it may have after an open.
+/// An undamaged database and the states that an open may recover.
 struct IntactDatabase {
     name: &'static str,
     disk: MemVfs,
-    /// The contents after 0, 1, 2, … commits.
+    /// The contents of the keyspaces after 0, 1, 2, … commits.
     states: Vec<State>,
     /// Number of commits that must survive.
     synced: usize,
 }
 
-/// Returns options of a keyspace. The memtable sizes differ, so one keyspace is flushed further than others. The log
-/// must keep the unflushed commits of the others.
+/// Returns options of a keyspace. The keyspaces have different memtable sizes, so one keyspace is flushed later than
+/// another. The log must keep the unflushed commits.
 fn keyspace_options(name: &str) -> KeyspaceOptions {
     let options = KeyspaceOptions::default()
         .policy("leveled(T=2)".parse::<PolicySpec>().unwrap())
@@ -117,8 +117,8 @@ fn build(
     IntactDatabase { name, disk, states, synced: commits }
 }
 
-/// Returns a closed database, and databases that were killed at different times. In some of these, a keyspace was
-/// flushed after the last log segment began. Then only the manifest determines which log segments must be read.
+/// Returns a closed database, and databases that were killed at different times. In some of them, a keyspace was
+/// flushed after the newest log segment was created. Only the manifest then determines which log segments to replay.
 fn intact() -> Vec<IntactDatabase> {
     let killed = (0..8).map(|at| build("killed", 12, 1 << 10, 150 + 3 * at, true));
     std::iter::once(build("closed", 11, 600, 160, false)).chain(killed).collect()
@@ -150,7 +150,7 @@ enum Answer {
     Refused,
 }
 
-/// The damaged files. An error must name one of them.
+/// The damaged files. A read error must name one of these files.
 type Culprits<'a> = &'a [&'a Path];
 
 fn is_not_found(error: &Error) -> bool {
@@ -162,14 +162,14 @@ fn is_not_found(error: &Error) -> bool {
     }
 }
 
-/// Checks that the error names one of `culprits`.
+/// Checks that the error names one of the damaged files.
 fn check_named(error: &Error, culprits: Culprits<'_>) {
     let named = named(error);
     let is_named = |culprit: &&Path| named.iter().any(|path| path == culprit);
-    // If `CURRENT` is missing, the error names the directory.
+    // If the file `CURRENT` is missing, the error names the directory.
     let lost_current = culprits[0].ends_with("CURRENT") && named == [Path::new("db")];
-    // A truncated manifest of a killed process may be a torn tail. The open then recovers an older state, which may
-    // refer to files that no longer exist.
+    // After a kill, a truncated manifest looks like a torn tail. The open then recovers an older state, which may refer
+    // to files that no longer exist.
     let is_older = extension(culprits[0]) == "MANIFEST" && is_not_found(error);
     let is_right = culprits.iter().any(is_named) || lost_current || is_older;
     assert!(is_right, "{error:?}: named {named:?}");
@@ -203,7 +203,7 @@ impl IntactDatabase {
                 Err(error) => refuse(error),
             }
         }
-        // The number of commits must be equal in every readable keyspace.
+        // All readable keyspaces must have the same number of commits.
         let mut commits = None;
         for (_, keyspace) in &keyspaces {
             match keyspace.get("commits") {
@@ -239,7 +239,7 @@ impl IntactDatabase {
                     }
                     (Some(Err(error)), _) => {
                         refuse(error);
-                        // An iterator returns an error again after it has failed.
+                        // After an iterator has failed, each further call returns an error.
                         assert!(matches!(scan.next(), Some(Err(_))), "an iterator continues");
                         assert!(matches!(scan.next_back(), Some(Err(_))), "backward");
                         break;
@@ -251,8 +251,8 @@ impl IntactDatabase {
         if refused { Answer::Refused } else { Answer::Right }
     }
 
-    /// Runs [`IntactDatabase::read`] and limits the memory that it allocates. A failure names the database and the
-    /// damage.
+    /// Runs [`IntactDatabase::read`] and checks how much memory it allocates. Failure messages include the database and
+    /// the damage.
     fn sample(&self, disk: &MemVfs, culprits: Culprits<'_>, damage: &str) -> Answer {
         let read = || catch_unwind(AssertUnwindSafe(|| self.read(disk, culprits)));
         let (answer, bytes) = ALLOCATOR.peak_in_thread(|| quietly(read));
@@ -301,9 +301,9 @@ fn intact_databases_have_every_kind_of_file_and_are_readable() {
     assert!(buckets >= 9, "{buckets} buckets in nine databases");
 }
 
-/// Damages each file of each database at evenly spaced offsets and checks each damaged copy, `samples` in total at
-/// scale 1. `damage` gets the disk, the file and the offset, and returns a description. `verify` must also detect
-/// damage of a table.
+/// Damages each file of each database at evenly spaced offsets and checks each damaged copy. `samples` is the total
+/// number of copies at `LSMX_TEST_SCALE=1`. `damage` gets the disk, the file and the offset, and returns a description.
+/// If a table is damaged, `verify` must also detect it.
 fn damage_files(
     samples: f64,
     rng: &mut TestRng,
@@ -364,8 +364,8 @@ fn misplaced_file_is_detected_or_harmless() {
     let _dog = watchdog("misplaced files", seed(), Duration::from_secs(300));
     let foreign = build("foreign", 13, 600, 160, false).disk.snapshot_all();
     let (mut samples, mut refused) = (0, BTreeSet::new());
-    // A log segment that was never synced may contain old blocks of the disk, so recovery treats it as a torn tail. A
-    // killed database may have buckets that no version refers to.
+    // A log segment that was never synced may contain old blocks of the disk, so recovery treats damage as a torn tail.
+    // After a kill, some buckets may be obsolete, so damage to them has no effect.
     let mut check = |damage: &str, kind: &str, answer: Answer| {
         assert!(answer == Answer::Refused || ["wal", "bucket"].contains(&kind), "{damage}");
         if answer == Answer::Refused {

@@ -1,5 +1,6 @@
 //! Runs the fuzz targets of the engine on a million mutated inputs. A target must not panic, hang, exceed its memory
-//! bound or violate an invariant. `lsmx_testkit::fuzzing` documents the targets and how to replay a failure.
+//! bound or violate an invariant. The docs of `lsmx_testkit::fuzzing` list the targets and explain how to replay a
+//! failure.
 //!
 //! The seed inputs are the files of small databases, the golden tables, and `fuzz/corpus`.
 #![expect(clippy::disallowed_methods, reason = "golden files are no user data")]
@@ -17,10 +18,10 @@ use lsmx_testkit::fuzzing::{Seeds, check_targets, run_targets};
 
 use crate::ALLOCATOR;
 
-/// Number of inputs of all targets together, at `LSMX_TEST_SCALE=1`.
+/// Number of inputs for all targets together at `LSMX_TEST_SCALE=1`.
 const INPUTS: u64 = 1_000_000;
 
-/// Returns the files of two small databases with tables, and of one that has only a WAL and a manifest.
+/// Returns the files of three small databases: two with tables, and one with only a WAL and a manifest.
 fn sample_databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
     let mut all = Vec::new();
     for (compression, filter_bits, memtable_bytes, close) in [
@@ -103,7 +104,7 @@ fn targets_have_shares_seeds_and_binaries() {
     check_targets(TARGETS, &all_seeds());
 }
 
-/// Writes the seed corpus of each new fuzz target.
+/// Writes the seed corpus of each fuzz target that has no corpus yet.
 #[test]
 #[ignore = "writes seeds into fuzz/corpus; run with --test resources -- --ignored write_corpora"]
 fn write_corpora() {

@@ -1,4 +1,4 @@
-//! Tests that count the allocated bytes or the work of the whole process. Each runs while no other test does.
+//! Tests that count the allocated bytes or the work of the whole process. No two of these tests run at the same time.
 
 #![allow(
     clippy::unwrap_used,

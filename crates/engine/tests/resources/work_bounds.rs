@@ -1,8 +1,8 @@
 //! Guarantee 17: the work of a call for n items grows at most as n log n.
 //!
-//! Each check runs one kind of call with n, 4n and 16n items. It compares the work that the engine counts
-//! ([`lsmx_base::work_counter`]) and the bytes that the process allocates. No check measures time. `LSMX_TEST_SCALE`
-//! above 1 adds two larger sizes. `--nocapture` prints all counters.
+//! Each check makes one kind of call with n, 4n and 16n items. The check compares the work that the engine counts
+//! ([`lsmx_base::work_counter`]) and the bytes that the process allocates, not the time. If `LSMX_TEST_SCALE` is above
+//! 1, there are two larger sizes. `--nocapture` prints all counters.
 
 use std::future::Future;
 use std::ops::Bound;
@@ -28,14 +28,14 @@ use lsmx_testkit::scale;
 use crate::ALLOCATOR;
 use crate::gate::{Gate, each};
 
-/// Permitted factor over n log n. Steps with amortized cost, such as the growth of a vector, are not distributed evenly
-/// over the sizes.
+/// A cost may exceed n log n by this factor. Amortized costs, such as the growth of a vector, can be uneven between the
+/// sizes.
 const SLACK: f64 = 1.5;
-/// The check raises smaller counts of work to this one, because they are too small to show growth.
+/// Smaller counts are raised to this value before the comparison, because they are too small to show growth.
 const FEW: u64 = 2_000;
 const FEW_BYTES: u64 = 64 << 10;
 
-/// The work counters and the allocated bytes of a call, each with its name.
+/// The names and values of the work counters during a call, and of the allocated bytes.
 #[derive(Clone, Debug)]
 struct Cost(Vec<(String, u64)>);
 
@@ -60,7 +60,8 @@ impl Cost {
     }
 }
 
-/// Returns three sizes from `smallest` on, or five if `LSMX_TEST_SCALE` exceeds 1. Each is four times the previous one.
+/// Returns three sizes, the first of which is `smallest`. Each size is four times the previous size. If
+/// `LSMX_TEST_SCALE` is above 1, returns five sizes.
 fn sizes(smallest: u64) -> Vec<u64> {
     let more = if scale() > 1.0 { 2 } else { 0 };
     (0..3 + more).map(|step| smallest << (2 * step)).collect()
@@ -87,7 +88,7 @@ fn grows_at_most_as_n_log_n(what: &str, smallest: u64, cost: impl Fn(u64) -> Cos
     assert!(steep.is_empty(), "{what}: {}", steep.join("; "));
 }
 
-/// Fails if the last cost exceeds the first by more than the factor [`SLACK`].
+/// Fails if the last cost is more than [`SLACK`] times the first cost.
 fn does_not_grow(what: &str, costs: &[(u64, u64)]) {
     println!("{what}: {costs:?}");
     let (first, last) = (costs[0].1, costs[costs.len() - 1].1);
@@ -116,12 +117,12 @@ fn new(keyspace: KeyspaceOptions) -> Db {
     open(&MemVfs::new(), keyspace)
 }
 
-/// Returns the key of a number. Consecutive numbers have keys in random order.
+/// Maps consecutive numbers to keys in random order.
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Returns the key of a number. Larger numbers have larger keys.
+/// Returns the key of a number. The keys have the same order as the numbers.
 fn ordered(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
@@ -138,14 +139,14 @@ fn put_all(db: &Db, n: u64) {
     db.write(batch(db, n), Durability::Buffered).unwrap();
 }
 
-/// How the ranges of many range deletes overlap.
+/// Describes how the ranges of many range deletes overlap.
 #[derive(Clone, Copy, Debug)]
 enum Layout {
-    /// The ranges `..1`, `..2` and so on. An application that regularly deletes old data writes such ranges.
+    /// The ranges `..1`, `..2`, … in this order. Applications that regularly delete old data write such ranges.
     Growing,
-    /// The ranges of `Growing` in reverse order, the largest first.
+    /// The ranges of `Growing` in reverse order, starting with the largest range.
     Shrinking,
-    /// Ranges that start at consecutive numbers. Each covers about half of all keys.
+    /// The ranges start at consecutive numbers. Each range covers about half of all keys.
     Crossing,
     Disjoint,
 }
@@ -201,7 +202,8 @@ fn write_of_a_batch_costs_n_log_n() {
 
 type Queued = Pin<Box<dyn Future<Output = lsmx::Result<()>> + Send>>;
 
-/// Returns a disk with two gates. One blocks appends to the log, the other blocks the creation of tables.
+/// Returns a disk with two gates. The first gate blocks appends to the log. The second gate blocks the creation of
+/// tables.
 fn gated_disk() -> (FaultVfs, [Gate; 2]) {
     let [log, tables] = [Gate::default(), Gate::default()];
     let disk = tables.disk(each(&[VfsCall::Create], ".sst"), "");
@@ -231,7 +233,7 @@ impl AsyncDatabase {
         AsyncDatabase { db, handle, runtime }
     }
 
-    /// Adds a batch to the commit queue. The write continues when the returned future is awaited.
+    /// Adds a batch to the commit queue. Awaiting the returned future completes the write.
     fn queue(&self, batch: WriteBatch) -> Queued {
         let handle = self.handle.clone();
         let mut write: Queued =
@@ -242,7 +244,7 @@ impl AsyncDatabase {
     }
 }
 
-/// Commits two batches in one group. They are queued while an append to the log is blocked.
+/// Commits two batches in one group. Both are queued while an append to the log is blocked.
 fn commit_together(batches: impl FnOnce(&Db) -> [WriteBatch; 2]) -> Cost {
     let (disk, [log, _]) = gated_disk();
     let served =
@@ -293,8 +295,8 @@ impl EventListener for Stalls {
     }
 }
 
-/// Queues batches while memory is free, and lets the engine insert them while no flush can run. The size of the
-/// memtables must not depend on the number of batches.
+/// Queues batches while memtable memory is free. The engine then inserts the batches while flushes are blocked. The
+/// size of the memtables must not depend on the number of batches.
 #[test]
 fn memtables_do_not_grow_with_the_batches_in_flight() {
     const BATCH_BYTES: usize = 1 << 20;
@@ -327,7 +329,7 @@ fn memtables_do_not_grow_with_the_batches_in_flight() {
         served.runtime.block_on(async {
             ahead.await.unwrap();
             let writes: Vec<_> = writes.into_iter().map(tokio::spawn).collect();
-            // Waits until each write has been inserted or has stalled.
+            // Waits until each write either is in a memtable or has stalled.
             while done.load(Ordering::Acquire) + stalls.0.load(Ordering::Acquire) < in_flight {
                 tokio::task::yield_now().await;
             }
@@ -343,7 +345,7 @@ fn memtables_do_not_grow_with_the_batches_in_flight() {
     does_not_grow("memtables of batches in flight", &costs);
 }
 
-/// Checks the cost of a call with `n` range deletes of each [`Layout`], for `n` from 256 on.
+/// Checks how the cost grows with the number `n` of range deletes, for each [`Layout`]. The smallest `n` is 256.
 fn check_layouts(what: &str, cost: impl Fn(u64, Layout) -> Cost) {
     let _alone = lsmx_testkit::run_alone();
     for layout in LAYOUTS {
@@ -408,7 +410,7 @@ fn range_costs_n_log_n() {
         check_layouts(&format!("range, flushed: {flushed}"), |n, layout| {
             let db = new(keyspace_options());
             put_ordered(&db, n);
-            // This snapshot is older than the range deletes, so it sees every entry.
+            // This snapshot is older than the range deletes, so all entries are visible to it.
             let before = db.snapshot();
             delete_ranges(&db, n, layout);
             if flushed {
@@ -432,7 +434,8 @@ fn range_over_the_range_deletes_of_many_tables_costs_n_log_n() {
             new(keyspace_options()
                 .policy("tiering(size_ratio=1000)".parse::<PolicySpec>().unwrap()));
         put_ordered(&db, 1);
-        // The snapshot keeps the entry that all range deletes cover, so no compaction drops a range delete.
+        // All range deletes cover the key of the first entry. The snapshot keeps this entry, so no compaction drops a
+        // range delete.
         let _snapshot = db.snapshot();
         for number in 0..n {
             db.default_keyspace().delete_range::<[u8; 8]>(..ordered(number + 1)).unwrap();
@@ -536,7 +539,7 @@ fn collection_of_operands_costs_n_log_n() {
                     db.default_keyspace().merge(key(number * 8 + round), b"operand").unwrap();
                 }
                 snapshots.push(db.snapshot());
-                // Nested range deletes that cover an eighth of all keys.
+                // These range deletes are nested. The largest covers an eighth of all keys.
                 for number in 0..n / 8 {
                     let end = ordered((n / 8 - number) * (u64::MAX / n));
                     db.default_keyspace().delete_range::<[u8; 8]>(..end).unwrap();

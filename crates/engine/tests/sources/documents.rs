@@ -1,4 +1,4 @@
-//! Checks that every link and path in the documents exists, and that the book in `docs` lists all pages.
+//! Checks that every link and path in the documents exists, and that the book in `docs` lists all its pages.
 
 use std::path::{Path, PathBuf};
 
@@ -15,8 +15,7 @@ fn has_heading(page: &Path, anchor: &str) -> bool {
     })
 }
 
-/// Returns the broken links and paths of a document: no such file, directory or heading exists. Paths are in
-/// backquotes.
+/// Returns the links and backquoted paths of a document whose file, directory or heading does not exist.
 fn missing(document: &Path, text: &str, sources_of_crates: &[PathBuf]) -> Vec<String> {
     let folder = document.parent().unwrap();
     let links = text.split("](").skip(1).filter_map(|rest| {
@@ -37,7 +36,7 @@ fn missing(document: &Path, text: &str, sources_of_crates: &[PathBuf]) -> Vec<St
             || name.split_once('#').is_some_and(|(_, heading)| !has_heading(path, heading))
     });
     let mut missing: Vec<_> = missing.map(|(name, _)| name.to_owned()).collect();
-    // Documents may name a source file by the last components of its path.
+    // A document may name a source file by the last components of the path.
     let sources = text.split('`').skip(1).step_by(2).filter(|code| {
         let is_path =
             |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || "_/.".contains(char);
@@ -141,7 +140,8 @@ fn public_fields(source: &str) -> impl Iterator<Item = String> {
     fields.map(|rest| name(rest).to_owned())
 }
 
-/// Checks that a page contains each name with a backquote after it and one of the characters in `starts` before it.
+/// Checks that a page contains each name as the end of a quoted text: a character of `starts`, the name, and a
+/// backquote.
 fn assert_page_has(page: &str, names: &[String], starts: &[char]) {
     let text = read(&root().join(page));
     let is_listed =

@@ -1,6 +1,6 @@
 //! Checks that modules import only modules of lower or equal layers, and that imports between files form no cycle.
 //!
-//! The tests parse the sources. Code under `#[cfg(test)]` may import any module.
+//! The tests parse the sources. Code under `#[cfg(test)]` is exempt and may import any module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -37,11 +37,11 @@ const ENGINE: &[&[&str]] = &[
     &["state"],
     &["lookup", "iter", "write"],
     &["jobs"],
-    // `loom_models` opens databases, so it is in the layer of `db`.
+    // `loom_models` opens databases, so it belongs to the layer of `db`.
     &["db", "loom_models"],
     &["tokio"],
     &["book"],
-    // `benching` is not part of builds for users.
+    // Builds for users do not contain `benching`.
     &["benching"],
 ];
 
@@ -88,7 +88,7 @@ const DELTA: &[&[&str]] = &[
     &["factory", "dump"],
 ];
 
-/// Crates whose modules have layers. Each row has the directory and the layers.
+/// Crates with layers of modules. Each row has the directory of the crate and the layers.
 const LAYERED: &[(&str, &[&[&str]])] = &[
     ("base", BASE),
     ("compaction", COMPACTION),
@@ -97,7 +97,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     ("delta", DELTA),
 ];
 
-/// Crates, lowest first. Each row has the directory and the package name in `Cargo.toml`.
+/// Crates, lowest layer first. Each row has the directory and the package name in `Cargo.toml`.
 const CRATES: &[(&str, &str)] = &[
     ("base", "lsmx-base"),
     ("compaction", "lsmx-compaction"),
@@ -105,7 +105,7 @@ const CRATES: &[(&str, &str)] = &[
     ("simulator", "lsmx-simulator"),
     ("delta", "lsmx-delta"),
     ("bench", "lsmx-bench"),
-    // `testkit` depends on `bench` only if a feature is enabled.
+    // `testkit` depends on `bench` only if an optional feature is enabled.
     ("testkit", "lsmx-testkit"),
     ("stress", "lsmx-stress"),
     ("cli", "lsmx-cli"),
@@ -121,7 +121,7 @@ fn production_code(text: &str) -> String {
     let mut text = lines.collect::<Vec<_>>().join("\n");
     while let Some(from) = text.find("#[cfg(test)]") {
         let rest = &text[from..];
-        // An item ends with its first semicolon, or with the closing brace of its body.
+        // An item ends with a semicolon or with the closing brace of its body, whichever begins first.
         let semicolon = rest.find(';').unwrap_or(rest.len());
         let brace = rest.find('{').unwrap_or(rest.len());
         let len = if semicolon < brace { semicolon + 1 } else { brace + block(&rest[brace..]) };
@@ -130,7 +130,7 @@ fn production_code(text: &str) -> String {
     text
 }
 
-/// Returns the length in bytes of a block that begins with an opening brace.
+/// Returns the length in bytes of the block at the start of the text. The block begins with an opening brace.
 fn block(text: &str) -> usize {
     let mut depth = 0;
     for (at, character) in text.char_indices() {
@@ -164,8 +164,8 @@ fn upward_imports(src: &Path, layers: &[&[&str]]) -> Vec<String> {
     up
 }
 
-/// Returns, for each module of a crate, the modules whose items it names with `crate::` or `super::`. `edit` transforms
-/// the source of each file first.
+/// Returns, for each module of a crate, the modules from which it uses items through `crate::` or `super::` paths.
+/// `edit` transforms the source of each file first.
 fn file_imports(src: &Path, edit: impl Fn(&str) -> String) -> BTreeMap<String, BTreeSet<String>> {
     let files = files(src, "rs");
     let module_of = |file: &Path| {
@@ -223,7 +223,7 @@ fn without_reexports(text: &str) -> String {
     kept + rest
 }
 
-/// Returns the paths that start with `crate::` or `super::`. Nested lists in braces are expanded.
+/// Returns the paths that start with `crate::` or `super::`. Lists in braces are expanded.
 fn code_paths(text: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for start in ["crate::", "super::"] {
@@ -241,7 +241,8 @@ fn code_paths(text: &str) -> Vec<String> {
     paths
 }
 
-/// Appends each path in `text` to `paths`, after `prefix`. `text` starts with a name, a path, or a list in braces.
+/// Expands `text` into paths, prepends `prefix` to each, and appends them to `paths`. `text` starts with a name, a
+/// path, or a list in braces.
 fn expand(prefix: &str, text: &str, paths: &mut Vec<String>) {
     if text.starts_with('{') {
         let list = &text[1..block(text) - 1];
@@ -275,7 +276,8 @@ fn expand(prefix: &str, text: &str, paths: &mut Vec<String>) {
 
 /// Returns a cycle of imports, or `None`.
 fn find_cycle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
-    /// Visits the imports of the last module of `path` depth first. Returns the first cycle found.
+    /// Visits imports depth first, starting with the imports of the last module in `path`. Returns the first cycle
+    /// found.
     fn visit(
         imports: &BTreeMap<String, BTreeSet<String>>,
         path: &mut Vec<String>,
@@ -300,7 +302,7 @@ fn find_cycle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String
     imports.keys().find_map(|module| visit(imports, &mut vec![module.clone()], &mut finished))
 }
 
-/// A module that re-exports an item of its child with `pub use` does not count as an importer of the child.
+/// A module may re-export items of its child modules with `pub use`. The test does not count these imports.
 #[test]
 fn files_form_no_cycles() {
     for (name, _) in LAYERED {
@@ -310,15 +312,15 @@ fn files_form_no_cycles() {
     }
 }
 
-/// Type names that may occur twice in a crate. The asynchronous handles have the names of the blocking ones, and loom
-/// has its own synchronization primitives.
+/// Type names that may occur twice in a crate. The asynchronous handles have the same names as the blocking handles.
+/// Loom has its own synchronization primitives.
 const SHARED_NAMES: [&str; 6] = ["Condvar", "Db", "Keyspace", "Range", "Snapshot", "Change"];
 
-/// Types that may have methods outside the module that defines them. Some methods of `WriteBatch` need a type of a
-/// higher layer. The methods of the others are split by task.
+/// Types that may have methods outside the module that defines the type. Some methods of `WriteBatch` need a type of a
+/// higher layer. For the other types, methods are grouped by task.
 const SPLIT_TYPES: [&str; 4] = ["WriteBatch", "TreeShape", "DataBlock", "MemVfs"];
 
-/// Returns the names of the items that a keyword such as `struct` defines at the start of a line.
+/// Returns the names of items that are defined at the start of a line with the given keyword, such as `struct`.
 fn names_after<'a>(text: &'a str, keyword: &str) -> Vec<&'a str> {
     let words = text.lines().filter_map(|line| {
         let mut words = line.split([' ', '(', '<', '{', ';']).filter(|word| !word.is_empty());
@@ -393,7 +395,7 @@ fn modules_import_lower_layers() {
     }
 }
 
-/// Only modules of the top layers may use the database handle `Db`.
+/// Only modules of the top layers may use the type `Db`.
 #[test]
 fn only_db_names_the_handle() {
     let src = crate_dir("engine/src");
@@ -416,8 +418,8 @@ fn crates_depend_on_lower_crates() {
         let Ok(text) = std::fs::read_to_string(crate_dir(dir).join("Cargo.toml")) else {
             continue;
         };
-        // The test ignores development dependencies. Crates use them to enable their own features, and tests of the
-        // engine use `lsmx-delta`.
+        // The test ignores development dependencies. Some crates depend on themselves to enable features, and the
+        // engine's tests use `lsmx-delta`.
         let text = text.split("[dev-dependencies]").next().unwrap_or_default();
         for (name, above) in CRATES[own + 1..].iter().map(|(_, name)| (name, dir)) {
             let names = |line: &str| {

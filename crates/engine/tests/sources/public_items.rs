@@ -23,7 +23,7 @@ struct Module {
 /// The path of an item from the crate root.
 type ItemPath = Vec<String>;
 
-/// Returns whether builds for users contain an item. Items with `#[doc(hidden)]` count as well.
+/// Returns whether builds for users contain an item. An item with `#[doc(hidden)]` counts as contained.
 fn is_compiled(attributes: &[Attribute]) -> bool {
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).all(|attribute| {
         let text = attribute.meta.require_list().unwrap().tokens.to_string();
@@ -80,7 +80,7 @@ impl Module {
         path.iter().try_fold(self, |module, name| Some(&module.children.get(name)?.1))
     }
 
-    /// Returns the local name and the full path of each item that the module imports from this crate.
+    /// Returns the imports of the module from this crate. Each has the local name and the full path of the item.
     fn imports(&self, own: &[String], only_public: bool) -> Vec<(String, ItemPath)> {
         let mut imports = Vec::new();
         for item in &self.items {
@@ -157,7 +157,8 @@ fn flatten(tree: &UseTree, path: &mut ItemPath, found: &mut Vec<(String, ItemPat
     }
 }
 
-/// Follows imports and returns the path at which the item is defined, or `None` if another crate defines it.
+/// Follows imports to the definition of an item. Returns the path of the definition, or `None` if another crate
+/// contains it.
 fn resolve(root: &Module, path: &[String]) -> Option<ItemPath> {
     let (name, parent) = path.split_last()?;
     let module = root.at(parent)?;
@@ -170,7 +171,7 @@ fn resolve(root: &Module, path: &[String]) -> Option<ItemPath> {
     resolve(root, &target)
 }
 
-/// Collects the definitions of all items that users can access, each with its shortest public path.
+/// Collects all items that users can access. Maps the path of each definition to the shortest public path.
 fn reach(root: &Module, path: &[String], reached: &mut BTreeMap<ItemPath, ItemPath>) {
     let module = root.at(path).unwrap();
     let mut offer = |definition: ItemPath, public: ItemPath| {
@@ -196,7 +197,7 @@ fn reach(root: &Module, path: &[String], reached: &mut BTreeMap<ItemPath, ItemPa
     }
 }
 
-/// Collects the public methods and constants of each type. The key is the path of the type definition.
+/// Collects the public methods and constants of each type. The keys are the paths of the type definitions.
 fn members(root: &Module, path: &[String], found: &mut BTreeMap<ItemPath, BTreeSet<String>>) {
     let module = root.at(path).unwrap();
     for item in &module.items {

@@ -1,4 +1,4 @@
-//! The disturbances that a test injects, such as failed calls, panics and hanging devices.
+//! The faults that a test injects into a random workload, such as failed calls, panics and hanging devices.
 
 use std::fmt;
 
@@ -18,29 +18,30 @@ impl Mode {
     pub(crate) const ALL: [Mode; 3] = [Mode::Stepped, Mode::Inline, Mode::Threads];
 }
 
-/// A disturbance that a test injects into a random workload.
+/// A fault that a test injects into a random workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A file system call fails, and if `sticky`, all later ones until the disturbance ends.
+    /// A file system call fails. If `sticky` is true, all later file system calls also fail until the test clears the
+    /// fault.
     Error { call: VfsCall, errno: Errno, sticky: bool },
-    /// One read of a file of this kind returns altered bytes.
+    /// One read of a file of the given kind returns altered bytes.
     AlteredRead { file: &'static str },
     /// A file system call panics.
     VfsPanic { call: VfsCall },
-    /// Code supplied by the user panics at a call named in [`SITES`]. If `sticky`, all later calls panic until the
-    /// disturbance ends.
+    /// User code panics at a call named in [`SITES`]. If `sticky` is true, all later calls also panic until the test
+    /// clears the fault.
     UserPanic { site: &'static str, sticky: bool },
-    /// The compaction policy stops writes and picks no job until the disturbance ends.
+    /// The compaction policy stops writes and picks no job until the test clears the fault.
     StuckPolicy,
     /// The listener calls `resume` when the database becomes read-only.
     ListenerResumes,
     /// The listener drops the last database handle.
     ListenerDropsHandle,
-    /// A call on a file of this kind hangs until the test releases it.
+    /// A call on a file of the given kind hangs until the test releases it.
     Hang { call: VfsCall, file: &'static str },
 }
 
-/// The file system calls that a test can make fail or panic.
+/// File system calls that a test can make fail or panic.
 const CALLS: &[VfsCall] = &[
     VfsCall::Create,
     VfsCall::Open,
@@ -59,10 +60,10 @@ const CALLS: &[VfsCall] = &[
     VfsCall::Len,
 ];
 
-/// The kinds of files whose reads can be altered.
+/// Kinds of files whose reads a test can alter.
 const FILES: &[&str] = &["table", "blob", "segment", "manifest", "current", "operands"];
 
-/// The file system calls that can hang, each with the kind of file.
+/// File system calls that a test can make hang, each with the kind of file.
 const HANGS: &[(VfsCall, &str)] = &[
     (VfsCall::Append, "segment"),
     (VfsCall::Sync, "segment"),
@@ -100,11 +101,11 @@ impl Kind {
         all
     }
 
-    /// Returns whether a workload with this disturbance can run in a background mode.
+    /// Returns whether a workload with this fault can run in a background mode.
     pub(crate) fn suits(self, mode: Mode) -> bool {
         match self {
             Kind::Hang { .. } => mode == Mode::Threads,
-            // In inline mode the listener runs on the user thread, which still has a handle.
+            // In inline mode, the listener runs on the thread of the caller, which still owns a database handle.
             Kind::ListenerDropsHandle => mode != Mode::Inline,
             _ => true,
         }
@@ -127,7 +128,7 @@ impl Kind {
         }
     }
 
-    /// Returns whether the disturbed call occurs only or mostly during an open.
+    /// Returns whether the call that fails occurs only or mostly when a database is opened.
     pub(crate) fn is_of_open(self) -> bool {
         match self {
             Kind::Error { call, .. } | Kind::VfsPanic { call } => matches!(
@@ -146,12 +147,12 @@ impl Kind {
         }
     }
 
-    /// Returns whether the disturbed call occurs only in the first write after an open.
+    /// Returns whether the call that fails occurs only in the first write after an open.
     pub(crate) fn is_of_first_write(self) -> bool {
         matches!(self, Kind::Error { call, .. } | Kind::VfsPanic { call } if call == VfsCall::Reserve)
     }
 
-    /// Returns an exclusive upper bound for the number of undisturbed calls before the first disturbed one.
+    /// The fault is injected into a random call. Returns an exclusive upper bound for the number of calls before it.
     pub(crate) fn calls_before_max(self) -> u64 {
         match self {
             Kind::Error { call, .. } | Kind::VfsPanic { call } => match call {
@@ -172,7 +173,7 @@ impl Kind {
     }
 }
 
-/// Returns whether a call named in [`SITES`] is a method of an operand store or its view.
+/// Returns whether a call named in [`SITES`] is a method of an operand store or of a view of a store.
 pub(crate) fn is_store_site(site: &str) -> bool {
     site.starts_with("Store") || site.starts_with("View")
 }

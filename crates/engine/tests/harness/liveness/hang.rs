@@ -1,5 +1,5 @@
-//! Random workloads in which a device call hangs. Keyspaces that do not need the device continue, `metrics` returns,
-//! and `close` returns at its deadline.
+//! Random workloads in which a device call hangs. Keyspaces that do not use the device must continue, `metrics` must
+//! return, and `close` must return at its deadline.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -19,20 +19,20 @@ use super::super::gate::{Gate, nth};
 use super::super::small_database::{open_with, policy};
 use super::user_code::{FaultyOperator, Trigger};
 
-/// Maximum time for a call that must return, on a busy machine.
+/// Maximum duration of a call that must return, even on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(20);
 
-/// Stage of the workload in which the device call hangs during `close`. In stages without a constant, one of the first
+/// If `stage` has this value, the device call hangs during `close`. For values without a constant, one of the first
 /// device calls of the writer hangs.
 const AT_CLOSE: u64 = 0;
 const AT_CREATION: u64 = 1;
 
-/// Starts a thread that may hang, so it need not be joined.
+/// Starts a thread. The thread may hang, so it is not joined.
 fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     std::thread::Builder::new().spawn(body).unwrap()
 }
 
-/// Runs `call` on a new thread. Panics if it does not return within [`WATCHDOG`].
+/// Runs `call` on a new thread. Panics if `call` does not return within [`WATCHDOG`].
 fn must_return<T: Send + 'static>(name: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = channel();
     spawn(move || done.send(call()));
@@ -114,7 +114,7 @@ pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> bool {
     was_blocked
 }
 
-/// Writes 600 times, or until the database is closed.
+/// Writes 600 entries, or fewer if the database is closed meanwhile.
 fn write(db: &Db, keyspace: &Keyspace) {
     for number in 0..600u64 {
         let key = format!("k-{:03}", number % 50);
@@ -137,7 +137,7 @@ fn check_blocked(db: &Db, other: &Keyspace, file: &str) {
     must_return("metrics", move || drop(own.metrics()));
     // Keyspaces share the log, the manifest and the flush thread. Each keyspace has its own operand store.
     if file == "operands" {
-        // Writes more bytes than the memtables hold, so that flushes are necessary.
+        // These writes exceed the memtable limit, so the keyspace must flush.
         for number in 0..200 {
             let own = other.clone();
             let put = move || own.put(format!("o-{number}"), [3; 200]);

@@ -1,5 +1,5 @@
-//! A random workload with one disturbance. Two threads write, and a third one flushes, reads, makes checkpoints and
-//! reopens. After the disturbance every call must return and every keyspace must be usable.
+//! A random workload into which one fault is injected. Two threads write. A third thread flushes, reads, makes
+//! checkpoints and reopens the database. After the fault, every call must return and every keyspace must be usable.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,17 +21,17 @@ use super::user_code::{
     CallingListener, FaultyOperator, FaultyPolicy, FaultyStores, MARK, Trigger,
 };
 
-/// Maximum number of scheduler steps until the disturbance ends, and again afterwards. Most workloads take a few
-/// thousand.
+/// Maximum number of scheduler steps, for the workload with the fault and for the checks after it. Most workloads take
+/// a few thousand steps.
 const STEPS_MAX: u64 = 60_000;
-/// Number of writes to each keyspace that must succeed after the disturbance.
+/// Number of writes to each keyspace that must succeed after the fault.
 const WRITES_AFTER: u64 = 30;
-/// Maximum number of later writes that may fail with an error of background work. Each error is reported once.
+/// Maximum number of writes after the fault that may return an error of background work. Each error is reported once.
 const REPORTS_MAX: u64 = 8;
-/// Maximum number of rounds until the database is idle. Each round is a pause and a write to each keyspace.
+/// Maximum number of rounds until the database is idle. A round consists of a pause and a write to each keyspace.
 const ROUNDS_MAX: u64 = 8;
 
-/// Runs a random workload. Returns whether the disturbance occurred.
+/// Runs a random workload. Returns whether the fault occurred.
 pub(crate) fn play(kind: Kind, mode: Mode, seed: u64) -> bool {
     let mut run = HistoryRun::new(kind, mode, seed);
     if kind == Kind::ListenerDropsHandle {
@@ -71,7 +71,7 @@ struct Writer {
     state: [BTreeMap<Vec<u8>, Vec<u8>>; 2],
     /// The acknowledged commits, by number.
     acknowledged: Vec<(u64, Vec<Change>)>,
-    /// The failed commits that may nevertheless be stored.
+    /// The failed commits. Each may nevertheless be stored.
     doubtful: Vec<(u64, Vec<Change>)>,
 }
 
@@ -131,7 +131,7 @@ impl Writer {
         }
         match db.write(batch, durability(self.rng.is_one_in(6))) {
             Ok(()) => {
-                // The database is writable again after `resume`, which dropped the failed commits.
+                // After `resume`, the database is writable again and has dropped the failed commits.
                 self.doubtful.clear();
                 self.apply(&changes);
                 self.acknowledged.push((self.number, changes));
@@ -144,8 +144,8 @@ impl Writer {
 
     /// Determines which failed commits are stored, and compares all keys of this writer with the expected contents.
     ///
-    /// If `may_lose` is true, the database was reopened after an error without `resume`, so it may lack the last
-    /// unsynced commits.
+    /// `may_lose` states that the database was reopened after an error without `resume`. The last unsynced commits may
+    /// then be lost.
     fn check(&mut self, keyspaces: &[Keyspace; 2], may_lose: bool) {
         let shown = keyspaces.each_ref().map(|keyspace| {
             let value = keyspace.get(format!("{}number", self.prefix)).unwrap();
@@ -161,7 +161,8 @@ impl Writer {
                 self.apply(&changes);
             }
         }
-        // If several commits in a row failed, only the first may be in the log, unless `resume` has dropped it.
+        // If several consecutive commits failed, only the first of them may be in the log. `resume` may have dropped
+        // it.
         for (number, changes) in std::mem::take(&mut self.doubtful) {
             if number == shown[0] {
                 self.apply(&changes);
@@ -327,7 +328,7 @@ impl HistoryRun {
         }
     }
 
-    /// Writes, reads and possibly reopens the database during the disturbance. Every call may fail.
+    /// Writes, reads and sometimes reopens the database while faults are injected. Every call may fail.
     fn work_disturbed(&mut self) {
         for _ in 0..2 + self.rng.below(3) {
             self.write(5..20);
@@ -345,7 +346,7 @@ impl HistoryRun {
             drop(db);
             if let Err(error) = self.open() {
                 self.open = None;
-                // In the case `StoreAbandon`, the injected sync error may also make the open fail.
+                // For `StoreAbandon`, the test also injects a sync error, which may make the open fail.
                 let is_disturbed = self.has_fired() || !self.vfs.fired_counts().is_empty();
                 assert!(is_disturbed, "the open fails: {error:?}");
             }
@@ -364,7 +365,7 @@ impl HistoryRun {
         }
     }
 
-    /// Makes a random call. The call may fail, but must return.
+    /// Makes a random call. The result may be an error, but the call must return.
     fn make_disturbed_call(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) {
         let at = usize::from(self.rng.is_one_in(2));
         match self.rng.below(12) {
@@ -401,8 +402,8 @@ impl HistoryRun {
         }
     }
 
-    /// Checks that the cause of the read-only state names the user code that panicked. Panics of a policy, a listener
-    /// or a merge operator must not make the database read-only.
+    /// Checks that the cause of the read-only state names the code that panicked, a file system or an operand store.
+    /// Panics of a policy, a listener or a merge operator must not make the database read-only.
     fn check_cause(&self, cause: &Error) {
         let code = match self.kind {
             Kind::UserPanic { site: "StoreAbandon", .. } => return,
@@ -427,7 +428,8 @@ impl HistoryRun {
     fn check_works(&mut self) {
         let (db, keyspaces) = self.opened();
         self.writers.iter_mut().for_each(|writer| writer.check(&keyspaces, self.may_lose));
-        // Real threads wait for the whole pause, so pauses start short and double.
+        // With real threads, the test sleeps during each pause. The first pause is therefore short, and later pauses
+        // double up to a limit.
         let pause_us = |time: u64| match self.mode {
             Mode::Threads => 200_000 << time.min(4),
             _ => 61_000_000,
@@ -437,7 +439,7 @@ impl HistoryRun {
             loop {
                 match keyspace.put(format!("z-{number:04}"), [7; 90]) {
                     Err(Error::ReadOnly { cause }) => panic!("a put fails: {cause:?}"),
-                    // The retry of failed background work may wait up to one minute. `resume` ends the wait.
+                    // Failed background work may wait up to one minute for a retry. `resume` ends the wait.
                     Err(_) if reports < REPORTS_MAX => {
                         reports += 1;
                         if reports == REPORTS_MAX / 2 {
@@ -488,7 +490,7 @@ impl HistoryRun {
         self.open().unwrap();
         let (db, keyspaces) = self.opened();
         let env = db.env().clone();
-        // The flush after the last writes may end after the listener has received the handle.
+        // The listener may receive the handle before the flush of the last writes ends.
         for number in 0..20 + self.rng.below(60) {
             let key = if number == 0 { "k".into() } else { number.to_string() };
             keyspaces[0].put(key, [7; 100]).unwrap();
@@ -515,7 +517,7 @@ impl HistoryRun {
     }
 }
 
-/// Returns random options of a keyspace, with the user code that the disturbance needs.
+/// Returns random options of a keyspace, including the user code that the fault needs.
 fn draw_keyspace(
     rng: &mut TestRng,
     kind: Kind,

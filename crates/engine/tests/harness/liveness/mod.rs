@@ -1,4 +1,5 @@
-//! Random workloads with one disturbance. Afterwards every call must return and every keyspace must be usable.
+//! Random workloads into which one fault is injected. Afterwards every call must return and every keyspace must be
+//! usable.
 
 mod disturbance;
 mod hang;
@@ -16,7 +17,7 @@ use super::Outcome;
 pub(crate) use disturbance::{Kind, Mode};
 use user_code::MARK;
 
-/// Suppresses the messages of deliberate panics, of which there are thousands.
+/// Hides the messages of thousands of deliberate panics.
 fn hide_deliberate_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -38,9 +39,9 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or_else(|| "no message".to_owned())
 }
 
-/// Runs one random workload. Returns whether the disturbance occurred.
+/// Runs one random workload. Returns whether the fault occurred.
 ///
-/// The workload runs on its own thread, because a hanging thread cannot be stopped.
+/// The workload runs on its own thread. If it hangs, the test reports a failure and abandons the thread.
 pub(crate) fn play(kind: Kind, mode: Mode, seed: u64, patience: Duration) -> Outcome<bool> {
     hide_deliberate_panics();
     let (done, result) = channel();
@@ -49,7 +50,7 @@ pub(crate) fn play(kind: Kind, mode: Mode, seed: u64, patience: Duration) -> Out
             Kind::Hang { call, file } => hang::play(call, file, seed),
             _ => history::play(kind, mode, seed),
         }));
-        // The receiver no longer exists after the time limit.
+        // After the time limit, the receiver is dropped and the result is ignored.
         let _ = done.send(played.map_err(|panic| panic_text(&*panic)));
     };
     let thread = std::thread::Builder::new().name("history".to_owned());
@@ -67,12 +68,13 @@ pub(crate) fn play(kind: Kind, mode: Mode, seed: u64, patience: Duration) -> Out
     })
 }
 
-/// Returns the disturbance, the background mode and the seed of workload number `number`.
+/// Returns the fault, the background mode and the seed of workload number `number`.
 pub(crate) fn plan(kinds: &[Kind], base: u64, number: u64) -> (Kind, Mode, u64) {
     let seed = mix_seeds(base, number) >> 16;
     let at = usize::try_from(number).unwrap_or(0);
     let (kind, round) = (kinds[at % kinds.len()], at / kinds.len());
-    // Of 16 workloads with the same disturbance, 13 use stepped background work, two inline and one real threads.
+    // Of 16 workloads with the same fault, 13 run background work in steps, two run it inline, and one uses real
+    // threads.
     let mode = match round % 16 {
         1 | 9 => Mode::Inline,
         5 => Mode::Threads,

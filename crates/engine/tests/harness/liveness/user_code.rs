@@ -43,18 +43,19 @@ pub(crate) const SITES: [&str; 20] = [
     "ViewCursor",
 ];
 
-/// The members of [`SITES`] that are methods of a compaction policy.
+/// The calls in [`SITES`] that are methods of a compaction policy.
 pub(crate) const POLICY_SITES: [&str; 4] = ["Pick", "Debt", "MustStop", "DueTime"];
 
-/// Selects the calls of user code that misbehave. Clones share their state.
+/// Decides which calls of user code misbehave. Clones share the same state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trigger(Arc<Mutex<TriggerState>>);
 
 #[derive(Debug, Default)]
 struct TriggerState {
-    /// The call that panics, the number of its calls before the panic, and whether all later calls panic too.
+    /// The name of the call that panics, the number of such calls before the panic, and whether all later calls panic
+    /// too.
     panics: Option<(&'static str, u64, bool)>,
-    /// Whether the compaction policy stops writes and picks no job.
+    /// Whether the compaction policy must stop writes and pick no job.
     stuck: bool,
     fired: u64,
 }
@@ -106,7 +107,7 @@ impl Trigger {
     }
 }
 
-/// A merge operator that appends operands to the value and can panic.
+/// A merge operator that appends operands to the value, and panics on demand.
 #[derive(Debug)]
 pub(crate) struct FaultyOperator {
     pub(crate) trigger: Trigger,
@@ -129,7 +130,7 @@ impl MergeOperator for FaultyOperator {
     }
 }
 
-/// A compaction policy that forwards to `inner`, and can panic or pick no job.
+/// A compaction policy that forwards calls to `inner`. On demand it panics or picks no job.
 #[derive(Debug)]
 pub(crate) struct FaultyPolicy {
     pub(crate) inner: Arc<dyn CompactionPolicy>,
@@ -174,7 +175,7 @@ impl CompactionPolicy for FaultyPolicy {
     }
 }
 
-/// A factory of operand stores that forward to stores of `inner` and can panic.
+/// A factory of operand stores. Each store forwards calls to a store of `inner` and panics on demand.
 #[derive(Clone, Debug)]
 pub(crate) struct FaultyStores {
     pub(crate) inner: SimpleStore,
@@ -376,7 +377,7 @@ pub(crate) struct CallingListener {
     pub(crate) resumes: Arc<Mutex<Option<Db>>>,
     /// The handle that the listener drops after a flush.
     pub(crate) drops: Arc<Mutex<Option<Db>>>,
-    /// Number of `resume` calls and handle drops that the listener has made.
+    /// The number of times that the listener called `resume` or dropped a handle.
     pub(crate) calls: Arc<Mutex<u64>>,
 }
 
