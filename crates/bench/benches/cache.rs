@@ -45,7 +45,7 @@ pub(crate) fn data_blocks(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Returns the time until each thread has called `act` `rounds` times. Each call gets a different number.
+/// Returns the time until each thread has called `act` `rounds` times. The argument of `act` is different in each call.
 fn timed(threads: u64, rounds: u64, act: impl Fn(u64) + Sync) -> Duration {
     let watch = Stopwatch::start();
     thread::scope(|scope| {

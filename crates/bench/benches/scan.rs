@@ -8,7 +8,7 @@ use lsmx::{Db, KeyspaceOptions, Options};
 use crate::data::{keys, value};
 
 const ENTRIES: u64 = 100_000;
-/// Memtable size. It is small, so that the tree has several runs.
+/// Memtable size in bytes. Small memtables give the tree several runs.
 const MEMTABLE_BYTES: u64 = 2 << 20;
 
 pub(crate) fn entries(criterion: &mut Criterion) {

@@ -1,8 +1,9 @@
 //! Measures `multi_get` without the page cache.
 //!
 //! Usage: `cargo run --release -p lsmx-bench --example multi_get -- [RECORDS [DIR]]`. The program builds a database
-//! whose keys are hashes, and looks up present keys one by one and in batches. Reads are direct, and the block cache
-//! has just enough space for filters and index blocks. `docs/results/read-cost.md` contains the measured figures.
+//! whose keys are hashes, and looks up present keys one by one and in batches. Reads bypass the page cache, and the
+//! block cache has just enough space for filters and index blocks. `docs/results/read-cost.md` contains the measured
+//! figures.
 
 #![allow(clippy::print_stdout, reason = "the program prints a table")]
 #![allow(clippy::disallowed_methods, reason = "measures real time")]

@@ -2,7 +2,7 @@
 //!
 //! Usage: `cargo run --release -p lsmx-bench --example operations -- [deletes] [opening] [memory] [RECORDS]`
 //!
-//! Without a name all three measurements run. `RECORDS` is the number of records of 16 + 100 B to load; each
+//! If no measurement is named, all three run. `RECORDS` is the number of records of 16 + 100 B to load; each
 //! measurement has its own default. Resident memory is measured on Linux only.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "the program prints measurements")]
@@ -159,7 +159,7 @@ fn opening(records: Option<u64>) {
 
 /// Writes until the WAL has almost 64 MiB of data that is not flushed, and aborts the process.
 fn abort_with_a_full_log(dir: &Path) {
-    // A memtable of the default size would be flushed before the WAL is full.
+    // The memtable must be large. A memtable of the default size would be flushed before the WAL is full.
     let keyspaces = KeyspaceOptions::default().memtable_bytes(256 << 20);
     let db = Db::open(dir, options().keyspace_defaults(keyspaces)).unwrap();
     let mut number = 0;

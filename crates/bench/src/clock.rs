@@ -1,4 +1,4 @@
-//! Real time for measurements. No database uses this clock.
+//! A real-time clock for measurements. Databases do not use this clock.
 
 use std::time::{Duration, Instant};
 

@@ -93,7 +93,7 @@ impl Error {
         Err(Error::invalid(name, value, format!("from {} to {}", range.start(), range.end())))
     }
 
-    /// Returns a function that adds an action and a path to an I/O error.
+    /// Returns a closure for `map_err` that adds an action and a path to an I/O error.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
         move |source| Error::Io { action, path: path.to_owned(), source }
     }

@@ -95,7 +95,8 @@ fn device_stat(stat: &str) -> Option<DeviceIo> {
     const SECTOR_BYTES: u64 = 512;
     let mut fields = stat.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());
     let mut field = |skipped: usize| fields.nth(skipped).flatten();
-    // The fields are: reads, merged reads, sectors read, milliseconds, and the same four for writes.
+    // Order of the fields: reads, merged reads, sectors read, read time in milliseconds, then the same four fields for
+    // writes.
     let (reads, read) = (field(0)?, field(1)?);
     let (writes, written) = (field(1)?, field(1)?);
     Some(DeviceIo {
@@ -136,7 +137,7 @@ fn field_of(path: &str, name: &str) -> Option<u64> {
     field(&std::fs::read_to_string(path).ok()?, name)
 }
 
-/// Returns the first number of the line that starts with `name`.
+/// Returns the number that follows `name` in the first line that starts with `name`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()

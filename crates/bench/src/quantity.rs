@@ -21,8 +21,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| SIZE.to_owned())
 }
 
-/// Parses a number whose unit is a power of `base`. Returns its numerator and denominator, or `None` if the syntax is
-/// wrong or the number is too large. With base 1024 the unit may end with `iB`.
+/// Parses a number with an optional unit, which is a power of `base`. Returns the number as numerator and denominator,
+/// or `None` if the syntax is wrong or the number is too large. With base 1024 the unit may end with `iB`.
 fn parse_fraction(text: &str, base: u128) -> Option<(u128, u128)> {
     let text = text.trim();
     let is_digit = |c: char| c.is_ascii_digit() || c == '_';

@@ -49,7 +49,8 @@ pub fn directory(prefix: &str, parent: &Path) -> Result<Temporary> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(prefix).suffix(SUFFIX).rand_bytes(RANDOM_BYTES);
         let directory = builder.tempdir_in(parent).map_err(|error| {
-            // Errors of `tempfile` contain a random path. If `parent` is missing, an error with its path is clearer.
+            // Errors of `tempfile` contain a random path. If `parent` is missing, reading `parent` gives a clearer
+            // error.
             let source = fs::read_dir(parent).err().unwrap_or(error);
             Error::io("make a directory in", parent)(source)
         })?;

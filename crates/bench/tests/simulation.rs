@@ -28,7 +28,7 @@ const VALUE_BYTES: u64 = 112;
 /// Approximate memory that a put takes in a memtable, in bytes.
 const MEMTABLE_BYTES_PER_PUT: u64 = 226;
 
-/// Returns the number of writes, at least [`ENTRIES`]. The bounds do not hold for fewer writes.
+/// Returns the number of writes, at least [`ENTRIES`]. With fewer writes the simulator may exceed the error bounds.
 fn entries() -> u64 {
     scaled(ENTRIES).max(ENTRIES)
 }
@@ -56,7 +56,7 @@ struct Bounds {
 
 /// Maximum errors that the documentation promises.
 const DOCUMENTED: Bounds = Bounds { moved: 0.05, merges: 0.10, files: 0.10, each: 0.15 };
-/// Maximum errors with one seed and small memtables, where random deviations are larger.
+/// Maximum relative errors with one seed and small memtables. Small memtables increase random deviations.
 const SHORT: Bounds = Bounds { moved: 0.12, merges: 0.15, files: 0.20, each: 0.12 };
 
 /// Returns the presets in `LSMX_TEST_POLICIES`. By default all presets that drop no data are tested.
@@ -111,7 +111,7 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<Cell> {
     seeds.iter().map(run).collect()
 }
 
-/// Returns the means over all seeds, of the engine and of the simulator.
+/// Returns the mean of a number over all seeds, first for the engine, then for the simulator.
 fn means(
     cells: &[Cell],
     engine: impl Fn(&Cell) -> f64,

@@ -33,9 +33,9 @@ type Failure = Box<dyn std::error::Error>;
 const VALUE_BYTES: usize = 110;
 const HASH_BYTES: usize = 32;
 const SPREAD_BYTES: usize = 16;
-/// Restart interval of the front-coded index that serves as a comparison.
+/// Restart interval of the front-coded index to which the index of lsmx is compared.
 const RESTART_INTERVAL: usize = 16;
-/// Memory overhead of a cached index block in bytes, without `size_of::<IndexBlock>()`.
+/// Memory overhead of a cached index block in bytes, excluding `size_of::<IndexBlock>()`.
 const OVERHEAD_BYTES: usize = 48;
 const INDEX_BLOCK_BYTES: usize = 4096;
 const LOOKUPS: usize = 500_000;
@@ -144,7 +144,7 @@ fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Fai
             held += varint(handle.offset) + varint(handle.bytes) + if restart { 4 } else { 0 };
             entries += 1;
             before = separator;
-            // An index block is complete at the same size as in lsmx.
+            // As in lsmx, an index block ends when its size reaches this limit.
             if held >= INDEX_BLOCK_BYTES {
                 bytes += held + 4 + overhead;
                 (entries, held) = (0, 0);

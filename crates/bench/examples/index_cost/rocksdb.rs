@@ -8,7 +8,8 @@ use crate::{Failure, INDEX_BLOCK_BYTES};
 
 const BLOCK_BYTES: usize = 4096;
 
-/// Returns the size of a partitioned index in bytes per data block. The overhead of blocks in memory is not included.
+/// Returns the size of RocksDB's partitioned index in bytes per data block. Excludes the memory overhead of cached
+/// blocks.
 pub(crate) fn index_bytes(
     keys: &[Vec<u8>],
     value: &[u8],
@@ -39,7 +40,7 @@ pub(crate) fn index_bytes(
     Ok(field(&properties, "index block size")? / field(&properties, "# data blocks")?)
 }
 
-/// Returns the number of the first field whose name starts with `name`. Fields are `name=number`, separated by `; `.
+/// Returns the number in the first field that starts with `name`. `properties` has the form `name=number; name=number`.
 fn field(properties: &str, name: &str) -> Result<f64, Failure> {
     let found = properties.split(';').map(str::trim).find(|field| field.starts_with(name));
     let (_, number) = found.and_then(|field| field.rsplit_once('=')).ok_or("a field is missing")?;

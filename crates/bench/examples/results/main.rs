@@ -13,7 +13,7 @@
 //! - `{{output ID}}`: the output as a code block. `{{markdown ID}}`: the output as Markdown text.
 //! - `{{ID/ROW/COLUMN}}`: a number of the CSV file. `ROW` is the start of a row. `{{A ÷ B}}`: the ratio of two numbers.
 //!
-//! The command `lsmx` is that of the release build.
+//! A template command that starts with `lsmx` runs the release build.
 
 #![allow(clippy::print_stderr, reason = "the program prints its errors")]
 #![allow(clippy::disallowed_methods, reason = "writes documents, not database files")]
@@ -72,7 +72,7 @@ fn pages() -> Result<Vec<String>> {
 }
 
 /// Writes the pages in `names`, or all pages if `names` is empty. With `measure`, first runs the commands of these
-/// pages. A name `PAGE.RUN` selects a page, but only one of its commands.
+/// pages. The name `PAGE.RUN` runs only the command `RUN` of the page.
 fn write_pages(pages: &[String], names: &[String], measure: bool) -> Result<()> {
     for page in pages {
         let page = Page::new(page)?;

@@ -40,7 +40,7 @@ pub(crate) struct ClaimText {
     note: String,
 }
 
-/// Order of the figures of a claim. Consecutive figures may be equal.
+/// Expected order of the figures of a claim. Equal consecutive figures are in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Order {
@@ -54,7 +54,7 @@ enum Unit {
     Plain,
     #[default]
     Times,
-    /// A share from 0 to 1, printed in percent.
+    /// A fraction from 0 to 1, printed as a percentage.
     Percent,
     Ms,
 }
@@ -64,9 +64,9 @@ enum Unit {
 pub(crate) enum Verdict {
     Holds,
     DoesNotHold,
-    /// The results do not contain all figures of the claim.
+    /// The results lack at least one figure of the claim.
     NotMeasured,
-    /// The claim has neither a range nor an order.
+    /// The claim specifies neither a range nor an order, so figures cannot confirm it.
     Undecided,
 }
 

@@ -3,7 +3,7 @@
 use lsmx_bench::experiment::explore::result::{Cell, PointLookups};
 pub(crate) use lsmx_bench::numbers::float;
 
-/// Numbers with labels; `None` if a measurement is missing.
+/// Numbers with labels; `None` if at least one number was not measured.
 pub(crate) type Figures = Option<Vec<(String, f64)>>;
 /// Function that extracts a number from a measurement; `None` if the number was not measured.
 pub(crate) type Measure = fn(&Cell) -> Option<f64>;
@@ -20,7 +20,7 @@ pub(crate) fn nth(figures: &Figures, index: usize) -> Option<f64> {
     figures.as_ref()?.get(index).map(|(_, value)| *value)
 }
 
-/// Divides figures pairwise. The quotients have the labels of the dividends.
+/// Divides each figure in `above` by the figure at the same index in `below`. Keeps the labels of `above`.
 pub(crate) fn quotients(above: Figures, below: Figures) -> Figures {
     let (above, below) = (above?, below?);
     (above.len() == below.len()).then_some(())?;
@@ -112,7 +112,7 @@ pub(crate) fn put_mean_us(cell: &Cell) -> Option<f64> {
     measured(cell.put_latency_us.mean)
 }
 
-/// Returns the mean number of blocks that a lookup reads, if a share `alpha` of the looked-up keys is absent.
+/// Returns the mean number of blocks that a lookup reads if the fraction `alpha` of the lookups searches absent keys.
 pub(crate) fn ios(cell: &Cell, alpha: f64) -> Option<f64> {
     lookups(cell, alpha).map(|lookups| lookups.ios_per_get)
 }
@@ -138,7 +138,7 @@ fn lookups(cell: &Cell, alpha: f64) -> Option<&PointLookups> {
     cell.point_lookups.iter().find(|lookups| (lookups.alpha - alpha).abs() < 1e-9)
 }
 
-/// Returns `None` for 0, which stands for a time that was not measured.
+/// Returns `None` if `time` is 0. Results contain 0 for a time that was not measured.
 fn measured(time: f64) -> Option<f64> {
     (time > 0.0).then_some(time)
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::figures::{Figures, divide, many};
 use crate::strategy::Strategy;
 
-/// Measurements by the name of the result file.
+/// The measurements of all result files, by file name.
 #[derive(Debug, Default)]
 pub(crate) struct Results(BTreeMap<String, Vec<Cell>>);
 
@@ -50,8 +50,8 @@ fn parse_cells(text: &str) -> Result<Vec<Cell>, String> {
 }
 
 impl<'a> Part<'a> {
-    /// Returns the first measurement of a strategy. An experiment without a swept flag has one measurement per
-    /// strategy.
+    /// Returns the first measurement of a strategy. If the experiment sweeps no flag, the strategy has only one
+    /// measurement.
     pub(crate) fn cell(self, strategy: Strategy) -> Option<&'a Cell> {
         self.0.iter().find(|cell| cell.spec == strategy.spec)
     }
@@ -72,7 +72,7 @@ impl<'a> Part<'a> {
         many(strategies.iter().map(|at| (at.name, self.of(*at, &measure))))
     }
 
-    /// Returns, for each strategy, its value ÷ the value of the strategy `base`.
+    /// Returns, for each strategy, the value of the strategy ÷ the value of the strategy `base`.
     pub(crate) fn each_by(
         self,
         strategies: &[Strategy],
@@ -83,7 +83,7 @@ impl<'a> Part<'a> {
         many(strategies.iter().map(|at| (at.name, divide(self.of(*at, &measure), base))))
     }
 
-    /// Returns, for each strategy, the value of the strategy `base` ÷ its value.
+    /// Returns, for each strategy, the value of the strategy `base` ÷ the value of the strategy.
     pub(crate) fn base_by_each(
         self,
         base: Strategy,
@@ -94,8 +94,8 @@ impl<'a> Part<'a> {
         many(strategies.iter().map(|at| (at.name, divide(base, self.of(*at, &measure)))))
     }
 
-    /// Returns the measurements of a strategy in the order of the swept flag. If the size ratio is swept, the spec of
-    /// the policy differs between measurements, and the name of the policy identifies the strategy.
+    /// Returns the measurements of a strategy in the order of the swept flag. A sweep of the size ratio changes the
+    /// policy spec, so the strategy is then identified by the policy name.
     pub(crate) fn swept(self, strategy: Strategy) -> Vec<&'a Cell> {
         let same = |cell: &&Cell| {
             let swept_ratio = cell.sweep.value("size-ratio").is_some();
@@ -168,7 +168,8 @@ pub(crate) mod tests {
         })
     }
 
-    /// Returns results in which Full moved 50 times, LO+1 `lo1` times, and Tier 10 times the ingested bytes.
+    /// Returns results of three strategies. Bytes moved ÷ bytes ingested is 50 for Full, `lo1` for LO+1 and 10 for
+    /// Tier.
     pub(crate) fn results(name: &str, lo1: u64) -> Results {
         let cells = [cell(FULL.spec, 50), cell(LO1.spec, lo1), cell(TIER.spec, 10)];
         let cells = parse_cells(&json!({ "cells": cells }).to_string()).unwrap();

@@ -6,7 +6,8 @@ pub(crate) struct Strategy {
     pub(crate) name: &'static str,
     /// Name of the policy in lsmx.
     pub(crate) policy: &'static str,
-    /// Policy with its parameters, as in `scripts/study`, where the size ratio is 10.
+    /// Policy name and parameters, as passed to `--policy` in `scripts/study`. The parameters assume a size ratio of
+    /// 10.
     pub(crate) spec: &'static str,
 }
 
@@ -26,15 +27,15 @@ pub(crate) const TSD: Strategy = strategy("TSD", "tsd", "tsd(l1=1)");
 pub(crate) const TSA50: Strategy = strategy("TSA50", "tsa", "tsa(l1=1)");
 pub(crate) const TSA33: Strategy = strategy("TSA33", "tsa", "tsa(D=0.33,l1=1)");
 
-/// Compacts the least recently read file. Without reads, the strategy picks the same files as Old.
+/// Compacts the least recently read file. If no file is ever read, the strategy picks the same files as [`OLD`].
 pub(crate) const COLD_ACCESS: Strategy =
     strategy("Cold by reads", "cold-access", "cold-access(l1=1)");
-/// Full compaction with the L1 size of textbooks: T flushes, where T is the size ratio.
+/// Full compaction. As in textbooks, L1 holds T flushes, where T is the size ratio.
 pub(crate) const TEXTBOOK_FULL: Strategy = strategy("Full, textbook L1", "full", "full(l1=6)");
 /// [`TEXTBOOK_FULL`] with preemptive compactions, which merge several levels at once.
 pub(crate) const PREEMPTIVE: Strategy =
     strategy("Full, preemptive", "full-preemptive", "full-preemptive(l1=6)");
-/// Tier, but writes stop as soon as a compaction is due, as in Full.
+/// [`TIER`] with an earlier write stop: as in [`FULL`], writes stop as soon as a compaction is due.
 pub(crate) const TIGHT_TIER: Strategy =
     strategy("Tier, stop at 5", "universal", "universal(stop=5)");
 /// `full`, a preset of lsmx, with default parameters.

@@ -16,12 +16,12 @@ use super::table::grid;
 
 use super::{Better, Metric, Registry, find, scalar_text, scalars};
 
-/// Maximum relative difference that counts as noise if the measurements have no repetitions.
+/// Maximum relative difference that is treated as noise, for measurements without repetitions.
 pub const NOISE: f64 = 0.05;
-/// Maximum relative difference of a latency or other time that counts as noise if the measurements have no repetitions.
+/// Maximum relative difference between times that is treated as noise, for measurements without repetitions.
 pub const NOISE_OF_TIMES: f64 = 0.25;
 
-/// Two measurements are compared only if these JSON fields are equal.
+/// JSON fields that identify a measurement. Two measurements are compared only if all these fields are equal.
 const IDENTITY: &[&str] = &[
     "policy",
     "spec",
@@ -72,17 +72,15 @@ pub struct Difference {
     pub new: f64,
     /// New value ÷ old value; `None` if the old value is 0.
     pub ratio: Option<f64>,
-    /// Confidence interval of the old value, or its minimum and maximum over few repetitions; `None` without
-    /// repetitions.
+    /// Confidence interval of the old value, or the minimum and maximum of few repetitions; `None` without repetitions.
     pub old_interval: Option<[f64; 2]>,
-    /// Confidence interval of the new value, or its minimum and maximum over few repetitions; `None` without
-    /// repetitions.
+    /// Confidence interval of the new value, or the minimum and maximum of few repetitions; `None` without repetitions.
     pub new_interval: Option<[f64; 2]>,
     pub meaning: Meaning,
     /// Whether the number is a time. Times depend on the machine and its load.
     pub time: bool,
     pub beyond_noise: bool,
-    /// Whether `beyond_noise` is a guess, because the measurements have no repetitions.
+    /// Whether `beyond_noise` is a guess. Without repetitions the noise is unknown.
     pub noise_unknown: bool,
     /// Whether this difference can make `lsmx compare --fail-above` fail.
     #[serde(skip)]
@@ -112,8 +110,8 @@ impl Difference {
 }
 
 impl Comparison {
-    /// Compares two results. `registry` declares the metrics of the first result. If it is `None`, a number is
-    /// interpreted as in the first command that reports a number of this name.
+    /// Compares two results. `registry` declares the metrics of the first result. If `registry` is `None`, each number
+    /// has the first declaration of its name in any command.
     pub fn new(registry: Option<&Registry>, old: &[Value], new: &[Value]) -> Comparison {
         let mut others: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
         for cell in new.iter().rev() {
@@ -130,8 +128,8 @@ impl Comparison {
         Comparison { pairs, only_old, only_new }
     }
 
-    /// Returns the costs and rates for which `lsmx compare` fails: those that are worse by more than `share`, or by
-    /// more than `share_of_times` if they are times. `None` means that no difference of this kind fails.
+    /// Returns the costs and rates for which `lsmx compare` fails. A time fails if it is worse by more than the
+    /// fraction `share_of_times`; other numbers fail above `share`. `None` disables a limit.
     pub fn worse<'a>(
         &'a self,
         share: Option<f64>,
@@ -205,7 +203,7 @@ fn pair(registry: Option<&Registry>, old: &Value, new: &Value) -> Pair {
     Pair { cell: name(old), same_digest, differences, equal, missing }
 }
 
-/// Returns the measured numbers with their flat names.
+/// Returns the measured numbers of a result, each with its flat name such as `compaction.jobs`.
 fn numbers(cell: &Value) -> Vec<(String, f64)> {
     let measured = |name: &str| {
         let top = name.split(['.', '[']).next().unwrap_or_default();
@@ -215,14 +213,14 @@ fn numbers(cell: &Value) -> Vec<(String, f64)> {
     scalars.filter_map(|(name, scalar)| Some((name, scalar.as_f64()?))).collect()
 }
 
-/// Returns the confidence interval of a number, or its minimum and maximum over few repetitions; `None` without
+/// Returns the confidence interval of a number, or the minimum and maximum of few repetitions; `None` without
 /// repetitions.
 fn interval(cell: &Value, name: &str) -> Option<[f64; 2]> {
     let ends = |of: &Value| Some([of.get("low")?.as_f64()?, of.get("high")?.as_f64()?]);
     if let Some(repeated) = cell.get("repeats").and_then(|at| at.get("metrics")?.get(name)) {
         return repeated.get("interval").and_then(ends).or_else(|| ends(repeated));
     }
-    // `lsmx bench` stores an interval in a separate JSON field. Without repetitions both bounds are equal.
+    // `lsmx bench` stores an interval in a separate JSON field. Equal bounds mean that there were no repetitions.
     let interval = cell.get(format!("{name}_interval"))?;
     let (low, high) = (interval.get(0)?.as_f64()?, interval.get(1)?.as_f64()?);
     (low < high).then_some([low, high])

@@ -1,7 +1,7 @@
 //! Flattens JSON results to scalars with names such as `compaction.jobs` or `point_lookups[0.5].ops`.
 //!
 //! A flat name joins the names of JSON fields with dots. Brackets contain a value that identifies an array element,
-//! such as the share of absent keys. Array elements without such a value are omitted.
+//! such as the fraction of absent keys. Array elements without such a value are omitted.
 
 use std::collections::{HashMap, HashSet};
 
@@ -73,8 +73,8 @@ pub fn scalar_text(scalar: &Value) -> String {
     scalar.as_str().map_or_else(|| scalar.to_string(), str::to_owned)
 }
 
-/// Returns the header and the rows of a table with one row per JSON value and one column per flat name. Columns are in
-/// the order of first occurrence. If a value does not contain a name, the text is empty.
+/// Returns the header and the rows of a table: one row per JSON value, one column per flat name in the order of first
+/// occurrence. If a JSON value lacks a name, the table contains an empty text.
 pub fn union_table(values: &[Value]) -> (Vec<String>, Vec<Vec<String>>) {
     let flat: Vec<HashMap<String, &Value>> =
         values.iter().map(|value| scalars(value).into_iter().collect()).collect();

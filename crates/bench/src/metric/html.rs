@@ -46,14 +46,14 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Returns the number with this flat name; `None` if tables do not show it.
+    /// Returns the number with this flat name; `None` if the number is missing or was not measured.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         self.row.shown(name)?.as_f64()
     }
 }
 
-/// Returns a sortable table with one line per subject and one column per metric name. The best value of a cost or rate
-/// is bold, unless all values are equal. `heading` is the title of the first column.
+/// Returns a sortable table with one row per element of `subjects` and one column per metric in `names`. The best value
+/// of a cost or rate is bold, unless all values are equal. `heading` is the title of the first column.
 fn table(
     registry: &Registry,
     heading: &str,
@@ -149,13 +149,13 @@ pub(crate) fn table_and_legend(
     }
 }
 
-/// Returns a plot with one bar for each subject that has the number. Returns nothing if all bars are empty.
+/// Returns a bar plot of one number, with a bar for each row that contains the number. Returns nothing if all bars are
+/// empty.
 pub(crate) fn bars(registry: &Registry, name: &str, title: &str, subjects: &[Subject]) -> Markup {
     bars_of_parts(registry, title, &[(title, name)], subjects)
 }
 
-/// Returns a plot with one stacked bar per subject. `parts` contains the label and the flat name of each segment of a
-/// bar.
+/// Returns a bar plot with one stacked bar per row. `parts` contains the label and the flat name of each segment.
 pub(crate) fn bars_of_parts(
     registry: &Registry,
     title: &str,
@@ -171,8 +171,8 @@ pub(crate) fn bars_of_parts(
     })
 }
 
-/// Returns a plot of stacked bars. `parts` returns the segments of a subject; a subject without segments has no bar.
-/// The text of a bar is the sum of its segments. Returns nothing if all bars are empty.
+/// Returns a plot of stacked bars. `parts` computes the segments of a row; a row without segments has no bar. The label
+/// of a bar is the sum of its segments. Returns nothing if all bars are empty.
 pub(crate) fn stacked_bars(
     title: &str,
     labels: &[&str],

@@ -245,7 +245,7 @@ pub const ALL: [&Registry; 9] = [
     &advise::columns::PRESETS,
 ];
 
-/// Returns the first metric of any command that declares this flat name.
+/// Returns the metric with this flat name. If several commands declare the name, the first declaration applies.
 pub fn find(name: &str) -> Option<&'static Metric> {
     ALL.iter().find_map(|registry| registry.find(name))
 }

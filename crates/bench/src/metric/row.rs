@@ -25,7 +25,7 @@ impl Row {
         Ok(Row { values, spread: BTreeMap::new() })
     }
 
-    /// Adds a number or a text that was computed from other values.
+    /// Adds a number or a text that the caller computed from other values of the row.
     pub fn with(mut self, name: impl Into<String>, value: impl Into<Value>) -> Row {
         self.values.insert(name.into(), value.into());
         self

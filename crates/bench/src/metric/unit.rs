@@ -23,9 +23,9 @@ pub enum Unit {
     Seconds,
     /// A ratio of two sizes, such as an amplification.
     Times,
-    /// A share from 0 to 1, shown in percent.
+    /// A fraction from 0 to 1, shown as a percentage.
     Share,
-    /// A share from 0 to 1, shown in percent with four decimals.
+    /// A fraction from 0 to 1, shown as a percentage with four decimals.
     SmallShare,
     /// Operations per second.
     Rate,

@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 
 use super::{BLOCK_BYTES, Engine, EngineSettings, Kind, Visit};
 
-/// fjall counts as idle after this time without background work, in ns. fjall has no call that waits for compactions.
+/// fjall is considered idle after this time without background work, in ns. fjall has no function that waits for
+/// compactions.
 const QUIET_NS: u64 = 500_000_000;
 /// Time between two checks for background work, in ns.
 const CHECK_NS: u64 = 2_000_000;
@@ -98,7 +99,7 @@ fn failed<E: StdError + Send + Sync + 'static>(action: &'static str) -> impl FnO
 
 impl Engine for Fjall {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        // `insert` passes the journal buffer to the operating system.
+        // The `insert` of fjall already passes the journal record to the operating system.
         self.keyspace.insert(key, value).map_err(failed("put a value"))
     }
 

@@ -55,7 +55,8 @@ impl Lsmx {
         self.keyspace.metadata().map_err(failed("read the metadata"))
     }
 
-    /// Returns the number of file reads and of the bytes read. Both are 0 if file system calls are not counted.
+    /// Returns the number of file reads and the number of bytes read. Both numbers are 0 if file system calls are not
+    /// counted.
     pub(crate) fn file_reads(&self) -> (u64, u64) {
         let Some(vfs) = &self.vfs else { return (0, 0) };
         let counts = vfs.counts();
@@ -63,7 +64,7 @@ impl Lsmx {
     }
 }
 
-/// Returns a function that adds an action to an error of lsmx.
+/// Returns a closure for `map_err` that adds the failed action to an error of lsmx.
 pub fn failed(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
     move |source| Error::Engine { action, source }
 }

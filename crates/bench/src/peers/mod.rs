@@ -50,8 +50,8 @@ pub trait Engine: Send + Sync {
     /// entries.
     fn scan(&self, backward: bool, entries: u64, visit: &mut Visit<'_>) -> Result<u64>;
 
-    /// Flushes the memtables and waits for all compactions. Returns how long the engine was already idle when the end
-    /// of the compactions was detected, in nanoseconds.
+    /// Flushes the memtables and waits for all compactions. Returns the delay with which the end of the compactions was
+    /// detected, in nanoseconds.
     fn settle(&self) -> Result<u64>;
 
     /// Waits until the engine has no background work. Does not flush the memtables.
@@ -67,7 +67,7 @@ pub trait Engine: Send + Sync {
 
     fn close(self: Box<Self>) -> Result<()>;
 
-    /// Reads a value, replaces its content at `offset` by `bytes`, and puts the result. No other thread may write the
+    /// Reads a value, overwrites the part at `offset` with `bytes`, and puts the result. No other thread may write the
     /// key at the same time, because the update is not atomic on every engine.
     fn rewrite(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
         let mut value = Vec::new();
@@ -76,8 +76,8 @@ pub trait Engine: Send + Sync {
         self.put(key, &value)
     }
 
-    /// Merges an operand that replaces the content of the value at `offset` by `bytes`. Does not read the value. Fails
-    /// if the engine has no merge operators.
+    /// Merges an operand that overwrites the value at `offset` with `bytes`. Does not read the value. Fails if the
+    /// engine has no merge operators.
     fn merge(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()>;
 
     /// Returns the number of blocks that the calling thread has read from files of all databases of this engine.
@@ -86,8 +86,8 @@ pub trait Engine: Send + Sync {
         0
     }
 
-    /// Returns the bytes that file system calls have read and written. By default these are the calls of the whole
-    /// process.
+    /// Returns the bytes that file system calls have read and written. The default implementation counts all calls of
+    /// the process.
     fn io_bytes(&self) -> IoBytes {
         let (read, written) = (process::read_bytes(), process::written_bytes());
         IoBytes { read: read.unwrap_or(0), written: written.unwrap_or(0) }
@@ -104,14 +104,14 @@ pub trait Engine: Send + Sync {
     }
 }
 
-/// Bytes that file system calls have read and written. Reads from the page cache count.
+/// Bytes that file system calls have read and written. Includes reads from the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoBytes {
     pub read: u64,
     pub written: u64,
 }
 
-/// Replaces the content of a value at `offset` by `bytes`. A value that is too short is first extended by zeros.
+/// Overwrites a value at `offset` with `bytes`. If the value is too short, it is first extended with zeros.
 pub(crate) fn write_field(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
     let start = numbers::length(u64::from(offset));
     let end = start + bytes.len();

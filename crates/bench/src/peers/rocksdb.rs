@@ -17,7 +17,7 @@ use crate::numbers;
 
 use super::{BLOCK_BYTES, Engine, EngineSettings, FILTER_BITS_PER_KEY, Kind, Visit};
 
-/// Maximum number of memtables if no memory budget is set, as in lsmx.
+/// Maximum number of memtables if no memory budget is set. lsmx has the same maximum.
 const MEMTABLES_MAX: u64 = 4;
 /// Number of memtables if a memory budget is set: one receives writes while the other is flushed.
 const MEMTABLES_OF_BUDGET: u64 = 2;

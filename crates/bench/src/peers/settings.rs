@@ -71,7 +71,7 @@ impl Default for EngineSettings {
     }
 }
 
-/// Calls the option setter `set` if there is a value.
+/// Passes `value` to the option setter `set`. If `value` is `None`, returns the options unchanged.
 fn apply<O, T>(options: O, value: Option<T>, set: impl FnOnce(O, T) -> O) -> O {
     match value {
         Some(value) => set(options, value),

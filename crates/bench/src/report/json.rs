@@ -15,8 +15,7 @@ pub fn write(path: &Path, result: &impl Serialize) -> Result<()> {
     std::fs::write(path, text).map_err(failed)
 }
 
-/// Checks that a report file can be written, so that an unwritable file is reported before a long experiment. Does not
-/// change the content of the file.
+/// Checks that a report file can be written, without changing its content. Called before a long experiment starts.
 pub fn probe(path: &Path) -> Result<()> {
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
     opened.map(drop).map_err(Error::io("write", path))

@@ -6,7 +6,7 @@ use super::keys::{KeySpace, Permutation, density, repeat_until};
 use super::random::{Random, Steps, Zipf, mix};
 use super::{KeyDistribution, WINDOW_SHARE, WINDOWS, ZIPF_EXPONENT};
 
-/// Maximum number of random draws per choice. If each of them hits a deleted record, the next present record is chosen.
+/// Maximum number of random draws per choice. If all draws hit deleted records, the next present record is chosen.
 const DRAWS_MAX: u32 = 32;
 
 /// The set of records that are inserted and not deleted. Records are inserted in ascending order of their numbers.
@@ -60,9 +60,9 @@ impl LiveRecords {
 pub(super) struct Choice {
     distribution: KeyDistribution,
     zipf: Zipf,
-    /// Density of the accesses over the key order. `None` if accesses and keys have the same density.
+    /// Probability density of the accessed positions in key order; `None` if records are drawn without a density.
     density: Option<Steps>,
-    /// Random permutation from popularity ranks to records. Without a permutation the oldest records would be the most
+    /// Random permutation that maps popularity ranks to records. Without it, the oldest records would be the most
     /// popular.
     scatter: Permutation,
     /// Length of `scatter`: a power of two, at least the number of records.
@@ -73,8 +73,8 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// `keys` is `None` for records of a file, whose key order is unknown: the record number is used as the position in
-    /// key order. Different values of `hot` make different records popular.
+    /// `keys` is `None` for records of a file. Their key order is unknown, so the record number is used as the position
+    /// in key order. Different values of `hot` make different records popular.
     pub(super) fn new(
         distribution: KeyDistribution,
         keys: Option<&KeySpace>,
@@ -84,7 +84,7 @@ impl Choice {
         let placed = keys.map(KeySpace::distribution);
         let seed = if hot == 0 { seed } else { mix(seed ^ mix(hot)) };
         let density = match distribution {
-            // If the keys have this density, uniformly chosen records have it too.
+            // If the keys already follow this distribution, a uniform choice of records follows it too.
             KeyDistribution::PrefixZipf | KeyDistribution::Normal
                 if placed != Some(distribution) || hot > 0 =>
             {
@@ -103,8 +103,8 @@ impl Choice {
         }
     }
 
-    /// Chooses a present record; `None` if no record is present. `progress` is the completed share of the phase, in [0,
-    /// 1).
+    /// Chooses a present record; `None` if no record is present. `progress` is the completed fraction of the phase, in
+    /// [0, 1).
     pub(super) fn pick(
         &mut self,
         live: &LiveRecords,
@@ -132,7 +132,7 @@ impl Choice {
         progress: f64,
         random: &mut Random,
     ) -> u64 {
-        // The key order includes records that are not inserted yet.
+        // `n` is the number of positions in key order, including those of records that are not inserted yet.
         let n = keys.map_or(inserted, KeySpace::len);
         let record_at = |rank: u64| keys.map_or(rank, |keys| keys.record_at(rank.min(n - 1)));
         match (self.distribution, &self.density) {

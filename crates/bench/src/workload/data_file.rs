@@ -30,7 +30,7 @@ pub struct DataFile {
     line: Vec<u8>,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Number of the record that `key` and `value` contain.
+    /// Number of the record whose key and value are in the buffers `key` and `value`.
     loaded: Option<u64>,
 }
 
@@ -115,7 +115,7 @@ impl DataFile {
         self.index.bytes
     }
 
-    /// Replaces the content of `key` by a key that no record has: the key of record `i` with a suffix.
+    /// Sets `key` to a key that no record has: the key of record `i` with a suffix.
     pub(super) fn absent_key(&mut self, i: u64, mut salt: u64, key: &mut Vec<u8>) -> Result<()> {
         loop {
             key.clone_from(self.record(i)?.0);

@@ -14,11 +14,12 @@ use crate::numbers;
 use super::random::{Random, Steps, Zipf, fill, mix};
 use super::{KeyDistribution, NORMAL_DEVIATION, PREFIXES, WINDOWS};
 
-/// Number of steps that approximate the density of the normal distribution.
+/// Number of intervals in the piecewise constant approximation of the normal distribution.
 const NORMAL_STEPS: u32 = 1024;
-/// Minimum width of the key interval of a record: two numbers for its key and two for absent keys.
+/// Minimum width of the interval of numbers that is reserved for a record. The lower half encodes the key of the
+/// record, the upper half encodes absent keys.
 const CELL_WIDTH_MIN: u64 = 4;
-/// Length in bytes of the number that a key encodes. Shorter keys contain only its last bytes.
+/// Length in bytes of the number that a key encodes. Shorter keys contain only the last bytes of the number.
 const PLACE_BYTES: usize = size_of::<u64>();
 
 const PURPOSE_PERMUTATION: u64 = 0x7065_726d;
@@ -26,7 +27,7 @@ const PURPOSE_PREFIXES: u64 = 0x7072_6566;
 
 /// A pseudorandom permutation of 0..n.
 ///
-/// Rounds of multiplications and shifts permute the numbers below the next power of two. They are repeated until the
+/// Multiplications and shifts permute the numbers below the next power of two. This permutation is repeated until the
 /// result is below n, on average at most twice.
 #[derive(Clone, Copy, Debug)]
 pub struct Permutation {
@@ -112,7 +113,8 @@ pub struct KeySpace {
     seed: u64,
     /// Number of values that the first eight key bytes can have.
     domain: u64,
-    /// The key domain is divided into steps of equal width. Each element is the number of keys up to the end of a step.
+    /// Cumulative numbers of keys. The key domain is divided into intervals of equal width, and each element counts the
+    /// keys up to the end of an interval.
     ranks: Vec<u64>,
     permutation: Permutation,
     window: Permutation,
@@ -195,7 +197,8 @@ impl KeySpace {
     fn permute_window(&self, i: u64, permute: fn(&Permutation, u64) -> u64) -> u64 {
         let width = self.n.div_ceil(WINDOWS);
         let start = i - i % width;
-        // The last window may be narrower than the permutation.
+        // The last window may be narrower than the others, so the permutation is repeated until the result is in the
+        // window.
         start + repeat_until(i % width, self.n - start, |within| permute(&self.window, within))
     }
 

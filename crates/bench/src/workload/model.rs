@@ -16,7 +16,7 @@ pub enum KnownValue {
 }
 
 impl KnownValue {
-    /// Returns whether a value read from the database agrees with the expected value. An unknown value agrees with all.
+    /// Returns whether a value read from the database is as expected. An unknown expected value accepts every value.
     pub fn agrees(self, answer: &[u8]) -> bool {
         match self {
             KnownValue::Hash(hash) => xxh3_64(answer) == hash,

@@ -1,15 +1,15 @@
-//! Operation mixes: YCSB, UP2X, and a mix of reads and updates with a configurable share of reads.
+//! Operation mixes: YCSB, UP2X, and a mix of reads and updates with a configurable fraction of reads.
 
 use crate::named::impl_names;
 
 use super::keys::Permutation;
 use super::random::{Random, Zipf};
 
-/// In this number of operations, the UP2X mix has [`UP2X_UPDATES`] updates and [`UP2X_GETS`] gets. The rest are puts.
+/// Of this many operations in the UP2X mix, [`UP2X_UPDATES`] are updates, [`UP2X_GETS`] are gets and the rest are puts.
 const UP2X_OPS: u64 = 100_000;
 const UP2X_UPDATES: u64 = 92_530;
 const UP2X_GETS: u64 = 7_460;
-/// YCSB D and E insert one record per this number of operations.
+/// Number of operations per insert in YCSB D and E.
 pub(crate) const OPS_PER_INSERT: u64 = 20;
 /// Maximum length of a scan of YCSB E, in entries. The minimum is 1.
 const SCAN_ENTRIES_MAX: u64 = 100;
@@ -19,7 +19,7 @@ const SCAN_ENTRIES_MAX: u64 = 100;
 /// Source of YCSB: Cooper et al., "Benchmarking cloud serving systems with YCSB", SoCC 2010.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationMix {
-    /// Reads and updates of one field. The caller gives the share of reads.
+    /// Reads, and updates of one field. The caller sets the fraction of reads.
     Default,
     /// Facebook's UP2X store: 92.53 % updates, 7.46 % reads, the rest puts.
     ///
@@ -51,7 +51,7 @@ impl_names!(OperationMix, "mix");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MixedOperation {
     Read,
-    /// Updates one field of a value. The experiment compares methods of doing this, such as merge operands.
+    /// Updates one field of a value. The experiment compares update methods, such as merge operands.
     Update,
     /// Reads a value, changes it and puts it.
     Rewrite,
@@ -59,7 +59,7 @@ pub enum MixedOperation {
     Put,
     /// Puts a record with a new key.
     Insert,
-    /// Reads this number of entries in key order, starting at a record.
+    /// Reads the given number of entries in key order, starting at a record.
     Scan(u64),
 }
 
@@ -95,7 +95,7 @@ impl OperationMix {
         }
     }
 
-    /// Returns the share of operations that are reads or scans. The default mix has the share `given`.
+    /// Returns the fraction of operations that are reads or scans. For the default mix this is `given`.
     pub fn read_ratio(self, given: f64) -> f64 {
         match self {
             OperationMix::Default => given,
@@ -138,8 +138,8 @@ impl OperationMix {
         if random.unit() < self.read_ratio(read_ratio) { MixedOperation::Read } else { other }
     }
 
-    /// Draws the record of an operation that is not an insert. `count` is the number of loaded and inserted records.
-    /// `popularity` covers the loaded records only.
+    /// Draws the record that a read, scan or update accesses. `count` is the number of loaded and inserted records.
+    /// `popularity` covers only loaded records.
     pub fn draw_record(self, popularity: &Popularity, count: u64, random: &mut Random) -> u64 {
         match self {
             OperationMix::D => popularity.draw_recent(count, random),
@@ -157,7 +157,7 @@ pub struct Popularity {
 }
 
 impl Popularity {
-    /// Creates the popularity of `records` records. The Zipf exponent must be above 0.
+    /// Creates a Zipf distribution over `records` records. The exponent must be above 0.
     pub fn new(exponent: f64, records: u64, seed: u64) -> Popularity {
         Popularity {
             zipf: Zipf::new(exponent),

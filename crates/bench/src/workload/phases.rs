@@ -11,7 +11,7 @@ pub use lsmx_simulator::workload::{LookupGroup, Phase, RANGE_DELETE_RECORDS};
 
 use super::KeyDistribution;
 
-/// Interleaved lookups start after this share of the writes. With a size ratio of 10, all levels except the last are
+/// Interleaved lookups start after this fraction of the writes. With a size ratio of 10, all levels except the last are
 /// full by then, as in Sarkar et al., PVLDB 14 (2021).
 const INTERLEAVE_AFTER: f64 = 0.1;
 /// Default selectivity of range lookups: the middle one of the three in Sarkar et al., PVLDB 14 (2021).
@@ -25,17 +25,17 @@ const NOTHING_TO_INSERT: &str = "nothing is left to insert first";
 pub struct Mix {
     /// Number of write operations.
     pub entries: u64,
-    /// Share of the writes that are updates.
+    /// Fraction of the writes that are updates.
     pub updates: f64,
-    /// Share of the writes that are deletes.
+    /// Fraction of the writes that are deletes.
     pub deletes: f64,
-    /// Share of the writes that are merges.
+    /// Fraction of the writes that are merges.
     pub merges: f64,
-    /// Share of the writes that delete a range of [`RANGE_DELETE_RECORDS`] records.
+    /// Fraction of the writes that are range deletes of [`RANGE_DELETE_RECORDS`] records.
     pub range_deletes: f64,
     /// Number of point lookups for each value of `empty_lookups`.
     pub lookups: u64,
-    /// Shares of point lookups that look up an absent key. Each share has its own phase.
+    /// Fractions of the point lookups that search an absent key. Each fraction is measured in its own phase.
     pub empty_lookups: Vec<f64>,
     /// Number of range lookups for each value of `selectivities`.
     pub ranges: u64,
@@ -47,9 +47,9 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// Returns the phases: a load, then one phase for each share of absent keys and each selectivity. With
-    /// `interleave`, all operations after the first writes form a single phase. Fails if a share is outside 0..=1, or
-    /// if the writes insert no record or delete all records.
+    /// Returns the phases: a load, then one phase for each element of `empty_lookups` and `selectivities`. With
+    /// `interleave`, a single phase after the load contains the remaining writes and all lookups. Fails if a fraction
+    /// is outside 0..=1, or if the writes insert no record or delete all records.
     pub fn phases(&self) -> Result<Vec<Phase>> {
         for alpha in &self.empty_lookups {
             check_share("--empty-lookups", *alpha)?;
@@ -117,7 +117,7 @@ impl Mix {
         Ok(load)
     }
 
-    /// Splits the writes into a load and a second phase, which also contains all point and range lookups.
+    /// Splits the writes into two phases. The second phase also contains all point and range lookups.
     fn interleave(&self, mut load: Phase, lookups: Vec<LookupGroup>) -> Result<Vec<Phase>> {
         let [selectivity] = self.selectivities[..] else {
             let typed: Vec<String> = self.selectivities.iter().map(f64::to_string).collect();
@@ -148,7 +148,7 @@ impl Mix {
     }
 }
 
-/// Turns inserts of a phase into merges and range deletes. Their numbers are given as shares of `writes`.
+/// Replaces inserts of a phase by merges and range deletes. `merges` and `range_deletes` are fractions of `writes`.
 fn replace_inserts(phase: &mut Phase, writes: u64, merges: f64, range_deletes: f64) -> Result<()> {
     let mut replace = |flag: &'static str, share: f64| {
         check_share(flag, share)?;
@@ -172,7 +172,7 @@ fn check_share(name: &'static str, share: f64) -> Result<()> {
     Err(Error::invalid(name, share, "between 0 and 1"))
 }
 
-/// Divides `writes` into updates, deletes and inserts. The parameters `updates` and `deletes` are shares of `writes`.
+/// Divides `writes` into updates, deletes and inserts. `updates` and `deletes` are fractions of `writes`.
 fn split_writes(phase: &mut Phase, writes: u64, updates: f64, deletes: f64) -> Result<()> {
     check_share("--updates", updates)?;
     check_share("--deletes", deletes)?;
@@ -285,7 +285,7 @@ pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
     Ok(phases)
 }
 
-/// Returns the offset of the TOML field that an error names. `text` starts with the header of the TOML table.
+/// Returns the offset in `text` of the TOML field that caused the error. `text` starts with the header of a TOML table.
 fn field_offset(text: &str, error: &Error) -> Option<usize> {
     let name = match error {
         Error::Invalid { name, .. } => name,
@@ -294,7 +294,7 @@ fn field_offset(text: &str, error: &Error) -> Option<usize> {
     };
     let key = name.trim_start_matches("--");
     let mut offset = 0;
-    // The first line is the header of the TOML table.
+    // Index 0 is the header of this TOML table. The next header ends the table.
     for (index, line) in text.split_inclusive('\n').enumerate() {
         let field = line.trim_start();
         if index > 0 && field.starts_with('[') {

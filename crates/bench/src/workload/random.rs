@@ -8,7 +8,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::numbers;
 
-/// Random number generator. Generators with the same seed and purpose return the same numbers.
+/// Random number generator. Generators with the same seed and purpose return the same sequence of numbers.
 #[derive(Clone, Debug)]
 pub struct Random(ChaCha8Rng);
 
@@ -126,15 +126,16 @@ impl Zipf {
     }
 }
 
-/// Piecewise constant probability density over [0, 1). All steps have the same width.
+/// Piecewise constant probability density over [0, 1). All intervals have the same width.
 #[derive(Clone, Debug)]
 pub struct Steps {
-    /// Cumulative probability at the end of each step. The last one is 1.
+    /// Cumulative probability at the end of each interval. The last element is 1.
     cumulative: Vec<f64>,
 }
 
 impl Steps {
-    /// Creates a density from the weights of its steps. No weight may be negative, and at least one must be positive.
+    /// Creates a density from the weights of its intervals. No weight may be negative, and at least one must be
+    /// positive.
     pub fn new(weights: impl IntoIterator<Item = f64>) -> Steps {
         let mut sum = 0.0;
         let mut cumulative: Vec<f64> = weights
@@ -153,7 +154,7 @@ impl Steps {
         Steps { cumulative }
     }
 
-    /// Distributes `n` items by the density. Returns the cumulative number of items at the end of each step.
+    /// Distributes `n` items by the density. Returns the cumulative number of items at the end of each interval.
     pub fn cumulative_counts(&self, n: u64) -> Vec<u64> {
         self.cumulative
             .iter()

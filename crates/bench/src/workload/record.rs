@@ -57,19 +57,19 @@ pub enum RecordError {
     NoTab,
     #[error("there is a second tab; within a key or value it is written \\t")]
     SecondTab,
-    /// A backslash is followed by a byte that forms no known escape.
+    /// The byte after a backslash does not form a known escape.
     #[error("unknown escape \\{}; known: \\t \\n \\r \\\\", .0.escape_ascii())]
     Escape(u8),
     #[error("a backslash stands at the end of a key or value")]
     EscapeAtEnd,
     #[error("not a JSON object of a record")]
     Json(#[from] serde_json::Error),
-    /// A JSON object has neither or both of `key` and `key_hex`, or of `value` and `value_hex`.
+    /// A JSON object has both or neither of the fields `key` and `key_hex`, or of the fields `value` and `value_hex`.
     #[error("the object needs either {0:?} or \"{0}_hex\"")]
     Part(&'static str),
     #[error("{0:?} is not hexadecimal")]
     Hex(String),
-    /// A line of a text trace is not an operation.
+    /// A line of a text trace cannot be parsed as an operation.
     #[error("{0}")]
     Operation(String),
     #[error("the line has more than {LINE_BYTES_MAX} bytes")]
@@ -222,7 +222,7 @@ struct JsonRecord<'a> {
     value_hex: Option<String>,
 }
 
-/// Appends the key or value of a JSON record, which is either text or hexadecimal digits.
+/// Decodes a key or value of a JSON record, given either as text or as hexadecimal digits, and appends it to `out`.
 fn decode_part(
     name: &'static str,
     text: Option<Cow<'_, str>>,

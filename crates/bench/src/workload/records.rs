@@ -1,6 +1,7 @@
 //! Keys and values of records.
 //!
-//! Seed, record number and version determine every byte. Checks recompute expected values instead of storing them.
+//! Seed, record number and version determine every byte of a value. Checks recompute expected values instead of storing
+//! them.
 
 use lsmx::merge_operator::FieldUpdate;
 
@@ -97,7 +98,7 @@ impl GeneratedRecords {
         &self.keys
     }
 
-    /// Replaces the content of `key` by the key of a record.
+    /// Sets `key` to the key of a record.
     pub fn key(&self, record: u64, key: &mut Vec<u8>) {
         key.clear();
         self.keys.write_present(record, key);
@@ -107,7 +108,7 @@ impl GeneratedRecords {
         }
     }
 
-    /// Replaces the content of `key` by a key that no record has and that follows the key of `record` in key order.
+    /// Sets `key` to a key that no record has and that follows the key of `record` in key order.
     pub fn absent_key(&self, record: u64, salt: u64, key: &mut Vec<u8>) {
         key.clear();
         self.keys.write_absent(record, salt, key);
@@ -118,12 +119,12 @@ impl GeneratedRecords {
         numbers::length(self.value.of_record(record, self.seed ^ PURPOSE_LENGTH))
     }
 
-    /// Returns a number that differs for each record and version.
+    /// Returns a seed for one version of a record.
     pub fn version_seed(&self, record: u64, version: u64) -> u64 {
         mix(mix(self.seed ^ mix(record)) ^ version)
     }
 
-    /// Replaces the content of `value` by an incompressible value of a record. The inserted value has version 0.
+    /// Sets `value` to an incompressible value of a record. The inserted value has version 0.
     pub fn value(&self, record: u64, version: u64, value: &mut Vec<u8>) {
         value.clear();
         fill(self.version_seed(record, version), self.value_len(record), value);
@@ -171,7 +172,7 @@ impl Records {
         }
     }
 
-    /// Replaces the content of `key` by the key of a record. Fails if the file cannot be read.
+    /// Sets `key` to the key of a record. Fails if the file cannot be read.
     pub fn key(&mut self, record: u64, key: &mut Vec<u8>) -> Result<()> {
         match self {
             Records::Generated(records) => records.key(record, key),
@@ -180,8 +181,8 @@ impl Records {
         Ok(())
     }
 
-    /// Replaces the content of `key` by a key that no record has and that follows the key of `record` in key order.
-    /// Fails if the file cannot be read.
+    /// Sets `key` to a key that no record has and that follows the key of `record` in key order. Fails if the file
+    /// cannot be read.
     pub fn absent_key(&mut self, record: u64, salt: u64, key: &mut Vec<u8>) -> Result<()> {
         match self {
             Records::Generated(records) => records.absent_key(record, salt, key),
@@ -190,8 +191,8 @@ impl Records {
         Ok(())
     }
 
-    /// Replaces the content of `operand` by an operand for [`FieldUpdate`] that overwrites up to eight bytes of the
-    /// value. The operand for a record of a file changes no byte.
+    /// Sets `operand` to an operand for [`FieldUpdate`] that overwrites up to eight bytes of the value. For a record of
+    /// a file, the operand changes no byte.
     pub fn operand(&self, record: u64, version: u64, operand: &mut Vec<u8>) {
         let (value_bytes, draw) = match self {
             Records::Generated(records) => {
@@ -205,8 +206,8 @@ impl Records {
         *operand = FieldUpdate::operand(offset, &random_bytes(draw, field));
     }
 
-    /// Replaces the content of `value` by the value of a record. Records of a file have the same value in all versions.
-    /// Fails if the file cannot be read.
+    /// Sets `value` to the value of a record. Records of a file have the same value in all versions. Fails if the file
+    /// cannot be read.
     pub fn value(&mut self, record: u64, version: u64, value: &mut Vec<u8>) -> Result<()> {
         match self {
             Records::Generated(records) => records.value(record, version, value),

@@ -22,10 +22,10 @@ pub enum Operation {
     Update { record: u64, version: u64 },
     /// Deletes a present record.
     Delete { record: u64 },
-    /// Merges an operand into a present record. No update or other merge has the same version.
+    /// Merges an operand into a present record. Each update and each merge has a different version.
     Merge { record: u64, version: u64 },
-    /// Deletes the keys from that of `record` (inclusive) to that of `until` (exclusive). `until` need not be present;
-    /// `None` is the end of the keyspace.
+    /// Deletes the keys from the key of `record` (inclusive) to the key of `until` (exclusive). The record `until` may
+    /// be absent; `None` is the end of the keyspace.
     DeleteRange { record: u64, until: Option<u64> },
     /// Looks up a present record. `lookups` is the index of the lookup group in the phase.
     GetPresent { record: u64, lookups: usize },
@@ -110,7 +110,7 @@ impl Stream {
     }
 }
 
-/// Kind of an operation. A lookup contains the index of its lookup group.
+/// Kind of an operation. The number in a lookup is the index of its lookup group in the phase.
 #[derive(Clone, Copy, Debug)]
 enum Drawn {
     Insert,
@@ -131,7 +131,7 @@ pub struct PhaseStream<'a> {
     selectivity: f64,
     ops: u64,
     ops_left: u64,
-    /// Number of remaining operations of each kind. The first element is that of inserts.
+    /// Number of remaining operations of each kind. The first element is for inserts.
     left: Vec<(Drawn, u64)>,
 }
 
@@ -153,7 +153,7 @@ impl Iterator for PhaseStream<'_> {
         let mut picked =
             self.choice.pick(&stream.live, stream.keys.as_ref(), progress, &mut stream.choice);
         if picked.is_none() && self.left[0].1 > 0 {
-            // No record is present, so the next operation must be an insert.
+            // Without a present record, only an insert is possible.
             drawn = 0;
             picked = Some(0);
         }

@@ -7,8 +7,8 @@ use crate::results::Results;
 use crate::strategy::*;
 use crate::table::Table;
 
-/// GB that compactions of the study read for 1.28 GB of ingested data. All arrays of published figures have the order
-/// of [`EIGHT`].
+/// Gigabytes that compactions read in the study, for 1.28 GB of ingested data. The strategies are in the order of
+/// [`EIGHT`].
 const READ_GB: [f64; 8] = [43.7, 22.2, 20.1, 25.3, 24.6, 29.4, 7.7, 22.2];
 const WRITTEN_GB: [f64; 8] = [43.1, 21.8, 19.8, 24.9, 24.3, 29.0, 7.6, 22.2];
 const INGESTED_GB: f64 = 1.28;
@@ -27,7 +27,7 @@ pub(super) fn measure_ratios(results: &Results) -> Measurements {
     let lo1_preset_less_than =
         |base| divide(r1.of(LO1_PRESET, moved), r1.of(base, moved)).map(|ratio| 1.0 - ratio);
     let tight_tier = results.part("t1-stop").of(TIGHT_TIER, put_max_ms);
-    // The results of all presets with the write control of lsmx.
+    // The result file `ours` contains all presets of lsmx, measured with the default write stalls.
     let presets = results.part("ours").0;
     let each_preset = |measure: Measure| {
         (!presets.is_empty()).then_some(())?;

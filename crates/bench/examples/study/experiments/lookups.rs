@@ -6,8 +6,8 @@ use crate::results::{Part, Results};
 use crate::strategy::*;
 use crate::table::Table;
 
-/// Pages read ÷ lookups of present keys in the study, if 0, 40 and 80 % of the looked-up keys are absent. The
-/// strategies have the order of [`EIGHT`].
+/// Pages read ÷ lookups of present keys in the study, one row per strategy of [`EIGHT`]. The columns are for workloads
+/// with 0, 40 and 80 % absent keys.
 const READ_AMPLIFICATION: [[f64; 3]; 8] = [
     [3.5, 5.0, 12.0],
     [3.8, 5.5, 13.8],
@@ -18,7 +18,7 @@ const READ_AMPLIFICATION: [[f64; 3]; 8] = [
     [4.4, 7.3, 21.3],
     [3.8, 5.5, 13.9],
 ];
-/// Mean latency of a lookup in the study, in milliseconds, if 0, 40 and 100 % of the looked-up keys are absent.
+/// Mean latency of a lookup in the study, in milliseconds, for workloads with 0, 40 and 100 % absent keys.
 const LATENCY_MS: [[f64; 3]; 8] = [
     [1.15, 1.22, 0.57],
     [1.19, 1.49, 0.66],

@@ -6,7 +6,8 @@ use crate::results::Results;
 use crate::strategy::*;
 use crate::table::Table;
 
-/// Number of data sizes in the study: 2^27, 2^29, 2^31, 2^33 and 2^35 bytes, which are 16 to 4096 flushes.
+/// Number of data sizes in the study: 2^27, 2^29, 2^31, 2^33 and 2^35 bytes. Loading these sizes takes 16 to 4096
+/// flushes.
 const DATA_SIZES: usize = 5;
 const DATA_SIZE_AMPLIFICATION: [(Strategy, [f64; DATA_SIZES]); 5] = [
     (TIER, [1.9, 4.1, 8.7, 23.8, 63.6]),
@@ -15,12 +16,12 @@ const DATA_SIZE_AMPLIFICATION: [(Strategy, [f64; DATA_SIZES]); 5] = [
     (LO2, [6.1, 11.1, 18.1, 23.6, 29.5]),
     (FULL, [9.3, 15.1, 38.6, 29.3, 45.2]),
 ];
-/// Entry lengths, and the names of the result files that were measured with them.
+/// Entry lengths, each with the name of its result file.
 const ENTRY_SIZES: [(&str, &str); 4] =
     [("8 B", "r7-8"), ("32 B", "r7-32"), ("128 B", "r1"), ("512 B", "r7-512")];
 const ENTRY_SIZE_AMPLIFICATION: [(Strategy, [f64; 4]); 2] =
     [(LO1, [38.0, 21.0, 18.0, 20.0]), (TIER, [6.9, 5.0, 6.4, 12.9])];
-/// Memtable sizes as multiples of the size in experiment R1.
+/// Memtable sizes as multiples of the memtable size in experiment R1.
 const MEMTABLE_SIZES: [u32; 4] = [1, 2, 4, 8];
 const MEMTABLE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 3] =
     [(LO1, Some([18.3, 15.7, 13.0, 10.0])), (OLD, None), (TIER, Some([6.4, 4.3, 3.1, 1.8]))];
@@ -109,7 +110,7 @@ pub(super) fn measure_entries(results: &Results) -> Measurements {
 }
 
 pub(super) fn measure_memtables(results: &Results) -> Measurements {
-    // The names of results with counts start with `r`, those of results with times start with `t`.
+    // Names of result files start with `r` if the files contain counts, and with `t` if they contain times.
     let part = |prefix: &str, times: u32| match times {
         1 => results.part(&format!("{prefix}1")),
         _ => results.part(&format!("{prefix}8-{times}")),

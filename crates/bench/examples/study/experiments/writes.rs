@@ -20,13 +20,13 @@ const WRITE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 5] = [
     (TIER, Some([6.4, 6.5, 8.2, 7.7])),
 ];
 
-/// Shares of the operations that are deletes in the study.
+/// Deletes ÷ operations in the workloads of the study.
 const SHARES: [f64; 3] = [0.02, 0.06, 0.1];
 /// Number of operations in the study, in thousands.
 const OPERATIONS: f64 = 10_000.0;
 const LO1_MOVED_GB: f64 = 44.0;
-/// Figures of the study by strategy: thousands of remaining tombstones for each of [`SHARES`], bytes of invalid entries
-/// ÷ bytes of live entries for the largest share, and GB moved.
+/// Figures of the study per strategy: thousands of remaining tombstones for each of [`SHARES`], then two figures for
+/// the last of [`SHARES`]: bytes of invalid entries ÷ bytes of live entries, and gigabytes moved.
 const DELETES: [(Strategy, [f64; 3], f64, f64); 6] = [
     (TIER, [43.0, 141.0, 240.0], 0.25, 15.5),
     (LO1, [33.0, 82.0, 128.0], 0.18, LO1_MOVED_GB),
@@ -136,7 +136,7 @@ fn share_of_run(cell: &Cell, us: u64) -> Option<f64> {
     ratio(us, cell.delete_persistence.run_us)
 }
 
-/// Returns the largest age of a tombstone in all results of a strategy, as a share of the duration of the run.
+/// Returns the maximum age of a tombstone ÷ the duration of the run, over all results of a strategy.
 fn oldest_tombstone(r5: Part<'_>, strategy: Strategy) -> Option<f64> {
     let cells = r5.swept(strategy).into_iter();
     let age = |cell: &Cell| share_of_run(cell, cell.delete_persistence.oldest_age_us.unwrap_or(0));

@@ -3,7 +3,7 @@
 use crate::numbers;
 use crate::report::text;
 
-/// Formats a number with three significant digits, without trailing zeros. Numbers from 100 are rounded to whole
+/// Formats a number with three significant digits, without trailing zeros. Numbers of at least 100 are rounded to whole
 /// numbers.
 pub(crate) fn plain(x: f64) -> String {
     let digits = match x.abs() {
@@ -29,7 +29,7 @@ pub(crate) fn times(x: f64) -> String {
     format!("{x:.digits$} ×")
 }
 
-/// Formats a share from 0 to 1 in percent.
+/// Formats a fraction from 0 to 1 as a percentage.
 pub(crate) fn percent(share: f64) -> String {
     format!("{} %", plain(share * 100.0))
 }

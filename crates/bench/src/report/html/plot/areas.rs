@@ -15,7 +15,8 @@ const LOWER_PX: f64 = 170.0;
 pub(crate) struct Layers {
     /// CSS classes and names of the layers, from bottom to top.
     pub(crate) names: Vec<(String, String)>,
-    /// For each step of the plot: its x value, and the height of each layer up to the next step.
+    /// Each element contains an x value and the heights of all layers. The heights apply up to the x value of the next
+    /// element.
     pub(crate) steps: Vec<(f64, Vec<f64>)>,
 }
 
@@ -52,7 +53,7 @@ fn layer(frame: &Frame, steps: &[(f64, Vec<f64>)], index: usize) -> Option<Strin
     if steps.iter().all(|(_, amounts)| amounts[index] <= 0.0) {
         return None;
     }
-    // Returns the upper edge of the lowest `layers` layers, a line with vertical steps.
+    // Returns the upper edge of the lowest `layers` layers as a staircase line.
     let edge = |layers: usize| -> Vec<(f64, f64)> {
         let mut line: Vec<(f64, f64)> = Vec::new();
         for (x, amounts) in steps {

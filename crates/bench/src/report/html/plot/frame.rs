@@ -45,13 +45,13 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Creates axes that fill `area` together with their ticks and titles. The plot area is the rest of `area`.
+    /// Creates axes whose ticks and titles fit into `area`. The plot area is the remaining space.
     pub(crate) fn new(x: Axis, y: Axis, area: Area) -> Frame {
         let below = LINE_PX + if x.title.is_empty() { 8.0 } else { LINE_PX + 10.0 };
         let above = if y.title.is_empty() { FONT_PX / 2.0 + 1.0 } else { LINE_PX + 10.0 };
         let plane = Area {
             left: area.left + y.tick_width() + 8.0,
-            // Half of the last tick label extends beyond the plot area.
+            // The last tick label is centered on its tick, so half of the label is outside the plot area.
             right: area.right - x.tick_width() / 2.0 - 1.0,
             top: area.top + above,
             bottom: area.bottom - below,

@@ -75,7 +75,7 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// Returns a square with this center. `reach` is half of the length of a side.
+    /// Returns a square with center `(x, y)` and a side length of 2 × `reach`.
     pub(crate) fn around((x, y): (f64, f64), reach: f64) -> Area {
         Area { left: x - reach, top: y - reach, right: x + reach, bottom: y + reach }
     }
@@ -101,7 +101,7 @@ impl Area {
 
     /// Returns whether the line between two points crosses this rectangle.
     fn is_crossed(&self, from: (f64, f64), to: (f64, f64)) -> bool {
-        // The test checks a point every 2 px, because names are larger than 2 px.
+        // Checking a point every 2 px is enough, because all names are larger than 2 px.
         let steps = numbers::floor((from.0 - to.0).hypot(from.1 - to.1) / 2.0) + 1;
         (0..=steps).any(|step| {
             let share = numbers::ratio(step, steps);
@@ -195,7 +195,8 @@ fn candidates(named: &Named<'_>, room: Area) -> impl Iterator<Item = Placed> {
             let sign = if turn % 2 == 0 { -1.0 } else { 1.0 };
             let angle = sign * steps * std::f64::consts::TAU / numbers::float(DIRECTIONS);
             let (away_x, away_y) = (libm::cos(angle), libm::sin(angle));
-            // The center of the name. `distance` is the gap between the edges of the name and the marker.
+            // `(x, y)` is the center of the name. `distance` is the gap between the edge of the name and the edge of
+            // the marker.
             let x = at.0 + away_x * (reach + distance + width / 2.0 + 2.0);
             let y = at.1 + away_y * (reach + distance + height / 2.0 + 1.0);
             let area = Area {
@@ -221,7 +222,8 @@ fn candidates(named: &Named<'_>, room: Area) -> impl Iterator<Item = Placed> {
 pub(crate) fn spread(desired: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..desired.len()).collect();
     order.sort_by(|&a, &b| desired[a].total_cmp(&desired[b]));
-    // Names that would touch form a block. The center of a block is the mean of the desired positions of its names.
+    // Names that would overlap are grouped into a block. The center of a block is the mean of the desired positions of
+    // its names.
     let mut blocks: Vec<(f64, Vec<usize>)> = Vec::new();
     for &index in &order {
         let mut block = (desired[index], vec![index]);

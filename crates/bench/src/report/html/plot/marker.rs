@@ -50,7 +50,7 @@ impl Marker {
     fn corners(self, (x, y): (f64, f64), area: f64) -> Vec<(f64, f64)> {
         // The side length of a square with this area.
         let a = area.sqrt();
-        // The x and y coordinates of the corners alternate.
+        // Each array lists the corners of a shape: x, y, x, y, …
         let unit: &[f64] = match self.shape {
             1 => &[-0.5, -0.5, 0.5, -0.5, 0.5, 0.5, -0.5, 0.5],
             2 => &[0.0, -0.8, 0.75, 0.5, -0.75, 0.5],

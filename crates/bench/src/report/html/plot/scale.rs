@@ -14,7 +14,7 @@ pub(crate) struct Scale {
     ticks: Vec<f64>,
 }
 
-/// Ticks per power of ten on a logarithmic scale: one for wide scales, up to three for narrow ones.
+/// Ticks of a logarithmic scale between 1 and 10: one tick for wide scales, up to three for narrow scales.
 const DECADE_STEPS: [&[f64]; 3] = [&[1.0], &[1.0, 3.0], &[1.0, 2.0, 5.0]];
 
 impl Scale {
@@ -55,10 +55,10 @@ impl Scale {
     /// Creates a linear scale over `values`, with a margin at both ends.
     pub(crate) fn around(values: &[f64]) -> Scale {
         let (low, high) = extent(values).unwrap_or((0.0, 1.0));
-        // The minimum margin prevents that small differences fill the whole axis.
+        // The minimum margin keeps small differences from filling the whole axis.
         let least = (high.abs().max(low.abs()) * 0.06).max(f64::MIN_POSITIVE);
         let room = ((high - low) * 0.08).max(least - (high - low) / 2.0);
-        // If no value is negative, the scale does not start below 0.
+        // The scale starts below 0 only if a value is negative.
         let start = if low >= 0.0 { (low - room).max(0.0) } else { low - room };
         Scale::new(false, start, high + room)
     }
@@ -93,7 +93,7 @@ impl Scale {
         Scale { places: (first, last), ..self.clone() }
     }
 
-    /// Returns the position of a value. The position of a value outside the scale is that of the nearest end.
+    /// Returns the position of a value. Values outside the scale are clamped to the nearest end.
     pub(crate) fn place(&self, value: f64) -> f64 {
         let (low, high) = self.values;
         let share = if self.log {
@@ -142,7 +142,7 @@ fn log_ticks(values: Range<f64>, count: usize) -> Vec<f64> {
     let ticks = fitting.into_iter().find(|ticks| ticks.len() <= count + 2);
     let mut ticks = ticks.unwrap_or_else(|| inside(DECADE_STEPS[0]));
     if ticks.len() < 3 && values.end / values.start < 20.0 {
-        // With fewer than three ticks, a narrow scale uses evenly spaced ticks instead.
+        // If a narrow scale would have fewer than three ticks, evenly spaced ticks replace them.
         ticks = even_ticks(values, count);
         ticks.retain(|&tick| tick > 0.0);
     }

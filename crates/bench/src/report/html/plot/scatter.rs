@@ -61,8 +61,8 @@ pub(crate) fn draw(description: &str, x: Axis, y: Axis, points: &[Point]) -> Mar
     svg(WIDTH, HEIGHT, description, &content)
 }
 
-/// Returns the indices of the points on the Pareto front, in ascending order of x. These are the points that no other
-/// point dominates. A point dominates another if neither of its coordinates is larger and one is smaller.
+/// Returns the indices of the points on the Pareto front, in ascending order of x. For such a point, no other point is
+/// at most as large in both coordinates and smaller in one.
 fn front(points: &[Point]) -> Vec<usize> {
     let better = |a: &Point, b: &Point| a.x <= b.x && a.y <= b.y && (a.x < b.x || a.y < b.y);
     let mut front: Vec<usize> = (0..points.len())

@@ -33,7 +33,7 @@ pub(crate) fn draw(description: &str, x: Axis, values: &[&str], rows: &[Span]) -
         format: |_| String::new(),
         ticks: 1,
     };
-    // The height of all rows and of the x axis.
+    // Total height of the rows and the x axis, in px.
     let height = ROW_PX * count + LINE_PX + 15.0;
     let area = Area { left: names, top: 0.0, right: WIDTH, bottom: height };
     let frame = Frame::new(x, y, area);
