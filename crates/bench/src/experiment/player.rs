@@ -1,8 +1,8 @@
 //! Threads that run operations on an engine and measure the latency of each operation.
 //!
-//! A thread prepares key and value, reads the clock, calls the engine, and reads the clock again. If a rate is set,
+//! A thread prepares a key and a value, reads the clock, calls the engine, and reads the clock again. If a rate is set,
 //! each operation has a due time from which its latency is measured. The latency then includes the time that the
-//! operation waits for the preceding one.
+//! operation waits for the preceding operation.
 
 use std::ops::Range;
 use std::path::Path;
@@ -64,7 +64,7 @@ impl TimeSlice {
 pub(super) struct PlayedOperations {
     /// Number of operations. In a full scan each entry counts as an operation.
     pub(super) ops: u64,
-    /// Time from the start of the group until the last operation ended, in nanoseconds.
+    /// Time from the start of the thread group until the last operation ended, in nanoseconds.
     pub(super) elapsed_ns: u64,
     /// Latencies by kind of operation. `None` if there was no operation of the kind.
     latencies: [Option<Latencies>; 5],
@@ -217,8 +217,8 @@ impl<'a> ThreadGroup<'a> {
     }
 
     /// Like [`ThreadGroup::play`], with an additional thread that runs `writer` without a rate until the other threads
-    /// end. The second result holds the measurements of the writer. The calling thread calls `check` every 25 ms with
-    /// the nanoseconds since the start.
+    /// end. Also returns the measurements of the writer. The calling thread calls `check` every 25 ms with the
+    /// nanoseconds since the start.
     pub(super) fn play_with_writer(
         &self,
         (title, ops): (&str, u64),

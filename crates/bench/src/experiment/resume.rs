@@ -6,7 +6,8 @@
 //! DIR/LOCK           locked by the active run
 //! ```
 //! Files are written atomically: the content is written to a temporary file, synced and renamed, and the directory is
-//! synced. Opening the directory of a different command or build fails, because their results must not be combined.
+//! synced. Opening the directory of a different command or build fails, because results of different commands must not
+//! be combined.
 
 #![expect(clippy::disallowed_methods, reason = "result files are not part of a database")]
 
@@ -43,7 +44,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity of a command of the current executable.
+    /// Returns the identity of `command`, which the current executable runs.
     ///
     /// # Errors
     /// An input file cannot be read.
@@ -99,7 +100,7 @@ impl Finished {
     ///
     /// # Errors
     /// [`Error::Resume`] if the directory contains results of another command or foreign files, or if a running process
-    /// has locked it.
+    /// has locked the directory.
     pub fn open(directory: &Path, identity: &Identity) -> Result<Finished> {
         let failed =
             |action| move |source| Error::Io { action, path: directory.to_owned(), source };

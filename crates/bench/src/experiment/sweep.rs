@@ -62,7 +62,7 @@ impl SweepPoint {
         self.0.is_empty()
     }
 
-    /// Returns the value of the flag with this name, or `None` if it is not swept.
+    /// Returns the value of the flag with this name, or `None` if the flag is not swept.
     pub fn value(&self, key: &str) -> Option<&SweepValue> {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
@@ -92,8 +92,8 @@ impl<'de> Deserialize<'de> for SweepPoint {
     }
 }
 
-/// Returns all combinations of the flag values. The value of the last flag changes fastest. Without flags the result is
-/// one empty combination.
+/// Returns all combinations of the flag values. The value of the last flag changes fastest. Without flags, a single
+/// empty combination is returned.
 pub fn combinations(sweeps: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
     sweeps.iter().fold(vec![Vec::new()], |all, (key, values)| {
         let with = |before: &Vec<(String, String)>, value: &String| {

@@ -14,13 +14,13 @@ const BLOCK_BYTES: f64 = 4096.0;
 /// Costs of a design. The lookup costs of a workload without lookups are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
-    /// Blocks of 4 KiB that flushes write and compactions read or write, per user write.
+    /// Reads and writes of flushes and compactions per user write, in blocks of 4 KiB.
     pub writes: f64,
     /// I/Os per point lookup.
     pub points: f64,
     /// I/Os per range lookup.
     pub ranges: f64,
-    /// Space amplification: file bytes divided by the bytes of the newest versions.
+    /// Space amplification: length of all files divided by the length of the newest version of each entry.
     pub space: f64,
 }
 

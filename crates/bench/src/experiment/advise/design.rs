@@ -136,8 +136,8 @@ impl Memory {
         splits
     }
 
-    /// Returns the split with a memtable of `memtable_bytes`, clamped to the allowed sizes. The block cache gets the
-    /// remaining memory. Returns `None` if the memory budget is smaller than two memtables.
+    /// Returns the memory split with a memtable size of `memtable_bytes`, clamped to the allowed sizes. The block cache
+    /// gets the remaining memory. Returns `None` if the memory budget is smaller than two memtables.
     fn split(&self, memtable_bytes: u64) -> Option<Design> {
         let most = MEMTABLE_BYTES_MAX.min(self.data_bytes / DATA_PER_MEMTABLE_MIN);
         let memtable_bytes = memtable_bytes.clamp(MEMTABLE_BYTES_MIN, most.max(MEMTABLE_BYTES_MIN));

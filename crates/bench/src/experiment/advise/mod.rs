@@ -79,12 +79,12 @@ pub enum Workload {
         /// Length of a value in bytes.
         value_bytes: u64,
     },
-    /// A recorded trace. Simulations use phases that approximate the trace. Measured runs replay it.
+    /// A recorded trace. Simulations use phases that approximate the trace. Runs on the engine replay the trace itself.
     Trace(Arc<TraceFile>),
 }
 
 impl Config {
-    /// Searches for designs, measures the best ones on the engine and ranks them.
+    /// Searches for designs, measures the best designs on the engine, and ranks all designs found.
     ///
     /// # Errors
     /// A parameter is out of range or contradicts the workload, a trace cannot be read, or a database operation fails.
@@ -160,7 +160,7 @@ impl Config {
         })
     }
 
-    /// Returns the workload with which designs are measured on the engine, scaled down if it is too large.
+    /// Returns the workload with which designs are measured on the engine. A large workload is scaled down.
     fn confirming(&self, problem: &Problem) -> Confirming {
         let entry_bytes = problem.key_bytes + problem.value_bytes;
         if let Workload::Trace(trace) = &self.workload {

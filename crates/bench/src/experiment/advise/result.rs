@@ -83,7 +83,7 @@ pub struct Measured {
 /// Measured presets in order of increasing cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Presets {
-    /// Measured cost of the best ranked design divided by that of the cheapest preset.
+    /// Measured cost of the best ranked design divided by the measured cost of the cheapest preset.
     pub advice_to_best: f64,
     pub cells: Vec<Preset>,
 }

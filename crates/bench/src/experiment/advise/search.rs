@@ -163,7 +163,7 @@ impl Problem {
         Ok(simulated.cells.iter().map(|cell| Costs::of_report(&cell.report, writes)).collect())
     }
 
-    /// Returns the configuration with which `lsmx explore` would run the points.
+    /// Returns the configuration of an exploration of these points.
     pub(super) fn config(&self, points: Vec<Point>) -> explore::Config {
         explore::Config {
             points,

@@ -42,7 +42,7 @@ fn advice_has_measured_costs() {
     for (ranked, cell) in advice.ranked.iter().zip(&advice.cells) {
         let measured = ranked.measured.unwrap();
         assert_eq!(cell.spec, ranked.spec);
-        // The measured run has the full size, so the corrected cost equals the measured cost.
+        // The workload is measured at full size, so the corrected cost equals the measured cost.
         assert_eq!(measured.entries, 20_000);
         assert_eq!(measured.costs, Costs::of_cell(cell, 20_000));
         assert!((measured.cost - ranked.cost).abs() < 1e-9, "{ranked:?}");

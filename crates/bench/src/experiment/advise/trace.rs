@@ -1,9 +1,9 @@
 //! Approximates a trace by phases, which can be simulated and scaled.
 //!
-//! The trace is divided into sections with equal numbers of operations. Each section becomes a phase with its own mix.
-//! The preceding writes determine whether a put is an insert or an update, and whether a lookup finds its key.
-//! Ascending inserts give the sequential distribution. Otherwise the share of accesses to the most popular hundredth of
-//! the keys decides between the uniform and the zipf distribution.
+//! The trace is divided into sections with equal numbers of operations. Each section becomes a phase with its own mix
+//! of operations. The preceding writes determine whether a put is an insert or an update, and whether a lookup finds
+//! its key. Ascending inserts give the sequential distribution. Otherwise the share of accesses to the most popular
+//! hundredth of the keys decides between the uniform and the zipf distribution.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use crate::workload::trace::TraceFile;
 
 /// Number of sections into which a trace is divided.
 const STRETCHES: u64 = 8;
-/// Minimum share of inserts whose key is larger than all earlier keys, for the sequential distribution.
+/// The sequential distribution is used if at least this share of inserts has a key larger than all earlier keys.
 const ASCENDING_MIN: f64 = 0.9;
 /// Minimum mean number of accesses per key for the zipf distribution. A trace with fewer accesses counts as uniform.
 const ACCESSES_PER_KEY_MIN: f64 = 0.1;
@@ -27,9 +27,9 @@ const ACCESSES_PER_KEY_MIN: f64 = 0.1;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Likeness {
     pub(super) phases: Vec<Phase>,
-    /// Mean length of the put keys in bytes.
+    /// Mean key length of puts in bytes.
     pub(super) key_bytes: u64,
-    /// Mean length of the put values in bytes.
+    /// Mean value length of puts in bytes.
     pub(super) value_bytes: u64,
 }
 
@@ -58,7 +58,8 @@ struct TraceStatistics {
     stretch_ops: u64,
     stretches: Vec<Stretch>,
     ops: u64,
-    /// For each key hash: whether the key is present, and the number of accesses since it was inserted.
+    /// Maps the hash of each key to two values: whether the key is present, and the number of accesses since the
+    /// insert.
     keys: HashMap<u64, (bool, u64)>,
     live: u64,
     /// Largest key that was inserted.

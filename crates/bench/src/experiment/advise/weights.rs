@@ -16,7 +16,7 @@ const NAMES: [&str; 4] = ["writes", "points", "ranges", "space"];
 /// Weights of the four costs of a design. Weights are not negative, and at least one is positive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Weights {
-    /// Weight of one block of 4 KiB per write that flushes and compactions read or write.
+    /// Weight of each block of 4 KiB that flushes and compactions read or write per user write.
     pub writes: f64,
     /// Weight of one I/O per point lookup.
     pub points: f64,

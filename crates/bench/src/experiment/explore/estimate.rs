@@ -1,6 +1,6 @@
 //! Estimates the operations, bytes, time and disk space of an exploration before it runs.
 //!
-//! The assumed rates are those of a small machine. They are only accurate enough to distinguish minutes from hours. If
+//! The estimates assume the rates of a small machine and are only accurate enough to distinguish minutes from hours. If
 //! finished runs are stored ([`super::super::resume`]), all estimates are multiplied by the ratio of measured to
 //! estimated time of the finished runs.
 

@@ -17,8 +17,8 @@ pub(super) struct History(Mutex<Recorded>);
 
 #[derive(Debug, Default)]
 struct Recorded {
-    /// The recorded database. A listener uses the handle only while it holds the lock, so it never drops the last
-    /// handle.
+    /// The recorded database. A listener uses the handle only while holding the lock, so a listener never drops the
+    /// last handle.
     db: Option<Db>,
     points: Thinned<HistoryPoint>,
 }

@@ -61,7 +61,7 @@ struct Row {
 }
 
 impl Meter {
-    /// Returns the row of point lookups with this share of absent keys. All phases use the same row.
+    /// Returns the row of point lookups with this share of absent keys. Phases with equal shares use the same row.
     pub(super) fn row(&mut self, lookups: &LookupGroup) -> usize {
         let same = |row: &Row| row.alpha.total_cmp(&lookups.alpha).is_eq();
         self.rows.iter().position(same).unwrap_or_else(|| {
@@ -70,7 +70,7 @@ impl Meter {
         })
     }
 
-    /// Returns the row of range lookups with this selectivity. All phases use the same row.
+    /// Returns the row of range lookups with this selectivity. Phases with equal selectivity use the same row.
     pub(super) fn range_row(&mut self, selectivity: Option<f64>) -> usize {
         let bits = |selectivity: Option<f64>| selectivity.map(f64::to_bits);
         let same = |row: &RangeRow| bits(row.selectivity) == bits(selectivity);

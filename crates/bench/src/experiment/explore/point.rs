@@ -23,8 +23,8 @@ use super::result::{RecordsSummary, Workload};
 /// Data size divided by the default size of a memtable, a table or the block cache. The study on which the workload is
 /// based used 8 MiB for 1.28 GB of data.
 pub const DATA_PER_MEMTABLE: u64 = 150;
-/// Approximate overhead of an entry in a memtable, in bytes. The default memtable size includes the overhead. The
-/// number of flushes then equals that of the study on which the workload is based.
+/// Approximate overhead of an entry in a memtable, in bytes. The default memtable size includes the overhead. With this
+/// overhead, the number of flushes is the same as in the study on which the workload is based.
 const MEMTABLE_BYTES_PER_ENTRY: u64 = 112;
 /// Minimum default size of a memtable, a table or the block cache, in bytes.
 pub const MEMTABLE_BYTES_MIN: u64 = 256 << 10;

@@ -2,7 +2,7 @@
 //!
 //! The replay starts with an empty database, so keys that the trace has not written are absent. A value recorded
 //! without its content is replaced by a generated value of the same length. Merge operands overwrite the first bytes of
-//! a value, whatever merge operator the traced database used.
+//! a value, even if the traced database used a different merge operator.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -27,7 +27,7 @@ use super::meter::Reader;
 /// Length of the header of a merge operand in bytes.
 const OPERAND_HEADER_BYTES: u64 = 8;
 
-/// A keyspace and the entries it is expected to contain.
+/// A keyspace and the entries that the keyspace must contain.
 #[derive(Debug)]
 struct ReplayedKeyspace {
     keyspace: Keyspace,
@@ -89,7 +89,7 @@ pub(super) fn play(
         }
         Ok(())
     })?;
-    // If the trace is truncated, its last batch may be incomplete. The writes that it contains are applied.
+    // The last batch of a truncated trace may be incomplete. The writes of an incomplete batch are applied.
     replay.write_batch(Durability::Buffered)?;
     progress.end();
     let alpha = numbers::ratio(replay.absent, replay.gets);

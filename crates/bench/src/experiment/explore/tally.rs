@@ -13,7 +13,8 @@ const SHARES_OF_RUN: [f64; 5] = [0.1, 0.25, 1.0 / 3.0, 0.5, 0.75];
 /// Totals over all flushes and compaction jobs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JobTotals {
-    /// Elapsed time of all threads in compaction jobs, in microseconds. `cpu_us` is their processor time.
+    /// Elapsed time of compaction jobs in microseconds, summed over all threads. `cpu_us` is the processor time of the
+    /// jobs.
     pub(super) thread_us: u64,
     pub(super) cpu_us: u64,
     /// Current length of all table files, in bytes.
@@ -49,8 +50,8 @@ impl JobTotals {
         }
     }
 
-    /// Returns how soon the tombstones of `deletes` deletes were dropped in a run of `run_us` microseconds. At the end
-    /// of the run `live_tombstones` tombstones remained.
+    /// Returns for each time limit the share of deletes whose tombstone was dropped in time. The run took `run_us`
+    /// microseconds, had `deletes` deletes, and left `live_tombstones` tombstones.
     pub(super) fn persistence(
         &self,
         deletes: u64,

@@ -17,12 +17,13 @@ use crate::workload::random::Random;
 use super::keys::LookupKeys;
 use super::result::{LevelAnswers, Point};
 
-/// A warm-up round has `1 / ROUNDS_PER_GETS` of the measured lookups, but at least [`ROUND_MIN`].
+/// Number of measured lookups divided by the lookups of a warm-up round. A round has at least [`ROUND_MIN`] lookups.
 const ROUNDS_PER_GETS: u64 = 4;
 const ROUND_MIN: u64 = 2_000;
 /// Maximum number of warm-up rounds.
 const ROUNDS_MAX: u64 = 200;
-/// The warm-up ends when a round changes the number of metadata bytes in the cache by at most 1 part in `STEADY`.
+/// The warm-up ends when a round changes the number of metadata bytes in the cache by a fraction of at most `1 /
+/// STEADY`.
 const STEADY: u64 = 1_000;
 
 /// Measurements of a series of lookups.

@@ -56,7 +56,7 @@ pub struct Config {
     pub entries: u64,
     pub key_bytes: u64,
     pub value_bytes: u64,
-    /// Engine settings of a new database. Direct I/O applies to reads of an existing database too.
+    /// Engine settings of a new database. For an existing database, only the setting for direct I/O is used.
     pub settings: EngineSettings,
     /// Target sizes of data blocks. Each combination of block size and filter width builds a database.
     pub block_bytes: Vec<u32>,

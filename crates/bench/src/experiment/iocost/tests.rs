@@ -113,8 +113,8 @@ fn all_caches_read_the_same_database() {
     let costs: Vec<&Cost> = result.costs().collect();
     assert_eq!(costs.iter().map(|cost| cost.cache_kind).collect::<Vec<_>>(), BlockCacheKind::ALL);
     assert_eq!(costs[0].db_bytes, costs[1].db_bytes);
-    // The first cache size is 0, so both caches miss equally. The second size holds 20 % of the data. The bounds are
-    // wide because the data above the last run varies between executions.
+    // The first cache size is 0, so both kinds of cache have equal numbers of misses. The second size holds 20 % of the
+    // data. The bounds are wide because the data above the last run varies between executions.
     assert_eq!(costs[0].points[0].ios_per_get, costs[1].points[0].ios_per_get);
     let [quick, moka] = [0, 1].map(|at: usize| costs[at].points[1].hit_rate[&BlockKind::Data]);
     assert!((0.1..0.25).contains(&quick) && (0.02..0.25).contains(&moka), "{quick} and {moka}");

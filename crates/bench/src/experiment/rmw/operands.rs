@@ -78,7 +78,7 @@ pub(super) fn run(
     progress.end();
     settle(database.engine.as_ref(), &plan.title("settle"), progress)?;
     let used = database.counters().since(&before);
-    // Fill the caches again, because the updates have evicted blocks of popular records.
+    // The caches are filled again, because the updates have evicted blocks of popular records.
     plan.warm_up(&database, progress)?;
     progress.begin(&plan.title("read"), 0);
     for key in 0..numbers::length(keys) {

@@ -1,8 +1,8 @@
 //! Generates a stream of operations from a seed.
 //!
-//! Each thread iterates over the same stream of operations and runs those on its own records. All operations on a
-//! record therefore run in stream order. The access frequencies do not depend on the number of threads, and the final
-//! value of each record is known.
+//! Each thread iterates over the same stream of operations and runs only the operations on its own records. All
+//! operations on a record therefore run in stream order. The access frequencies do not depend on the number of threads,
+//! and the final value of each record is known.
 
 use crate::error::Result;
 use crate::experiment::player::{OperationKind, Player};

@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct Simulation {
     /// Version, command line and machine that produced the result.
     pub provenance: Provenance,
-    /// Always true. Distinguishes the JSON from that of `lsmx explore`.
+    /// Always true. Marks the JSON as the result of a simulation.
     pub simulated: bool,
     /// Results of the simulations, ordered by workload, then by policy, then by seed.
     pub cells: Vec<Cell>,
@@ -54,7 +54,7 @@ pub struct Cell {
     pub workload: Workload,
     /// Seed of the workload.
     pub seed: u64,
-    /// Always true. Distinguishes the JSON from that of `lsmx explore`.
+    /// Always true. Marks the JSON as the result of a simulation.
     pub simulated: bool,
     /// Costs that the simulator reports.
     #[serde(flatten)]

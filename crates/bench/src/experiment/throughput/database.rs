@@ -56,8 +56,8 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Opens the database if it exists, and checks that it contains the records of the plan. Otherwise the first step
-    /// creates the database.
+    /// Opens an existing database and checks that the expected records are present. If no database exists, the first
+    /// step creates the database.
     pub(super) fn new(kind: Kind, path: PathBuf, plan: &Plan) -> Result<Database> {
         let existed = is_occupied(&path);
         let present = PresentRecords::default();

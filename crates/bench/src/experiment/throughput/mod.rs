@@ -37,7 +37,7 @@ pub struct Config {
     pub workloads: Vec<Workload>,
     pub peers: Vec<Kind>,
     pub settings: EngineSettings,
-    /// Options of lsmx as given on the command line. The report prints them.
+    /// Options of lsmx as given on the command line, for the report.
     pub options: Vec<String>,
     pub entries: u64,
     pub key_bytes: u64,

@@ -69,7 +69,7 @@ fn subjects(cells: &[Cell]) -> Result<Vec<Subject>> {
     Ok(rows(cells)?.into_iter().map(subject).collect())
 }
 
-/// Returns plots of the rates: one plot for a single engine, otherwise one per workload.
+/// Returns plots of the rates. A single engine has one plot; several engines have one plot per workload.
 fn rates(result: &Throughput, subjects: &[Subject]) -> Markup {
     let workloads = distinct(result.cells.iter().map(|cell| cell.workload.as_str()));
     let one_engine = result.cells.windows(2).all(|pair| pair[0].engine == pair[1].engine);

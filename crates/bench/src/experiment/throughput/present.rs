@@ -47,7 +47,7 @@ impl PresentRecords {
         self.end = self.end.max(end);
     }
 
-    /// Draws a random order in which records will be deleted, unless one was drawn before.
+    /// Draws the random order in which records will be deleted, unless the order was drawn before.
     pub(super) fn draw_deletion_order(&mut self, seed: u64) {
         if self.deleted.is_none() {
             let order = Permutation::new(self.end, mix(seed));

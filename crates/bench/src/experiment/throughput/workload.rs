@@ -117,7 +117,7 @@ impl Workload {
     /// Returns an upper bound of the number of records that the workload inserts.
     pub fn inserts_max(self, ops: u64, threads: u64) -> u64 {
         match self {
-            // Each thread inserts at regular intervals of its own operations, so rounding up may add one insert per
+            // Each thread inserts one record per fixed number of its operations. Rounding up may add one insert per
             // thread.
             Workload::Ycsb(mix) if mix.has_inserts() => ops.div_ceil(OPS_PER_INSERT) + threads,
             _ => 0,

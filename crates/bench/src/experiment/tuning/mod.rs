@@ -132,8 +132,8 @@ impl Bench<'_> {
         engine.close()
     }
 
-    /// Returns the path of a database that contains all records: the database of `--db`, or a temporary one. A database
-    /// that does not exist is created and filled.
+    /// Returns the path of a database that contains all records: the database of `--db`, or a temporary database. A
+    /// missing database is created and filled.
     fn path_of_filled(&self, progress: &mut dyn Progress) -> Result<PathBuf> {
         let path = self.config.database_path(Kind::Lsmx, self.temporary);
         if !is_occupied(&path) {

@@ -16,7 +16,7 @@ use crate::report::html::plot::scale::Scale;
 use crate::report::html::plot::spans::{self, Span};
 use crate::report::html::value;
 
-/// Compared sources, in the order of their plot marks.
+/// Compared sources, in the order of their plot markers.
 const SOURCES: [&str; 3] = ["closed form", "simulated", "engine"];
 
 const NUMBERS: [(&str, &str); 7] = [

@@ -33,7 +33,7 @@ pub(super) fn metric(alpha: f64, number: &str) -> String {
     format!("point_lookups[{}].{number}", serde_json::Value::from(alpha))
 }
 
-/// Returns the section about point lookups, or nothing if none were measured.
+/// Returns the section about point lookups, or nothing if no point lookups were measured.
 pub(super) fn point_plots(subjects: &[Subject]) -> Markup {
     let alphas = alphas(subjects);
     if alphas.is_empty() {
@@ -63,7 +63,7 @@ pub(super) fn point_plots(subjects: &[Subject]) -> Markup {
     section("Point lookups", how, &content)
 }
 
-/// Returns the section about range lookups, or nothing if none were measured.
+/// Returns the section about range lookups, or nothing if no range lookups were measured.
 pub(super) fn range_plots(subjects: &[Subject]) -> Markup {
     let entries = |subject: &Subject| {
         let ops = subject.number("range_lookups.ops").filter(|ops| *ops > 0.0)?;

@@ -124,8 +124,8 @@ fn names(group: &[&PageCell<'_>]) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Returns a marker for each name. The name gets the marker of its policy, or the next free marker if that one is
-/// taken.
+/// Returns a marker for each name. The marker is that of the policy, or the next free marker if another name already
+/// has the marker of the policy.
 fn markers<'a>(names: impl Iterator<Item = &'a String>) -> BTreeMap<String, Marker> {
     let mut markers = BTreeMap::new();
     let mut taken = [false; MARKERS];
