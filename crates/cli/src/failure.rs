@@ -11,16 +11,16 @@ const USAGE: u8 = 2;
 /// Exit code of a repair that lost data or would lose data.
 const DATA_LOST: u8 = 3;
 
-/// Reason why a command ends before its normal end.
+/// Reason why a command stops before it completes.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Text of `--help` or `--version`. Not an error.
     Help(String),
     /// Invalid arguments: one line that names the argument.
     Usage(String),
-    /// Error of the run.
+    /// Error that occurred while the command ran.
     Run(Box<dyn StdError + Send + Sync>),
-    /// A repair lost data or would lose data. The report lists it.
+    /// A repair lost data or would lose data. The printed report lists the lost data.
     DataLost,
     /// The reader of standard output closed its pipe. Not an error.
     OutputClosed,
@@ -47,7 +47,7 @@ impl Failure {
         }
     }
 
-    /// Converts an error of a write to standard output.
+    /// Converts an error that a write to standard output returned.
     pub(crate) fn stdout(error: io::Error) -> Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Failure::OutputClosed;
@@ -55,7 +55,7 @@ impl Failure {
         Failure::file("write to", "standard output", error)
     }
 
-    /// Returns the failure of a call on a file of the user.
+    /// Wraps the I/O error of an operation on a file that the user named.
     pub(crate) fn file(
         action: &'static str,
         what: impl Into<String>,
@@ -81,7 +81,7 @@ impl From<lsmx_bench::Error> for Failure {
     }
 }
 
-/// Error of a call on a file of the user or on a standard stream.
+/// I/O error of a file that the user named or of a standard stream.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {what}")]
 struct FileError {

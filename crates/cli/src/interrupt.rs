@@ -1,4 +1,4 @@
-//! Temporary directories that are removed at the end of the run, also after an interrupt.
+//! Temporary directories that are removed when the command ends or SIGINT interrupts it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,25 +8,26 @@ use lsmx_bench::temporary::Temporary;
 use crate::failure::Failure;
 use crate::output;
 
-/// Exit code after SIGINT, by the convention of shells.
+/// Exit code after SIGINT: 128 plus the signal number, as in shells.
 const EXIT_CODE: i32 = 130;
-/// Number of attempts to remove the directory. An attempt fails if another thread creates a file meanwhile.
+/// Maximum number of attempts to remove the directory. An attempt fails if another thread creates a file in it.
 const TRIES: usize = 100;
 
-/// Set before the handler removes files. Threads that fail because of missing files check it.
+/// Set by the SIGINT handler before it removes files. A thread that fails because of a removed file checks this flag.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Blocks until the process ends if the user has interrupted the run, so that no error about removed files is printed.
+/// After SIGINT, blocks until the process exits, so that the caller prints no error about removed files.
 pub(crate) fn wait_if_interrupted() {
     while INTERRUPTED.load(Ordering::SeqCst) {
         std::thread::park();
     }
 }
 
-/// Replaces `directory` by a new temporary directory in it. A command calls this at most once.
+/// Creates a temporary directory in `directory` and sets `directory` to its path. A command calls this function at most
+/// once.
 ///
-/// The temporary directory is removed when the handle is dropped, or on an interrupt. An interrupt also prints that
-/// finished cells are in `resume`.
+/// The temporary directory is removed when the returned handle is dropped or when SIGINT arrives. If `resume` is set,
+/// the SIGINT handler also prints that the finished results are in that directory.
 pub(crate) fn make_temporary(
     prefix: &str,
     directory: &mut PathBuf,

@@ -13,13 +13,13 @@ pub(crate) fn stdout(bytes: &[u8]) -> Result<(), Failure> {
     out.write_all(bytes).and_then(|()| out.flush()).map_err(Failure::stdout)
 }
 
-/// Writes a line to standard error.
+/// Writes an error message to standard error.
 pub(crate) fn stderr(line: &str) {
     // If standard error is closed, the error cannot be reported.
     let _ = writeln!(io::stderr().lock(), "error: {line}");
 }
 
-/// Progress bar on standard error. Hidden if standard error is not a terminal.
+/// Progress bar on standard error. The bar is hidden if standard error is not a terminal.
 #[derive(Debug)]
 pub(crate) struct Bar {
     bar: ProgressBar,

@@ -1,4 +1,5 @@
-//! Checkpoints during writes. Each must open, with all commits from before the call and none from after it.
+//! Checkpoints that are taken while other threads write. A checkpoint must open. It must contain all commits that were
+//! acknowledged before the call, and no commits that began after it.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,22 +12,22 @@ use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use crate::compare::KeyspaceView;
 use crate::{Outcome, keyspace_churn, open};
 
-/// Bounds of the contents of a checkpoint.
+/// Bounds of the numbers of commits that a checkpoint may contain.
 pub(crate) struct CheckpointBounds {
-    /// Commits of each writer before the call.
+    /// Number of commits of each writer before the checkpoint.
     pub(crate) least: Vec<u64>,
-    /// Commits of each writer after the call.
+    /// Number of commits of each writer after the checkpoint.
     pub(crate) most: Vec<u64>,
-    /// Steps of the keyspace churn. The thread that makes the checkpoint also does the steps.
+    /// Exact number of keyspace churn steps. The thread that takes the checkpoint also runs these steps.
     pub(crate) steps: u64,
 }
 
-/// Returns the directory of the checkpoint of a database.
+/// Returns the path for a checkpoint of the database in `dir`.
 pub(crate) fn checkpoint_dir(dir: &Path) -> PathBuf {
     dir.with_file_name("checkpoint")
 }
 
-/// Removes a checkpoint, complete or not, if there is one.
+/// Removes a complete or partial checkpoint. Does nothing if the directory does not exist.
 pub(crate) fn remove_checkpoint(dir: &Path) -> Outcome {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -36,7 +37,7 @@ pub(crate) fn remove_checkpoint(dir: &Path) -> Outcome {
     }
 }
 
-/// Opens a checkpoint with options from a seed, compares all of its contents, closes and verifies it.
+/// Opens a checkpoint with random options, compares its contents with the model, closes it and verifies its files.
 pub(crate) fn check_checkpoint(
     dir: &Path,
     seed: u64,
@@ -70,7 +71,7 @@ pub(crate) fn close_and_verify(db: Db, dir: &Path) -> Outcome {
     let options = Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
     let mut report =
         lsmx::verify(dir, &options).map_err(|error| format!("verification: {error:?}"))?;
-    // Bucket files whose records are still in the log; the next open removes them.
+    // Ignores bucket files whose records are still in the operand log. The next open removes such files.
     let is_bucket =
         |path: &PathBuf| path.extension().is_some_and(|extension| extension == "bucket");
     report.orphans.retain(|orphan| !is_bucket(orphan));

@@ -1,5 +1,5 @@
-//! The child process: opens the database and continues the commits of each writer until it is killed. The main thread
-//! runs [`ConcurrentTasks`] meanwhile.
+//! The child process. It opens the database and commits from several threads until the parent kills it. The main thread
+//! of the child runs [`ConcurrentTasks`] at the same time.
 
 use std::path::Path;
 
@@ -17,15 +17,15 @@ use crate::options::draw_counted;
 use crate::{Orders, counter_key, keyspace_churn, merged_key, open};
 use lsmx_testkit::TestRng;
 
-/// Concurrent tasks between two messages with counts.
+/// Number of concurrent tasks after which the child sends its counts to the parent.
 const TASKS_PER_MESSAGE: u64 = 4;
-/// Maximum time of a commit that is repeated after injected faults.
+/// Maximum time in nanoseconds for which a commit is retried after injected faults.
 const RETRY_NS_MAX: u64 = 10_000_000_000;
-/// Commits between two reads of the counters by a writer.
+/// Number of commits after which a writer reads and checks its commit counters.
 const COMMITS_PER_READ: u64 = 8;
 
 /// Opens the database and writes to it until the process is killed. Sends a message on standard error for each
-/// acknowledged commit; nothing else may write there.
+/// acknowledged commit. No other code may write to standard error.
 ///
 /// # Errors
 /// The first violated guarantee. The function does not return otherwise.
@@ -70,7 +70,7 @@ pub fn write_until_killed(orders: &Orders) -> Outcome {
     })
 }
 
-/// A thread that commits to keys of its own.
+/// A thread that writes commits. Each writer has its own keys.
 struct Writer<'a> {
     orders: &'a Orders,
     db: &'a Db,
@@ -90,7 +90,7 @@ impl Writer<'_> {
             match committed {
                 Err(error) if self.disk.may_have_caused(&error) => {
                     self.disk.recover(self.db)?;
-                    // After `resume` the commit either exists or does not.
+                    // The failed commit may have been applied. The commit counters show whether it was.
                     let found = self.view.commits_of(self.number)?;
                     if found + 1 == number {
                         if env.monotonic_ns() - committed_ns > RETRY_NS_MAX {
@@ -145,16 +145,17 @@ impl Writer<'_> {
     }
 }
 
-/// Operations that run at the same time as the writers.
+/// Operations that the main thread runs while the writers commit.
 struct ConcurrentTasks<'a> {
     orders: &'a Orders,
     db: &'a Db,
     disk: &'a FaultyDisk,
     keyspaces: &'a [Keyspace],
     rng: TestRng,
-    /// Steps of the keyspace churn.
+    /// Number of keyspace churn steps that were run.
     steps: u64,
-    /// A snapshot, and the commits of each writer and the steps that it showed when it was taken.
+    /// An open snapshot, with the number of commits of each writer and the number of churn steps at the time of the
+    /// snapshot.
     snapshot: Option<(Snapshot, Vec<u64>)>,
     reached: ChildCounts,
 }
@@ -182,7 +183,7 @@ impl ConcurrentTasks<'_> {
         }
     }
 
-    /// Continues after an injected fault. The failed step may have been done.
+    /// Resumes the database after an injected fault. Counts the failed churn step if the database contains its effect.
     fn recover_from_fault(&mut self) -> Outcome {
         self.disk.recover(self.db)?;
         let found = keyspace_churn::count_steps(self.db, &self.keyspaces[0])?;
@@ -196,7 +197,7 @@ impl ConcurrentTasks<'_> {
         Ok(())
     }
 
-    /// Takes a snapshot, or compares the previous one with the model and drops it.
+    /// Compares the open snapshot with the model and drops it. If no snapshot is open, takes one.
     fn check_snapshot(&mut self) -> Outcome {
         let view = |snapshot| KeyspaceView { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
         if let Some((snapshot, counts)) = self.snapshot.take() {
@@ -211,16 +212,16 @@ impl ConcurrentTasks<'_> {
         Ok(())
     }
 
-    /// Returns the commits of each writer that a snapshot shows.
+    /// Returns the number of commits of each writer that are visible in a snapshot.
     fn commits_in(&self, snapshot: &Snapshot) -> Outcome<Vec<u64>> {
         let view = KeyspaceView { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
         (0..self.orders.writers).map(|writer| view.commits_of(writer)).collect()
     }
 
-    /// Makes a checkpoint and compares it with the model.
+    /// Takes a checkpoint and compares its contents with the model.
     fn make_checkpoint(&mut self) -> Outcome {
         let target = checkpoints::checkpoint_dir(Path::new(&self.orders.dir));
-        // A killed child may have left one.
+        // A killed child may have left a checkpoint in this directory.
         checkpoints::remove_checkpoint(&target)?;
         let least = self.commits_in(&self.db.snapshot())?;
         match self.db.checkpoint(&target) {
@@ -235,7 +236,7 @@ impl ConcurrentTasks<'_> {
         checkpoints::remove_checkpoint(&target)
     }
 
-    /// Changes the options of a keyspace, which may get an operand store.
+    /// Sets random options for a keyspace. The options may add an operand store.
     fn change_options(&mut self, which: usize) -> Result<()> {
         let options = draw_counted(&mut self.rng, which);
         let keyspace = &self.keyspaces[which];

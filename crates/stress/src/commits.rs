@@ -1,21 +1,21 @@
-//! The changes of each commit, and their effect on a model. Both follow from the seed.
+//! The changes of each commit, and their effect on the model. The seed determines the changes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lsmx_testkit::{TestRng, mix_seeds};
 
-/// Keys of one writer in each keyspace with puts and deletes.
+/// Number of keys per writer and keyspace that puts and deletes use.
 const KEYS: u64 = 300;
-/// Keys of one writer in each keyspace with merges.
+/// Number of keys per writer and keyspace that merges use.
 const MERGED_KEYS: u64 = 30;
-/// Each commit appends to one value. After so many commits a put replaces it.
+/// Each commit of a writer appends a byte to the same value. Every 500th commit replaces the value by a put.
 const APPENDS: u64 = 500;
 
 /// Expected contents of a keyspace.
 pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A write of a commit in one keyspace.
+/// One write of a commit.
 pub(crate) enum Change {
     Put(Vec<u8>, Vec<u8>),
     Delete(Vec<u8>),
@@ -31,7 +31,7 @@ fn merged_key(writer: u64, number: u64) -> Vec<u8> {
     format!("{writer}+{number:02}").into_bytes()
 }
 
-/// Returns the append of a commit: a byte that follows from its number.
+/// Returns the change that appends the low byte of the commit number to a value of the writer.
 fn append(writer: u64, number: u64) -> Change {
     let key = format!("{writer}:appended").into_bytes();
     let [byte, ..] = number.to_le_bytes();
@@ -41,7 +41,8 @@ fn append(writer: u64, number: u64) -> Change {
     }
 }
 
-/// Draws a range of the keys of a writer. One in 20 has all put keys, one in 20 all keys.
+/// Draws a key range of a writer. One range in 20 contains all keys for puts. Another one in 20 contains all keys for
+/// puts and merges.
 fn draw_range(rng: &mut TestRng, writer: u64) -> Range<Vec<u8>> {
     let (from, merged_from) = (rng.below(KEYS), rng.below(MERGED_KEYS));
     match rng.below(20) {
@@ -52,8 +53,8 @@ fn draw_range(rng: &mut TestRng, writer: u64) -> Range<Vec<u8>> {
     }
 }
 
-/// Draws the changes of a commit with their keyspaces, without its counters, and whether the commit is synced. Numbers
-/// count from 1.
+/// Draws the changes of a commit, each with the index of its keyspace, and whether the commit is synced. The commit
+/// counters are not included. Commit numbers start at 1.
 pub(crate) fn draw_changes(seed: u64, writer: u64, number: u64) -> (Vec<(usize, Change)>, bool) {
     let mut rng = TestRng::new(mix_seeds(mix_seeds(seed, writer), number));
     let count = if rng.is_one_in(50) { 60 } else { rng.below(5) };
@@ -63,7 +64,8 @@ pub(crate) fn draw_changes(seed: u64, writer: u64, number: u64) -> (Vec<(usize, 
         let change = match rng.below(32) {
             0..7 => Change::Delete(key),
             7..14 => {
-                // The first keyspace adds numbers of 8 bytes, the second appends anything.
+                // The merge operator of the first keyspace adds numbers of 8 bytes. The merge operator of the second
+                // keyspace appends operands of any length.
                 let len = if keyspace == 0 { 8 } else { rng.below(12) };
                 let operand = rng.bytes(len);
                 Change::Merge(merged_key(writer, rng.below(MERGED_KEYS)), operand)
@@ -100,7 +102,7 @@ impl Change {
     }
 }
 
-/// Adds two little-endian numbers of 8 bytes, independently of the operator under test.
+/// Adds two little-endian numbers of 8 bytes. Does not use the merge operator under test.
 fn sum(one: &[u8], other: &[u8]) -> Vec<u8> {
     let mut carry = 0;
     let digits = one.iter().zip(other).map(|(one, other)| {

@@ -6,11 +6,11 @@ use crate::Outcome;
 use crate::commits::{Model, draw_changes};
 use crate::{KEYSPACES, counter_key, keyspace_churn, merged_key, number};
 
-/// Reads the keyspaces with commit counters.
+/// Reads keyspaces, either their newest state or a snapshot.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyspaceView<'a> {
     pub(crate) keyspaces: &'a [Keyspace],
-    /// `None` reads the newest state.
+    /// If `None`, reads return the newest state.
     pub(crate) snapshot: Option<&'a Snapshot>,
 }
 
@@ -58,8 +58,8 @@ impl KeyspaceView<'_> {
         }
     }
 
-    /// Compares all keys with the model, by gets, batches of gets, and scans in both directions. `counts` has the commits of
-    /// each writer, and at the end the steps of the thread that creates and drops keyspaces.
+    /// Compares all entries with the model, by `get`, `multi_get`, and scans in both directions. `counts` holds the
+    /// number of commits of each writer, then the number of keyspace churn steps.
     ///
     /// # Errors
     /// The first difference.
@@ -85,12 +85,12 @@ impl KeyspaceView<'_> {
     }
 }
 
-/// Returns the model after `counts` commits and steps.
+/// Returns the expected contents of each keyspace. `counts` has the same meaning as in [`KeyspaceView::check`].
 fn expected(seed: u64, counts: &[u64]) -> Outcome<[Model; KEYSPACES.len()]> {
     let mut models = [const { Model::new() }; KEYSPACES.len()];
     let (steps, counts) = counts.split_last().ok_or("there are no counts")?;
     for (writer, &count) in (0..).zip(counts) {
-        // Writers have separate keys, and small maps are faster.
+        // Uses one map per writer, because writers have separate keys and small maps are faster.
         let mut own = [const { Model::new() }; KEYSPACES.len()];
         for number in 1..=count {
             for (keyspace, change) in draw_changes(seed, writer, number).0 {

@@ -1,11 +1,11 @@
-//! Counts of the operations of child processes. A test fails if its children never ran the operation under test.
+//! Counts of the operations that child processes ran. A test fails if no child ran the operation under test.
 
 use lsmx::Metrics;
 use serde::Serialize;
 
 use crate::messages::{self, Message};
 
-/// Counts of one child or of several.
+/// Operation counts of one child, or their sums over several children.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ChildCounts {
     /// Operands delivered to operand stores.
@@ -22,15 +22,15 @@ pub struct ChildCounts {
     pub overflows: u64,
     /// Blob files rewritten.
     pub blob_rewrites: u64,
-    /// Open keyspaces that got an operand store.
+    /// Keyspaces that got an operand store while they were open.
     pub to_store: u64,
-    /// Open keyspaces that left their operand store.
+    /// Keyspaces whose operands moved from the operand store to the tree while they were open.
     pub back_to_tree: u64,
-    /// Snapshots compared a second time.
+    /// Snapshots compared with the model after later commits.
     pub snapshots: u64,
     /// Checkpoints opened and compared.
     pub copies: u64,
-    /// Resumes after a write error.
+    /// Calls of `resume` after an injected write error.
     pub resumed: u64,
 }
 
@@ -52,7 +52,8 @@ impl ChildCounts {
         ]
     }
 
-    /// Raises the counts to those of a database. The counters of an operand store restart at zero with the store.
+    /// Raises each count to the value in the database metrics. Keeps a larger count, because the counters of a new
+    /// operand store start at 0.
     pub(crate) fn update_from(&mut self, metrics: &Metrics) {
         let mut now = ChildCounts::default();
         for keyspace in metrics.keyspaces.values() {
@@ -77,7 +78,7 @@ impl ChildCounts {
         }
     }
 
-    /// Sets a count that a child has sent. Returns `None` if there is no such count.
+    /// Sets the count at an index. Returns `None` if the index is out of bounds.
     pub(crate) fn set(&mut self, index: u64, count: u64) -> Option<()> {
         let index = usize::try_from(index).ok()?;
         **self.counts().get_mut(index)? = count;

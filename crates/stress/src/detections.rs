@@ -1,4 +1,4 @@
-//! Report of tests that check that failpoints are detected.
+//! Report that shows which check detected each enabled failpoint.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ pub struct Detection {
     pub check: &'static str,
     /// Number of runs of the check, including the failed one.
     pub runs: u64,
-    /// Total time of these runs, in milliseconds.
+    /// Total time of all runs of the check, in milliseconds.
     pub ms: u64,
 }
 

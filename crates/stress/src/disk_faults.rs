@@ -1,7 +1,7 @@
 //! Injected write errors in the file system of a child.
 //!
-//! Only calls that write fail, so a wrong read is always a bug. After a failure has made the database read-only, no
-//! call fails until `resume` has returned, so `resume` must succeed.
+//! Only write calls fail, so a wrong read result is always a bug. All faults are removed before a call of `resume`, so
+//! `resume` must succeed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,30 +13,30 @@ use lsmx::{Db, Error};
 use crate::Outcome;
 use lsmx_testkit::{TestRng, mix_seeds};
 
-/// Calls that may fail.
+/// File system calls that may fail with an injected error.
 const WRITES: &[VfsCall] =
     &[VfsCall::Append, VfsCall::Create, VfsCall::Sync, VfsCall::SyncDir, VfsCall::Rename];
-/// One child in so many has a faulty disk.
+/// One child in this many runs with injected faults.
 const FAULTY_ONE_IN: u64 = 3;
-/// Makes the seed of the faults differ from that of the options.
+/// Mixed into the seed of a child, so that the random faults do not depend on the random options.
 const SEED_SALT: u64 = 0x0064_6973_6b21;
-/// Upper bounds of the number of calls until the next fault. One is chosen at random.
+/// Candidates for the maximum number of calls until the next fault. Each fault draws one of them.
 const CALLS_UNTIL_FAULT: [u64; 3] = [30, 300, 3000];
 
 /// The file system of a child.
 #[derive(Debug)]
 pub(crate) struct FaultyDisk {
-    /// `None` if no call fails.
+    /// `None` if no faults are injected.
     faults: Option<FaultVfs>,
-    /// Draws the next fault. A thread that resumes the database holds the lock.
+    /// Random generator for the next fault. A thread holds this lock while it resumes the database.
     rng: Mutex<TestRng>,
-    /// Number of resumes.
+    /// Number of successful calls of `resume`.
     resumed: AtomicU64,
 }
 
 impl FaultyDisk {
-    /// Returns a disk without faults. If `with_faults` is set, some seeds give one whose calls fail after
-    /// [`FaultyDisk::arm_fault`].
+    /// Creates a disk. If `with_faults` is set, one seed in three gives a faulty disk. Calls of a faulty disk fail only
+    /// after [`FaultyDisk::arm_fault`].
     pub(crate) fn new(seed: u64, with_faults: bool) -> FaultyDisk {
         let seed = mix_seeds(seed, SEED_SALT);
         let mut rng = TestRng::new(seed);
@@ -52,7 +52,7 @@ impl FaultyDisk {
         }
     }
 
-    /// Makes one of the next calls fail, or all from one of them on, if the disk is faulty.
+    /// Schedules the next fault of a faulty disk: one call fails, or all calls from a random call on fail.
     pub(crate) fn arm_fault(&self) {
         let Some(faults) = &self.faults else { return };
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +67,7 @@ impl FaultyDisk {
         self.faults.is_some() && is_io_error
     }
 
-    /// Returns how often [`FaultyDisk::recover`] resumed the database.
+    /// Returns the number of times that [`FaultyDisk::recover`] resumed the database.
     pub(crate) fn resumed(&self) -> u64 {
         self.resumed.load(Ordering::Relaxed)
     }
@@ -75,12 +75,12 @@ impl FaultyDisk {
     /// Resumes the database if a fault has made it read-only.
     ///
     /// # Errors
-    /// `resume` fails without a fault, or a read fails while the database is read-only.
+    /// `resume` fails although no fault is active, or a read fails while the database is read-only.
     pub(crate) fn recover(&self, db: &Db) -> Outcome {
         let Some(faults) = &self.faults else { return Ok(()) };
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(cause) = db.health().read_only else {
-            // Writes wait for a failed compaction, which the engine tries again.
+            // The database still accepts writes. The engine retries a failed compaction.
             faults.clear_rules();
             return Ok(());
         };

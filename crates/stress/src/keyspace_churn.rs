@@ -1,5 +1,5 @@
-//! Keyspace churn: one thread creates a keyspace, writes to it and drops it, again and again. Steps count from 1. The
-//! contents of the database show how many steps were done.
+//! Keyspace churn: one thread repeatedly creates a keyspace, writes to it and drops it. Steps are numbered from 1. The
+//! number of completed steps follows from the contents of the database.
 
 use lsmx::merge_operator::Append;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, WriteBatch};
@@ -9,26 +9,29 @@ use crate::number;
 use crate::options::{draw_keyspace, draw_store};
 use lsmx_testkit::TestRng;
 
-/// Name of the keyspace, and the key in the first keyspace that holds the last step with a put.
+/// Name of the keyspace that is created and dropped. The first keyspace stores the number of the last put step under
+/// the same key.
 pub(crate) const NAME: &str = "passing";
-/// Steps of one life: the first creates the keyspace, the last drops it, the others put.
+/// Number of steps from the creation of the keyspace to its drop. The first step creates the keyspace, the last step
+/// drops it, and each other step puts an entry.
 const STEPS_PER_LIFE: u64 = 8;
-/// Step of every other life that moves operands from a store to the tree.
+/// Index of the step that moves operands from the operand store to the tree. Only every second incarnation of the
+/// keyspace does this.
 const TO_TREE: u64 = 5;
-/// Key to which each put step appends.
+/// Key to whose value each put step appends a merge operand.
 const APPENDED_KEY: &[u8] = b"appended";
 
-/// Returns the life of a step and the index of the step in it, both from 0.
+/// Returns the incarnation of the keyspace to which a step belongs, and the index of the step in it. Both start at 0.
 fn life_and_index(step: u64) -> (u64, u64) {
     ((step - 1) / STEPS_PER_LIFE, (step - 1) % STEPS_PER_LIFE)
 }
 
-/// Returns the key and value that a step puts, and the operand that it appends.
+/// Returns the key and the value that a step puts, and the merge operand that it writes.
 fn entry(life: u64, at: u64) -> ([u8; 8], Vec<u8>, [u8; 8]) {
     (at.to_be_bytes(), life.to_le_bytes().repeat(100), (life ^ at << 32).to_le_bytes())
 }
 
-/// Returns the contents after a number of puts of a life.
+/// Returns the expected contents of the keyspace after `puts` put steps.
 fn contents(life: u64, puts: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut contents = Vec::new();
     let mut appended = Vec::new();
@@ -47,7 +50,7 @@ pub(crate) fn draw_options(rng: &mut TestRng) -> KeyspaceOptions {
     draw_keyspace(rng).memtable_bytes(2048).merge_operator(Append::default())
 }
 
-/// Opens the keyspace with its merge operator and its operand store, if it exists.
+/// If the keyspace exists, opens it with its merge operator and, if it uses one, an operand store.
 pub(crate) fn reopen(db: &Db, rng: &mut TestRng) -> Result<()> {
     let drawn = draw_options(rng);
     let Ok(keyspace) = db.open_keyspace(NAME, None) else { return Ok(()) };
@@ -81,17 +84,17 @@ pub(crate) fn run_step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
     db.write(batch, Durability::Buffered)
 }
 
-/// Returns the entry of [`NAME`] in the first keyspace after a number of steps.
+/// Returns the entry that the first keyspace stores under [`NAME`] after `steps` steps.
 pub(crate) fn expected_note(steps: u64) -> Option<(Vec<u8>, Vec<u8>)> {
     let puts = |step: &u64| (1..STEPS_PER_LIFE - 1).contains(&life_and_index(*step).1);
     let last = (1..=steps).rev().take(3).find(puts)?;
     Some((NAME.into(), last.to_le_bytes().to_vec()))
 }
 
-/// Returns the number of steps that the contents show.
+/// Derives the number of completed steps from the contents of the database.
 ///
 /// # Errors
-/// A read fails, or no number of steps gives the contents.
+/// A read fails, or no number of steps explains the contents.
 pub(crate) fn count_steps(db: &Db, notes: &Keyspace) -> Outcome<u64> {
     let noted = notes.get(NAME).map_err(|error| format!("notes: {error:?}"))?;
     let noted = number(noted.as_deref())?;

@@ -1,15 +1,18 @@
 //! Kills processes that write to databases on real files, and checks that no acknowledged commit is lost.
 //!
-//! A child process opens a database with random options and writes from several threads until it is killed. At the same
-//! time it changes options, converts keyspaces to operand stores and back, creates and drops a keyspace, compares
-//! snapshots and checkpoints, and on request injects write errors. The parent then reads all data in every way and
-//! verifies the files. Each acknowledged commit must be there, whole and in order, and no commit that was not begun.
+//! A child process opens a database with random options and writes from several threads until it is killed. The child
+//! also changes options, converts keyspaces to operand stores and back, creates and drops a keyspace, and compares
+//! snapshots and checkpoints with a model. On request, it injects write errors. The parent then reads all data by every
+//! read method and verifies the files. Each acknowledged commit must be present, complete and in order. No other commit
+//! may be present, except one that was in progress at the kill.
 //!
-//! The commits of a writer follow from a seed, so the model after any number of commits can be computed. Each commit
-//! increments a counter in every keyspace by a put, and one of them also by a merge: a lost or repeated merge makes the
-//! two differ. In the second keyspace it appends to a value, which shows the order.
+//! A seed determines the commits of a writer, so the model can be computed for any number of commits. Each commit puts
+//! its number in every keyspace, and increments a counter in the first keyspace by a merge. A lost or repeated merge
+//! makes the two numbers differ. Each commit also appends a byte to a value in the second keyspace, which shows the
+//! order of the commits.
 //!
-//! [`kill_many`] runs one database, `lsmx stress` many. [`modelling`] tests databases in memory, with power losses.
+//! [`kill_many`] tests one database; `lsmx stress` tests many. [`modelling`] tests databases in memory and simulates
+//! power losses.
 
 mod checkpoints;
 mod child;
@@ -39,30 +42,31 @@ pub use lsmx_testkit::report_skipped;
 pub use options::draw_filter_bits;
 pub use parent::{ChildCommand, KillCounts, KillPlan, kill_many};
 
-/// A result whose error is a message.
+/// Result of a check. The error is a message.
 pub type Outcome<T = ()> = Result<T, String>;
 
-/// Environment variable with the orders of a child.
+/// Environment variable in which a parent process passes [`Orders`] to a child.
 pub const ORDERS: &str = "LSMX_STRESS_ORDERS";
 
-/// Keyspaces with commit counters. The merge operator of the first adds, that of the second appends.
+/// Names of the keyspaces to which all writers commit. The merge operator of the first keyspace adds numbers; the merge
+/// operator of the second appends bytes.
 pub(crate) const KEYSPACES: [&str; 2] = [lsmx::DEFAULT_KEYSPACE, "second"];
 
-/// Orders of a child, passed as text in [`ORDERS`].
+/// Parameters of a child process, passed as text in the environment variable [`ORDERS`].
 #[derive(Clone, Debug)]
 pub struct Orders {
     pub(crate) dir: String,
-    /// Seed of the commits, equal for all children of a database.
+    /// Seed of the commits. All children of a database have the same seed.
     pub(crate) seed: u64,
     /// Seed of the options of this child.
     pub(crate) round: u64,
     pub(crate) writers: u64,
-    /// Whether writes may fail.
+    /// Whether write errors may be injected.
     pub(crate) faults: bool,
 }
 
 impl Orders {
-    /// Returns the orders of this process, if it is a child.
+    /// Returns the orders if this process is a child, else `None`.
     ///
     /// # Errors
     /// [`ORDERS`] does not parse.
@@ -90,7 +94,7 @@ fn counter_key(writer: u64) -> Vec<u8> {
     format!("{writer}:count").into_bytes()
 }
 
-/// Key of the counter in the first keyspace that merges increment.
+/// Returns the key of the counter that merges increment in the first keyspace.
 fn merged_key(writer: u64) -> Vec<u8> {
     format!("{writer}:merged").into_bytes()
 }
@@ -100,8 +104,8 @@ fn number(bytes: Option<&[u8]>) -> Outcome<u64> {
     Ok(u64::from_le_bytes(bytes.map_err(|_| "a counter has not 8 bytes")?))
 }
 
-/// Opens the database and its keyspaces with random options. With some seeds the open gets the operand stores, with others
-/// each keyspace gets its own when it is opened.
+/// Opens the database and its keyspaces with random options. For half of the seeds, the database options contain every
+/// operand store implementation.
 pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Vec<Keyspace>)> {
     let rng = &mut TestRng::new(seed);
     let mut options =

@@ -1,26 +1,26 @@
-//! Messages of a child to its parent on standard error. Each has 16 bytes and is written by one call, so it arrives
-//! whole or not at all.
+//! Messages that a child sends to its parent on standard error. A message has 16 bytes and is written by one call, so
+//! the parent never receives a partial message.
 
 use std::io::Write;
 
 /// Exit code of a child whose parent has closed the pipe.
 const EXIT_CODE_ORPHANED: i32 = 4;
-/// Actor numbers from here on stand for counts.
+/// A message with an actor number of at least this value carries a count.
 const COUNTS_START: u64 = 1 << 32;
 
-/// A message of 16 bytes: the actor and its number.
+/// A message of 16 bytes: an actor number and a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The child is about to open the database.
     Opening,
-    /// A commit of a writer was acknowledged. The actor after the last writer is the keyspace churn; its number counts
-    /// steps.
+    /// A commit of a writer was acknowledged. The actor number after the last writer denotes the keyspace churn, whose
+    /// messages report steps instead of commits.
     Progress { actor: u64, number: u64 },
     /// A count of [`crate::counts::ChildCounts`].
     Count { index: u64, count: u64 },
 }
 
-/// Sends a message. Ends the process if the parent does not read any more.
+/// Sends a message. Exits the process if the parent has closed the pipe.
 pub(crate) fn send(message: Message) {
     let (actor, number) = match message {
         Message::Opening => (u64::MAX, 0),

@@ -1,4 +1,4 @@
-//! Random options for each open, so small that a few thousand commits cause every kind of job.
+//! Random options for each open. Sizes are so small that a few thousand commits cause every kind of background job.
 
 use std::path::Path;
 
@@ -13,7 +13,8 @@ use lsmx::{
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::TestRng;
 
-/// Draws options of a keyspace. Half of them name a policy, half an operand store; without, the keyspace keeps its own.
+/// Draws options of a keyspace. Half of the draws set a policy, and half set an operand store. An option that is not
+/// set keeps its previous value.
 pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
     let filter = match rng.below(3) {
         0 => FilterLastRun::Off,
@@ -39,7 +40,7 @@ pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
     }
 }
 
-/// Draws options of a keyspace with commit counters. Its merge operator is fixed.
+/// Draws options of the keyspace with this index. The index determines the merge operator.
 pub(crate) fn draw_counted(rng: &mut TestRng, keyspace: usize) -> KeyspaceOptions {
     let drawn = draw_keyspace(rng);
     match keyspace {
@@ -90,7 +91,7 @@ pub(crate) fn draw_options(rng: &mut TestRng, dir: &Path) -> Options {
         .operand_store(draw_store(rng))
 }
 
-/// Draws a kind and size of filters.
+/// Draws a filter type and its size.
 pub fn draw_filter_bits(rng: &mut TestRng) -> FilterBits {
     match rng.below(3) {
         0 => FilterBits::Fuse8,
@@ -99,7 +100,7 @@ pub fn draw_filter_bits(rng: &mut TestRng) -> FilterBits {
     }
 }
 
-/// Returns whether the file system of this directory has direct reads.
+/// Returns whether the file system of this directory supports direct reads.
 fn direct_reads_work(dir: &Path) -> bool {
     let file = tempfile::NamedTempFile::new_in(dir.parent().unwrap_or(dir));
     file.is_ok_and(|file| OsVfs.open_direct(file.path()).is_ok())

@@ -1,4 +1,5 @@
-//! The parent process: starts children, kills them, and compares the database with their messages.
+//! The parent process. It starts children, kills them, and checks that the database contains the commits that they
+//! acknowledged.
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -23,37 +24,37 @@ use lsmx_testkit::TestRng;
 const KILLS_MAX: u64 = 10;
 /// Maximum number of acknowledgements before a kill that [`KillPlan::draw`] draws.
 const ACKNOWLEDGEMENTS_MAX: u64 = 5_000;
-/// Seconds without a message after which a child counts as hanging.
+/// A child that sends no message for this number of seconds is treated as hung.
 const SILENCE_MAX_S: u64 = 60;
 
 /// Command that starts a child. The child gets its orders in the environment variable [`ORDERS`].
 #[derive(Clone, Debug)]
 pub struct ChildCommand {
-    /// The program.
+    /// Path of the program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<String>,
-    /// Other environment variables.
+    /// Environment variables in addition to [`ORDERS`].
     pub variables: Vec<(&'static str, String)>,
 }
 
 /// Number and times of the kills of one database.
 #[derive(Clone, Copy, Debug)]
 pub struct KillPlan {
-    /// Seed of everything but the exact time of a kill.
+    /// Seed of all random choices. The exact times of the kills also depend on the scheduling of threads.
     pub seed: u64,
     /// Number of kills, at least 1.
     pub kills: u64,
     /// Maximum number of acknowledgements before a kill, at least 1.
     pub acknowledgements_max: u64,
-    /// Whether writes of some children fail.
+    /// Whether some children run with injected write errors.
     pub faults: bool,
-    /// Whether a failed run keeps the files before and after the last check.
+    /// Whether a failed run keeps the database files, in their states before and after the last check.
     pub keep: bool,
 }
 
 impl KillPlan {
-    /// Draws a plan.
+    /// Draws a random plan.
     #[must_use]
     pub fn draw(seed: u64, faults: bool) -> KillPlan {
         let mut rng = TestRng::new(!seed);
@@ -63,17 +64,17 @@ impl KillPlan {
     }
 }
 
-/// Counts of one or several databases.
+/// Counts of one database, or their sums over several databases.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct KillCounts {
     /// Killed children.
     pub kills: u64,
     /// Acknowledged commits.
     pub acknowledged: u64,
-    /// Checks of the whole database.
+    /// Complete checks of the database contents and files.
     #[serde(rename = "looks")]
     pub checks: u64,
-    /// Counts of the children.
+    /// Operations that the children ran.
     pub reached: ChildCounts,
 }
 
@@ -87,7 +88,7 @@ impl KillCounts {
     }
 }
 
-/// Kills children of one database in a new directory in `home`.
+/// Starts and kills children that write to one database. Creates the database in a new directory in `home`.
 ///
 /// # Errors
 /// The first violated guarantee.
@@ -106,13 +107,13 @@ struct KillRun<'a> {
     plan: KillPlan,
     children: &'a ChildCommand,
     dir: PathBuf,
-    /// Copy of the files before the check.
+    /// Directory with a copy of the database files from before the last check.
     before: PathBuf,
     rng: TestRng,
     writers: u64,
-    /// Acknowledged commits of each writer, then steps of the keyspace churn.
+    /// Number of acknowledged commits of each writer, then the number of keyspace churn steps.
     counts: Vec<u64>,
-    /// Kills since the last check. Each child may have committed once more than it reported.
+    /// Number of kills since the last check. Each writer of a killed child may have one commit that it did not report.
     kills_since_check: u64,
     sum: KillCounts,
 }
@@ -127,13 +128,14 @@ impl<'a> KillRun<'a> {
         KillRun { plan, children, dir, before, rng, writers, counts, kills_since_check, sum }
     }
 
-    /// Kills one child. Checks the database, or leaves its recovery to the next child, which may be killed meanwhile.
+    /// Starts and kills one child. Then checks the database, or leaves recovery to the next child, which may be killed
+    /// during recovery.
     fn run_round(&mut self, round: u64) -> Outcome {
         let dir = self.dir.to_str().ok_or_else(|| format!("{:?} is not UTF-8", self.dir))?;
         let dir = dir.to_owned();
         let (writers, KillPlan { seed, faults, .. }) = (self.writers, self.plan);
         let orders = Orders { dir, seed, round: self.rng.next_u64() >> 1, writers, faults };
-        // Some children are killed during the open, some soon after it.
+        // Kills some children during the open, some soon after the open, and the others later.
         let after = match self.rng.below(4) {
             0 => self.rng.below(3),
             1 => self.rng.below(200),
@@ -153,8 +155,8 @@ impl<'a> KillRun<'a> {
         self.check_database().map_err(with_round)
     }
 
-    /// Starts a child and kills it after a number of acknowledgements. Returns the last acknowledged commit of each writer,
-    /// then the last step of the keyspace churn; 0 for none.
+    /// Starts a child and kills it after `acknowledged` messages. Returns the number of the last acknowledged commit of
+    /// each writer, then of the last keyspace churn step. A number is 0 if the child reported none.
     fn kill_one(&mut self, orders: &Orders, acknowledged: u64) -> Outcome<Vec<u64>> {
         let ChildCommand { program, arguments, variables } = self.children;
         let mut child = Command::new(program)
@@ -207,7 +209,8 @@ impl<'a> KillRun<'a> {
         Ok(last)
     }
 
-    /// Compares the database with the acknowledgements, and raises the counts to those of the database.
+    /// Checks that the database contains the acknowledged commits and equals the model. Sets the counts to the commits
+    /// found.
     fn check_database(&mut self) -> Outcome {
         if self.plan.keep {
             let copied = copy_dir(&self.dir, &self.before);
@@ -241,7 +244,7 @@ impl<'a> KillRun<'a> {
     }
 }
 
-/// A child, and a thread that kills it after [`SILENCE_MAX_S`] without a message.
+/// A child process, and a watchdog thread that kills it after [`SILENCE_MAX_S`] seconds without a message.
 struct WatchedChild {
     child: Arc<Mutex<Child>>,
     messages: SyncSender<()>,
@@ -260,7 +263,7 @@ impl WatchedChild {
                     Ok(()) => {}
                     Err(RecvTimeoutError::Disconnected) => return false,
                     Err(RecvTimeoutError::Timeout) => {
-                        // Fails if the child has just ended.
+                        // Ignores the error, which occurs if the child has just ended.
                         let _ = watched.lock().unwrap_or_else(PoisonError::into_inner).kill();
                         return true;
                     }
@@ -271,7 +274,7 @@ impl WatchedChild {
     }
 
     fn note_message(&self) {
-        // If the channel is full, the watchdog has not yet received the previous notice.
+        // If the channel is full, the watchdog has a pending notice, and one notice suffices.
         let _ = self.messages.try_send(());
     }
 
@@ -279,16 +282,16 @@ impl WatchedChild {
         self.child.lock().unwrap_or_else(PoisonError::into_inner).kill()
     }
 
-    /// Returns the child, and whether the watchdog killed it.
+    /// Stops the watchdog. Returns the child and whether the watchdog killed it.
     fn end(self) -> (Child, bool) {
         drop(self.messages);
         let was_silent = self.watchdog.join().unwrap_or(false);
-        let child = Arc::into_inner(self.child).expect("the watchdog has ended");
+        let child = Arc::into_inner(self.child).expect("the watchdog thread has ended");
         (child.into_inner().unwrap_or_else(PoisonError::into_inner), was_silent)
     }
 }
 
-/// Replaces a directory by a copy of another.
+/// Replaces the directory `to` by a copy of the files in `from`.
 fn copy_dir(from: &Path, to: &Path) -> std::io::Result<()> {
     if to.exists() {
         std::fs::remove_dir_all(to)?;

@@ -1,9 +1,11 @@
-//! Killed writers on the real file system, with new random options for each process.
+//! Kills processes that write to a database on the real file system. Each process opens the database with new random
+//! options.
 //!
-//! Each acknowledged commit is present and whole, and no commit that was not begun. A kill happens after a number
-//! of acknowledgements, so `LSMX_TEST_SEED` repeats it roughly. `lsmx stress` runs the same without end.
+//! After a kill, each acknowledged commit must be present and complete. `LSMX_TEST_SEED` repeats a run only
+//! approximately, because the times of kills depend on thread scheduling. `lsmx stress` runs the same test for a given
+//! time.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a test prints and may panic")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a test may print and panic")]
 
 use lsmx::env::Env;
 use lsmx_base::failpoint::{self, Failpoint};
@@ -13,11 +15,11 @@ use lsmx_stress::{
 };
 use lsmx_testkit::{mix_seeds, scaled, seed};
 
-/// Kills in CI.
+/// Number of kills if `LSMX_TEST_SCALE` is 1.
 const KILLS: u64 = 40;
-/// Kills of one database.
+/// Number of kills per database.
 const KILLS_PER_DATABASE: u64 = 8;
-/// Databases within which a failpoint must be detected: 96 kills.
+/// Maximum number of databases until a failpoint must be detected. With 8 kills per database, this is 96 kills.
 const DATABASES_PER_FAILPOINT: u64 = 12;
 /// Environment variable with the name of the failpoint that a child enables.
 const FAILPOINT: &str = "LSMX_TEST_KILL_BUG";
@@ -35,19 +37,19 @@ const VISIBLE: &[Failpoint] = &[
     Failpoint::LiveBlobDeleted,
 ];
 
-/// The child that the other tests start and kill. Does nothing in a normal run of the tests.
+/// Runs as the child process that the other tests start and kill. Does nothing if the process is not such a child.
 #[test]
 fn child() {
     let Some(orders) = Orders::from_env().unwrap() else { return };
     if let Ok(name) = std::env::var(FAILPOINT) {
-        failpoint::enable(Failpoint::from_name(&name).expect("a name of a failpoint"));
+        failpoint::enable(Failpoint::from_name(&name).expect("the variable names a failpoint"));
     }
     println!("{:?}", lsmx_stress::write_until_killed(&orders));
     // A child that was not killed has failed.
     std::process::exit(3);
 }
 
-/// Kills the children of one database.
+/// Runs the kill test on one database.
 fn kill_database(seed: u64, failpoint: Option<Failpoint>) -> Outcome<KillCounts> {
     let plan = KillPlan {
         seed,
@@ -68,7 +70,6 @@ fn kill_database(seed: u64, failpoint: Option<Failpoint>) -> Outcome<KillCounts>
     kill_many(plan, &children, &std::env::temp_dir())
 }
 
-/// Returns the seed of a database.
 fn database_seed(base: u64, database: u64) -> u64 {
     mix_seeds(base, database) >> 16
 }

@@ -145,7 +145,7 @@ pub(crate) enum WriteControl {
 
 /// Returns the flags of `explore` that a sweep can vary.
 pub(crate) fn swept_flags() -> Vec<Arg> {
-    /// Flags that choose cells, name files, or do not change the result.
+    /// Flags that a sweep cannot vary: they select configurations, name files, or do not affect the results.
     const NOT_SWEPT: [&str; 16] = [
         "policy", "spec", "phases", "data", "trace", "format", "seed", "sweep", "repeat", "resume",
         "dry-run", "json", "csv", "html", "explain", "dir",

@@ -37,7 +37,7 @@ pub(crate) enum Command {
     /// Simulate the same workload on trees without data, which also works for very large trees.
     Simulate(Box<ExploreArgs>),
     /// Recommend a design for a workload and a memory budget: found by simulation, confirmed on the engine.
-    // `--spec` is the old name of `--phases`. In other commands it names a policy.
+    // In `advise`, `--spec` is the old name of `--phases`. In other commands, `--spec` names a policy file.
     #[command(mut_arg("phases", |phases| phases.alias("spec")))]
     Advise(Box<AdviseArgs>),
     /// Run named workloads and measure throughput and latency, also of other engines.
@@ -68,7 +68,7 @@ fn command() -> clap::Command {
     accept_negative_numbers(Arguments::command())
 }
 
-/// Makes a negative number a value of the flag before it, so that an error names the flag.
+/// Lets clap parse a negative number as the value of the preceding flag, so that an error names that flag.
 fn accept_negative_numbers(command: clap::Command) -> clap::Command {
     let accept = |arg: Arg| match arg.get_action().takes_values() {
         true => arg.allow_negative_numbers(true),
@@ -77,13 +77,14 @@ fn accept_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_args(accept).mut_subcommands(accept_negative_numbers)
 }
 
-/// Converts an error of clap to one line with the most similar known name, and the known commands or a pointer to `--help`.
+/// Converts a clap error to one line. The line suggests a similar name, and lists the known commands or refers to
+/// `--help`.
 fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
     let text = error.to_string();
     let line = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Failure::Help(text),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing",
-        // Hints and the usage follow after an empty line.
+        // Keeps the first paragraph. Clap adds hints and the usage after an empty line.
         _ => text.split("\n\n").next().unwrap_or(&text),
     };
     let line = line.strip_prefix("error: ").unwrap_or(line);

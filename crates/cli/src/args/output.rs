@@ -32,7 +32,8 @@ pub(crate) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Checks the columns, and that all files can be written, so that a run does not end without its report.
+    /// Checks the column names and that each output file is writable. Called before the run, so that no results are
+    /// lost.
     pub(crate) fn probe(&self, registry: &Registry) -> Result<(), Failure> {
         check_columns(registry, &self.columns)?;
         for path in [&self.json, &self.csv, &self.html].into_iter().flatten() {
@@ -41,7 +42,7 @@ impl OutputArgs {
         Ok(())
     }
 
-    /// Writes all files and prints the tables.
+    /// Writes the output files and prints the tables.
     pub(crate) fn write(&self, result: &impl Report) -> Result<(), Failure> {
         if let Some(path) = &self.json {
             json::write(path, result)?;

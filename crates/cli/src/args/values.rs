@@ -8,7 +8,7 @@ use lsmx_compaction::PolicySpec;
 #[derive(Clone, Debug)]
 pub(crate) struct Policies(pub(crate) Vec<PolicySpec>);
 
-/// Parses a list of policies. `all` is every preset that drops no data.
+/// Parses a comma-separated list of policies. `all` stands for every preset that drops no data.
 pub(super) fn policies(text: &str) -> Result<Policies, lsmx_compaction::Error> {
     let mut policies = Vec::new();
     for name in split_outside_brackets(text) {
@@ -66,7 +66,7 @@ pub(super) fn positive_count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a rate per second: a decimal, or a count.
+/// Parses a rate per second: a decimal number, or a count such as `10K`.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     text.parse().or_else(|_| count(text).map(numbers::float))
 }

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Bar;
 
-/// Searches for designs, confirms the best ones on the engine, and reports them.
+/// Searches for designs by simulation, measures the best designs on the engine, and writes the ranking.
 pub(crate) fn run(arguments: &AdviseArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
     arguments.output.probe(&RANKED)?;
@@ -37,7 +37,7 @@ fn config(arguments: &AdviseArgs, words: &[OsString]) -> Result<Config, Failure>
             (Workload::Trace(Arc::new(TraceFile::open(path)?)), arguments.entries)
         }
         (None, Some(path), Some(text)) => (generated(parse_phases(text, path)?), arguments.entries),
-        // The phases already have the number of entries.
+        // The generated phases already include the number of entries.
         _ => (generated(explore::mix(flags, arguments.entries).phases()?), None),
     };
     Ok(Config {

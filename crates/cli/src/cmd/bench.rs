@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Bar;
 
-/// Runs the workloads, or an experiment, and reports them.
+/// Runs the workloads or the experiment, and writes the results.
 pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
     let registry = match arguments.experiment {

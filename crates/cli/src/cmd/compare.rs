@@ -1,4 +1,4 @@
-//! `lsmx compare`: two result files side by side.
+//! `lsmx compare`: compares two result files.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::args::CompareArgs;
 use crate::failure::Failure;
 use crate::output;
 
-/// Failures that a message names.
+/// Maximum number of metrics that the error message names.
 const NAMED_MAX: usize = 5;
 
-/// Prints what changed; fails if something is worse than allowed.
+/// Prints the differences. Fails if a metric is worse than `--fail-above` or `--fail-latency-above` allows.
 pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
     let ((command, old), (_, new)) = (read(&arguments.old)?, read(&arguments.new)?);
     let compared = Comparison::new(registry_of(&command), &old, &new);
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
     Err(Failure::Run(format!("worse than allowed: {named}{more}").into()))
 }
 
-/// Returns the command line and the cells of a result file. Results of other programs have an empty command line.
+/// Returns the command line and the `cells` array of a result file. The command line is empty if the file has none.
 fn read(path: &Path) -> Result<(String, Vec<Value>), Failure> {
     let bad = |what: String| Failure::Usage(format!("{}: {what}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;

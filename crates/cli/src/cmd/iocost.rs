@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Bar;
 
-/// Measures lookups under each cache size and reports them.
+/// Measures point lookups with each block cache size and writes the results.
 pub(crate) fn run(arguments: &IocostArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words);
     arguments.output.probe(&REGISTRY)?;

@@ -25,7 +25,7 @@ fn command_line(words: &[OsString]) -> String {
     words.join(" ")
 }
 
-/// Returns the command line without the program and without the flags that do not change the result.
+/// Returns the command line without the program name and without flags that do not affect the result.
 fn result_words(words: &[OsString]) -> String {
     const WITH_VALUE: [&str; 6] = ["--resume", "--json", "--csv", "--html", "--columns", "--dir"];
     let mut kept = Vec::new();
@@ -43,9 +43,9 @@ fn result_words(words: &[OsString]) -> String {
     kept.join(" ")
 }
 
-/// Opens the directory of `--resume` with the cells that an earlier run of the same command finished.
+/// Opens the `--resume` directory, which stores the results that earlier runs of the same command completed.
 ///
-/// `inputs` are the files that the run reads. A dry run does not create the directory.
+/// `inputs` lists the files that the run reads. A dry run does not create the directory.
 fn open_finished(
     run: &RunArgs,
     words: &[OsString],
@@ -61,13 +61,13 @@ fn open_finished(
     }
 }
 
-/// Returns the other engines with these names, each once.
+/// Parses the names of the engines to compare with lsmx. Removes duplicates.
 fn peers(names: &[String]) -> Result<Vec<Kind>, Failure> {
     let peers = names.iter().map(|name| Kind::peer(name)).collect::<Result<Vec<_>, _>>()?;
     Ok(distinct(&peers))
 }
 
-/// Returns each value once, in the order of first occurrence.
+/// Removes duplicates. Keeps the first occurrence of each value.
 fn distinct<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
     let mut kept: Vec<T> = Vec::new();
     for value in values {

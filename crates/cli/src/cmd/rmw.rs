@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{self, Bar};
 
-/// Measures the cells and reports them.
+/// Measures each configuration and writes the results. With `--dry-run`, prints only the estimated costs.
 pub(crate) fn run(arguments: &RmwArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
     config.check()?;

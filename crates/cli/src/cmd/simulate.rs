@@ -10,10 +10,10 @@ use crate::args::ExploreArgs;
 use crate::failure::Failure;
 use crate::output::{self, Bar};
 
-/// Maximum default size of a memtable in bytes. Engines rarely use larger ones.
+/// Maximum default memtable size in bytes. Engines rarely use larger memtables.
 const MEMTABLE_MAX: u64 = 64 << 20;
 
-/// Runs the simulation and reports it. It creates no files, so an interrupt needs no handler.
+/// Runs the simulation and writes the results. The simulation creates no temporary files, so SIGINT needs no handler.
 pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
     let of_explore_only = [
         ("--data", arguments.data.is_some()),

@@ -1,4 +1,4 @@
-//! `lsmx stress`: tests databases until the time is up or a database violates a guarantee.
+//! `lsmx stress`: tests databases until a limit is reached or a database violates a guarantee.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use crate::output;
 
 /// Default time limit in seconds.
 const SECONDS_DEFAULT: u64 = 60;
-/// Exit code of a child that ended before it was killed.
+/// Exit code of a child process that ended before the parent killed it.
 const CHILD_ENDED: i32 = 3;
 
 /// Result of a stress test.
@@ -32,11 +32,12 @@ struct Report<T> {
     histories: Option<u64>,
     #[serde(flatten)]
     counts: T,
-    /// Violated guarantee of the last database or history; null if there is none.
+    /// Message about a violated guarantee. Null if no guarantee was violated.
     failure: Option<String>,
 }
 
-/// Runs the stress test and reports it. In a process that the stress test started, runs the child instead.
+/// Runs the stress test and prints the counts. If [`Orders`] are in the environment, this process is a child of a
+/// stress test and writes to a database until it is killed.
 pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Failure> {
     if let Some(orders) = Orders::from_env().map_err(Failure::Usage)? {
         let outcome = write_until_killed(&orders);
@@ -46,7 +47,7 @@ pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Fail
     if let Some(path) = &arguments.json {
         json::probe(path)?;
     }
-    // 32 bits are short enough to type.
+    // A seed of 32 bits is short enough to type.
     let first_seed = arguments.seed.unwrap_or_else(|| Env::default().random_u64() >> 32);
     let test = StressTest { arguments, words, first_seed, limits: Limits::start(arguments) };
     if arguments.in_memory { test.run_histories() } else { test.run_databases() }
@@ -60,7 +61,7 @@ struct StressTest<'a> {
 }
 
 impl StressTest<'_> {
-    /// Kills writers of databases on real files.
+    /// Kills child processes while they write to databases on disk.
     fn run_databases(&self) -> Result<(), Failure> {
         let mut home = self.arguments.dir.clone().unwrap_or_else(std::env::temp_dir);
         let temporary = interrupt::make_temporary("lsmx-stress-", &mut home, None)?;
@@ -72,7 +73,7 @@ impl StressTest<'_> {
             let plan =
                 KillPlan::draw(self.first_seed.wrapping_add(databases), self.arguments.faults);
             let KillPlan { seed, kills, .. } = plan;
-            // Printed first, so that the seed of a database that hangs is known.
+            // Prints the seed before the run, so that the seed is known if the run hangs.
             output::stdout(format!("seed {seed}: kills {kills} ... ").as_bytes())?;
             databases += 1;
             let line = match kill_many(plan, &children, &home) {
@@ -94,7 +95,7 @@ impl StressTest<'_> {
         }
         self.write_report(&home, Some(databases), None, sum, failure.clone())?;
         if let Some(what) = failure {
-            // The directory has the files of the failed database.
+            // Keeps the directory, because it contains the files of the failed database.
             let kept = temporary.keep();
             kept.map_err(|error| Failure::file("keep", "the files of the database", error))?;
             return Err(Failure::Run(what.into()));
@@ -116,7 +117,7 @@ impl StressTest<'_> {
         ])
     }
 
-    /// Runs random histories in memory and compares every answer with a model.
+    /// Runs random operations on in-memory databases and compares each result with a model.
     fn run_histories(&self) -> Result<(), Failure> {
         let (mut histories, mut reached, mut failure) = (0, Reached::default(), None);
         output::stdout(format!("histories from seed {} on\n", self.first_seed).as_bytes())?;
@@ -131,7 +132,7 @@ impl StressTest<'_> {
         }
         self.write_report(&std::env::temp_dir(), None, Some(histories), reached, failure.clone())?;
         if let Some(what) = failure {
-            // The list of operations is longer than the one line of an error.
+            // Prints the operations to standard output, because an error message has only one line.
             output::stdout(what.as_bytes())?;
             let line = what.lines().take(2).collect::<Vec<_>>().join("; ");
             return Err(Failure::Run(line.into()));
@@ -152,7 +153,7 @@ impl StressTest<'_> {
         ])
     }
 
-    /// Writes the file of `--json`.
+    /// Writes the counts to the `--json` file, if the flag is given.
     fn write_report(
         &self,
         directory: &Path,
@@ -169,7 +170,7 @@ impl StressTest<'_> {
         Ok(json::write(path, &report)?)
     }
 
-    /// Prints a line for each count, and the time.
+    /// Prints one line per count, then the elapsed time.
     fn print_table(&self, counts: &[(u64, &str)]) -> Result<(), Failure> {
         let mut text = String::new();
         for (count, title) in counts {
@@ -181,7 +182,7 @@ impl StressTest<'_> {
     }
 }
 
-/// Limits of `--seconds` and `--runs`.
+/// Limits from `--seconds` and `--runs`.
 struct Limits {
     env: Env,
     start_ns: u64,
@@ -200,7 +201,7 @@ impl Limits {
         (self.env.monotonic_ns() - self.start_ns) as f64 / 1e9
     }
 
-    /// Returns whether another run may start after `done` runs. The first always may.
+    /// Returns whether another run may start after `done` runs. The first run may always start.
     fn allow(&self, done: u64) -> bool {
         done == 0
             || (self.runs.is_none_or(|runs| done < runs)

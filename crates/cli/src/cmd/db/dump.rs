@@ -11,7 +11,8 @@ use lsmx_base::file_name::FileName;
 use crate::args::DbArgs;
 use crate::failure::Failure;
 
-/// Prints the contents of files. Damaged files are printed as far as they are readable. The error is the first damage.
+/// Prints the contents of files. Prints the readable part of a damaged file and continues with the next file. Returns
+/// the first error.
 pub(super) fn run(
     arguments: &DbArgs,
     files: &[PathBuf],
@@ -52,13 +53,13 @@ pub(super) fn run(
     first.map_or(Ok(()), |error| Err(Failure::Run(Box::new(error))))
 }
 
-/// Returns the path of a file, or the path of the file with this name in the database.
+/// Resolves a file argument, which is a path or the name of a file in the database directory.
 fn locate(database: &Path, file: &Path) -> PathBuf {
     let inside = database.join(file);
     if !file.exists() && inside.exists() { inside } else { file.to_owned() }
 }
 
-/// Returns all files of the database.
+/// Returns the paths of all database files in a directory.
 fn all_files(database: &Path) -> Result<Vec<PathBuf>, Failure> {
     let not_a_database = |why| {
         let path = database.to_owned();

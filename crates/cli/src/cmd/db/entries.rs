@@ -12,7 +12,7 @@ use crate::output;
 /// Size of the output buffer of a scan in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Puts the value durably.
+/// Puts the value and syncs the WAL.
 pub(super) fn put(arguments: &DbArgs, key: &OsStr, value: &OsStr) -> Result<(), Failure> {
     let key = super::parse_bytes(arguments, "key", key)?;
     let value = super::parse_bytes(arguments, "value", value)?;
@@ -21,7 +21,7 @@ pub(super) fn put(arguments: &DbArgs, key: &OsStr, value: &OsStr) -> Result<(), 
     Ok(db.close(None)?)
 }
 
-/// Prints the value, with `--hex` in hexadecimal, and a newline.
+/// Prints the value and a newline. With `--hex`, prints the value in hexadecimal.
 pub(super) fn get(arguments: &DbArgs, key: &OsStr) -> Result<(), Failure> {
     let bytes = super::parse_bytes(arguments, "key", key)?;
     let (_db, keyspace) = super::open_read_only(arguments)?;
@@ -33,7 +33,7 @@ pub(super) fn get(arguments: &DbArgs, key: &OsStr) -> Result<(), Failure> {
     output::stdout(&line)
 }
 
-/// Deletes the key durably.
+/// Deletes the key and syncs the WAL.
 pub(super) fn delete(arguments: &DbArgs, key: &OsStr) -> Result<(), Failure> {
     let key = super::parse_bytes(arguments, "key", key)?;
     let (db, keyspace) = super::open(arguments)?;
@@ -41,7 +41,7 @@ pub(super) fn delete(arguments: &DbArgs, key: &OsStr) -> Result<(), Failure> {
     Ok(db.close(None)?)
 }
 
-/// Looks up the key and prints each step.
+/// Looks up the key and prints each step of the lookup.
 pub(super) fn explain(arguments: &DbArgs, key: &OsStr, json: bool) -> Result<(), Failure> {
     let key = super::parse_bytes(arguments, "key", key)?;
     let (_db, keyspace) = super::open_read_only(arguments)?;
@@ -52,7 +52,7 @@ pub(super) fn explain(arguments: &DbArgs, key: &OsStr, json: bool) -> Result<(),
     output::stdout(format!("{explanation}\n").as_bytes())
 }
 
-/// Prints entries as lines in ascending or descending key order.
+/// Prints one line per entry, in ascending or descending key order.
 pub(super) fn scan(arguments: &DbArgs, scan: &ScanArgs) -> Result<(), Failure> {
     let bounds = super::parse_bounds(arguments, scan.from.as_deref(), scan.to.as_deref())?;
     let prefix = scan.prefix.as_deref();
@@ -68,7 +68,7 @@ pub(super) fn scan(arguments: &DbArgs, scan: &ScanArgs) -> Result<(), Failure> {
     if scan.reverse { print(arguments, entries.rev()) } else { print(arguments, entries) }
 }
 
-/// Prints entries, also those before an error.
+/// Prints entries. If the iterator fails, first prints the entries before the error.
 fn print(
     arguments: &DbArgs,
     entries: impl Iterator<Item = lsmx::Result<(lsmx::Slice, lsmx::Slice)>>,

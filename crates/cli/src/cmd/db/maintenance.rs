@@ -37,7 +37,6 @@ pub(super) fn compact(
     output::stdout(format!("{before} in tables before, {after} after\n").as_bytes())
 }
 
-/// Drops the keyspace durably.
 pub(super) fn drop_keyspace(arguments: &DbArgs, name: &str) -> Result<(), Failure> {
     super::reject_keyspace(arguments, "drop-keyspace")?;
     let (db, _keyspace) = super::open(arguments)?;
@@ -45,7 +44,7 @@ pub(super) fn drop_keyspace(arguments: &DbArgs, name: &str) -> Result<(), Failur
     Ok(db.close(None)?)
 }
 
-/// Sets the database clock to the clock of this host and prints it.
+/// Sets the database clock to the clock of this host and prints the new time.
 pub(super) fn reset_clock(arguments: &DbArgs) -> Result<(), Failure> {
     super::reject_keyspace(arguments, "reset-clock")?;
     let options = super::options().create_if_missing(false).reset_clock(true);

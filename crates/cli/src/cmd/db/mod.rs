@@ -19,10 +19,10 @@ use crate::args::{DbArgs, Verb};
 use crate::failure::Failure;
 use crate::output;
 
-/// First key and the key after the last.
+/// Inclusive lower bound and exclusive upper bound of a key range.
 type KeyBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// Runs the verb.
+/// Runs a subcommand of `lsmx db`.
 pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     match &arguments.verb {
         Verb::Put { key, value } => entries::put(arguments, key, value),
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     }
 }
 
-/// Returns options with all operand stores, so that any database can be opened.
+/// Returns options with every operand store implementation, so that any database can be opened.
 fn options() -> Options {
     Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()))
 }
@@ -81,7 +81,7 @@ fn open_or_create(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
     Ok((db, keyspace))
 }
 
-/// Rejects `--keyspace` for a verb that works on the whole database.
+/// Returns an error if `--keyspace` is given to a subcommand that works on the whole database.
 fn reject_keyspace(arguments: &DbArgs, verb: &str) -> Result<(), Failure> {
     match &arguments.keyspace {
         None => Ok(()),
@@ -99,7 +99,7 @@ fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     output::stdout(format!("{text}\n").as_bytes())
 }
 
-/// Returns the bytes of a key or value on the command line. With `--hex` the text is hexadecimal.
+/// Converts a key or value argument to bytes. With `--hex`, the argument is hexadecimal.
 fn parse_bytes(arguments: &DbArgs, what: &str, text: &OsStr) -> Result<Vec<u8>, Failure> {
     if !arguments.hex {
         return Ok(text.as_encoded_bytes().to_vec());
@@ -108,7 +108,7 @@ fn parse_bytes(arguments: &DbArgs, what: &str, text: &OsStr) -> Result<Vec<u8>, 
     from_hex(&digits).map_err(|error| Failure::Usage(format!("invalid {what} with --hex: {error}")))
 }
 
-/// Returns the range of keys of `--from` and `--to`.
+/// Returns the key range between `--from` and `--to`.
 fn parse_bounds(
     arguments: &DbArgs,
     from: Option<&OsStr>,

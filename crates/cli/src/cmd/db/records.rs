@@ -12,22 +12,21 @@ use crate::args::{DbArgs, FileArgs};
 use crate::failure::Failure;
 use crate::output;
 
-/// Maximum number of records of a batch of an import.
+/// Maximum number of records in one write batch of an import.
 const BATCH_RECORDS: usize = 1000;
-/// Key and value bytes at which a batch with fewer records is written.
+/// An import also writes a batch once its keys and values reach this size in bytes.
 const BATCH_BYTES: usize = 1 << 20;
 /// Size of the output buffer of an export in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Puts the records in file order, in batches. Records before a malformed line stay in the database. All imported
-/// records are durable.
+/// Puts the records in file order, in batches, and syncs the WAL. Records before a malformed line stay in the database.
 pub(super) fn import(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
     let format = file.format.unwrap_or_else(|| Format::of_file(&file.file));
-    // The file is opened first, so that an unreadable file creates no database.
+    // Opens the file before the database, so that an unreadable file creates no database.
     let source = open(&file.file)?;
     let (db, keyspace) = super::open_or_create(arguments)?;
     let imported = put_records(&db, &keyspace, &mut RecordReader::new(source, format), &file.file);
-    // Imported records are synced also after an error.
+    // Syncs the imported records even if the import failed.
     let synced = db.sync();
     let records = imported?;
     synced?;
@@ -35,7 +34,7 @@ pub(super) fn import(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure>
     output::stdout(format!("{records} records imported\n").as_bytes())
 }
 
-#[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
+#[expect(clippy::disallowed_methods, reason = "the file of the user is not part of a database")]
 fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
     if path == Path::new("-") {
         return Ok(Box::new(BufReader::new(io::stdin())));
@@ -84,10 +83,10 @@ fn put_records(
     }
 }
 
-/// Writes all entries in key order. After an error the file still ends with a whole record.
+/// Writes all entries in key order. After an error, the file ends with a complete record.
 pub(super) fn export(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
     let format = file.format.unwrap_or_else(|| Format::of_file(&file.file));
-    // The database is opened first, so that a failed open creates no file.
+    // Opens the database before the file, so that a failed open creates no file.
     let (_db, keyspace) = super::open_read_only(arguments)?;
     if file.file == Path::new("-") {
         return encode_entries(&keyspace, format, &mut |chunk| output::stdout(chunk)).map(|_| ());
@@ -96,7 +95,7 @@ pub(super) fn export(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure>
     output::stdout(format!("{records} records exported\n").as_bytes())
 }
 
-#[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
+#[expect(clippy::disallowed_methods, reason = "the file of the user is not part of a database")]
 fn export_to_file(keyspace: &Keyspace, format: Format, path: &Path) -> Result<u64, Failure> {
     let failed = |action| move |error| Failure::file(action, path.display().to_string(), error);
     let mut file = File::create(path).map_err(failed("create"))?;
@@ -105,7 +104,7 @@ fn export_to_file(keyspace: &Keyspace, format: Format, path: &Path) -> Result<u6
         let written = file.write_all(chunk);
         match written {
             Ok(()) => whole_bytes += count(chunk.len()),
-            // The file may end with a part of a record. A pipe or a device cannot be truncated.
+            // Cuts a partly written record from the file. Ignores errors, because a pipe cannot be truncated.
             Err(_) => drop(file.set_len(whole_bytes)),
         }
         written.map_err(failed("write"))
@@ -114,7 +113,8 @@ fn export_to_file(keyspace: &Keyspace, format: Format, path: &Path) -> Result<u6
     Ok(records)
 }
 
-/// Passes all entries to `write` in chunks of whole records, also the entries before an error. Returns their number.
+/// Passes all entries to `write` in chunks of complete records and returns the number of entries. If the iterator
+/// fails, first passes the entries before the error.
 fn encode_entries(
     keyspace: &Keyspace,
     format: Format,

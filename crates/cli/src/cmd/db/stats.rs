@@ -1,4 +1,5 @@
-//! `lsmx db PATH stats`: the metrics that a read-only database has, without the counters of writes and jobs.
+//! `lsmx db PATH stats`: prints the metrics of a database that is opened read-only. Counters of writes and background
+//! jobs are omitted.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub(super) fn run(arguments: &DbArgs, stats: &StatsArgs) -> Result<(), Failure> 
     output::stdout(text.as_bytes())
 }
 
-/// Keeps the fields of [`Metrics`] that are known without writes and jobs.
+/// Removes the fields of [`Metrics`] that count writes and background jobs, which a read-only database does not run.
 fn select_known(mut metrics: Value) -> Value {
     let keep = |value: &mut Value, names: &[&str]| {
         if let Some(fields) = value.as_object_mut() {
@@ -133,7 +134,7 @@ fn write_keyspace(text: &mut String, name: &str, keyspace: &KeyspaceMetrics) -> 
     Ok(())
 }
 
-/// Prints the manifest and file sizes repeatedly. The database is not opened, so another process may use it.
+/// Prints the manifest and the file sizes at intervals. Does not open the database, so another process may use it.
 fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Failure> {
     let pause = Duration::try_from_secs_f64(seconds).map_err(|_| {
         Failure::Usage(format!(
@@ -158,10 +159,7 @@ fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Fail
         }
         left = left.map(|left| left - 1);
         if left != Some(0) {
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "the pause of a command, not of the engine"
-            )]
+            #[expect(clippy::disallowed_methods, reason = "the command sleeps, not the engine")]
             std::thread::sleep(pause);
         }
     }

@@ -6,7 +6,7 @@ use crate::args::DbArgs;
 use crate::failure::Failure;
 use crate::output;
 
-/// Reads all files. The first damage ends the command with exit code 1.
+/// Reads and checks all files. Returns an error at the first damage.
 pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     super::reject_keyspace(arguments, "verify")?;
     let report = lsmx::verify(&arguments.path, &super::options())?;

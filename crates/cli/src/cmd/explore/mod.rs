@@ -30,14 +30,14 @@ use sweep::SweptArguments;
 const ENTRIES_DEFAULT: u64 = 1_000_000;
 pub(super) const KEY_LEN_DEFAULT: u64 = 16;
 pub(super) const VALUE_LEN_DEFAULT: u64 = 112;
-/// Share of updates if no flag of the workload is given.
+/// Share of updates among the writes if no workload flag is given.
 const UPDATES_DEFAULT: f64 = 0.5;
-/// Writes per lookup. The study has 10 M writes and 1 M lookups.
+/// Default number of writes per point lookup. The compaction study runs 10 million writes and 1 million lookups.
 const WRITES_PER_LOOKUP: u64 = 10;
 const RANGES_DEFAULT: u64 = 1000;
 const EMPTY_LOOKUPS_DEFAULT: [f64; 2] = [0.0, 1.0];
 
-/// Runs the experiment and reports it.
+/// Runs the experiment and writes the results.
 pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
     config.check()?;
@@ -80,7 +80,7 @@ pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Conf
     })
 }
 
-/// Returns one point of the sweep. `spec` is the text of the phases file.
+/// Returns the configuration for one combination of swept values. `spec` is the text of the `--phases` file.
 fn point(
     swept: &SweptArguments,
     spec: Option<&str>,
@@ -178,7 +178,7 @@ fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
     Ok(policies)
 }
 
-/// Reads the policy of a spec file.
+/// Reads a compaction policy from a `--spec` file.
 fn read_policy(path: &Path) -> Result<PolicySpec, Failure> {
     let spec = PolicySpec::from_toml(&read_text(path)?);
     spec.map_err(|error| Failure::Usage(format!("--spec {}, {error}", path.display())))
@@ -200,7 +200,7 @@ pub(super) fn read_text(path: &Path) -> Result<String, Failure> {
         .map_err(|error| Failure::file("read", path.display().to_string(), error))
 }
 
-/// Returns the workload that the flags describe. Without a flag of the workload half of the writes are updates.
+/// Builds the workload from the flags. If no workload flag is given, half of the writes are updates.
 pub(super) fn mix(workload: &WorkloadArgs, entries: Option<u64>) -> Mix {
     let entries = entries.unwrap_or(ENTRIES_DEFAULT);
     let WorkloadArgs { writes, reads, .. } = workload;

@@ -1,7 +1,7 @@
-//! `--sweep KEY=V,V…`: the arguments of each point of a sweep.
+//! `--sweep KEY=V,V…`: repeats an experiment for each combination of flag values.
 //!
-//! The arguments of a point are parsed from the command line with the swept flags appended. So swept values are
-//! checked like other values, and any flag can be swept.
+//! For each combination, the swept flags are appended to the command line, which is then parsed again. Swept values are
+//! thus validated like all other flag values.
 
 use std::ffi::OsString;
 
@@ -13,19 +13,19 @@ use lsmx_compaction::PolicySpec;
 use crate::args::{self, Command, ExploreArgs};
 use crate::failure::Failure;
 
-/// Prefix of keys that are policy parameters.
+/// Prefix of a sweep key that names a policy parameter.
 const POLICY: &str = "policy.";
 
-/// Arguments of one point of a sweep.
+/// Command-line arguments for one combination of swept values.
 #[derive(Debug)]
 pub(super) struct SweptArguments {
     pub(super) arguments: ExploreArgs,
     pub(super) point: SweepPoint,
-    /// Policy parameters and their values.
+    /// Names and values of the swept policy parameters.
     parameters: Vec<(String, String)>,
 }
 
-/// Returns the points of all sweeps in the order of their runs.
+/// Returns the arguments for every combination of swept values, in run order.
 pub(super) fn points(
     arguments: &ExploreArgs,
     words: &[OsString],
@@ -79,7 +79,7 @@ fn swept_flag(name: &str) -> Option<Arg> {
     args::swept_flags().into_iter().find(|flag| flag.get_long() == Some(name))
 }
 
-/// Returns a swept value as it is stored in results. Counts and sizes become numbers.
+/// Converts a swept value to the form that results store. Counts and sizes become numbers.
 fn sweep_value(key: &str, text: &str) -> SweepValue {
     let flag = swept_flag(key);
     let unit = flag.as_ref().and_then(Arg::get_value_names).and_then(<[_]>::first);
@@ -120,7 +120,7 @@ fn arguments_of_point(
 }
 
 impl SweptArguments {
-    /// Returns a policy with the parameters of this point.
+    /// Returns a copy of `policy` with the swept policy parameters of this combination.
     pub(super) fn policy(&self, policy: &PolicySpec) -> Result<PolicySpec, Failure> {
         let mut policy = policy.clone();
         for (parameter, value) in &self.parameters {
