@@ -68,7 +68,7 @@ pub(super) struct PlayedOperations {
     pub(super) elapsed_ns: u64,
     /// Latencies by kind of operation. `None` if there was no operation of the kind.
     latencies: [Option<Latencies>; 5],
-    /// Number of blocks that lookups read from files. 0 unless the group counts block reads.
+    /// Number of blocks that lookups read from files. 0 if block reads are not counted.
     pub(super) block_reads: u64,
     /// Number of lookups that found no entry.
     pub(super) absent: u64,
@@ -77,7 +77,7 @@ pub(super) struct PlayedOperations {
     pub(super) cpu: Option<Cpu>,
     /// Maximum resident memory of the process in bytes.
     pub(super) memory_bytes_max: Option<u64>,
-    /// Measurements by time slice. Empty unless the group has a slice length.
+    /// Measurements by time slice. Empty if no slice length is set.
     pub(super) slices: Vec<TimeSlice>,
 }
 
@@ -216,8 +216,8 @@ impl<'a> ThreadGroup<'a> {
         settle(self.engine, title, progress).map(drop)
     }
 
-    /// Like [`ThreadGroup::play`], with an additional thread that runs `writer` without a rate until the other threads
-    /// end. Also returns the measurements of the writer. The calling thread calls `check` every 25 ms with the
+    /// Like [`ThreadGroup::play`], with an additional thread that runs `writer` without a target rate until the other
+    /// threads end. Also returns the measurements of the writer. The calling thread calls `check` every 25 ms with the
     /// nanoseconds since the start.
     pub(super) fn play_with_writer(
         &self,
@@ -329,7 +329,8 @@ impl<'a> Player<'a> {
         number % self.group.threads == self.thread
     }
 
-    /// Calls `operate` with each number below `n` that is assigned to this thread. Stops early if the group stops.
+    /// Calls `operate` with each number below `n` that is assigned to this thread. Stops early if all threads must
+    /// stop.
     pub(super) fn repeat(
         &mut self,
         n: u64,

@@ -1,4 +1,4 @@
-//! Points of a sweep. A point holds the value of each swept flag.
+//! Sweeps over command line flags. A point of a sweep is one combination of flag values.
 
 use std::fmt;
 

@@ -176,7 +176,7 @@ impl Config {
     }
 }
 
-/// A workload that measures designs on the engine.
+/// Workload with which designs are measured on the engine.
 struct Confirming {
     /// Phases to run. For a trace, these are phases that approximate the trace.
     phases: Vec<Phase>,

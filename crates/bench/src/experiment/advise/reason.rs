@@ -54,7 +54,7 @@ fn layout(spec: &PolicySpec) -> String {
     }
 }
 
-/// Describes which weighted cost is the largest, and its percentage of the sum.
+/// Names the largest weighted cost, and its percentage of the sum of weighted costs.
 fn decisive(costs: &Costs, weights: &Weights) -> String {
     let parts = costs.weighted(weights);
     let all: f64 = parts.iter().sum();

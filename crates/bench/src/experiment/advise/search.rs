@@ -163,7 +163,7 @@ impl Problem {
         Ok(simulated.cells.iter().map(|cell| Costs::of_report(&cell.report, writes)).collect())
     }
 
-    /// Returns the configuration of an exploration of these points.
+    /// Returns the configuration of `lsmx explore` for these workloads and engine settings.
     pub(super) fn config(&self, points: Vec<Point>) -> explore::Config {
         explore::Config {
             points,
@@ -181,8 +181,8 @@ impl Problem {
     }
 }
 
-/// Converts a design to a point of an exploration. The last argument holds the scale factors of the memtables and of
-/// the block cache.
+/// Converts a design to a workload and engine settings for `lsmx explore`. The last argument holds the scale factors of
+/// the memtables and of the block cache.
 pub(super) fn point(
     design: &Design,
     source: Source,

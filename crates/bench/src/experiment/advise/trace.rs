@@ -191,8 +191,8 @@ impl TraceStatistics {
         let keys = count(accesses.len());
         let popular = (keys / 100).max(1);
         let taken = accesses.iter().take(accesses.len().div_ceil(100)).sum::<u64>();
-        // The threshold is halfway between the share under the zipf distribution and 0.05, a generous bound for uniform
-        // accesses.
+        // The threshold is halfway between the share under the zipf distribution and 0.05, which is an upper bound
+        // under the uniform distribution.
         let zipf = harmonic(popular) / harmonic(keys);
         let uniform = 0.05;
         if ratio(taken, all) > f64::midpoint(zipf, uniform) {

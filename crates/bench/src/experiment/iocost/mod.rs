@@ -139,7 +139,7 @@ impl CacheSweep {
 }
 
 impl Config {
-    /// Measures all cache sizes on the existing database, or on databases that the call builds.
+    /// Measures all cache sizes on the existing database, or on newly built databases.
     ///
     /// # Errors
     /// A parameter is out of range, a database operation fails, or a lookup returns a wrong answer.

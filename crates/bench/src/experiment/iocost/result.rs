@@ -29,7 +29,7 @@ impl IoCost {
     }
 }
 
-/// Settings of the measurement. For an existing database, the settings of newly built databases are `None`.
+/// Settings of the measurement. Settings of new databases are `None` if an existing database is measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Settings {
     pub database: Option<String>,

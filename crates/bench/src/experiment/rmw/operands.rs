@@ -1,9 +1,9 @@
 //! The experiment `operands`: measures reads by the number of merge operands that were written since the last put of
 //! the key.
 //!
-//! The keys of each group receive a fixed number of updates: 0, 1, 2, and so on. In each round a key receives at most
-//! one update. Between two rounds other keys are updated, so that the operands of a key are written to different
-//! tables. When compaction is idle, each key is read once.
+//! The number of updates per key is the same for all keys of a group, and differs between groups. In each round a key
+//! receives at most one update. Between two rounds other keys are updated, so that the operands of a key are written to
+//! different tables. When compaction is idle, each key is read once.
 
 use std::path::Path;
 

@@ -53,7 +53,8 @@ impl Study {
         Study::SplitThreshold,
     ];
 
-    /// Returns the name on the command line, the name of the parameter in results, and the values of the parameter.
+    /// Returns the command line name of the experiment, the name of its parameter in results, and the values of the
+    /// parameter.
     fn description(self) -> (&'static str, &'static str, &'static [f64]) {
         match self {
             Study::ReadRatio => ("read-ratio", "read_ratio", &[0.1, 0.3, 0.5, 0.7, 0.9]),

@@ -28,12 +28,12 @@ const PROBES: u64 = 100;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) workload: Workload,
-    /// Index of the step in the command. Steps with different indexes use different random numbers.
+    /// Position in the list of workloads to run. The random numbers of a workload depend on its position.
     pub(super) place: u64,
     pub(super) threads: u64,
 }
 
-/// Parameters that are the same for all steps.
+/// Parameters that are the same for all workloads.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) settings: EngineSettings,
@@ -57,7 +57,7 @@ pub(super) struct Database {
 
 impl Database {
     /// Opens an existing database and checks that the expected records are present. If no database exists, the first
-    /// step creates the database.
+    /// workload creates the database.
     pub(super) fn new(kind: Kind, path: PathBuf, plan: &Plan) -> Result<Database> {
         let existed = is_occupied(&path);
         let present = PresentRecords::default();
@@ -93,9 +93,9 @@ impl Database {
         Ok(())
     }
 
-    /// Runs a step. Returns one result, or two results (forward and backward) for the workload `scan`.
+    /// Runs a workload. Returns one result, or two results (forward and backward) for the workload `scan`.
     ///
-    /// `fillsync` puts only some of the records, but later steps need all records. Therefore `fillsync` runs in a
+    /// `fillsync` puts only some of the records, but later workloads need all records. Therefore `fillsync` runs in a
     /// separate database that is removed afterwards.
     pub(super) fn run_step(
         &mut self,
@@ -231,7 +231,7 @@ impl Database {
         Ok(())
     }
 
-    /// Closes and removes the database of an earlier step, and creates an empty one.
+    /// Closes and removes the database of an earlier workload, and creates an empty database.
     fn replace(&mut self, workload: Workload, plan: &Plan) -> Result<()> {
         if self.existed {
             let second = format!("--db {}", self.path.display());
@@ -281,7 +281,7 @@ impl Operations<'_> {
     fn run(&self, player: &mut Player<'_>) -> Result<()> {
         let (ops, records) = (self.ops, &self.plan.records);
         match self.workload {
-            // Records from `ops` on are reserved for workloads that insert.
+            // Record numbers of at least `ops` are reserved for workloads that insert.
             Workload::Fillseq => player.repeat(records.keys().len(), |player, rank| {
                 let record = records.keys().record_at(rank);
                 if record < ops { player.put(record, 0) } else { Ok(()) }

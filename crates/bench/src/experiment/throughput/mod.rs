@@ -53,8 +53,8 @@ pub struct Config {
     pub repeat: u64,
     pub seed: u64,
     pub directory: PathBuf,
-    /// Path of the database of lsmx, which is kept after the command. For other engines, the name of the engine is
-    /// appended to the path. `None` uses temporary databases.
+    /// Path of the database of lsmx. The database is kept after the command. For other engines, the name of the engine
+    /// is appended to the path. `None` uses temporary databases.
     pub database: Option<PathBuf>,
     pub command: String,
 }
@@ -158,7 +158,7 @@ impl Config {
         Error::check_range("--threads", self.threads.unwrap_or(1), 1..=THREADS_MAX)
     }
 
-    /// Returns the steps of the command. A workload has one step per number of threads.
+    /// Returns the workloads to run. Each workload is listed once per number of threads.
     fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         for workload in &self.workloads {

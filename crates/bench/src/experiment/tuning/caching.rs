@@ -27,8 +27,8 @@ const ALL: [(CacheContent, &str); 4] = [
 ];
 
 impl CacheContent {
-    /// Returns the cache size in bytes that the content needs. `last_run` is set if lookups use the filters of the last
-    /// sorted run.
+    /// Returns the cache size in bytes at which these blocks fit into the cache. `last_run` is set if lookups use the
+    /// filters of the last sorted run.
     fn bytes(self, sizes: &MetadataSizes, last_run: bool) -> u64 {
         let metadata = if last_run { sizes.all_metadata() } else { sizes.inflection_2() };
         match self {

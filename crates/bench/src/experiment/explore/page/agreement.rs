@@ -76,8 +76,8 @@ pub(super) fn plots(subjects: &[Subject]) -> Markup {
     section(title, how, &content)
 }
 
-/// Returns the numbers of a row by source. Rows of `lsmx simulate` contain the simulator's numbers, other rows the
-/// engine's.
+/// Returns the numbers of a row by source. Rows of `lsmx simulate` contain the numbers of the simulator. Other rows
+/// contain the numbers of the engine.
 fn compared(row: &Row) -> Compared {
     let own_source = if row.get("simulated") == Some(&Value::Bool(true)) { 1 } else { 2 };
     let mut compared = Compared::new();

@@ -22,8 +22,8 @@ type Cost<'a> = (&'a str, &'a str);
 const WRITE: Cost<'_> = ("write amplification, ×", "write_amplification");
 const SPACE: Cost<'_> = ("space amplification, ×", "space_amplification");
 
-/// Returns the section with plots of write cost against read cost, one per share of absent keys, and of write cost
-/// against space.
+/// Returns the section with a plot of write cost against space, and a plot of write cost against read cost for each
+/// share of absent keys.
 pub(super) fn plots(subjects: &[Subject]) -> Markup {
     let reads: Vec<(f64, String, String)> = lookups::alphas(subjects)
         .into_iter()

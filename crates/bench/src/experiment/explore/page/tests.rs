@@ -149,7 +149,7 @@ fn page_plots_are_well_formed_and_have_labels() {
         }
         plots += 1;
         assert!(!root.attribute("aria-label").unwrap().is_empty());
-        assert!(!classed(document.root(), "mark").is_empty(), "empty: {svg}");
+        assert!(!classed(document.root(), "mark").is_empty(), "the plot is empty: {svg}");
     }
     assert!(plots >= 20, "{plots}");
 }
@@ -260,7 +260,7 @@ fn page_sections_without_measurements_are_omitted() {
     assert!(page.contains("<h3>Summary") && page.contains("No write waited"));
     for svg in svgs(&page) {
         let document = Document::parse(svg).unwrap();
-        assert!(!classed(document.root(), "mark").is_empty(), "empty: {svg}");
+        assert!(!classed(document.root(), "mark").is_empty(), "the plot is empty: {svg}");
     }
 }
 
@@ -334,7 +334,7 @@ fn throughput_page_engines_are_compared_by_workload() {
     assert_eq!(names(&rates), ["readrandom · lsmx", "readrandom · </g>"]);
     let bars = classed(rates.root(), "bar");
     assert!((number(&bars[1], "width") / number(&bars[0], "width") - 4.0 / 3.0).abs() < 0.01);
-    assert!(!page.contains("<h3>Amplification"), "section without data");
+    assert!(!page.contains("<h3>Amplification"), "the page has a section without data");
 }
 
 #[test]
