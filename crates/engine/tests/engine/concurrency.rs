@@ -55,8 +55,8 @@ fn join(env: &Env, handles: Vec<JoinHandle>) {
     }
 }
 
-/// Returns the seeds of the thread schedules of a test. Each seed comes with a guard that runs a watchdog until it is
-/// dropped.
+/// Returns the seeds of the thread schedules of a test. Each seed comes with a guard. A watchdog runs until the guard
+/// is dropped.
 fn schedules(test: &'static str, count: u64) -> impl Iterator<Item = (u64, impl Drop)> {
     struct Schedule(u64, #[expect(dead_code, reason = "drop guard")] std::sync::mpsc::Sender<()>);
     impl Drop for Schedule {
@@ -302,8 +302,8 @@ fn close_without_flush_refuses_concurrent_commits() {
     assert!(refused > 10, "only {refused} commits were refused");
 }
 
-/// Regression test. A writer checked that the database was open, and appended to the log after the close had returned.
-/// The commit was acknowledged and lost.
+/// Regression test. A writer checked that the database was open, and the close returned before the writer appended to
+/// the log. The commit was acknowledged and lost.
 #[test]
 fn files_after_close_during_writes_do_not_change() {
     for (seed, _schedule) in schedules("files_after_close_during_writes_do_not_change", 400) {

@@ -124,7 +124,7 @@ fn fixed() -> Vec<(Opening, Background)> {
     sets
 }
 
-/// Returns the operations with all their options replaced by one option set.
+/// Replaces all options in the operations by the options of `set`.
 fn under(operations: &[Op], set: &Opening) -> Vec<Op> {
     let mut operations = operations.to_vec();
     for op in &mut operations {

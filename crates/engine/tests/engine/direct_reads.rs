@@ -36,7 +36,7 @@ fn value(number: u32, round: u32) -> Vec<u8> {
     (0..bytes).map(|at: u32| (at ^ number ^ round).to_le_bytes()[0]).collect()
 }
 
-/// Asserts that both keyspaces contain the values of round 2.
+/// Asserts that both keyspaces contain the values that round 2 has written.
 fn check(db: &Db) {
     let model = (0..KEYS).map(|number| (key(number).to_vec(), value(number, 2))).collect();
     for keyspace in [db.default_keyspace(), db.open_keyspace("packed", None).unwrap()] {

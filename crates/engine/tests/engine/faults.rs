@@ -1,7 +1,7 @@
-//! Injects a fault into each file system call, either once or into all later calls as well.
+//! Makes each file system call of a run fail in turn, either alone or together with all later calls.
 //!
-//! The error must be typed and name the file. No acknowledged commit is lost, `resume` and a reopen succeed, and no
-//! call hangs. A failure prints a setting `LSMX_TEST_REPLAY=run:class:k` that replays one fault.
+//! The error must have the right type and name the file. No acknowledged commit is lost, `resume` and a reopen succeed,
+//! and no call hangs. A failure prints a setting `LSMX_TEST_REPLAY=run:class:k` that replays one fault.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

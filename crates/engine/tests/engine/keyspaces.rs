@@ -1,4 +1,5 @@
-//! Creating, dropping and reopening keyspaces. `multi_get`, `approximate_size`, `explain` and `observe`.
+//! Tests of creating, dropping and reopening keyspaces, and of `multi_get`, `approximate_size`, `explain` and
+//! `observe`.
 
 use std::sync::Arc;
 
@@ -194,7 +195,8 @@ fn approximate_size_of_a_range_is_proportional_to_its_keys() {
     for (from, to) in [(0u32, 10_000u32), (5_000, 15_000), (0, 20_000), (19_000, 30_000), (3, 3)] {
         let size = default.approximate_size(from.to_be_bytes()..to.to_be_bytes()).unwrap();
         let share = all * u64::from(to.min(20_000) - from) / 20_000;
-        // A table of 8 KiB has one index block, so each range bound adds an error of about half a table per run.
+        // A table of 8 KiB has one index block. For each run, each bound of the range therefore adds an error of about
+        // half a table.
         assert!(size.abs_diff(share) <= total.runs * 12 * 1024, "{from}..{to}: {size} != {share}");
     }
     let (from, to) = (9u32.to_be_bytes(), 3u32.to_be_bytes());

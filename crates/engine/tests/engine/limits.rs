@@ -1,4 +1,5 @@
-//! Keys, values, batches and keyspace names of the minimum and maximum size, and one byte above the maximum.
+//! Tests of keys, values, batches and keyspace names of the minimum size, of the maximum size, and one byte above the
+//! maximum.
 
 use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
@@ -203,7 +204,7 @@ fn keyspace_names_up_to_255_bytes_are_stored() {
 #[test]
 fn keyspace_of_another_database_is_refused() {
     let db = open(&MemVfs::new());
-    // Both default keyspaces have the same number, but the databases have different unique IDs.
+    // The default keyspaces of the two databases have the same number, but the databases have different unique IDs.
     let other = database::open(&MemVfs::new(), options().seed(2));
     let foreign = other.default_keyspace();
     let is_foreign =

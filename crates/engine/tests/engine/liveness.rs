@@ -1,5 +1,5 @@
 //! Liveness tests. Each run executes random operations and injects one fault: a failed call, an altered read, a panic
-//! in user code, or a hanging device call. The tests call such a fault a disturbance.
+//! in user code, or a hanging device call.
 //!
 //! After the fault, and after `resume` if the database is read-only, every call must return within a bounded number of
 //! steps. Each keyspace must then accept writes, flush, become idle, read correctly and close.
@@ -25,7 +25,7 @@ const THREADS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit of one run if `LSMX_TEST_LIVENESS` is set.
 const SHORT_PATIENCE: Duration = Duration::from_secs(10);
-/// After this number of failures, the test skips the kind of disturbance.
+/// After this number of failures with one kind of fault, the test skips this kind.
 const FAILURES_MAX: usize = 10;
 
 /// Replays the run that `LSMX_TEST_REPLAY` names. Returns `None` if the variable is not set.

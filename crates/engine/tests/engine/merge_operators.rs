@@ -1,4 +1,4 @@
-//! Merge operators: failing merges, missing and replaced operators, and the length of operand chains.
+//! Tests of merge operators: failing merges, missing and replaced operators, and the length of operand chains.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Operand stores in the engine. The tests use [`SimpleStore`], which keeps all its contents in one file.
+//! Tests of operand stores in the engine. [`SimpleStore`] is a store that keeps all its contents in one file.
 
 use std::path::Path;
 use std::sync::Arc;

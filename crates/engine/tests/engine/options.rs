@@ -1,4 +1,4 @@
-//! Invalid options, and errors returned when opening a database.
+//! Tests of invalid options, and of errors that opening a database returns.
 
 use std::path::Path;
 

@@ -490,7 +490,8 @@ fn invalid_job_is_reported_and_not_executed() {
     }
 }
 
-/// Regression test. Writes stopped forever, `wait_idle` returned `Ok`, and no error named the policy.
+/// Regression test. A policy stopped writes and picked no job. Writes then waited forever, `wait_idle` returned `Ok`,
+/// and no error named the policy.
 #[test]
 fn policy_that_stops_writes_and_picks_no_job_is_named_by_the_error() {
     for background in [Background::Inline, Background::Stepped { seed: 3, workers: 2 }] {

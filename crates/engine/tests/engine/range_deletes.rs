@@ -1,4 +1,4 @@
-//! Range deletes: results, read cost, and files dropped without being rewritten.
+//! Tests of range deletes: results, read cost, and files that are dropped without being rewritten.
 
 use std::ops::Bound;
 use std::path::Path;

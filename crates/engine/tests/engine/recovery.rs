@@ -81,7 +81,8 @@ fn recovery_of_a_large_memtable_writes_two_tables() {
     assert_entries(&open(&disk, 64 << 20).default_keyspace(), &model);
 }
 
-/// A memtable with range deletes is not divided, because a range delete could span the boundary between two tables.
+/// Recovery writes a memtable with range deletes to a single table, because a range delete could span the boundary
+/// between two tables.
 #[test]
 fn recovery_of_a_memtable_with_a_range_delete_writes_one_table() {
     let (disk, model) = killed_after(|db, model| {

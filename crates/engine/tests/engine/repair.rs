@@ -489,7 +489,7 @@ fn repair_does_not_restore_a_dropped_keyspace() {
     assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"and another"[..]));
 }
 
-/// From the k-th call on, all file system calls of a repair fail; then power is lost. A second repair must succeed.
+/// From the k-th call on, all file system calls of a repair fail. Then the power is lost. A second repair must succeed.
 #[test]
 fn repair_interrupted_can_be_repeated() {
     let _dog = watchdog("repair_interrupted", seed(), Duration::from_secs(300));

@@ -1,4 +1,5 @@
-//! Workload traces of a running database: contents, excluded operations, and recording without delaying operations.
+//! Tests of workload traces of a running database: contents, excluded operations, and recording without delaying
+//! operations.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ fn execute_all_kinds(db: &Db) -> u64 {
     assert_eq!(plums.multi_get(["x", "z"]).unwrap().iter().flatten().count(), 1);
     assert_eq!(db.default_keyspace().range("0".."b").count(), 1);
     assert_eq!(plums.iter().rev().take(1).count(), 1);
-    // A trace does not count an iterator that is dropped without a step.
+    // A trace does not count an iterator that is dropped before the first call of `next`.
     drop(plums.iter());
     plums.fetch_update("x", |_| Update::Put(b"7".to_vec())).unwrap();
     14

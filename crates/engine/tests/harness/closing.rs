@@ -127,7 +127,7 @@ fn read_over_a_close(
     })
 }
 
-/// Drops the last handle of a database after its close. No file may change, because another owner may read it.
+/// Drops the last handle of a database after its close. No file may change, because another owner may be reading it.
 pub(crate) fn closed_database_changes_no_file(_: u64) -> Outcome {
     let disk = MemVfs::new();
     let db = open_with(&disk, options()).unwrap();

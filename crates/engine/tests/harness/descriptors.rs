@@ -1,4 +1,4 @@
-//! A file system with few file descriptors, and checks of databases on it.
+//! A file system with few file descriptors, and checks of databases on this file system.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -34,7 +34,7 @@ pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
     let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
     let filled = AtomicBool::new(false);
     let hanging = || {
-        // Writes until writes would wait, so that a flush of the keyspace is pending.
+        // Writes until further writes would stall. A flush of the keyspace is then pending.
         let full = |n: u64| {
             operands.with_write_options(at_once).merge((n % 50).to_be_bytes(), [7; 50]).is_err()
         };
@@ -68,7 +68,7 @@ pub(crate) fn close_keeps_deadline(_: u64) -> Outcome {
     Ok(())
 }
 
-/// A commit with a deadline joins a group whose leader, another thread, hangs in an append.
+/// A commit with a deadline joins a commit group. The leader of the group is another thread, which hangs in an append.
 pub(crate) fn follower_keeps_deadline(_: u64) -> Outcome {
     for attempt in 0..8 {
         match follower_result(SHORT * (1 << attempt))? {

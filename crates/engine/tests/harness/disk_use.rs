@@ -18,8 +18,8 @@ fn options(seed: u64, memtable_bytes: u64) -> Options {
     Options::default().background(Background::Inline).seed(seed).keyspace_defaults(keyspace)
 }
 
-/// The size of the reserve file follows the number of unflushed bytes. The upper bound is 4 MiB or 10 % of the table
-/// bytes, whichever is larger.
+/// The size of the reserve file follows the number of unflushed bytes. The upper bound is 4 MiB or 10 % of the bytes of
+/// tables and blob files, whichever is larger.
 pub(crate) fn reserve_is_bounded(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let db = open_with(&MemVfs::new(), options(seed, 12 << 20)).unwrap();
@@ -101,7 +101,7 @@ pub(crate) fn full_disk_is_full(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// A keyspace with few writes is flushed in time, so it does not keep many log segments alive.
+/// The engine flushes a keyspace with few writes in time, so that this keyspace does not keep many log segments alive.
 pub(crate) fn idle_memtable_is_flushed(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let options = options(seed, 1 << 20).wal_bytes_max(1 << 30);

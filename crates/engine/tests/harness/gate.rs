@@ -27,7 +27,7 @@ struct State {
     blocked: Vec<String>,
 }
 
-/// Opens a gate when it is dropped, which also releases the calls after a panic.
+/// Opens a gate when it is dropped. This also releases the blocked calls after a panic.
 pub(crate) struct OpenOnDrop<'a>(&'a Gate);
 
 impl Drop for OpenOnDrop<'_> {
@@ -37,8 +37,8 @@ impl Drop for OpenOnDrop<'_> {
 }
 
 impl Gate {
-    /// Returns a file system in memory. While the gate is shut, it blocks calls that match `rule`, on threads whose
-    /// names contain `thread`. The fault of `rule` must be [`Fault::Delay`].
+    /// Returns an in-memory file system. While the gate is shut, the file system blocks calls that match `rule`, on
+    /// threads whose names contain `thread`. The fault of `rule` must be [`Fault::Delay`].
     pub(crate) fn disk(&self, rule: FaultRule, thread: &'static str) -> FaultVfs {
         self.over(Arc::new(MemVfs::new()), rule, thread)
     }
@@ -127,8 +127,8 @@ pub(crate) fn nth(k: u64) -> FaultRule {
     FaultRule::new(Fault::Delay).nth(k).once()
 }
 
-/// Runs `hanging` on a thread until the gate blocks it, then `call` on another thread. Returns the result of `call`, or
-/// an error if `call` does not return while the first thread is blocked. Opens the gate afterwards.
+/// Runs `hanging` on a thread until the gate blocks it. Then runs `call` on another thread. Returns the result of
+/// `call`, or an error if `call` does not return while the first thread is blocked. Opens the gate at the end.
 pub(crate) fn returns_while_blocked<T: Send>(
     gate: &Gate,
     hanging: impl FnOnce() + Send,

@@ -15,7 +15,8 @@ use super::small_database::{files, open_with};
 /// Swaps a log segment of a database and the segment of the same name in a checkpoint. `verify` and an open must return
 /// an error that names the segment.
 ///
-/// Regression: a checkpoint had the uid of its original. Both calls succeeded, and synced commits were lost.
+/// Regression: a checkpoint had the uid of its original database. `verify` and the open succeeded, and synced commits
+/// were lost.
 pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
@@ -60,8 +61,8 @@ pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
 /// The name of a trace or a checkpoint must not be the name of an engine file in a database directory, whether of this
 /// database or of another one. The call is rejected for any spelling of the path.
 ///
-/// Regression: the engine rejected only traces, and only if the path was spelled as in the open call. The next table
-/// with the same number made the database read-only, or the next open removed the trace as an orphan.
+/// Regression: the engine rejected only traces, and only if the path had the same spelling as in the open call. When
+/// the next table had the same number, the database became read-only, or the next open removed the trace as an orphan.
 pub(crate) fn output_over_an_engine_file_is_refused(_seed: u64) -> Outcome {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();

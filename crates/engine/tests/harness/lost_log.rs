@@ -1,4 +1,4 @@
-//! Checks of what recovery and repair report after damage or loss of log segments.
+//! Checks of the reports of recovery and repair after log segments were damaged or lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -109,8 +109,8 @@ fn numbers(reported: &BTreeMap<String, Option<u64>>) -> BTreeMap<String, u64> {
     reported.iter().map(|(name, seq)| (name.clone(), seq.unwrap_or(0))).collect()
 }
 
-/// After damage to a log record, a tolerant open and a repair report the last sequence number up to which each keyspace
-/// is complete. This number is larger for a keyspace that was flushed after the damaged commit.
+/// After damage to a log record, a tolerant open and a repair report, for each keyspace, up to which sequence number it
+/// is complete. The number is larger for a keyspace that was flushed after the damaged commit.
 pub(crate) fn each_keyspace_is_complete_as_reported(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let (disk, seqs) = killed(&mut rng, false);

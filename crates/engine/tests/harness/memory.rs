@@ -63,7 +63,7 @@ pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// A merge operator that concatenates operands. It reports each merge and then waits for permission to continue.
+/// A merge operator that concatenates operands. Each merge sends a message and then waits for permission to continue.
 #[derive(Debug)]
 struct BlockingOperator {
     merges: Mutex<Sender<()>>,

@@ -71,7 +71,7 @@ fn check(keyspace: &Keyspace, model: &Model) {
     assert_eq!(entries, *model, "keyspace {}", keyspace.name());
 }
 
-/// Makes up to 60 random synced writes to a keyspace and to the model.
+/// Applies up to 60 random synced writes to a keyspace and to the model.
 fn write(rng: &mut TestRng, keyspace: &Keyspace, model: &mut Model) {
     let keyspace = keyspace.with_write_options(Durability::Sync);
     for _ in 0..rng.below(60) {

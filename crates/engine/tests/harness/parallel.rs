@@ -48,7 +48,7 @@ pub(crate) fn watched<T>(label: &str, work: impl FnOnce() -> T) -> T {
                 std::process::abort();
             }
         });
-        // The sender is dropped when `work` returns or panics, which stops the watchdog.
+        // The sender is dropped when `work` returns or panics. This stops the watchdog.
         let _done = done;
         work()
     })

@@ -53,7 +53,8 @@ fn damage_first_range_tombstones(disk: &MemVfs) -> PathBuf {
 /// One of two tables has damaged range tombstones. Gets and scans that overlap the key range of this table return an
 /// error that names the table. All other reads succeed.
 ///
-/// Regression: a scan read the range tombstones of all tables of its keyspace, so one damaged block failed every scan.
+/// Regression: a scan read the range tombstones of all tables of its keyspace, so every scan failed after damage to one
+/// block.
 pub(crate) fn damaged_range_tombstones_fail_overlapping_reads_only(_seed: u64) -> Outcome {
     let disk = MemVfs::new();
     let db = open(&disk);

@@ -357,7 +357,7 @@ fn cut_file_is_detected_or_harmless() {
     });
 }
 
-/// Removes a file, swaps two files, or replaces a file by one of another database.
+/// Removes a file, swaps two files, or replaces a file by a file of another database.
 #[test]
 fn misplaced_file_is_detected_or_harmless() {
     let _shared = lsmx_testkit::run_shared();

@@ -60,7 +60,7 @@ fn documents_name_files_that_exist() {
     }
 }
 
-/// Returns the paths of documents that a source text contains.
+/// Returns the document paths that occur in a source text.
 fn documents_in(text: &str) -> impl Iterator<Item = &str> {
     let rests = text.match_indices("docs/").map(|(at, _)| &text[at..]);
     let paths = rests.map(|rest| {

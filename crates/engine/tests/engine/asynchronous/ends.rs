@@ -61,7 +61,7 @@ fn close_ends_stalled_writes() {
     }
 }
 
-/// The shutdown of a runtime loses no acknowledged commit, and later commits succeed.
+/// An acknowledged commit survives the shutdown of the runtime, and later commits succeed.
 #[test]
 fn runtime_shutdown_during_commits_loses_none() {
     let seed = seed();
@@ -111,7 +111,7 @@ fn runtime_shutdown_during_commits_loses_none() {
     }
 }
 
-/// The runtime shuts down before a thread of its blocking pool commits a queued write.
+/// The runtime shuts down while a write is queued, before a thread of the blocking pool commits the write.
 #[test]
 fn queued_write_at_runtime_shutdown_is_committed() {
     let blocking = open_blocking(options());

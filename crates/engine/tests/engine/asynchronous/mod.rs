@@ -1,5 +1,6 @@
-//! Tests of the asynchronous handle. It returns the results of the blocking handle on every Tokio runtime. Tasks make
-//! no blocking calls. Dropped futures, a runtime shutdown and a close lose no acknowledged commit.
+//! Tests of the asynchronous handle. On every Tokio runtime, the handle must return the same results as the blocking
+//! handle. Tasks must make no blocking calls. Dropped futures, a shutdown of the runtime and a close must lose no
+//! acknowledged commit.
 
 mod commits;
 mod ends;

@@ -40,7 +40,8 @@ fn stalled_writes_of_hundreds_of_tasks_occupy_no_thread() {
             run(&runtime, async {
                 let options = options(&stalls, memtable_bytes_max);
                 let db = Db::open("db", options.vfs(Arc::new(disk))).await.unwrap();
-                // The first write of writer 0 may stall, so its key is written in advance.
+                // The first write of writer 0 may stall and thus be absent. The test reads its key and therefore writes
+                // it in advance.
                 db.put([0; 16], [7; 200]).await.unwrap();
                 shut.store(true, Ordering::Release);
                 let mut writers = JoinSet::new();

@@ -19,7 +19,7 @@ use crate::harness::small_database::{
 /// The database handle that callbacks use. It is `None` while the database opens or closes.
 type SharedDb = Arc<Mutex<Option<Db>>>;
 
-/// Makes every call that can wait for background work. Each must return [`Error::Reentrant`].
+/// Makes every call that can wait for background work, and asserts that each call returns [`Error::Reentrant`].
 fn check_refused(db: &Db) -> Outcome {
     let main = db.default_keyspace();
     let calls = [
@@ -41,7 +41,7 @@ fn check_refused(db: &Db) -> Outcome {
     Ok(())
 }
 
-/// An event listener that runs [`check_refused`] and a read at each event. It sends the result to the test.
+/// An event listener that calls [`check_refused`] and reads at each event. The listener sends the results to the test.
 struct CallingListener {
     db: SharedDb,
     results: Mutex<Sender<(String, Outcome)>>,
@@ -118,7 +118,7 @@ fn guarantee_15_last_handle_dropped_by_listener_closes() {
     watched("the close of a handle that a listener drops", || {
         let listener = Arc::new(DroppingListener(Mutex::new(received)));
         let db = open_with(&disk, options().listener(listener)).unwrap();
-        // Writes more bytes than one memtable holds, which causes a flush.
+        // These writes exceed the memtable size and cause a flush.
         for n in 0..30u64 {
             db.put(n.to_be_bytes(), [7; 100]).unwrap();
         }

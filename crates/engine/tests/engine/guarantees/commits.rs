@@ -187,7 +187,7 @@ fn guarantee_04_commits_are_durable_before_visible() {
                 let main = reader.default_keyspace();
                 let count = |writer, sync| number(view.get(&main, key(writer, sync)).unwrap());
                 let synced: [u64; WRITERS] = std::array::from_fn(|writer| count(writer, true));
-                // Simulates a power loss at the time of the read.
+                // Simulates a power loss immediately after the read.
                 let image = disk_of_reader.crash(CrashImage::Drop, seed);
                 lock(&images_of_reader).push((synced, image));
                 // Each commit uses one sequence number, so the snapshot's number counts the visible commits.

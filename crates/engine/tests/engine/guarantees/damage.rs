@@ -135,7 +135,7 @@ fn extension(path: &Path) -> &str {
     name.rsplit_once('.').map_or(name.split('-').next().unwrap(), |(_, kind)| kind)
 }
 
-/// Returns a disk with the database that a released version wrote to this directory.
+/// Returns a disk with a copy of the database in `dir`, which a released version wrote.
 fn golden_disk(dir: &str) -> MemVfs {
     let disk = MemVfs::new();
     disk.create_dir(Path::new("db")).unwrap();
@@ -149,7 +149,7 @@ fn golden_disk(dir: &str) -> MemVfs {
     disk
 }
 
-/// Sets the version in a file to an unknown one and corrects the checksum.
+/// Sets the version in a file to an unknown version and corrects the checksum.
 fn set_unknown_version(disk: &MemVfs, path: &Path) {
     let mut bytes = disk.read_all(path).unwrap();
     let len = bytes.len();

@@ -1,4 +1,5 @@
-//! Guarantee 16: a process with few file descriptors either cannot open a database or can use all of it.
+//! Guarantee 16: if a process has few file descriptors, the open of a database fails, or all calls on the database
+//! succeed.
 #![cfg(unix)]
 
 use std::path::Path;

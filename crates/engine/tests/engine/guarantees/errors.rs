@@ -1,4 +1,4 @@
-//! Guarantees 7, 8 and 9: how failed file system calls are reported, and the data that remains after them.
+//! Guarantees 7, 8 and 9: how the engine reports failed file system calls, and which data remains after them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -90,7 +90,7 @@ impl FaultyDatabase {
                 self.model.insert(key, value);
                 self.synced = if sync { self.begun } else { self.synced };
             }
-            // The engine rejected the write before it assigned a sequence number.
+            // The engine rejected the write before assigning a sequence number.
             Err(Error::Background { .. }) => self.begun -= 1,
             Err(_) => {}
         }
@@ -158,8 +158,8 @@ impl FaultyDatabase {
         self.check_in(&self.db, when);
     }
 
-    /// Opens disk images of a power loss before `resume`. Each must contain the synced commits and a prefix of the
-    /// later ones, which may include a commit that failed.
+    /// Opens disk images of a power loss before `resume`. Each image must contain the synced commits and a prefix of
+    /// the later commits. The prefix may include a commit that failed.
     fn check_prefix_after_power_loss(&self, seed: u64, when: &str) {
         for image in CrashImage::ALL {
             let found = self.contents(&open(&self.disk.crash(image, seed)));
@@ -171,7 +171,7 @@ impl FaultyDatabase {
         }
     }
 
-    /// Opens disk images of a power loss. Each must contain exactly the acknowledged commits.
+    /// Opens disk images of a power loss. Each image must contain exactly the acknowledged commits.
     fn check_after_power_loss(&self, seed: u64, when: &str) {
         for image in CrashImage::ALL {
             self.check_in(&open(&self.disk.crash(image, seed)), &format!("{when}, {image:?}"));
@@ -384,8 +384,8 @@ fn guarantee_07_failed_background_job_is_not_reported_after_resume() {
 }
 
 /// Guarantee 7: reads continue after a failed sync of a bucket file of an operand store. The sync may have lost pages,
-/// whose contents are still in the log of the store. Iterators that were opened before return the same entries, even
-/// after `resume` has begun a new log.
+/// whose contents are still in the log of the store. Iterators that were opened before the failure return the same
+/// entries, even after `resume` has begun a new log.
 ///
 /// Regression: reads of keys whose pages were lost returned `Corrupt` until `resume`.
 #[test]
@@ -425,8 +425,8 @@ fn guarantee_07_failed_sync_of_bucket_reads_continue() {
 }
 
 /// Guarantee 8: the engine never syncs a file again after a failed sync. `resume()` writes the memtables of all
-/// keyspaces to new files and begins a new log segment. One manifest edit commits both and marks all sequence numbers
-/// as flushed. No operation of a failed commit group becomes visible later.
+/// keyspaces to new files and begins a new log segment. One manifest edit commits the files and the segment, and marks
+/// all sequence numbers as flushed. No operation of a failed commit group becomes visible later.
 #[test]
 fn guarantee_08_failed_sync_is_final() {
     let (mut resumed, mut kept) = (0, 0);
@@ -531,8 +531,8 @@ fn guarantee_09_full_disk_writes_resume_with_space() {
     }
 }
 
-/// Guarantee 9: on a full disk the engine retries compactions after increasing pauses. They succeed without `resume()`
-/// once the disk has space.
+/// Guarantee 9: on a full disk the engine retries compactions after increasing pauses. The compactions succeed without
+/// `resume()` once the disk has space.
 #[test]
 fn guarantee_09_full_disk_compactions_pause() {
     for seed in seeds(9, 8) {

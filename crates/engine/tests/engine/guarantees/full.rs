@@ -146,7 +146,8 @@ impl LimitedDatabase {
     }
 }
 
-/// Guarantee 9: a disk fills up several times, and the test enlarges it each time. All acknowledged writes must exist.
+/// Guarantee 9: a disk fills up several times, and each time the test enlarges the disk. All acknowledged writes must
+/// exist.
 #[test]
 fn guarantee_09_disk_gets_full_acknowledged_writes_stay() {
     for seed in seeds(90, 3) {
@@ -232,7 +233,7 @@ fn fill_and_resume(root: &Path, rng: TestRng, when: String) {
     };
     // A failed open and a read-only open change no file.
     let before = list();
-    // The directory may also contain an incomplete manifest with a larger number than the current one.
+    // The directory may also contain an incomplete manifest with a larger number than the current manifest.
     let current = std::fs::read_to_string(dir.join("CURRENT")).unwrap();
     let current = current.split_whitespace().find(|word| word.contains("MANIFEST")).unwrap();
     let (manifest, away) = (dir.join(current), root.join("away"));
@@ -241,7 +242,8 @@ fn fill_and_resume(root: &Path, rng: TestRng, when: String) {
     OsVfs.rename(&away, &manifest).unwrap();
     drop(Db::open(dir, options().read_only(true)).unwrap());
     assert_eq!(list(), before, "{when}");
-    // The open writes each memtable to a separate table, and the file system allocates whole blocks.
+    // The next open needs more space: it writes each memtable to a separate table, and the file system allocates whole
+    // blocks.
     grow(64);
     let mut database = LimitedDatabase { model, ..LimitedDatabase::new(vfs, dir, rng, when) };
     database.check(&database.db);

@@ -36,8 +36,8 @@ fn guard_older_than_history_is_unknown() {
     write_guarded(&db, "k", db.snapshot().seq()).unwrap();
 }
 
-/// During an update, other threads' writes would exceed the commit history. The engine then cannot check the guard of
-/// the update and must retry.
+/// During the update, so many other writes happen that the commit history no longer covers the read. The engine cannot
+/// check the guard and must retry the update.
 #[test]
 fn fetch_update_unknown_guard_is_retried() {
     let keyspace = KeyspaceOptions::default().memtable_bytes(64 << 10);

@@ -20,7 +20,7 @@ fn open(disk: &FaultVfs) -> lsmx::Result<Db> {
     open_with(disk, options(Background::Threads { workers: 1 }))
 }
 
-/// Opens the database once the previous owner has released the lock.
+/// Opens the database as soon as the previous owner has released the lock.
 fn open_when_unlocked(disk: &FaultVfs) -> Db {
     loop {
         match open(disk) {
@@ -107,7 +107,7 @@ fn observe(db: &Db) {
     let _ = db.read_metrics();
     assert!(db.health().read_only.is_none());
     assert!(!db.keyspaces().is_empty());
-    // The read fails if it would need a file.
+    // This read fails if it needs a file.
     let _ = db.default_keyspace().get_with(3u64.to_be_bytes(), &memory_only());
     let _ = db.open_keyspace("default", None).unwrap().options();
 }
@@ -138,14 +138,14 @@ fn guarantee_15_deadline_is_kept_while_device_hangs() {
         }
     };
     let rng = TestRng::new(seeds(15, 2).nth(1).unwrap());
-    // If the check has closed the database, the workload fails, so its result is ignored.
+    // The check may have closed the database. The workload then fails, so the result is ignored.
     let hangs = block_device_calls(30, rng, check, |_, disk, _| {
         watched("the end of a close", || drop(open_when_unlocked(disk)));
     });
     assert!(hangs > 5, "only {hangs} calls were blocked");
 }
 
-/// Guarantee 15: a close returns at its deadline while a keyspace is being created. It releases the lock later.
+/// Guarantee 15: a close returns at its deadline while a keyspace is being created. The lock is released later.
 #[test]
 fn guarantee_15_close_during_hanging_creation_frees_lock_later() {
     let gate = Gate::default();
@@ -184,7 +184,7 @@ fn guarantee_15_deadline_is_kept_while_commit_hangs() {
     db.close(None).unwrap();
 }
 
-/// Guarantee 15: a call returns at its deadline while a device call that it made itself hangs. The next call succeeds.
+/// Guarantee 15: a call returns at its deadline while its own device call hangs. The next call succeeds.
 #[test]
 fn guarantee_15_deadline_is_kept_while_own_device_call_hangs() {
     let gate = Gate::default();
@@ -201,7 +201,7 @@ fn guarantee_15_deadline_is_kept_while_own_device_call_hangs() {
     let failing = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]);
     disk.add_rule(failing.path_contains(".wal"));
     assert!(matches!(db.put("lost", "value"), Err(Error::ReadOnly { .. })));
-    // `resume` writes tables. It blocks when it creates the first one.
+    // `resume` writes tables, so it blocks when it creates the first table.
     disk.add_rule(each(&[VfsCall::Create], ".sst"));
     gate.shut();
     watched("resume", || {
@@ -209,7 +209,7 @@ fn guarantee_15_deadline_is_kept_while_own_device_call_hangs() {
         assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
         assert!(db.health().read_only.is_some());
         gate.open();
-        // The second `resume` waits until the first one has ended.
+        // The second `resume` waits until the first `resume` has ended.
         db.resume().unwrap();
         db.put("key", "later").unwrap();
         db.close(None).unwrap();

@@ -39,7 +39,7 @@ fn keyspace_options_are_equal_in_every_run() {
 }
 
 /// Regression: the engine compared the merge operator of every keyspace with that of the default keyspace. The open
-/// failed if they differed.
+/// failed if the operators differed.
 #[test]
 fn keyspace_structural_options_come_from_manifest() {
     let disk = MemVfs::new();

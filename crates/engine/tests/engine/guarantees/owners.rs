@@ -47,8 +47,8 @@ fn run_another_process(dir: &Path) -> ExitStatus {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap()
 }
 
-/// Guarantee 12: a second open of a database fails, in the same process and in another one. If the owner is killed, the
-/// next open succeeds.
+/// Guarantee 12: a second open of a database fails, in the same process and in another process. If the owner is killed,
+/// the next open succeeds.
 #[test]
 fn guarantee_12_second_process_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -209,7 +209,7 @@ fn unreadable_bucket_is_left_out_of_collections_until_it_can_be_read() {
     };
     (0..600).for_each(merge);
     assert!(rewritten() > 0, "no collection has run");
-    // The engine repeats a read that returned corrupt data once.
+    // If a read returns corrupt data, the engine repeats the read once.
     let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
     database.faults.add_rule(rule.path_contains(".bucket").once());
     (600..900).for_each(merge);

@@ -95,7 +95,7 @@ fn write(keyspaces: &[Keyspace], model: &mut [Contents], rng: &mut TestRng) {
 
 /// Guarantee 6: a snapshot shows exactly the commits up to its sequence number until it is dropped. Flushes,
 /// compactions, changes of the policy, collections of blob files and buckets, range deletes, merges and the drop of a
-/// keyspace do not change it. The same holds for an iterator.
+/// keyspace do not change the entries of a snapshot. The same holds for an iterator.
 #[test]
 fn guarantee_06_snapshots_and_iterators_are_stable() {
     let (mut rewrites, mut collections, mut merges) = (0, 0, 0);
@@ -131,7 +131,8 @@ fn guarantee_06_snapshots_and_iterators_are_stable() {
             let store = metrics.operand_store.unwrap_or_default();
             collections += store.rewrites + store.splits + store.to_tree;
         }
-        // Snapshots and iterators keep the data of a dropped keyspace. A new keyspace of the same name is independent.
+        // Snapshots and iterators keep the data of a dropped keyspace. A new keyspace of the same name does not affect
+        // them.
         db.drop_keyspace("values").unwrap();
         let new = db.keyspace("values", keyspace_options("values")).unwrap();
         new.put("key-00", "another").unwrap();

@@ -12,7 +12,7 @@ use lsmx_testkit::TestRng;
 
 use crate::harness::small_database::{durability, lock, open, open_with, options, seeds};
 
-/// After an unclean shutdown, the next sequence number exceeds the last recovered one by this gap.
+/// Gap between the last recovered sequence number and the next one after an unclean shutdown.
 const GAP: u64 = 1 << 30;
 
 /// Returns the number in a file name, or `None` for a temporary file.

@@ -1,4 +1,4 @@
-//! Guarantee 15: every wait ends, reports its cause, and ends at the deadline that the caller set.
+//! Guarantee 15: every wait reports its cause and ends at the latest at the deadline that the caller set.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::harness::small_database::{keyspace_options, open, open_with, policy, 
 const WRITES: [VfsCall; 2] = [VfsCall::Create, VfsCall::Append];
 
 /// Guarantee 15: the metrics and the listener report the cause of a stalled write. At its deadline the write fails and
-/// has no effect. A write without a deadline continues when flushes or compactions do.
+/// has no effect. A write without a deadline continues when flushes or compactions continue.
 #[test]
 fn guarantee_15_stalled_write_has_cause_and_deadline() {
     let keyspace = || keyspace_options("default");

@@ -284,7 +284,7 @@ impl HistoryRun {
         self.writers = finished.iter().map(|writer| lock(writer).take().unwrap()).collect();
     }
 
-    /// Starts the disturbance.
+    /// Injects the fault.
     fn arm(&mut self) {
         let nth = self.rng.below(self.kind.calls_before_max());
         let sticky = self.kind.is_sticky();
@@ -310,7 +310,8 @@ impl HistoryRun {
                 if site != "StoreAbandon" {
                     return;
                 }
-                // An operand store abandons a delivery only if the flush fails, so a sync must fail too.
+                // An operand store abandons a delivery only if the flush fails. The test therefore also makes a sync
+                // fail.
                 FaultRule::new(eio).for_calls(&[VfsCall::Sync])
             }
             Kind::StuckPolicy => return self.trigger.block_policy(),

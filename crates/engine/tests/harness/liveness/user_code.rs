@@ -1,5 +1,5 @@
-//! Code that users supply (merge operator, compaction policy, operand store and event listener). It panics or
-//! misbehaves when a [`Trigger`] requests it.
+//! User code (merge operator, compaction policy, operand store and event listener) that panics or misbehaves when a
+//! [`Trigger`] requests it.
 
 use std::sync::{Arc, Mutex};
 
