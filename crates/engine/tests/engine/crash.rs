@@ -87,7 +87,7 @@ fn crashes_of(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<u64> {
     Ok(checked)
 }
 
-/// Shortens a run to 25 steps, which allows checking a disk image at every operation.
+/// Shortens a run to 25 steps, so that the test can check disk images at every operation.
 fn short(plan: Plan) -> Plan {
     Plan { name: format!("{}{SHORT}", plan.seed), steps: 25, sampling: Sampling::ALL, ..plan }
 }

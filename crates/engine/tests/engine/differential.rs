@@ -77,7 +77,8 @@ fn fixed() -> Vec<(Opening, Background)> {
         set.tuning.restart_interval = 4096;
     });
     add(inline, &|set| set.tuning.memtable_bytes = 64 << 20);
-    // The next two option sets disable the block cache, and make it large enough for all blocks.
+    // Of the next two option sets, the first disables the block cache. The second makes the block cache large enough
+    // for all blocks.
     add(inline, &|set| set.cache_bytes = 0);
     add(inline, &|set| {
         (set.cache_bytes, set.tuning.filter_last_run) = (64 << 20, FilterLastRun::On);

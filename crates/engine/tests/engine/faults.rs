@@ -102,8 +102,8 @@ fn point(seed: u64, class: &Class, k: u64, coverage: &Arc<Coverage>) -> Outcome<
     Ok(played)
 }
 
-/// Executes runs in which one call fails: every `stride`-th call of each fault class in turn. Returns the number of
-/// runs.
+/// Executes a run for every `stride`-th call of each fault class. In each run, the selected call fails. Returns the
+/// number of runs.
 fn sweep(seed: u64, calls: &CallCounts, stride: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let mut points = 0;
     for (at, class) in CLASSES.iter().enumerate() {
@@ -224,7 +224,7 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
             coverage.add(how, "refused");
             coverage.add("refused", file_kind(&path));
             let mut after = disk.snapshot_all();
-            // Opening a database first creates the lock file, so a failed open may leave the lock file behind.
+            // Opening a database creates the lock file first. A failed open may leave the lock file behind.
             if !before.contains_key(&oracle::dir().join(LOCK)) {
                 after.remove(&oracle::dir().join(LOCK));
             }

@@ -293,7 +293,8 @@ impl MergeOperator for Nameless {
     }
 }
 
-/// The base values are in lower levels than the operands. With 40 keys, each memtable holds few operands of one key.
+/// The base values are in lower levels than the operands. If there are 40 keys, each memtable holds few operands per
+/// key.
 #[test]
 fn operand_chains_stay_short_with_and_without_partial_merges() {
     for (partial, keys) in [(true, 1u32), (true, 40), (false, 1), (false, 40)] {

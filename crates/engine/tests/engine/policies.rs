@@ -367,7 +367,7 @@ fn custom_policy_is_stored_by_name_and_required_at_open() {
     assert_eq!(policy_of(&db.default_keyspace()), "custom:one-run");
     let side = db.keyspace("side", small().policy(one_run())).unwrap();
     fill(&side, 500);
-    // Opening a keyspace with options that name no policy keeps its current policy.
+    // If the options of an open call name no policy, the keyspace keeps its current policy.
     let side = db.keyspace("side", KeyspaceOptions::default()).unwrap();
     assert_eq!(policy_of(&side), "custom:one-run");
     db.close(None).unwrap();

@@ -12,7 +12,7 @@ use super::gate::{Gate, each};
 use super::small_database::{files, keyspace_options, open_with};
 
 const KEYS: u64 = 60;
-/// Number of writes of each key. An operand store with so many operands creates buckets.
+/// Number of writes of each key. They are enough to make an operand store create buckets.
 const WRITES_PER_KEY: u64 = 8;
 
 /// The names of the keyspaces, each with the extension of the files that contain its values.

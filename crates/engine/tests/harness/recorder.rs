@@ -97,7 +97,7 @@ pub(crate) struct Crash {
 /// Selects the disk images to record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sampling {
-    /// Records each kind of image of each operation with this probability, in millionths.
+    /// For each operation and kind of image, records the image with this probability, in millionths.
     Chance(u64),
     /// Records only one image, given by the index of the operation, the kind of image, and the seed.
     Only(u64, CrashImage, u64),

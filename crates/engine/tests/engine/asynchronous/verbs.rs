@@ -30,8 +30,8 @@ fn methods(folder: &Path, type_name: &str) -> BTreeSet<String> {
     names
 }
 
-/// Methods without an asynchronous version. Tasks call the nonblocking ones on the handle that `as_blocking` returns,
-/// and the administrative ones in `run_blocking`.
+/// Methods without an asynchronous version. Tasks call nonblocking methods on the handle that `as_blocking` returns,
+/// and administrative methods inside `run_blocking`.
 const WITHOUT_TWIN: &[(&str, &[&str])] = &[
     (
         "Db",

@@ -88,8 +88,7 @@ fn guarantee_11_torn_tail_is_not_damage() {
             let when = format!("byte {offset}, {n} keys: {report:?}");
             assert!((SYNCED..SYNCED + BUFFERED).contains(&n), "{when}");
             assert!(report.damage.is_none() && report.bytes_cut > 0, "{when}");
-            // Recovery loses all records from the changed byte on. The first of them may be a sync mark, which is not a
-            // commit.
+            // The records from the changed byte on are lost. The first of them may be a sync mark instead of a commit.
             let lost = SYNCED + BUFFERED - n;
             assert!((lost - 1..=lost).contains(&report.records_beyond), "{when}");
         }
