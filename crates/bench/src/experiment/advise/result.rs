@@ -21,7 +21,7 @@ pub struct Advice {
     pub ranked: Vec<Ranked>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub presets: Option<Presets>,
-    /// Measurements of the ranked designs, in rank order. The HTML page shows them.
+    /// Measurements of the ranked designs, in rank order, for the HTML page.
     #[serde(skip)]
     pub cells: Vec<Cell>,
 }

@@ -140,7 +140,7 @@ fn first_alike(tasks: &[Task]) -> Vec<usize> {
     essences.iter().enumerate().map(|(index, essence)| first(essence).unwrap_or(index)).collect()
 }
 
-/// Simulates the first of each set of equivalent tasks. Returns the results of all tasks in the order of the tasks.
+/// Simulates one task of each set of equivalent tasks. Returns the results of all tasks, in the order of the tasks.
 fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Result<Vec<Cell>> {
     let (next, done, failed) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();

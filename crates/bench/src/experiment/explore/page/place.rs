@@ -12,7 +12,8 @@ use crate::report::html::value;
 /// Differences between a workload and the other workloads of the page.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Place {
-    /// Names and values of the parameters in which the workload differs. Empty if the page has a single workload.
+    /// Names and values of the parameters in which this workload differs from the others. Empty if the page has a
+    /// single workload.
     pub(super) text: String,
     /// Name and value of the parameter in which the workloads differ. `None` if the workloads differ in several
     /// parameters, or if the parameter is not numeric.

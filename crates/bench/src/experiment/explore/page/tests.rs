@@ -198,7 +198,7 @@ fn page_series_have_their_points() {
 
     let begin = page.find("<figure data-name=\"tiering\">").unwrap();
     let tree = Document::parse(svgs(&page[begin..])[1]).unwrap();
-    // Each of the two levels has an area for its bytes and an area for its runs.
+    // The plot has four areas: the bytes and the runs of each of the two levels.
     assert_eq!(classed(tree.root(), "area").len(), 4);
 }
 
