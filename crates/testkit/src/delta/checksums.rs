@@ -1,4 +1,4 @@
-//! Corrects the checksums of changed files, so that decoders reach the changed contents.
+//! Corrects the checksums of changed files. Otherwise, decoders would reject each changed file because of its checksum.
 
 use lsmx_base::checksum::xxh3_at_file_location;
 use lsmx_base::coding::{get_u64, len_u64};
@@ -12,7 +12,7 @@ pub(super) fn file_uid(file: &[u8]) -> u64 {
     get_u64(file, 16).unwrap_or(0)
 }
 
-/// Returns start and end of each frame of a file, up to the first invalid length.
+/// Returns the start and end offsets of the frames of a file, up to the first frame with an invalid length.
 pub(super) fn frame_ranges(file: &[u8]) -> Vec<(usize, usize)> {
     let mut frames = Vec::new();
     let mut start = HEADER_BYTES;

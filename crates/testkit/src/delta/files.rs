@@ -1,4 +1,4 @@
-//! Targets for logs and bucket files.
+//! Fuzz targets for operand logs and bucket files.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -30,26 +30,27 @@ use super::store_context::{
 };
 use crate::fuzzing::PROBE_KEYS;
 
-/// Maximum number of keys of a file that are looked up.
+/// Maximum number of keys per bucket file that the target looks up.
 const KEYS_MAX: usize = 64;
 
-/// Returns the parts of a view that a log stores.
+/// Returns the state of a view that an operand log stores: buckets, range markers, and the last delivered sequence
+/// number.
 fn logged_state(view: &StoreView) -> (Vec<BucketEntry>, Vec<RangeMarker>, SeqNo) {
     let buckets = view.buckets.iter().map(|bucket| bucket.to_entry()).collect();
     (buckets, view.range_markers.to_vec(), view.through)
 }
 
-/// Checks that a snapshot of the view, in a log of its own, recovers to the same view.
+/// Writes a snapshot of the view to a new log and checks that recovery of that log returns the same view.
 fn check_snapshot(view: &StoreView, id_next: u64) {
     let resources = &view.resources;
     let mut log = LogWriter::create(&*resources.files.context.files, 5).expect("in memory");
-    log.put_snapshot(view, Bucket::to_entry).expect("not longer than the log");
+    log.put_snapshot(view, Bucket::to_entry).expect("the snapshot is not longer than the log");
     let (recovered, recovered_id_next) = recover(resources, log.end_token()).expect("a snapshot");
     assert_eq!(logged_state(&recovered), logged_state(view));
     assert!(recovered_id_next <= id_next);
 }
 
-/// Checks a log: as a whole, and up to each frame that can be the last one.
+/// Checks recovery from the complete log, and from each prefix that ends with a frame that can be the last one.
 pub(super) fn check_log(input: &[u8]) {
     let vfs = vfs_with_file(OperandFileKind::Log, input);
     let resources = Arc::new(StoreResources {
@@ -77,7 +78,7 @@ pub(super) fn check_log(input: &[u8]) {
     }
 }
 
-/// Returns the parts that the frames of a bucket file can form: a sorted part at the start, and two extents.
+/// Divides the frames of a bucket file into a sorted part at the start and two extents.
 fn bucket_parts(file: &[u8]) -> (Option<SortedSpan>, Vec<ExtentSpan>) {
     let (number, uid) = (FILE_NUMBER, file_uid(file));
     let frames = frame_ranges(file);
@@ -95,7 +96,7 @@ fn bucket_parts(file: &[u8]) -> (Option<SortedSpan>, Vec<ExtentSpan>) {
     (sorted, extents.map(|(start, end)| ExtentSpan { number, uid, start, end }).into())
 }
 
-/// Returns the records of all pages of a kind, in file order.
+/// Returns the records of all pages of one kind, in file order.
 fn scan_pages(file: &[u8], page_kind: FrameKind) -> Vec<Record> {
     let mut records = Vec::new();
     for (start, end) in frame_ranges(file) {
@@ -109,7 +110,7 @@ fn scan_pages(file: &[u8], page_kind: FrameKind) -> Vec<Record> {
     records
 }
 
-/// Checks a bucket file that a log names.
+/// Checks a bucket file to which an operand log refers.
 pub(super) fn check_bucket_file(input: &[u8]) {
     let vfs = vfs_with_file(OperandFileKind::Bucket, input);
     let (files, memory) = (FileTable::new(store_context(&vfs, 0)), MemoryUsage::default());
@@ -135,7 +136,7 @@ pub(super) fn check_bucket_file(input: &[u8]) {
         return;
     }
     dump(&vfs, &path_under_test(OperandFileKind::Bucket), &mut io::sink()).expect("verified");
-    // Lookups in a verified file find the records that a scan of all pages finds.
+    // In a verified file, lookups find the same records as a scan of all pages.
     let unsorted = scan_pages(input, FrameKind::UnsortedPage);
     let mut records = [scan_pages(input, FrameKind::SortedPage), unsorted.clone()].concat();
     records.sort_by(Record::cmp_by_key_and_seq);
@@ -153,7 +154,7 @@ pub(super) fn check_bucket_file(input: &[u8]) {
         ] {
             let query = KeyQuery { key, after, at, void_below };
             let mut found = find(query, OperandReadTier::Storage).expect("verified");
-            // A lookup may return some of the void records.
+            // A lookup may also return records below `void_below`.
             found.retain(|(last, ..)| *last >= void_below);
             let is_visible = |record: &&Record| {
                 let is_after = after.is_none_or(|after| record.last > after);

@@ -1,4 +1,4 @@
-//! Targets for file headers, frames, and the contents of frames.
+//! Fuzz targets for file headers, frames, and the contents of frames.
 
 use bytes::Bytes;
 use lsmx::{Malformed, SeqNo};
@@ -38,14 +38,20 @@ pub(super) fn check_frame(input: &[u8]) {
     let Ok((kind, contents, len)) = decode_frame(input, (UID, OFFSET)) else { return };
     let mut encoded = Vec::new();
     let fill = |out: &mut Vec<u8>| out.extend_from_slice(contents);
-    put_frame(&mut encoded, (UID, OFFSET), kind, fill).expect("not too long");
+    put_frame(&mut encoded, (UID, OFFSET), kind, fill).expect("the frame is not too long");
     assert_eq!(encoded, input[..len], "frame is not canonical");
-    assert!(decode_frame(input, (UID, OFFSET + 1)).is_err(), "valid at another offset");
-    assert!(decode_frame(input, (UID + 1, OFFSET)).is_err(), "valid in another file");
-    assert!(decode_frame(&input[..len - 1], (UID, OFFSET)).is_err(), "valid without its end");
+    assert!(
+        decode_frame(input, (UID, OFFSET + 1)).is_err(),
+        "the frame is valid at another offset"
+    );
+    assert!(decode_frame(input, (UID + 1, OFFSET)).is_err(), "the frame is valid in another file");
+    assert!(
+        decode_frame(&input[..len - 1], (UID, OFFSET)).is_err(),
+        "the frame is valid without its last byte"
+    );
 }
 
-/// Checks records. Pages, tails and deliveries consist of records.
+/// Checks a sequence of records, which is the contents of pages, bucket tails and deliveries.
 pub(super) fn check_records(input: &[u8]) {
     let (input, memory) = (Bytes::copy_from_slice(input), MemoryUsage::default());
     let (decoded, tail) = (record::decode_records(&input), Tail::decode(&input, &memory));
@@ -74,7 +80,7 @@ pub(super) fn check_records(input: &[u8]) {
     }
 }
 
-/// Checks the index of a sorted part.
+/// Checks the page index of the sorted part of a bucket.
 pub(super) fn check_index(input: &[u8]) {
     let decode = |contents: &Bytes| decode_index(contents, u64::MAX);
     let Some(entries) = decode_canonical(input, decode, |out, entries| put_index(out, entries))
@@ -97,7 +103,8 @@ pub(super) fn check_index(input: &[u8]) {
     }
 }
 
-/// Decodes contents and checks that they encode to the same bytes. Returns `None` if they are malformed.
+/// Decodes the contents of a frame and checks that they encode to the same bytes. Returns `None` if the contents are
+/// malformed.
 fn decode_canonical<T>(
     input: &[u8],
     decode: impl Fn(&Bytes) -> Result<T, Malformed>,
@@ -119,14 +126,14 @@ pub(super) fn check_bucket_entry(input: &[u8]) {
     Tail::decode(&bucket.tail, &MemoryUsage::default()).expect("the entry decodes its records");
 }
 
-/// Checks the first frame of a snapshot.
+/// Checks the log frame that starts a snapshot.
 pub(super) fn check_snapshot_start(input: &[u8]) {
     decode_canonical(input, log::decode_snapshot, |out, (through, markers)| {
         log::put_snapshot(out, *through, markers);
     });
 }
 
-/// Checks range delete markers, and the search for the newest marker of a key.
+/// Checks range delete markers, and the search for the newest marker that covers a key.
 pub(super) fn check_range_markers(input: &[u8]) {
     let put = |out: &mut Vec<u8>, markers: &Vec<RangeMarker>| log::put_range_markers(out, markers);
     let markers = decode_canonical(input, log::decode_range_markers, put);
@@ -140,14 +147,14 @@ pub(super) fn check_range_markers(input: &[u8]) {
     }
 }
 
-/// Checks the frame that creates the first buckets.
+/// Checks the log frame that creates the first buckets.
 pub(super) fn check_first_buckets(input: &[u8]) {
     decode_canonical(input, log::decode_first_buckets, |out, buckets| {
         log::put_first_buckets(out, buckets);
     });
 }
 
-/// Checks the last frame of a delivery and of a snapshot.
+/// Checks the log frames that end a delivery and a snapshot.
 pub(super) fn check_delivery_end(input: &[u8]) {
     decode_canonical(input, log::decode_delivery_end, |out, (through, records)| {
         log::put_delivery_end(out, *through, *records);
@@ -156,7 +163,7 @@ pub(super) fn check_delivery_end(input: &[u8]) {
     decode_canonical(input, decode_count, |out, count| put_varint(out, *count));
 }
 
-/// Checks the last frame of a collection.
+/// Checks the log frame that ends a collection.
 pub(super) fn check_collection_end(input: &[u8]) {
     decode_canonical(input, log::decode_collection_end, log::put_collection_end);
 }

@@ -15,7 +15,7 @@ pub use seeds::seeds_from_files;
 use crate::engine::{OperandStores, check_operations};
 use crate::fuzzing::FuzzTarget;
 
-/// All targets of `lsmx-delta`.
+/// Fuzz targets of `lsmx-delta`.
 pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget::new("delta_header", frames::check_header, 20),
     FuzzTarget::repaired(
@@ -57,7 +57,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget::new("delta_api", check_operations_with_store, 3),
 ];
 
-/// Applies operations to a database with operand stores whose sizes cause splits and collections.
+/// Applies operations to a database whose operand stores are so small that buckets split and collections run.
 fn check_operations_with_store(input: &[u8]) {
     let stores = OperandStores {
         add_store: |options| {

@@ -1,4 +1,4 @@
-//! Target that opens an operand store with an arbitrary log.
+//! Fuzz target that opens an operand store with an arbitrary log.
 
 use lsmx::operand_store::{
     OperandFileKind, OperandReadTier, OperandStore, OperandView, StoreToken,
@@ -14,7 +14,7 @@ use crate::fuzzing::{Entry, read_entries};
 
 /// Maximum number of successive collections.
 const COLLECTIONS_MAX: usize = 64;
-/// Key and operand that a check delivers after recovery.
+/// Key of the operand that the target delivers after recovery.
 const NEW_KEY: &[u8] = b"key of the fuzzer";
 const NEW_OPERAND: &[u8] = b"operand";
 
@@ -41,7 +41,7 @@ fn read_view(view: &Arc<dyn OperandView>) -> Result<Vec<Entry>> {
     Ok(forward)
 }
 
-/// Returns the largest sequence number of a view, except those that only bucket files have.
+/// Returns the largest sequence number in a view. Ignores sequence numbers that are only in bucket files.
 fn newest_seq(view: &StoreView) -> SeqNo {
     let buckets =
         view.buckets.iter().map(|bucket| bucket.tail.newest.max(bucket.collected_through));
@@ -68,9 +68,10 @@ fn deliver_and_collect(store: &DeltaStore, through: SeqNo) -> Result<(StoreToken
     panic!("collections do not end");
 }
 
-/// Checks recovery from a log. Bucket files that the log names do not exist.
+/// Checks recovery of an operand store from a log. The bucket files to which the log refers do not exist.
 ///
-/// After a delivery and collections, another open must give the old operands and the new one.
+/// Delivers an operand, runs collections, and reopens the store. The store must return the previous operands and the
+/// new one.
 pub(super) fn check_recovery_from_log(input: &[u8]) {
     let vfs = vfs_with_file(OperandFileKind::Log, input);
     let options = DeltaOptions::default().bucket_bytes(1024).buckets_max(4);
@@ -88,9 +89,9 @@ pub(super) fn check_recovery_from_log(input: &[u8]) {
         Ok((token, moved)) => {
             let Ok(mut before) = before else { return };
             before.retain(|entry| entry.0 != NEW_KEY);
-            let after = read_view(&store.view()).expect("was readable before");
-            let reopened = open(2, token).expect("a committed log");
-            assert_eq!(read_view(&reopened.view()).expect("was readable before"), after);
+            let after = read_view(&store.view()).expect("the store was readable before");
+            let reopened = open(2, token).expect("a committed log can be opened");
+            assert_eq!(read_view(&reopened.view()).expect("the store was readable before"), after);
             let mut all = [moved, after].concat();
             let is_new = |it: &Entry| it.0 == NEW_KEY && it.1 == through && it.3 == NEW_OPERAND;
             assert!(all.iter().any(is_new));

@@ -1,4 +1,4 @@
-//! Seeds: the files of operand stores, and the frames of these files.
+//! Seed inputs: the files of operand stores, and the frames in these files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::checksums::{OFFSET, UID, file_uid, frame_ranges};
 use crate::engine::operation_seeds;
 use crate::fuzzing::Seeds;
 
-/// Returns the target that decodes the contents of a frame.
+/// Returns the name of the fuzz target for the contents of a frame.
 fn target_for_contents(kind: FrameKind) -> Option<&'static str> {
     Some(match kind {
         FrameKind::SortedPage | FrameKind::UnsortedPage | FrameKind::Records => "delta_records",
@@ -22,12 +22,12 @@ fn target_for_contents(kind: FrameKind) -> Option<&'static str> {
         FrameKind::FirstBuckets => "delta_made",
         FrameKind::SnapshotEnd | FrameKind::DeliveryEnd => "delta_delivered",
         FrameKind::CollectionEnd => "delta_collected",
-        // The engine has a target for filters.
+        // A fuzz target of the engine covers filters.
         FrameKind::Filter | FrameKind::Keyspace => return None,
     })
 }
 
-/// Returns seeds for all targets of `lsmx-delta`. `files` are the files of operand stores.
+/// Returns seeds for all fuzz targets of `lsmx-delta`. `files` contains the files of operand stores by path.
 #[must_use]
 pub fn seeds_from_files(files: &BTreeMap<PathBuf, Vec<u8>>) -> Seeds {
     let mut seeds = Seeds::default();

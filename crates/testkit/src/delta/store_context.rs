@@ -15,10 +15,10 @@ use super::checksums::file_uid;
 
 /// Number of the file under test.
 pub(super) const FILE_NUMBER: u64 = 7;
-/// Smallest number of files that a store creates.
+/// Smallest file number that a store assigns to a new file.
 const CREATED_NUMBER_MIN: u64 = 1 << 40;
 
-/// Files in the root directory of a file system.
+/// Operand files in the root directory of a file system.
 #[derive(Debug)]
 struct RootFiles {
     vfs: Arc<dyn Vfs>,
@@ -58,12 +58,12 @@ impl OperandFiles for RootFiles {
     }
 
     fn discard(&self, kind: OperandFileKind, number: u64) {
-        // A changed log may name files that do not exist.
+        // Ignores errors, because a changed log may refer to files that do not exist.
         let _ = self.vfs.remove(&file_path(kind, number));
     }
 }
 
-/// Merger without partial merges, so that operands stay as they were delivered.
+/// Operand merger that never merges, so that operands stay as they were delivered.
 #[derive(Debug)]
 struct NoPartialMerge;
 
@@ -73,7 +73,7 @@ impl OperandMerger for NoPartialMerge {
     }
 }
 
-/// Counters that ignore all reads.
+/// Read counters that count nothing.
 #[derive(Debug)]
 pub(super) struct NoCounters;
 
@@ -95,7 +95,8 @@ pub(super) fn path_under_test(kind: OperandFileKind) -> PathBuf {
     file_path(kind, FILE_NUMBER)
 }
 
-/// Returns a context for the keyspace of all seeds. Stores with different `open_number`s create different files.
+/// Returns a context for the keyspace `default`, which all seeds use. Stores with different `open_number`s create
+/// different files.
 pub(super) fn store_context(vfs: &MemVfs, open_number: u64) -> StoreContext {
     let vfs: Arc<dyn Vfs> = Arc::new(vfs.clone());
     let next_number = AtomicU64::new(CREATED_NUMBER_MIN + open_number * 1000);
@@ -111,12 +112,12 @@ pub(super) fn store_context(vfs: &MemVfs, open_number: u64) -> StoreContext {
     }
 }
 
-/// Returns the token of the first `bytes` bytes of a log.
+/// Returns the store token that refers to the first `bytes` bytes of a log.
 pub(super) fn log_token(log: &[u8], bytes: usize) -> StoreToken {
     StoreToken([FILE_NUMBER, len_u64(bytes), file_uid(log), 0])
 }
 
-/// Returns whether a file does not exist. Bucket files that a log names are missing in most checks.
+/// Returns whether the error means that a file does not exist. In most inputs, the log refers to missing bucket files.
 pub(super) fn is_missing_file(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
 }

@@ -1,4 +1,4 @@
-//! Targets for blob files, their records, and pointers to them.
+//! Fuzz targets for blob files, blob records and value pointers.
 
 use std::path::Path;
 
@@ -20,7 +20,6 @@ use lsmx_compaction::FileId;
 use super::checksums::{OFFSET, UID};
 use super::logs::{DIR, vfs_with_file};
 
-/// Checks a value pointer.
 pub(super) fn check_value_pointer(input: &[u8]) {
     if let Ok(pointer) = ValuePointer::decode(input) {
         let mut encoded = Vec::new();
@@ -30,12 +29,14 @@ pub(super) fn check_value_pointer(input: &[u8]) {
     }
 }
 
-/// Checks a record of a blob file.
 pub(super) fn check_blob_record(input: &[u8]) {
     let _ = record_bytes(input);
     if let Ok(record) = BlobRecord::decode(input, UID, OFFSET) {
         record.check_entry(record.key, record.seq).expect("key and sequence number match");
-        assert!(BlobRecord::decode(input, UID, OFFSET + 1).is_err(), "valid at another offset");
+        assert!(
+            BlobRecord::decode(input, UID, OFFSET + 1).is_err(),
+            "the record is valid at another offset"
+        );
         if let Ok(value_bytes) = record.value_bytes() {
             let value = record.value(value_bytes).expect("value has the stored length");
             assert_eq!(len_u64(value.len()), value_bytes);
@@ -43,7 +44,7 @@ pub(super) fn check_blob_record(input: &[u8]) {
     }
 }
 
-/// Checks a blob file that agrees with the manifest in size, uid, counts and checksum.
+/// Checks a blob file. The manifest record has the size, uid, counts and checksum of the input, so the file opens.
 pub(super) fn check_blob_file(input: &[u8]) {
     static CACHE: std::sync::OnceLock<Arc<BlockCache>> = std::sync::OnceLock::new();
     let cache = CACHE.get_or_init(|| BlockCache::new(1 << 20));
@@ -70,7 +71,7 @@ pub(super) fn check_blob_file(input: &[u8]) {
     if !is_verified {
         return;
     }
-    // Point reads and scans of a verified file return the same values.
+    // In a verified file, point reads and scans return the same values.
     let (mut start, mut scan, mut records) = (BLOB_HEADER_BYTES, BlobScan::default(), 0);
     while start < trailer_start {
         let len = record_bytes(&input[start..]).expect("verified");

@@ -1,4 +1,4 @@
-//! Targets for blocks of tables.
+//! Fuzz targets for table blocks.
 
 use bytes::Bytes;
 use lsmx::internals::format::BlockKind;
@@ -18,7 +18,7 @@ use lsmx_base::slice::BlockBytes;
 use super::checksums::{OFFSET, UID};
 use crate::fuzzing::{Entry, PROBE_KEYS};
 
-/// Decodes the entries of a data block one after the other, without the cursor.
+/// Decodes the entries of a data block in order, without a cursor.
 fn decode_entries(block: &DataBlock) -> Result<Vec<Entry>, Malformed> {
     let mut entries: Vec<Entry> = Vec::new();
     let mut key = Vec::new();
@@ -37,7 +37,7 @@ fn decode_entries(block: &DataBlock) -> Result<Vec<Entry>, Malformed> {
     Ok(entries)
 }
 
-/// Reads the entries of a data block with a cursor. Returns them in ascending order whatever the direction.
+/// Reads the entries of a data block with a cursor, forward or backward. Returns the entries in ascending order.
 fn scan_data_block(block: &DataBlock, is_forward: bool) -> Result<Vec<Entry>, Malformed> {
     let mut cursor = DataBlockCursor::new(block.clone());
     let mut entries = Vec::new();
@@ -62,7 +62,6 @@ fn internal_key(entry: &Entry) -> InternalKey<'_> {
     InternalKey { user_key: &entry.0, seq: entry.1, kind: entry.2 }
 }
 
-/// Checks the contents of a data block.
 pub(super) fn check_data_block(input: &[u8]) {
     let Ok(block) = DataBlock::new(BlockBytes::copy_from(input)) else { return };
     let forward = scan_data_block(&block, true);
@@ -84,11 +83,11 @@ pub(super) fn check_data_block(input: &[u8]) {
     if block.check_invariants().is_err() || !is_sorted {
         return;
     }
-    // A builder can produce this block, except that the distances between restarts may differ.
+    // From here on, a builder could have written the block, except that the distances between restart points may vary.
     assert_eq!(backward.as_ref(), Ok(&entries));
     for (index, entry) in entries.iter().enumerate() {
         let is_newest = index == 0 || entries[index - 1].0 != entry.0;
-        // Entries may differ in their kind alone; a lookup returns the first of them.
+        // Two entries may have the same key and sequence number. A lookup returns the first of them.
         let hit = block.get(&entry.0, entry.1).expect("checked").expect("in the block");
         assert!(hit.seq == entry.1, "{hit:?} for {entry:?}");
         let mut cursor = DataBlockCursor::new(block.clone());
@@ -101,7 +100,8 @@ pub(super) fn check_data_block(input: &[u8]) {
     check_data_block_rebuild(input, &block, &entries);
 }
 
-/// Checks that the builder writes the same block for the same entries, if the restarts are at regular distances.
+/// Checks that the builder encodes the entries to the same bytes. Skips blocks with irregular distances between restart
+/// points.
 fn check_data_block_rebuild(input: &[u8], block: &DataBlock, entries: &[Entry]) {
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let restarts = u32::try_from(block.restart_count()).unwrap_or(u32::MAX);
@@ -125,7 +125,7 @@ fn check_data_block_rebuild(input: &[u8], block: &DataBlock, entries: &[Entry]) 
 /// Checks the contents of an index block or a top index.
 pub(super) fn check_index_block(input: &[u8]) {
     let Ok(index) = IndexBlock::new(Bytes::copy_from_slice(input)) else { return };
-    // An index needs at least one bit per data block.
+    // An index block needs at least one bit per data block.
     assert!(index.count() <= 8 * input.len() && index.bytes() == input.len());
     for key in PROBE_KEYS {
         let _ = index.seek(key, SeqNo(20));
@@ -141,7 +141,7 @@ pub(super) fn check_index_block(input: &[u8]) {
     }
     let separators: Vec<&Separator> = entries.iter().flat_map(|(after, _)| after).collect();
     let is_sorted = separators.is_sorted_by(|a, b| {
-        // Some version of the key of `b` is before `b` and not before `a`.
+        // Separators ascend if a version of the key of `b` is before `b` but not before `a`.
         let seq = match b.versions {
             SeparatorSide::Before => SeqNo::ZERO,
             SeparatorSide::Split(seq) => seq,
@@ -172,7 +172,7 @@ pub(super) fn check_index_block(input: &[u8]) {
     check_index_block_rebuild(input, &entries);
 }
 
-/// Checks that the builder of top indexes writes the same block for the same entries.
+/// Checks that the top-index builder encodes the entries to the same bytes.
 fn check_index_block_rebuild(input: &[u8], entries: &[(Option<Separator>, BlockHandle)]) {
     let are_disjoint =
         entries.is_sorted_by(|a, b| a.1.end_offset().is_ok_and(|end| end <= b.1.offset));
@@ -186,7 +186,6 @@ fn check_index_block_rebuild(input: &[u8], entries: &[(Option<Separator>, BlockH
     assert_eq!(builder.finish(), input, "index block is not canonical");
 }
 
-/// Checks the contents of a filter block.
 pub(super) fn check_filter(input: &[u8]) {
     let Ok(filter) = Filter::new(Bytes::copy_from_slice(input)) else { return };
     assert_eq!(filter.bytes(), input.len());
@@ -195,7 +194,6 @@ pub(super) fn check_filter(input: &[u8]) {
     }
 }
 
-/// Checks the contents of a range tombstone block.
 pub(super) fn check_range_tombstones(input: &[u8]) {
     let Ok(spans) = FragmentedTombstones::decode(&Bytes::copy_from_slice(input)) else { return };
     assert!(spans.bytes() <= 64 * input.len() + 1024, "{} bytes in memory", spans.bytes());
@@ -213,10 +211,9 @@ pub(super) fn check_range_tombstones(input: &[u8]) {
     }
 }
 
-/// Checks the contents of a properties block.
 pub(super) fn check_properties(input: &[u8]) {
     let Ok(properties) = TableProperties::decode(&Bytes::copy_from_slice(input)) else { return };
-    // Missing fields decode as zero, and unknown fields are skipped, so the bytes may differ.
+    // The encoded bytes may differ from the input: missing properties decode as 0, and unknown properties are skipped.
     let encoded = Bytes::from(properties.encode());
     assert_eq!(TableProperties::decode(&encoded), Ok(properties));
 }
@@ -233,7 +230,7 @@ pub(super) fn check_sealed_block(input: &[u8]) {
     }
 }
 
-/// Returns the contents as a block with its trailer, uncompressed and compressed.
+/// Adds a block trailer to the contents. Returns the block without and with compression.
 pub(super) fn seal_block(contents: &[u8], kind: BlockKind) -> [Vec<u8>; 2] {
     [Compression::None, Compression::Lz4].map(|compression| {
         let mut sealed = contents.to_vec();

@@ -1,4 +1,4 @@
-//! Corrects the checksums of changed files, so that decoders reach the changed contents.
+//! Corrects the checksums of changed files. Otherwise, decoders would reject each changed file because of its checksum.
 
 use bytes::Bytes;
 use lsmx::internals::format::BlockKind;
@@ -15,9 +15,9 @@ use lsmx::internals::format::properties::TableProperties;
 use lsmx_base::checksum::xxh3;
 use lsmx_base::coding::{get_u32, get_u64, len_u64, low_u32};
 
-/// File uid in the checksums of single blocks and records.
+/// File uid from which fuzz targets compute the checksums of single blocks and records.
 pub(crate) const UID: u64 = 0x0123_4567_89ab_cdef;
-/// File offset in the checksums of single blocks and records.
+/// File offset from which fuzz targets compute the checksums of single blocks and records.
 pub(crate) const OFFSET: u64 = 4096;
 
 /// Corrects the checksum of a block. `block` includes the trailer.
@@ -49,7 +49,7 @@ fn repair_block_at(
     block::decode_block(stored.to_vec(), kind, uid, handle.offset).ok()
 }
 
-/// Corrects the checksums of the footer and of all blocks that a reader finds from there.
+/// Corrects the checksums of the footer and of all blocks that are reachable from the footer.
 pub(super) fn repair_table(table: &mut [u8]) {
     repair_footer(table);
     let Some(footer_start) = table.len().checked_sub(FOOTER_BYTES) else { return };
@@ -79,7 +79,7 @@ pub(super) fn repair_index(
 ) -> impl Iterator<Item = BlockHandle> + use<> {
     let contents = repair_block_at(table, uid, handle, kind);
     let index = contents.and_then(|contents| IndexBlock::new(contents).ok());
-    // The stored count may exceed the number of blocks that fit into the table.
+    // The index may claim more blocks than fit into the table.
     let count = index.as_ref().map_or(0, |index| index.count().min(table.len() / TRAILER_BYTES));
     (0..count).map_while(move |ordinal| index.as_ref()?.handle(ordinal).ok().flatten())
 }
@@ -92,7 +92,8 @@ fn repair_header(header: &mut [u8]) {
 
 /// Corrects the checksums of the header and the records of a WAL segment, a manifest or a workload trace.
 ///
-/// The three headers end with a checksum, and have the two numbers of the record seed at the same offsets.
+/// The headers of these files end with a checksum. The two numbers of the record checksum seed have the same offsets in
+/// all of them.
 pub(super) fn repair_log(log: &mut [u8], header_bytes: usize) {
     if log.len() < header_bytes {
         return;
@@ -105,7 +106,7 @@ pub(super) fn repair_log(log: &mut [u8], header_bytes: usize) {
     }
 }
 
-/// Corrects the checksum of the log record at `start`. Returns its end.
+/// Corrects the checksum of the log record at `start`. Returns the end offset of the record.
 fn repair_log_record(log: &mut [u8], start: usize, seed: LogChecksumSeed) -> Option<usize> {
     let payload_start = start + RECORD_HEADER_BYTES;
     let end = payload_start.checked_add(usize::try_from(get_u32(log, start + 8)?).ok()?)?;

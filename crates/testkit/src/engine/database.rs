@@ -1,4 +1,4 @@
-//! Target for a whole database: applies operations and compares the contents with a model after each of them.
+//! Fuzz target for a whole database. Compares the contents of the database with a model after each operation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,14 +19,14 @@ use crate::merge_operators::merge_operator;
 use super::operations::{KEYS, KeyBounds, Operation, OperationDecoder, SNAPSHOTS_MAX, Write};
 
 const DIR: &str = "db";
-/// Keyspaces, in the order of the model.
+/// Names of the keyspaces, in the order of [`Contents`].
 const KEYSPACES: [&str; 2] = ["default", "other"];
 /// Maximum number of operations. Shorter sequences are easier to analyse.
 const OPERATIONS_MAX: usize = 64;
-/// Maximum length of merged values in the second keyspace.
+/// Maximum length in bytes of merged values in the second keyspace.
 const MERGED_BYTES_MAX: usize = 200;
 
-/// Operand stores of the database.
+/// Operand stores that the keyspaces of the database use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OperandStores {
     /// Adds the store to the options of a keyspace.
@@ -36,16 +36,17 @@ pub(crate) struct OperandStores {
 }
 
 impl OperandStores {
-    /// Keyspaces without operand stores.
+    /// The keyspaces have no operand stores.
     pub(crate) const NONE: OperandStores =
         OperandStores { add_store: |options| options, factories: Vec::new };
 }
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
-/// Contents of each keyspace.
+/// Expected key-value pairs of each keyspace.
 type Contents = [Pairs; 2];
 
-/// Moves an iterator in the given directions (`true`: forward) and then to its end. Compares each pair with `expected`.
+/// Moves an iterator once per element of `steps` (`true`: forward), then forward to its end. Compares each returned
+/// pair with `expected`.
 fn check_iterator(mut range: Range, mut expected: Vec<(&[u8], &[u8])>, steps: &[bool]) {
     let to_end = (0..=expected.len()).map(|_| true);
     for is_forward in steps.iter().copied().chain(to_end) {
@@ -62,20 +63,21 @@ fn check_iterator(mut range: Range, mut expected: Vec<(&[u8], &[u8])>, steps: &[
 /// A database and its model.
 struct ModelledDb {
     disk: MemVfs,
-    /// First byte of the input; its bits select options.
+    /// First byte of the input. Each bit selects an option.
     option_bits: u8,
     stores: OperandStores,
-    /// Number of opens so far.
+    /// Number of times that the database was opened.
     opens: u64,
     /// `None` while the database is closed.
     db: Option<Db>,
     keyspaces: Vec<Keyspace>,
-    /// Contents after each commit that may be the last one after a crash, oldest first.
+    /// Contents that are possible after a crash: those after the last synced commit and after each later commit, oldest
+    /// first.
     possible_contents: Vec<Contents>,
     snapshots: Vec<(Snapshot, Contents)>,
-    /// Operations so far. A panic prints them.
+    /// Operations that were applied. They are printed after a panic.
     operations: Vec<Operation>,
-    /// Number of values so far, modulo 256. It is the byte that the next value consists of.
+    /// Number of values written, modulo 256. Each value repeats one byte, which is this number.
     values: u8,
 }
 
@@ -86,7 +88,7 @@ impl fmt::Debug for ModelledDb {
 }
 
 impl Drop for ModelledDb {
-    #[expect(clippy::print_stderr, reason = "the message of a panic lacks the operations")]
+    #[expect(clippy::print_stderr, reason = "the panic message does not list the operations")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{:?}", self.operations);
@@ -145,12 +147,12 @@ impl ModelledDb {
     }
 
     fn db(&self) -> &Db {
-        self.db.as_ref().expect("open between operations")
+        self.db.as_ref().expect("the database is open between operations")
     }
 
     /// Returns the contents after the last commit.
     fn contents(&self) -> &Contents {
-        self.possible_contents.last().expect("never empty")
+        self.possible_contents.last().expect("the list is never empty")
     }
 
     /// Records that all commits are durable.
@@ -158,7 +160,7 @@ impl ModelledDb {
         self.possible_contents.drain(..self.possible_contents.len() - 1);
     }
 
-    /// Returns a value of `bytes` bytes that differs from the previous values.
+    /// Returns a value of `bytes` bytes that differs from the last 255 values of this length.
     fn next_value(&mut self, bytes: usize) -> Vec<u8> {
         self.values = self.values.wrapping_add(1);
         vec![self.values; bytes]
@@ -220,7 +222,7 @@ impl ModelledDb {
         self.db = None;
     }
 
-    /// Simulates a power loss. Checks that the recovered contents are possible.
+    /// Simulates a power loss. Checks that the recovered contents include all synced commits and end with a commit.
     fn crash(&mut self, image: CrashImage, seed: u64) {
         self.disk = self.disk.crash(image, seed);
         self.reopen();
@@ -264,7 +266,7 @@ impl ModelledDb {
             Operation::SetPolicy { keyspace, preset } => {
                 let policies = PolicySpec::all_presets();
                 let policy = policies[preset % policies.len()].clone();
-                // A small size ratio gives small trees several levels.
+                // With a small size ratio, small trees have several levels.
                 let policy = policy.clone().with_size_ratio(2).unwrap_or(policy);
                 self.keyspaces[keyspace].set_policy(policy).expect("in memory");
             }
@@ -310,8 +312,8 @@ impl ModelledDb {
         let has_stores = !factories.is_empty();
         let options = Options::default().vfs(disk);
         let options = factories.into_iter().fold(options, Options::operand_store);
-        let mut report = verify(Path::new(DIR), &options).expect("no damage");
-        // A store may leave bucket files without references; the next open removes them.
+        let mut report = verify(Path::new(DIR), &options).expect("the files are undamaged");
+        // Ignores unreferenced bucket files of operand stores, which the next open removes.
         report
             .orphans
             .retain(|path| !has_stores || path.extension().is_none_or(|it| it != "bucket"));

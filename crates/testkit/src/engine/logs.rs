@@ -1,4 +1,4 @@
-//! Targets for WAL segments, manifests, `CURRENT` and file names.
+//! Fuzz targets for WAL segments, manifests, `CURRENT` files and file names.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,6 @@ pub(super) fn vfs_with_file(name: FileName, contents: &[u8]) -> MemVfs {
     vfs
 }
 
-/// Writes a file.
 pub(super) fn add_file(vfs: &MemVfs, name: FileName, contents: &[u8]) {
     vfs.write_all(&name.in_dir(Path::new(DIR)), contents).expect("in memory");
 }
@@ -39,7 +38,6 @@ pub(super) fn header_numbers(log: &[u8]) -> (u64, u64) {
     (get_u64(log, 16).unwrap_or(1), get_u64(log, 24).unwrap_or(1))
 }
 
-/// Checks a file name.
 pub(super) fn check_file_name(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Some(name) = FileName::parse(text) {
@@ -47,7 +45,7 @@ pub(super) fn check_file_name(input: &[u8]) {
     }
 }
 
-/// Checks `CURRENT`, unchanged and with a corrected checksum.
+/// Checks a `CURRENT` file, first unchanged and then with a corrected checksum.
 pub(super) fn check_current_file(input: &[u8]) {
     if let Ok(current) = CurrentFile::decode(input) {
         assert_eq!(current.encode().as_bytes(), input, "CURRENT is not canonical");
@@ -79,7 +77,7 @@ pub(super) fn check_batch(input: &[u8]) {
     assert_eq!(encoded, input, "batch is not canonical");
 }
 
-/// First sequence number, count, file offset and payload of each replayed record.
+/// First sequence number, operation count, file offset and payload of each replayed WAL record.
 type ReplayedBatches = Vec<(u64, u32, u64, Vec<u8>)>;
 
 /// Replays a WAL that consists of one segment.
@@ -106,7 +104,10 @@ pub(super) fn check_wal_segment(input: &[u8]) {
     let strict = replay_segment(input, RecoveryMode::Strict);
     let tolerant = replay_segment(input, RecoveryMode::Tolerant);
     let Ok((batches, report)) = tolerant else {
-        assert!(strict.is_err(), "strict recovery accepts what tolerant recovery rejects");
+        assert!(
+            strict.is_err(),
+            "strict recovery accepts a segment that tolerant recovery rejects"
+        );
         return;
     };
     assert_eq!(report.records, len_u64(batches.len()));
@@ -127,22 +128,24 @@ pub(super) fn check_wal_segment(input: &[u8]) {
             assert!(report.damage.is_some(), "strict recovery rejects a segment without damage")
         }
     }
-    // The segment without its torn end has the same records.
+    // The segment without its torn end must have the same records.
     if let (None, Some((_, cut_at))) = (&report.damage, &report.cut_at)
         && *cut_at >= len_u64(SEGMENT_HEADER_BYTES)
     {
         let kept = &input[..usize::try_from(*cut_at).expect("within the input")];
-        let (replayed, report) = replay_segment(kept, RecoveryMode::Strict).expect("not torn");
+        let (replayed, report) =
+            replay_segment(kept, RecoveryMode::Strict).expect("the torn end was removed");
         assert_eq!((replayed, report.cut_at), (batches, None));
     }
 }
 
-/// Checks the payload of a manifest record, and its application to an empty state and to a state with one keyspace.
+/// Decodes the payload of a manifest record. Applies the version edit to an empty state and to a state with one
+/// keyspace.
 pub(super) fn check_version_edit(input: &[u8]) {
     let Ok(edit) = VersionEdit::decode(input) else { return };
     let encoded = edit.encode();
     assert_eq!(VersionEdit::decode(&encoded).as_ref(), Ok(&edit));
-    // Only optional changes of unknown kinds are skipped.
+    // The decoder skips only optional changes of unknown kinds, so the new encoding is never longer.
     assert!(encoded.len() <= input.len());
     if encoded.len() == input.len() {
         assert_eq!(encoded, input, "edit is not canonical");
@@ -158,9 +161,10 @@ pub(super) fn check_version_edit(input: &[u8]) {
     }
 }
 
-/// Checks that the snapshot of a state restores the state, and that the key ranges of files are valid.
+/// Checks that the snapshot of a manifest state restores the same state, and that the key ranges of its files are
+/// valid.
 fn check_snapshot(state: &ManifestState) {
-    let snapshot = VersionEdit::decode(&state.to_edit().encode()).expect("encoded above");
+    let snapshot = VersionEdit::decode(&state.to_edit().encode()).expect("an encoded edit decodes");
     let mut restored = ManifestState { db_uid: state.db_uid, ..ManifestState::default() };
     restored.apply_edit(&snapshot).expect("a snapshot applies to an empty state");
     assert_eq!(restored, *state);
@@ -169,7 +173,7 @@ fn check_snapshot(state: &ManifestState) {
     }
 }
 
-/// Loads a manifest whose first `synced_bytes` bytes are known to be durable.
+/// Loads a manifest. `CURRENT` states that the first `synced_bytes` bytes of the manifest are durable.
 fn load_manifest(input: &[u8], synced_bytes: u64) -> Result<LoadedManifest> {
     let (db_uid, manifest) = header_numbers(input);
     let vfs = vfs_with_file(FileName::Manifest(manifest), input);
@@ -178,7 +182,7 @@ fn load_manifest(input: &[u8], synced_bytes: u64) -> Result<LoadedManifest> {
     Manifest::load(&vfs, Path::new(DIR))
 }
 
-/// Checks a manifest that `CURRENT` refers to.
+/// Checks a manifest. `CURRENT` states that all of its bytes are durable, or none.
 pub(super) fn check_manifest(input: &[u8]) {
     if let Ok(header) = ManifestHeader::decode(input) {
         assert_eq!(header.encode(), input[..MANIFEST_HEADER_BYTES], "header is not canonical");
@@ -199,7 +203,7 @@ pub(super) fn check_manifest(input: &[u8]) {
         Err(_) => {
             let kept_bytes = len_u64(input.len()) - loaded.bytes_cut;
             let kept = &input[..usize::try_from(kept_bytes).expect("within the input")];
-            let reloaded = load_manifest(kept, kept_bytes).expect("not torn");
+            let reloaded = load_manifest(kept, kept_bytes).expect("the torn end was removed");
             assert_eq!((reloaded.state, reloaded.bytes_cut), (loaded.state, 0));
         }
     }

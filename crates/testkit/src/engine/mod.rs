@@ -23,7 +23,7 @@ pub use seeds::seeds_from_files;
 
 use crate::fuzzing::FuzzTarget;
 
-/// All targets of the engine.
+/// Fuzz targets of the engine.
 pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget::new("data_block", blocks::check_data_block, 94),
     FuzzTarget::new("index_block", blocks::check_index_block, 75),

@@ -1,10 +1,11 @@
-//! Operations on a database, decoded from bytes.
+//! Database operations that are decoded from the bytes of a fuzz input.
 
 use std::ops::Bound;
 
 use lsmx::vfs::CrashImage;
 
-/// Keys of all operations, in ascending order: prefixes of each other, and bytes at both ends of the range.
+/// Keys that operations use, in ascending order. Some keys are prefixes of others, and some contain the bytes 0x00 or
+/// 0xff.
 pub(super) const KEYS: [&[u8]; 16] = [
     b"",
     b"\0",
@@ -23,10 +24,10 @@ pub(super) const KEYS: [&[u8]; 16] = [
     b"\xff",
     b"\xff\xff",
 ];
-/// Maximum number of snapshots at a time.
+/// Maximum number of open snapshots.
 pub(super) const SNAPSHOTS_MAX: usize = 3;
 
-/// Bounds of a range of keys. The end may be before the start.
+/// Bounds of a key range. The end may be smaller than the start.
 pub(super) type KeyBounds = (Bound<&'static [u8]>, Bound<&'static [u8]>);
 
 #[derive(Clone, Copy, Debug)]
@@ -59,27 +60,27 @@ pub(super) enum Operation {
         writes: Vec<Write>,
         sync: bool,
     },
-    /// Moves an iterator in the given directions (`true`: forward), then to the end of the range.
+    /// Moves an iterator once per step (`true`: forward), then forward to the end of the range.
     Iterate {
         keyspace: usize,
         bounds: KeyBounds,
         steps: Vec<bool>,
     },
     TakeSnapshot,
-    /// Drops the snapshot at this index, if there is one.
+    /// Drops the snapshot at this index. Does nothing if the index is out of bounds.
     DropSnapshot(usize),
     Flush,
     CompactRange {
         keyspace: usize,
         bounds: KeyBounds,
     },
-    /// Sets a preset as policy. The index is taken modulo the number of presets.
+    /// Sets a compaction policy preset. `preset` is an index, taken modulo the number of presets.
     SetPolicy {
         keyspace: usize,
         preset: usize,
     },
     Sync,
-    /// Opens the database again, after `close` or after a drop of the handle.
+    /// Reopens the database, after a call of `close` or after the handle was dropped.
     Reopen {
         close: bool,
     },
@@ -170,13 +171,13 @@ pub(crate) fn operation_seeds() -> Vec<Vec<u8>> {
     let merge = |keyspace, key, bytes| [14, 2, keyspace, key, bytes];
     let delete = |keyspace, key| [14, 1, keyspace, key];
     let compact_all = |keyspace| [4, keyspace, 0, 0];
-    // Flushes overlapping tables under one policy after the other.
+    // Flushes overlapping tables and changes the policy after each flush.
     let rounds = (0..6).flat_map(|round| {
         let puts = (0..5).flat_map(|key| put(round % 2, (key * 3 + round) % 16, 60));
         puts.chain([0, 5, round % 2, round * 5]).collect::<Vec<u8>>()
     });
     vec![
-        // A range tombstone and a point tombstone above a table, iterators from both ends, a compaction.
+        // Writes a range tombstone and a point tombstone above a table, iterates from both ends, and compacts.
         [
             &[1][..],
             &put(0, 3, 40),
@@ -190,7 +191,7 @@ pub(crate) fn operation_seeds() -> Vec<Vec<u8>> {
             &[1, 0, 4, 20, 0xaa],
         ]
         .concat(),
-        // Merge operands with and without a base value, with a snapshot, then without.
+        // Writes merge operands with and without a base value. Compacts with a snapshot, and again without it.
         [
             &[0][..],
             &merge(0, 3, 5),
@@ -208,7 +209,7 @@ pub(crate) fn operation_seeds() -> Vec<Vec<u8>> {
             &[7, 0],
         ]
         .concat(),
-        // Batches on both keyspaces, values in blob files, several kinds of power loss.
+        // Writes batches to both keyspaces and values to blob files, and simulates several kinds of power loss.
         [
             &[8][..],
             &[10, 3, 4, 0, 1, 50, 4, 1, 1, 20, 2, 0, 2, 8],

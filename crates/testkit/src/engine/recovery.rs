@@ -1,4 +1,4 @@
-//! Targets that open a database with an arbitrary WAL segment or manifest.
+//! Fuzz targets that open a database with an arbitrary WAL segment or manifest.
 
 use lsmx::env::Background;
 use lsmx::internals::format::manifest_header::CurrentFile;
@@ -11,7 +11,7 @@ use lsmx_base::sync::Arc;
 
 use super::logs::{DIR, add_file, header_numbers};
 
-/// Key that a check writes after recovery.
+/// Key that the targets write after recovery.
 const NEW_KEY: &[u8] = b"key of the fuzzer";
 
 fn open_db(vfs: &MemVfs, mode: RecoveryMode) -> Result<Db> {
@@ -35,26 +35,27 @@ fn check_recovery(vfs: &MemVfs) {
     }
     drop(db);
     let db = open_db(vfs, RecoveryMode::Strict).expect("a recovered database opens again");
-    // Entry kinds that this version does not write may be rejected by reads.
+    // Reads may fail, because the input may contain entry kinds that this version does not write.
     let Ok(mut before) = before else { return };
     before.retain(|(key, _)| key != NEW_KEY);
-    let mut after = read_pairs(&db).expect("was readable before");
-    let written = after.iter().position(|(key, _)| key == NEW_KEY).expect("was written");
+    let mut after = read_pairs(&db).expect("the database was readable before");
+    let written = after.iter().position(|(key, _)| key == NEW_KEY).expect("the new key exists");
     assert_eq!(after.remove(written).1, b"value");
     assert_eq!(after, before);
 }
 
-/// Checks recovery from a WAL segment, the oldest segment in the manifest.
+/// Checks recovery of a database whose only WAL segment is the input.
 pub(super) fn check_recovery_from_segment(input: &[u8]) {
     check_recovery(&vfs_with_segment(input));
 }
 
-/// Checks recovery from a manifest. The files in it exist if it is a changed manifest of the sample database.
+/// Checks recovery of a database whose manifest is the input. The files in the manifest exist only if the input is a
+/// changed manifest of the sample database.
 pub(super) fn check_recovery_from_manifest(input: &[u8]) {
     check_recovery(&vfs_with_manifest(input));
 }
 
-/// Returns a file system with a database that consists of a WAL segment.
+/// Returns a file system with a database that has one WAL segment and no tables.
 fn vfs_with_segment(segment: &[u8]) -> MemVfs {
     let (db_uid, id) = header_numbers(segment);
     let vfs = MemVfs::new();
@@ -90,7 +91,8 @@ fn vfs_with_manifest(manifest: &[u8]) -> MemVfs {
     vfs
 }
 
-/// Files of a small database. Recovery of a manifest with tables fails early if the tables do not exist.
+/// Files of a small database. A changed manifest of this database needs them, because recovery fails early if a table
+/// is missing.
 struct SampleDatabase {
     manifest: Vec<u8>,
     other_files: Vec<(FileName, Vec<u8>)>,
@@ -114,14 +116,14 @@ fn sample_database() -> &'static SampleDatabase {
     })
 }
 
-/// Writes two keyspaces with tables on two levels, blob files, range tombstones, and entries in the WAL only.
+/// Writes two keyspaces with tables on two levels, blob files, range tombstones, and unflushed entries in the WAL.
 fn write_sample(vfs: &MemVfs) -> Result<()> {
     let keyspace = KeyspaceOptions::default()
         .memtable_bytes(4 << 10)
         .table_bytes(1 << 10)
         .block_bytes(256)
         .value_separation(ValueSeparation { threshold_bytes: 30, ..ValueSeparation::default() });
-    // The fixed seed gives the same files in every process, so that a stored input keeps its meaning.
+    // With a fixed seed, each process writes the same files. A manifest in the corpus thus refers to existing files.
     let options = Options::default().background(Background::Inline).seed(1);
     let options = options.keyspace_defaults(keyspace.clone());
     let db = Db::open(DIR, options.vfs(Arc::new(vfs.clone())))?;
@@ -143,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// The target fails to find errors if no seed passes the first check of recovery.
+    /// Checks that recovery accepts a seed input. Otherwise, the fuzz target could not find errors.
     #[test]
     fn segment_of_the_sample_database_opens() {
         let is_segment = |file: &&(FileName, Vec<u8>)| matches!(file.0, FileName::Segment(_));
@@ -153,9 +155,9 @@ mod tests {
         assert!(!read_pairs(&db).unwrap().is_empty());
     }
 
-    /// The manifest of the sample database is in the corpus. `UPDATE=1` writes it.
+    /// Checks that the corpus contains the manifest of the sample database. `UPDATE=1` rewrites that corpus file.
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "corpora are files of the repository")]
+    #[expect(clippy::disallowed_methods, reason = "a corpus file is not part of a database")]
     fn manifest_of_the_sample_database_opens() {
         let sample = sample_database();
         let db = open_db(&vfs_with_manifest(&sample.manifest), RecoveryMode::Strict).unwrap();

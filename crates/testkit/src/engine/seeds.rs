@@ -1,4 +1,4 @@
-//! Seeds: the files of databases, and the blocks and records of these files.
+//! Seed inputs: the files of databases, and the blocks and records in these files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,8 @@ use super::operations::operation_seeds;
 use super::policies::policy_toml;
 use crate::fuzzing::Seeds;
 
-/// Returns seeds for all targets of the engine. `files` are the files of a database, which may be open.
+/// Returns seeds for all fuzz targets of the engine. `files` contains the files of a database by path. The database may
+/// be open.
 #[must_use]
 pub fn seeds_from_files(files: &BTreeMap<PathBuf, Vec<u8>>) -> Seeds {
     let mut seeds = Seeds::default();
@@ -64,7 +65,7 @@ pub fn seeds_from_files(files: &BTreeMap<PathBuf, Vec<u8>>) -> Seeds {
     seeds
 }
 
-/// Adds a table, its footer and its blocks. Adds only the first two data blocks of each index block.
+/// Adds a table, its footer and its blocks as seeds. Adds only the first two data blocks of each index block.
 fn add_table(seeds: &mut Seeds, table: &[u8]) -> Option<()> {
     seeds.add(&["table", "table_repaired"], table);
     let footer = &table[table.len().checked_sub(FOOTER_BYTES)?..];
@@ -91,7 +92,7 @@ fn add_table(seeds: &mut Seeds, table: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Adds a block, and its contents for `target`. Returns the contents.
+/// Adds a block as a seed for block targets, and its contents as a seed for `target`. Returns the contents.
 fn add_block(
     seeds: &mut Seeds,
     table: &[u8],
@@ -110,7 +111,7 @@ fn add_block(
     Some(contents)
 }
 
-/// Adds a blob file, its records, and a pointer to each record.
+/// Adds a blob file, its records, and a value pointer to each record as seeds.
 fn add_blob_file(seeds: &mut Seeds, file: &[u8]) -> Option<()> {
     seeds.add(&["blob", "blob_repaired"], file);
     let uid = BlobHeader::decode(file.get(..BLOB_HEADER_BYTES)?).ok()?.uid;
@@ -136,7 +137,7 @@ fn add_blob_file(seeds: &mut Seeds, file: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Adds the payloads of the records of a log.
+/// Adds the payload of each log record as a seed for `target`.
 fn add_payloads(
     seeds: &mut Seeds,
     log: &[u8],
@@ -155,7 +156,7 @@ fn add_payloads(
     }
 }
 
-/// Adds the presets, each of their parameters, and their compositions from primitives.
+/// Adds each policy preset, each preset with one of its parameters, and each preset composed from primitives.
 fn add_policies(seeds: &mut Seeds) {
     for spec in PolicySpec::all_presets() {
         seeds.add(&["policy_spec"], spec.to_string().as_bytes());

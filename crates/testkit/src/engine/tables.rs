@@ -1,4 +1,4 @@
-//! Targets for tables and their footers.
+//! Fuzz targets for tables and table footers.
 
 use std::path::Path;
 
@@ -16,17 +16,16 @@ use lsmx_compaction::FileId;
 use super::logs::{DIR, vfs_with_file};
 use crate::fuzzing::{PROBE_KEYS, read_entries};
 
-/// Maximum number of entries that a scan reads. A damaged index can repeat a block many times.
+/// Maximum number of entries that a scan reads. A damaged index can refer to the same block many times.
 const ENTRIES_MAX: usize = 4096;
 
-/// Checks the last bytes of a table.
 pub(super) fn check_footer(input: &[u8]) {
     if let Ok(footer) = Footer::decode(input) {
         assert_eq!(footer.encode(), input, "footer is not canonical");
     }
 }
 
-/// Checks a table that agrees with the manifest in size, uid and checksum.
+/// Checks a table. The manifest entry has the size, uid and checksum of the input, so these checks pass.
 pub(super) fn check_table(input: &[u8]) {
     static CACHE: std::sync::OnceLock<Arc<BlockCache>> = std::sync::OnceLock::new();
     let cache = CACHE.get_or_init(|| BlockCache::new(1 << 20));
@@ -55,7 +54,7 @@ pub(super) fn check_table(input: &[u8]) {
     if !is_verified {
         return;
     }
-    // Lookups and scans of a verified table return the same entries.
+    // In a verified table, lookups and scans return the same entries.
     let Some(entries) = forward.expect("verified") else { return };
     assert_eq!(len_u64(entries.len()), table.properties().entries);
     assert_eq!(backward.expect("verified").as_ref(), Some(&entries));

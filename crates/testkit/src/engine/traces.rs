@@ -1,4 +1,4 @@
-//! Targets for workload traces.
+//! Fuzz targets for workload traces.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use lsmx_base::coding::len_u64;
 
 const PATH: &str = "/trace";
 
-/// Reads a trace. Returns its items in encoded form.
+/// Decodes a trace. Returns its items in encoded form.
 fn read_trace(input: &[u8]) -> Result<(Vec<u8>, TraceEnd)> {
     let vfs = MemVfs::new();
     vfs.write_all(Path::new(PATH), input).expect("in memory");
@@ -38,7 +38,7 @@ pub(super) fn check_trace(input: &[u8]) {
     assert_eq!(reread, (items, TraceEnd { bytes_cut: 0, ..end }));
 }
 
-/// Checks the items of a trace record, with values and without.
+/// Checks the items of a trace record, decoded with and without values.
 pub(super) fn check_trace_items(input: &[u8]) {
     for values_kept in [false, true] {
         let mut encoded = Vec::new();

@@ -1,4 +1,4 @@
-//! Entries as a cursor returns them.
+//! Reads all entries of a cursor.
 
 use lsmx::operand_store::Cursor;
 use lsmx::{EntryKind, Result, SeqNo};
@@ -6,7 +6,8 @@ use lsmx::{EntryKind, Result, SeqNo};
 /// User key, sequence number, kind and value of an entry.
 pub(crate) type Entry = (Vec<u8>, SeqNo, EntryKind, Vec<u8>);
 
-/// Reads all entries of a cursor, in ascending order whatever the direction. Returns `None` if there are more than `max`.
+/// Reads all entries of a cursor, forward or backward, and returns them in ascending order. Returns `None` if the
+/// cursor has more than `max` entries.
 pub(crate) fn read_entries(
     cursor: &mut dyn Cursor,
     is_forward: bool,

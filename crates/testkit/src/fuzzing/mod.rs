@@ -3,8 +3,9 @@
 //! A target panics if the decoder panics or if a decoded value violates an invariant. Strict decoders accept only bytes that
 //! the encoder writes. Searches in a block must agree with a sequential scan of the same bytes.
 //!
-//! Targets with names that end in `_repaired` first correct the checksums of the input, so that changed contents reach the
-//! decoder. [`run_targets`] runs targets on corpora and changed seeds. `fuzz/` has one libFuzzer binary for each target.
+//! Targets with names that end in `_repaired` first correct the checksums of the input, so that changed contents reach
+//! the decoder. [`run_targets`] runs targets on corpora and on randomly changed seeds. `fuzz/` has one libFuzzer binary
+//! for each target.
 
 mod entries;
 mod mutation;
@@ -15,16 +16,16 @@ pub(crate) use entries::{Entry, read_entries};
 pub use runner::{check_targets, run_targets};
 pub use seeds::Seeds;
 
-/// Keys that lookups request in addition to the keys of the input.
+/// Keys that targets look up in addition to the keys in the input.
 pub(crate) const PROBE_KEYS: [&[u8]; 7] =
     [b"", b"\0", b"key-000017", b"key-000123", b"key07", b"m", &[0xff; 9]];
 
 /// A decoder under test.
 #[derive(Clone, Copy, Debug)]
 pub struct FuzzTarget {
-    /// Name of the target, of its corpus and of its binary in `fuzz/`.
+    /// Name of the target. The corpus directory and the binary in `fuzz/` have the same name.
     pub name: &'static str,
-    /// Share of the inputs of a run, in thousandths.
+    /// Share of the inputs of a test run that this target receives, in thousandths.
     pub share: u64,
     check: fn(&[u8]),
     repair: Option<fn(&mut [u8])>,
@@ -55,7 +56,7 @@ impl FuzzTarget {
     }
 }
 
-/// Runs the target with the given name. A binary of `fuzz/` calls this function for each input.
+/// Runs the target with the given name on an input. The libFuzzer binaries in `fuzz/` call this function.
 pub fn run_target(name: &str, input: &[u8]) {
     let targets = [
         crate::engine::TARGETS,
@@ -64,5 +65,5 @@ pub fn run_target(name: &str, input: &[u8]) {
         crate::bench::TARGETS,
     ];
     let target = targets.into_iter().flatten().find(|target| target.name == name);
-    target.expect("the name of a target").run(input);
+    target.expect("`name` is the name of a target").run(input);
 }

@@ -1,10 +1,10 @@
-//! Changes of fuzz inputs.
+//! Random changes to fuzz inputs.
 
 use lsmx_base::coding::{len_u64, put_varint};
 
 use crate::rng::TestRng;
 
-/// Limits of integer encodings.
+/// Integers at the boundaries of their encodings.
 const BOUNDARY_VALUES: [u64; 12] = [
     0,
     1,
@@ -20,7 +20,7 @@ const BOUNDARY_VALUES: [u64; 12] = [
     u64::MAX,
 ];
 
-/// Makes one random change to the input. `other` is an input from which bytes may be copied.
+/// Makes one random change to the input. Some changes copy bytes from `other`.
 pub(crate) fn mutate(input: &mut Vec<u8>, other: &[u8], rng: &mut TestRng) {
     let value = match rng.below(3) {
         0 => *rng.choose(&BOUNDARY_VALUES),
@@ -30,7 +30,8 @@ pub(crate) fn mutate(input: &mut Vec<u8>, other: &[u8], rng: &mut TestRng) {
     let mut varint = Vec::new();
     put_varint(&mut varint, value);
     let len = input.len();
-    // Headers and trailers have the lengths and checksums, so both ends are changed more often than the middle.
+    // Changes both ends of the input more often than its middle, because headers and trailers store lengths and
+    // checksums.
     let start = match rng.below(6) {
         0 => rng.between(0, len.min(8)),
         1 => len - rng.between(0, len.min(48)),

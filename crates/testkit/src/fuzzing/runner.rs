@@ -1,9 +1,10 @@
-//! Runs fuzz targets in tests, without a fuzzer: first the corpora and seeds, then seeds with changed bytes.
+//! Runs fuzz targets in tests, without a fuzzer: first on corpora and seeds, then on randomly changed seeds.
 //!
-//! `LSMX_TEST_SCALE` multiplies the number of inputs. `LSMX_TEST_SEED` replays a run. `LSMX_TEST_ONLY` runs a single target. A
-//! failure prints the input in hexadecimal. Added to `fuzz/corpus/TARGET/`, the input is checked by every later run.
-#![expect(clippy::print_stdout, reason = "the harness shows the output of a failed test")]
-#![expect(clippy::disallowed_methods, reason = "prints the run time of each target")]
+//! `LSMX_TEST_SCALE` multiplies the number of inputs. `LSMX_TEST_SEED` replays a run. `LSMX_TEST_ONLY` runs a single
+//! target. A failure prints the input in hexadecimal. If this input is added to `fuzz/corpus/TARGET/`, every later run
+//! checks it.
+#![expect(clippy::print_stdout, reason = "the test harness captures the output")]
+#![expect(clippy::disallowed_methods, reason = "the runner prints the run time of each target")]
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -19,9 +20,9 @@ use super::seeds::{Seeds, fuzz_dir, read_corpus};
 use crate::rng::TestRng;
 use crate::test_run::{scaled, seed};
 
-/// Maximum number of bytes that the process may allocate in addition to those at the start of the run.
+/// Maximum number of bytes by which a run may exceed the peak memory usage at its start.
 const ALLOCATED_BYTES_MAX: usize = 64 << 20;
-/// Time limit for one input, long enough for a busy machine.
+/// Time limit per input. The limit is long, because the machine may be busy.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn to_hex(bytes: &[u8]) -> String {
@@ -31,18 +32,18 @@ fn to_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// State of a run. The watchdog thread reads the current input.
+/// State of a run, shared with the watchdog thread.
 struct Runner {
     seed: u64,
     current: Mutex<CurrentInput>,
-    /// Returns the maximum number of bytes that were allocated at any time.
+    /// Returns the peak number of allocated bytes.
     peak_bytes: fn() -> usize,
     peak_bytes_max: usize,
 }
 
 #[derive(Default)]
 struct CurrentInput {
-    /// Number of inputs that were started.
+    /// Number of inputs whose check was started.
     started: u64,
     target: &'static str,
     input: Vec<u8>,
@@ -84,7 +85,7 @@ impl Runner {
         }
     }
 
-    /// Checks all seeds, then `count` seeds with random changes.
+    /// Checks all seeds, then `count` randomly changed seeds.
     fn run_target(&self, target: &FuzzTarget, seeds: &[Vec<u8>], count: u64, stream: u64) {
         for seed in seeds {
             self.check_input(target, seed);
@@ -107,8 +108,8 @@ impl Runner {
 
 /// Runs the targets on corpora, seeds and changed seeds.
 ///
-/// `inputs` is the number of changed seeds at `LSMX_TEST_SCALE=1`; each target receives its share. `peak_bytes` returns the
-/// maximum number of bytes that were allocated at any time.
+/// `inputs` is the total number of changed seeds if `LSMX_TEST_SCALE` is 1. Each target receives its
+/// [`FuzzTarget::share`] of this number. `peak_bytes` returns the peak number of allocated bytes.
 pub fn run_targets(targets: &[FuzzTarget], seeds: &Seeds, inputs: u64, peak_bytes: fn() -> usize) {
     let (seed, inputs) = (seed(), scaled(inputs));
     let only = std::env::var("LSMX_TEST_ONLY").ok();
@@ -118,7 +119,7 @@ pub fn run_targets(targets: &[FuzzTarget], seeds: &Seeds, inputs: u64, peak_byte
     std::thread::scope(|scope| {
         let watched = &runner;
         scope.spawn(move || watched.watch(&is_done));
-        // A panic drops the sender too, which stops the watchdog.
+        // The watchdog stops when this sender is dropped, which also happens after a panic.
         let _done = done;
         for (stream, target) in (0..).zip(targets) {
             if only.as_ref().is_some_and(|only| only != target.name) {

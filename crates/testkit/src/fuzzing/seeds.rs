@@ -1,6 +1,6 @@
 //! Seed inputs of fuzz targets, and the corpora in `fuzz/corpus`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::disallowed_methods, reason = "corpora are files of the repository")]
+#![expect(clippy::disallowed_methods, reason = "a corpus file is not part of a database")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +34,7 @@ impl Seeds {
         self.0.get(target).map_or(&[], Vec::as_slice)
     }
 
-    /// Removes duplicates, and inputs that are too long. Keeps at least the shortest input of each target.
+    /// Removes duplicate inputs and inputs longer than 6 KiB. Keeps at least the shortest input of each target.
     pub fn remove_redundant(&mut self) {
         for inputs in self.0.values_mut() {
             inputs.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
@@ -44,7 +44,7 @@ impl Seeds {
         }
     }
 
-    /// Writes some inputs of every target that has no corpus.
+    /// Writes up to 4 inputs to the corpus of each target whose corpus is empty.
     pub fn write_corpora(&self) {
         for (target, inputs) in &self.0 {
             let dir = corpus_dir(target);

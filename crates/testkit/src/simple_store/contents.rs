@@ -1,4 +1,4 @@
-//! Contents of a simple store, and their file format.
+//! In-memory contents of a simple operand store, and their file format.
 //!
 //! ```text
 //! file    items
@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use lsmx::operand_store::{Operand, OperandMerger};
 use lsmx::{SeqNo, Slice};
 
-/// All operands and delete markers.
+/// All operands and delete markers of a store.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contents {
     /// Items of each key, newest first.
     pub(super) keys: BTreeMap<Vec<u8>, Vec<Item>>,
     pub(super) ranges: Vec<RangeMarker>,
-    /// Sequence number of the last delivery.
+    /// Sequence number through which operands were delivered.
     pub(super) through: SeqNo,
 }
 
@@ -44,11 +44,11 @@ impl Item {
     }
 }
 
-/// Deletes the operands of a range of keys that are older than `seq`.
+/// Deletes all operands in a key range with sequence numbers below `seq`.
 #[derive(Clone, Debug)]
 pub(super) struct RangeMarker {
     pub(super) start: Vec<u8>,
-    /// `None` for a range without end.
+    /// Exclusive end key. `None` if the range has no end.
     pub(super) end: Option<Vec<u8>>,
     pub(super) seq: SeqNo,
 }
@@ -68,7 +68,7 @@ impl Contents {
         ranges.map(|range| range.seq).chain(of_key.map(Item::last))
     }
 
-    /// Returns the operands of a key that are visible at a sequence number, newest first.
+    /// Returns the operands of a key that are visible at sequence number `at`, newest first.
     pub(super) fn visible_operands(&self, key: &[u8], at: SeqNo) -> Vec<Operand> {
         let marker = self.markers(key).filter(|seq| *seq <= at).max();
         let operands = self.keys.get(key).into_iter().flatten().filter_map(Item::operand);
@@ -76,15 +76,15 @@ impl Contents {
         operands.filter(is_visible).cloned().collect()
     }
 
-    /// Inserts an item among the items of its key, by sequence number.
+    /// Inserts an item for a key, in descending order of sequence numbers.
     pub(super) fn insert(&mut self, key: &[u8], item: Item) {
         let items = self.keys.entry(key.to_vec()).or_default();
         let at = items.iter().take_while(|other| other.last() > item.last()).count();
         items.insert(at, item);
     }
 
-    /// Removes items that no reader needs, and merges adjacent operands. Keeps what `snapshots` need, and all items
-    /// after `through`.
+    /// Removes deleted operands and merges adjacent operands. Keeps all operands that the snapshots can read, and all
+    /// items with sequence numbers above `through`.
     pub(super) fn compact(
         &mut self,
         snapshots: &[SeqNo],
@@ -119,7 +119,7 @@ impl Contents {
                     (item, _) => kept.push(item),
                 }
             }
-            // A delete marker above nothing has no effect.
+            // Removes delete markers that are older than all operands of the key, because they have no effect.
             while matches!(kept.last(), Some(Item::DeleteMarker(_))) {
                 kept.pop();
             }

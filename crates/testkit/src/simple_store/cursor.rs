@@ -11,22 +11,22 @@ use super::view::View;
 
 type Entry = (Vec<u8>, Operand);
 
-/// Iterates over operands in the order of their keys, newest first.
+/// Iterates over operands in ascending key order. The operands of a key are ordered from newest to oldest.
 pub(super) struct OperandCursor {
-    /// View whose entries are not loaded yet, and the sequence number of the reader.
+    /// View from which the entries must still be loaded, the read tier, and the sequence number of the reader.
     source: Option<(Arc<View>, OperandReadTier, SeqNo)>,
     entries: Vec<Entry>,
     position: Option<usize>,
 }
 
 impl OperandCursor {
-    /// Returns a cursor over a list in the order of cursors.
+    /// Returns a cursor over entries that are sorted in cursor order.
     pub(super) fn over_entries(entries: Vec<Entry>) -> OperandCursor {
         OperandCursor { source: None, entries, position: None }
     }
 
-    /// Returns a cursor over the operands that are visible at a sequence number. The first call that needs an entry reads
-    /// them.
+    /// Returns a cursor over the operands that are visible at sequence number `at`. The first positioning call loads
+    /// the operands.
     pub(super) fn over_view(view: Arc<View>, tier: OperandReadTier, at: SeqNo) -> OperandCursor {
         OperandCursor { source: Some((view, tier, at)), entries: Vec::new(), position: None }
     }
@@ -46,14 +46,14 @@ impl OperandCursor {
     }
 
     fn entry(&self) -> &Entry {
-        &self.entries[self.position.expect("the cursor is valid")]
+        &self.entries[self.position.expect("the cursor is on an entry")]
     }
 
     fn set_position(&mut self, position: Option<usize>) {
         self.position = position.filter(|position| *position < self.entries.len());
     }
 
-    /// Returns the position of the first entry at or after a key and sequence number.
+    /// Returns the index of the first entry at or after a key and sequence number.
     fn find(&mut self, key: &[u8], seq: SeqNo) -> Result<usize> {
         self.load()?;
         let is_before =

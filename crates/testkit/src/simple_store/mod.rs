@@ -1,6 +1,6 @@
-//! A simple operand store for tests: each delivery and each collection writes the whole contents to a new file.
+//! A simple operand store for tests. Each delivery and each collection writes the complete contents to a new file.
 //!
-//! The store asserts what the engine must keep: the order and the bounds of deliveries, and the order of commits.
+//! The store asserts that the engine delivers operands in order and within bounds, and commits only prepared versions.
 
 mod contents;
 mod cursor;
@@ -17,14 +17,15 @@ use lsmx::operand_store::{
 use lsmx::{Error, Result};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
-/// Options of a simple store. They are its factory, too.
+/// Options of a simple operand store. This type is also the factory of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimpleStore {
     /// Number of deliveries after which a collection is due.
     pub collect_after: u64,
-    /// One in so many collections moves operands to the tree.
+    /// Interval, counted in collections, at which a collection moves operands to the tree.
     pub to_tree_one_in: u64,
-    /// Whether a view reads its file with the first read, rather than keep the contents from the start.
+    /// Whether a view loads its contents from the file on the first read. Otherwise, a view always keeps its contents
+    /// in memory.
     pub lazy: bool,
 }
 
@@ -56,19 +57,19 @@ thread_local! {
     static USES_DELTA: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets whether [`SimpleStore::or_delta`] returns stores of `lsmx-delta` in this thread. A database must keep the kind of
-/// store with which it was created.
+/// Sets whether [`SimpleStore::or_delta`] returns a `lsmx-delta` store on this thread. A database can be opened only
+/// with the kind of operand store that created it.
 pub fn use_delta_stores(uses_delta: bool) {
     USES_DELTA.set(uses_delta);
 }
 
-/// A simple store, or a store of `lsmx-delta`.
+/// Factory of simple operand stores or of `lsmx-delta` stores.
 #[derive(Debug)]
 pub struct AnyStore(Box<dyn OperandStoreFactory>);
 
 impl SimpleStore {
-    /// Returns this store or, after [`use_delta_stores`], a store of `lsmx-delta` whose buckets are so small that a few
-    /// hundred operands fill several.
+    /// Returns this store. After [`use_delta_stores`], returns a `lsmx-delta` store with such small buckets that a few
+    /// hundred operands fill several buckets.
     #[must_use]
     pub fn or_delta(self) -> AnyStore {
         if !USES_DELTA.get() {
@@ -102,13 +103,13 @@ impl OperandStoreFactory for AnyStore {
     }
 }
 
-/// Returns whether a file without references may exist after a clean close. Stores of `lsmx-delta` may leave bucket files
-/// whose records are still in the log; the next open writes the buckets again.
+/// Returns whether an unreferenced file is allowed after a clean close. A `lsmx-delta` store may leave bucket files
+/// whose records are still in its log. The next open writes these buckets again.
 pub fn may_be_orphan(path: &Path) -> bool {
     USES_DELTA.get() && path.extension().is_some_and(|extension| extension == "bucket")
 }
 
-/// Returns a factory for each kind of store, to open or verify any database.
+/// Returns a factory for each kind of operand store. A database opens with these factories, whichever store created it.
 #[must_use]
 pub fn all_stores() -> [Arc<dyn OperandStoreFactory>; 2] {
     let delta = DeltaStoreFactory::new(DeltaOptions::default());

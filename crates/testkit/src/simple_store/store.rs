@@ -1,4 +1,4 @@
-//! The simple store: deliveries, collections and commits.
+//! Deliveries, collections and commits of the simple operand store.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,11 +22,11 @@ struct StoreState {
     committed: Arc<View>,
     /// Versions that are not committed yet, oldest first.
     prepared: Vec<Arc<View>>,
-    /// Files of abandoned versions, which a power loss may still make current.
+    /// Files of abandoned versions. After a power loss, the recovered manifest may still refer to one of these files.
     abandoned: Vec<Arc<StoreFile>>,
     deliveries: u64,
     collections: u64,
-    /// Sequence number of the last delivery.
+    /// Sequence number through which operands were delivered.
     through: SeqNo,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn open(
 }
 
 impl Store {
-    /// Returns the newest version, committed or not.
+    /// Returns the newest version, which may be uncommitted.
     fn newest(&self) -> Arc<View> {
         let state = lock(&self.state);
         Arc::clone(state.prepared.last().unwrap_or(&state.committed))
@@ -99,7 +99,7 @@ impl OperandStore for Store {
     }
 
     fn deliver(&self, through: SeqNo) -> Result<Box<dyn OperandDelivery + '_>> {
-        assert!(through > lock(&self.state).through, "an older delivery");
+        assert!(through > lock(&self.state).through, "the delivery is older than the previous one");
         self.context.env.yield_point(YieldKind::JobStep);
         let mut contents = (*self.newest().contents()?).clone();
         let previous = contents.through;
@@ -111,11 +111,14 @@ impl OperandStore for Store {
         let mut state = lock(&self.state);
         let has_token = |view: &Arc<View>| view.file.as_ref().map(|file| file.token) == Some(token);
         let Some(index) = state.prepared.iter().position(has_token) else {
-            assert!(has_token(&state.committed), "a commit of a version that was not prepared");
+            assert!(
+                has_token(&state.committed),
+                "the engine commits a version that was not prepared"
+            );
             return;
         };
         let mut replaced: Vec<_> = state.prepared.drain(..=index).collect();
-        let committed = replaced.pop().expect("the version that was found");
+        let committed = replaced.pop().expect("the drained range ends with the committed version");
         replaced.push(std::mem::replace(&mut state.committed, committed));
         let files = replaced.iter().filter_map(|view| view.file.clone());
         let files: Vec<_> = files.chain(std::mem::take(&mut state.abandoned)).collect();
@@ -145,7 +148,8 @@ impl OperandStore for Store {
         let to_tree = state.collections.is_multiple_of(self.options.to_tree_one_in);
         let view = Arc::clone(&state.committed);
         drop(state);
-        let visible = snapshots.last().copied().expect("the last visible sequence number");
+        let visible =
+            snapshots.last().copied().expect("the list ends with the last visible sequence number");
         let through = view.contents()?.through.min(visible);
         let (snapshots, moved_keys) = (snapshots.to_vec(), BTreeSet::new());
         Ok(Some(Box::new(Collection { store: self, snapshots, through, to_tree, moved_keys })))
@@ -182,9 +186,9 @@ impl OperandStore for Store {
 struct Delivery<'a> {
     store: &'a Store,
     contents: Contents,
-    /// Sequence number of the previous delivery.
+    /// Sequence number through which operands were delivered before.
     previous: SeqNo,
-    /// Key and sequence number of the previous item.
+    /// Key and sequence number of the previous item in this delivery.
     last: Option<(Vec<u8>, SeqNo)>,
 }
 
@@ -196,7 +200,10 @@ impl Delivery<'_> {
     fn check_order(&mut self, key: &[u8], seq: SeqNo) {
         self.check_seq(seq);
         if let Some((last, at)) = &self.last {
-            assert!((last.as_slice(), seq) < (key, *at) || last.as_slice() < key, "out of order");
+            assert!(
+                (last.as_slice(), seq) < (key, *at) || last.as_slice() < key,
+                "items are delivered out of order"
+            );
         }
         self.last = Some((key.to_vec(), seq));
     }
@@ -245,7 +252,7 @@ impl OperandDelivery for Delivery<'_> {
 struct Collection<'a> {
     store: &'a Store,
     snapshots: Vec<SeqNo>,
-    /// Newer operands stay unchanged, because their snapshots are unknown here.
+    /// Operands with larger sequence numbers stay unchanged, because `snapshots` may lack snapshots that read them.
     through: SeqNo,
     to_tree: bool,
     /// Keys whose operands move to the tree.
@@ -257,7 +264,7 @@ impl Collection<'_> {
         contents.compact(&self.snapshots, self.through, &*self.store.context.merger);
     }
 
-    /// Returns the newest contents, compacted.
+    /// Returns a compacted copy of the newest contents.
     fn compacted_contents(&self) -> Result<Contents> {
         let mut contents = (*self.store.newest().contents()?).clone();
         self.compact(&mut contents);
@@ -275,7 +282,8 @@ impl OperandCollection for Collection<'_> {
         for (key, items) in &contents.keys {
             let visible = contents.visible_operands(key, SeqNo::MAX);
             let operands = items.iter().filter_map(Item::operand).count();
-            // Operands that only a snapshot sees cannot move below the delete marker in the tree.
+            // Operands that only a snapshot can read stay in the store. In the tree, they would be below the delete
+            // marker of their key.
             if visible.len() == operands || self.through == SeqNo::MAX {
                 self.moved_keys.insert(key.clone());
                 moved.extend(visible.into_iter().map(|operand| (key.clone(), operand)));

@@ -15,12 +15,12 @@ use super::contents::Contents;
 use super::cursor::OperandCursor;
 use super::{checksum, io_error, lock};
 
-/// A file. The last reference to an obsolete file deletes it.
+/// A file of the store. Dropping the last reference to an obsolete file deletes it from disk.
 #[derive(Debug)]
 pub(super) struct StoreFile {
     context: StoreContext,
     file: Arc<dyn File>,
-    /// Number of the file, its length, its checksum, the sequence number of the last delivery.
+    /// File number, length in bytes, checksum, and sequence number of the last delivery.
     pub(super) token: StoreToken,
     pub(super) is_obsolete: AtomicBool,
 }
@@ -40,7 +40,7 @@ impl StoreFile {
         Ok(StoreFile { context: context.clone(), file, token, is_obsolete: false.into() })
     }
 
-    /// Writes and syncs a file. The caller syncs its directory.
+    /// Writes and syncs a file. The caller must sync the directory.
     pub(super) fn write(
         context: &StoreContext,
         files: &dyn OperandFiles,
@@ -78,14 +78,14 @@ impl StoreFile {
     }
 }
 
-/// The contents of one file.
+/// Read view of the contents of one file.
 #[derive(Debug)]
 pub(super) struct View {
     context: StoreContext,
     pub(super) keys: BTreeSet<Vec<u8>>,
-    /// `None` if the contents are empty because no file was written yet.
+    /// `None` if no file was written yet. The contents are then empty.
     pub(super) file: Option<Arc<StoreFile>>,
-    /// `None` until they are read from the file.
+    /// `None` until the contents are read from the file.
     contents: Mutex<Option<Arc<Contents>>>,
 }
 
@@ -106,7 +106,8 @@ impl View {
         self.file.as_ref().map_or(0, |file| file.token.0[1])
     }
 
-    /// Returns the contents for a read, and counts the read.
+    /// Returns the contents for a read and updates the read counters. Fails if the tier is `Memory` and the contents
+    /// are not in memory.
     pub(super) fn read_contents(&self, tier: OperandReadTier) -> Result<Arc<Contents>> {
         if lock(&self.contents).is_some() {
             self.context.read_counters.record_hit();
@@ -120,7 +121,7 @@ impl View {
         Ok(contents)
     }
 
-    /// Returns the contents. Reads the file if they are not in memory.
+    /// Returns the contents. Reads the file if the contents are not in memory.
     pub(super) fn contents(&self) -> Result<Arc<Contents>> {
         if let Some(contents) = &*lock(&self.contents) {
             return Ok(Arc::clone(contents));
@@ -140,7 +141,7 @@ impl OperandView for View {
     }
 
     fn may_contain(&self, key: &[u8]) -> bool {
-        // Some keys are false positives, as with a filter.
+        // Returns `true` for some absent keys, like a filter with false positives.
         self.keys.contains(key) || (!self.keys.is_empty() && checksum(key).is_multiple_of(8))
     }
 
@@ -160,7 +161,7 @@ impl OperandView for View {
     }
 
     fn keep_files_open(&self) {
-        // Contents in memory need no file. If the read fails, a later read returns the error.
+        // Loads the contents, so that later reads need no file. If loading fails, a later read returns the error.
         let _ = self.contents();
     }
 
