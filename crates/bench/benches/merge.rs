@@ -11,7 +11,7 @@ use crate::table::table;
 
 const ENTRIES: u64 = 40_000;
 
-/// Returns `n` tables that share the keys evenly. Consecutive keys are in different tables.
+/// Returns `n` tables with equal numbers of keys. Consecutive keys are in different tables.
 fn tables(n: usize) -> Vec<Box<dyn Cursor>> {
     let keys = sorted_keys(ENTRIES);
     let one = |first: usize| -> Box<dyn Cursor> {
@@ -21,7 +21,7 @@ fn tables(n: usize) -> Vec<Box<dyn Cursor>> {
     (0..n).map(one).collect()
 }
 
-/// Returns `n` memtables that share the keys evenly. Keys are inserted in random order.
+/// Returns `n` memtables with equal numbers of keys, which are inserted in random order.
 fn memtables(n: usize) -> Vec<Box<dyn Cursor>> {
     let value = Bytes::from(value());
     let keys = keys(ENTRIES);

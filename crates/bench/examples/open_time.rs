@@ -1,4 +1,4 @@
-//! A small experiment that can serve as a template for new ones: the time to open a database by its number of records.
+//! Measures how the time to open a database depends on the number of records. A small template for new experiments.
 
 #![allow(clippy::print_stdout, reason = "the program prints a table")]
 

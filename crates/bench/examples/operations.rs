@@ -71,7 +71,7 @@ fn load(db: &Db, records: u64, ordered: bool) {
     }
 }
 
-/// Measures scans after the first half of the keys was deleted, one by one and with one range delete.
+/// Measures scans after the first half of the keys was deleted, either key by key or with one range delete.
 fn deletes(records: Option<u64>) {
     let records = records.unwrap_or(2_000_000);
     let half = u128::from(records / 2);
@@ -157,7 +157,7 @@ fn opening(records: Option<u64>) {
     println!("after a kill with {} MB of log: {least:?}, the least of 3", log / 1_000_000);
 }
 
-/// Writes until the WAL has almost 64 MiB of data that is not flushed, and aborts the process.
+/// Writes until the WAL contains almost 64 MiB of unflushed data, then aborts the process.
 fn abort_with_a_full_log(dir: &Path) {
     // The memtable must be large. A memtable of the default size would be flushed before the WAL is full.
     let keyspaces = KeyspaceOptions::default().memtable_bytes(256 << 20);

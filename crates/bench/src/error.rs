@@ -98,7 +98,7 @@ impl Error {
         move |source| Error::Io { action, path: path.to_owned(), source }
     }
 
-    /// Returns whether command-line arguments or a spec file cause the error. All other errors occur during a run.
+    /// Returns whether command-line arguments or a spec file caused the error. All other errors occur during a run.
     pub fn is_usage(&self) -> bool {
         match self {
             Error::Invalid { .. }

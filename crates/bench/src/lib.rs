@@ -6,7 +6,7 @@
 #![allow(
     missing_docs,
     clippy::missing_errors_doc,
-    reason = "not published: only items that their names do not explain have comments"
+    reason = "not published: items with clear names have no comments"
 )]
 
 pub mod clock;

@@ -32,7 +32,7 @@ impl Temporary {
         self.directory.path()
     }
 
-    /// Keeps the directory for inspection. No later run removes it.
+    /// Keeps the directory for inspection. Later runs do not remove the directory.
     pub fn keep(self) -> io::Result<()> {
         #[expect(clippy::disallowed_methods, reason = "not a file of a database")]
         File::create(self.directory.path().join(KEPT))?;

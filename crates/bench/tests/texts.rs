@@ -10,7 +10,7 @@ use lsmx_testkit::fuzzing::{check_targets, run_targets};
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Number of inputs of all targets together with `LSMX_TEST_SCALE=1`.
+/// Total number of inputs of all targets, with `LSMX_TEST_SCALE=1`.
 const INPUTS: u64 = 200_000;
 
 #[test]

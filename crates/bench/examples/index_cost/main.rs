@@ -1,4 +1,4 @@
-//! Measures the index of a table: its bytes per data block, and the time of a search.
+//! Measures the index of a table: index bytes per data block, and time of an index search.
 //!
 //! Usage: `cargo run --release -p lsmx-bench --example index_cost -- hash:1000000 ids:1000000 spread:1000000 FILE…`.
 //! Each FILE contains one key per line. With `--features peer-rocksdb` the output includes the partitioned index of
@@ -53,7 +53,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the sorted keys that a command-line argument describes.
+/// Returns the sorted keys for a command-line argument, such as `hash:1000000` or the name of a key file.
 fn keys(argument: &str) -> Result<Vec<Vec<u8>>, Failure> {
     let mut keys = BTreeSet::new();
     match argument.split_once(':') {
@@ -122,8 +122,7 @@ fn rocksdb_bytes(_: &[Vec<u8>], _: &[u8]) -> Result<String, Failure> {
     Ok("not built in".to_owned())
 }
 
-/// Returns the size in bytes of a front-coded index of the same data blocks. It has a restart interval of 16, and its
-/// block handles are varints.
+/// Returns the size in bytes of a front-coded index of the same data blocks, with varint block handles.
 fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Failure> {
     let varint = |value: u64| (64 - (value | 1).leading_zeros() as usize).div_ceil(7);
     let internal = |user_key| InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put };

@@ -95,7 +95,6 @@ fn write_pages(pages: &[String], names: &[String], measure: bool) -> Result<()> 
     Ok(())
 }
 
-/// The name and the template of a page.
 struct Page {
     name: String,
     template: String,

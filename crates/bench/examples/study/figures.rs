@@ -63,7 +63,7 @@ pub(crate) fn flushes(cell: &Cell) -> Option<f64> {
     Some(float(cell.flushes))
 }
 
-/// Returns the bytes that compactions read and wrote ÷ the ingested bytes.
+/// Returns (bytes read by compactions + bytes written by compactions) ÷ ingested bytes.
 pub(crate) fn moved(cell: &Cell) -> Option<f64> {
     Some(cell.data_moved_ratio)
 }

@@ -1,6 +1,6 @@
 //! Compares results of lsmx with the figures and claims of a published study. Prints Markdown.
 //!
-//! Usage: `cargo run --release -p lsmx-bench --example study -- DIR`. `scripts/study` wrote the results to DIR.
+//! Usage: `cargo run --release -p lsmx-bench --example study -- DIR`. DIR contains the results of `scripts/study`.
 //!
 //! `claims.toml` contains the claims, the expected range or order of their figures, and the reasons why claims do not
 //! hold. This program computes the figures and decides whether the claims hold. The study is Sarkar et al.,

@@ -54,7 +54,7 @@ pub struct Comparison {
 pub struct Pair {
     /// Name of the measurement.
     pub cell: String,
-    /// Whether both measurements have the same digest; `None` if one of them has no digest.
+    /// Whether both measurements have the same digest; `None` if a digest is missing.
     pub same_digest: Option<bool>,
     pub differences: Vec<Difference>,
     /// Count of the numbers that are equal in both measurements.

@@ -109,7 +109,7 @@ fn legend(registry: &Registry, names: &[impl AsRef<str>], subjects: &[Subject]) 
 fn cell(column: &Column, row: &Row, best: Option<&str>) -> Markup {
     let text = column.text(row);
     let is_best = best == Some(text.as_str());
-    // The script of the page sorts rows by this number, or by the text if there is no number.
+    // The script of the page sorts table rows by `number`, or by `text` if there is no number.
     let number = row.shown(&column.name).and_then(|value| value.as_f64());
     html! {
         td class=[is_best.then_some("best")] data-value=[number] {

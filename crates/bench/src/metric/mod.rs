@@ -131,7 +131,7 @@ impl Metric {
     }
 }
 
-/// Returns the texts that the `*` of a pattern match; `None` if the pattern does not match the name.
+/// Returns the text that each `*` in the pattern matches; `None` if the pattern does not match the name.
 fn match_stars<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
     let mut parts = pattern.split('*');
     let mut rest = name.strip_prefix(parts.next()?)?;

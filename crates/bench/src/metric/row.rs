@@ -17,7 +17,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Flattens a result. Omits its JSON field `repeats`.
+    /// Flattens a result, without the JSON field `repeats`.
     pub fn new(result: &impl Serialize) -> serde_json::Result<Row> {
         let value = serde_json::to_value(result)?;
         let values = scalars(&value).into_iter().filter(|(name, _)| !name.starts_with("repeats."));

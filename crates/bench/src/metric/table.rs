@@ -80,8 +80,7 @@ pub fn table(registry: &Registry, rows: &[Row], style: &TableStyleOptions) -> Re
     Ok(text)
 }
 
-/// Removes and returns the columns that have the same text in all rows and are neither costs nor rates. Keeps at least
-/// one column.
+/// Removes and returns the columns with the same text in all rows, except costs and rates. Keeps at least one column.
 fn take_constant_columns(columns: &mut Vec<Column>, rows: &[Row]) -> Vec<Column> {
     let is_constant = |column: &Column| {
         let text = |row| cell_text(column, row);

@@ -39,8 +39,8 @@ impl Unit {
         matches!(self, Micros | MicrosPerOperation | MicrosAsSeconds | Seconds)
     }
 
-    /// Returns the unit for column headings. It is empty for texts and counts, and for sizes, which show a unit in each
-    /// row.
+    /// Returns the unit for column headings. The unit is empty for texts, counts and sizes. Tables show the unit of a
+    /// size in each row.
     pub const fn name(self) -> &'static str {
         match self {
             Unit::Text | Unit::Count | Unit::Mean | Unit::Cost | Unit::Bytes => "",

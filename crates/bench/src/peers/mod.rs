@@ -80,8 +80,8 @@ pub trait Engine: Send + Sync {
     /// engine has no merge operators.
     fn merge(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()>;
 
-    /// Returns the number of blocks that the calling thread has read from files of all databases of this engine.
-    /// Returns 0 if the engine does not count block reads.
+    /// Returns the number of blocks that the calling thread has read from files, in all databases of this engine; 0 if
+    /// the engine does not count block reads.
     fn thread_block_reads(&self) -> u64 {
         0
     }

@@ -30,7 +30,7 @@ pub(super) struct Rocksdb {
 }
 
 thread_local! {
-    /// RocksDB counters of the current thread. Counting starts at the first access.
+    /// RocksDB counters of the current thread. RocksDB starts to count at the first access to this variable.
     static PERF: PerfContext = {
         set_perf_stats(PerfStatsLevel::EnableCount);
         PerfContext::default()
@@ -178,7 +178,7 @@ impl Engine for Rocksdb {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        // The destructor closes the database. RocksDB reports no error.
+        // The destructor closes the database. RocksDB does not report errors of the close.
         Ok(())
     }
 

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use serde::Serialize;
 
-/// Origin of a result: all that is needed to repeat the experiment.
+/// Origin of a result. Contains all information that is needed to repeat the experiment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Provenance {
     pub version: String,
     /// Command line that produced the result.
     pub command: String,
-    /// Content of the spec file of the experiment, if it has one.
+    /// Content of the spec file; `None` if the experiment has no spec file.
     pub spec: Option<String>,
     pub seed: u64,
     /// Model of the processor and number of hardware threads.

@@ -9,7 +9,7 @@ use super::{KeyDistribution, WINDOW_SHARE, WINDOWS, ZIPF_EXPONENT};
 /// Maximum number of random draws per choice. If all draws hit deleted records, the next present record is chosen.
 const DRAWS_MAX: u32 = 32;
 
-/// The set of records that are inserted and not deleted. Records are inserted in ascending order of their numbers.
+/// The set of present records: inserted and not deleted. Records are inserted in ascending order of record numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LiveRecords {
     inserted: u64,

@@ -84,7 +84,7 @@ impl Permutation {
     }
 }
 
-/// Applies a permutation one or more times, until the result is below `n`. The result is a permutation of 0..n.
+/// Applies a permutation one or more times, until the result is below `n`. This restricts the permutation to 0..n.
 pub(super) fn repeat_until(mut x: u64, n: u64, permute: impl Fn(u64) -> u64) -> u64 {
     loop {
         x = permute(x);
@@ -95,7 +95,7 @@ pub(super) fn repeat_until(mut x: u64, n: u64, permute: impl Fn(u64) -> u64) -> 
 }
 
 /// Returns the multiplicative inverse of an odd number modulo 2⁶⁴. Newton's iteration starts with three correct bits
-/// and doubles their number in each step.
+/// and doubles the number of correct bits in each iteration.
 fn inverse_of_odd(odd: u64) -> u64 {
     let mut inverse = odd;
     for _ in 0..5 {
@@ -193,7 +193,7 @@ impl KeySpace {
         }
     }
 
-    /// Maps `i` to a number in the same window. The shifting distribution divides 0..n into [`WINDOWS`] windows.
+    /// Permutes `i` within its window. The shifting distribution divides 0..n into [`WINDOWS`] windows.
     fn permute_window(&self, i: u64, permute: fn(&Permutation, u64) -> u64) -> u64 {
         let width = self.n.div_ceil(WINDOWS);
         let start = i - i % width;

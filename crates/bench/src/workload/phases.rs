@@ -210,7 +210,7 @@ struct PhaseTable {
     settle: bool,
 }
 
-/// One share or a list of shares.
+/// One fraction or a list of fractions.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Shares {

@@ -191,7 +191,7 @@ pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a text with TSV escapes replaced by the bytes that they stand for.
+/// Decodes the TSV escapes of a text, and appends the result to `out`.
 pub(crate) fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {

@@ -35,7 +35,7 @@ pub enum Operation {
     Range { record: u64, entries: u64 },
 }
 
-/// Generator of the operations of a workload. Phases share its set of present records.
+/// Generator of the operations of a workload. All phases operate on the same set of present records.
 #[derive(Clone, Debug)]
 pub struct Stream {
     keys: Option<KeySpace>,

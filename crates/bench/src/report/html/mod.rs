@@ -1,4 +1,4 @@
-//! HTML pages. They load nothing from the network and are readable without JavaScript.
+//! HTML pages that load nothing from the network and are readable without JavaScript.
 //!
 //! Templates escape all text. The modules of `plot` do not depend on experiments. Each experiment writes its sections
 //! of the page in its own module `page`.

@@ -43,7 +43,7 @@ pub(crate) fn widest(texts: impl Iterator<Item = impl AsRef<str>>) -> f64 {
     texts.map(|text| width(text.as_ref())).fold(0.0, f64::max)
 }
 
-/// Draws a name. The position is the left end of its baseline. A name wider than `room` px is cut and has a tooltip.
+/// Draws a name with the left end of the baseline at `(x, y)`. A name wider than `room` px is cut and has a tooltip.
 pub(crate) fn draw(name: &str, room: f64, (x, y): (f64, f64)) -> Markup {
     html! {
         text class="name" x=(Px(x)) y=(Px(y)) {
@@ -53,7 +53,7 @@ pub(crate) fn draw(name: &str, room: f64, (x, y): (f64, f64)) -> Markup {
     }
 }
 
-/// Returns a text that fits into `room` px. If the text is too wide, its end is replaced by an ellipsis.
+/// Returns the text if it fits into `room` px. Otherwise replaces the end of the text by an ellipsis.
 fn fitted(text: &str, room: f64) -> String {
     if width(text) <= room {
         return text.to_owned();
