@@ -145,7 +145,8 @@ impl PlayedOperations {
 pub(super) struct GroupState {
     start: Stopwatch,
     done: AtomicU64,
-    /// Whether all threads must stop. Set when a thread fails, or when all threads except the writer are finished.
+    /// Whether all threads must stop. The flag is set when a thread fails, or when all threads except the writer are
+    /// finished.
     stop: AtomicBool,
 }
 

@@ -121,9 +121,8 @@ fn repeated(values: Vec<Option<Number>>) -> Option<Repeated> {
     Some(Repeated { values, median, low, high, interval })
 }
 
-/// Returns how many of `n` sorted values may be omitted at each end so that the remaining range contains the median
-/// with a confidence of at least [`CONFIDENCE`], and the exact confidence. Returns `None` if the full range does not
-/// reach that confidence.
+/// Returns how many of `n` sorted values may be omitted at each end, and the confidence with which the remaining range
+/// contains the median. Returns `None` if the full range does not reach [`CONFIDENCE`].
 ///
 /// Each value is below the median with probability ½. The range from the `k`-th lowest to the `k`-th highest value
 /// therefore misses the median with probability 2 P(B < k), where B is binomially distributed.

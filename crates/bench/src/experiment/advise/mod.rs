@@ -3,7 +3,8 @@
 //! A grid of designs (compaction policies with parameters, and splits of the memory between memtables and block cache)
 //! is simulated with small trees. The better half is simulated again with larger trees, and neighbours of the best
 //! designs are added. The best designs then run on the engine, with data and memory scaled down to fit a small machine.
-//! The simulation of the full size is corrected by comparing these measurements with a simulation of the same size.
+//! The simulated costs at full size are then corrected by the deviations of the measurements from simulations at the
+//! measured size.
 
 pub mod columns;
 mod costs;

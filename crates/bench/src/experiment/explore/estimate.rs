@@ -1,8 +1,8 @@
 //! Estimates the operations, bytes, time and disk space of an exploration before it runs.
 //!
-//! The estimates assume the rates of a small machine and are only accurate enough to distinguish minutes from hours. If
-//! finished runs are stored ([`super::super::resume`]), all estimates are multiplied by the ratio of measured to
-//! estimated time of the finished runs.
+//! The assumed rates of a small machine are only accurate enough to distinguish minutes from hours. If finished runs
+//! are stored ([`super::super::resume`]), all estimates are multiplied by the ratio of measured to estimated time of
+//! the finished runs.
 
 use lsmx_compaction::PolicySpec;
 

@@ -86,8 +86,8 @@ pub(super) fn html(result: &Rmw) -> Result<String> {
 }
 
 /// Returns the name of the varied parameter, and a function that returns the value of the parameter in a result. The
-/// varied parameter is that of the experiment, or the share of reads. Returns `None` if the results differ only in the
-/// design.
+/// varied parameter is the parameter of the experiment, or the share of reads. Returns `None` if the results differ
+/// only in the design.
 fn varied(cells: &[Cell]) -> Option<(String, Position)> {
     let first = cells.first()?;
     if let Some((key, _)) = first.sweep.0.first() {

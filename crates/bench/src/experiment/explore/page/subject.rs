@@ -124,8 +124,7 @@ fn names(group: &[&PageCell<'_>]) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Returns a marker for each name. The marker is that of the policy, or the next free marker if another name already
-/// has the marker of the policy.
+/// Returns a marker for each name. If the marker of the policy is taken, the next free marker is used.
 fn markers<'a>(names: impl Iterator<Item = &'a String>) -> BTreeMap<String, Marker> {
     let mut markers = BTreeMap::new();
     let mut taken = [false; MARKERS];
