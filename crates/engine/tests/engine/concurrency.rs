@@ -212,8 +212,8 @@ fn write_until_closed(keyspace: &Keyspace, writer: usize, acknowledged: &AtomicU
     }
 }
 
-/// Asserts that the database contains the last acknowledged write of each writer, or the write after it, which the
-/// close may have interrupted.
+/// Asserts that the database contains the last acknowledged write of each writer or the write that the close
+/// interrupted.
 fn assert_nothing_lost(db: &Db, acknowledged: &Acknowledged) {
     for (writer, acknowledged) in acknowledged.iter().enumerate() {
         let found = number(db.get(format!("writer-{writer}")).unwrap());
@@ -563,8 +563,8 @@ fn histories_of_three_threads_are_linearizable() {
     let enough = scale() < 1.0 || (held > 50 && overlapping > 1_000);
     assert!(enough, "{held} guards held, {overlapping} calls overlapped");
 }
-/// If the memtables of a keyspace are full, a batch that writes to this keyspace and to another one fails as a whole.
-/// Reads succeed, and so do writes to the other keyspace alone.
+/// A batch writes to two keyspaces, and the memtables of one of them are full. The batch must fail as a whole. Reads
+/// must succeed, and also writes to the other keyspace alone.
 #[test]
 fn batch_over_a_stalled_keyspace_is_refused_as_a_whole() {
     let _dog = watchdog("batch_over_a_stalled_keyspace", 0, PATIENCE);
@@ -666,7 +666,7 @@ fn count_in_threads(options: Options, counters: &KeyspaceOptions, rounds: u64) {
     check(&db.keyspace("counters", counters).unwrap());
 }
 
-/// Returns keyspace options with an operand store. Its collections often move operands to the tree.
+/// Returns keyspace options with an operand store. The collections of the store often move operands to the tree.
 fn counters_in_a_store(seed: u64) -> KeyspaceOptions {
     let to_tree_one_in = 1 + seed % 2;
     tuning().operand_store(SimpleStore {

@@ -1,6 +1,6 @@
 //! Simulated power losses before every file system operation, with every kind of disk image that POSIX allows.
 //!
-//! Each reopened database must contain a prefix of its commits that includes all durable commits, and must accept new
+//! Each reopened database must contain a prefix of the commits that includes all durable commits, and must accept new
 //! commits. A failure prints a setting `LSMX_TEST_REPLAY=run:operation:image:seed` that replays one disk image.
 
 use std::sync::Arc;
@@ -92,7 +92,7 @@ fn short(plan: Plan) -> Plan {
     Plan { name: format!("{}{SHORT}", plan.seed), steps: 25, sampling: Sampling::ALL, ..plan }
 }
 
-/// Asserts that every kind of job, crash and disk image occurred at least once.
+/// Asserts that every kind of background job, crash and disk image occurred at least once.
 fn require_everything(coverage: &Coverage) -> Outcome {
     let images = CrashImage::ALL.map(image_name);
     for group in ["images", "crashes in recovery", "second crashes"] {

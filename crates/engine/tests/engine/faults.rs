@@ -214,7 +214,7 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
                 _ => history.last(),
             };
             let state = history.state(last);
-            // A damaged table is reported by the reads that use the table, not by the open.
+            // The open does not detect a damaged table. The reads that use the table return the error.
             match oracle::compare(&db, &state, &mut rng) {
                 Ok(()) | Err(Trouble::Failed(_)) => Ok(()),
                 Err(Trouble::Wrong(what)) => Err(format!("{how} of {}: {what}", path.display())),

@@ -41,7 +41,7 @@ struct Case {
 
 const UID: u64 = 0x0123_4567_89ab_cdef;
 
-/// Default values of the fields that a case does not set.
+/// The default values of all fields. A case overrides some of the fields.
 const PLAIN: Case = Case {
     name: "",
     compression: Compression::None,

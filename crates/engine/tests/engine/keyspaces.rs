@@ -65,7 +65,7 @@ fn dropped_keyspace_refuses_all_calls_and_leaves_no_file() {
     assert_eq!(files(&disk, ".sst").len(), 0);
     db.close(None).unwrap();
     let report = assert_clean(&disk);
-    // Only one table is left. It holds the only key of the default keyspace.
+    // Only one table is left, with the only key of the default keyspace.
     assert_eq!((report.keyspaces, report.tables), (1, 1));
     assert_eq!(open(&disk, Background::Inline).keyspaces(), ["default"]);
 }

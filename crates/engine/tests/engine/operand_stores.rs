@@ -410,8 +410,8 @@ fn repair_keeps_an_intact_store_and_replaces_a_damaged_one() {
     assert_default(&db, "a=1 b=13 c=1");
 }
 
-/// Without a manifest, a repair finds live tables as well as tables that a compaction replaced. Both contain the same
-/// operands, which the repair must apply only once.
+/// Without a manifest, a repair finds live tables and also tables that a compaction replaced. The live and the replaced
+/// tables contain the same operands. The repair must apply each operand only once.
 #[test]
 fn repair_without_a_manifest_combines_operands_once() {
     let disk = MemVfs::new();

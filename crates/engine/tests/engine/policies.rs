@@ -269,7 +269,8 @@ fn policy_set_at_run_time_survives_close_and_crash() {
     assert_eq!(policy_of(&open(&crashed, inline())), "rr");
 }
 
-/// A tombstone age without a time unit is valid in simulations only. It is relative to the duration of the experiment.
+/// A tombstone age without a time unit is relative to the duration of the experiment. Such an age is valid in
+/// simulations only.
 #[test]
 fn tombstone_ttl_relative_to_an_experiment_is_refused() {
     let disk = MemVfs::new();

@@ -230,7 +230,7 @@ fn clear_with_a_snapshot_removes_files_after_its_drop() {
     wait_until("removal of the files", || work(&db).0 == 0);
 }
 
-/// Compaction rewrites only the files that contain a bound of the range delete. It drops the files between the bounds.
+/// Compaction rewrites only the files that contain a bound of the range delete, and drops the files between the bounds.
 #[test]
 fn range_delete_of_half_the_keys_frees_half_the_files() {
     let disk = MemVfs::new();

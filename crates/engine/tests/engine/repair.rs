@@ -359,7 +359,8 @@ fn repair_without_current_or_manifest_loses_nothing() {
             assert!(try_open(&disk, options(1)).is_err());
             let report = repair(&disk).unwrap();
             assert!(report.damaged && report.lost.is_empty(), "{kinds:?}: {}", describe(&report));
-            // Without a manifest, repair sets `in_doubt`. This test knows that the tables are complete and live.
+            // Without a manifest, repair sets `in_doubt`. The test, however, knows that the tables are complete and
+            // live.
             let certain = RepairReport { in_doubt: false, ..report };
             intact.check(&disk, &certain, &format!("without {kinds:?}"));
         }

@@ -137,8 +137,8 @@ fn open_files_max_below_the_number_of_tables_allows_all_reads() {
         let descriptors = db.metrics().descriptors;
         assert!(descriptors.open <= limit as u64, "{descriptors:?}");
         assert!(descriptors.reopened > 0);
-        // All blocks are in the block cache, and closing a file descriptor evicts no blocks. These reads therefore open
-        // no file.
+        // All blocks are in the block cache, and closing a file descriptor evicts no blocks. Reads of these blocks
+        // therefore open no file.
         let opens = disk.counts().calls.count_of(VfsCall::Open);
         check(&db, 0..3_000);
         assert_eq!(disk.counts().calls.count_of(VfsCall::Open), opens);

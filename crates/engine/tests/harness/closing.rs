@@ -12,7 +12,7 @@ use super::gate::{Gate, each};
 use super::small_database::{files, keyspace_options, open_with};
 
 const KEYS: u64 = 60;
-/// Number of writes of each key. They are enough to make an operand store create buckets.
+/// Number of writes of each key. The number is large enough to make an operand store create buckets.
 const WRITES_PER_KEY: u64 = 8;
 
 /// The names of the keyspaces, each with the extension of the files that contain its values.
@@ -127,7 +127,8 @@ fn read_over_a_close(
     })
 }
 
-/// Drops the last handle of a database after its close. No file may change, because another owner may be reading it.
+/// Drops the last handle of a database after its close. No file may change, because another owner may be reading the
+/// file.
 pub(crate) fn closed_database_changes_no_file(_: u64) -> Outcome {
     let disk = MemVfs::new();
     let db = open_with(&disk, options()).unwrap();

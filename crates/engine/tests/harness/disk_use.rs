@@ -76,7 +76,8 @@ pub(crate) fn full_disk_takes_the_reserve(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// On a full disk, the database uses up its reserve before it becomes read-only. It resumes once the disk has space.
+/// On a full disk, the database uses up its reserve before it becomes read-only. The database resumes once the disk has
+/// space.
 pub(crate) fn full_disk_is_full(seed: u64) -> Outcome {
     const FREE_BYTES_MAX: u64 = 300 << 10;
     let mut rng = TestRng::new(seed);

@@ -27,7 +27,7 @@ struct State {
     blocked: Vec<String>,
 }
 
-/// Opens a gate when it is dropped. This also releases the blocked calls after a panic.
+/// Opens a gate when this guard is dropped. The blocked calls are therefore also released after a panic.
 pub(crate) struct OpenOnDrop<'a>(&'a Gate);
 
 impl Drop for OpenOnDrop<'_> {

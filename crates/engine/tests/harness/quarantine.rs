@@ -147,7 +147,7 @@ pub(crate) fn quarantined_blob_file_is_not_read(seed: u64) -> Outcome {
         }
     };
     (0..500).for_each(put);
-    // The first existing blob file that a job reads becomes unreadable: all reads of it fail.
+    // All reads of one blob file fail. The first existing blob file that a job reads is chosen.
     let bad = Arc::new(OnceLock::new());
     let (chosen, present) = (Arc::clone(&bad), files(&database.disk, ".blob"));
     let is_bad = move |path: &Path| {

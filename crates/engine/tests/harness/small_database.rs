@@ -1,5 +1,5 @@
-//! Helpers for small in-memory databases with files of every kind. They create options, open databases, take disk
-//! images of power losses, record file system calls, and extract the files that errors name.
+//! Helpers for small in-memory databases with files of every kind. The helpers create options, open databases, take
+//! disk images of power losses, record file system calls, and extract the files that errors name.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use lsmx_testkit::{TestRng, mix_seeds, seed};
 
 pub(crate) use super::database::{files, policy, try_open as open_with};
 
-/// Returns `count` seeds. They depend on the seed of the test run and on the number of the check.
+/// Returns `count` seeds, which depend on the seed of the test run and on the number of the check.
 pub(crate) fn seeds(check: u64, count: u64) -> impl Iterator<Item = u64> {
     let base = mix_seeds(seed(), check);
     (0..count).map(move |number| mix_seeds(base, number) >> 16)

@@ -101,7 +101,7 @@ fn count(keyspace: &Keyspace) -> u64 {
     count.map_or(0, |count| u64::from_be_bytes(count[..].try_into().unwrap()))
 }
 
-/// The child process. It writes until the file system fails, and prints the number of each synced commit.
+/// The child process, which writes until the file system fails and prints the number of each synced commit.
 #[test]
 fn writing_process() {
     let Ok(orders) = std::env::var(ORDERS) else { return };

@@ -244,7 +244,7 @@ impl AsyncDatabase {
     }
 }
 
-/// Commits two batches in one group. Both are queued while an append to the log is blocked.
+/// Commits two batches in one group, by queueing both while an append to the log is blocked.
 fn commit_together(batches: impl FnOnce(&Db) -> [WriteBatch; 2]) -> Cost {
     let (disk, [log, _]) = gated_disk();
     let served =

@@ -302,7 +302,7 @@ fn find_cycle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String
     imports.keys().find_map(|module| visit(imports, &mut vec![module.clone()], &mut finished))
 }
 
-/// A module may re-export items of its child modules with `pub use`. The test does not count these imports.
+/// The test ignores re-exports of items of child modules (`pub use`).
 #[test]
 fn files_form_no_cycles() {
     for (name, _) in LAYERED {
@@ -418,8 +418,8 @@ fn crates_depend_on_lower_crates() {
         let Ok(text) = std::fs::read_to_string(crate_dir(dir).join("Cargo.toml")) else {
             continue;
         };
-        // The test ignores development dependencies. Some crates depend on themselves to enable features, and the
-        // engine's tests use `lsmx-delta`.
+        // The test ignores development dependencies. Some crates have a development dependency on themselves to enable
+        // features. The engine's tests use `lsmx-delta`.
         let text = text.split("[dev-dependencies]").next().unwrap_or_default();
         for (name, above) in CRATES[own + 1..].iter().map(|(_, name)| (name, dir)) {
             let names = |line: &str| {

@@ -210,7 +210,8 @@ fn pool_thread_that_comes_too_late_is_started_again() {
     }
 }
 
-/// A merge operator without a partial merge. It records the largest number of operands that one full merge received.
+/// A merge operator without a partial merge. The counter holds the largest number of operands that one full merge
+/// received.
 #[derive(Debug)]
 struct Widest(Arc<AtomicUsize>);
 

@@ -244,8 +244,8 @@ fn read_that_would_block_changes_no_counter() {
     assert_eq!(read, keyspace.get_with(key(1), &memory_only()).unwrap());
 }
 
-/// A range that reads only from memory can continue after `WouldBlock`. It returns the same entries as a range that may
-/// read files.
+/// A range that reads only from memory can continue after `WouldBlock`, and returns the same entries as a range that
+/// may read files.
 #[test]
 fn range_from_memory_continues_after_would_block() {
     let seed = seed();

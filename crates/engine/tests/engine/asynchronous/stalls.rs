@@ -120,7 +120,8 @@ fn queued_write_after_deadline_is_not_done() {
     });
 }
 
-/// Stops the writer threads when it is dropped, also after a panic. Otherwise the runtime would wait for them forever.
+/// Stops the writer threads when this guard is dropped, also after a panic. Otherwise the runtime would wait forever
+/// for the writers.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {

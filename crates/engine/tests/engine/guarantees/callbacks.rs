@@ -16,7 +16,7 @@ use crate::harness::small_database::{
     keyspace_options, lock, open_kinds, open_with, options, policy,
 };
 
-/// The database handle that callbacks use. It is `None` while the database opens or closes.
+/// The database handle for the callbacks, or `None` while the database opens or closes.
 type SharedDb = Arc<Mutex<Option<Db>>>;
 
 /// Makes every call that can wait for background work, and asserts that each call returns [`Error::Reentrant`].
@@ -58,7 +58,7 @@ impl EventListener for CallingListener {
     }
 }
 
-/// Guarantee 15: a call that would wait for background work returns an error if a listener makes it.
+/// Guarantee 15: if a listener makes a call that would wait for background work, the call returns an error.
 #[test]
 fn guarantee_15_waiting_call_of_listener_is_refused() {
     let (shared, disk) = (SharedDb::default(), FaultVfs::new(Arc::new(MemVfs::new()), 0));
@@ -99,7 +99,7 @@ fn guarantee_15_waiting_call_of_listener_is_refused() {
     assert!(seen.iter().any(|event| event.contains("kind: Drop")), "no file was dropped");
 }
 
-/// A listener that receives a database handle from the test at the first flush and drops it.
+/// A listener that receives a database handle from the test at the first flush and then drops the handle.
 struct DroppingListener(Mutex<Receiver<Db>>);
 
 impl EventListener for DroppingListener {
@@ -134,7 +134,8 @@ fn guarantee_15_last_handle_dropped_by_listener_closes() {
     });
 }
 
-/// A merge operator that concatenates operands. It calls [`check_refused`] first. The second field counts these calls.
+/// A merge operator that concatenates operands. Each merge calls [`check_refused`] first. The second field counts these
+/// calls.
 #[derive(Debug)]
 struct CallingOperator(SharedDb, AtomicUsize);
 
@@ -152,8 +153,8 @@ impl MergeOperator for CallingOperator {
     }
 }
 
-/// Guarantee 15: a call that would wait for background work returns an error if a merge operator makes it, on threads
-/// of the engine and of the user.
+/// Guarantee 15: if a merge operator makes a call that would wait for background work, the call returns an error. This
+/// holds on threads of the engine and of the user.
 #[test]
 fn guarantee_15_waiting_call_of_merge_operator_is_refused() {
     let shared = SharedDb::default();

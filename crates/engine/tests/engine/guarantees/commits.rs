@@ -218,8 +218,8 @@ fn guarantee_05_reads_see_acknowledged_writes() {
     for seed in seeds(5, 25) {
         let db = open_stepped(&MemVfs::new(), seed);
         let kinds = open_kinds(&db);
-        // For each counter, the largest value that a thread has written or read. Later reads must not return a smaller
-        // value.
+        // For each counter, the largest value that any thread has written or read. Later reads must not return a
+        // smaller value.
         let known = Arc::new([const { AtomicU64::new(0) }; 2]);
         let taken = Arc::new(Mutex::new(Vec::new()));
         let bodies = (0..THREADS).map(|thread| -> Box<dyn FnOnce() + Send> {

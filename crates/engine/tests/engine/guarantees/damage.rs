@@ -110,8 +110,8 @@ fn guarantee_11_torn_tail_is_not_damage() {
     }
 }
 
-/// Guarantee 11: the engine syncs the log and appends a sync mark after each second and each 8 MiB. This limits the
-/// bytes above the highest sync mark.
+/// Guarantee 11: the engine syncs the log and appends a sync mark after each second and each 8 MiB. The number of bytes
+/// above the highest sync mark is therefore limited.
 #[test]
 fn guarantee_11_log_is_marked_by_time_and_bytes() {
     let disk = MemVfs::new();

@@ -12,8 +12,8 @@ fn write_guarded(db: &Db, key: &str, read: SeqNo) -> lsmx::Result<()> {
     db.write(batch, Durability::Buffered)
 }
 
-/// The engine keeps no commit history across opens, so it cannot check a guard with a sequence number from before the
-/// open.
+/// The engine keeps no commit history across opens. A guard with a sequence number from before the open therefore
+/// cannot be checked.
 #[test]
 fn guard_older_than_history_is_unknown() {
     let disk = MemVfs::new();

@@ -23,7 +23,8 @@ fn compaction_repeats_the_read_of_a_corrupt_block() {
             let mut database = FaultyReads::new(background, "leveled");
             database.write_many(40);
             let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
-            // The engine does not repeat reads of footers and table properties. These are among the first 100 reads.
+            // The engine does not repeat reads of footers and table properties. Such reads are among the first 100
+            // reads.
             database.faults.add_rule(rule.path_contains(".sst").nth(100 + nth).once());
             database.write_many(600);
             database.db.wait_idle().unwrap();
@@ -122,8 +123,8 @@ fn writes_stop_with_file_and_remedy_once_l0_cannot_be_merged() {
     for background in BACKGROUNDS {
         let mut database = FaultyReads::new(background, "leveled");
         database.write_many(100);
-        // The flush reads each table once after writing it. This first read succeeds, and all later reads of the table
-        // fail.
+        // The flush reads each table once after writing the table. This first read succeeds, and all later reads of the
+        // table fail.
         let opened = Mutex::new(BTreeSet::new());
         let is_later = move |path: &Path| {
             path.extension().is_some_and(|end| end == "sst")
