@@ -176,7 +176,6 @@ pub(super) struct ThreadGroup<'a> {
     pub(super) purpose: u64,
 }
 
-/// Function that one thread runs.
 pub(super) type Work<'w> = dyn Fn(&mut Player<'_>) -> Result<()> + Sync + 'w;
 
 impl<'a> ThreadGroup<'a> {
@@ -283,7 +282,6 @@ pub(super) fn settle(engine: &dyn Engine, title: &str, progress: &mut dyn Progre
     Ok(float(elapsed_ns) / 1e9)
 }
 
-/// State of one thread of a group.
 pub(super) struct Player<'a> {
     pub(super) group: ThreadGroup<'a>,
     state: &'a GroupState,

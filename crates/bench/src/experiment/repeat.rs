@@ -25,7 +25,7 @@ const NOT_MEASURED: [&str; 8] =
 /// exists is used.
 const MIDDLE_BY: [&str; 3] = ["data_moved_ratio", "write_amplification", "ops_per_s"];
 
-/// Measurements of all repetitions of a cell.
+/// Measurements of all repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Repeats {
     /// Seeds of the repetitions. All lists in this struct have the order of the seeds.
@@ -121,8 +121,8 @@ fn repeated(values: Vec<Option<Number>>) -> Option<Repeated> {
     Some(Repeated { values, median, low, high, interval })
 }
 
-/// Returns how many of `n` sorted values may be omitted at each end, and the confidence with which the remaining range
-/// contains the median. Returns `None` if the full range does not reach [`CONFIDENCE`].
+/// Returns the number of values to omit at each end of `n` sorted values, and the confidence of at least [`CONFIDENCE`]
+/// with which the remaining range contains the median. `None` if the full range does not reach that confidence.
 ///
 /// Each value is below the median with probability ½. The range from the `k`-th lowest to the `k`-th highest value
 /// therefore misses the median with probability 2 P(B < k), where B is binomially distributed.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIR/plan.json      version, build, command line, hashes of the input files
-//! DIR/000007.json    the eighth cell, after it has finished
+//! DIR/000007.json    the result of the eighth run, after the run has finished
 //! DIR/LOCK           locked by the active run
 //! ```
 //! Files are written atomically: the content is written to a temporary file, synced and renamed, and the directory is
@@ -31,7 +31,7 @@ const CHUNK_BYTES: usize = 1 << 16;
 /// must not be combined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Version of lsmx that runs the cells.
+    /// Version of lsmx that runs the command.
     pub version: String,
     /// Hash of the executable. Empty if the executable cannot be read.
     pub build: String,
@@ -39,7 +39,7 @@ pub struct Identity {
     pub command: String,
     /// Hashes of the input files by path.
     pub inputs: BTreeMap<String, String>,
-    /// Number of cells, counting each repetition.
+    /// Number of runs, including repetitions.
     pub cells: u64,
 }
 
@@ -146,7 +146,7 @@ impl Finished {
         self.read(&name_of(place))
     }
 
-    /// Stores a finished cell.
+    /// Stores the result of a finished run.
     ///
     /// # Errors
     /// The file with the result cannot be written.

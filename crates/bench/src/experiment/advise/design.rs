@@ -13,7 +13,6 @@ use crate::numbers::{float, round};
 
 /// Size ratios of the policies on the search grid.
 const SIZE_RATIOS: [u64; 3] = [4, 6, 10];
-/// Minimum size of a memtable, in bytes.
 pub(super) const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
 /// Maximum size of a memtable in bytes. A larger memtable slows recovery down and hardly reduces the costs.
 const MEMTABLE_BYTES_MAX: u64 = 256 << 20;

@@ -132,7 +132,6 @@ pub const REGISTRY: Registry = Registry {
     ],
 };
 
-/// Returns the table row of a cell.
 pub(crate) fn row(cell: &Cell, swept: bool) -> Result<Row> {
     let row = Row::new(cell)?.with_repeats(cell.repeats.as_ref());
     Ok(with_sums(row, cell.model.as_ref(), swept))
@@ -222,7 +221,6 @@ pub(crate) fn notes<'a>(specs: impl Iterator<Item = &'a str> + Clone) -> Vec<&'s
         .collect()
 }
 
-/// Returns a one-line description of a workload.
 pub(crate) fn workload(workload: &Workload, seed: u64) -> String {
     let sizes = format!(
         "memtable {}, cache {}, seed {seed}",

@@ -45,10 +45,10 @@ pub struct Estimate {
     pub disk_bytes: u64,
 }
 
-/// Estimates of all cells of an exploration.
+/// Estimates of all policies and workloads of an exploration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimates {
-    /// Estimates in the order of the cells.
+    /// Estimates ordered by workload, then by policy.
     pub cells: Vec<Estimate>,
     /// Measured time of the finished runs divided by their estimated time. `None` if no run is finished.
     pub measured: Option<f64>,

@@ -34,7 +34,7 @@ pub use point::DATA_PER_MEMTABLE;
 pub use point::{KEY_BYTES_MAX, MEMTABLE_BYTES_MIN, Point, Source, VALUE_BYTES_MAX};
 use result::{Cell, Exploration};
 
-/// Maximum number of cells, counting each repetition.
+/// Maximum number of runs, including repetitions.
 pub const CELLS_MAX: u64 = 1_000_000;
 
 /// Configuration of an exploration.
@@ -52,7 +52,7 @@ pub struct Config {
     pub decisions: Option<Decisions>,
 }
 
-/// One repetition of a cell.
+/// One run of a policy with one workload and one seed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     pub(super) point: &'a Point,
@@ -69,7 +69,7 @@ impl Config {
         numbers::count(policies).saturating_mul(self.repeat)
     }
 
-    /// Checks the parameters of all cells.
+    /// Checks the parameters of all runs.
     ///
     /// # Errors
     /// A parameter is out of range.

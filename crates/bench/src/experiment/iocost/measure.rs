@@ -20,13 +20,10 @@ use super::result::{LevelAnswers, Point};
 /// Number of measured lookups divided by the lookups of a warm-up round. A round has at least [`ROUND_MIN`] lookups.
 const ROUNDS_PER_GETS: u64 = 4;
 const ROUND_MIN: u64 = 2_000;
-/// Maximum number of warm-up rounds.
 const ROUNDS_MAX: u64 = 200;
-/// The warm-up ends when a round changes the number of metadata bytes in the cache by a fraction of at most `1 /
-/// STEADY`.
+/// The warm-up ends when a round changes the metadata bytes in the cache by a fraction of at most `1 / STEADY`.
 const STEADY: u64 = 1_000;
 
-/// Measurements of a series of lookups.
 struct MeasuredLookups {
     gets: u64,
     /// Cache hits and misses by kind of block.

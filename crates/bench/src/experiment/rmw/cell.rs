@@ -23,7 +23,7 @@ use super::model::ValueModel;
 use super::result::{Cell, Recovery, Workload};
 use super::stream::Recipe;
 
-/// Parameters of a cell of `lsmx rmw`.
+/// Parameters of one measurement of `lsmx rmw`.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) design: Design,

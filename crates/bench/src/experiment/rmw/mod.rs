@@ -67,7 +67,7 @@ pub struct Config {
     pub modes: Vec<Mode>,
     pub bases: Vec<Base>,
     pub peers: Vec<Kind>,
-    /// Shares of reads among the operations, one cell each. `None` means 0.1.
+    /// Shares of reads among the operations. Each share is measured separately. `None` means 0.1.
     pub read_ratios: Option<Vec<f64>>,
     pub mix: OperationMix,
     pub study: Option<Study>,
@@ -95,7 +95,7 @@ pub struct Config {
     pub command: String,
 }
 
-/// Preview of a cell, shown by `--dry-run`.
+/// Preview of a measurement, shown by `--dry-run`.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the table of `--dry-run` has columns of the same names")]
 pub struct Estimate {
@@ -108,7 +108,7 @@ pub struct Estimate {
     pub memory_budget: u64,
     /// Total number of operations of all repetitions.
     pub ops: u64,
-    /// Whether all repetitions of the cell were finished by an earlier run.
+    /// Whether an earlier command has finished all repetitions of the measurement.
     pub finished: bool,
 }
 
@@ -122,7 +122,7 @@ impl Config {
         self.plans().map(drop)
     }
 
-    /// Returns the number of cells, counting each repetition.
+    /// Returns the number of measurements, including repetitions.
     ///
     /// # Errors
     /// [`Config::check`] fails.
@@ -130,10 +130,10 @@ impl Config {
         Ok(numbers::count(self.plans()?.len()) * self.repeat)
     }
 
-    /// Returns a preview of each cell.
+    /// Returns a preview of each measurement.
     ///
     /// # Errors
-    /// [`Config::check`] fails, or a finished cell cannot be read.
+    /// [`Config::check`] fails, or the result of a finished measurement cannot be read.
     pub fn estimates(&self, finished: Option<&Finished>) -> Result<Vec<Estimate>> {
         let plans = (0..).step_by(numbers::length(self.repeat)).zip(self.plans()?);
         let estimates = plans.map(|(place, plan): (u64, Plan)| {
@@ -158,7 +158,7 @@ impl Config {
         estimates.collect()
     }
 
-    /// Runs all cells that are not in `finished`.
+    /// Runs all measurements whose results are not in `finished`.
     ///
     /// # Errors
     /// [`Config::check`] fails, an engine operation fails, or an engine returns a wrong answer.
@@ -203,7 +203,7 @@ impl Config {
         }
     }
 
-    /// Checks the configuration and returns the plans of all cells.
+    /// Checks the configuration and returns the plans of all measurements.
     fn plans(&self) -> Result<Vec<Plan>> {
         self.check_numbers()?;
         let engines: Vec<Kind> =
@@ -245,7 +245,7 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the parameter values of the cells. Each design runs one cell per element.
+    /// Returns the parameter values. Each design is measured with each element.
     ///
     /// # Errors
     /// A parameter contradicts the selected experiment.
@@ -383,7 +383,7 @@ impl Config {
     }
 }
 
-/// Parameter values of a cell that the selected experiment varies. `None` uses the configured value.
+/// Values of the parameters that the selected experiment varies. `None` uses the configured value.
 #[derive(Clone, Debug, Default)]
 struct ParameterPoint {
     read_ratio: Option<f64>,
@@ -400,7 +400,7 @@ struct ParameterPoint {
     sweep: SweepPoint,
 }
 
-/// Replaces the repetitions of each cell by one cell with their medians.
+/// Replaces repeated results by one result with the medians.
 fn medians(repetitions: &[Vec<Cell>]) -> Result<Vec<Cell>> {
     let mut cells = Vec::new();
     for place in 0..repetitions.first().map_or(0, Vec::len) {

@@ -23,7 +23,7 @@ pub struct Rmw {
     pub cells: Vec<Cell>,
 }
 
-/// Workload and memory budget of a cell.
+/// Workload and memory budget of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     pub mix: String,

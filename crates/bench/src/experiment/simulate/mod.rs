@@ -75,7 +75,7 @@ struct Task {
     model: Option<Costs>,
 }
 
-/// Simulates all cells of an exploration.
+/// Simulates all policies of an exploration with all workloads.
 ///
 /// # Errors
 /// A parameter is out of range, the workload does not use generated records, or a policy violates an invariant.

@@ -16,7 +16,7 @@ pub struct Throughput {
     pub cells: Vec<Cell>,
 }
 
-/// Settings that all cells share.
+/// Settings that are the same for all engines and workloads.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Settings {
     pub entries: u64,

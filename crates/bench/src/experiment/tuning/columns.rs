@@ -86,7 +86,7 @@ pub const SLICES: Registry = Registry {
 };
 
 impl Tuning {
-    /// Returns whether the cells have time slices.
+    /// Returns whether the results have time slices.
     pub(super) fn has_slices(&self) -> bool {
         self.cells.iter().any(|cell| !cell.slices.is_empty())
     }

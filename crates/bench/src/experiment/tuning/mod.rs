@@ -101,7 +101,6 @@ fn check(study: Study, config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Configuration, records and temporary directory of an experiment.
 struct Bench<'a> {
     config: &'a Config,
     records: &'a GeneratedRecords,

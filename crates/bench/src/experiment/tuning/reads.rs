@@ -28,12 +28,10 @@ fn open(bench: &Bench<'_>, path: &Path, cache_bytes: u64, filter: FilterLastRun)
     Lsmx::open_read_only(path, &settings, lsmx::DEFAULT_KEYSPACE)
 }
 
-/// Returns the sizes of the filters and indexes of a database.
 pub(super) fn metadata_sizes(bench: &Bench<'_>, path: &Path) -> Result<MetadataSizes> {
     open(bench, path, 0, FilterLastRun::Off)?.metadata_sizes()
 }
 
-/// Counters of block cache misses, filter checks and file reads.
 struct LookupCounters {
     misses: u64,
     filters: FilterCounts,

@@ -24,13 +24,11 @@ use crate::report::html::page;
 use crate::report::provenance::Provenance;
 use subject::PageCell;
 
-/// Returns the HTML page of an exploration, with sections for each workload.
 pub(crate) fn exploration(result: &Exploration) -> Result<String> {
     let cells = result.cells.iter().map(PageCell::explored).collect::<Result<Vec<_>>>()?;
     Ok(page_of_cells("lsmx explore", &cells, &result.provenance))
 }
 
-/// Returns the HTML page of a simulation, with sections for each workload.
 pub(crate) fn simulation(result: &Simulation) -> Result<String> {
     let cells = result.cells.iter().map(PageCell::simulated).collect::<Result<Vec<_>>>()?;
     Ok(page_of_cells("lsmx simulate", &cells, &result.provenance))
