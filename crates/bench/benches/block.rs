@@ -8,7 +8,7 @@ use lsmx::benching::BenchBlock;
 use crate::data::{sorted_keys, value};
 
 const ENTRIES: usize = 34;
-/// Number of data blocks in the benchmark. Together they are larger than the processor's caches.
+/// Number of data blocks in the benchmark. The blocks exceed the processor's caches.
 const BLOCKS: usize = 50_000;
 /// Block formats: restart interval, and whether the block has tags.
 const FORMS: [(u32, bool); 6] =
@@ -57,8 +57,8 @@ pub(crate) fn search_far(criterion: &mut Criterion) {
     for form in FORMS {
         let blocks: Vec<BenchBlock> =
             keys.chunks(ENTRIES).map(|keys| block(form, keys.iter(), &value)).collect();
-        // The step 1,000,003 is coprime to the number of keys. So all keys are searched, and consecutive searches
-        // access distant blocks.
+        // The step 1,000,003 is coprime to the number of keys. Therefore all keys are searched, and consecutive
+        // searches access distant blocks.
         let mut at = 0;
         group.bench_function(name(form), |bencher| {
             bencher.iter(|| {

@@ -11,7 +11,7 @@ use lsmx_bench::clock::Stopwatch;
 
 const CACHE_BYTES: u64 = 64 << 20;
 const BLOCK_BYTES: usize = 4096;
-/// Number of blocks in the benchmark of cache hits. All of them fit into the cache.
+/// Number of blocks in the benchmark of cache hits. All blocks fit into the cache.
 const RESIDENT: u64 = 8_000;
 
 pub(crate) fn data_blocks(criterion: &mut Criterion) {

@@ -1,7 +1,7 @@
 //! Benchmarks of single layers of the engine, one per file, on data that fits into memory.
 //!
-//! `cargo bench` runs all benchmarks, `cargo bench -- memtable` those whose names contain `memtable`. `lsmx bench` runs
-//! whole workloads.
+//! `cargo bench` runs all benchmarks. `cargo bench -- memtable` runs the benchmarks whose names contain `memtable`.
+//! `lsmx bench` runs whole workloads.
 
 #![allow(
     missing_docs,

@@ -17,7 +17,7 @@ use crate::data::{sorted_keys, value};
 const PATH: &str = "000001.sst";
 const CACHE_BYTES: u64 = 256 << 20;
 
-/// Returns a table with these keys in an in-memory file system.
+/// Returns a table that contains `keys`, stored in an in-memory file system.
 pub(crate) fn table<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> Arc<Table> {
     let vfs = MemVfs::new();
     let path = Path::new(PATH);
@@ -41,7 +41,7 @@ pub(crate) fn get(criterion: &mut Criterion) {
     // Every second key is in the table.
     let keys = sorted_keys(400_000);
     let table = table(keys.iter().step_by(2));
-    // The step 7,919 is coprime to the number of keys. So all keys are searched, and consecutive searches access
+    // The step 7,919 is coprime to the number of keys. Therefore all keys are searched, and consecutive searches access
     // distant blocks of the table.
     let searched = |first: usize| (0..).map(move |n: usize| 2 * (n * 7919 % 200_000) + first);
     let mut group = criterion.benchmark_group("table get, 200000 entries");

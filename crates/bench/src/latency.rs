@@ -13,7 +13,7 @@ const DIGITS: u8 = 3;
 #[derive(Clone, Debug)]
 pub struct Latencies(Histogram<u64>);
 
-/// Mean, percentiles and maximum of latencies, in microseconds. All are 0 if no latency was recorded.
+/// Mean, percentiles and maximum of latencies, in microseconds. All values are 0 if no latency was recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyUs {
     pub mean: f64,

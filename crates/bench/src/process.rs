@@ -38,12 +38,12 @@ pub fn cpu_of_this_thread() -> Option<Cpu> {
 
 /// Returns the bytes that this process has passed to `write` calls on any file.
 ///
-/// The kernel counter `write_bytes` is not used: it counts a whole page for each small append.
+/// Does not use the kernel counter `write_bytes`, which counts a whole page for each small append.
 pub fn written_bytes() -> Option<u64> {
     field_of("/proc/self/io", "wchar:")
 }
 
-/// Returns the bytes that this process has read from storage. Reads from the page cache do not count.
+/// Returns the bytes that this process has read from storage. Excludes reads from the page cache.
 pub fn storage_read_bytes() -> Option<u64> {
     field_of("/proc/self/io", "read_bytes:")
 }

@@ -22,7 +22,7 @@ const KEPT: &str = "KEPT";
 /// A temporary directory. Dropping the handle removes the directory.
 #[derive(Debug)]
 pub struct Temporary {
-    // This field is dropped before the lock, so that the directory is locked while it is removed.
+    // This field is dropped before `_lock`, so the directory is still locked during its removal.
     directory: TempDir,
     _lock: Option<File>,
 }

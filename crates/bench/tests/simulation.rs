@@ -1,8 +1,9 @@
 //! Compares the simulator with the engine, for every preset that drops no data and three workloads.
 //!
-//! `LSMX_TEST_SCALE=25` runs a million writes with five seeds, `LSMX_TEST_SCALE=250` ten million writes. Both take
-//! hours. With `--nocapture` each test prints a table like that in `docs/results/design-space.md`, one line per policy.
-//! `LSMX_TEST_POLICIES=lo+1,spooky` selects policies. `LSMX_TEST_SEEDS=2,3` selects seeds.
+//! `LSMX_TEST_SCALE=25` runs a million writes with five seeds, which takes hours. `LSMX_TEST_SCALE=250` runs ten
+//! million writes. With `--nocapture` each test prints a table with one line per policy, as in
+//! `docs/results/design-space.md`. `LSMX_TEST_POLICIES=lo+1,spooky` selects policies. `LSMX_TEST_SEEDS=2,3` selects
+//! seeds.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 #![allow(clippy::print_stdout, reason = "the test prints a table for `--nocapture`")]

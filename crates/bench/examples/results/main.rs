@@ -239,7 +239,7 @@ impl Data {
         Ok((header, rows.collect::<Result<_>>()?))
     }
 
-    /// Returns the metric of a CSV column and its title.
+    /// Returns the metric of a CSV column, and the heading of the column.
     fn metric(&self, column: &str) -> Result<(&'static Metric, String)> {
         let command = self.command.split(' ').nth(1).unwrap_or_default();
         let registries =

@@ -1,4 +1,4 @@
-//! Claims of a published study: their texts, and whether measured figures confirm them.
+//! Claims of a published study, and whether measured figures confirm the claims.
 
 use std::collections::BTreeMap;
 

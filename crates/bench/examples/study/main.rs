@@ -4,8 +4,8 @@
 //!
 //! `claims.toml` contains the claims, the expected range or order of their figures, and the reasons why claims do not
 //! hold. This program computes the figures and decides whether the claims hold. The study is Sarkar et al.,
-//! "Constructing and Analyzing the LSM Compaction Design Space", PVLDB 14 (2021). Some of its figures are read from
-//! plots, with an error of 1 to 2 %.
+//! "Constructing and Analyzing the LSM Compaction Design Space", PVLDB 14 (2021). Some figures of the study are read
+//! from plots, with an error of 1 to 2 %.
 
 #![allow(clippy::print_stderr, reason = "the program prints its errors")]
 

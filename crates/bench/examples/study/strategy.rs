@@ -38,7 +38,7 @@ pub(crate) const PREEMPTIVE: Strategy =
 /// [`TIER`] with an earlier write stop: as in [`FULL`], writes stop as soon as a compaction is due.
 pub(crate) const TIGHT_TIER: Strategy =
     strategy("Tier, stop at 5", "universal", "universal(stop=5)");
-/// `full`, a preset of lsmx, with default parameters.
+/// The lsmx preset `full` with default parameters.
 pub(crate) const FULL_PRESET: Strategy = strategy("`full`", "full", "full");
 pub(crate) const PREEMPTIVE_PRESET: Strategy =
     strategy("`full-preemptive`", "full-preemptive", "full-preemptive");

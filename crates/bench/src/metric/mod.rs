@@ -41,7 +41,7 @@ pub struct Metric {
     pub gates: bool,
     /// Whether the number is a time. Times depend on the machine and its load.
     pub is_time: bool,
-    /// Header of the CSV column. If it is empty, CSV files do not contain the metric.
+    /// Header of the CSV column. If the header is empty, CSV files do not contain the metric.
     pub csv: &'static str,
     /// One-line explanation for legends.
     pub about: &'static str,

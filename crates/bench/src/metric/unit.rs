@@ -55,7 +55,7 @@ impl Unit {
         }
     }
 
-    /// Formats a number for a table, without the unit in the column heading.
+    /// Formats a number for a table cell. The text lacks the unit if the column heading contains the unit.
     pub fn text(self, number: f64) -> String {
         match self {
             Unit::Text | Unit::Count | Unit::Rate => format!("{number:.0}"),

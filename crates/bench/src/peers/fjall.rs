@@ -1,6 +1,6 @@
 //! Runs experiments on fjall.
 //!
-//! fjall uses leveled compaction and its default settings, except for those that `docs/results/peers.md` lists.
+//! fjall uses leveled compaction and default settings. `docs/results/peers.md` lists the exceptions.
 
 use std::error::Error as StdError;
 use std::path::Path;

@@ -29,9 +29,9 @@ pub const BLOCK_BYTES: u32 = 4096;
 /// A callback that receives the key and the value of each visited entry.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
 
-/// An open database of any engine. Threads can share it.
+/// An open database of any engine. Several threads can use the database at the same time.
 pub trait Engine: Send + Sync {
-    /// Puts a value and passes its log record to the operating system, without a sync.
+    /// Puts a value and passes the log record to the operating system, without a sync.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Puts a value and waits until the value is on stable storage.
@@ -40,7 +40,7 @@ pub trait Engine: Send + Sync {
     /// Deletes a key with the same durability as [`Engine::put`].
     fn delete(&self, key: &[u8]) -> Result<()>;
 
-    /// Looks up a key and passes its value to `see` without a copy. Returns whether the key is present.
+    /// Looks up a key and calls `see` with the value, without a copy of the value. Returns whether the key is present.
     fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
     /// Visits up to `entries` entries in key order, starting at the first key ≥ `from`. Returns the number of entries.
@@ -57,7 +57,7 @@ pub trait Engine: Send + Sync {
     /// Waits until the engine has no background work. Does not flush the memtables.
     fn wait_idle(&self) -> Result<()>;
 
-    /// Returns the bytes written since the database was opened; `None` if the engine does not count them.
+    /// Returns the bytes written since the database was opened; `None` if the engine does not count written bytes.
     fn written(&self) -> Option<Written> {
         None
     }
@@ -98,7 +98,7 @@ pub trait Engine: Send + Sync {
         None
     }
 
-    /// Returns the total length of the blob files, in bytes; `None` if the engine does not report it.
+    /// Returns the total length of the blob files, in bytes; `None` if the engine does not report the length.
     fn blob_bytes(&self) -> Option<u64> {
         None
     }
@@ -111,7 +111,7 @@ pub struct IoBytes {
     pub written: u64,
 }
 
-/// Overwrites a value at `offset` with `bytes`. If the value is too short, it is first extended with zeros.
+/// Overwrites a value at `offset` with `bytes`. A value that is too short is first extended with zeros.
 pub(crate) fn write_field(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
     let start = numbers::length(u64::from(offset));
     let end = start + bytes.len();
@@ -121,7 +121,7 @@ pub(crate) fn write_field(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
     value[start..end].copy_from_slice(bytes);
 }
 
-/// Bytes that an engine has written to its WAL, in flushes and in compactions.
+/// Bytes that an engine has written to the WAL, in flushes and in compactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Written {
     pub wal_bytes: u64,

@@ -34,7 +34,7 @@ pub struct EngineSettings {
     /// Number of compaction threads. One additional thread flushes memtables.
     pub workers: usize,
     pub write_control: WriteControl,
-    /// Whether table reads bypass the page cache. In RocksDB, flushes and compactions bypass it too.
+    /// Whether table reads bypass the page cache. In RocksDB, flushes and compactions bypass the page cache too.
     pub direct_io: bool,
     pub merge_operator: Option<FieldUpdate>,
     pub value_separation: Option<ValueSeparation>,

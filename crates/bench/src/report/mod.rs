@@ -19,7 +19,7 @@ pub trait Report: Serialize {
 
     fn provenance(&self) -> &Provenance;
 
-    /// Returns the text above the table: the measured workload and its settings.
+    /// Returns the text above the table: the measured workload and the settings.
     fn head(&self) -> String;
 
     /// Returns the rows of the table. Fails if the result cannot be converted to JSON.

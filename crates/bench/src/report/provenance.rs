@@ -17,7 +17,7 @@ pub struct Provenance {
     pub cpu: String,
     /// Operating system and kernel version.
     pub kernel: String,
-    /// Type of the file system that contains the databases; `unknown` if the operating system does not report it.
+    /// Type of the file system that contains the databases; `unknown` if the operating system does not report the type.
     pub file_system: String,
 }
 
@@ -52,8 +52,8 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     })
 }
 
-/// Returns the type of the file system that contains `path`. If several file systems are mounted at the same directory,
-/// the last one hides the others.
+/// Returns the type of the file system that contains `path`. Of several file systems mounted at the same directory, the
+/// last one is visible.
 fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
     let mut best: Option<(usize, &str)> = None;
     for line in mountinfo.lines() {

@@ -18,7 +18,7 @@ pub(super) struct LiveRecords {
 }
 
 impl LiveRecords {
-    /// Returns the number of inserted records, including deleted ones.
+    /// Returns the number of inserted records, including records that were deleted later.
     pub(super) fn inserted(&self) -> u64 {
         self.inserted
     }
@@ -33,7 +33,7 @@ impl LiveRecords {
         i < self.inserted && word & (1 << (i % 64)) == 0
     }
 
-    /// Inserts the record with the next number. Returns this number.
+    /// Inserts the next record. Returns the number of the record.
     pub(super) fn insert(&mut self) -> u64 {
         self.inserted += 1;
         self.inserted - 1
@@ -62,8 +62,8 @@ pub(super) struct Choice {
     zipf: Zipf,
     /// Probability density of the accessed positions in key order; `None` if records are drawn without a density.
     density: Option<Steps>,
-    /// Random permutation that maps popularity ranks to records. Without it, the oldest records would be the most
-    /// popular.
+    /// Random permutation that maps popularity ranks to records. Without this permutation, the oldest records would be
+    /// the most popular.
     scatter: Permutation,
     /// Length of `scatter`: a power of two, at least the number of records.
     scatter_width: u64,
@@ -84,7 +84,7 @@ impl Choice {
         let placed = keys.map(KeySpace::distribution);
         let seed = if hot == 0 { seed } else { mix(seed ^ mix(hot)) };
         let density = match distribution {
-            // If the keys already follow this distribution, a uniform choice of records follows it too.
+            // If the keys already follow this distribution, a uniform choice of records follows this distribution too.
             KeyDistribution::PrefixZipf | KeyDistribution::Normal
                 if placed != Some(distribution) || hot > 0 =>
             {
@@ -149,7 +149,7 @@ impl Choice {
                 record_at(rank)
             }
             (KeyDistribution::Shifting, None) if random.unit() < WINDOW_SHARE => {
-                // Until all records are inserted, the window contains the newest ones. Afterwards the window moves
+                // The window contains the newest records until all records are inserted. Afterwards the window moves
                 // through the key order.
                 let width = inserted.div_ceil(WINDOWS);
                 let start = numbers::floor(progress * numbers::float(inserted - width));

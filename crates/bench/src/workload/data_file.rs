@@ -1,7 +1,7 @@
 //! Random access to the records of a file.
 //!
-//! Opening a file reads all of it and builds an index of 16 bytes per record: the offset of the record and a hash of
-//! its key.
+//! Opening a file reads the whole file and builds an index of 16 bytes per record: the offset of the record and a hash
+//! of the key.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};

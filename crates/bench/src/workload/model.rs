@@ -11,7 +11,7 @@ use crate::numbers;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownValue {
     Hash(u64),
-    /// The key is present, but its value is unknown because an operand was merged into it.
+    /// The key is present, but the value is unknown because an operand was merged.
     Present,
 }
 

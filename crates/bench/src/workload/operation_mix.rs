@@ -53,7 +53,7 @@ pub enum MixedOperation {
     Read,
     /// Updates one field of a value. The experiment compares update methods, such as merge operands.
     Update,
-    /// Reads a value, changes it and puts it.
+    /// Reads a value and puts a changed value.
     Rewrite,
     /// Puts a new value for a present record.
     Put,
@@ -95,7 +95,7 @@ impl OperationMix {
         }
     }
 
-    /// Returns the fraction of operations that are reads or scans. For the default mix this is `given`.
+    /// Returns the fraction of operations that are reads or scans. The fraction of the default mix is `given`.
     pub fn read_ratio(self, given: f64) -> f64 {
         match self {
             OperationMix::Default => given,

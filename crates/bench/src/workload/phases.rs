@@ -11,8 +11,8 @@ pub use lsmx_simulator::workload::{LookupGroup, Phase, RANGE_DELETE_RECORDS};
 
 use super::KeyDistribution;
 
-/// Interleaved lookups start after this fraction of the writes. With a size ratio of 10, all levels except the last are
-/// full by then, as in Sarkar et al., PVLDB 14 (2021).
+/// Interleaved lookups start after this fraction of the writes. As in Sarkar et al., PVLDB 14 (2021), all levels except
+/// the last are full by then if the size ratio is 10.
 const INTERLEAVE_AFTER: f64 = 0.1;
 /// Default selectivity of range lookups: the middle one of the three in Sarkar et al., PVLDB 14 (2021).
 pub const SELECTIVITY_DEFAULT: f64 = 1e-4;

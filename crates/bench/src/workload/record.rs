@@ -6,7 +6,7 @@
 //! **JSON lines**: `{"key":"…","value":"…"}`. A key or value that is not UTF-8 is written as hexadecimal digits in the
 //! field `key_hex` or `value_hex`.
 //!
-//! In both formats a carriage return may precede the newline, and the last line may lack its newline.
+//! In both formats a carriage return may precede the newline, and the last line may lack a newline.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read};
@@ -159,7 +159,7 @@ pub(super) fn strip_line_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Appends the line of a record, with its newline.
+/// Appends the line of a record, including the newline.
 pub fn encode(format: Format, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     match format {
         Format::Tsv => {
@@ -222,7 +222,7 @@ struct JsonRecord<'a> {
     value_hex: Option<String>,
 }
 
-/// Decodes a key or value of a JSON record, given either as text or as hexadecimal digits, and appends it to `out`.
+/// Decodes a key or value of a JSON record, given either as text or as hexadecimal digits. Appends the bytes to `out`.
 fn decode_part(
     name: &'static str,
     text: Option<Cow<'_, str>>,

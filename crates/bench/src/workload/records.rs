@@ -61,7 +61,7 @@ impl Length {
     }
 }
 
-/// Generator of keys and values. Several threads can share it.
+/// Generator of keys and values. Several threads can use the same generator.
 #[derive(Debug)]
 pub struct GeneratedRecords {
     keys: KeySpace,
@@ -133,7 +133,7 @@ impl GeneratedRecords {
         }
     }
 
-    /// Returns whether the length and the tag of `value` are those of `record`.
+    /// Returns whether `value` has the length and the tag of the values of `record`.
     pub fn is_value_of(&self, record: u64, value: &[u8]) -> bool {
         let tag = &mix(record).to_le_bytes()[..value.len().min(TAG_BYTES)];
         value.len() == self.value_len(record) && (!self.tagged || value.starts_with(tag))

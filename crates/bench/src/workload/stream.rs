@@ -1,7 +1,7 @@
 //! Generates the operations of a workload, phase by phase.
 //!
 //! A phase contains exactly the specified number of operations of each kind. The probability of a kind is proportional
-//! to the number of its remaining operations, so the kinds are evenly mixed.
+//! to the remaining operations of this kind, so the kinds are evenly mixed.
 
 use crate::numbers;
 

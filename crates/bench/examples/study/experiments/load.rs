@@ -101,7 +101,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
     (vec![table], figures)
 }
 
-/// Compares the durations of compactions and the longest write latencies with those of the study.
+/// Compares the durations of compactions and the longest write latencies with the figures of the study.
 pub(super) fn measure_times(results: &Results) -> Measurements {
     let t1 = results.part("t1");
     let header = [

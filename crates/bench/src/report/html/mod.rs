@@ -1,7 +1,7 @@
 //! HTML pages that load nothing from the network and are readable without JavaScript.
 //!
-//! Templates escape all text. The modules of `plot` do not depend on experiments. Each experiment writes its sections
-//! of the page in its own module `page`.
+//! Templates escape all text. The modules of `plot` do not depend on experiments. The module `page` of each experiment
+//! writes the sections about the experiment.
 
 pub(crate) mod latency;
 pub(crate) mod page;

@@ -1,4 +1,4 @@
-//! Layout of an HTML page. The page contains its style sheet and its script, so it is a single file.
+//! Layout of an HTML page. A page is a single file, which includes the style sheet and the script.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 

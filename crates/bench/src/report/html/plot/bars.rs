@@ -12,7 +12,7 @@ const WIDTH: f64 = 620.0;
 /// Distance between two bars, in px.
 const ROW_PX: f64 = 20.0;
 const BAR_PX: f64 = 13.0;
-/// Maximum width of the name of a series, in px. Longer names are cut.
+/// Maximum width of the name of a series, in px. Longer names are truncated.
 const NAMES_PX_MAX: f64 = 230.0;
 
 #[derive(Clone, Debug)]

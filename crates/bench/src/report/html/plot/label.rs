@@ -1,4 +1,4 @@
-//! Places the names of series in a plot so that they overlap neither each other nor a marker.
+//! Places the names of series in a plot so that the names overlap neither each other nor a marker.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ pub(crate) const LINE_PX: f64 = 15.0;
 
 /// Space around a name, in px.
 const GAP: f64 = 2.0;
-/// If the distance between a name and its marker is larger than this (in px), a line connects them.
+/// Maximum distance in px between a name and a marker without a line that connects them.
 const NEAR: f64 = 14.0;
 /// Number of free positions that are tried before a name may cover a line of the plot.
 const NEARBY: usize = 100;
@@ -43,7 +43,8 @@ pub(crate) fn widest(texts: impl Iterator<Item = impl AsRef<str>>) -> f64 {
     texts.map(|text| width(text.as_ref())).fold(0.0, f64::max)
 }
 
-/// Draws a name with the left end of the baseline at `(x, y)`. A name wider than `room` px is cut and has a tooltip.
+/// Draws a name with the left end of the baseline at `(x, y)`. A name wider than `room` px is truncated and has a
+/// tooltip.
 pub(crate) fn draw(name: &str, room: f64, (x, y): (f64, f64)) -> Markup {
     html! {
         text class="name" x=(Px(x)) y=(Px(y)) {
@@ -94,7 +95,7 @@ impl Area {
             && self.bottom >= other.bottom
     }
 
-    /// Returns the point in this rectangle that is nearest to another point.
+    /// Returns the point in this rectangle that is nearest to the given point.
     fn nearest(&self, (x, y): (f64, f64)) -> (f64, f64) {
         (x.clamp(self.left, self.right), y.clamp(self.top, self.bottom))
     }
@@ -138,8 +139,7 @@ pub(crate) struct Named<'a> {
 /// Finds a position in `room` for each name, if possible near its marker and away from `lines`. Returns `None` for a
 /// name if there is no space.
 ///
-/// Names are placed one after the other. The names with the most neighbours come first, because they have the fewest
-/// free positions.
+/// Names with more neighbours are placed earlier, because fewer free positions exist for these names.
 pub(crate) fn place(
     room: Area,
     named: &[Named<'_>],

@@ -10,11 +10,11 @@ use crate::numbers;
 
 const WIDTH: f64 = 620.0;
 const HEIGHT_MIN: f64 = 300.0;
-/// Maximum width of the name of a line, in px. Longer names are cut.
+/// Maximum width of the name of a line, in px. Longer names are truncated.
 const NAMES_PX_MAX: f64 = 180.0;
 /// Horizontal distance from the plot area to the names, in px.
 const LEAD_PX: f64 = 26.0;
-/// Lines with at most this number of points have a marker at each point. Other lines have a marker at the last point.
+/// Maximum number of points of a line with a marker at each point. Longer lines have a marker only at the last point.
 const MARKED_POINTS_MAX: usize = 12;
 
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
-    /// Returns the marker with this number. Markers with consecutive numbers differ in color, and most also in shape.
+    /// Returns the marker with this number. Markers with consecutive numbers differ in color, and usually in shape.
     pub(crate) fn number(number: usize) -> Marker {
         let number = number % MARKERS;
         Marker { color: number % COLORS, shape: (number + number / COLORS) % SHAPES }

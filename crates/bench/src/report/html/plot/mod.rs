@@ -1,9 +1,9 @@
 //! SVG plots. These modules do not depend on experiments.
 //!
 //! 1. [`scale`] maps values to positions and selects ticks.
-//! 2. [`frame`] draws grid, ticks and axis titles, and reserves space for them.
+//! 2. [`frame`] draws grid, ticks and axis titles, and reserves space for ticks and titles.
 //! 3. [`marker`] defines the color and the shape of a series.
-//! 4. [`label`] places names so that they do not overlap.
+//! 4. [`label`] places names without overlaps.
 //! 5. [`bars`], [`lines`], [`scatter`], [`spans`] and [`areas`] draw the kinds of plots.
 //!
 //! The style sheet defines a light and a dark color for each color class. Elements that show data have the CSS class

@@ -36,7 +36,7 @@ pub(crate) fn draw(description: &str, x: Axis, y: Axis, points: &[Point]) -> Mar
     let steps = staircase(&front(points), frame.plane(), &places);
     let lines: Vec<[(f64, f64); 2]> = steps.windows(2).map(|pair| [pair[0], pair[1]]).collect();
     let labels = label::place(frame.plane(), &named, &lines);
-    // Small markers are drawn last, so that large markers do not hide them.
+    // Small markers are drawn last, so that large markers do not hide small ones.
     let mut order: Vec<usize> = (0..points.len()).collect();
     order.sort_by(|&a, &b| points[b].area.total_cmp(&points[a].area));
     let content = html! {

@@ -11,7 +11,7 @@ use crate::numbers;
 const WIDTH: f64 = 620.0;
 /// Distance between two rows, in px.
 const ROW_PX: f64 = 20.0;
-/// Maximum width of the name of a series, in px. Longer names are cut.
+/// Maximum width of the name of a series, in px. Longer names are truncated.
 const NAMES_PX_MAX: f64 = 230.0;
 
 #[derive(Clone, Debug)]
