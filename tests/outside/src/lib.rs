@@ -1,5 +1,5 @@
-//! A service over lsmx: members of a library borrow books. It uses only public items, so it compiles only if everything
-//! that a user needs is exported. `tests/` checks its behaviour.
+//! Example application: a lending library that stores loans in lsmx. The application uses only public items of lsmx, so
+//! it compiles only if every item that an application needs is public. `tests/` checks its behaviour.
 
 use std::fmt;
 use std::path::Path;
@@ -16,19 +16,19 @@ use lsmx::{
     Update, WriteBatch, WriteOptions,
 };
 
-/// Error of the service.
+/// Error of the lending library.
 #[derive(Debug)]
 pub enum Error {
     /// The database failed.
     Store(lsmx::Error),
-    /// Another member has the book.
+    /// A member already has the book.
     Lent {
-        /// That member.
+        /// Name of that member.
         to: Slice,
     },
-    /// The write would wait; the caller may try again later.
+    /// The write would block. The caller may retry it later.
     Busy,
-    /// The database is read-only because of a disk error.
+    /// A disk error occurred, or the database is read-only because of a disk error.
     Broken(String),
 }
 
@@ -91,7 +91,7 @@ impl MergeOperator for LastNotes {
     }
 }
 
-/// Event listener that keeps a line for each event.
+/// Event listener that stores one line of text for each event.
 #[derive(Debug, Default)]
 pub struct EventLines(Mutex<Vec<String>>);
 
@@ -113,7 +113,7 @@ impl EventListener for EventLines {
     }
 }
 
-/// The service. Clones share the database.
+/// The lending library. Clones share the database.
 #[derive(Clone, Debug)]
 pub struct Library {
     db: Db,
@@ -122,7 +122,7 @@ pub struct Library {
     counts: Keyspace,
 }
 
-/// Iterator over the books of a member in a snapshot. It borrows nothing.
+/// Iterator over the loans of a member in a snapshot. The iterator borrows nothing.
 pub struct Loans {
     seq: SeqNo,
     range: Range,
@@ -143,7 +143,7 @@ impl Iterator for Loans {
     }
 }
 
-/// Returns the options of a keyspace. Those of `loans` are also the defaults of the database.
+/// Returns the options of a keyspace. The options of `loans` are also the keyspace defaults of the database.
 fn keyspace_options(name: &str) -> Result<KeyspaceOptions, lsmx::Error> {
     let small = KeyspaceOptions::default()
         .memtable_bytes(64 << 10)
@@ -160,7 +160,7 @@ fn keyspace_options(name: &str) -> Result<KeyspaceOptions, lsmx::Error> {
     })
 }
 
-/// Returns options with a value for each setting that a service may need.
+/// Returns database options. Sets each option that an application may need.
 pub fn options(events: Arc<EventLines>) -> Result<Options, lsmx::Error> {
     Ok(Options::default()
         .create_if_missing(true)
@@ -188,7 +188,7 @@ impl Library {
         &self.db
     }
 
-    /// Lends a book durably, unless another member has it.
+    /// Lends a book to a member and syncs the WAL. Fails if a member already has the book.
     pub fn lend(&self, book: &str, member: &str) -> Result<(), Error> {
         loop {
             let now: Snapshot = self.db.snapshot();
@@ -215,7 +215,7 @@ impl Library {
         }
     }
 
-    /// Returns all books of a member and returns their number.
+    /// Takes back all books of a member and returns their number.
     pub fn return_all(&self, member: &str) -> Result<usize, Error> {
         let mut batch = WriteBatch::new();
         for book in self.loans_of(member) {
@@ -246,13 +246,13 @@ impl Library {
         Ok(notes.map_or(Vec::new(), |notes| notes.lines().map(str::to_owned).collect()))
     }
 
-    /// Returns how often a book was lent.
+    /// Returns the number of times that a book was lent.
     pub fn lent(&self, book: &str) -> Result<u64, Error> {
         let count = self.counts.get(book)?;
         Ok(count.and_then(|count| count.first_chunk().copied()).map_or(0, u64::from_le_bytes))
     }
 
-    /// Returns the number of a member. A member without a number gets `free`.
+    /// Returns the membership number of a member. Assigns `free` to a member without a number.
     pub fn number_of(&self, member: &str, free: u64) -> Result<u64, Error> {
         let key = format!("\0member {member}");
         let numbered = self.db.default_keyspace().update_fetch(key, |number| match number {

@@ -1,4 +1,4 @@
-//! The public items of lsmx, used by a service outside the workspace.
+//! Tests of the public API of lsmx, run outside the workspace.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
 use outside::{EventLines, Library};
 
-/// Returns a path in an empty directory of this test.
+/// Creates an empty directory for the test and returns a path in it.
 fn test_path(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
@@ -27,7 +27,7 @@ fn service_keeps_its_data_over_reopens_and_copies() {
     let path = test_path("service");
     let (library, events) = open(&path);
 
-    // Threads share the service. Each book is lent once.
+    // Three threads try to lend the same books. Each book is lent once.
     let lent: usize = std::thread::scope(|scope| {
         let members = ["ada", "alan", "emmy"].map(|member| {
             let library = library.clone();
@@ -46,7 +46,7 @@ fn service_keeps_its_data_over_reopens_and_copies() {
     }
     assert_eq!((library.lent("book7").unwrap(), library.lent("none").unwrap()), (1, 0));
 
-    // Snapshots do not change.
+    // An iterator reads a snapshot, so later writes do not affect it.
     let before = library.loans_of("ada");
     let count = library.loans_of("ada").count();
     assert_eq!(library.return_all("ada").unwrap(), count);
@@ -54,7 +54,7 @@ fn service_keeps_its_data_over_reopens_and_copies() {
     assert!(before.seq() <= library.db().snapshot().seq());
     assert_eq!(before.map(Result::unwrap).count(), count);
 
-    // Merges by a custom operator, and an operand that it rejects.
+    // A custom merge operator merges notes and rejects an empty note.
     for note in ["torn", "mended", "wet", "dry"] {
         library.note("book1", note).unwrap();
     }
@@ -70,7 +70,7 @@ fn service_keeps_its_data_over_reopens_and_copies() {
     assert_eq!(library.number_of("ada", 17).unwrap(), 17);
     assert_eq!(library.number_of("ada", 18).unwrap(), 17);
 
-    // Metrics, events and explanations.
+    // The application reads metrics, events and lookup explanations.
     library.db().flush().unwrap();
     library.db().wait_idle().unwrap();
     let metrics = library.db().metrics();
@@ -83,7 +83,7 @@ fn service_keeps_its_data_over_reopens_and_copies() {
     let explained = library.db().default_keyspace().explain("book7").unwrap();
     assert!(explained.value_bytes.is_some() || explained.to_string().contains("no value"));
 
-    // A recorded trace.
+    // A workload trace records one operation.
     let trace = library
         .db()
         .record_trace(
@@ -94,7 +94,7 @@ fn service_keeps_its_data_over_reopens_and_copies() {
     library.db().get("book7").unwrap();
     assert_eq!(trace.stop().unwrap().operations, 1);
 
-    // A checkpoint and an observation of the open database.
+    // The open database can be copied to a checkpoint and observed, but not verified or opened again.
     let copy = path.with_file_name("copy");
     library.db().checkpoint(&copy).unwrap();
     assert!(matches!(library.db().checkpoint(&copy), Err(Error::TargetNotEmpty { .. })));
@@ -105,7 +105,7 @@ fn service_keeps_its_data_over_reopens_and_copies() {
     assert!(matches!(library.db().put("k", "v"), Err(Error::Closed)));
     drop(library);
 
-    // Several read-only opens of the database and of the copy.
+    // The database and its copy can each be opened read-only twice at the same time.
     assert_eq!(lsmx::verify(&path, &Options::default()).unwrap().keyspaces, 4);
     for path in [&path, &copy] {
         let options = outside::options(Arc::new(EventLines::default())).unwrap();
