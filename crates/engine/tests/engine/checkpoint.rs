@@ -22,7 +22,6 @@ fn create(disk: &(impl Vfs + Clone)) -> Db {
     database::open(disk, options())
 }
 
-/// Opens an existing database.
 fn open(disk: &(impl Vfs + Clone), path: &str) -> lsmx::Result<Db> {
     Db::open(path, options().create_if_missing(false).vfs(Arc::new(disk.clone())))
 }

@@ -8,9 +8,7 @@ use lsmx_stress::modelling::{Op, Opening, Play, Reached, Tuning, play};
 use lsmx_testkit::simple_store::SimpleStore;
 use lsmx_testkit::{TestRng, case_seeds};
 
-/// Number of random option sets.
 const DRAWN_SETS: usize = 20;
-/// Number of operation histories to execute with each option set.
 const HISTORIES: u64 = 5;
 const HISTORY_OPERATIONS: usize = 1_000;
 

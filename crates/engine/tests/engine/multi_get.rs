@@ -27,7 +27,6 @@ const LINGER: Duration = Duration::from_millis(300);
 /// A simulated device with slow reads. It counts concurrent reads and can make a read wait for a second one.
 #[derive(Debug, Default)]
 struct Device {
-    /// Whether reads are slow, with a latency of [`DEVICE`].
     slow: AtomicBool,
     /// Whether the file system supports read-ahead hints.
     reads_ahead: AtomicBool,

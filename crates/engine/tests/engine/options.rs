@@ -43,7 +43,6 @@ fn database(seed: u64) -> MemVfs {
     disk
 }
 
-/// Returns the first path on the disk that contains the text `part`.
 fn file(disk: &MemVfs, part: &str) -> std::path::PathBuf {
     let found = disk.paths().into_iter().find(|path| path.to_string_lossy().contains(part));
     found.unwrap()

@@ -36,7 +36,6 @@ fn fill(keyspace: &Keyspace, count: u64) {
     }
 }
 
-/// Returns the sequence numbers of the point tombstones in all table files.
 fn tombstones_in_tables(disk: &MemVfs) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     for path in files(disk, ".sst") {
@@ -289,7 +288,6 @@ type Pick = fn(&TreeShape, &RunningJobs) -> Option<Job>;
 struct CustomPolicy {
     name: &'static str,
     pick: Pick,
-    /// Number of L0 runs at which writes stop.
     stop_runs: usize,
     needs_file_read_times: bool,
     /// Maps each file number to the time of the last read, as passed to the last call of `pick`.

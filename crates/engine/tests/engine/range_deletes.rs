@@ -26,7 +26,6 @@ fn key(number: u32) -> Vec<u8> {
     format!("key-{number:08}").into_bytes()
 }
 
-/// Puts the keys with the numbers `0..count` in ascending order.
 fn fill(db: &Db, count: u32) {
     for number in 0..count {
         db.put(key(number), [7; 40]).unwrap();

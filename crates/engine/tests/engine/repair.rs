@@ -119,7 +119,6 @@ impl Intact {
         self.disk.crash(CrashImage::Keep, 0)
     }
 
-    /// Returns the paths and sizes of the non-empty files.
     fn files(&self) -> Vec<(PathBuf, usize)> {
         let files = self.disk.snapshot_all().into_iter();
         files.map(|(path, bytes)| (path, bytes.len())).filter(|(_, bytes)| *bytes > 0).collect()
@@ -170,7 +169,6 @@ impl Intact {
     }
 }
 
-/// Returns the number of the last commit that a keyspace contains.
 fn commits(db: &Db, name: &str) -> Option<usize> {
     let value = db.open_keyspace(name, None).ok()?.get("commits").ok()??;
     Some(u64::from_le_bytes(value[..].try_into().ok()?) as usize)

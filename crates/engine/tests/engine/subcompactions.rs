@@ -62,7 +62,6 @@ fn assert_filled(db: &Db) {
     assert_entries(&db.default_keyspace(), &expected);
 }
 
-/// The entries of one snapshot or of the current state.
 type View = Vec<(Slice, Slice)>;
 
 /// Executes puts, merges, deletes and range deletes, creates snapshots between them, and compacts the keyspace. Returns

@@ -127,8 +127,8 @@ fn read_over_a_close(
     })
 }
 
-/// Drops the last handle of a database after its close. No file may change, because another owner may be reading the
-/// file.
+/// Drops the last handle of a database after its close. No file may change, because another owner may be using the
+/// files.
 pub(crate) fn closed_database_changes_no_file(_: u64) -> Outcome {
     let disk = MemVfs::new();
     let db = open_with(&disk, options()).unwrap();

@@ -82,7 +82,6 @@ impl EventListener for Coverage {
     }
 }
 
-/// Returns the kind of a file, such as `table` or `blob`.
 pub(crate) fn file_kind(path: &Path) -> &'static str {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
     match FileName::parse(name) {

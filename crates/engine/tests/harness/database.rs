@@ -45,7 +45,6 @@ pub(crate) fn try_open(disk: &(impl Vfs + Clone), options: Options) -> lsmx::Res
     Db::open("db", options.vfs(Arc::new(disk.clone())))
 }
 
-/// Verifies the closed database in the directory `db`.
 pub(crate) fn verify(disk: &(impl Vfs + Clone)) -> lsmx::Result<VerifyReport> {
     lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone())))
 }
@@ -57,18 +56,15 @@ pub(crate) fn assert_clean(disk: &(impl Vfs + Clone)) -> VerifyReport {
     report
 }
 
-/// Flushes all memtables and waits for all background work.
 pub(crate) fn settle(db: &Db) {
     db.flush().unwrap();
     db.wait_idle().unwrap();
 }
 
-/// Compacts all keys of the default keyspace.
 pub(crate) fn compact(db: &Db) -> lsmx::Result<()> {
     db.default_keyspace().compact_range::<&[u8]>(..)
 }
 
-/// Returns the metrics of the default keyspace.
 pub(crate) fn metrics(db: &Db) -> KeyspaceMetrics {
     db.metrics().keyspaces.remove("default").unwrap()
 }

@@ -13,7 +13,6 @@ use lsmx_testkit::simple_store::SimpleStore;
 use super::Outcome;
 use super::oracle::DIR;
 
-/// Returns the sorted paths of all files and directories.
 fn names(disk: &MemVfs) -> Vec<PathBuf> {
     let (mut names, mut dirs) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(dir) = dirs.pop() {

@@ -74,7 +74,6 @@ impl Gate {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to block calls that match the rule of the gate.
     pub(crate) fn shut(&self) {
         *self.state() = State { shut: true, ..State::default() };
     }
@@ -85,7 +84,6 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// Returns a guard that opens the gate when it is dropped.
     pub(crate) fn open_on_drop(&self) -> OpenOnDrop<'_> {
         OpenOnDrop(self)
     }

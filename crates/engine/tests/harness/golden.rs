@@ -22,7 +22,6 @@ pub(crate) fn golden(name: &str, written: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Checks that the written bytes equal the golden file.
 pub(crate) fn assert_same_bytes(name: &str, written: &[u8], golden: &[u8]) {
     let differs = written.iter().zip(golden).position(|(a, b)| a != b);
     assert_eq!(differs, None, "{name}: first byte that differs");

@@ -21,7 +21,6 @@ use super::{Outcome, oracle};
 /// The operand store of the keyspace `counts`.
 pub(crate) const STORE: SimpleStore =
     SimpleStore { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true };
-/// The option `wal_bytes_max`.
 const WAL_BYTES_MAX: u64 = 8 << 10;
 
 /// An operand store that has the name of [`STORE`] but cannot be opened.
@@ -58,7 +57,6 @@ pub(crate) fn merging() -> KeyspaceOptions {
     KeyspaceOptions::default().memtable_bytes(1 << 10).merge_operator(Append::default())
 }
 
-/// Opens the keyspace `counts` with its operand store.
 pub(crate) fn open_counts(db: &Db) -> Keyspace {
     db.keyspace("counts", merging().operand_store(STORE)).unwrap()
 }

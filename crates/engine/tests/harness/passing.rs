@@ -74,7 +74,6 @@ pub(crate) struct Checkpoint {
     pub(crate) path: String,
     /// Number of commits that the checkpoint must contain.
     pub(crate) commits: u64,
-    /// Whether `checkpoint` has returned `Ok`.
     pub(crate) done: bool,
 }
 

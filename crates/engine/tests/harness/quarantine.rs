@@ -97,7 +97,6 @@ impl FaultyReads {
         assert!(self.db.health().is_good(), "{:?}", self.db.health());
     }
 
-    /// Advances the clock and runs the background work that is due.
     pub(crate) fn advance(&self, us: u64) {
         match self.db.env().background() {
             Background::Inline => self.db.env().advance_us(us),

@@ -13,7 +13,6 @@ use super::history::Commit;
 use super::options::Stores;
 use super::passing::{Checkpoint, Passing};
 
-/// Whether a keyspace exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Presence {
     #[default]
@@ -23,7 +22,6 @@ pub(crate) enum Presence {
     Yes,
 }
 
-/// The current activity of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     #[default]
@@ -141,7 +139,6 @@ impl Recorder {
         self.promises.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes and returns the recorded images.
     pub(crate) fn take(&self) -> Vec<Crash> {
         std::mem::take(&mut self.crashes.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -211,7 +208,6 @@ impl Recorder {
     }
 }
 
-/// Returns the number in a file name, or `None` for a temporary file and for a name without a number.
 fn file_number(path: &Path) -> Option<u64> {
     match FileName::parse(path.file_name()?.to_str()?)? {
         FileName::Temporary(_) => None,

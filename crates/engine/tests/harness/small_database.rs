@@ -49,30 +49,25 @@ pub(crate) fn keyspace_options(kind: &str) -> KeyspaceOptions {
     }
 }
 
-/// Returns options of a database with small log segments.
 pub(crate) fn options(background: Background) -> Options {
     let wal = WalOptions { segment_bytes: 600, ..WalOptions::default() };
     let options = Options::default().background(background).wal(wal).wal_bytes_max(8 << 10);
     options.seed(1).keyspace_defaults(keyspace_options("default"))
 }
 
-/// Opens or creates a small database without background threads.
 pub(crate) fn try_open(disk: &MemVfs) -> lsmx::Result<Db> {
     open_with(disk, options(Background::Inline))
 }
 
-/// Works like [`try_open`], but panics on an error.
 pub(crate) fn open(disk: &MemVfs) -> Db {
     try_open(disk).unwrap()
 }
 
-/// Opens or creates each keyspace in [`KINDS`].
 pub(crate) fn try_open_kinds(db: &Db) -> lsmx::Result<[Keyspace; 3]> {
     let [tables, values, operands] = KINDS.map(|kind| db.keyspace(kind, keyspace_options(kind)));
     Ok([tables?, values?, operands?])
 }
 
-/// Works like [`try_open_kinds`], but panics on an error.
 pub(crate) fn open_kinds(db: &Db) -> [Keyspace; 3] {
     try_open_kinds(db).unwrap()
 }
@@ -133,7 +128,6 @@ pub(crate) fn record_power_losses<T: Clone + Send + 'static>(
     losses
 }
 
-/// Stops the recording and returns the recorded images.
 pub(crate) fn take_power_losses<T>(disk: &MemVfs, losses: &PowerLosses<T>) -> Vec<PowerLoss<T>> {
     disk.set_observer(None);
     std::mem::take(&mut *lock(losses))

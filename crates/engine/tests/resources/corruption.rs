@@ -264,7 +264,6 @@ impl IntactDatabase {
         })
     }
 
-    /// Returns the non-empty files with their lengths in bytes.
     fn files(&self) -> Vec<(PathBuf, usize)> {
         let files = self.disk.snapshot_all().into_iter();
         files.map(|(path, bytes)| (path, bytes.len())).filter(|(_, bytes)| *bytes > 0).collect()

@@ -91,7 +91,6 @@ fn code_languages(text: &str) -> Vec<&str> {
     fences.step_by(2).collect()
 }
 
-/// Returns the pages of the book, without `SUMMARY.md`.
 fn pages() -> Vec<PathBuf> {
     let mut pages = files(&root().join("docs"), "md");
     pages.retain(|page| !page.ends_with("SUMMARY.md"));
@@ -123,7 +122,6 @@ fn book_code_blocks_name_their_language_and_rust_is_compiled() {
     }
 }
 
-/// Returns the concatenated text of all files with this extension below a directory of the repository.
 fn text_of(dir: &str, extension: &str) -> String {
     files(&root().join(dir), extension).iter().map(|file| read(file)).collect()
 }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use crate::{files, read, root};
 
-/// Layers of the modules of `lsmx-base`, lowest first.
 const BASE: &[&[&str]] = &[
     &["sync"],
     &["failpoint", "work_counter", "malformed", "key", "key_search"],
@@ -16,7 +15,6 @@ const BASE: &[&[&str]] = &[
     &["range_tombstone"],
 ];
 
-/// Layers of the modules of the engine, lowest first.
 const ENGINE: &[&[&str]] = &[
     &["error", "cursor", "background_error", "callback", "merge_operator", "deferred_drop"],
     &["vfs", "env"],
@@ -45,7 +43,6 @@ const ENGINE: &[&[&str]] = &[
     &["benching"],
 ];
 
-/// Layers of the modules of `lsmx-compaction`, lowest first.
 const COMPACTION: &[&[&str]] = &[
     &["ids", "key_range", "rng"],
     &["error", "table_meta"],
@@ -60,7 +57,6 @@ const COMPACTION: &[&[&str]] = &[
     &["spec"],
 ];
 
-/// Layers of the modules of `lsmx-simulator`, lowest first.
 const SIMULATOR: &[&[&str]] = &[
     &["workload"],
     &["cost_model", "math"],
@@ -73,7 +69,6 @@ const SIMULATOR: &[&[&str]] = &[
     &["simulation"],
 ];
 
-/// Layers of the modules of `lsmx-delta`, lowest first.
 const DELTA: &[&[&str]] = &[
     &["options", "memory"],
     &["format"],
@@ -88,7 +83,7 @@ const DELTA: &[&[&str]] = &[
     &["factory", "dump"],
 ];
 
-/// Crates with layers of modules. Each row has the directory of the crate and the layers.
+/// Crates with layers of modules. Each row has the directory of the crate and the layers, lowest first.
 const LAYERED: &[(&str, &[&[&str]])] = &[
     ("base", BASE),
     ("compaction", COMPACTION),
@@ -210,7 +205,6 @@ fn file_imports(src: &Path, edit: impl Fn(&str) -> String) -> BTreeMap<String, B
     imports
 }
 
-/// Removes the `pub use` statements.
 fn without_reexports(text: &str) -> String {
     let mut kept = String::new();
     let mut rest = text;

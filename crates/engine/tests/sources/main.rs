@@ -8,7 +8,6 @@ mod public_items;
 
 use std::path::{Path, PathBuf};
 
-/// Returns the root directory of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -17,7 +16,6 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// Returns the sorted paths of the files with an extension below a directory.
 fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {

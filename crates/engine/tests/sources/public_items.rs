@@ -228,7 +228,6 @@ fn members(root: &Module, path: &[String], found: &mut BTreeMap<ItemPath, BTreeS
     }
 }
 
-/// Returns the lines of the list of public items.
 fn public_items() -> BTreeSet<String> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let root = read_module(&src.join("lib.rs"), &src);

@@ -49,7 +49,6 @@ fn write_with_dropped_future_is_complete_or_absent() {
                         batch.put(&keyspace, writer.to_be_bytes(), write.to_be_bytes());
                         batch.put(&keyspace, (1000 + writer).to_be_bytes(), write.to_be_bytes());
                         let future = Box::pin(db.write(batch, durability));
-                        // The number of polls before the future is dropped.
                         let left = [0, 1, 2, u64::MAX, u64::MAX][rng.below(5) as usize];
                         match (Polls { future, left }).await {
                             Some(written) => {

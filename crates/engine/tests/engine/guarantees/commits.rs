@@ -91,7 +91,6 @@ fn guarantee_01_batches_are_atomic() {
     assert!(crashes > 150, "only {crashes} crashes");
 }
 
-/// The numbers of the last attempted, acknowledged and synced commit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     attempted: u64,

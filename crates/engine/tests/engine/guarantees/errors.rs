@@ -49,7 +49,6 @@ impl FaultyDatabase {
         FaultyDatabase { disk, faults, events, db, kinds, model, rng, begun: 0, synced: 0 }
     }
 
-    /// Makes all later calls in `calls` fail for files whose paths contain `file`.
     fn fail_calls(&self, calls: &[VfsCall], file: &str) {
         let rule = FaultRule::new(EIO).for_calls(calls).path_contains(file);
         self.faults.add_rule(rule.from_then_on());
@@ -65,7 +64,6 @@ impl FaultyDatabase {
         fired.filter(|(fault, _)| *fault != Fault::Delay).map(|(_, count)| count).sum()
     }
 
-    /// Returns the number of failure events that the listener received.
     fn failures(&self) -> usize {
         self.events.count(|event| matches!(event, Event::Failure(_) | Event::ReadOnly(_)))
     }

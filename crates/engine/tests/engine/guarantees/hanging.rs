@@ -20,7 +20,6 @@ fn open(disk: &FaultVfs) -> lsmx::Result<Db> {
     open_with(disk, options(Background::Threads { workers: 1 }))
 }
 
-/// Opens the database as soon as the previous owner has released the lock.
 fn open_when_unlocked(disk: &FaultVfs) -> Db {
     loop {
         match open(disk) {

@@ -31,7 +31,6 @@ fn killed() -> MemVfs {
     disk.crash(CrashImage::Drop, 1)
 }
 
-/// Returns the value of key `a` in the database that [`killed`] returns.
 fn expected() -> Vec<u8> {
     (0..40).fold(b"1".to_vec(), |value, number| [value, number.to_string().into_bytes()].concat())
 }

@@ -63,7 +63,6 @@ fn guarantee_12_second_process_is_refused() {
     assert_eq!(db.get("killed").unwrap().unwrap(), "owner");
 }
 
-/// Returns a closed database with files of every kind.
 fn closed_database(seed: u64) -> MemVfs {
     let disk = MemVfs::new();
     let db = open(&disk);

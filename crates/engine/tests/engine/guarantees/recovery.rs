@@ -15,7 +15,6 @@ use crate::harness::small_database::{durability, lock, open, open_with, options,
 /// Gap between the last recovered sequence number and the next one after an unclean shutdown.
 const GAP: u64 = 1 << 30;
 
-/// Returns the number in a file name, or `None` for a temporary file.
 fn number_of(path: &Path) -> Option<u64> {
     match FileName::parse(path.file_name()?.to_str()?)? {
         FileName::Temporary(_) => None,

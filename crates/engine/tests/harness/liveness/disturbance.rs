@@ -6,7 +6,6 @@ use lsmx::internals::vfs::{Errno, VfsCall};
 
 use super::user_code::{POLICY_SITES, SITES};
 
-/// The background mode of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Stepped,

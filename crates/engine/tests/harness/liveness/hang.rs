@@ -60,7 +60,6 @@ fn open(vfs: &FaultVfs, partial_merges: bool) -> Db {
     open_with(vfs, options.keyspace_defaults(keyspace_options(false, partial_merges))).unwrap()
 }
 
-/// Runs one workload. Returns whether a device call was blocked.
 pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> bool {
     let mut rng = TestRng::new(seed);
     let (disk, gate) = (MemVfs::new(), Gate::default());

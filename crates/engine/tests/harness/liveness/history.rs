@@ -204,7 +204,6 @@ impl HistoryRun {
     fn new(kind: Kind, mode: Mode, seed: u64) -> HistoryRun {
         let mut rng = TestRng::new(seed);
         let disk = MemVfs::new();
-        // The database keeps a reserve only on a disk of limited size.
         disk.set_capacity(Some(1 << 30));
         let trigger = Trigger::default();
         let with_store = rng.is_one_in(3) || kind.needs_store();
@@ -284,7 +283,6 @@ impl HistoryRun {
         self.writers = finished.iter().map(|writer| lock(writer).take().unwrap()).collect();
     }
 
-    /// Injects the fault.
     fn arm(&mut self) {
         let nth = self.rng.below(self.kind.calls_before_max());
         let sticky = self.kind.is_sticky();

@@ -19,7 +19,6 @@ use super::super::small_database::lock;
 /// Prefix of the messages of deliberate panics.
 pub(crate) const MARK: &str = "deliberate panic";
 
-/// Names of the calls of user code that can panic.
 pub(crate) const SITES: [&str; 20] = [
     "Listener",
     "FullMerge",
@@ -373,9 +372,7 @@ impl OperandView for FaultyView {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallingListener {
     pub(crate) trigger: Trigger,
-    /// The handle on which the listener calls `resume` when the database becomes read-only.
     pub(crate) resumes: Arc<Mutex<Option<Db>>>,
-    /// The handle that the listener drops after a flush.
     pub(crate) drops: Arc<Mutex<Option<Db>>>,
     /// The number of times that the listener called `resume` or dropped a handle.
     pub(crate) calls: Arc<Mutex<u64>>,
