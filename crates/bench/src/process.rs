@@ -20,7 +20,6 @@ impl Cpu {
         Cpu { user_s: self.user_s - before.user_s, system_s: self.system_s - before.system_s }
     }
 
-    /// Returns the sum of two processor times.
     pub fn and(self, other: Cpu) -> Cpu {
         Cpu { user_s: self.user_s + other.user_s, system_s: self.system_s + other.system_s }
     }

@@ -70,7 +70,6 @@ pub(crate) enum Verdict {
     Undecided,
 }
 
-/// A claim and its measured figures.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     text: ClaimText,
@@ -78,7 +77,6 @@ pub(crate) struct Claim {
 }
 
 impl ClaimTexts {
-    /// Parses `claims.toml`.
     pub(crate) fn read() -> Result<ClaimTexts, toml::de::Error> {
         let mut texts: ClaimTexts = toml::from_str(include_str!("claims.toml"))?;
         for claim in texts.experiments.values_mut().flat_map(|it| &mut it.claims) {

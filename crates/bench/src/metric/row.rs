@@ -1,5 +1,3 @@
-//! A row of a table.
-
 use std::collections::BTreeMap;
 
 use serde::Serialize;

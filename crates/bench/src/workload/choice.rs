@@ -23,7 +23,6 @@ impl LiveRecords {
         self.inserted
     }
 
-    /// Returns the number of present records.
     pub(super) fn count(&self) -> u64 {
         self.inserted - self.deleted
     }

@@ -82,7 +82,6 @@ impl Mix {
         Ok(phases)
     }
 
-    /// Returns a phase with all writes.
     fn load(&self) -> Result<Phase> {
         let mut load = Phase::new("load", self.distribution);
         split_writes(&mut load, self.entries, self.updates, self.deletes)?;

@@ -123,7 +123,6 @@ enum Drawn {
     GetAbsent(usize),
 }
 
-/// Iterator over the operations of a phase.
 #[derive(Debug)]
 pub struct PhaseStream<'a> {
     stream: &'a mut Stream,

@@ -20,7 +20,7 @@ pub(crate) struct Point {
     pub(crate) area: f64,
     /// Whether the marker is hollow.
     pub(crate) faint: bool,
-    /// Tooltip.
+    /// Text of the tooltip.
     pub(crate) says: String,
 }
 
