@@ -118,7 +118,7 @@ impl PlayedOperations {
         self.latencies[kind as usize].as_ref().map_or(0, Latencies::count)
     }
 
-    /// Returns the latency of operations of this kind, or zeros if there were none.
+    /// Returns the latency of operations of this kind, or zeros if there were no such operations.
     pub(super) fn latency(&self, kind: OperationKind) -> LatencyUs {
         self.latencies[kind as usize].as_ref().map(Latencies::summary).unwrap_or_default()
     }

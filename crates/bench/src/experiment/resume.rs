@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/plan.json      version, build, command line, hashes of the input files
 //! DIR/000007.json    the result of the eighth run, after the run has finished
-//! DIR/LOCK           locked by the active run
+//! DIR/LOCK           locked by the running command
 //! ```
 //! Files are written atomically: the content is written to a temporary file, synced and renamed, and the directory is
 //! synced. Opening the directory of a different command or build fails, because results of different commands must not

@@ -21,7 +21,7 @@ const MEMTABLE_BYTES_MAX: u64 = 256 << 20;
 const DATA_PER_MEMTABLE_MIN: u64 = 8;
 /// Ratios of memory budget to memtable size on the search grid.
 const MEMORY_PER_MEMTABLE: [u64; 3] = [4, 16, 64];
-/// Number of memtables included in the memory budget: one receives writes while the other is flushed.
+/// Number of memtables included in the memory budget. One memtable receives writes while the other is flushed.
 const MEMTABLES: u64 = 2;
 
 /// A compaction policy and a split of the memory between memtables and block cache.
@@ -146,8 +146,8 @@ impl Memory {
     }
 }
 
-/// Returns the policies on the search grid. Presets that consider tombstones are included only if the workload deletes.
-/// Without tombstones they behave like `lo+1`.
+/// Returns the policies on the search grid. Presets that consider tombstones are included only if the workload has
+/// deletes. Without tombstones these presets behave like `lo+1`.
 pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
     let about_tombstones =
         |preset| matches!(preset, Preset::TombstoneDensity | Preset::TombstoneAge);

@@ -179,7 +179,7 @@ impl Config {
 
 /// Workload with which designs are measured on the engine.
 struct Confirming {
-    /// Phases to run. For a trace, these are phases that approximate the trace.
+    /// Phases to run. If a trace is replayed, the phases approximate the trace.
     phases: Vec<Phase>,
     /// Number of writes in the measurement divided by the number of planned writes. The memory of each design is
     /// multiplied by the same factor.

@@ -18,7 +18,7 @@ use super::result::Searched;
 use super::scale::{puts, scaled, writes};
 use super::weights::Weights;
 
-/// Approximate number of flushes per tree in the first round. This number fills three levels.
+/// Approximate number of flushes per tree in the first round, enough to fill three levels.
 const FLUSHES_FIRST: u64 = 400;
 /// Maximum number of flushes of the trees with which neighbours of the best designs are simulated.
 const FLUSHES_STEPS: u64 = 3000;

@@ -33,7 +33,7 @@ pub(super) struct Likeness {
     pub(super) value_bytes: u64,
 }
 
-/// Reads the trace and returns phases that approximate it.
+/// Reads a trace and returns phases that approximate the trace.
 pub(super) fn likeness(trace: &TraceFile) -> Result<Likeness> {
     let mut seen = TraceStatistics::new(trace.counts().ops().div_ceil(STRETCHES).max(1));
     trace.visit(&mut |item| {
@@ -83,7 +83,7 @@ impl TraceStatistics {
         entry.0
     }
 
-    /// Marks the key as present. Returns whether it was present before.
+    /// Marks the key as present. Returns whether the key was present before.
     fn write(&mut self, keyspace: u32, key: &[u8]) -> bool {
         let was = self.access(keyspace, key);
         if !was {

@@ -43,7 +43,7 @@ impl Weights {
         }
     }
 
-    /// Checks that the workload has point and range lookups if their weights are positive.
+    /// Checks that the workload has point lookups and range lookups if the corresponding weight is positive.
     ///
     /// # Errors
     /// The weight of point or range lookups is positive, but the workload has no such lookups.

@@ -1,4 +1,4 @@
-//! Estimates the operations, bytes, time and disk space of an exploration before it runs.
+//! Estimates the operations, bytes, time and disk space of an exploration in advance.
 //!
 //! The assumed rates of a small machine are only accurate enough to distinguish minutes from hours. If finished runs
 //! are stored ([`super::super::resume`]), all estimates are multiplied by the ratio of measured to estimated time of

@@ -116,7 +116,7 @@ impl<T> Thinned<T> {
 }
 
 impl<T: Clone + PartialEq> Thinned<T> {
-    /// Returns the kept items followed by `last`. If `last` is the last kept item, it is not added again.
+    /// Returns the kept items followed by `last`. `last` is not added if it is the last kept item.
     fn ending_with(&self, last: T) -> Vec<T> {
         let mut items = self.kept.clone();
         if items.last() != Some(&last) {

@@ -20,7 +20,7 @@ pub(super) enum LookupKeys {
 }
 
 /// Keys that are hashes of record numbers, like the keys of a blockchain's state. The gaps between hashes vary, unlike
-/// those between the keys of [`crate::workload::keys::KeySpace`]. The size of the index depends on the gaps.
+/// the gaps between the keys of [`crate::workload::keys::KeySpace`]. The size of the index depends on the gaps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HashedKeys {
     entries: u64,

@@ -1,9 +1,9 @@
 //! `lsmx iocost`: measures the reads per point lookup for a range of block cache sizes.
 //!
 //! The records are those of the study of Pebble's read path: hashed keys of 32 bytes with values of 110 bytes, written
-//! in random order. After loading, compaction runs until it is idle; no manual compaction is started. The sizes of the
-//! metadata determine two inflection points. The database is then opened for reading with cache sizes around these
-//! points, and with the cache sizes of the study.
+//! in random order. After loading, the experiment waits until compaction is idle, but starts no manual compaction. The
+//! sizes of the metadata determine two inflection points. The database is then opened for reading with cache sizes
+//! around these points, and with the cache sizes of the study.
 //!
 //! Reads are counted in two ways: as block cache misses and as read calls to the file system.
 

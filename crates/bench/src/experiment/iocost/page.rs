@@ -1,4 +1,4 @@
-//! The HTML page of `lsmx iocost`: the three plots of the study of Pebble's read path, with its published curves.
+//! The HTML page of `lsmx iocost`: the three plots of the study of Pebble's read path, with the published curves.
 
 use lsmx::metrics::BlockKind;
 use maud::{Markup, html};
@@ -15,7 +15,8 @@ use crate::report::html::plot::marker::Marker;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
-/// Name of a published curve, and its points: cache size in percent of the database size, and I/Os per lookup.
+/// Name and points of a published curve. Each point is a cache size in percent of the database size and the I/Os per
+/// lookup.
 type Published = (&'static str, &'static [(f64, f64)]);
 
 /// Published I/Os per lookup by cache size. Pebble 1.1.5 was measured with 200 million and 20 billion keys, the newer

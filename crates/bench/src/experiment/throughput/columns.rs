@@ -87,7 +87,7 @@ pub fn rows(cells: &[Cell]) -> Result<Vec<Row>> {
         cells.iter().filter(|cell| cell.engine == Kind::Lsmx.name()).collect();
     let mut rows = Vec::new();
     for (place, ours) in of_lsmx.iter().enumerate() {
-        // All engines run the same workloads in the same order.
+        // Each engine runs the same workloads in the same order.
         let engines = distinct(cells.iter().map(|cell| cell.engine.as_str()));
         let of_engine =
             |engine: &&str| cells.iter().filter(|cell| cell.engine == *engine).nth(place);
