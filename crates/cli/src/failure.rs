@@ -14,15 +14,15 @@ const DATA_LOST: u8 = 3;
 /// Reason why a command stops before it completes.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Text of `--help` or `--version`. Not an error.
+    /// The output of `--help` or `--version`, which is not an error.
     Help(String),
-    /// Invalid arguments: one line that names the argument.
+    /// Invalid arguments. The message is one line that names the argument.
     Usage(String),
     /// Error that occurred while the command ran.
     Run(Box<dyn StdError + Send + Sync>),
     /// A repair lost data or would lose data. The printed report lists the lost data.
     DataLost,
-    /// The reader of standard output closed its pipe. Not an error.
+    /// The reader of standard output closed its pipe, which is not an error.
     OutputClosed,
 }
 

@@ -1,4 +1,4 @@
-//! Standard output, standard error and the progress bar.
+//! Functions that write to standard output and standard error, and the progress bar.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -7,7 +7,6 @@ use lsmx_bench::experiment::Progress;
 
 use crate::failure::Failure;
 
-/// Writes to standard output.
 pub(crate) fn stdout(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(Failure::stdout)

@@ -1,4 +1,4 @@
-//! `lsmx advise`.
+//! Implements the command `lsmx advise`.
 
 use std::ffi::OsString;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `lsmx bench`.
+//! Implements the command `lsmx bench`.
 
 use std::ffi::OsString;
 

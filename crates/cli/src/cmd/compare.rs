@@ -1,4 +1,4 @@
-//! `lsmx compare`: compares two result files.
+//! Implements the command `lsmx compare`, which compares two result files.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `lsmx iocost`.
+//! Implements the command `lsmx iocost`.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! One module per command.
+//! Implementations of the commands, one module per command.
 
 pub(crate) mod advise;
 pub(crate) mod bench;
@@ -19,7 +19,6 @@ use lsmx_bench::peers::Kind;
 use crate::args::RunArgs;
 use crate::failure::Failure;
 
-/// Returns the command line as text.
 fn command_line(words: &[OsString]) -> String {
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     words.join(" ")

@@ -1,4 +1,4 @@
-//! `lsmx rmw`.
+//! Implements the command `lsmx rmw`.
 
 use std::ffi::OsString;
 

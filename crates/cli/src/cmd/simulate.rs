@@ -1,4 +1,4 @@
-//! `lsmx simulate`.
+//! Implements the command `lsmx simulate`.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,5 @@
-//! `lsmx stress`: tests databases until a limit is reached or a database violates a guarantee.
+//! Implements the command `lsmx stress`. The command tests databases until a limit is reached or a database violates a
+//! guarantee.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
-//! `lsmx advise`.
+//! Tests of `lsmx advise`.
 
 use crate::common::{TestDir, assert_contains, cells, experiment, list, text};
 
-/// Small enough for a test, large enough for a tree.
+/// Arguments of a run that is short but writes a tree to disk.
 const SMALL: &str = "advise --entries 15000 --memory-budget 256K --confirm 1 --seed 3";
 
 #[test]
@@ -24,7 +24,8 @@ fn advice_is_a_ranking_whose_best_design_can_be_explored() {
     ));
     let space = &explored[0]["space_amplification"];
     assert_eq!(space, &ranked[0]["measured"]["costs"]["space"]);
-    // Without deletes the presets that select tombstones equal `lo+1`.
+    // Without deletes, the presets that prefer files with tombstones are equal to `lo+1` and have no cells of their
+    // own.
     assert_eq!(list(&run.result, "/presets/cells").len(), 15);
     assert_eq!(run.csv.len(), ranked.len() + 1);
     assert_contains(

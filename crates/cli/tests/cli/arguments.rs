@@ -1,8 +1,8 @@
-//! Arguments: rejected ones, the forms of counts and sizes, and old names of flags.
+//! Tests of command-line arguments: rejected arguments, formats of counts and sizes, and old names of flags.
 
 use crate::common::{TestDir, assert_contains, cells, experiment, lsmx};
 
-/// Rejected command lines, and after `=>` parts of the error.
+/// Invalid command lines. After `=>`, each line lists texts that the error must contain, separated by `|`.
 const REJECTED: &str = r#"
 explore => --policy
 explore --policy nosuch => "nosuch" | full | lo+1 | tiering | universal | leveled
@@ -155,7 +155,8 @@ db x reset-clock --keyspace users => --keyspace contradicts reset-clock
 db x drop-keyspace y --keyspace users => --keyspace contradicts drop-keyspace
 "#;
 
-/// Command lines that fail because of a file, and after `=>` parts of the error.
+/// Command lines that fail at run time. After `=>`, each line lists texts that the error must contain, separated by
+/// `|`.
 const UNUSABLE: &str = "
 explore --policy full --data no/such.tsv => cannot open no/such.tsv
 explore --policy full --phases no/such.toml => cannot read no/such.toml
@@ -184,7 +185,7 @@ fn rejected_arguments_and_files_are_named() {
     assert!(!std::fs::exists("x").unwrap(), "no database is created");
 }
 
-/// A command line with units gives the same cells as one with plain numbers.
+/// Checks that `6K` and `6000` as a count, for example, give the same results.
 #[test]
 fn counts_and_sizes_with_units_equal_plain_numbers() {
     for (command, units, plain) in [
@@ -227,7 +228,7 @@ fn old_names_of_flags_are_accepted_and_hidden() {
     }
 }
 
-/// Without a flag of the workload half of the writes are updates; with one there are none.
+/// If no workload flag is given, half of the writes are updates. If one is given, the default share of updates is 0.
 #[test]
 fn default_workload_has_updates() {
     for command in ["explore", "simulate"] {

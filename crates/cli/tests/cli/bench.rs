@@ -1,11 +1,11 @@
-//! `lsmx bench`.
+//! Tests of `lsmx bench`.
 
 use crate::common::{
     TestDir, assert_contains, cells, experiment, list, lsmx, number, numbers, text,
 };
 use serde_json::{Value, json};
 
-/// Small enough for a test, large enough for several flushes.
+/// Arguments of a short run with several flushes.
 const SMALL: &str = "--entries 3000 --memtable 64K";
 
 #[test]
@@ -33,7 +33,7 @@ fn every_workload_runs_in_one_command() {
         assert_eq!(cell["device_write_amplification"].is_number(), writes, "{cell}");
         assert!(number(cell, "/space_amplification") > 1.0, "{cell}");
     }
-    // 50 inserts each of ycsb-d and ycsb-e, 1000 deletes.
+    // ycsb-d and ycsb-e insert 50 records each, and deleterandom deletes 1000 records.
     assert_eq!(cells.last().unwrap()["logical_bytes"], (3000 + 100 - 1000) * 116);
     let load = &cells[1];
     assert_eq!(load["put_bytes"], 3000 * 116);
@@ -78,18 +78,18 @@ fn kept_database_is_read_again_and_not_filled_again() {
     assert_eq!(caching.len(), 16);
     let cell = &cells(&format!("bench --experiment put-over-time {at} --ops 500"))[0];
     assert_eq!((&cell["workload"], &cell["ops"]), (&json!("overwrite"), &json!(500)));
-    // The reads check that every record still has its value.
+    // These workloads fail if a record does not have its original value.
     lsmx(&format!("bench readrandom scan {at} --ops 500")).ok();
     lsmx(&format!("bench --experiment caching {at} --seed 9")).fails(1, &["wrong answer"]);
     lsmx(&format!("db {path} verify")).ok();
 }
 
-/// A scan fails if entries or bytes are missing.
+/// The scan workload fails if entries or bytes are missing, so it checks that each key was put exactly once.
 #[test]
 fn threads_share_the_operations_and_each_key_is_put_once() {
     let words = "fillrandom scan readrandom deleterandom scan ycsb-d";
     let cells = cells(&format!("bench {words} {SMALL} --threads 3"));
-    // Each thread scans all records, or half of them after half is deleted.
+    // Each thread scans all records: 3000, or 1500 after deleterandom has deleted half of them.
     let ops = [3000.0, 9000.0, 9000.0, 3000.0, 1500.0, 4500.0, 4500.0, 3000.0];
     assert_eq!(numbers(&cells, "/ops"), ops);
     assert_eq!(numbers(&cells, "/threads"), [3.0; 8]);
@@ -98,10 +98,10 @@ fn threads_share_the_operations_and_each_key_is_put_once() {
 #[test]
 fn latencies_at_a_rate_count_from_the_due_time() {
     let run = cells(&format!("bench fillrandom overwrite {SMALL} --ops 300 --rate 2000"));
-    // 3000 and 300 operations at 2000 per second, from the first to the last.
+    // At 2000 operations per second, 3000 operations take at least 2999 intervals, and 300 operations at least 299.
     assert!(number(&run[0], "/elapsed_s") >= 2999.0 / 2000.0, "{}", run[0]);
     assert!(number(&run[1], "/elapsed_s") >= 299.0 / 2000.0, "{}", run[1]);
-    // No machine reaches this rate, so the queue and the latencies grow.
+    // No machine reaches this rate, so operations queue and their latencies grow.
     let cell = &cells(&format!("bench fillrandom {SMALL} --rate 1e9"))[0];
     let elapsed_us = number(cell, "/elapsed_s") * 1e6;
     assert!(number(cell, "/latency_us/max") > elapsed_us / 2.0, "{cell}");
@@ -124,7 +124,7 @@ fn options_reach_the_engine() {
         let words = format!("bench fillseq {SMALL} --value-len 400 {words}");
         number(&cells(&words)[0], "/table_bytes")
     };
-    // Small blocks have more padding and a larger index.
+    // Tables with small blocks are larger, because they have more padding and a larger index.
     assert!(bytes("--option block_bytes=1K") > bytes("--option block_bytes=32K") * 1.02);
     lsmx(&format!("bench fillseq {SMALL} --option table_bytes=1K --option block_bytes=2K"))
         .fails(2, &["table_bytes", "block_bytes"]);
@@ -147,7 +147,8 @@ fn caching_experiment_shows_the_effect_of_index_and_filters() {
         let [nothing, filters, index] = [(false, false), (false, true), (true, true)]
             .map(|(index, filters)| ios("readrandom", index, filters, last_run));
         assert!(nothing > filters && filters > index, "{nothing} {filters} {index}");
-        // An index block and a data block, then the data block alone.
+        // With cached filters, a lookup reads an index block and a data block. With a cached index, it reads only a
+        // data block.
         assert!((1.5..=2.2).contains(&filters) && (0.9..=1.2).contains(&index));
     }
     assert!(ios("readmissing", true, true, true) < 0.1, "filters exclude absent keys");
@@ -158,7 +159,7 @@ fn caching_experiment_shows_the_effect_of_index_and_filters() {
         let [ios, physical] =
             ["/reads/ios_per_get", "/reads/physical_reads_per_get"].map(|path| number(cell, path));
         assert!((ios - physical).abs() < 0.05, "{cell}");
-        // A block that the warm-up did not load is read once.
+        // If everything is cached, only blocks that the warm-up did not load are read, and each of them only once.
         assert!(ios < 0.05 || !text(cell, "setting").starts_with("all cached"), "{cell}");
     }
 }
@@ -172,7 +173,7 @@ fn wider_filters_are_larger_and_have_fewer_false_positives() {
     assert_eq!(widths, ["filters 8", "filters monkey(10)", "filters monkey(13)", "filters 16"]);
     let bytes = numbers(&cells, "/reads/filter_bytes");
     assert!(bytes[3] > 1.7 * bytes[0], "{bytes:?}");
-    // The expected rates are 1 in 256 and 1 in 65536.
+    // The expected false positive rates are 1 in 256 for 8 bits and 1 in 65,536 for 16 bits.
     let rates = numbers(&cells, "/reads/filter_false_positive_rate");
     assert!((0.002..0.008).contains(&rates[0]) && rates[3] < 0.001, "{rates:?}");
     assert!(numbers(&cells, "/reads/ios_per_get").iter().all(|ios| *ios < 0.1));
@@ -188,7 +189,7 @@ fn puts_over_time_are_slices_of_all_puts() {
     assert_eq!((ops, &cell["ops"]), (60_000.0, &json!(60_000)));
     assert!(numbers(slices, "/end_s").is_sorted() && slices.len() <= 400);
     let longest = numbers(slices, "/max_us").into_iter().fold(0.0, f64::max);
-    // Percentiles are exact to a thousandth.
+    // Percentiles have a relative error of up to 0.1 %.
     assert!((longest / number(cell, "/latency_us/max") - 1.0).abs() < 0.002);
     let compacted: f64 = numbers(slices, "/compaction_bytes").iter().sum();
     assert!(compacted > 0.0, "no compaction ran during the puts");
@@ -205,7 +206,7 @@ fn missing_peer_error_names_the_feature() {
     lsmx("bench fillseq --entries 10 --peers rocksdb").fails(2, &["rocksdb", "--features peers"]);
 }
 
-/// A run fails if a peer gives a wrong answer.
+/// The benchmark fails if another engine returns a wrong result.
 #[cfg(feature = "peer-fjall")]
 #[test]
 fn peers_run_the_same_workloads() {
@@ -229,7 +230,7 @@ fn interrupted_run_removes_its_databases() {
     let dir = TestDir::new();
     let root = dir.root().display();
     let mut child = spawn(&format!("bench fillrandom --entries 1G --memtable 1M --dir {root}"));
-    // The signal handler is set before the database is created.
+    // Waits for a database to exist, because the signal handler is installed before the database is created.
     let has_database = || {
         let mut created = std::fs::read_dir(dir.root()).unwrap().flatten();
         created.any(|entry| {

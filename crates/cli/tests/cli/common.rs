@@ -1,4 +1,4 @@
-//! Runs `lsmx` and reads its results.
+//! Helpers that run the `lsmx` binary and read its results.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Exit code and output of a run.
+/// Exit code and output of an `lsmx` process.
 #[derive(Debug)]
 pub(crate) struct CliOutput {
     pub(crate) code: i32,
@@ -24,20 +24,21 @@ impl CliOutput {
         }
     }
 
-    /// Returns standard output. The run must have this exit code and print nothing to standard error.
+    /// Returns standard output. Panics if the exit code is not `code` or if standard error is not empty.
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> String {
         assert_eq!((self.code, self.stderr.as_str()), (code, ""), "{self:?}");
         String::from_utf8(self.stdout).unwrap()
     }
 
-    /// Returns standard output of a successful run.
+    /// Returns standard output. Panics if the process failed.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         self.exits(0)
     }
 
-    /// Returns standard error. The run must have this exit code and print one line of error that contains `parts`.
+    /// Returns standard error. Panics if the exit code is not `code`, or if the error is not one line that contains all
+    /// `parts`.
     #[track_caller]
     pub(crate) fn fails(self, code: i32, parts: &[&str]) -> String {
         assert_eq!((self.code, self.stderr.lines().count()), (code, 1), "{self:?}");
@@ -47,7 +48,7 @@ impl CliOutput {
     }
 }
 
-/// File system in memory. `explore` and `advise` take a fraction of the time on it, because they sync each flush.
+/// Directory of an in-memory file system. `explore` and `advise` sync each flush, so they run much faster there.
 const IN_MEMORY: &str = "/dev/shm";
 
 pub(crate) fn command(words: &str) -> Command {
@@ -57,17 +58,17 @@ pub(crate) fn command(words: &str) -> Command {
     command
 }
 
-/// Runs `lsmx` with these words.
+/// Runs `lsmx` with arguments separated by spaces and waits for its end.
 pub(crate) fn lsmx(words: &str) -> CliOutput {
     CliOutput::new(command(words).output().unwrap())
 }
 
-/// Starts `lsmx` with these words.
+/// Starts `lsmx` with arguments separated by spaces.
 pub(crate) fn spawn(words: &str) -> Child {
     command(words).spawn().unwrap()
 }
 
-/// Sends SIGINT to a running `lsmx` and waits for its end.
+/// Sends SIGINT to an `lsmx` process and waits for its end.
 #[cfg(unix)]
 pub(crate) fn interrupt(child: Child) -> CliOutput {
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
@@ -75,16 +76,16 @@ pub(crate) fn interrupt(child: Child) -> CliOutput {
     CliOutput::new(child.wait_with_output().unwrap())
 }
 
-/// Temporary directory whose paths are text, for command lines.
+/// Temporary directory. Its methods return paths as strings, for use in command lines.
 pub(crate) struct TestDir(TempDir);
 
 impl TestDir {
-    /// Creates a directory, in memory if the system has such a file system.
+    /// Creates a temporary directory, in memory if the system has an in-memory file system.
     pub(crate) fn new() -> TestDir {
         tempfile::tempdir_in(IN_MEMORY).map_or_else(|_| TestDir::on_disk(), TestDir)
     }
 
-    /// Creates a directory on disk.
+    /// Creates a temporary directory on disk.
     pub(crate) fn on_disk() -> TestDir {
         TestDir(tempfile::tempdir().unwrap())
     }
@@ -93,7 +94,7 @@ impl TestDir {
         self.0.path()
     }
 
-    /// Returns the path of a file, which need not exist.
+    /// Returns the path of a file in the directory. The file need not exist.
     pub(crate) fn path(&self, name: &str) -> String {
         self.root().join(name).to_str().unwrap().to_owned()
     }
@@ -118,7 +119,7 @@ impl TestDir {
 pub(crate) struct Experiment {
     pub(crate) table: String,
     pub(crate) result: Value,
-    /// Lines of the CSV file. All have as many columns as the first, the header.
+    /// Lines of the CSV file. The first line is the header, and all lines have the same number of columns.
     pub(crate) csv: Vec<String>,
     pub(crate) html: String,
 }
@@ -129,11 +130,11 @@ impl Experiment {
     }
 }
 
-/// Runs an experiment and returns its output. All of its temporary files must be removed.
+/// Runs an experiment and returns its output. Panics if temporary files remain.
 #[track_caller]
 pub(crate) fn experiment(words: &str) -> Experiment {
     let files = TestDir::new();
-    // The results of the other experiments have I/O of the device.
+    // Only these experiments run in memory, because the results of the others include device I/O.
     let in_memory = words.starts_with("explore") || words.starts_with("advise");
     let databases = if in_memory { TestDir::new() } else { TestDir::on_disk() };
     let [json, csv, html] = ["a.json", "a.csv", "a.html"].map(|name| files.path(name));
@@ -147,14 +148,14 @@ pub(crate) fn experiment(words: &str) -> Experiment {
     let result = read_json(&json);
     assert!(text(&result["provenance"], "command").contains(words.split(' ').next().unwrap()));
     let csv: Vec<String> = fs::read_to_string(csv).unwrap().lines().map(str::to_owned).collect();
-    // Every second part between quotes is text, whose commas separate no columns.
+    // Splits the line at quotes. Every second part is quoted text, in which commas do not separate columns.
     let unquoted = |line: &String| line.split('"').step_by(2).collect::<String>();
     let columns = |line: &String| unquoted(line).matches(',').count();
     assert!(csv.iter().all(|line| columns(line) == columns(&csv[0])), "{csv:?}");
     Experiment { table, result, csv, html: fs::read_to_string(html).unwrap() }
 }
 
-/// Runs an experiment and returns the cells of its result.
+/// Runs an experiment and returns the `cells` array of its JSON result.
 #[track_caller]
 pub(crate) fn cells(words: &str) -> Vec<Value> {
     experiment(words).cells().to_vec()
@@ -165,25 +166,25 @@ pub(crate) fn read_json(path: impl AsRef<Path>) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Returns the number at a path in a result.
+/// Returns the number at a JSON pointer in a result.
 #[track_caller]
 pub(crate) fn number(value: &Value, path: &str) -> f64 {
     value.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {value}"))
 }
 
-/// Returns the list at a path in a result.
+/// Returns the array at a JSON pointer in a result.
 #[track_caller]
 pub(crate) fn list<'a>(value: &'a Value, path: &str) -> &'a [Value] {
     value.pointer(path).and_then(Value::as_array).unwrap_or_else(|| panic!("no {path} in {value}"))
 }
 
-/// Returns the number at `path` of each element of a list.
+/// Returns the number at the JSON pointer `path` in each element of a list.
 #[track_caller]
 pub(crate) fn numbers(list: &[Value], path: &str) -> Vec<f64> {
     list.iter().map(|value| number(value, path)).collect()
 }
 
-/// Returns the sum over all levels of the tree of a cell.
+/// Returns the sum of a metric over all levels of the tree.
 #[track_caller]
 pub(crate) fn sum_of_levels(cell: &Value, path: &str) -> f64 {
     numbers(list(cell, "/levels"), path).iter().sum()
@@ -195,7 +196,7 @@ pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_else(|| panic!("no {field} in {value}"))
 }
 
-/// Checks that a text contains all parts.
+/// Panics if the text does not contain all parts.
 #[track_caller]
 pub(crate) fn assert_contains(page: &str, parts: &[&str]) {
     for part in parts {

@@ -1,4 +1,4 @@
-//! `lsmx compare`.
+//! Tests of `lsmx compare`.
 
 use crate::common::{TestDir, assert_contains, experiment, list, lsmx, number, read_json};
 use serde_json::Value;
@@ -6,12 +6,12 @@ use serde_json::Value;
 const TINY: &str = "--entries 6000 --value-len 48 --memtable 64K --lookups 100 --ranges 5 \
                     --selectivity 0.01 --deterministic";
 
-/// Runs an experiment and returns the path of its result.
+/// Runs an experiment and returns the path of its JSON result.
 fn run(dir: &TestDir, name: &str, words: &str) -> String {
     dir.write(name, experiment(words).result.to_string())
 }
 
-/// Writes a copy of a result with changed cells and returns its path.
+/// Writes a copy of a JSON result with changed cells. Returns the path of the copy.
 fn change(dir: &TestDir, from: &str, name: &str, change: impl Fn(&mut Value)) -> String {
     let mut result = read_json(from);
     result["cells"].as_array_mut().unwrap().iter_mut().for_each(change);

@@ -1,4 +1,4 @@
-//! `lsmx db`.
+//! Tests of `lsmx db`.
 
 use std::fs;
 use std::io::Write;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::common::{CliOutput, TestDir, assert_contains, command, list, lsmx};
 
-/// Database in the subdirectory `data` of a temporary directory. The first write creates it.
+/// Database in the subdirectory `data` of a temporary directory. The first write creates the database.
 struct TestDatabase {
     dir: TestDir,
     path: PathBuf,
@@ -24,7 +24,8 @@ impl TestDatabase {
         TestDatabase { dir, path }
     }
 
-    /// Returns a database with a table of keys from `key00000` to `key01999`, and a second keyspace in the log.
+    /// Creates a database with the keys `key00000` to `key01999` in tables, and a second keyspace whose only entry is
+    /// in the WAL.
     fn filled() -> TestDatabase {
         let data = TestDatabase::new();
         let db = data.open();
@@ -42,7 +43,7 @@ impl TestDatabase {
         Db::open(&self.path, Options::default()).unwrap()
     }
 
-    /// Runs `lsmx db` with these words.
+    /// Runs `lsmx db` on this database with arguments separated by spaces.
     #[track_caller]
     fn run(&self, words: &str) -> CliOutput {
         db(&self.path, words)
@@ -94,7 +95,7 @@ fn change(file: &Path, change: impl Fn(&mut Vec<u8>)) {
     fs::write(file, bytes).unwrap();
 }
 
-/// Only `put` and `import` create a database. No verb changes a directory with other files.
+/// Only `put` and `import` create a database. No subcommand changes a directory that holds other files.
 #[test]
 fn verbs_on_a_path_without_a_database_fail_and_create_nothing() {
     let data = TestDatabase::new();
@@ -147,7 +148,7 @@ fn verbs_on_a_path_without_a_database_fail_and_create_nothing() {
     db(&text, "repair --force").exits(3);
 }
 
-/// The error used to be "cannot lock dangling/LOCK".
+/// Regression test: the error was "cannot lock dangling/LOCK", which does not name the cause.
 #[cfg(unix)]
 #[test]
 fn open_of_a_dangling_symlink_names_the_cause() {
@@ -207,7 +208,7 @@ fn exported_records_equal_imported_ones() {
     let dir = TestDir::new();
     for (format, name) in [(Format::Tsv, "tsv"), (Format::Jsonl, "jsonl")] {
         let mut text = Vec::new();
-        // In key order, like an export; more than one batch of an import.
+        // The records are in key order, as an export writes them. An import splits them into several batches.
         for byte in 0..=255u8 {
             for low in [0, 9, 10, 13, 92, 200] {
                 let value = [byte, b'\\', b't', low, b'\n'].repeat(usize::from(low % 4));
@@ -281,10 +282,10 @@ fn closed_pipe_is_no_error() {
     }
 }
 
-/// Damages a file.
+/// Function that damages the file at a path.
 type Damage<'a> = &'a dyn Fn(&Path);
 
-/// Each command that needs a damaged or missing file names it in its error.
+/// A command that needs a damaged or missing file names that file in its error.
 #[test]
 fn damaged_and_missing_files_are_named() {
     let cut = |file: &Path| change(file, |bytes| bytes.truncate(bytes.len() / 3));
@@ -345,7 +346,7 @@ fn repair_salvages_a_damaged_table_and_reports_the_loss() {
     assert!(*"key0000" < *from && from < to && *to < *"key4999", "{from} {to}");
     assert!(data.path.join(report["set_aside"].as_str().unwrap()).join(name_of(&table)).exists());
     assert_contains(&data.run("verify").ok(), &["no damage was found"]);
-    // All entries but those between the bounds remain.
+    // The repair keeps all entries except those between the reported bounds.
     let expected: String = records
         .lines()
         .filter(|line| line[..7] <= *from || line[..7] >= *to)
@@ -359,7 +360,7 @@ fn repair_salvages_a_damaged_table_and_reports_the_loss() {
     assert_eq!(data.run("scan").ok(), expected);
 }
 
-/// The report did not say how far a keyspace is complete.
+/// Regression test: the report did not state the sequence number through which a keyspace is complete.
 #[test]
 fn repair_of_a_damaged_log_reports_the_end_of_each_keyspace() {
     let data = TestDatabase::new();
@@ -392,7 +393,7 @@ fn checkpoint_is_a_database_and_needs_a_free_target() {
     data.run(&words).fails(1, &["copy", "not an empty directory"]);
 }
 
-/// The stored time of a host whose clock was in 2099 stays until `reset-clock`.
+/// A host clock in the year 2099 sets the database clock to 2099. Only `reset-clock` sets it back.
 #[test]
 fn reset_clock_sets_a_stored_time_of_2099_back() {
     const YEAR_2099_US: u64 = 4_070_908_800_000_000;
@@ -491,7 +492,7 @@ fn dump_prints_each_kind_of_file_and_names_damage() {
     assert_eq!(dump("--entries"), entries, "the old name of the flag");
     assert!(entries.lines().count() > 2_000);
     data.run("dump 999999.sst").fails(1, &["999999.sst"]);
-    // The damaged block is named, and the others are printed.
+    // The dump names the damaged block and prints the other blocks.
     data.damage_table();
     let damaged = data.run(&format!("dump {name}"));
     let printed = String::from_utf8_lossy(&damaged.stdout).into_owned();

@@ -1,4 +1,4 @@
-//! `lsmx explore`.
+//! Tests of `lsmx explore`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,11 +9,11 @@ use crate::common::{
 };
 use serde_json::Value;
 
-/// Small enough for a test, large enough for several levels.
+/// Arguments of a short run with several levels.
 const SMALL: &str = "--entries 20000 --value-len 48 --memtable 16K --size-ratio 4 --lookups 500 \
                      --ranges 20 --selectivity 0.01";
 
-/// The digests are compared with those of earlier builds. `UPDATE=1` rewrites the list.
+/// Compares the result digests with `tests/digests.txt`, which earlier builds wrote. `UPDATE=1` rewrites the file.
 #[test]
 fn deterministic_digests_equal_the_checked_in_list() {
     let cells = cells(
@@ -34,7 +34,7 @@ fn deterministic_digests_equal_the_checked_in_list() {
     assert_eq!(digests.len(), cells.len(), "each policy has its own digest");
 }
 
-/// Numbers that each cell has.
+/// JSON pointers of numbers that each cell of a result must have.
 const FIELDS: &str = "
     /ingested_bytes /flushed_bytes /compaction/jobs /compaction/trivial_moves
     /compaction/read_bytes /compaction/written_bytes /compaction/latency_us/mean
@@ -64,7 +64,7 @@ fn cell_has_every_documented_field() {
     assert!(cell["point_lookups"][0]["blocks_read"].is_object());
     assert!(cell["range_lookups"]["blocks_read"].is_object());
     assert!(cell["digest"].is_null(), "no digest without --deterministic");
-    // 14,000 inserts, 4,000 updates, 2,000 deletes of 16 + 48 bytes.
+    // The workload has 14,000 inserts and 4,000 updates of 16 + 48 bytes, and 2,000 deletes of 16 bytes.
     assert_eq!(cell["ingested_bytes"], 18_000 * 64 + 2_000 * 16);
     assert_eq!(cell["point_lookups"][1]["alpha"], 0.5);
     assert_eq!(cell["point_lookups"][1]["ops"], 500);
@@ -76,7 +76,7 @@ fn cell_has_every_documented_field() {
     check_history(cell);
 }
 
-/// Checks that the counters of a history never fall, and that its last point is the tree at the end.
+/// Checks that the counters in the history of a run never decrease, and that the last entry describes the final tree.
 fn check_history(cell: &Value) {
     let history = list(cell, "/history");
     assert!((20..=200).contains(&history.len()), "{} points", history.len());
@@ -120,7 +120,7 @@ fn equal_seeds_give_equal_digests_and_other_seeds_do_not() {
     }
 }
 
-/// A run fails on a wrong answer.
+/// The experiment fails if a lookup returns a wrong value.
 #[test]
 fn every_distribution_and_interleaving_gives_right_answers() {
     let words = "--policy lo+1 --entries 8000 --value-len 48 --memtable 64K --size-ratio 2 \
@@ -142,7 +142,8 @@ fn data_moved_has_the_order_of_the_study() {
     assert!(moved[0] > moved[1] && moved[1] > moved[2], "{moved:?}");
 }
 
-/// `full` and `universal` write more than their names suggest; the table says why, and only if it shows them.
+/// The table has a note on the write amplification of `full` and `universal`, but only if these policies are in the
+/// table.
 #[test]
 fn table_explains_the_writes_of_full_and_universal() {
     for (policies, noted) in [

@@ -1,4 +1,4 @@
-//! Pages of `--html`, rendered by a browser if one is installed.
+//! Tests of the HTML pages that `--html` writes. A browser renders the pages if one is installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn browser() -> Option<PathBuf> {
     found
 }
 
-/// Renders a page. Returns the mistakes in it, and counts of its parts as JSON.
+/// Renders a page in a browser. Returns the layout errors that `check.js` found, and its element counts as JSON.
 fn render(browser: &Path, page: &str, dark: bool, width: u32) -> (Vec<String>, serde_json::Value) {
     let dir = TestDir::new();
     let scheme = if dark { "dark" } else { "light" };
@@ -37,7 +37,8 @@ fn render(browser: &Path, page: &str, dark: bool, width: u32) -> (Vec<String>, s
         .replacen("</body>", &format!("<script>const DARK = {dark};\n{CHECK}</script></body>"), 1);
     let file = dir.write("copy.html", copy);
     let output = Command::new(browser)
-        // The sandbox does not work for root. The page is our own, so it needs none.
+        // The browser sandbox does not work for root. The test renders only its own pages, so the sandbox is not
+        // needed.
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--dump-dom"])
         .arg(format!("--user-data-dir={}", dir.path("profile")))
         .arg(format!("--window-size={width},1000"))
@@ -55,8 +56,8 @@ fn render(browser: &Path, page: &str, dark: bool, width: u32) -> (Vec<String>, s
     (findings.lines().map(str::to_owned).collect(), serde_json::from_str(seen).unwrap())
 }
 
-/// Checks the sections of a page, and its rendering in both color schemes and in a narrow window. `minimum` has counts of
-/// rendered parts.
+/// Checks the sections of a page and its rendering in both color schemes and in a narrow window. `minimum` holds the
+/// minimum number of each kind of rendered element.
 #[track_caller]
 fn check_page(page: &str, sections: &[&str], minimum: &[(&str, u64)]) {
     for title in sections {
@@ -92,8 +93,8 @@ fn page_of_all_policies_has_every_plot_and_no_overlaps() {
     ];
     let policies = 6;
     let minimum = [
-        // 4 of costs, 6 or more of compaction, 2 of latencies, 8 of point lookups, 2 of ranges, 1 of written bytes; and a
-        // tree for each policy.
+        // The page has 4 plots of costs, 6 or more of compaction, 2 of latencies, 8 of point lookups, 2 of range
+        // lookups, and 1 of written bytes. It also has one plot of the tree for each policy.
         ("plots", 23 + policies),
         ("marks", 23 * policies),
         ("texts", 23 * policies),
@@ -243,7 +244,7 @@ fn page_of_a_simulation_has_no_times_and_no_log() {
     check_page(&page, &sections, &[("plots", 4 + 2 * 12), ("tables", 2)]);
 }
 
-/// The path of the page is not part of the identity of a run.
+/// A finished run is resumed with `--html` to write its page, because `--html` does not affect the results.
 #[test]
 fn page_of_finished_cells_needs_no_run() {
     let dir = TestDir::new();

@@ -1,4 +1,4 @@
-//! Meaning of the metrics of a cell of `lsmx explore`.
+//! Tests of the metrics in the results of `lsmx explore`.
 
 use lsmx_bench::experiment::{explore, iocost, rmw, simulate, throughput, tuning};
 use lsmx_bench::metric::{Registry, scalars};
@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::common::{TestDir, cells, experiment, list, number, numbers, sum_of_levels};
 
-/// Every number in the cells of a result is a metric, so that tables can show it and `compare` knows its meaning.
+/// Checks that each number in a result is a registered metric. Otherwise, tables and `compare` cannot interpret the
+/// number.
 #[test]
 fn each_number_of_a_result_is_a_metric() {
     let tree = "--policy tiering,tsa --entries 20000 --memtable 64K --deletes 0.1 --updates 0.2 --selectivity 0.001,0.01";
@@ -38,7 +39,8 @@ fn each_number_of_a_result_is_a_metric() {
         for row in list(&experiment(&words).result, rows) {
             for (name, value) in scalars(row) {
                 let part = name.split(['.', '[']).next().unwrap();
-                // The workload describes the cell; predictions have the names of measured metrics.
+                // Skips the description of the workload, and predictions, which have the same names as measured
+                // metrics.
                 let described = matches!(part, "workload" | "simulated" | "history");
                 assert!(
                     described || !value.is_number() || registry.find(&name).is_some(),
@@ -59,7 +61,7 @@ fn time_of_jobs_is_split_into_processor_and_waiting() {
         ["/thread_us_total", "/cpu_us_total", "/cpu_fraction"].map(|path| number(&measured, path));
     assert!(cpu_us > 0.0 && cpu_us <= thread_us * 1.05, "{cpu_us} of {thread_us}");
     assert!((fraction - cpu_us / thread_us).abs() < 1e-9);
-    // Only latencies of a deterministic result depend on the machine.
+    // In the results of a deterministic run, only latencies depend on the machine.
     let deterministic = compaction(&format!("{words} --deterministic"));
     assert_eq!(number(&deterministic, "/thread_us_total"), 0.0);
     assert_eq!(number(&deterministic, "/cpu_us_total"), 0.0);
@@ -99,7 +101,7 @@ fn deletes_persist_sooner_under_a_policy_with_a_bound() {
         let tombstones = sum_of_levels(cell, "/tombstones");
         assert_eq!(number(persistence, "/live_tombstones"), tombstones);
         assert_eq!(persistence["oldest_age_us"].is_null(), tombstones == 0.0);
-        // A deterministic run counts a microsecond per operation.
+        // The clock of a deterministic run advances by 1 µs per operation.
         assert!(number(persistence, "/run_us") >= 60_000.0);
         assert!(within(cell, 0.1) <= within(cell, 0.75));
     }
@@ -134,7 +136,7 @@ fn read_amplification_is_blocks_per_successful_lookup() {
     assert_eq!(number(cell, "/range_lookups/entries"), entries.iter().sum::<f64>());
 }
 
-/// With the write control of the study, writes wait only at the hard stop.
+/// With `--write-control stop`, writes wait only when the backlog of compaction reaches its hard limit.
 #[test]
 fn write_control_stop_waits_at_the_hard_stop_and_never_slows() {
     let words = "explore --policy full --entries 40000 --value-len 48 --memtable 16K --lookups 0 \
@@ -148,11 +150,11 @@ fn write_control_stop_waits_at_the_hard_stop_and_never_slows() {
     let sum: f64 = causes.iter().map(|cause| number(stalls, cause)).sum();
     assert_eq!(number(stalls, "/count"), sum);
     assert!(number(stalls, "/total_us") >= number(stalls, "/max_us"));
-    // Latencies of puts include the waits.
+    // The latency of a put includes the time that the put waits.
     assert!(number(cell, "/put_latency_us/max") >= 0.5 * number(stalls, "/max_us"));
 }
 
-/// The settings of the study, which are not the defaults: one compaction thread, all filters.
+/// Checks that the flags for settings of the compaction study, which are not the defaults, take effect.
 #[test]
 fn workers_table_size_and_last_filter_reach_the_engine() {
     let words = "explore --policy full --entries 20000 --value-len 48 --memtable 64K --table 32K \
@@ -169,7 +171,7 @@ fn workers_table_size_and_last_filter_reach_the_engine() {
     assert!(cells[0]["workload"]["workers"].is_null(), "a deterministic run has no threads");
     assert!(cells[0]["workload"]["filter_last_run"].is_null());
     assert_eq!(cells[1]["workload"]["filter_last_run"], true);
-    // Without the filter of the last run, each lookup of an absent key reads a data block.
+    // If the last run has no filter, each lookup of an absent key reads a data block.
     let blocks = |cell: &Value| {
         let blocks = &cell["point_lookups"][0]["blocks_read"];
         blocks["data"].as_f64().unwrap_or(0.0)
@@ -178,7 +180,8 @@ fn workers_table_size_and_last_filter_reach_the_engine() {
     assert!(blocks[0] > 1000.0 && blocks[1] < 100.0, "{blocks:?}");
 }
 
-/// A phase has several shares of absent keys, and `hot` changes the most frequent keys from phase to phase.
+/// Checks `empty-lookups` and `hot` in a phases file: the shares of lookups of absent keys, and the choice of the most
+/// frequent keys.
 #[test]
 fn phases_have_their_own_shares_and_hot_keys() {
     let dir = TestDir::new();
@@ -197,7 +200,7 @@ fn phases_have_their_own_shares_and_hot_keys() {
         cells(&format!("explore {words} --phases {file}")).remove(0)
     };
     let (same, other) = (run(0), run(1));
-    // The digest includes the workload, so it differs in any case.
+    // The test does not compare digests, because they include the workload and thus always differ.
     let entries = |cell: &Value| sum_of_levels(cell, "/entries");
     assert!(entries(&other) > entries(&same), "fewer updates have the same key");
     let lookups = list(&other, "/point_lookups");

@@ -1,4 +1,4 @@
-//! `lsmx rmw`.
+//! Tests of `lsmx rmw`.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use crate::common::{
 };
 use serde_json::{Value, json};
 
-/// Small enough for a test, large enough for several flushes.
+/// Arguments of a short run with several flushes.
 const SMALL: &str = "rmw --entries 3000 --ops 6000 --value-len 500 --field-len 50";
-/// Values of UP2X are small.
+/// Arguments of a run with more records, for the mix UP2X, whose values are small.
 const MANY: &str = "rmw --entries 10000 --ops 10000";
 
 #[test]
@@ -32,7 +32,7 @@ fn cells_have_every_documented_field_for_each_mode_and_ratio() {
         assert!(number(cell, "/ios_per_read") < 10.0);
         assert_eq!((&cell["ops"], reads + rmws), (&json!(6000), 6000.0));
         assert!((reads / 6000.0 - number(cell, "/read_ratio")).abs() < 0.03, "{cell}");
-        // The log has at least the field of each update.
+        // The WAL contains at least the updated field of each read-modify-write.
         assert!(number(cell, "/written_bytes") > rmws * 50.0, "{cell}");
         assert!(number(cell, "/checked_records") > 500.0);
         if cfg!(target_os = "linux") {
@@ -43,7 +43,7 @@ fn cells_have_every_documented_field_for_each_mode_and_ratio() {
             assert!(threads <= process + 0.05, "CPU times have steps of 10 ms: {cell}");
         }
     }
-    // The operations are equal, but only get-put writes whole values.
+    // All modes run the same operations, but only get-put writes complete values.
     let written = numbers(&cells, "/written_bytes");
     assert!(written[0] > 2.0 * written[1], "{written:?}");
 }
@@ -82,7 +82,7 @@ fn every_mix_runs_in_every_mode_over_both_bases() {
     }
 }
 
-/// The run compares the last values with a model that does not depend on the number of threads.
+/// The experiment compares the final values with a model that does not depend on the number of threads.
 #[test]
 fn threads_share_one_stream_of_operations() {
     for threads in [1, 3] {
@@ -147,7 +147,7 @@ fn repetitions_report_medians_and_finished_cells_do_not_run_again() {
     let rate = &repeats["metrics"]["ops_per_s"];
     assert_eq!(rate["median"], first[0]["ops_per_s"]);
     assert!(number(rate, "/low") <= number(rate, "/median"));
-    // Measured times of a second run would differ.
+    // If the second run measured again, its times would differ.
     assert_eq!(run(), first);
     assert_contains(&lsmx(&format!("{words} --dry-run")).ok(), &["finished"]);
     lsmx(&words.replace("--repeat 3", "--repeat 2")).fails(2, &["--resume", "--repeat 3"]);
@@ -181,7 +181,7 @@ fn experiments_of_operand_stores_run_over_the_value_log() {
     }
 }
 
-/// A run fails if RocksDB gives a wrong answer or ends with other values than the model.
+/// The experiment fails if RocksDB returns a wrong value, or if its final values differ from the model.
 #[cfg(feature = "peer-rocksdb")]
 #[test]
 fn peer_runs_the_same_operations() {

@@ -1,4 +1,5 @@
-//! `lsmx explore --spec` and `--explain`: composed policies, and the reasons for each job.
+//! Tests of `lsmx explore --spec`, which runs composed policies, and of `--explain`, which prints the reasons for each
+//! job.
 
 use crate::common::{CliOutput, TestDir, assert_contains, list, lsmx, number, read_json, text};
 
@@ -28,10 +29,10 @@ fn composed_policies_run_after_named_ones_and_explain_each_job() {
     let cells = list(&result, "/cells");
     let names: Vec<_> = cells.iter().map(|cell| text(cell, "policy")).collect();
     assert_eq!(names, ["tiering", "tiered-top", "second"]);
-    // The spec in the result is valid.
+    // The policy text in the result parses to the same policy.
     let spec = text(&cells[1], "spec");
     assert_eq!(spec.parse::<lsmx::PolicySpec>().unwrap().to_string(), spec);
-    // One decision for each job and each move, with its alternatives.
+    // The explanation has one decision for each compaction job and each trivial move.
     for (name, cell) in names.iter().zip(cells) {
         assert!(table.contains(name) && !table.contains("{name"), "{table}");
         let head = format!("{name} in default:");

@@ -1,4 +1,4 @@
-//! `lsmx stress`, which starts itself as the children that it kills.
+//! Tests of `lsmx stress`. The command kills child processes that run the same binary.
 
 use crate::common::{TestDir, assert_contains, lsmx, number, read_json};
 use serde_json::Value;
@@ -29,7 +29,7 @@ fn databases_are_killed_compared_and_removed() {
 #[test]
 fn failed_database_is_kept_and_reported_with_its_seed() {
     let dir = TestDir::on_disk();
-    // No file may grow, so no child can write.
+    // The file size limit of 0 makes all writes of the children fail.
     let limited = "ulimit -f 0; exec \"$0\" stress --seed 7 --runs 3 --dir \"$1\"";
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", limited, env!("CARGO_BIN_EXE_lsmx")]).arg(dir.root());

@@ -1,4 +1,4 @@
-//! Experiments with many cells: sweeps, repetitions, dry runs, interruptions.
+//! Tests of experiments with many configurations: sweeps, repetitions, dry runs and interruptions.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use crate::common::{
 };
 use serde_json::{Value, json};
 
-/// A tree with a few levels, built in a fraction of a second.
+/// Arguments of a run that takes a fraction of a second and builds a tree with a few levels.
 const TINY: &str = "--entries 6000 --value-len 48 --memtable 64K --lookups 200 --ranges 5 \
                     --selectivity 0.01";
 
@@ -101,7 +101,7 @@ fn resume_of_another_run_is_rejected() {
     resume("--policy full").fails(2, &["lsmx 0.0.0", version]);
 }
 
-/// Removes times and the command line. Everything else depends on the seed alone.
+/// Removes times and the command line from a result. The rest of the result depends only on the seed.
 #[cfg(unix)]
 fn remove_times(value: &mut Value) {
     match value {
@@ -157,7 +157,7 @@ fn interrupted_sweep_resumed_equals_an_uninterrupted_one() {
         read_json(dir.path(&format!("{name}.json")))
     };
     let (mut resumed, mut straight) = (run("interrupted"), run("straight"));
-    // Cells that were finished before the interruption did not run again.
+    // Configurations that had finished before the interruption did not run again.
     let elapsed =
         numbers(resumed["cells"].as_array().unwrap(), "/repeats/metrics/elapsed_s/values/0");
     assert_eq!(elapsed[0], number(&before, "/elapsed_s"));

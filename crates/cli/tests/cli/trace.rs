@@ -1,4 +1,4 @@
-//! `lsmx explore --trace`: traces recorded by a database, and traces written by hand.
+//! Tests of `lsmx explore --trace` with recorded traces and with traces in text form.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,12 +9,13 @@ use lsmx::workload_trace::TraceOptions;
 use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
 use serde_json::json;
 
-/// Records a trace with two keyspaces, all operations, and reads of present and absent keys.
+/// Records a trace of a database with two keyspaces. The trace has all kinds of operations, and reads of present and
+/// absent keys.
 fn record(dir: &TestDir, options: TraceOptions) -> PathBuf {
     let path = dir.root().join("hour.trace");
     let keyspace = KeyspaceOptions::default().merge_operator(FieldUpdate::default());
     let db = Db::open(dir.path("data"), Options::default().keyspace_defaults(keyspace)).unwrap();
-    // Keys that exist before the recording are not in the trace.
+    // A write before the recording starts is not in the trace.
     db.put("before", "x").unwrap();
     let trace = db.record_trace(&path, options).unwrap();
     let default = db.default_keyspace();
@@ -25,7 +26,7 @@ fn record(dir: &TestDir, options: TraceOptions) -> PathBuf {
         match number % 8 {
             0..=3 => db.put(&key, vec![7; (number % 90) as usize]).unwrap(),
             4 => default.merge(&key, FieldUpdate::operand(3, b"field")).unwrap(),
-            // A key written two operations ago, or a key that was never written.
+            // Reads a key that was written two operations ago, or a key that was never written.
             5 if number % 16 == 5 => drop(db.get(key_of(number - 2)).unwrap()),
             5 => drop(db.get(&key).unwrap()),
             6 if number % 24 == 6 => db.delete(&key).unwrap(),
@@ -49,7 +50,7 @@ fn record(dir: &TestDir, options: TraceOptions) -> PathBuf {
     path
 }
 
-/// A run fails on a wrong answer.
+/// The experiment fails if a replayed lookup returns a wrong value.
 #[test]
 fn recorded_trace_is_replayed_under_every_policy() {
     for options in [

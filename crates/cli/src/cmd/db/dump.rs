@@ -1,4 +1,4 @@
-//! `lsmx db PATH dump [FILE…]`.
+//! Implements the command `lsmx db PATH dump [FILE…]`.
 
 use std::ffi::OsStr;
 use std::io::{self, BufWriter, Write};

@@ -1,4 +1,4 @@
-//! `put`, `get`, `delete`, `explain` and `scan`.
+//! Implements `put`, `get`, `delete`, `explain` and `scan` of `lsmx db`.
 
 use std::ffi::OsStr;
 

@@ -1,4 +1,4 @@
-//! `checkpoint`, `compact`, `drop-keyspace` and `reset-clock`.
+//! Implements `checkpoint`, `compact`, `drop-keyspace` and `reset-clock` of `lsmx db`.
 
 use std::ffi::OsStr;
 use std::path::Path;

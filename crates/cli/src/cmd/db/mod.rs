@@ -1,4 +1,4 @@
-//! `lsmx db`.
+//! Implements the command `lsmx db`.
 
 mod dump;
 mod entries;

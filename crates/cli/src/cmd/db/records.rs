@@ -1,4 +1,4 @@
-//! `import` and `export`.
+//! Implements `import` and `export` of `lsmx db`.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};

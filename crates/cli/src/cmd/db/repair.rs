@@ -1,4 +1,4 @@
-//! `lsmx db PATH repair`.
+//! Implements the command `lsmx db PATH repair`.
 
 use std::fmt::Write as _;
 

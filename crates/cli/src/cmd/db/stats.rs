@@ -1,5 +1,5 @@
-//! `lsmx db PATH stats`: prints the metrics of a database that is opened read-only. Counters of writes and background
-//! jobs are omitted.
+//! Implements the command `lsmx db PATH stats`. The command opens the database read-only and prints its metrics,
+//! without the counters of writes and background jobs.
 
 use std::fmt::Write as _;
 use std::time::Duration;

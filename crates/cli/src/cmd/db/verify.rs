@@ -1,4 +1,4 @@
-//! `lsmx db PATH verify`.
+//! Implements the command `lsmx db PATH verify`.
 
 use lsmx_bench::report::text;
 

@@ -1,4 +1,4 @@
-//! `lsmx explore`.
+//! Implements the command `lsmx explore`.
 
 mod sweep;
 

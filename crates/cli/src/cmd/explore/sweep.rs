@@ -1,4 +1,4 @@
-//! `--sweep KEY=V,V…`: repeats an experiment for each combination of flag values.
+//! Implements the flag `--sweep KEY=V,V…`, which repeats an experiment for each combination of flag values.
 //!
 //! For each combination, the swept flags are appended to the command line, which is then parsed again. Swept values are
 //! thus validated like all other flag values.

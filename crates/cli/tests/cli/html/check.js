@@ -1,5 +1,5 @@
-// Put at the end of a page by the test: looks at what the browser made of it and writes what is wrong,
-// a line each, and at the end what it has seen.
+// Script that the test appends to a page. It checks the layout of the rendered page. It appends a report to the page:
+// one line per error, then the number of elements of each kind.
 "use strict";
 
 const found = [];
@@ -62,7 +62,7 @@ for (const svg of document.querySelectorAll("svg.plot")) {
     const style = getComputedStyle(it);
     const outlined = it.matches(".line, .faint");
     const color = outlined ? style.stroke : style.fill;
-    // What is large and has neighbours of other colours needs less.
+    // A large area next to areas of other colors needs less contrast.
     const least = it.matches(".area") ? 1.5 : 3;
     if (!(contrast(color) >= least)) found.push(`${name}: a mark in ${color} is hard to see`);
   }
