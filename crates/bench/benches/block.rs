@@ -1,4 +1,5 @@
-//! Searches in data blocks of 4 KiB: in one block that is in the processor's caches, and in many blocks that are not.
+//! Searches in data blocks of 4 KiB: in one block that is in the processor's caches, and in more blocks than these
+//! caches can hold.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! Latency of commits to a database in the directory for temporary files.
+//! Latency of commits to a database in the temporary directory of the system.
 
 use criterion::{Criterion, Throughput};
 use lsmx::{Db, Durability, Options, WriteBatch};

@@ -38,7 +38,7 @@ fn run(id: u64, files: u64, file_next: &mut u64) -> SortedRun {
 
 /// Returns a tree with full levels and twelve runs in L0, so that every policy picks a job.
 fn shape() -> TreeShape {
-    // Upper levels contain newer data with larger sequence numbers, so the levels are built from bottom to top.
+    // The levels are built from bottom to top, because upper levels contain newer data with larger sequence numbers.
     let mut file_next = 0;
     let mut id = 0;
     let mut level = |runs: u64, files: u64| {

@@ -39,7 +39,7 @@ pub fn wait_until(watch: Stopwatch, ns: u64) {
     }
 }
 
-/// Measures how long it takes to start and to read a stopwatch once, in nanoseconds.
+/// Measures the time of one start and one read of a stopwatch, in nanoseconds.
 pub fn cost_ns() -> f64 {
     const READINGS: u32 = 10_000;
     let watch = Stopwatch::start();

@@ -42,7 +42,7 @@ pub enum Error {
     NoRecords { path: PathBuf },
     #[error("cannot {action} {}: {}", path.display(), error_chain(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    /// The directory of `--resume` cannot be used, for example because it contains results of another command.
+    /// The directory of `--resume` cannot be used. For example, the directory contains results of another command.
     #[error("--resume {}: {why}", directory.display())]
     Resume { directory: PathBuf, why: String },
     /// An lsmx database returned an error.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-/// Clock ticks per second of the times in `/proc`. The value is the same on every Linux kernel.
+/// Clock ticks per second, the unit of times in `/proc`. The value is the same on every Linux kernel.
 const TICKS_PER_S: f64 = 100.0;
 
 /// Processor time in seconds.

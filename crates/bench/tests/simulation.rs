@@ -1,4 +1,4 @@
-//! Compares the simulator with the engine, for every preset that drops no data and three workloads.
+//! Compares the simulator with the engine, for three workloads and every preset that drops no data.
 //!
 //! `LSMX_TEST_SCALE=25` runs a million writes with five seeds, which takes hours. `LSMX_TEST_SCALE=250` runs ten
 //! million writes. With `--nocapture` each test prints a table with one line per policy, as in
@@ -26,7 +26,7 @@ const ENTRIES: u64 = 40_000;
 const FLUSHES: u64 = 160;
 const KEY_BYTES: u64 = 16;
 const VALUE_BYTES: u64 = 112;
-/// Approximate memory that a put takes in a memtable, in bytes.
+/// Approximate memtable memory per put, in bytes.
 const MEMTABLE_BYTES_PER_PUT: u64 = 226;
 
 /// Returns the number of writes, at least [`ENTRIES`]. With fewer writes the simulator may exceed the error bounds.
@@ -51,7 +51,7 @@ struct Bounds {
     moved: f64,
     merges: f64,
     files: f64,
-    /// Maximum relative error of the data moved with a single seed.
+    /// Maximum relative error of the simulated amount of data moved, for a single seed.
     each: f64,
 }
 

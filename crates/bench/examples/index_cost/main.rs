@@ -143,7 +143,7 @@ fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Fai
             held += varint(handle.offset) + varint(handle.bytes) + if restart { 4 } else { 0 };
             entries += 1;
             before = separator;
-            // As in lsmx, an index block ends when its size reaches this limit.
+            // As in lsmx, the next index block starts once the current block has `INDEX_BLOCK_BYTES`.
             if held >= INDEX_BLOCK_BYTES {
                 bytes += held + 4 + overhead;
                 (entries, held) = (0, 0);

@@ -40,7 +40,7 @@ pub(crate) struct ClaimText {
     note: String,
 }
 
-/// Expected order of the figures of a claim. Equal consecutive figures are in order.
+/// Expected order of the figures of a claim. Consecutive figures may be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Order {

@@ -36,7 +36,7 @@ const IDENTITY: &[&str] = &[
 ];
 /// JSON fields of a workload that are ignored when two results are matched.
 const NOT_OF_WORKLOAD: [&str; 3] = ["write_control", "workers", "deterministic"];
-/// JSON fields of a result that are not measured numbers and are not compared.
+/// JSON fields of a result that are not compared, because the fields are not measured numbers.
 const NOT_MEASURED: [&str; 7] =
     ["seed", "levels", "history", "digest", "repeats", "simulated", "memory_bytes_before"];
 
@@ -49,7 +49,7 @@ pub struct Comparison {
     pub only_new: Vec<String>,
 }
 
-/// A measurement that both results contain.
+/// A measurement that both compared results contain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pair {
     /// Name of the measurement.
@@ -57,7 +57,7 @@ pub struct Pair {
     /// Whether both measurements have the same digest; `None` if a digest is missing.
     pub same_digest: Option<bool>,
     pub differences: Vec<Difference>,
-    /// Count of the numbers that are equal in both measurements.
+    /// How many numbers are equal in both measurements.
     pub equal: usize,
     /// Names of the numbers that only one of the two measurements contains.
     pub missing: Vec<String>,
@@ -98,8 +98,7 @@ pub enum Meaning {
 }
 
 impl Difference {
-    /// Returns the deterioration relative to the old value: 0 if the number is not worse, infinite if the old value is
-    /// 0.
+    /// Returns the deterioration ÷ the old value: 0 if the number is not worse, infinite if the old value is 0.
     pub fn worse_by(&self) -> f64 {
         match (self.meaning, self.ratio) {
             (Meaning::Worse, Some(ratio)) => (ratio - 1.0).abs(),
@@ -110,8 +109,8 @@ impl Difference {
 }
 
 impl Comparison {
-    /// Compares two results. `registry` declares the metrics of the first result. If `registry` is `None`, each number
-    /// has the first declaration of its name in any command.
+    /// Compares two results. `registry` declares the metrics of the first result. If `registry` is `None`, the first
+    /// command that declares the name of a number applies.
     pub fn new(registry: Option<&Registry>, old: &[Value], new: &[Value]) -> Comparison {
         let mut others: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
         for cell in new.iter().rev() {

@@ -204,8 +204,7 @@ pub(crate) fn latencies(kinds: &[(&str, &str)], subjects: &[Subject]) -> Markup 
     section("Latency", "The axis is logarithmic.", &latency_figures(kinds, subjects))
 }
 
-/// Returns a plot of latency percentiles for each title and flat name in `kinds`. Omits latencies that no subject has
-/// measured.
+/// Returns a plot of latency percentiles for each title and flat name in `kinds`. Omits latencies that no row contains.
 pub(crate) fn latency_figures(
     kinds: &[(impl AsRef<str>, impl AsRef<str>)],
     subjects: &[Subject],

@@ -153,7 +153,7 @@ fn match_stars<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
 #[derive(Clone, Copy, Debug)]
 pub struct Registry {
     pub command: &'static str,
-    /// Lists of metrics. If several metrics match a name, the first one applies.
+    /// Lists of metrics. If several metrics match a name, the first match applies.
     pub metrics: &'static [&'static [Metric]],
     /// Names of the columns that identify a row. If a table is split into blocks, each block repeats these columns.
     pub identity: &'static [&'static str],
@@ -250,7 +250,7 @@ pub fn find(name: &str) -> Option<&'static Metric> {
     ALL.iter().find_map(|registry| registry.find(name))
 }
 
-/// Returns the metrics of the command in a command line, such as `lsmx bench fillseq`.
+/// Returns the metrics of the command that a command line runs. An example of a command line is `lsmx bench fillseq`.
 pub fn registry_of(command_line: &str) -> Option<&'static Registry> {
     let mut words = command_line.split_whitespace().skip(1);
     let command = words.find(|word| !word.starts_with('-'))?;

@@ -18,7 +18,7 @@ pub struct TableStyleOptions {
     pub width: usize,
     /// Whether a legend follows the table.
     pub legend: bool,
-    /// Flat names of the columns, or `all`. If empty, the table has the default columns of the experiment.
+    /// Flat names of the columns, or `all`. An empty list selects the default columns of the experiment.
     pub columns: Vec<String>,
 }
 

@@ -93,7 +93,7 @@ impl EngineSettings {
         })
     }
 
-    /// Returns the options of an lsmx database. Its keyspaces have [`EngineSettings::keyspace_options`].
+    /// Returns the options of an lsmx database, with [`EngineSettings::keyspace_options`] as keyspace defaults.
     pub fn options(&self) -> Options {
         let options = self
             .other_options

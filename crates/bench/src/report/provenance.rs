@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-/// Origin of a result. Contains all information that is needed to repeat the experiment.
+/// Information that is needed to repeat an experiment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Provenance {
     pub version: String,
@@ -52,8 +52,8 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     })
 }
 
-/// Returns the type of the file system that contains `path`. Of several file systems mounted at the same directory, the
-/// last one is visible.
+/// Returns the type of the file system that contains `path`. If several file systems are mounted at the same directory,
+/// the last mount hides the earlier mounts.
 fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
     let mut best: Option<(usize, &str)> = None;
     for line in mountinfo.lines() {

@@ -59,7 +59,7 @@ pub enum MixedOperation {
     Put,
     /// Puts a record with a new key.
     Insert,
-    /// Reads the given number of entries in key order, starting at a record.
+    /// Scans the given number of entries in key order, starting at a record.
     Scan(u64),
 }
 
@@ -148,7 +148,7 @@ impl OperationMix {
     }
 }
 
-/// Zipf popularity of records. It does not depend on the key order or the age of the records.
+/// Zipf popularity of records, independent of key order and record age.
 #[derive(Clone, Debug)]
 pub struct Popularity {
     zipf: Zipf,

@@ -14,7 +14,7 @@ use super::KeyDistribution;
 /// Interleaved lookups start after this fraction of the writes. As in Sarkar et al., PVLDB 14 (2021), all levels except
 /// the last are full by then if the size ratio is 10.
 const INTERLEAVE_AFTER: f64 = 0.1;
-/// Default selectivity of range lookups: the middle one of the three in Sarkar et al., PVLDB 14 (2021).
+/// Default selectivity of range lookups: the second of the three selectivities in Sarkar et al., PVLDB 14 (2021).
 pub const SELECTIVITY_DEFAULT: f64 = 1e-4;
 
 const MORE_THAN_ALL: &str = "together they are more than all writes";

@@ -80,7 +80,7 @@ pub enum RecordError {
 #[derive(Debug)]
 pub enum ReadError {
     Io(io::Error),
-    /// A line is malformed. Its number is counted from 1.
+    /// A line is malformed. Line numbers start at 1.
     Malformed(u64, RecordError),
 }
 

@@ -81,13 +81,13 @@ impl GeneratedRecords {
         value: Length,
         seed: u64,
     ) -> Result<GeneratedRecords> {
-        // Keys longer than the minimum have a random suffix. Their bytes before the suffix must already be distinct.
+        // Keys longer than the minimum have a random suffix. The bytes before the suffix must already be distinct.
         let keys = KeySpace::new(distribution, count, numbers::length(key.min()), seed)?;
         Ok(GeneratedRecords { keys, key, value, seed, tagged: false })
     }
 
     /// Creates a generator of `count` uniformly distributed records. `key` and `value` are lengths in bytes. Each value
-    /// starts with a tag that identifies its record and does not depend on the version.
+    /// starts with a tag that identifies the record and is equal in all versions.
     pub fn tagged(count: u64, key: u64, value: u64, seed: u64) -> Result<GeneratedRecords> {
         let (key, value) = (Length::Fixed(key), Length::Fixed(value));
         let records = GeneratedRecords::new(KeyDistribution::Uniform, count, key, value, seed)?;
@@ -124,7 +124,7 @@ impl GeneratedRecords {
         mix(mix(self.seed ^ mix(record)) ^ version)
     }
 
-    /// Sets `value` to an incompressible value of a record. The inserted value has version 0.
+    /// Sets `value` to an incompressible value of a record. The first value has version 0.
     pub fn value(&self, record: u64, version: u64, value: &mut Vec<u8>) {
         value.clear();
         fill(self.version_seed(record, version), self.value_len(record), value);
@@ -133,7 +133,7 @@ impl GeneratedRecords {
         }
     }
 
-    /// Returns whether `value` has the length and the tag of the values of `record`.
+    /// Returns whether `value` has the expected length and tag for `record`.
     pub fn is_value_of(&self, record: u64, value: &[u8]) -> bool {
         let tag = &mix(record).to_le_bytes()[..value.len().min(TAG_BYTES)];
         value.len() == self.value_len(record) && (!self.tagged || value.starts_with(tag))

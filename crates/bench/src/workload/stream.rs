@@ -18,7 +18,7 @@ const PURPOSE_CHOICE: u64 = 0x6368_6f69;
 pub enum Operation {
     /// Puts a new record.
     Insert { record: u64 },
-    /// Puts a new value for a present record. The inserted value has version 0.
+    /// Puts a new value for a present record. The first value has version 0.
     Update { record: u64, version: u64 },
     /// Deletes a present record.
     Delete { record: u64 },
@@ -27,11 +27,11 @@ pub enum Operation {
     /// Deletes the keys from the key of `record` (inclusive) to the key of `until` (exclusive). The record `until` may
     /// be absent; `None` is the end of the keyspace.
     DeleteRange { record: u64, until: Option<u64> },
-    /// Looks up a present record. `lookups` is the index of the lookup group in the phase.
+    /// Looks up a present record. `lookups` is the index of a lookup group in the phase.
     GetPresent { record: u64, lookups: usize },
     /// Looks up an absent key that follows the key of `record`. `salt` selects one of several such keys.
     GetAbsent { record: u64, salt: u64, lookups: usize },
-    /// Reads `entries` entries in key order, starting at `record`.
+    /// Scans `entries` entries in key order, starting at `record`.
     Range { record: u64, entries: u64 },
 }
 
@@ -91,8 +91,8 @@ impl Stream {
         self.versions
     }
 
-    /// Deletes [`RANGE_DELETE_RECORDS`] records that are adjacent in key order. For records of a file, whose key order
-    /// is unknown, deletes only `record`.
+    /// Deletes [`RANGE_DELETE_RECORDS`] records that are adjacent in key order. If the records come from a file, the
+    /// key order is unknown and only `record` is deleted.
     fn delete_range(&mut self, record: u64) -> Operation {
         let Some(keys) = &self.keys else {
             self.live.delete(record);

@@ -144,7 +144,7 @@ fn read_error(source: lsmx::Error) -> Error {
     Error::Engine { action: "read a trace", source }
 }
 
-/// An error of the trace reader, or of the visitor that receives the items of a trace.
+/// An error of the trace reader, or of the visitor of trace items.
 enum VisitError {
     Reader(lsmx::Error),
     Visitor(Error),

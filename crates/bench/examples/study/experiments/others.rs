@@ -18,7 +18,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
         many([LO1, TIER].map(|strategy| (strategy.name, by(strategy))))
     };
     let order = [TIER, ONE, LO1, FULL];
-    // The policy spec contains the size ratio, which differs here. So the policy name identifies the strategy.
+    // The size ratio changes the policy spec, so the policy name identifies the strategy.
     let ratio_four = results.part("r9-ratio").0;
     let at_ratio_four = order.map(|strategy| {
         let cell = ratio_four.iter().find(|cell| cell.policy == strategy.policy);

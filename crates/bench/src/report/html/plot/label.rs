@@ -12,7 +12,7 @@ pub(crate) const LINE_PX: f64 = 15.0;
 
 /// Space around a name, in px.
 const GAP: f64 = 2.0;
-/// Maximum distance in px between a name and a marker without a line that connects them.
+/// Names farther from their marker than this, in px, are connected to the marker by a line.
 const NEAR: f64 = 14.0;
 /// Number of free positions that are tried before a name may cover a line of the plot.
 const NEARBY: usize = 100;

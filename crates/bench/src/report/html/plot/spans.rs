@@ -75,7 +75,7 @@ fn draw_value(index: usize, count: usize, (x, y): (f64, f64), color: &str, title
     }
 }
 
-/// Returns a legend that explains the marks of the values.
+/// Returns the legend of the values, such as percentiles.
 pub(crate) fn legend(values: &[&str]) -> Markup {
     let [first, between @ .., last] = values else { return html! {} };
     let entries = [(0, (*first).to_owned()), (1, between.join(", ")), (2, (*last).to_owned())];
