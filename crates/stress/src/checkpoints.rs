@@ -1,5 +1,5 @@
-//! Checkpoints that are taken while other threads write. A checkpoint must open. It must contain all commits that were
-//! acknowledged before the call, and no commits that began after it.
+//! Checks checkpoints that are taken while other threads write. A checkpoint must contain all commits that were
+//! acknowledged before the call of `checkpoint`, and no commits that began after this call returned.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ pub(crate) struct CheckpointBounds {
     pub(crate) least: Vec<u64>,
     /// Number of commits of each writer after the checkpoint.
     pub(crate) most: Vec<u64>,
-    /// Exact number of keyspace churn steps. The thread that takes the checkpoint also runs these steps.
+    /// Exact number of keyspace churn steps. One thread runs these steps and takes the checkpoint, so the number cannot
+    /// change.
     pub(crate) steps: u64,
 }
 

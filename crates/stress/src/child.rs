@@ -90,7 +90,7 @@ impl Writer<'_> {
             match committed {
                 Err(error) if self.disk.may_have_caused(&error) => {
                     self.disk.recover(self.db)?;
-                    // The failed commit may have been applied. The commit counters show whether it was.
+                    // The failed commit may have been applied. The commit counters show whether the commit was applied.
                     let found = self.view.commits_of(self.number)?;
                     if found + 1 == number {
                         if env.monotonic_ns() - committed_ns > RETRY_NS_MAX {
@@ -152,7 +152,7 @@ struct ConcurrentTasks<'a> {
     disk: &'a FaultyDisk,
     keyspaces: &'a [Keyspace],
     rng: TestRng,
-    /// Number of keyspace churn steps that were run.
+    /// Number of completed steps of the keyspace churn.
     steps: u64,
     /// An open snapshot, with the number of commits of each writer and the number of churn steps at the time of the
     /// snapshot.

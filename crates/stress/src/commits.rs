@@ -31,7 +31,7 @@ fn merged_key(writer: u64, number: u64) -> Vec<u8> {
     format!("{writer}+{number:02}").into_bytes()
 }
 
-/// Returns the change that appends the low byte of the commit number to a value of the writer.
+/// Returns the change that appends the low byte of the commit number to the value of the key `{writer}:appended`.
 fn append(writer: u64, number: u64) -> Change {
     let key = format!("{writer}:appended").into_bytes();
     let [byte, ..] = number.to_le_bytes();
@@ -41,8 +41,8 @@ fn append(writer: u64, number: u64) -> Change {
     }
 }
 
-/// Draws a key range of a writer. One range in 20 contains all keys for puts. Another one in 20 contains all keys for
-/// puts and merges.
+/// Draws a key range of a writer. One range in 20 contains all keys that puts use. Another one in 20 contains all keys
+/// that puts and merges use.
 fn draw_range(rng: &mut TestRng, writer: u64) -> Range<Vec<u8>> {
     let (from, merged_from) = (rng.below(KEYS), rng.below(MERGED_KEYS));
     match rng.below(20) {

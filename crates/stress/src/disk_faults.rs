@@ -1,4 +1,4 @@
-//! Injected write errors in the file system of a child.
+//! File system that injects write errors into a child process of the stress test.
 //!
 //! Only write calls fail, so a wrong read result is always a bug. All faults are removed before a call of `resume`, so
 //! `resume` must succeed.
@@ -16,14 +16,14 @@ use lsmx_testkit::{TestRng, mix_seeds};
 /// File system calls that may fail with an injected error.
 const WRITES: &[VfsCall] =
     &[VfsCall::Append, VfsCall::Create, VfsCall::Sync, VfsCall::SyncDir, VfsCall::Rename];
-/// One child in this many runs with injected faults.
+/// Inverse of the share of children that run with injected faults.
 const FAULTY_ONE_IN: u64 = 3;
 /// Mixed into the seed of a child, so that the random faults do not depend on the random options.
 const SEED_SALT: u64 = 0x0064_6973_6b21;
 /// Candidates for the maximum number of calls until the next fault. Each fault draws one of them.
 const CALLS_UNTIL_FAULT: [u64; 3] = [30, 300, 3000];
 
-/// The file system of a child.
+/// File system of a child process.
 #[derive(Debug)]
 pub(crate) struct FaultyDisk {
     /// `None` if no faults are injected.

@@ -66,10 +66,10 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Returns the orders if this process is a child, else `None`.
+    /// Reads the orders from the environment. Returns `None` if this process is not a child of a stress test.
     ///
     /// # Errors
-    /// [`ORDERS`] does not parse.
+    /// The value of [`ORDERS`] is malformed.
     pub fn from_env() -> Outcome<Option<Orders>> {
         let Some(text) = std::env::var_os(ORDERS) else { return Ok(None) };
         let orders = text.to_str().and_then(Orders::from_text);

@@ -13,10 +13,10 @@ const COUNTS_START: u64 = 1 << 32;
 pub(crate) enum Message {
     /// The child is about to open the database.
     Opening,
-    /// A commit of a writer was acknowledged. The actor number after the last writer denotes the keyspace churn, whose
-    /// messages report steps instead of commits.
+    /// A commit of a writer was acknowledged. The actor number after the last writer denotes the thread that creates
+    /// and drops a keyspace. Its messages count steps instead of commits.
     Progress { actor: u64, number: u64 },
-    /// A count of [`crate::counts::ChildCounts`].
+    /// One of the counts in [`crate::counts::ChildCounts`], with its index.
     Count { index: u64, count: u64 },
 }
 

@@ -20,9 +20,9 @@ use crate::messages::Message;
 use crate::{ChildCounts, ORDERS, Orders, open};
 use lsmx_testkit::TestRng;
 
-/// Maximum number of kills that [`KillPlan::draw`] draws.
+/// Maximum number of kills in a plan that [`KillPlan::draw`] returns.
 const KILLS_MAX: u64 = 10;
-/// Maximum number of acknowledgements before a kill that [`KillPlan::draw`] draws.
+/// Maximum number of acknowledged commits before a kill, in a plan that [`KillPlan::draw`] returns.
 const ACKNOWLEDGEMENTS_MAX: u64 = 5_000;
 /// A child that sends no message for this number of seconds is treated as hung.
 const SILENCE_MAX_S: u64 = 60;
@@ -45,7 +45,7 @@ pub struct KillPlan {
     pub seed: u64,
     /// Number of kills, at least 1.
     pub kills: u64,
-    /// Maximum number of acknowledgements before a kill, at least 1.
+    /// Maximum number of acknowledged commits before a kill, at least 1.
     pub acknowledgements_max: u64,
     /// Whether some children run with injected write errors.
     pub faults: bool,
@@ -54,7 +54,7 @@ pub struct KillPlan {
 }
 
 impl KillPlan {
-    /// Draws a random plan.
+    /// Draws a random number of kills and a random maximum of commits before a kill.
     #[must_use]
     pub fn draw(seed: u64, faults: bool) -> KillPlan {
         let mut rng = TestRng::new(!seed);

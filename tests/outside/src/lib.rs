@@ -122,7 +122,7 @@ pub struct Library {
     counts: Keyspace,
 }
 
-/// Iterator over the loans of a member in a snapshot. The iterator borrows nothing.
+/// Iterator over the loans of a member in a snapshot. The type has no lifetime parameter.
 pub struct Loans {
     seq: SeqNo,
     range: Range,

@@ -2,7 +2,7 @@
 
 use crate::common::{TestDir, assert_contains, cells, experiment, list, text};
 
-/// Arguments of a run that is short but writes a tree to disk.
+/// Arguments of a short run.
 const SMALL: &str = "advise --entries 15000 --memory-budget 256K --confirm 1 --seed 3";
 
 #[test]

@@ -98,7 +98,7 @@ fn threads_share_the_operations_and_each_key_is_put_once() {
 #[test]
 fn latencies_at_a_rate_count_from_the_due_time() {
     let run = cells(&format!("bench fillrandom overwrite {SMALL} --ops 300 --rate 2000"));
-    // At 2000 operations per second, 3000 operations take at least 2999 intervals, and 300 operations at least 299.
+    // At 2000 operations per second, operations are due every 0.5 ms. 3000 operations span 2999 intervals.
     assert!(number(&run[0], "/elapsed_s") >= 2999.0 / 2000.0, "{}", run[0]);
     assert!(number(&run[1], "/elapsed_s") >= 299.0 / 2000.0, "{}", run[1]);
     // No machine reaches this rate, so operations queue and their latencies grow.
@@ -173,7 +173,8 @@ fn wider_filters_are_larger_and_have_fewer_false_positives() {
     assert_eq!(widths, ["filters 8", "filters monkey(10)", "filters monkey(13)", "filters 16"]);
     let bytes = numbers(&cells, "/reads/filter_bytes");
     assert!(bytes[3] > 1.7 * bytes[0], "{bytes:?}");
-    // The expected false positive rates are 1 in 256 for 8 bits and 1 in 65,536 for 16 bits.
+    // Filters with 8-bit fingerprints have an expected false positive rate of 1 in 256; filters with 16 bits, 1 in
+    // 65,536.
     let rates = numbers(&cells, "/reads/filter_false_positive_rate");
     assert!((0.002..0.008).contains(&rates[0]) && rates[3] < 0.001, "{rates:?}");
     assert!(numbers(&cells, "/reads/ios_per_get").iter().all(|ios| *ios < 0.1));

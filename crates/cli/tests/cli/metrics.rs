@@ -154,7 +154,7 @@ fn write_control_stop_waits_at_the_hard_stop_and_never_slows() {
     assert!(number(cell, "/put_latency_us/max") >= 0.5 * number(stalls, "/max_us"));
 }
 
-/// Checks that the flags for settings of the compaction study, which are not the defaults, take effect.
+/// Checks that `--workers`, `--table` and `--filter-last-run` take effect.
 #[test]
 fn workers_table_size_and_last_filter_reach_the_engine() {
     let words = "explore --policy full --entries 20000 --value-len 48 --memtable 64K --table 32K \
@@ -180,8 +180,8 @@ fn workers_table_size_and_last_filter_reach_the_engine() {
     assert!(blocks[0] > 1000.0 && blocks[1] < 100.0, "{blocks:?}");
 }
 
-/// Checks `empty-lookups` and `hot` in a phases file: the shares of lookups of absent keys, and the choice of the most
-/// frequent keys.
+/// Checks two settings of a phases file: `empty-lookups`, the shares of lookups of absent keys, and `hot`, which
+/// selects the most frequent keys.
 #[test]
 fn phases_have_their_own_shares_and_hot_keys() {
     let dir = TestDir::new();

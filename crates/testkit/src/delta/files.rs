@@ -50,7 +50,8 @@ fn check_snapshot(view: &StoreView, id_next: u64) {
     assert!(recovered_id_next <= id_next);
 }
 
-/// Checks recovery from the complete log, and from each prefix that ends with a frame that can be the last one.
+/// Checks recovery from the complete log, and from each prefix that ends at the end of a snapshot, delivery or
+/// collection.
 pub(super) fn check_log(input: &[u8]) {
     let vfs = vfs_with_file(OperandFileKind::Log, input);
     let resources = Arc::new(StoreResources {

@@ -51,7 +51,7 @@ pub(super) fn check_frame(input: &[u8]) {
     );
 }
 
-/// Checks a sequence of records, which is the contents of pages, bucket tails and deliveries.
+/// Checks a sequence of records. Pages, bucket tails and deliveries store such sequences.
 pub(super) fn check_records(input: &[u8]) {
     let (input, memory) = (Bytes::copy_from_slice(input), MemoryUsage::default());
     let (decoded, tail) = (record::decode_records(&input), Tail::decode(&input, &memory));

@@ -83,7 +83,8 @@ pub(super) fn check_data_block(input: &[u8]) {
     if block.check_invariants().is_err() || !is_sorted {
         return;
     }
-    // From here on, a builder could have written the block, except that the distances between restart points may vary.
+    // The block passed all checks, so a builder could have written it, except that the distances between restart points
+    // may vary.
     assert_eq!(backward.as_ref(), Ok(&entries));
     for (index, entry) in entries.iter().enumerate() {
         let is_newest = index == 0 || entries[index - 1].0 != entry.0;
@@ -141,7 +142,7 @@ pub(super) fn check_index_block(input: &[u8]) {
     }
     let separators: Vec<&Separator> = entries.iter().flat_map(|(after, _)| after).collect();
     let is_sorted = separators.is_sorted_by(|a, b| {
-        // Separators ascend if a version of the key of `b` is before `b` but not before `a`.
+        // `a` is less than `b` if a version of the key of `b` is before `b` but not before `a`.
         let seq = match b.versions {
             SeparatorSide::Before => SeqNo::ZERO,
             SeparatorSide::Split(seq) => seq,

@@ -29,9 +29,9 @@ const MERGED_BYTES_MAX: usize = 200;
 /// Operand stores that the keyspaces of the database use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OperandStores {
-    /// Adds the store to the options of a keyspace.
+    /// Function that adds an operand store to the options of a keyspace.
     pub(crate) add_store: fn(KeyspaceOptions) -> KeyspaceOptions,
-    /// Returns the factories that `verify` needs.
+    /// Function that returns the operand store factories that `verify` needs.
     pub(crate) factories: fn() -> Vec<Arc<dyn OperandStoreFactory>>,
 }
 

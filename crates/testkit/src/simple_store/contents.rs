@@ -18,7 +18,7 @@ pub(super) struct Contents {
     /// Items of each key, newest first.
     pub(super) keys: BTreeMap<Vec<u8>, Vec<Item>>,
     pub(super) ranges: Vec<RangeMarker>,
-    /// Sequence number through which operands were delivered.
+    /// Upper bound of the sequence numbers of all deliveries so far.
     pub(super) through: SeqNo,
 }
 

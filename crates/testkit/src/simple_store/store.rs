@@ -26,7 +26,7 @@ struct StoreState {
     abandoned: Vec<Arc<StoreFile>>,
     deliveries: u64,
     collections: u64,
-    /// Sequence number through which operands were delivered.
+    /// Upper bound of the sequence numbers of all deliveries so far.
     through: SeqNo,
 }
 
@@ -186,7 +186,7 @@ impl OperandStore for Store {
 struct Delivery<'a> {
     store: &'a Store,
     contents: Contents,
-    /// Sequence number through which operands were delivered before.
+    /// Upper bound of the sequence numbers of the previous delivery.
     previous: SeqNo,
     /// Key and sequence number of the previous item in this delivery.
     last: Option<(Vec<u8>, SeqNo)>,

@@ -14,7 +14,7 @@ use crate::output;
 
 /// Maximum number of records in one write batch of an import.
 const BATCH_RECORDS: usize = 1000;
-/// An import also writes a batch once its keys and values reach this size in bytes.
+/// Size of keys and values in bytes at which an import writes a batch, even if the batch has few records.
 const BATCH_BYTES: usize = 1 << 20;
 /// Size of the output buffer of an export in bytes.
 const CHUNK_BYTES: usize = 256 << 10;

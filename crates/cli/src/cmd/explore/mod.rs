@@ -32,7 +32,8 @@ pub(super) const KEY_LEN_DEFAULT: u64 = 16;
 pub(super) const VALUE_LEN_DEFAULT: u64 = 112;
 /// Share of updates among the writes if no workload flag is given.
 const UPDATES_DEFAULT: f64 = 0.5;
-/// Default number of writes per point lookup. The compaction study runs 10 million writes and 1 million lookups.
+/// Default number of writes per point lookup. The compaction study of Sarkar et al. runs 10 million writes and 1
+/// million lookups.
 const WRITES_PER_LOOKUP: u64 = 10;
 const RANGES_DEFAULT: u64 = 1000;
 const EMPTY_LOOKUPS_DEFAULT: [f64; 2] = [0.0, 1.0];

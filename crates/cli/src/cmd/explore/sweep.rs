@@ -79,7 +79,7 @@ fn swept_flag(name: &str) -> Option<Arg> {
     args::swept_flags().into_iter().find(|flag| flag.get_long() == Some(name))
 }
 
-/// Converts a swept value to the form that results store. Counts and sizes become numbers.
+/// Converts a swept value to a typed value for the result file. Counts and sizes become numbers.
 fn sweep_value(key: &str, text: &str) -> SweepValue {
     let flag = swept_flag(key);
     let unit = flag.as_ref().and_then(Arg::get_value_names).and_then(<[_]>::first);
