@@ -133,7 +133,7 @@ fn options_reach_the_engine() {
 #[test]
 fn caching_experiment_shows_the_effect_of_index_and_filters() {
     let cells = cells("bench --experiment caching --entries 20000 --memtable 64K --ops 2000");
-    assert_eq!(cells.len(), 16, "four caches, with or without the last filter, two workloads");
+    assert_eq!(cells.len(), 16, "4 cache contents, 2 filter settings, 2 workloads");
     let ios = |workload: &str, index: bool, filters: bool, last_run: bool| {
         let fits = |cell: &&Value| {
             cell["workload"] == workload

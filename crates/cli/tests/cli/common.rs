@@ -18,7 +18,7 @@ pub(crate) struct CliOutput {
 impl CliOutput {
     pub(crate) fn new(output: Output) -> CliOutput {
         CliOutput {
-            code: output.status.code().expect("a signal ended the process"),
+            code: output.status.code().expect("no signal ended the process"),
             stdout: output.stdout,
             stderr: String::from_utf8(output.stderr).unwrap(),
         }

@@ -3,7 +3,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "a test may panic, and works on files of its own"
+    reason = "a test may panic and may work on files outside a database"
 )]
 
 mod advise;

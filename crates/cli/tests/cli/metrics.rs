@@ -82,7 +82,7 @@ fn space_peak_includes_inputs_and_outputs_of_a_job() {
         assert!((number(cell, "/space_amplification_peak") / end - peak / bytes).abs() < 1e-6);
     }
     let transient = numbers(&cells, "/space_transient_bytes");
-    assert!(transient[0] > 2.0 * transient[1], "full rewrites whole levels: {transient:?}");
+    assert!(transient[0] > 2.0 * transient[1], "`full` rewrites complete levels: {transient:?}");
 }
 
 #[test]
@@ -202,7 +202,10 @@ fn phases_have_their_own_shares_and_hot_keys() {
     let (same, other) = (run(0), run(1));
     // The test does not compare digests, because they include the workload and thus always differ.
     let entries = |cell: &Value| sum_of_levels(cell, "/entries");
-    assert!(entries(&other) > entries(&same), "fewer updates have the same key");
+    assert!(
+        entries(&other) > entries(&same),
+        "with another `hot`, the third phase updates other keys"
+    );
     let lookups = list(&other, "/point_lookups");
     assert_eq!(numbers(lookups, "/alpha"), [0.0, 0.25]);
     assert_eq!(lookups[1]["ops"], 400);

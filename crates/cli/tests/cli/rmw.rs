@@ -40,7 +40,7 @@ fn cells_have_every_documented_field_for_each_mode_and_ratio() {
             let [threads, process] = ["cpu", "process_cpu"].map(|of| {
                 number(cell, &format!("/{of}/user_s")) + number(cell, &format!("/{of}/system_s"))
             });
-            assert!(threads <= process + 0.05, "CPU times have steps of 10 ms: {cell}");
+            assert!(threads <= process + 0.05, "CPU times have a resolution of 10 ms: {cell}");
         }
     }
     // All modes run the same operations, but only get-put writes complete values.
@@ -77,7 +77,7 @@ fn every_mix_runs_in_every_mode_over_both_bases() {
         }
         if mix == "up2x" {
             let bytes = number(&cells[0], "/workload/loaded_bytes") / 10_000.0;
-            assert!((bytes - 57.25).abs() < 0.5, "keys of 10.45 B and values of 46.8 B: {bytes}");
+            assert!((bytes - 57.25).abs() < 0.5, "a record has 57.25 bytes on average: {bytes}");
         }
     }
 }
@@ -114,7 +114,7 @@ fn each_experiment_has_a_cell_for_each_value() {
         for cell in cells {
             assert_eq!(cell["recovery"].is_object(), experiment == "recovery");
             let share = number(cell, "/workload/loaded_bytes") / (1100.0 * 1024.0);
-            assert!((share - 1.0).abs() < 0.02, "the loaded bytes vary: {cell}");
+            assert!((share - 1.0).abs() < 0.02, "the number of loaded bytes varies: {cell}");
         }
         if experiment == "operands" {
             let last = cells.last().unwrap();

@@ -22,7 +22,7 @@ fn every_combination_has_a_cell_and_a_row() {
     assert_eq!(named(&cells[0]), r#""full" {"size-ratio":2,"updates":0}"#);
     assert_eq!(named(&cells[3]), r#""tiering" {"size-ratio":2,"updates":0.5}"#);
     let digests: BTreeSet<&str> = cells.iter().map(|cell| text(cell, "digest")).collect();
-    assert_eq!(digests.len(), 8, "each cell is another run");
+    assert_eq!(digests.len(), 8, "each cell has its own digest");
     assert_eq!(cells[7]["spec"], "tiering(T=4)");
     assert_eq!(cells[7]["workload"]["phases"][0]["updates"], 3000);
 
@@ -56,7 +56,7 @@ fn repetitions_give_medians_with_intervals() {
     let repeated = &cells(&format!("{words} --seed 3 --repeat 6"))[0];
     let repeats = &repeated["repeats"];
     let metric = &repeats["metrics"]["data_moved_ratio"];
-    assert_eq!(metric["values"], json!(moved), "repetitions are runs with the next seeds");
+    assert_eq!(metric["values"], json!(moved), "repetitions use consecutive seeds");
     assert_eq!(repeats["seeds"], json!([3, 4, 5, 6, 7, 8]));
     moved.sort_by(f64::total_cmp);
     assert_eq!(repeated["data_moved_ratio"], json!(moved[2]));

@@ -43,9 +43,11 @@ fn logged_state(view: &StoreView) -> (Vec<BucketEntry>, Vec<RangeMarker>, SeqNo)
 /// Writes a snapshot of the view to a new log and checks that recovery of that log returns the same view.
 fn check_snapshot(view: &StoreView, id_next: u64) {
     let resources = &view.resources;
-    let mut log = LogWriter::create(&*resources.files.context.files, 5).expect("in memory");
+    let mut log =
+        LogWriter::create(&*resources.files.context.files, 5).expect("I/O in memory succeeds");
     log.put_snapshot(view, Bucket::to_entry).expect("the snapshot is not longer than the log");
-    let (recovered, recovered_id_next) = recover(resources, log.end_token()).expect("a snapshot");
+    let (recovered, recovered_id_next) =
+        recover(resources, log.end_token()).expect("the snapshot is valid");
     assert_eq!(logged_state(&recovered), logged_state(view));
     assert!(recovered_id_next <= id_next);
 }
@@ -102,10 +104,11 @@ fn scan_pages(file: &[u8], page_kind: FrameKind) -> Vec<Record> {
     let mut records = Vec::new();
     for (start, end) in frame_ranges(file) {
         let location = (file_uid(file), len_u64(start));
-        let (kind, contents, _) = decode_frame(&file[start..end], location).expect("verified");
+        let (kind, contents, _) =
+            decode_frame(&file[start..end], location).expect("the file was verified");
         if kind == page_kind {
             let contents = Bytes::copy_from_slice(contents);
-            records.append(&mut record::decode_records(&contents).expect("verified"));
+            records.append(&mut record::decode_records(&contents).expect("the file was verified"));
         }
     }
     records
@@ -118,7 +121,7 @@ pub(super) fn check_bucket_file(input: &[u8]) {
     let (sorted, extents) = bucket_parts(input);
     let (smallest_key, collected_through, tail) = (Bytes::new(), SeqNo::MAX, Bytes::new());
     let entry = BucketEntry { id: 1, smallest_key, collected_through, sorted, extents, tail };
-    let tail = Tail::new(&[], &memory).expect("empty");
+    let tail = Tail::new(&[], &memory).expect("an empty tail is valid");
     let bucket = Bucket::from_entry(&entry, tail, &files);
     assert_eq!(bucket.to_entry(), entry);
     let find = |query: KeyQuery<'_>, tier: OperandReadTier| -> Result<BTreeSet<_>> {
@@ -136,12 +139,13 @@ pub(super) fn check_bucket_file(input: &[u8]) {
     if (BucketVerifier { bucket: &bucket, end: None, memory: &memory }).verify_files().is_err() {
         return;
     }
-    dump(&vfs, &path_under_test(OperandFileKind::Bucket), &mut io::sink()).expect("verified");
+    dump(&vfs, &path_under_test(OperandFileKind::Bucket), &mut io::sink())
+        .expect("the file was verified");
     // In a verified file, lookups find the same records as a scan of all pages.
     let unsorted = scan_pages(input, FrameKind::UnsortedPage);
     let mut records = [scan_pages(input, FrameKind::SortedPage), unsorted.clone()].concat();
     records.sort_by(Record::cmp_by_key_and_seq);
-    assert_eq!(read.expect("verified"), records);
+    assert_eq!(read.expect("the file was verified"), records);
     let middle = records.get(records.len() / 2).map_or(SeqNo::ZERO, |record| record.last);
     let keys = records.chunk_by(|a, b| a.key == b.key).map(|group| &*group[0].key);
     for key in keys.take(KEYS_MAX).chain(PROBE_KEYS) {
@@ -154,7 +158,7 @@ pub(super) fn check_bucket_file(input: &[u8]) {
             (None, newest, middle),
         ] {
             let query = KeyQuery { key, after, at, void_below };
-            let mut found = find(query, OperandReadTier::Storage).expect("verified");
+            let mut found = find(query, OperandReadTier::Storage).expect("the file was verified");
             // A lookup may also return records below `void_below`.
             found.retain(|(last, ..)| *last >= void_below);
             let is_visible = |record: &&Record| {

@@ -86,7 +86,7 @@ impl OperandReadCounters for NoCounters {
 /// Returns a file system with one file, which has the number [`FILE_NUMBER`].
 pub(super) fn vfs_with_file(kind: OperandFileKind, contents: &[u8]) -> MemVfs {
     let vfs = MemVfs::new();
-    vfs.write_all(&file_path(kind, FILE_NUMBER), contents).expect("in memory");
+    vfs.write_all(&file_path(kind, FILE_NUMBER), contents).expect("I/O in memory succeeds");
     vfs
 }
 

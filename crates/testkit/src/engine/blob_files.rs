@@ -74,19 +74,21 @@ pub(super) fn check_blob_file(input: &[u8]) {
     // In a verified file, point reads and scans return the same values.
     let (mut start, mut scan, mut records) = (BLOB_HEADER_BYTES, BlobScan::default(), 0);
     while start < trailer_start {
-        let len = record_bytes(&input[start..]).expect("verified");
-        let end = start + usize::try_from(len).expect("within the file");
+        let len = record_bytes(&input[start..]).expect("the file was verified");
+        let end = start + usize::try_from(len).expect("the record is within the file");
         let offset = len_u64(start);
-        let found = BlobRecord::decode(&input[start..end], record.uid, offset).expect("verified");
-        let value_bytes = found.value_bytes().expect("verified");
+        let found = BlobRecord::decode(&input[start..end], record.uid, offset)
+            .expect("the file was verified");
+        let value_bytes = found.value_bytes().expect("the file was verified");
         let pointer = ValuePointer { file: 9, offset, bytes: len, value_bytes };
         let entry = (found.key, found.seq);
         let context = || ReadContext::new(ReadPurpose::Job);
-        let read = reader.read_value(entry, &pointer, &mut context()).expect("verified");
+        let read =
+            reader.read_value(entry, &pointer, &mut context()).expect("the file was verified");
         let scanned = scan.read_value(&reader, entry, &pointer, &mut context());
-        assert_eq!(scanned.expect("verified"), read);
+        assert_eq!(scanned.expect("the file was verified"), read);
         (start, records) = (end, records + 1);
     }
     let trailer = BlobTrailer::decode(&input[trailer_start..], record.uid, len_u64(trailer_start));
-    assert_eq!(trailer.expect("verified").records, records);
+    assert_eq!(trailer.expect("the file was verified").records, records);
 }

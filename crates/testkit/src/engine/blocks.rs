@@ -89,12 +89,15 @@ pub(super) fn check_data_block(input: &[u8]) {
     for (index, entry) in entries.iter().enumerate() {
         let is_newest = index == 0 || entries[index - 1].0 != entry.0;
         // Two entries may have the same key and sequence number. A lookup returns the first of them.
-        let hit = block.get(&entry.0, entry.1).expect("checked").expect("in the block");
+        let hit = block
+            .get(&entry.0, entry.1)
+            .expect("the block was checked")
+            .expect("the block has the entry");
         assert!(hit.seq == entry.1, "{hit:?} for {entry:?}");
         let mut cursor = DataBlockCursor::new(block.clone());
-        cursor.seek(&entry.0, SeqNo::MAX).expect("checked");
+        cursor.seek(&entry.0, SeqNo::MAX).expect("the block was checked");
         assert!(cursor.valid() && (!is_newest || cursor.key() == internal_key(entry)));
-        cursor.seek_before(&entry.0, SeqNo::MAX).expect("checked");
+        cursor.seek_before(&entry.0, SeqNo::MAX).expect("the block was checked");
         assert!(!cursor.valid() || cursor.key().user_key < entry.0.as_slice());
         assert!(cursor.valid() || entries[0].0 == entry.0, "no entry before {entry:?}");
     }

@@ -55,7 +55,7 @@ fn check_iterator(mut range: Range, mut expected: Vec<(&[u8], &[u8])>, steps: &[
             true => (range.next(), Some(expected.remove(0))),
             false => (range.next_back(), expected.pop()),
         };
-        let found = found.map(|pair| pair.expect("in memory"));
+        let found = found.map(|pair| pair.expect("I/O in memory succeeds"));
         assert_eq!(found.as_ref().map(|(key, value)| (&**key, &**value)), expected);
     }
 }
@@ -140,8 +140,10 @@ impl ModelledDb {
             .wal(WalOptions { segment_bytes: 500, ..WalOptions::default() })
             .block_cache_bytes(if self.has_option(4) { 0 } else { 64 << 10 })
             .keyspace_defaults(self.keyspace_options(0));
-        let db = Db::open(DIR, options.vfs(Arc::new(self.disk.clone()))).expect("in memory");
-        let other = db.keyspace(KEYSPACES[1], self.keyspace_options(1)).expect("in memory");
+        let db = Db::open(DIR, options.vfs(Arc::new(self.disk.clone())))
+            .expect("I/O in memory succeeds");
+        let other =
+            db.keyspace(KEYSPACES[1], self.keyspace_options(1)).expect("I/O in memory succeeds");
         self.keyspaces = vec![db.default_keyspace(), other];
         self.db = Some(db);
     }
@@ -199,7 +201,7 @@ impl ModelledDb {
             }
         }
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
-        self.db().write(batch, durability).expect("in memory");
+        self.db().write(batch, durability).expect("I/O in memory succeeds");
         self.possible_contents.push(contents);
         if sync {
             self.mark_synced();
@@ -216,7 +218,7 @@ impl ModelledDb {
 
     fn close(&mut self) {
         self.snapshots.clear();
-        self.db().close(None).expect("in memory");
+        self.db().close(None).expect("I/O in memory succeeds");
         self.mark_synced();
         self.keyspaces.clear();
         self.db = None;
@@ -227,7 +229,8 @@ impl ModelledDb {
         self.disk = self.disk.crash(image, seed);
         self.reopen();
         let found = [0, 1].map(|keyspace| {
-            let pairs = self.keyspaces[keyspace].iter().map(|pair| pair.expect("in memory"));
+            let pairs =
+                self.keyspaces[keyspace].iter().map(|pair| pair.expect("I/O in memory succeeds"));
             pairs.map(|(key, value)| (key.to_vec(), value.to_vec())).collect::<Pairs>()
         });
         let index = self.possible_contents.iter().rposition(|contents| *contents == found);
@@ -257,21 +260,23 @@ impl ModelledDb {
                 }
             }
             Operation::Flush => {
-                self.db().flush().expect("in memory");
+                self.db().flush().expect("I/O in memory succeeds");
                 self.mark_synced();
             }
             Operation::CompactRange { keyspace, bounds } => {
-                self.keyspaces[keyspace].compact_range::<&[u8]>(bounds).expect("in memory");
+                self.keyspaces[keyspace]
+                    .compact_range::<&[u8]>(bounds)
+                    .expect("I/O in memory succeeds");
             }
             Operation::SetPolicy { keyspace, preset } => {
                 let policies = PolicySpec::all_presets();
                 let policy = policies[preset % policies.len()].clone();
                 // With a small size ratio, small trees have several levels.
                 let policy = policy.clone().with_size_ratio(2).unwrap_or(policy);
-                self.keyspaces[keyspace].set_policy(policy).expect("in memory");
+                self.keyspaces[keyspace].set_policy(policy).expect("I/O in memory succeeds");
             }
             Operation::Sync => {
-                self.db().sync().expect("in memory");
+                self.db().sync().expect("I/O in memory succeeds");
                 self.mark_synced();
             }
             Operation::Reopen { close } => {
@@ -290,7 +295,7 @@ impl ModelledDb {
             check_iterator(keyspace.iter(), all_pairs(pairs), &[]);
             check_iterator(keyspace.iter(), all_pairs(pairs), &[false; KEYS.len()]);
             for key in KEYS {
-                let found = keyspace.get(key).expect("in memory");
+                let found = keyspace.get(key).expect("I/O in memory succeeds");
                 assert_eq!(found.as_deref(), pairs.get(key).map(Vec::as_slice), "{key:?}");
             }
         }
@@ -298,7 +303,7 @@ impl ModelledDb {
             for (keyspace, pairs) in self.keyspaces.iter().zip(contents) {
                 check_iterator(snapshot.iter(keyspace), all_pairs(pairs), &[]);
                 for (key, value) in pairs {
-                    let found = snapshot.get(keyspace, key).expect("in memory");
+                    let found = snapshot.get(keyspace, key).expect("I/O in memory succeeds");
                     assert_eq!(found.as_deref(), Some(&**value), "{key:?}");
                 }
             }

@@ -30,7 +30,7 @@ pub(super) fn vfs_with_file(name: FileName, contents: &[u8]) -> MemVfs {
 }
 
 pub(super) fn add_file(vfs: &MemVfs, name: FileName, contents: &[u8]) {
-    vfs.write_all(&name.in_dir(Path::new(DIR)), contents).expect("in memory");
+    vfs.write_all(&name.in_dir(Path::new(DIR)), contents).expect("I/O in memory succeeds");
 }
 
 /// Returns the database uid and the file number that the header of a WAL segment or a manifest stores.
@@ -113,7 +113,8 @@ pub(super) fn check_wal_segment(input: &[u8]) {
     assert_eq!(report.records, len_u64(batches.len()));
     assert!(report.bytes_cut <= len_u64(input.len()));
     for (_, count, offset, payload) in &batches {
-        let start = usize::try_from(*offset).expect("within the input") + RECORD_HEADER_BYTES;
+        let start =
+            usize::try_from(*offset).expect("the offset is within the input") + RECORD_HEADER_BYTES;
         assert!(*count > 0 && input[start..start + payload.len()] == **payload);
     }
     for pair in batches.windows(2) {
@@ -132,7 +133,7 @@ pub(super) fn check_wal_segment(input: &[u8]) {
     if let (None, Some((_, cut_at))) = (&report.damage, &report.cut_at)
         && *cut_at >= len_u64(SEGMENT_HEADER_BYTES)
     {
-        let kept = &input[..usize::try_from(*cut_at).expect("within the input")];
+        let kept = &input[..usize::try_from(*cut_at).expect("the offset is within the input")];
         let (replayed, report) =
             replay_segment(kept, RecoveryMode::Strict).expect("the torn end was removed");
         assert_eq!((replayed, report.cut_at), (batches, None));
@@ -202,7 +203,8 @@ pub(super) fn check_manifest(input: &[u8]) {
         Ok(manifest) => assert_eq!((manifest.state, manifest.bytes_cut), (loaded.state, 0)),
         Err(_) => {
             let kept_bytes = len_u64(input.len()) - loaded.bytes_cut;
-            let kept = &input[..usize::try_from(kept_bytes).expect("within the input")];
+            let kept =
+                &input[..usize::try_from(kept_bytes).expect("the offset is within the input")];
             let reloaded = load_manifest(kept, kept_bytes).expect("the torn end was removed");
             assert_eq!((reloaded.state, reloaded.bytes_cut), (loaded.state, 0));
         }

@@ -71,7 +71,8 @@ fn vfs_with_segment(segment: &[u8]) -> MemVfs {
         ..ManifestState::default()
     };
     let number = if id == 1 { 2 } else { 1 };
-    Manifest::create(Arc::new(vfs.clone()), DIR.as_ref(), number, &state).expect("in memory");
+    Manifest::create(Arc::new(vfs.clone()), DIR.as_ref(), number, &state)
+        .expect("I/O in memory succeeds");
     vfs
 }
 
@@ -102,7 +103,7 @@ fn sample_database() -> &'static SampleDatabase {
     static SAMPLE: std::sync::OnceLock<SampleDatabase> = std::sync::OnceLock::new();
     SAMPLE.get_or_init(|| {
         let vfs = MemVfs::new();
-        write_sample(&vfs).expect("in memory");
+        write_sample(&vfs).expect("I/O in memory succeeds");
         let mut sample = SampleDatabase { manifest: Vec::new(), other_files: Vec::new() };
         for (path, contents) in vfs.snapshot_all() {
             let name = path.file_name().and_then(|name| FileName::parse(name.to_str()?));

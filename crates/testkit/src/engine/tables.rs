@@ -55,14 +55,17 @@ pub(super) fn check_table(input: &[u8]) {
         return;
     }
     // In a verified table, lookups and scans return the same entries.
-    let Some(entries) = forward.expect("verified") else { return };
+    let Some(entries) = forward.expect("the file was verified") else { return };
     assert_eq!(len_u64(entries.len()), table.properties().entries);
-    assert_eq!(backward.expect("verified").as_ref(), Some(&entries));
+    assert_eq!(backward.expect("the file was verified").as_ref(), Some(&entries));
     for (user_key, seq, kind, value) in &entries {
-        let found = table.get(user_key, *seq, true).expect("verified").expect("in the table");
+        let found = table
+            .get(user_key, *seq, true)
+            .expect("the file was verified")
+            .expect("the table has the entry");
         assert_eq!(found.seq, *seq);
         assert!(found.kind > *kind || (found.kind == *kind && *found.value == **value));
     }
-    let tombstones = table.range_tombstones(ReadPurpose::Scan).expect("verified");
+    let tombstones = table.range_tombstones(ReadPurpose::Scan).expect("the file was verified");
     assert_eq!(len_u64(tombstones.as_slice().len()), table.properties().range_tombstone_count);
 }

@@ -13,7 +13,7 @@ const PATH: &str = "/trace";
 /// Decodes a trace. Returns its items in encoded form.
 fn read_trace(input: &[u8]) -> Result<(Vec<u8>, TraceEnd)> {
     let vfs = MemVfs::new();
-    vfs.write_all(Path::new(PATH), input).expect("in memory");
+    vfs.write_all(Path::new(PATH), input).expect("I/O in memory succeeds");
     let reader = TraceReader::open(&vfs, Path::new(PATH))?;
     let values_kept = reader.header().values_kept;
     let mut items = Vec::new();
@@ -33,7 +33,7 @@ pub(super) fn check_trace(input: &[u8]) {
     assert!(end.bytes_cut <= len_u64(input.len()) && !(end.complete && end.bytes_cut > 0));
     assert!(items.len() <= input.len());
     let kept_bytes = len_u64(input.len()) - end.bytes_cut;
-    let kept = &input[..usize::try_from(kept_bytes).expect("within the input")];
+    let kept = &input[..usize::try_from(kept_bytes).expect("the offset is within the input")];
     let reread = read_trace(kept).expect("the trace without its torn end is valid");
     assert_eq!(reread, (items, TraceEnd { bytes_cut: 0, ..end }));
 }
