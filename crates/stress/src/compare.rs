@@ -1,4 +1,4 @@
-//! Compares keyspaces, or a snapshot of them, with the model.
+//! Compares the contents of keyspaces or of a snapshot with the model.
 
 use lsmx::{Keyspace, Range, Result, Slice, Snapshot};
 
@@ -62,7 +62,7 @@ impl KeyspaceView<'_> {
     /// number of commits of each writer, then the number of keyspace churn steps.
     ///
     /// # Errors
-    /// The first difference.
+    /// The first difference that was found.
     pub(crate) fn check(&self, seed: u64, counts: &[u64]) -> Outcome {
         for (keyspace, model) in self.keyspaces.iter().zip(&expected(seed, counts)?) {
             let wrong = |what: String| format!("{}: {what}", keyspace.name());

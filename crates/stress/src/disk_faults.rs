@@ -16,7 +16,7 @@ use lsmx_testkit::{TestRng, mix_seeds};
 /// File system calls that may fail with an injected error.
 const WRITES: &[VfsCall] =
     &[VfsCall::Append, VfsCall::Create, VfsCall::Sync, VfsCall::SyncDir, VfsCall::Rename];
-/// Inverse of the share of children that run with injected faults.
+/// Number of children of which one, on average, runs with injected faults.
 const FAULTY_ONE_IN: u64 = 3;
 /// Mixed into the seed of a child, so that the random faults do not depend on the random options.
 const SEED_SALT: u64 = 0x0064_6973_6b21;

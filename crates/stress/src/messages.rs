@@ -5,7 +5,7 @@ use std::io::Write;
 
 /// Exit code of a child whose parent has closed the pipe.
 const EXIT_CODE_ORPHANED: i32 = 4;
-/// A message with an actor number of at least this value carries a count.
+/// Smallest actor number that denotes a count. Smaller numbers denote threads of the child.
 const COUNTS_START: u64 = 1 << 32;
 
 /// A message of 16 bytes: an actor number and a value.

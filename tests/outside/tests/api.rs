@@ -23,7 +23,7 @@ fn open(path: &Path) -> (Library, Arc<EventLines>) {
 }
 
 #[test]
-fn service_keeps_its_data_over_reopens_and_copies() {
+fn service_data_survives_reopen_and_checkpoint() {
     let path = test_path("service");
     let (library, events) = open(&path);
 

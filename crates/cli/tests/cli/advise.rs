@@ -6,7 +6,7 @@ use crate::common::{TestDir, assert_contains, cells, experiment, list, text};
 const SMALL: &str = "advise --entries 15000 --memory-budget 256K --confirm 1 --seed 3";
 
 #[test]
-fn advice_is_a_ranking_whose_best_design_can_be_explored() {
+fn advise_best_design_can_be_explored() {
     let run = experiment(&format!("{SMALL} --lookups 500 --ranges 20 --presets"));
     let ranked = list(&run.result, "/ranked");
     for (at, design) in ranked.iter().enumerate() {

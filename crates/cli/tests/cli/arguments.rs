@@ -245,7 +245,7 @@ fn default_workload_has_updates() {
 }
 
 #[test]
-fn simulate_limits_the_default_memtable_and_says_so() {
+fn simulate_default_memtable_is_limited_with_a_note() {
     let simulate = |words: &str| lsmx(&format!("simulate --policy tiering {words}")).ok();
     let large = simulate("--entries 1G");
     assert!(large.starts_with("memtables and tables hold 64.0 MiB of data"), "{large}");

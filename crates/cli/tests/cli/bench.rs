@@ -52,7 +52,7 @@ fn every_workload_runs_in_one_command() {
 }
 
 #[test]
-fn reads_of_an_empty_temporary_database_load_it_and_say_so() {
+fn read_workload_on_empty_database_loads_records_first() {
     let run = experiment(&format!("bench readrandom {SMALL} --ops 100"));
     let cell = &run.cells()[0];
     assert_eq!((&cell["loaded_first"], &cell["ops"]), (&json!(true), &json!(100)));
@@ -61,7 +61,7 @@ fn reads_of_an_empty_temporary_database_load_it_and_say_so() {
 }
 
 #[test]
-fn kept_database_is_read_again_and_not_filled_again() {
+fn kept_database_is_reused_by_later_reads() {
     let dir = TestDir::new();
     let path = dir.path("data");
     let at = format!("--db {path} {SMALL}");
@@ -86,7 +86,7 @@ fn kept_database_is_read_again_and_not_filled_again() {
 
 /// The scan workload fails if entries or bytes are missing, so it checks that each key was put exactly once.
 #[test]
-fn threads_share_the_operations_and_each_key_is_put_once() {
+fn fill_with_threads_puts_each_key_once() {
     let words = "fillrandom scan readrandom deleterandom scan ycsb-d";
     let cells = cells(&format!("bench {words} {SMALL} --threads 3"));
     // Each thread scans all records: 3000, or 1500 after deleterandom has deleted half of them.

@@ -19,7 +19,7 @@ fn change(dir: &TestDir, from: &str, name: &str, change: impl Fn(&mut Value)) ->
 }
 
 #[test]
-fn equal_runs_are_equal_and_a_worse_one_fails_on_request() {
+fn compare_worse_result_fails_above_the_limit() {
     let dir = TestDir::new();
     let words = format!("explore --policy full,tiering --sweep updates=0,0.5 {TINY}");
     let (one, other) = (run(&dir, "one.json", &words), run(&dir, "other.json", &words));

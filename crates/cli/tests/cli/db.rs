@@ -62,7 +62,7 @@ impl TestDatabase {
         files(&self.path).into_iter().find(|path| name_of(path).contains(part)).unwrap()
     }
 
-    /// Flips a bit in the middle of the first table and returns its path.
+    /// Flips a bit in the middle of the first table file. Returns the path of that file.
     fn damage_table(&self) -> PathBuf {
         let table = self.file(".sst");
         change(&table, |bytes| {
@@ -272,7 +272,7 @@ fn keyspaces_are_created_by_put_and_import_alone() {
 }
 
 #[test]
-fn closed_pipe_is_no_error() {
+fn closed_output_pipe_is_not_an_error() {
     let data = TestDatabase::new();
     data.import(&(0..50_000).map(|i| format!("key{i}\tvalue\n")).collect::<String>(), "");
     for verb in ["scan", "export -"] {

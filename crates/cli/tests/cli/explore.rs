@@ -96,7 +96,7 @@ fn check_history(cell: &Value) {
 }
 
 #[test]
-fn equal_seeds_give_equal_digests_and_other_seeds_do_not() {
+fn digest_depends_on_the_seed() {
     for mix in [
         "--interleave --updates 0.3 --deletes 0.1",
         "--interleave --merges 0.3 --deletes 0.1",
@@ -133,7 +133,7 @@ fn every_distribution_and_interleaving_gives_right_answers() {
 }
 
 #[test]
-fn data_moved_has_the_order_of_the_study() {
+fn data_moved_has_the_published_order_of_policies() {
     let cells = cells(
         "explore --policy full,lo+1,universal --deterministic --entries 150000 --value-len 48 \
          --memtable 128K --lookups 0 --ranges 0",

@@ -52,7 +52,7 @@ fn each_number_of_a_result_is_a_metric() {
 }
 
 #[test]
-fn time_of_jobs_is_split_into_processor_and_waiting() {
+fn job_time_is_split_into_cpu_and_waiting() {
     let words = "explore --policy lo+1 --entries 30000 --value-len 48 --memtable 64K --lookups 0 \
                  --ranges 0";
     let compaction = |words: &str| cells(words)[0]["compaction"].clone();
@@ -156,7 +156,7 @@ fn write_control_stop_waits_at_the_hard_stop_and_never_slows() {
 
 /// Checks that `--workers`, `--table` and `--filter-last-run` take effect.
 #[test]
-fn workers_table_size_and_last_filter_reach_the_engine() {
+fn workers_table_and_filter_flags_take_effect() {
     let words = "explore --policy full --entries 20000 --value-len 48 --memtable 64K --table 32K \
                  --lookups 2000 --empty-lookups 1 --ranges 0 --sweep filter-last-run=false,true";
     for cell in cells(&format!("{words} --workers 1")) {

@@ -133,7 +133,7 @@ fn each_experiment_has_a_cell_for_each_value() {
 }
 
 #[test]
-fn repetitions_report_medians_and_finished_cells_do_not_run_again() {
+fn resume_does_not_repeat_finished_runs() {
     let dir = TestDir::new();
     let file = dir.path("result.json");
     let words = format!("{SMALL} --mode merge --repeat 3 --resume {}", dir.path("kept"));

@@ -4,7 +4,7 @@ use crate::common::{TestDir, assert_contains, lsmx, number, read_json};
 use serde_json::Value;
 
 #[test]
-fn databases_are_killed_compared_and_removed() {
+fn stress_run_without_failure_removes_databases() {
     let dir = TestDir::on_disk();
     let json = dir.path("stress.json");
     let root = dir.root().display();
@@ -41,7 +41,7 @@ fn failed_database_is_kept_and_reported_with_its_seed() {
 }
 
 #[test]
-fn histories_in_memory_follow_from_their_seed() {
+fn in_memory_histories_with_equal_seed_are_equal() {
     let dir = TestDir::new();
     let file = dir.path("stress.json");
     let run = || {

@@ -118,7 +118,7 @@ fn remove_times(value: &mut Value) {
 
 #[cfg(unix)]
 #[test]
-fn interrupted_sweep_resumed_equals_an_uninterrupted_one() {
+fn resumed_sweep_equals_uninterrupted_sweep() {
     use crate::common::{interrupt, spawn};
 
     const CELLS: usize = 32;

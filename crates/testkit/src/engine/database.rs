@@ -36,7 +36,7 @@ pub(crate) struct OperandStores {
 }
 
 impl OperandStores {
-    /// The keyspaces have no operand stores.
+    /// Value for databases without operand stores.
     pub(crate) const NONE: OperandStores =
         OperandStores { add_store: |options| options, factories: Vec::new };
 }
@@ -60,7 +60,7 @@ fn check_iterator(mut range: Range, mut expected: Vec<(&[u8], &[u8])>, steps: &[
     }
 }
 
-/// A database and its model.
+/// A database, and the model with its expected contents.
 struct ModelledDb {
     disk: MemVfs,
     /// First byte of the input. Each bit selects an option.
@@ -157,7 +157,7 @@ impl ModelledDb {
         self.possible_contents.last().expect("the list is never empty")
     }
 
-    /// Records that all commits are durable.
+    /// Marks all commits as durable in the model.
     fn mark_synced(&mut self) {
         self.possible_contents.drain(..self.possible_contents.len() - 1);
     }

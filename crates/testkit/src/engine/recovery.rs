@@ -76,7 +76,8 @@ fn vfs_with_segment(segment: &[u8]) -> MemVfs {
     vfs
 }
 
-/// Returns a file system with a manifest. Adds the other files of the sample database if the manifest has its uid.
+/// Returns a file system with a manifest. Adds the other files of the sample database if the manifest has the uid of
+/// that database.
 fn vfs_with_manifest(manifest: &[u8]) -> MemVfs {
     let (db_uid, number) = header_numbers(manifest);
     let vfs = MemVfs::new();

@@ -14,21 +14,21 @@ const SEED_BYTES_MAX: usize = 6 << 10;
 pub struct Seeds(BTreeMap<&'static str, Vec<Vec<u8>>>);
 
 impl Seeds {
-    /// Adds an input for each of the targets.
+    /// Adds the input as a seed of each target in `targets`.
     pub fn add(&mut self, targets: &[&'static str], input: &[u8]) {
         for target in targets {
             self.0.entry(target).or_default().push(input.to_vec());
         }
     }
 
-    /// Adds all inputs of another set.
+    /// Adds all seeds of another set.
     pub fn extend(&mut self, other: Seeds) {
         for (target, inputs) in other.0 {
             self.0.entry(target).or_default().extend(inputs);
         }
     }
 
-    /// Returns the inputs of a target.
+    /// Returns the seed inputs of a target.
     #[must_use]
     pub fn inputs(&self, target: &str) -> &[Vec<u8>] {
         self.0.get(target).map_or(&[], Vec::as_slice)
