@@ -65,7 +65,6 @@ pub(crate) fn check_checkpoint(
     close_and_verify(db, dir)
 }
 
-/// Closes a database and verifies its files.
 pub(crate) fn close_and_verify(db: Db, dir: &Path) -> Outcome {
     db.close(None).map_err(|error| format!("closing: {error}"))?;
     drop(db);

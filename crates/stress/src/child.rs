@@ -80,7 +80,6 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Commits until the process is killed.
     fn write(&self) -> Outcome {
         let mut number = self.view.commits_of(self.number)? + 1;
         let env = Env::default();
@@ -161,7 +160,6 @@ struct ConcurrentTasks<'a> {
 }
 
 impl ConcurrentTasks<'_> {
-    /// Runs a random operation.
     fn run_one(&mut self) -> Outcome {
         let which = usize::from(self.rng.is_one_in(2));
         let keyspace = &self.keyspaces[which];

@@ -71,7 +71,6 @@ impl ChildCounts {
         }
     }
 
-    /// Sends the counts to the parent.
     pub(crate) fn send(mut self) {
         for (index, count) in (0..).zip(self.counts()) {
             messages::send(Message::Count { index, count: *count });

@@ -74,7 +74,6 @@ pub(crate) fn draw_store(rng: &mut TestRng) -> DeltaStoreFactory {
     })
 }
 
-/// Draws options of a database.
 pub(crate) fn draw_options(rng: &mut TestRng, dir: &Path) -> Options {
     Options::default()
         .background(Background::Threads { workers: 1 + usize::from(rng.is_one_in(2)) })

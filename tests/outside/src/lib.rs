@@ -23,7 +23,7 @@ pub enum Error {
     Store(lsmx::Error),
     /// A member already has the book.
     Lent {
-        /// Name of that member.
+        /// Name of the member who has the book.
         to: Slice,
     },
     /// The write would block. The caller may retry it later.

@@ -22,7 +22,6 @@ const SECONDS_DEFAULT: u64 = 60;
 /// Exit code of a child process that ended before the parent killed it.
 const CHILD_ENDED: i32 = 3;
 
-/// Result of a stress test.
 #[derive(Debug, Serialize)]
 struct Report<T> {
     provenance: Provenance,

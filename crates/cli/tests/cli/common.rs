@@ -85,7 +85,6 @@ impl TestDir {
         tempfile::tempdir_in(IN_MEMORY).map_or_else(|_| TestDir::on_disk(), TestDir)
     }
 
-    /// Creates a temporary directory on disk.
     pub(crate) fn on_disk() -> TestDir {
         TestDir(tempfile::tempdir().unwrap())
     }
@@ -99,7 +98,6 @@ impl TestDir {
         self.root().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Writes a file and returns its path.
     pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> String {
         fs::write(self.root().join(name), text).unwrap();
         self.path(name)
@@ -161,7 +159,6 @@ pub(crate) fn cells(words: &str) -> Vec<Value> {
     experiment(words).cells().to_vec()
 }
 
-/// Reads a JSON file.
 pub(crate) fn read_json(path: impl AsRef<Path>) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
@@ -190,13 +187,11 @@ pub(crate) fn sum_of_levels(cell: &Value, path: &str) -> f64 {
     numbers(list(cell, "/levels"), path).iter().sum()
 }
 
-/// Returns the string in a field of a result.
 #[track_caller]
 pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_else(|| panic!("no {field} in {value}"))
 }
 
-/// Panics if the text does not contain all parts.
 #[track_caller]
 pub(crate) fn assert_contains(page: &str, parts: &[&str]) {
     for part in parts {

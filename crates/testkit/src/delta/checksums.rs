@@ -7,7 +7,6 @@ use lsmx_delta::internals::header::HEADER_BYTES;
 
 pub(super) use crate::engine::{OFFSET, UID};
 
-/// Returns the uid in the header of a file.
 pub(super) fn file_uid(file: &[u8]) -> u64 {
     get_u64(file, 16).unwrap_or(0)
 }

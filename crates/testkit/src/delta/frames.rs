@@ -20,7 +20,6 @@ use lsmx_delta::internals::tail::Tail;
 use super::checksums::{OFFSET, UID};
 use crate::fuzzing::PROBE_KEYS;
 
-/// Checks a file header.
 pub(super) fn check_header(input: &[u8]) {
     for format in [LOG_HEADER, BUCKET_HEADER] {
         if let Ok(uid) = decode_header(input, format) {
@@ -33,7 +32,6 @@ pub(super) fn check_header(input: &[u8]) {
     }
 }
 
-/// Checks a frame.
 pub(super) fn check_frame(input: &[u8]) {
     let Ok((kind, contents, len)) = decode_frame(input, (UID, OFFSET)) else { return };
     let mut encoded = Vec::new();

@@ -12,7 +12,7 @@ use lsmx_delta::internals::StoreView;
 use super::store_context::{is_missing_file, log_token, store_context, vfs_with_file};
 use crate::fuzzing::{Entry, read_entries};
 
-/// Maximum number of successive collections.
+/// Maximum number of collections that one input may cause.
 const COLLECTIONS_MAX: usize = 64;
 /// Key of the operand that the target delivers after recovery.
 const NEW_KEY: &[u8] = b"key of the fuzzer";

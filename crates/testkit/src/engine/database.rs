@@ -224,7 +224,8 @@ impl ModelledDb {
         self.db = None;
     }
 
-    /// Simulates a power loss. Checks that the recovered contents include all synced commits and end with a commit.
+    /// Simulates a power loss. Checks that the recovered contents are those after the last synced commit or after a
+    /// later commit.
     fn crash(&mut self, image: CrashImage, seed: u64) {
         self.disk = self.disk.crash(image, seed);
         self.reopen();
@@ -330,7 +331,6 @@ fn all_pairs(pairs: &Pairs) -> Vec<(&[u8], &[u8])> {
     pairs.iter().map(|(key, value)| (&**key, &**value)).collect()
 }
 
-/// Returns whether a key is within bounds.
 fn is_within(key: &[u8], bounds: KeyBounds) -> bool {
     RangeBounds::<[u8]>::contains(&bounds, key)
 }

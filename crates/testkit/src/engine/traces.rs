@@ -24,7 +24,6 @@ fn read_trace(input: &[u8]) -> Result<(Vec<u8>, TraceEnd)> {
     Ok((items, end))
 }
 
-/// Checks a trace file.
 pub(super) fn check_trace(input: &[u8]) {
     if let Ok(header) = TraceHeader::decode(input) {
         assert_eq!(header.encode(), input[..TRACE_HEADER_BYTES], "header is not canonical");

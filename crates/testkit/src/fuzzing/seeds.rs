@@ -59,7 +59,6 @@ impl Seeds {
     }
 }
 
-/// Returns the directory of the fuzzing workspace.
 pub(crate) fn fuzz_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }

@@ -101,7 +101,6 @@ impl View {
         Arc::new(View { context: context.clone(), keys, file, contents: Mutex::new(contents) })
     }
 
-    /// Returns the length of the file.
     pub(super) fn file_bytes(&self) -> u64 {
         self.file.as_ref().map_or(0, |file| file.token.0[1])
     }

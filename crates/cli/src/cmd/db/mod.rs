@@ -22,7 +22,6 @@ use crate::output;
 /// Inclusive lower bound and exclusive upper bound of a key range.
 type KeyBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// Runs a subcommand of `lsmx db`.
 pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     match &arguments.verb {
         Verb::Put { key, value } => entries::put(arguments, key, value),
@@ -92,7 +91,6 @@ fn reject_keyspace(arguments: &DbArgs, verb: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints a value as JSON.
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text =
         serde_json::to_string_pretty(value).map_err(|error| Failure::stdout(error.into()))?;

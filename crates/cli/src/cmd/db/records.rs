@@ -43,7 +43,6 @@ fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
     Ok(Box::new(BufReader::new(File::open(path).map_err(failed)?)))
 }
 
-/// Puts all records and returns their number.
 fn put_records(
     db: &Db,
     keyspace: &Keyspace,

@@ -189,7 +189,6 @@ fn contradiction(first: &str, second: &str, why: &'static str) -> Failure {
     Error::Contradiction { first: first.to_owned(), second: second.to_owned(), why }.into()
 }
 
-/// Opens the file of `--data`.
 fn open_data(arguments: &ExploreArgs) -> Result<Option<DataFile>, Failure> {
     let Some(path) = &arguments.data else { return Ok(None) };
     let format = arguments.format.unwrap_or_else(|| Format::of_file(path));
