@@ -14,7 +14,7 @@ const BLOCK_BYTES: usize = 4096;
 /// Number of blocks in the benchmark of cache hits. All blocks fit into the cache.
 const RESIDENT: u64 = 8_000;
 
-pub(crate) fn data_blocks(criterion: &mut Criterion) {
+pub(crate) fn bench_data_blocks(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("cache");
     for kind in BlockCacheKind::ALL {
         for threads in [1, 2] {
@@ -22,7 +22,7 @@ pub(crate) fn data_blocks(criterion: &mut Criterion) {
             (0..RESIDENT).for_each(|number| cache.insert(number));
             group.bench_function(format!("hit/{kind}/{threads}"), |bencher| {
                 bencher.iter_custom(|rounds| {
-                    timed(threads, rounds, |number| {
+                    time_threads(threads, rounds, |number| {
                         black_box(cache.get(number * 7919 % RESIDENT));
                     })
                 });
@@ -33,7 +33,7 @@ pub(crate) fn data_blocks(criterion: &mut Criterion) {
                 bencher.iter_custom(|rounds| {
                     let first = from;
                     from += threads * rounds;
-                    timed(threads, rounds, |number| {
+                    time_threads(threads, rounds, |number| {
                         if !cache.get(first + number) {
                             cache.insert(first + number);
                         }
@@ -46,7 +46,7 @@ pub(crate) fn data_blocks(criterion: &mut Criterion) {
 }
 
 /// Returns the time until each thread has called `act` `rounds` times. The argument of `act` is different in each call.
-fn timed(threads: u64, rounds: u64, act: impl Fn(u64) + Sync) -> Duration {
+fn time_threads(threads: u64, rounds: u64, act: impl Fn(u64) + Sync) -> Duration {
     let watch = Stopwatch::start();
     thread::scope(|scope| {
         for first in 0..threads {

@@ -3,17 +3,17 @@
 use criterion::{Criterion, Throughput};
 use lsmx::{Db, Durability, Options, WriteBatch};
 
-use crate::data::{keys, value};
+use crate::data::{random_keys, random_value};
 
 const KEYS: u64 = 100_000;
 const BATCH: usize = 100;
 
-pub(crate) fn put(criterion: &mut Criterion) {
+pub(crate) fn bench_put(criterion: &mut Criterion) {
     let directory = tempfile::tempdir().unwrap();
     let db = Db::open(directory.path().join("db"), Options::default()).unwrap();
     let keyspace = db.default_keyspace();
-    let all = keys(KEYS);
-    let value = value();
+    let all = random_keys(KEYS);
+    let value = random_value();
     let mut key = all.iter().cycle();
     let mut group = criterion.benchmark_group("commit");
     group.bench_function("put, buffered", |bencher| {

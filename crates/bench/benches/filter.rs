@@ -5,13 +5,13 @@ use std::hint::black_box;
 use criterion::Criterion;
 use lsmx_base::filter::{Filter, FilterWidth, build_filter, key_hash};
 
-use crate::data::keys;
+use crate::data::random_keys;
 
 /// Approximate number of keys in a table of 8 MiB.
 const KEYS: u64 = 60_000;
 
-pub(crate) fn query(criterion: &mut Criterion) {
-    let keys = keys(2 * KEYS);
+pub(crate) fn bench_query(criterion: &mut Criterion) {
+    let keys = random_keys(2 * KEYS);
     let (present, absent) = keys.split_at(keys.len() / 2);
     let mut group = criterion.benchmark_group(format!("filter, {KEYS} keys"));
     for (name, width) in [("8 bits", FilterWidth::Fuse8), ("16 bits", FilterWidth::Fuse16)] {

@@ -5,9 +5,9 @@ use std::hint::black_box;
 use criterion::Criterion;
 use lsmx::SeqNo;
 use lsmx::benching::index_blocks;
-use lsmx_bench::workload::random::{mix, random_bytes};
+use lsmx_bench::workload::random::{hash_u64, random_bytes};
 
-use crate::table::table;
+use crate::table::build_table;
 
 const KEYS: u64 = 100_000;
 const HASH_BYTES: usize = 32;
@@ -16,12 +16,12 @@ const SEARCHED: usize = 512;
 const SYLLABLES: [&str; 12] =
     ["lib", "perl", "python3-", "rust", "-dev", "doc", "x", "core", "data", "-tools", "qt", "go"];
 
-pub(crate) fn search(criterion: &mut Criterion) {
+pub(crate) fn bench_search(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("index block search");
-    for (name, mut keys) in [("hashes", hashes()), ("ids", ids()), ("names", names())] {
+    for (name, mut keys) in [("hashes", hash_keys()), ("ids", id_keys()), ("names", name_keys())] {
         keys.sort_unstable();
         keys.dedup();
-        let table = table(keys.iter());
+        let table = build_table(keys.iter());
         let blocks = index_blocks(&table).unwrap();
         let (index, data_blocks) = &blocks[blocks.len() / 2];
         let keys: Vec<_> = data_blocks.iter().flatten().collect();
@@ -34,19 +34,19 @@ pub(crate) fn search(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn hashes() -> Vec<Vec<u8>> {
-    (0..KEYS).map(|n| random_bytes(mix(n), HASH_BYTES)).collect()
+fn hash_keys() -> Vec<Vec<u8>> {
+    (0..KEYS).map(|n| random_bytes(hash_u64(n), HASH_BYTES)).collect()
 }
 
-fn ids() -> Vec<Vec<u8>> {
+fn id_keys() -> Vec<Vec<u8>> {
     let fields = ["address", "created", "email", "name", "phone", "status"];
     let users = (0..KEYS / 6).flat_map(|user| fields.map(|field| (user, field)));
     users.map(|(user, field)| format!("user:{user:09}:{field}").into_bytes()).collect()
 }
 
-fn names() -> Vec<Vec<u8>> {
+fn name_keys() -> Vec<Vec<u8>> {
     let name = |n: u64| {
-        let mut hash = mix(n);
+        let mut hash = hash_u64(n);
         let mut name = String::new();
         for _ in 0..3 + n % 4 {
             let at = usize::try_from(hash % 12).unwrap();

@@ -37,16 +37,16 @@ criterion_group! {
     name = floors;
     config = config();
     targets =
-        policy::pick,
-        block::search,
-        block::search_far,
-        cache::data_blocks,
-        filter::query,
-        index::search,
-        memtable::insert,
-        table::get,
-        merge::next,
-        commit::put,
-        scan::entries,
+        policy::bench_pick,
+        block::bench_search,
+        block::bench_far_search,
+        cache::bench_data_blocks,
+        filter::bench_query,
+        index::bench_search,
+        memtable::bench_insert,
+        table::bench_get,
+        merge::bench_next,
+        commit::bench_put,
+        scan::bench_entries,
 }
 criterion_main!(floors);

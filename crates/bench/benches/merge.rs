@@ -6,25 +6,25 @@ use lsmx::benching::{BenchMemtable, merging_cursor};
 use lsmx::internals::table::{ReadPurpose, TableCursor};
 use lsmx::operand_store::Cursor;
 
-use crate::data::{keys, sorted_keys, value};
-use crate::table::table;
+use crate::data::{random_keys, random_value, sorted_keys};
+use crate::table::build_table;
 
 const ENTRIES: u64 = 40_000;
 
 /// Returns `n` tables with equal numbers of keys. Consecutive keys are in different tables.
-fn tables(n: usize) -> Vec<Box<dyn Cursor>> {
+fn table_cursors(n: usize) -> Vec<Box<dyn Cursor>> {
     let keys = sorted_keys(ENTRIES);
     let one = |first: usize| -> Box<dyn Cursor> {
-        let table = table(keys.iter().skip(first).step_by(n));
+        let table = build_table(keys.iter().skip(first).step_by(n));
         Box::new(TableCursor::new(&table, ReadPurpose::Lookup))
     };
     (0..n).map(one).collect()
 }
 
 /// Returns `n` memtables with equal numbers of keys, which are inserted in random order.
-fn memtables(n: usize) -> Vec<Box<dyn Cursor>> {
-    let value = Bytes::from(value());
-    let keys = keys(ENTRIES);
+fn memtable_cursors(n: usize) -> Vec<Box<dyn Cursor>> {
+    let value = Bytes::from(random_value());
+    let keys = random_keys(ENTRIES);
     let one = |first: usize| {
         let memtable = BenchMemtable::default();
         for (seq, key) in (1..).zip(keys.iter().skip(first).step_by(n)) {
@@ -35,11 +35,11 @@ fn memtables(n: usize) -> Vec<Box<dyn Cursor>> {
     (0..n).map(one).collect()
 }
 
-pub(crate) fn next(criterion: &mut Criterion) {
+pub(crate) fn bench_next(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("merge 40000 entries");
     group.throughput(Throughput::Elements(ENTRIES));
     for n in [1, 4, 16] {
-        for (name, sources) in [("tables", tables(n)), ("memtables", memtables(n))] {
+        for (name, sources) in [("tables", table_cursors(n)), ("memtables", memtable_cursors(n))] {
             let mut cursor = merging_cursor(sources);
             group.bench_function(format!("of {n} {name}"), |bencher| {
                 bencher.iter(|| {

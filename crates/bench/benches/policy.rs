@@ -12,12 +12,12 @@ use lsmx_compaction::{
 const TABLE_BYTES: u64 = 64 << 20;
 const ENTRIES: u64 = 600_000;
 
-fn key(place: u64) -> Key {
+fn make_key(place: u64) -> Key {
     Key::copy_from_slice(&place.to_be_bytes())
 }
 
 /// Returns a sorted run of `files` tables that divide the key domain evenly.
-fn run(id: u64, files: u64, file_next: &mut u64) -> SortedRun {
+fn make_run(id: u64, files: u64, file_next: &mut u64) -> SortedRun {
     let width = u64::MAX / files;
     let file = |place: u64| {
         *file_next += 1;
@@ -29,7 +29,7 @@ fn run(id: u64, files: u64, file_next: &mut u64) -> SortedRun {
             seq_largest: *file_next * ENTRIES + ENTRIES - 1,
             ..TableMeta::new(
                 FileId(*file_next),
-                KeyRange::new(key(place * width), key(place * width + width - 1)),
+                KeyRange::new(make_key(place * width), make_key(place * width + width - 1)),
             )
         })
     };
@@ -37,7 +37,7 @@ fn run(id: u64, files: u64, file_next: &mut u64) -> SortedRun {
 }
 
 /// Returns a tree with full levels and twelve runs in L0, so that every policy picks a job.
-fn shape() -> TreeShape {
+fn make_shape() -> TreeShape {
     // The levels are built from bottom to top, because upper levels contain newer data with larger sequence numbers.
     let mut file_next = 0;
     let mut id = 0;
@@ -45,7 +45,7 @@ fn shape() -> TreeShape {
         let mut level = LevelShape::default();
         for _ in 0..runs {
             id += 1;
-            level.runs.insert(0, Arc::new(run(id, files, &mut file_next)));
+            level.runs.insert(0, Arc::new(make_run(id, files, &mut file_next)));
         }
         level
     };
@@ -61,8 +61,8 @@ fn shape() -> TreeShape {
     shape
 }
 
-pub(crate) fn pick(criterion: &mut Criterion) {
-    let shape = shape();
+pub(crate) fn bench_pick(criterion: &mut Criterion) {
+    let shape = make_shape();
     let busy = RunningJobs::default();
     let mut group = criterion.benchmark_group("policy pick, 2012 tables");
     for spec in PolicySpec::all_presets() {

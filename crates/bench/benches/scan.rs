@@ -5,19 +5,19 @@ use std::hint::black_box;
 use criterion::{Criterion, Throughput};
 use lsmx::{Db, KeyspaceOptions, Options};
 
-use crate::data::{keys, value};
+use crate::data::{random_keys, random_value};
 
 const ENTRIES: u64 = 100_000;
 /// Memtable size in bytes. Small memtables give the tree several runs.
 const MEMTABLE_BYTES: u64 = 2 << 20;
 
-pub(crate) fn entries(criterion: &mut Criterion) {
+pub(crate) fn bench_entries(criterion: &mut Criterion) {
     let directory = tempfile::tempdir().unwrap();
     let keyspace = KeyspaceOptions::default().memtable_bytes(MEMTABLE_BYTES);
     let options = Options::default().keyspace_defaults(keyspace);
     let db = Db::open(directory.path().join("db"), options).unwrap();
-    let all = keys(ENTRIES);
-    let value = value();
+    let all = random_keys(ENTRIES);
+    let value = random_value();
     for key in &all {
         db.put(key, &value).unwrap();
     }

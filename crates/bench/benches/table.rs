@@ -12,16 +12,16 @@ use lsmx::{EntryKind, SeqNo};
 use lsmx_base::key::InternalKey;
 use lsmx_compaction::FileId;
 
-use crate::data::{sorted_keys, value};
+use crate::data::{random_value, sorted_keys};
 
 const PATH: &str = "000001.sst";
 const CACHE_BYTES: u64 = 256 << 20;
 
 /// Returns a table that contains `keys`, stored in an in-memory file system.
-pub(crate) fn table<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> Arc<Table> {
+pub(crate) fn build_table<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> Arc<Table> {
     let vfs = MemVfs::new();
     let path = Path::new(PATH);
-    let value = value();
+    let value = random_value();
     let mut writer = TableWriter::create(&vfs, path, 1, &TableOptions::default()).unwrap();
     for user_key in keys {
         let key = InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put };
@@ -37,10 +37,10 @@ pub(crate) fn table<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> Arc<Table> {
     Arc::new(Table::open(&vfs, path, &identity, &BlockCache::new(CACHE_BYTES)).unwrap())
 }
 
-pub(crate) fn get(criterion: &mut Criterion) {
+pub(crate) fn bench_get(criterion: &mut Criterion) {
     // Every second key is in the table.
     let keys = sorted_keys(400_000);
-    let table = table(keys.iter().step_by(2));
+    let table = build_table(keys.iter().step_by(2));
     // The step 7,919 is coprime to the number of keys. Therefore all keys are searched, and consecutive searches access
     // distant blocks of the table.
     let searched = |first: usize| (0..).map(move |n: usize| 2 * (n * 7919 % 200_000) + first);

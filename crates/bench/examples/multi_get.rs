@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use lsmx::{Db, KeyspaceOptions, Options};
-use lsmx_bench::workload::random::{mix, random_bytes};
+use lsmx_bench::workload::random::{hash_u64, random_bytes};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -30,7 +30,7 @@ fn main() -> Result<(), Failure> {
     let place = arguments.next().map_or_else(std::env::temp_dir, PathBuf::from);
     let directory = tempfile::tempdir_in(place)?;
     let path = directory.path().join("db");
-    build(&path, records)?;
+    build_database(&path, records)?;
     let cache_bytes = {
         let db = Db::open(&path, Options::default().read_only(true))?;
         let sizes = db.default_keyspace().metadata()?;
@@ -39,9 +39,9 @@ fn main() -> Result<(), Failure> {
     let options = Options::default().block_cache_bytes(cache_bytes).direct_reads(true);
     let db = Db::open(&path, options.read_only(true))?;
     let keyspace = db.default_keyspace();
-    let mut numbers = (1..).map(|number| mix(number) % records);
+    let mut numbers = (1..).map(|number| hash_u64(number) % records);
     for number in numbers.by_ref().take(LOOKUPS) {
-        keyspace.get(key(number))?;
+        keyspace.get(make_key(number))?;
     }
     println!("{records} records, a cache of {cache_bytes} bytes\n");
     println!("| keys at once | microseconds per key | blocks read per key |");
@@ -50,7 +50,7 @@ fn main() -> Result<(), Failure> {
         let read = || db.read_metrics().cache.values().map(|cache| cache.misses).sum::<u64>();
         let (before, start) = (read(), Instant::now());
         for _ in 0..LOOKUPS / batch {
-            let keys: Vec<_> = numbers.by_ref().take(batch).map(key).collect();
+            let keys: Vec<_> = numbers.by_ref().take(batch).map(make_key).collect();
             let values = match batch {
                 1 => vec![keyspace.get(&keys[0])?],
                 _ => keyspace.multi_get(&keys)?,
@@ -66,15 +66,15 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-fn key(number: u64) -> Vec<u8> {
-    random_bytes(mix(number), KEY_BYTES)
+fn make_key(number: u64) -> Vec<u8> {
+    random_bytes(hash_u64(number), KEY_BYTES)
 }
 
-fn build(path: &std::path::Path, records: u64) -> Result<(), Failure> {
+fn build_database(path: &std::path::Path, records: u64) -> Result<(), Failure> {
     let tuning = KeyspaceOptions::default().memtable_bytes(TABLE_BYTES).table_bytes(TABLE_BYTES);
     let db = Db::open(path, Options::default().keyspace_defaults(tuning))?;
     for number in 0..records {
-        db.put(key(number), random_bytes(number, VALUE_BYTES))?;
+        db.put(make_key(number), random_bytes(number, VALUE_BYTES))?;
     }
     db.flush()?;
     db.wait_idle()?;

@@ -9,7 +9,7 @@ use lsmx_bench::Result;
 use lsmx_bench::clock::Stopwatch;
 use lsmx_bench::metric::table::TableStyleOptions;
 use lsmx_bench::metric::{Registry, Row, Unit, metric};
-use lsmx_bench::peers::lsmx::failed;
+use lsmx_bench::peers::lsmx::engine_error;
 use lsmx_bench::report::{Report, provenance::Provenance};
 use serde::Serialize;
 
@@ -42,13 +42,14 @@ impl Config {
     fn run(&self) -> Result<OpenTimes> {
         let measure = |&records: &u64| {
             let path = self.directory.join(records.to_string());
-            let db = Db::open(&path, Options::default()).map_err(failed("open a database"))?;
+            let db =
+                Db::open(&path, Options::default()).map_err(engine_error("open a database"))?;
             for key in 0..records {
-                db.put(key.to_be_bytes(), [0; 100]).map_err(failed("put a record"))?;
+                db.put(key.to_be_bytes(), [0; 100]).map_err(engine_error("put a record"))?;
             }
-            db.close(None).map_err(failed("close the database"))?;
+            db.close(None).map_err(engine_error("close the database"))?;
             let stopwatch = Stopwatch::start();
-            Db::open(&path, Options::default()).map_err(failed("open the database"))?;
+            Db::open(&path, Options::default()).map_err(engine_error("open the database"))?;
             Ok(Cell { records, open_s: stopwatch.elapsed_s() })
         };
         let cells = self.records.iter().map(measure).collect::<Result<_>>()?;

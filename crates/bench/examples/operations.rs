@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lsmx::{Compression, Db, KeyspaceOptions, Options};
-use lsmx_bench::process::{file_bytes, resident_bytes};
+use lsmx_bench::process::{directory_file_bytes, process_resident_bytes};
 
 /// Argument that makes a child process fill the WAL and abort.
 const ABORT: &str = "abort-with-a-full-log";
@@ -22,7 +22,8 @@ const ABORT: &str = "abort-with-a-full-log";
 /// Function that runs a measurement. The argument overrides the default number of records.
 type Part = fn(Option<u64>);
 
-const PARTS: [(&str, Part); 3] = [("deletes", deletes), ("opening", opening), ("memory", memory)];
+const PARTS: [(&str, Part); 3] =
+    [("deletes", measure_deletes), ("opening", measure_opening), ("memory", measure_memory)];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -51,35 +52,35 @@ fn options() -> Options {
     Options::default().keyspace_defaults(keyspaces)
 }
 
-fn settle(db: &Db) {
+fn wait_until_idle(db: &Db) {
     db.flush().unwrap();
     db.wait_idle().unwrap();
 }
 
 /// Returns the key of record `number`. Consecutive records have distant keys, so that the key ranges of runs overlap.
-fn key(number: u64) -> [u8; 16] {
+fn make_key(number: u64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
     key[8..].copy_from_slice(&number.to_be_bytes());
     key
 }
 
-fn load(db: &Db, records: u64, ordered: bool) {
+fn load_records(db: &Db, records: u64, ordered: bool) {
     for number in 0..records {
-        let key = if ordered { u128::from(number).to_be_bytes() } else { key(number) };
+        let key = if ordered { u128::from(number).to_be_bytes() } else { make_key(number) };
         db.put(key, [u8::try_from(number % 251).unwrap_or(0); 100]).unwrap();
     }
 }
 
 /// Measures scans after the first half of the keys was deleted, either key by key or with one range delete.
-fn deletes(records: Option<u64>) {
+fn measure_deletes(records: Option<u64>) {
     let records = records.unwrap_or(2_000_000);
     let half = u128::from(records / 2);
     for by_range in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(dir.path(), options()).unwrap();
-        load(&db, records, true);
-        settle(&db);
+        load_records(&db, records, true);
+        wait_until_idle(&db);
         let started = Instant::now();
         if by_range {
             db.default_keyspace().delete_range(..half.to_be_bytes()).unwrap();
@@ -90,16 +91,16 @@ fn deletes(records: Option<u64>) {
         }
         let how = if by_range { "one range" } else { "one by one" };
         println!("{half} keys deleted, {how}: {:?}", started.elapsed());
-        first_entries(&db, half, "at once");
-        settle(&db);
-        first_entries(&db, half, "flushed, compactions at rest");
+        measure_first_entries(&db, half, "at once");
+        wait_until_idle(&db);
+        measure_first_entries(&db, half, "flushed, compactions at rest");
         let files: u64 = db.metrics().keyspaces["default"].levels.iter().map(|at| at.bytes).sum();
         println!("  tables {} MB", files / 1_000_000);
     }
 }
 
 /// Reads the first ten entries of a database. Prints the time and the number of blocks read.
-fn first_entries(db: &Db, first: u128, when: &str) {
+fn measure_first_entries(db: &Db, first: u128, when: &str) {
     let blocks = |db: &Db| {
         let cache = db.metrics().cache;
         cache.values().map(|kind| kind.hits + kind.misses).sum::<u64>()
@@ -113,7 +114,7 @@ fn first_entries(db: &Db, first: u128, when: &str) {
 }
 
 /// Opens a database `attempts` times. Returns the shortest time.
-fn open_time(dir: &Path, attempts: u32) -> Duration {
+fn measure_open_time(dir: &Path, attempts: u32) -> Duration {
     let fastest = (0..attempts).map(|_| {
         let started = Instant::now();
         let db = Db::open(dir, options()).unwrap();
@@ -125,15 +126,15 @@ fn open_time(dir: &Path, attempts: u32) -> Duration {
 }
 
 /// Measures the time to open a database after a clean close, and after a kill with a full WAL.
-fn opening(records: Option<u64>) {
+fn measure_opening(records: Option<u64>) {
     let records = records.unwrap_or(9_000_000);
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path(), options()).unwrap();
-    load(&db, records, false);
-    settle(&db);
+    load_records(&db, records, false);
+    wait_until_idle(&db);
     db.close(None).unwrap();
-    let bytes = file_bytes(dir.path());
-    let opened = open_time(dir.path(), 5);
+    let bytes = directory_file_bytes(dir.path());
+    let opened = measure_open_time(dir.path(), 5);
     println!("after a clean close of {} MB: {opened:?}, the least of 5", bytes / 1_000_000);
 
     let mut least = Duration::MAX;
@@ -165,7 +166,7 @@ fn abort_with_a_full_log(dir: &Path) {
     let mut number = 0;
     while db.metrics().wal.live_bytes < (64 << 20) - (64 << 10) {
         for _ in 0..100 {
-            db.put(key(number), [7; 100]).unwrap();
+            db.put(make_key(number), [7; 100]).unwrap();
             number += 1;
         }
         assert_eq!(db.metrics().keyspaces["default"].flushes, 0, "flush before the WAL is full");
@@ -173,19 +174,19 @@ fn abort_with_a_full_log(dir: &Path) {
     std::process::abort();
 }
 
-fn resident() -> u64 {
-    resident_bytes().unwrap()
+fn resident_bytes() -> u64 {
+    process_resident_bytes().unwrap()
 }
 
 /// Measures the maximum resident memory while a database with a memory budget is loaded, read and reopened.
-fn memory(records: Option<u64>) {
+fn measure_memory(records: Option<u64>) {
     let records = records.unwrap_or(5_000_000);
     for budget in [64u64 << 20, 256 << 20] {
         let dir = tempfile::tempdir().unwrap();
-        let before = resident();
+        let before = resident_bytes();
         let (peak, done) = (AtomicU64::new(0), AtomicBool::new(false));
         let phase = |name: &str| {
-            let peak = peak.swap(0, Ordering::Relaxed).max(resident()) - before;
+            let peak = peak.swap(0, Ordering::Relaxed).max(resident_bytes()) - before;
             let bound = budget * 115 / 100 + (32 << 20);
             println!(
                 "budget {} MiB, {name}: most resident {} MiB, {:.2} of the bound (1.15 budgets + 32 MiB)",
@@ -197,20 +198,20 @@ fn memory(records: Option<u64>) {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    peak.fetch_max(resident(), Ordering::Relaxed);
+                    peak.fetch_max(resident_bytes(), Ordering::Relaxed);
                     std::thread::sleep(Duration::from_millis(2));
                 }
             });
             let open = || Db::open(dir.path(), options().memory_budget(budget)).unwrap();
             let db = open();
-            load(&db, records, false);
+            load_records(&db, records, false);
             phase("load");
-            settle(&db);
+            wait_until_idle(&db);
             phase("settling");
             for round in 0..2 {
                 let step = 7 + round;
                 for number in (0..records).step_by(step) {
-                    assert!(db.get(key(number)).unwrap().is_some());
+                    assert!(db.get(make_key(number)).unwrap().is_some());
                 }
                 phase("lookups");
             }
@@ -221,7 +222,7 @@ fn memory(records: Option<u64>) {
             let db = open();
             phase("opening");
             for number in (0..records).step_by(5) {
-                assert!(db.get(key(number)).unwrap().is_some());
+                assert!(db.get(make_key(number)).unwrap().is_some());
             }
             phase("lookups after opening");
             db.close(None).unwrap();

@@ -22,17 +22,17 @@ impl Stopwatch {
 
 /// Puts this thread to sleep for `ns` nanoseconds.
 #[expect(clippy::disallowed_methods, reason = "paces a workload; no database calls it")]
-pub fn pause_ns(ns: u64) {
+pub fn sleep_ns(ns: u64) {
     std::thread::sleep(Duration::from_nanos(ns));
 }
 
 /// Waits until `watch` has run for `ns` nanoseconds. The last 100 µs are a spin loop, because a sleeping thread wakes
 /// up tens of microseconds late.
-pub fn wait_until(watch: Stopwatch, ns: u64) {
+pub fn wait_until_elapsed(watch: Stopwatch, ns: u64) {
     const SPIN_NS: u64 = 100_000;
     let left = ns.saturating_sub(watch.elapsed_ns());
     if left > SPIN_NS {
-        pause_ns(left - SPIN_NS);
+        sleep_ns(left - SPIN_NS);
     }
     while watch.elapsed_ns() < ns {
         std::hint::spin_loop();
@@ -40,7 +40,7 @@ pub fn wait_until(watch: Stopwatch, ns: u64) {
 }
 
 /// Measures the time of one start and one read of a stopwatch, in nanoseconds.
-pub fn cost_ns() -> f64 {
+pub fn measure_clock_cost_ns() -> f64 {
     const READINGS: u32 = 10_000;
     let watch = Stopwatch::start();
     for _ in 0..READINGS {
@@ -56,9 +56,9 @@ mod tests {
     #[test]
     fn wait_until_returns_after_the_deadline() {
         let watch = Stopwatch::start();
-        wait_until(watch, 2_000_000);
+        wait_until_elapsed(watch, 2_000_000);
         assert!(watch.elapsed_ns() >= 2_000_000);
-        wait_until(watch, 0);
-        assert!(cost_ns() > 0.0);
+        wait_until_elapsed(watch, 0);
+        assert!(measure_clock_cost_ns() > 0.0);
     }
 }

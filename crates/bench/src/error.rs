@@ -61,7 +61,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn invalid(
+    pub(crate) fn invalid_argument(
         name: &'static str,
         value: impl ToString,
         must: impl Into<String>,
@@ -69,7 +69,7 @@ impl Error {
         Error::Invalid { name, value: value.to_string(), must: must.into() }
     }
 
-    pub(crate) fn contradiction(
+    pub(crate) fn contradictory_arguments(
         first: impl Into<String>,
         second: impl Into<String>,
         why: &'static str,
@@ -90,7 +90,11 @@ impl Error {
         if range.contains(&value) {
             return Ok(());
         }
-        Err(Error::invalid(name, value, format!("from {} to {}", range.start(), range.end())))
+        Err(Error::invalid_argument(
+            name,
+            value,
+            format!("from {} to {}", range.start(), range.end()),
+        ))
     }
 
     /// Returns a closure for `map_err` that adds an action and a path to an I/O error.

@@ -30,11 +30,11 @@ mod tests {
     use std::fmt::Debug;
     use std::str::FromStr;
 
-    use crate::experiment::rmw::{Base, Mode, Study};
+    use crate::experiment::rmw::{RmwStudy, UpdateMode, ValuePlacement};
     use crate::experiment::throughput::workload::Workload;
     use crate::experiment::tuning;
     use crate::workload::operation_mix::OperationMix;
-    use crate::workload::record::Format;
+    use crate::workload::record::RecordFormat;
 
     fn check<T>(all: &[T], name: impl Fn(T) -> &'static str)
     where
@@ -54,12 +54,12 @@ mod tests {
 
     #[test]
     fn names_parse_back_and_unknown_names_list_the_known_ones() {
-        check(&Base::ALL, Base::name);
-        check(&Format::ALL, Format::name);
-        check(&Mode::ALL, Mode::name);
+        check(&ValuePlacement::ALL, ValuePlacement::name);
+        check(&RecordFormat::ALL, RecordFormat::name);
+        check(&UpdateMode::ALL, UpdateMode::name);
         check(&OperationMix::ALL, OperationMix::name);
-        check(&Study::ALL, Study::name);
+        check(&RmwStudy::ALL, RmwStudy::name);
         check(&Workload::ALL, Workload::name);
-        check(&tuning::Study::ALL, tuning::Study::name);
+        check(&tuning::TuningStudy::ALL, tuning::TuningStudy::name);
     }
 }

@@ -8,53 +8,53 @@ const TICKS_PER_S: f64 = 100.0;
 
 /// Processor time in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Cpu {
+pub struct CpuTimes {
     /// Processor time in user mode.
     pub user_s: f64,
     /// Processor time in kernel mode.
     pub system_s: f64,
 }
 
-impl Cpu {
-    pub fn since(self, before: Cpu) -> Cpu {
-        Cpu { user_s: self.user_s - before.user_s, system_s: self.system_s - before.system_s }
+impl CpuTimes {
+    pub fn since(self, before: CpuTimes) -> CpuTimes {
+        CpuTimes { user_s: self.user_s - before.user_s, system_s: self.system_s - before.system_s }
     }
 
-    pub fn and(self, other: Cpu) -> Cpu {
-        Cpu { user_s: self.user_s + other.user_s, system_s: self.system_s + other.system_s }
+    pub fn plus(self, other: CpuTimes) -> CpuTimes {
+        CpuTimes { user_s: self.user_s + other.user_s, system_s: self.system_s + other.system_s }
     }
 }
 
 /// Returns the processor time of all threads of this process, with a resolution of 10 ms.
-pub fn cpu() -> Option<Cpu> {
-    cpu_times(&std::fs::read_to_string("/proc/self/stat").ok()?)
+pub fn process_cpu_times() -> Option<CpuTimes> {
+    parse_cpu_times(&std::fs::read_to_string("/proc/self/stat").ok()?)
 }
 
 /// Returns the processor time of the calling thread, with a resolution of 10 ms.
-pub fn cpu_of_this_thread() -> Option<Cpu> {
-    cpu_times(&std::fs::read_to_string("/proc/thread-self/stat").ok()?)
+pub fn thread_cpu_times() -> Option<CpuTimes> {
+    parse_cpu_times(&std::fs::read_to_string("/proc/thread-self/stat").ok()?)
 }
 
 /// Returns the bytes that this process has passed to `write` calls on any file.
 ///
 /// Does not use the kernel counter `write_bytes`, which counts a whole page for each small append.
-pub fn written_bytes() -> Option<u64> {
-    field_of("/proc/self/io", "wchar:")
+pub fn process_written_bytes() -> Option<u64> {
+    read_proc_field("/proc/self/io", "wchar:")
 }
 
 /// Returns the bytes that this process has read from storage. Excludes reads from the page cache.
-pub fn storage_read_bytes() -> Option<u64> {
-    field_of("/proc/self/io", "read_bytes:")
+pub fn process_storage_read_bytes() -> Option<u64> {
+    read_proc_field("/proc/self/io", "read_bytes:")
 }
 
 /// Returns the bytes that this process has received from `read` calls on any file, including data in the page cache.
-pub fn read_bytes() -> Option<u64> {
-    field_of("/proc/self/io", "rchar:")
+pub fn process_read_bytes() -> Option<u64> {
+    read_proc_field("/proc/self/io", "rchar:")
 }
 
 /// Returns the resident memory of this process, in bytes.
-pub fn resident_bytes() -> Option<u64> {
-    field_of("/proc/self/status", "VmRSS:").map(|kib| kib * 1024)
+pub fn process_resident_bytes() -> Option<u64> {
+    read_proc_field("/proc/self/status", "VmRSS:").map(|kib| kib * 1024)
 }
 
 /// I/O that a block device has completed for all processes.
@@ -78,18 +78,18 @@ impl DeviceIo {
 }
 
 /// Returns the number of reads that the block device of `path` has completed.
-pub fn device_reads(path: &Path) -> Option<u64> {
+pub fn device_read_count(path: &Path) -> Option<u64> {
     device_io(path).map(|io| io.reads)
 }
 
 /// Returns the I/O that the block device of `path` has completed.
 pub fn device_io(path: &Path) -> Option<DeviceIo> {
-    let (major, minor) = device_of(path)?;
+    let (major, minor) = find_device_number(path)?;
     let stat = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?;
-    device_stat(&stat)
+    parse_device_stat(&stat)
 }
 
-fn device_stat(stat: &str) -> Option<DeviceIo> {
+fn parse_device_stat(stat: &str) -> Option<DeviceIo> {
     /// Length of a sector in the disk statistics of the kernel. The length does not depend on the device.
     const SECTOR_BYTES: u64 = 512;
     let mut fields = stat.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());
@@ -108,7 +108,7 @@ fn device_stat(stat: &str) -> Option<DeviceIo> {
 
 /// Returns the major and minor number of the block device of `path`.
 #[cfg(target_os = "linux")]
-fn device_of(path: &Path) -> Option<(u64, u64)> {
+fn find_device_number(path: &Path) -> Option<(u64, u64)> {
     use std::os::linux::fs::MetadataExt;
     let device = std::fs::metadata(path).ok()?.st_dev();
     let major = (device >> 8 & 0xfff) | (device >> 32 & 0xffff_f000);
@@ -117,11 +117,11 @@ fn device_of(path: &Path) -> Option<(u64, u64)> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn device_of(_: &Path) -> Option<(u64, u64)> {
+fn find_device_number(_: &Path) -> Option<(u64, u64)> {
     None
 }
 
-fn cpu_times(stat: &str) -> Option<Cpu> {
+fn parse_cpu_times(stat: &str) -> Option<CpuTimes> {
     // The second field, the program name, is in parentheses and may contain spaces and parentheses.
     let (_, after) = stat.rsplit_once(')')?;
     let mut fields = after.split_ascii_whitespace().skip(11);
@@ -129,41 +129,41 @@ fn cpu_times(stat: &str) -> Option<Cpu> {
         let ticks: u64 = fields.next()?.parse().ok()?;
         Some(crate::numbers::float(ticks) / TICKS_PER_S)
     };
-    Some(Cpu { user_s: seconds()?, system_s: seconds()? })
+    Some(CpuTimes { user_s: seconds()?, system_s: seconds()? })
 }
 
-fn field_of(path: &str, name: &str) -> Option<u64> {
-    field(&std::fs::read_to_string(path).ok()?, name)
+fn read_proc_field(path: &str, name: &str) -> Option<u64> {
+    parse_proc_field(&std::fs::read_to_string(path).ok()?, name)
 }
 
 /// Returns the number that follows `name` in the first line that starts with `name`.
-fn field(text: &str, name: &str) -> Option<u64> {
+fn parse_proc_field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Returns the disk space that the files in a directory tree occupy. Ignores files that cannot be read.
-pub fn disk_bytes(directory: &Path) -> u64 {
-    sum_of_files(directory, occupied)
+pub fn directory_disk_bytes(directory: &Path) -> u64 {
+    sum_file_sizes(directory, allocated_bytes)
 }
 
 /// Returns the total length of the files in a directory tree. Ignores files that cannot be read.
-pub fn file_bytes(directory: &Path) -> u64 {
-    sum_of_files(directory, std::fs::Metadata::len)
+pub fn directory_file_bytes(directory: &Path) -> u64 {
+    sum_file_sizes(directory, std::fs::Metadata::len)
 }
 
-fn sum_of_files(directory: &Path, bytes: fn(&std::fs::Metadata) -> u64) -> u64 {
+fn sum_file_sizes(directory: &Path, bytes: fn(&std::fs::Metadata) -> u64) -> u64 {
     let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
     let of_entry = |entry: std::fs::DirEntry| {
         let metadata = entry.metadata().ok()?;
         let is_dir = metadata.is_dir();
-        Some(if is_dir { sum_of_files(&entry.path(), bytes) } else { bytes(&metadata) })
+        Some(if is_dir { sum_file_sizes(&entry.path(), bytes) } else { bytes(&metadata) })
     };
     entries.flatten().filter_map(of_entry).sum()
 }
 
 #[cfg(unix)]
-fn occupied(metadata: &std::fs::Metadata) -> u64 {
+fn allocated_bytes(metadata: &std::fs::Metadata) -> u64 {
     use std::os::unix::fs::MetadataExt;
     /// Length of a block in `st_blocks`. The length does not depend on the file system.
     const BLOCK_BYTES: u64 = 512;
@@ -171,7 +171,7 @@ fn occupied(metadata: &std::fs::Metadata) -> u64 {
 }
 
 #[cfg(not(unix))]
-fn occupied(metadata: &std::fs::Metadata) -> u64 {
+fn allocated_bytes(metadata: &std::fs::Metadata) -> u64 {
     metadata.len()
 }
 
@@ -182,38 +182,41 @@ mod tests {
     #[test]
     fn cpu_times_program_name_with_parentheses_is_skipped() {
         let stat = "7 (a ) b) S 1 7 7 0 -1 4194304 100 0 0 0 25 17 0 0 20 0 3 0 99";
-        let cpu = cpu_times(stat).unwrap();
-        assert_eq!(cpu, Cpu { user_s: 0.25, system_s: 0.17 });
-        assert_eq!(cpu.and(cpu).since(cpu), cpu);
-        assert_eq!(cpu_times("7 (a"), None);
+        let cpu = parse_cpu_times(stat).unwrap();
+        assert_eq!(cpu, CpuTimes { user_s: 0.25, system_s: 0.17 });
+        assert_eq!(cpu.plus(cpu).since(cpu), cpu);
+        assert_eq!(parse_cpu_times("7 (a"), None);
     }
 
     #[test]
     fn device_stat_has_reads_and_writes() {
-        let io = device_stat(" 10 1 16 5  20 2 48 7  0 1 2\n").unwrap();
+        let io = parse_device_stat(" 10 1 16 5  20 2 48 7  0 1 2\n").unwrap();
         let expected = DeviceIo { reads: 10, read_bytes: 8192, writes: 20, written_bytes: 24_576 };
         assert_eq!(io, expected);
         assert_eq!(io.since(io), DeviceIo::default());
-        assert_eq!(device_stat("10 1 16"), None);
+        assert_eq!(parse_device_stat("10 1 16"), None);
     }
 
     #[test]
     fn field_is_found_by_its_whole_name() {
-        assert_eq!(field("VmHWM:\t  9 kB\nVmRSS:\t  1234 kB\n", "VmRSS:"), Some(1234));
-        assert_eq!(field("rchar: 1\nwchar: 23\nwrite_bytes: 4096\n", "wchar:"), Some(23));
-        assert_eq!(field("VmHWM: 9 kB", "VmRSS:"), None);
+        assert_eq!(parse_proc_field("VmHWM:\t  9 kB\nVmRSS:\t  1234 kB\n", "VmRSS:"), Some(1234));
+        assert_eq!(
+            parse_proc_field("rchar: 1\nwchar: 23\nwrite_bytes: 4096\n", "wchar:"),
+            Some(23)
+        );
+        assert_eq!(parse_proc_field("VmHWM: 9 kB", "VmRSS:"), None);
     }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a file of the test")]
     fn disk_bytes_include_subdirectories() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(disk_bytes(directory.path()), 0);
+        assert_eq!(directory_disk_bytes(directory.path()), 0);
         std::fs::create_dir(directory.path().join("a")).unwrap();
         std::fs::write(directory.path().join("a/b"), vec![1; 10_000]).unwrap();
         std::fs::write(directory.path().join("c"), vec![1; 10_000]).unwrap();
-        assert!(disk_bytes(directory.path()) >= 20_000);
-        assert_eq!(file_bytes(directory.path()), 20_000);
-        assert_eq!(disk_bytes(&directory.path().join("none")), 0);
+        assert!(directory_disk_bytes(directory.path()) >= 20_000);
+        assert_eq!(directory_file_bytes(directory.path()), 20_000);
+        assert_eq!(directory_disk_bytes(&directory.path().join("none")), 0);
     }
 }

@@ -21,13 +21,13 @@ const KEPT: &str = "KEPT";
 
 /// A temporary directory. Dropping the handle removes the directory.
 #[derive(Debug)]
-pub struct Temporary {
+pub struct TemporaryDirectory {
     // This field is dropped before `_lock`, so the directory is still locked during its removal.
     directory: TempDir,
     _lock: Option<File>,
 }
 
-impl Temporary {
+impl TemporaryDirectory {
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
@@ -43,8 +43,8 @@ impl Temporary {
 
 /// Creates a temporary directory in `parent`. First removes directories with the same prefix whose processes have
 /// ended.
-pub fn directory(prefix: &str, parent: &Path) -> Result<Temporary> {
-    remove_left_overs(prefix, parent);
+pub fn create_temporary_directory(prefix: &str, parent: &Path) -> Result<TemporaryDirectory> {
+    remove_abandoned_directories(prefix, parent);
     loop {
         let mut builder = tempfile::Builder::new();
         builder.prefix(prefix).suffix(SUFFIX).rand_bytes(RANDOM_BYTES);
@@ -54,17 +54,17 @@ pub fn directory(prefix: &str, parent: &Path) -> Result<Temporary> {
             let source = fs::read_dir(parent).err().unwrap_or(error);
             Error::io("make a directory in", parent)(source)
         })?;
-        let lock = lock(directory.path());
+        let lock = try_lock_directory(directory.path());
         // Another process may have removed or locked the directory before this process locked it.
-        if directory.path().is_dir() && !matches!(lock, Lock::Held) {
-            let lock = if let Lock::Taken(file) = lock { Some(file) } else { None };
-            return Ok(Temporary { directory, _lock: lock });
+        if directory.path().is_dir() && !matches!(lock, LockAttempt::Held) {
+            let lock = if let LockAttempt::Taken(file) = lock { Some(file) } else { None };
+            return Ok(TemporaryDirectory { directory, _lock: lock });
         }
     }
 }
 
 /// Removes the directories of ended processes. Ignores directories that cannot be removed.
-fn remove_left_overs(prefix: &str, parent: &Path) {
+fn remove_abandoned_directories(prefix: &str, parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -77,7 +77,7 @@ fn remove_left_overs(prefix: &str, parent: &Path) {
         let path = entry.path();
         if random.is_some_and(is_random)
             && is_directory
-            && let Lock::Taken(_lock) = lock(&path)
+            && let LockAttempt::Taken(_lock) = try_lock_directory(&path)
             && !path.join(KEPT).exists()
         {
             let _ = fs::remove_dir_all(&path);
@@ -86,7 +86,7 @@ fn remove_left_overs(prefix: &str, parent: &Path) {
 }
 
 /// Result of an attempt to lock a directory.
-enum Lock {
+enum LockAttempt {
     Taken(File),
     /// Another process holds the lock.
     Held,
@@ -94,13 +94,13 @@ enum Lock {
     Impossible,
 }
 
-fn lock(directory: &Path) -> Lock {
+fn try_lock_directory(directory: &Path) -> LockAttempt {
     #[expect(clippy::disallowed_methods, reason = "not a directory of a database")]
-    let Ok(file) = File::open(directory) else { return Lock::Impossible };
+    let Ok(file) = File::open(directory) else { return LockAttempt::Impossible };
     match file.try_lock() {
-        Ok(()) => Lock::Taken(file),
-        Err(TryLockError::WouldBlock) => Lock::Held,
-        Err(TryLockError::Error(_)) => Lock::Impossible,
+        Ok(()) => LockAttempt::Taken(file),
+        Err(TryLockError::WouldBlock) => LockAttempt::Held,
+        Err(TryLockError::Error(_)) => LockAttempt::Impossible,
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
     fn directory_in_missing_parent_error_names_only_the_parent() {
         let parent = tempfile::tempdir().unwrap();
         let missing = parent.path().join("missing");
-        let error = directory("lsmx-", &missing).unwrap_err();
+        let error = create_temporary_directory("lsmx-", &missing).unwrap_err();
         let cause = io::Error::from_raw_os_error(2);
         let text = format!("cannot make a directory in {}: {cause}", missing.display());
         assert_eq!(error.to_string(), text);
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn directory_removes_only_unlocked_directories_of_its_prefix() {
         let parent = tempfile::tempdir().unwrap();
-        let living = directory("lsmx-a-", parent.path()).unwrap();
+        let living = create_temporary_directory("lsmx-a-", parent.path()).unwrap();
         fs::write(living.path().join("data"), "x").unwrap();
         let left_over = parent.path().join(format!("lsmx-a-0123456789ab{SUFFIX}"));
         let others = [
@@ -139,10 +139,10 @@ mod tests {
         }
         let link = parent.path().join(format!("lsmx-a-abcdefghijkl{SUFFIX}"));
         std::os::unix::fs::symlink(&others[0], &link).unwrap();
-        let kept = directory("lsmx-a-", parent.path()).unwrap();
+        let kept = create_temporary_directory("lsmx-a-", parent.path()).unwrap();
         let kept_path = kept.path().to_owned();
         kept.keep().unwrap();
-        let second = directory("lsmx-a-", parent.path()).unwrap();
+        let second = create_temporary_directory("lsmx-a-", parent.path()).unwrap();
         assert!(kept_path.exists() && !left_over.exists());
         for path in others.iter().map(|path| path.as_path()).chain([living.path()]) {
             assert!(path.join("data").exists(), "{}", path.display());

@@ -10,14 +10,14 @@
 
 use std::fmt::Write as _;
 
-use lsmx_bench::experiment::Silent;
-use lsmx_bench::experiment::explore::result::Cell;
-use lsmx_bench::experiment::explore::{Config, Point, Source};
+use lsmx_bench::experiment::NoProgress;
+use lsmx_bench::experiment::explore::result::ExplorationCell;
+use lsmx_bench::experiment::explore::{Config, RecordSource, WorkloadPoint};
 use lsmx_bench::experiment::sweep::SweepPoint;
 use lsmx_bench::numbers::float;
 use lsmx_bench::peers::EngineSettings;
 use lsmx_bench::workload::KeyDistribution;
-use lsmx_bench::workload::phases::Mix;
+use lsmx_bench::workload::phases::WorkloadMix;
 use lsmx_compaction::{PolicySpec, Preset};
 use lsmx_testkit::scaled;
 
@@ -70,9 +70,9 @@ fn presets() -> Vec<Preset> {
     Preset::ALL.into_iter().filter(|preset| *preset != Preset::Fifo).filter(is_selected).collect()
 }
 
-fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<Cell> {
+fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<ExplorationCell> {
     let entries = entries();
-    let mix = Mix {
+    let mix = WorkloadMix {
         entries,
         updates,
         deletes,
@@ -86,10 +86,10 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<Cell> {
         interleave: false,
     };
     let run = |&seed: &u64| {
-        let point = Point {
+        let point = WorkloadPoint {
             sweep: SweepPoint::default(),
             policies: vec![policy.parse::<PolicySpec>().unwrap()],
-            source: Source::Generated { key_bytes: KEY_BYTES, value_bytes: VALUE_BYTES },
+            source: RecordSource::Generated { key_bytes: KEY_BYTES, value_bytes: VALUE_BYTES },
             phases: mix.phases().unwrap(),
             settings: EngineSettings {
                 memtable_bytes: Some(entries * MEMTABLE_BYTES_PER_PUT / FLUSHES),
@@ -107,16 +107,16 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<Cell> {
             spec: None,
             decisions: None,
         };
-        config.run(None, &mut Silent).unwrap().cells.remove(0)
+        config.run(None, &mut NoProgress).unwrap().cells.remove(0)
     };
     seeds.iter().map(run).collect()
 }
 
 /// Returns the mean of a number over all seeds, first for the engine, then for the simulator.
 fn means(
-    cells: &[Cell],
-    engine: impl Fn(&Cell) -> f64,
-    simulated: impl Fn(&Cell) -> f64,
+    cells: &[ExplorationCell],
+    engine: impl Fn(&ExplorationCell) -> f64,
+    simulated: impl Fn(&ExplorationCell) -> f64,
 ) -> (f64, f64) {
     let count = cells.len() as f64;
     let (engine, simulated) = (cells.iter().map(engine), cells.iter().map(simulated));
@@ -135,7 +135,7 @@ fn compare(workload: &str, updates: f64, deletes: f64) {
     for preset in presets() {
         let name = preset.name();
         let cells = cells(name, updates, deletes, &seeds);
-        let report = |cell: &Cell| cell.simulated.clone().unwrap();
+        let report = |cell: &ExplorationCell| cell.simulated.clone().unwrap();
         let moved = means(&cells, |c| c.data_moved_ratio, |c| report(c).data_moved_ratio);
         let merges =
             means(&cells, |c| float(c.compaction.jobs), |c| float(report(c).compaction.jobs));

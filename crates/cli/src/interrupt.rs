@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lsmx_bench::temporary::Temporary;
+use lsmx_bench::temporary::TemporaryDirectory;
 
 use crate::failure::Failure;
 use crate::output;
@@ -32,8 +32,8 @@ pub(crate) fn make_temporary(
     prefix: &str,
     directory: &mut PathBuf,
     resume: Option<&Path>,
-) -> Result<Temporary, Failure> {
-    let temporary = lsmx_bench::temporary::directory(prefix, directory)?;
+) -> Result<TemporaryDirectory, Failure> {
+    let temporary = lsmx_bench::temporary::create_temporary_directory(prefix, directory)?;
     *directory = temporary.path().to_owned();
     let (path, resume) = (directory.clone(), resume.map(Path::to_owned));
     ctrlc::set_handler(move || {

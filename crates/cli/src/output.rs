@@ -31,7 +31,7 @@ impl Bar {
 }
 
 impl Progress for Bar {
-    fn begin(&mut self, what: &str, ops: u64) {
+    fn begin_phase(&mut self, what: &str, ops: u64) {
         self.bar = if io::stderr().is_terminal() {
             ProgressBar::with_draw_target(Some(ops), ProgressDrawTarget::stderr())
         } else {
@@ -49,7 +49,7 @@ impl Progress for Bar {
         self.bar.inc(ops);
     }
 
-    fn end(&mut self) {
+    fn end_phase(&mut self) {
         self.bar.finish_and_clear();
     }
 }

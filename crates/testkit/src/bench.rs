@@ -7,16 +7,18 @@ use std::str::FromStr;
 use lsmx::FilterBits;
 use lsmx::workload_trace::TraceEvent;
 use lsmx_base::coding::len_u64;
-use lsmx_bench::experiment::advise::Weights;
+use lsmx_bench::experiment::advise::CostWeights;
 use lsmx_bench::experiment::iocost::CacheSweep;
-use lsmx_bench::experiment::rmw::{self, Base, Mode};
+use lsmx_bench::experiment::rmw::{self, UpdateMode, ValuePlacement};
 use lsmx_bench::experiment::throughput::workload::Workload;
 use lsmx_bench::experiment::tuning;
 use lsmx_bench::peers::EngineSettings;
 use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::operation_mix::OperationMix;
 use lsmx_bench::workload::phases::parse_phases;
-use lsmx_bench::workload::record::{Format, ReadError, RecordReader, decode, encode};
+use lsmx_bench::workload::record::{
+    ReadError, RecordFormat, RecordReader, decode_record, encode_record,
+};
 use lsmx_bench::workload::trace::TraceLineParser;
 
 use crate::fuzzing::{FuzzTarget, Seeds};
@@ -31,7 +33,7 @@ pub const TARGETS: &[FuzzTarget] = &[
 
 /// Checks records as TSV and as JSON lines.
 fn check_records(input: &[u8]) {
-    for format in [Format::Tsv, Format::Jsonl] {
+    for format in [RecordFormat::Tsv, RecordFormat::Jsonl] {
         let mut reader = RecordReader::new(input, format);
         let (mut key, mut value) = (Vec::new(), Vec::new());
         let mut lines = 0;
@@ -50,13 +52,13 @@ fn check_records(input: &[u8]) {
 }
 
 /// Checks that a record is one line in both formats, and that the line decodes to the same record.
-fn check_encoded_record(read_format: Format, key: &[u8], value: &[u8]) {
-    for format in [Format::Tsv, Format::Jsonl] {
+fn check_encoded_record(read_format: RecordFormat, key: &[u8], value: &[u8]) {
+    for format in [RecordFormat::Tsv, RecordFormat::Jsonl] {
         let mut line = Vec::new();
-        encode(format, key, value, &mut line);
+        encode_record(format, key, value, &mut line);
         assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1));
         let (mut decoded_key, mut decoded_value) = (Vec::new(), Vec::new());
-        decode(format, &line, &mut decoded_key, &mut decoded_value).expect("encoded above");
+        decode_record(format, &line, &mut decoded_key, &mut decoded_value).expect("encoded above");
         assert_eq!((&*decoded_key, &*decoded_value), (key, value), "read as {read_format:?}");
     }
 }
@@ -88,17 +90,17 @@ fn check_phases(input: &[u8]) {
 /// Checks values of command line arguments.
 fn check_arguments(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    let _ = EngineSettings::default().set(text);
+    let _ = EngineSettings::default().with_option(text);
     check_printed_value::<CacheSweep>(text);
     check_printed_value::<KeyDistribution>(text);
     check_printed_value::<FilterBits>(text);
-    check_name::<Mode>(text);
-    check_name::<Base>(text);
+    check_name::<UpdateMode>(text);
+    check_name::<ValuePlacement>(text);
     check_name::<OperationMix>(text);
-    check_name::<rmw::Study>(text);
-    check_name::<tuning::Study>(text);
+    check_name::<rmw::RmwStudy>(text);
+    check_name::<tuning::TuningStudy>(text);
     check_name::<Workload>(text);
-    if let Ok(Weights { writes, points, ranges, space }) = text.parse() {
+    if let Ok(CostWeights { writes, points, ranges, space }) = text.parse() {
         assert!([writes, points, ranges, space].iter().all(|it| it.is_finite() && *it >= 0.0));
     }
 }

@@ -25,7 +25,7 @@ use lsmx::{EntryKind, SeqNo};
 use lsmx_base::key::InternalKey;
 use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::keys::KeySpace;
-use lsmx_bench::workload::random::{mix, random_bytes};
+use lsmx_bench::workload::random::{hash_u64, random_bytes};
 use lsmx_compaction::FileId;
 
 type Failure = Box<dyn std::error::Error>;
@@ -48,17 +48,19 @@ fn main() -> Result<(), Failure> {
     );
     println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     for argument in std::env::args().skip(1) {
-        measure(&argument, &keys(&argument)?)?;
+        measure_index(&argument, &load_keys(&argument)?)?;
     }
     Ok(())
 }
 
 /// Returns the sorted keys for a command-line argument, such as `hash:1000000` or the name of a key file.
-fn keys(argument: &str) -> Result<Vec<Vec<u8>>, Failure> {
+fn load_keys(argument: &str) -> Result<Vec<Vec<u8>>, Failure> {
     let mut keys = BTreeSet::new();
     match argument.split_once(':') {
         Some(("hash", count)) => {
-            keys.extend((0..count.parse()?).map(|record| random_bytes(mix(record), HASH_BYTES)));
+            keys.extend(
+                (0..count.parse()?).map(|record| random_bytes(hash_u64(record), HASH_BYTES)),
+            );
         }
         // Uniformly distributed keys as in `lsmx explore`.
         Some(("spread", count)) => {
@@ -82,7 +84,7 @@ fn keys(argument: &str) -> Result<Vec<Vec<u8>>, Failure> {
     Ok(keys.into_iter().collect())
 }
 
-fn measure(argument: &str, keys: &[Vec<u8>]) -> Result<(), Failure> {
+fn measure_index(argument: &str, keys: &[Vec<u8>]) -> Result<(), Failure> {
     let (vfs, path, uid) = (MemVfs::new(), Path::new("table"), 7);
     let mut writer = TableWriter::create(&vfs, path, uid, &TableOptions::default())?;
     let value = vec![7; VALUE_BYTES];
@@ -99,13 +101,13 @@ fn measure(argument: &str, keys: &[Vec<u8>]) -> Result<(), Failure> {
     let bytes: usize = indexed.iter().map(|(index, _)| index.bytes() + overhead).sum();
     let data_blocks: usize = indexed.iter().map(|(_, blocks)| blocks.len()).sum();
     let each = bytes as f64 / data_blocks as f64;
-    let front = front_coded(&indexed, overhead)? as f64 / data_blocks as f64;
+    let front = front_coded_bytes(&indexed, overhead)? as f64 / data_blocks as f64;
     println!(
         "| {argument} | {} | {data_blocks} | {} | {each:.2} | {front:.2} | {:.2} | {:.0} | {} |",
         keys.len(),
         indexed.len(),
         each / front,
-        search_ns(&indexed)?,
+        measure_search_ns(&indexed)?,
         rocksdb_bytes(keys, &value)?,
     );
     Ok(())
@@ -123,7 +125,7 @@ fn rocksdb_bytes(_: &[Vec<u8>], _: &[u8]) -> Result<String, Failure> {
 }
 
 /// Returns the size in bytes of a front-coded index of the same data blocks, with varint block handles.
-fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Failure> {
+fn front_coded_bytes(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Failure> {
     let varint = |value: u64| (64 - (value | 1).leading_zeros() as usize).div_ceil(7);
     let internal = |user_key| InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put };
     let mut firsts = indexed.iter().flat_map(|(_, blocks)| blocks).skip(1).map(|keys| &keys[0]);
@@ -154,7 +156,7 @@ fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Fai
 }
 
 /// Returns the mean time of a search in a cached index block, in nanoseconds.
-fn search_ns(indexed: &[IndexBlockKeys]) -> Result<f64, Failure> {
+fn measure_search_ns(indexed: &[IndexBlockKeys]) -> Result<f64, Failure> {
     let (mut total_s, mut lookups) = (0.0, 0usize);
     for (index, blocks) in indexed.iter().step_by(indexed.len().div_ceil(8).max(1)) {
         // The searched keys are not sorted and fit into the processor's cache.

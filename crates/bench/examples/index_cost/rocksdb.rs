@@ -10,7 +10,7 @@ const BLOCK_BYTES: usize = 4096;
 
 /// Returns the size of RocksDB's partitioned index in bytes per data block. Excludes the memory overhead of cached
 /// blocks.
-pub(crate) fn index_bytes(
+pub(crate) fn rocksdb_index_bytes(
     keys: &[Vec<u8>],
     value: &[u8],
     restart_interval: usize,
@@ -37,11 +37,12 @@ pub(crate) fn index_bytes(
     db.ingest_external_file(vec![file])?;
     let properties = db.property_value("rocksdb.aggregated-table-properties")?;
     let properties = properties.ok_or("RocksDB has no table properties")?;
-    Ok(field(&properties, "index block size")? / field(&properties, "# data blocks")?)
+    Ok(parse_property(&properties, "index block size")?
+        / parse_property(&properties, "# data blocks")?)
 }
 
 /// Returns the number in the first field that starts with `name`. `properties` has the form `name=number; name=number`.
-fn field(properties: &str, name: &str) -> Result<f64, Failure> {
+fn parse_property(properties: &str, name: &str) -> Result<f64, Failure> {
     let found = properties.split(';').map(str::trim).find(|field| field.starts_with(name));
     let (_, number) = found.and_then(|field| field.rsplit_once('=')).ok_or("a field is missing")?;
     Ok(number.trim().parse()?)

@@ -30,8 +30,8 @@ fn main() -> ExitCode {
     let (flags, names): (Vec<String>, Vec<String>) =
         std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
     let written = match flags.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => pages().and_then(|pages| write_pages(&pages, &names, false)),
-        ["--measure"] => pages().and_then(|pages| write_pages(&pages, &names, true)),
+        [] => list_pages().and_then(|pages| write_pages(&pages, &names, false)),
+        ["--measure"] => list_pages().and_then(|pages| write_pages(&pages, &names, true)),
         _ => Err("usage: results [--measure] [PAGE[.RUN]]...".to_owned()),
     };
     match written {
@@ -43,21 +43,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn repository() -> PathBuf {
+fn repository_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn read(path: &Path) -> Result<String> {
+fn read_file(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
+fn write_file(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Returns the names of all pages that have a template.
-fn pages() -> Result<Vec<String>> {
-    let directory = repository().join("crates/bench/examples/results");
+fn list_pages() -> Result<Vec<String>> {
+    let directory = repository_path().join("crates/bench/examples/results");
     let files = std::fs::read_dir(&directory)
         .map_err(|error| format!("{}: {error}", directory.display()))?;
     let mut names = Vec::new();
@@ -75,7 +75,7 @@ fn pages() -> Result<Vec<String>> {
 /// pages. The name `PAGE.RUN` runs only the command `RUN` of the page.
 fn write_pages(pages: &[String], names: &[String], measure: bool) -> Result<()> {
     for page in pages {
-        let page = Page::new(page)?;
+        let page = ResultsPage::new(page)?;
         let is_named = |name: &str| {
             let starts = |named: &String| name == named || name.starts_with(&format!("{named}."));
             names.is_empty() || names.iter().any(starts)
@@ -88,22 +88,22 @@ fn write_pages(pages: &[String], names: &[String], measure: bool) -> Result<()> 
             }
         }
         if names.is_empty() || names.iter().any(|name| name.split('.').next() == Some(&page.name)) {
-            let path = repository().join(format!("docs/results/{}.md", page.name));
-            write(&path, &page.text()?)?;
+            let path = repository_path().join(format!("docs/results/{}.md", page.name));
+            write_file(&path, &page.text()?)?;
         }
     }
     Ok(())
 }
 
-struct Page {
+struct ResultsPage {
     name: String,
     template: String,
 }
 
-impl Page {
-    fn new(name: &str) -> Result<Page> {
-        let path = repository().join(format!("crates/bench/examples/results/{name}.md"));
-        Ok(Page { name: name.to_owned(), template: read(&path)? })
+impl ResultsPage {
+    fn new(name: &str) -> Result<ResultsPage> {
+        let path = repository_path().join(format!("crates/bench/examples/results/{name}.md"));
+        Ok(ResultsPage { name: name.to_owned(), template: read_file(&path)? })
     }
 
     /// Returns the name and the command of each run in the template.
@@ -115,7 +115,7 @@ impl Page {
     fn data_path(&self, id: &str) -> PathBuf {
         let has_table = self.template.contains(&format!("{{{{table {id}:"));
         let extension = if has_table { "csv" } else { "txt" };
-        repository().join(format!("docs/results/data/{}.{id}.{extension}", self.name))
+        repository_path().join(format!("docs/results/data/{}.{id}.{extension}", self.name))
     }
 
     /// Runs a command and stores its output. The first line of the file contains command, commit, date and machine.
@@ -131,14 +131,14 @@ impl Page {
         if is_csv {
             shell.push_str(&format!(" --csv {}", path.display()));
         }
-        let mut output = run(&shell)?;
+        let mut output = run_command(&shell)?;
         if is_csv {
-            output = read(&path)?;
+            output = read_file(&path)?;
         }
-        let commit = run(
+        let commit = run_command(
             "git rev-parse --short HEAD; git diff --quiet HEAD -- crates/*/src || echo changed",
         )?;
-        let date = run("date -u +%F")?;
+        let date = run_command("date -u +%F")?;
         let origin = Provenance::new(command.to_owned(), None, 0, &std::env::temp_dir());
         let origin = format!(
             "# {command} | commit {}, {} | {}, {}, {}\n",
@@ -148,7 +148,7 @@ impl Page {
             origin.kernel,
             origin.file_system
         );
-        write(&path, &(origin + &output))
+        write_file(&path, &(origin + &output))
     }
 
     /// Returns the text of the page: the template with all items replaced.
@@ -201,18 +201,22 @@ impl Page {
         }
     }
 
-    fn data(&self, id: &str) -> Result<Data> {
+    fn data(&self, id: &str) -> Result<PageData> {
         let mut runs = self.runs();
         let (_, command) = runs.find(|(name, _)| *name == id).ok_or(format!("no run {id}"))?;
-        let whole = read(&self.data_path(id))?;
+        let whole = read_file(&self.data_path(id))?;
         let (origin, text) = whole.split_once('\n').ok_or("its data is empty")?;
-        Ok(Data { origin: origin.to_owned(), command: command.to_owned(), text: text.to_owned() })
+        Ok(PageData {
+            origin: origin.to_owned(),
+            command: command.to_owned(),
+            text: text.to_owned(),
+        })
     }
 }
 
 /// Runs a shell command in the repository and returns its standard output.
-fn run(command: &str) -> Result<String> {
-    let output = Command::new("bash").args(["-c", command]).current_dir(repository()).output();
+fn run_command(command: &str) -> Result<String> {
+    let output = Command::new("bash").args(["-c", command]).current_dir(repository_path()).output();
     let output = output.map_err(|error| format!("{command}: {error}"))?;
     if !output.status.success() {
         return Err(format!("{command}: {}", String::from_utf8_lossy(&output.stderr)));
@@ -221,13 +225,13 @@ fn run(command: &str) -> Result<String> {
 }
 
 /// The stored output of a run.
-struct Data {
+struct PageData {
     origin: String,
     command: String,
     text: String,
 }
 
-impl Data {
+impl PageData {
     /// Returns the header and the rows of a CSV output.
     fn rows(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         let mut reader = csv::Reader::from_reader(self.text.as_bytes());
@@ -304,16 +308,17 @@ mod tests {
     /// If the test fails, `cargo run -p lsmx-bench --example results` writes the pages.
     #[test]
     fn pages_are_up_to_date() {
-        for name in pages().unwrap() {
-            let written = read(&repository().join(format!("docs/results/{name}.md"))).unwrap();
-            let page = Page::new(&name).unwrap();
+        for name in list_pages().unwrap() {
+            let written =
+                read_file(&repository_path().join(format!("docs/results/{name}.md"))).unwrap();
+            let page = ResultsPage::new(&name).unwrap();
             assert!(page.text().unwrap() == written, "docs/results/{name}.md is out of date");
         }
     }
 
     #[test]
     fn table_has_titles_and_units_of_metrics() {
-        let data = Data {
+        let data = PageData {
             origin: String::new(),
             command: "lsmx explore".to_owned(),
             text: "policy,data_moved_ratio\n\"tsa(1,2)\",2.5\nfull,10\n".to_owned(),

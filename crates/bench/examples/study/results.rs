@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use lsmx_bench::experiment::explore::result::Cell;
+use lsmx_bench::experiment::explore::result::ExplorationCell;
 use lsmx_bench::experiment::sweep::SweepValue;
 use serde_json::Value;
 
-use crate::figures::{Figures, divide, many};
+use crate::figures::{Figures, divide, labeled_figures};
 use crate::strategy::Strategy;
 
 /// The measurements of all result files, by file name.
 #[derive(Debug, Default)]
-pub(crate) struct Results(BTreeMap<String, Vec<Cell>>);
+pub(crate) struct Results(BTreeMap<String, Vec<ExplorationCell>>);
 
 /// The measurements in one result file; empty if the file is missing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a>(pub(crate) &'a [Cell]);
+pub(crate) struct ResultPart<'a>(pub(crate) &'a [ExplorationCell]);
 
 impl Results {
     /// Reads all files `*.json` of a directory.
@@ -38,66 +38,74 @@ impl Results {
         Ok(results)
     }
 
-    pub(crate) fn part(&self, name: &str) -> Part<'_> {
-        Part(self.0.get(name).map_or(&[], Vec::as_slice))
+    pub(crate) fn find_part(&self, name: &str) -> ResultPart<'_> {
+        ResultPart(self.0.get(name).map_or(&[], Vec::as_slice))
     }
 }
 
-fn parse_cells(text: &str) -> Result<Vec<Cell>, String> {
+fn parse_cells(text: &str) -> Result<Vec<ExplorationCell>, String> {
     let mut result: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let cells = result.get_mut("cells").map(Value::take).ok_or("it has no cells")?;
     serde_json::from_value(cells).map_err(|error| error.to_string())
 }
 
-impl<'a> Part<'a> {
+impl<'a> ResultPart<'a> {
     /// Returns the first measurement of a strategy. If the experiment sweeps no flag, the strategy has only one
     /// measurement.
-    pub(crate) fn cell(self, strategy: Strategy) -> Option<&'a Cell> {
+    pub(crate) fn find_cell(self, strategy: Strategy) -> Option<&'a ExplorationCell> {
         self.0.iter().find(|cell| cell.spec == strategy.spec)
     }
 
-    pub(crate) fn of(
+    pub(crate) fn strategy_figure(
         self,
         strategy: Strategy,
-        measure: impl Fn(&Cell) -> Option<f64>,
+        measure: impl Fn(&ExplorationCell) -> Option<f64>,
     ) -> Option<f64> {
-        self.cell(strategy).and_then(measure)
+        self.find_cell(strategy).and_then(measure)
     }
 
-    pub(crate) fn each(
+    pub(crate) fn figures_by_strategy(
         self,
         strategies: &[Strategy],
-        measure: impl Fn(&Cell) -> Option<f64>,
+        measure: impl Fn(&ExplorationCell) -> Option<f64>,
     ) -> Figures {
-        many(strategies.iter().map(|at| (at.name, self.of(*at, &measure))))
+        labeled_figures(strategies.iter().map(|at| (at.name, self.strategy_figure(*at, &measure))))
     }
 
     /// Returns, for each strategy, the value of the strategy ÷ the value of the strategy `base`.
-    pub(crate) fn each_by(
+    pub(crate) fn ratios_to_base(
         self,
         strategies: &[Strategy],
         base: Strategy,
-        measure: impl Fn(&Cell) -> Option<f64>,
+        measure: impl Fn(&ExplorationCell) -> Option<f64>,
     ) -> Figures {
-        let base = self.of(base, &measure);
-        many(strategies.iter().map(|at| (at.name, divide(self.of(*at, &measure), base))))
+        let base = self.strategy_figure(base, &measure);
+        labeled_figures(
+            strategies
+                .iter()
+                .map(|at| (at.name, divide(self.strategy_figure(*at, &measure), base))),
+        )
     }
 
     /// Returns, for each strategy, the value of the strategy `base` ÷ the value of the strategy.
-    pub(crate) fn base_by_each(
+    pub(crate) fn ratios_of_base(
         self,
         base: Strategy,
         strategies: &[Strategy],
-        measure: impl Fn(&Cell) -> Option<f64>,
+        measure: impl Fn(&ExplorationCell) -> Option<f64>,
     ) -> Figures {
-        let base = self.of(base, &measure);
-        many(strategies.iter().map(|at| (at.name, divide(base, self.of(*at, &measure)))))
+        let base = self.strategy_figure(base, &measure);
+        labeled_figures(
+            strategies
+                .iter()
+                .map(|at| (at.name, divide(base, self.strategy_figure(*at, &measure)))),
+        )
     }
 
     /// Returns the measurements of a strategy in the order of the swept flag. A sweep of the size ratio changes the
     /// policy spec, so the strategy is then identified by the policy name.
-    pub(crate) fn swept(self, strategy: Strategy) -> Vec<&'a Cell> {
-        let same = |cell: &&Cell| {
+    pub(crate) fn swept_cells(self, strategy: Strategy) -> Vec<&'a ExplorationCell> {
+        let same = |cell: &&ExplorationCell| {
             let swept_ratio = cell.sweep.value("size-ratio").is_some();
             cell.spec == strategy.spec || (swept_ratio && cell.policy == strategy.policy)
         };
@@ -105,22 +113,27 @@ impl<'a> Part<'a> {
     }
 
     /// Returns the measurement of a strategy for one value of the swept flag.
-    pub(crate) fn at(self, strategy: Strategy, flag: &str, value: &SweepValue) -> Option<&'a Cell> {
-        self.swept(strategy).into_iter().find(|cell| cell.sweep.value(flag) == Some(value))
-    }
-
-    /// Returns the value of `measure` for each value of the swept flag.
-    pub(crate) fn along(
+    pub(crate) fn find_swept_cell(
         self,
         strategy: Strategy,
         flag: &str,
-        measure: impl Fn(&Cell) -> Option<f64>,
+        value: &SweepValue,
+    ) -> Option<&'a ExplorationCell> {
+        self.swept_cells(strategy).into_iter().find(|cell| cell.sweep.value(flag) == Some(value))
+    }
+
+    /// Returns the value of `measure` for each value of the swept flag.
+    pub(crate) fn figures_along_sweep(
+        self,
+        strategy: Strategy,
+        flag: &str,
+        measure: impl Fn(&ExplorationCell) -> Option<f64>,
     ) -> Figures {
-        let cells = self.swept(strategy);
+        let cells = self.swept_cells(strategy);
         if cells.is_empty() {
             return None;
         }
-        many(cells.iter().map(|cell| {
+        labeled_figures(cells.iter().map(|cell| {
             let value = cell.sweep.value(flag).map(ToString::to_string).unwrap_or_default();
             (value, measure(cell))
         }))
@@ -179,14 +192,14 @@ pub(crate) mod tests {
     #[test]
     fn cells_are_found_by_spec_and_sweep_point() {
         let results = results("r4", 26);
-        let r4 = results.part("r4");
-        assert_eq!(r4.cell(LO1).unwrap().compaction.jobs, 26);
-        assert!(results.part("r5").cell(LO1).is_none());
+        let r4 = results.find_part("r4");
+        assert_eq!(r4.find_cell(LO1).unwrap().compaction.jobs, 26);
+        assert!(results.find_part("r5").find_cell(LO1).is_none());
         let half = SweepValue::Real(0.5);
-        assert!(r4.at(TIER, "updates", &half).is_some());
-        assert!(r4.at(TIER, "deletes", &half).is_none());
-        assert_eq!(r4.of(FULL, |cell| ios(cell, 0.4)), Some(1.5));
-        assert_eq!(r4.of(FULL, |cell| ios(cell, 1.0)), None);
+        assert!(r4.find_swept_cell(TIER, "updates", &half).is_some());
+        assert!(r4.find_swept_cell(TIER, "deletes", &half).is_none());
+        assert_eq!(r4.strategy_figure(FULL, |cell| ios(cell, 0.4)), Some(1.5));
+        assert_eq!(r4.strategy_figure(FULL, |cell| ios(cell, 1.0)), None);
     }
 
     #[test]

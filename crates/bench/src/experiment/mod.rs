@@ -16,25 +16,25 @@ pub mod tuning;
 /// Receives progress reports of an experiment.
 pub trait Progress {
     /// Starts a phase of `ops` operations. 0 means that the number of operations is unknown.
-    fn begin(&mut self, what: &str, ops: u64);
+    fn begin_phase(&mut self, what: &str, ops: u64);
     /// Reports that `ops` more operations are complete.
     fn advance(&mut self, ops: u64);
     /// Ends the current phase.
-    fn end(&mut self);
+    fn end_phase(&mut self);
 }
 
 /// Ignores progress reports.
 #[derive(Clone, Copy, Debug)]
-pub struct Silent;
+pub struct NoProgress;
 
-impl Progress for Silent {
-    fn begin(&mut self, _: &str, _: u64) {}
+impl Progress for NoProgress {
+    fn begin_phase(&mut self, _: &str, _: u64) {}
     fn advance(&mut self, _: u64) {}
-    fn end(&mut self) {}
+    fn end_phase(&mut self) {}
 }
 
 /// Returns the distinct items in the order of their first occurrence.
-fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+fn distinct_items<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for item in items {
         if !distinct.contains(&item) {

@@ -16,7 +16,7 @@ const FALSE_POSITIVES: f64 = 1.0 / 256.0;
 
 /// Returns the costs that the closed-form cost model predicts. Returns `None` for policies that the model does not
 /// cover: run lists without a size ratio, FIFO, and composed policies.
-pub fn costs(
+pub fn closed_form_costs(
     spec: &PolicySpec,
     phases: &[Phase],
     entry_bytes: u64,
@@ -82,7 +82,7 @@ mod tests {
     fn of(spec: &str) -> Option<Costs> {
         let mut load = Phase::new("load", KeyDistribution::Uniform);
         load.inserts = 1_000_000;
-        costs(&spec.parse().unwrap(), &[load], 128, 128 * 1000)
+        closed_form_costs(&spec.parse().unwrap(), &[load], 128, 128 * 1000)
     }
 
     #[test]

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use lsmx_base::sync::{AtomicBool, AtomicU64, Ordering};
 
-use crate::clock::{Stopwatch, wait_until};
+use crate::clock::{Stopwatch, wait_until_elapsed};
 use crate::error::{Error, Result};
 use crate::latency::{Latencies, LatencyUs};
 use crate::numbers::{self, float};
-use crate::peers::{Engine, IoBytes, Written};
-use crate::process::{self, Cpu, DeviceIo};
-use crate::workload::random::{Random, mix};
+use crate::peers::{Engine, IoBytes, WrittenBytes};
+use crate::process::{self, CpuTimes, DeviceIo};
+use crate::workload::random::{Random, hash_u64};
 use crate::workload::records::GeneratedRecords;
 
 use super::Progress;
@@ -74,7 +74,7 @@ pub(super) struct PlayedOperations {
     pub(super) absent: u64,
     pub(super) entries_read: u64,
     /// Processor time of the threads that ran operations.
-    pub(super) cpu: Option<Cpu>,
+    pub(super) cpu: Option<CpuTimes>,
     /// Maximum resident memory of the process in bytes.
     pub(super) memory_bytes_max: Option<u64>,
     /// Measurements by time slice. Empty if no slice length is set.
@@ -86,7 +86,7 @@ impl PlayedOperations {
         self.latencies[kind as usize].get_or_insert_default().record_ns(ns);
     }
 
-    fn slice(&mut self, place: u64) -> &mut TimeSlice {
+    fn time_slice_mut(&mut self, place: u64) -> &mut TimeSlice {
         let place = numbers::length(place);
         if place >= self.slices.len() {
             self.slices.resize(place + 1, TimeSlice::default());
@@ -106,11 +106,11 @@ impl PlayedOperations {
         self.absent += other.absent;
         self.entries_read += other.entries_read;
         self.cpu = match (self.cpu, other.cpu) {
-            (Some(one), Some(other)) => Some(one.and(other)),
+            (Some(one), Some(other)) => Some(one.plus(other)),
             (one, other) => one.or(other),
         };
         for (place, slice) in (0..).zip(&other.slices) {
-            self.slice(place).add(slice);
+            self.time_slice_mut(place).add(slice);
         }
     }
 
@@ -123,7 +123,7 @@ impl PlayedOperations {
         self.latencies[kind as usize].as_ref().map(Latencies::summary).unwrap_or_default()
     }
 
-    pub(super) fn latency_of_all(&self) -> LatencyUs {
+    pub(super) fn total_latency(&self) -> LatencyUs {
         let mut all = Latencies::new();
         self.latencies.iter().flatten().for_each(|one| all.merge(one));
         all.summary()
@@ -176,10 +176,13 @@ pub(super) struct ThreadGroup<'a> {
     pub(super) purpose: u64,
 }
 
-pub(super) type Work<'w> = dyn Fn(&mut Player<'_>) -> Result<()> + Sync + 'w;
+pub(super) type ThreadWork<'w> = dyn Fn(&mut Player<'_>) -> Result<()> + Sync + 'w;
 
 impl<'a> ThreadGroup<'a> {
-    pub(super) fn single(engine: &'a dyn Engine, records: &'a GeneratedRecords) -> ThreadGroup<'a> {
+    pub(super) fn single_thread(
+        engine: &'a dyn Engine,
+        records: &'a GeneratedRecords,
+    ) -> ThreadGroup<'a> {
         ThreadGroup {
             engine,
             records,
@@ -194,40 +197,41 @@ impl<'a> ThreadGroup<'a> {
 
     /// Runs `work` on each thread and returns the measurements. `title` and the expected number of operations are used
     /// for progress reports.
-    pub(super) fn play(
+    pub(super) fn run_work(
         &self,
         (title, ops): (&str, u64),
         progress: &mut dyn Progress,
-        work: &Work<'_>,
+        work: &ThreadWork<'_>,
     ) -> Result<PlayedOperations> {
-        let (played, _) = self.play_with_writer((title, ops), progress, work, None, &mut |_| {})?;
+        let (played, _) =
+            self.run_work_with_writer((title, ops), progress, work, None, &mut |_| {})?;
         Ok(played)
     }
 
     /// Puts the first `count` records, flushes, and waits until compaction is idle.
-    pub(super) fn load(
+    pub(super) fn load_records(
         &self,
         (title, count): (&str, u64),
         progress: &mut dyn Progress,
     ) -> Result<()> {
-        self.play((title, count), progress, &|player| {
-            player.repeat(count, |player, record| player.put(record, 0))
+        self.run_work((title, count), progress, &|player| {
+            player.for_each_own_number(count, |player, record| player.put(record, 0))
         })?;
-        settle(self.engine, title, progress).map(drop)
+        flush_and_wait_idle(self.engine, title, progress).map(drop)
     }
 
-    /// Like [`ThreadGroup::play`], with an additional thread that runs `writer` without a target rate until the other
+    /// Like [`ThreadGroup::run_work`], with an additional thread that runs `writer` without a target rate until the other
     /// threads end. Also returns the measurements of the writer. The calling thread calls `check` every 25 ms with the
     /// nanoseconds since the start.
-    pub(super) fn play_with_writer(
+    pub(super) fn run_work_with_writer(
         &self,
         (title, ops): (&str, u64),
         progress: &mut dyn Progress,
-        work: &Work<'_>,
-        writer: Option<&Work<'_>>,
+        work: &ThreadWork<'_>,
+        writer: Option<&ThreadWork<'_>>,
         check: &mut dyn FnMut(u64),
     ) -> Result<(PlayedOperations, Option<PlayedOperations>)> {
-        progress.begin(title, ops);
+        progress.begin_phase(title, ops);
         let state = &GroupState::start();
         let played = std::thread::scope(|scope| {
             let spawn = |thread: u64, work| {
@@ -245,40 +249,44 @@ impl<'a> ThreadGroup<'a> {
             };
             let workers: Vec<_> = (0..self.threads).map(|thread| spawn(thread, work)).collect();
             let writer = writer.map(|writer| spawn(self.threads, writer));
-            let (mut reported, mut memory) = (0, process::resident_bytes());
+            let (mut reported, mut memory) = (0, process::process_resident_bytes());
             while !workers.iter().all(|worker| worker.is_finished()) {
                 std::thread::park_timeout(CHECK_INTERVAL);
                 let done = state.done.load(Ordering::Relaxed);
                 progress.advance(done - reported);
                 reported = done;
-                memory = memory.max(process::resident_bytes());
+                memory = memory.max(process::process_resident_bytes());
                 check(state.start.elapsed_ns());
             }
             state.stop.store(true, Ordering::Relaxed);
             let mut played = PlayedOperations::default();
             for worker in workers {
-                played.merge(&join(worker)?);
+                played.merge(&join_thread(worker)?);
             }
             played.memory_bytes_max = memory;
-            Ok((played, writer.map(join).transpose()?))
+            Ok((played, writer.map(join_thread).transpose()?))
         });
-        progress.end();
+        progress.end_phase();
         played
     }
 }
 
 /// Returns the result of a thread. If the thread panicked, the panic is resumed in the caller.
-fn join<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+fn join_thread<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Flushes the memtables and waits until compaction is idle. Returns the elapsed time in seconds.
-pub(super) fn settle(engine: &dyn Engine, title: &str, progress: &mut dyn Progress) -> Result<f64> {
-    progress.begin(title, 0);
+pub(super) fn flush_and_wait_idle(
+    engine: &dyn Engine,
+    title: &str,
+    progress: &mut dyn Progress,
+) -> Result<f64> {
+    progress.begin_phase(title, 0);
     let watch = Stopwatch::start();
-    let idle_ns = engine.settle()?;
+    let idle_ns = engine.flush_and_wait_idle()?;
     let elapsed_ns = watch.elapsed_ns().saturating_sub(idle_ns);
-    progress.end();
+    progress.end_phase();
     Ok(float(elapsed_ns) / 1e9)
 }
 
@@ -301,7 +309,7 @@ impl<'a> Player<'a> {
             group,
             state,
             thread,
-            random: Random::new(group.seed, mix(group.purpose).wrapping_add(thread)),
+            random: Random::new(group.seed, hash_u64(group.purpose).wrapping_add(thread)),
             key: Vec::new(),
             value: Vec::new(),
             interval_ns: group.rate.map(|rate| 1e9 * float(group.threads) / rate),
@@ -309,11 +317,11 @@ impl<'a> Player<'a> {
         }
     }
 
-    fn run(mut self, work: &Work<'_>) -> Result<PlayedOperations> {
-        let before = process::cpu_of_this_thread();
+    fn run(mut self, work: &ThreadWork<'_>) -> Result<PlayedOperations> {
+        let before = process::thread_cpu_times();
         work(&mut self)?;
         self.played.elapsed_ns = self.state.start.elapsed_ns();
-        let after = process::cpu_of_this_thread();
+        let after = process::thread_cpu_times();
         self.played.cpu = after.zip(before).map(|(after, before)| after.since(before));
         Ok(self.played)
     }
@@ -324,13 +332,13 @@ impl<'a> Player<'a> {
     }
 
     /// Returns whether this thread processes the item with this number. Items are assigned to threads in turn.
-    pub(super) fn owns(&self, number: u64) -> bool {
+    pub(super) fn is_own_number(&self, number: u64) -> bool {
         number % self.group.threads == self.thread
     }
 
     /// Calls `operate` with each number below `n` that is assigned to this thread. Stops early if all threads must
     /// stop.
-    pub(super) fn repeat(
+    pub(super) fn for_each_own_number(
         &mut self,
         n: u64,
         mut operate: impl FnMut(&mut Self, u64) -> Result<()>,
@@ -346,7 +354,7 @@ impl<'a> Player<'a> {
     }
 
     /// Runs an operation with the prepared key and value, and records its latency.
-    pub(super) fn measure<T>(
+    pub(super) fn measure_operation<T>(
         &mut self,
         kind: OperationKind,
         operate: impl FnOnce(&dyn Engine, &[u8], &[u8]) -> Result<T>,
@@ -359,7 +367,7 @@ impl<'a> Player<'a> {
         self.played.ops += 1;
         if let Some(slice_ns) = self.group.slice_ns {
             let slice = TimeSlice { ops: 1, total_ns: ns, max_ns: ns };
-            self.played.slice(ended_ns / slice_ns).add(&slice);
+            self.played.time_slice_mut(ended_ns / slice_ns).add(&slice);
         }
         if self.played.ops.is_multiple_of(PROGRESS_OPS) {
             self.state.done.fetch_add(PROGRESS_OPS, Ordering::Relaxed);
@@ -374,23 +382,23 @@ impl<'a> Player<'a> {
         // The due times of the threads are evenly spaced within an interval.
         let turn = float(self.played.ops) + float(self.thread) / float(self.group.threads);
         let due_ns = numbers::floor(interval_ns * turn);
-        wait_until(start, due_ns);
+        wait_until_elapsed(start, due_ns);
         due_ns
     }
 
     pub(super) fn prepare_key(&mut self, record: u64) {
-        self.group.records.key(record, &mut self.key);
+        self.group.records.write_key(record, &mut self.key);
     }
 
     /// Sets the prepared key and value to those of a version of a record.
-    pub(super) fn prepare(&mut self, record: u64, version: u64) {
+    pub(super) fn prepare_record(&mut self, record: u64, version: u64) {
         self.prepare_key(record);
-        self.group.records.value(record, version, &mut self.value);
+        self.group.records.write_value(record, version, &mut self.value);
     }
 
     pub(super) fn put(&mut self, record: u64, version: u64) -> Result<()> {
-        self.prepare(record, version);
-        self.measure(OperationKind::Put, |engine, key, value| engine.put(key, value))
+        self.prepare_record(record, version);
+        self.measure_operation(OperationKind::Put, |engine, key, value| engine.put(key, value))
     }
 
     /// Looks up a record and checks its value. Returns whether the record is present.
@@ -398,9 +406,9 @@ impl<'a> Player<'a> {
         self.prepare_key(record);
         let (records, counts) = (self.group.records, self.group.counts_block_reads);
         let mut block_reads = 0;
-        let found = self.measure(OperationKind::Get, |engine, key, _| {
+        let found = self.measure_operation(OperationKind::Get, |engine, key, _| {
             let before = if counts { engine.thread_block_reads() } else { 0 };
-            let found = get_checked(engine, records, record, key)?;
+            let found = get_and_check(engine, records, record, key)?;
             let after = if counts { engine.thread_block_reads() } else { 0 };
             block_reads = after.saturating_sub(before);
             Ok(found)
@@ -421,8 +429,10 @@ impl<'a> Player<'a> {
     /// Looks up an absent key that is close to the key of a record in key order.
     pub(super) fn get_absent(&mut self, record: u64) -> Result<()> {
         let salt = self.random.next_u64();
-        self.group.records.absent_key(record, salt, &mut self.key);
-        if self.measure(OperationKind::Get, |engine, key, _| engine.get(key, &mut |_| {}))? {
+        self.group.records.write_absent_key(record, salt, &mut self.key);
+        if self
+            .measure_operation(OperationKind::Get, |engine, key, _| engine.get(key, &mut |_| {}))?
+        {
             return Err(Error::wrong_answer(&self.key, "present", "absent"));
         }
         self.played.absent += 1;
@@ -433,7 +443,7 @@ impl<'a> Player<'a> {
     pub(super) fn seek(&mut self, record: u64, entries: u64) -> Result<()> {
         self.prepare_key(record);
         let mut first = None;
-        let found = self.measure(OperationKind::Scan, |engine, key, _| {
+        let found = self.measure_operation(OperationKind::Scan, |engine, key, _| {
             engine.seek(key, entries, &mut |found, value| {
                 first.get_or_insert(found == key);
                 std::hint::black_box(value);
@@ -477,7 +487,7 @@ impl<'a> Player<'a> {
 }
 
 /// Looks up a record and checks its value. Returns whether the record is present.
-pub(super) fn get_checked(
+pub(super) fn get_and_check(
     engine: &dyn Engine,
     records: &GeneratedRecords,
     record: u64,
@@ -498,12 +508,12 @@ pub(super) struct ResourceCounters {
     /// Bytes of read and write calls on files.
     pub(super) io: IoBytes,
     /// Bytes written according to the engine's own counters.
-    pub(super) engine_written: Option<Written>,
+    pub(super) engine_written: Option<WrittenBytes>,
     /// Bytes that the process has written, according to the operating system.
     pub(super) process_written_bytes: Option<u64>,
     /// I/O of the block device, caused by all processes.
     pub(super) device: Option<DeviceIo>,
-    pub(super) cpu: Option<Cpu>,
+    pub(super) cpu: Option<CpuTimes>,
 }
 
 impl ResourceCounters {
@@ -511,10 +521,10 @@ impl ResourceCounters {
     pub(super) fn read(engine: &dyn Engine, path: &Path) -> ResourceCounters {
         ResourceCounters {
             io: engine.io_bytes(),
-            engine_written: engine.written(),
-            process_written_bytes: process::written_bytes(),
+            engine_written: engine.written_bytes(),
+            process_written_bytes: process::process_written_bytes(),
             device: process::device_io(path),
-            cpu: process::cpu(),
+            cpu: process::process_cpu_times(),
         }
     }
 

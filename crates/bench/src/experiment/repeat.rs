@@ -32,13 +32,13 @@ pub struct Repeats {
     pub seeds: Vec<u64>,
     /// Digests of the repetitions. `None` if a repetition has no digest.
     pub digests: Vec<Option<String>>,
-    /// Measurements by flat name, see [`metric::scalars`].
-    pub metrics: BTreeMap<String, Repeated>,
+    /// Measurements by flat name, see [`metric::flatten_scalars`].
+    pub metrics: BTreeMap<String, RepeatedNumber>,
 }
 
 /// Values of one measurement in all repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Repeated {
+pub struct RepeatedNumber {
     /// Values in the order of the seeds. `None` if the repetition lacks the measurement.
     pub values: Vec<Option<Number>>,
     /// Median of the values. For an even count, the lower of the two middle values.
@@ -49,12 +49,12 @@ pub struct Repeated {
     pub high: Number,
     /// Confidence interval for the median over all possible seeds. `None` for fewer than six values.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub interval: Option<Interval>,
+    pub interval: Option<MedianInterval>,
 }
 
 /// Confidence interval for a median, based on order statistics.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
+pub struct MedianInterval {
     /// Lower bound of the interval, which is one of the measured values.
     pub low: Number,
     /// Upper bound of the interval, which is one of the measured values.
@@ -68,14 +68,16 @@ pub struct Interval {
 ///
 /// # Errors
 /// A result cannot be serialized to JSON or deserialized from JSON.
-pub fn summarize<C: Serialize + DeserializeOwned>(cells: Vec<C>) -> serde_json::Result<Option<C>> {
+pub fn summarize_repetitions<C: Serialize + DeserializeOwned>(
+    cells: Vec<C>,
+) -> serde_json::Result<Option<C>> {
     if cells.len() < 2 {
         return Ok(cells.into_iter().next());
     }
     let values = cells.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
-    let metrics = metrics(&values);
-    let mut middle = values[middle(&metrics, values.len())].clone();
-    metric::for_each_mut(&mut middle, &mut |name, scalar| {
+    let metrics = summarize_metrics(&values);
+    let mut middle = values[find_median_repetition(&metrics, values.len())].clone();
+    metric::for_each_scalar_mut(&mut middle, &mut |name, scalar| {
         if let Some(repeated) = metrics.get(name) {
             *scalar = Value::Number(repeated.median.clone());
         }
@@ -90,10 +92,10 @@ pub fn summarize<C: Serialize + DeserializeOwned>(cells: Vec<C>) -> serde_json::
     serde_json::from_value(middle).map(Some)
 }
 
-fn metrics(cells: &[Value]) -> BTreeMap<String, Repeated> {
+fn summarize_metrics(cells: &[Value]) -> BTreeMap<String, RepeatedNumber> {
     let mut values: BTreeMap<String, Vec<Option<Number>>> = BTreeMap::new();
     for (place, cell) in cells.iter().enumerate() {
-        for (name, scalar) in metric::scalars(cell) {
+        for (name, scalar) in metric::flatten_scalars(cell) {
             let top = name.split(['.', '[']).next().unwrap_or_default();
             if let (Value::Number(number), false) = (scalar, NOT_MEASURED.contains(&top)) {
                 let row = values.entry(name).or_insert_with(|| vec![None; cells.len()]);
@@ -101,24 +103,27 @@ fn metrics(cells: &[Value]) -> BTreeMap<String, Repeated> {
             }
         }
     }
-    values.into_iter().filter_map(|(name, values)| Some((name, repeated(values)?))).collect()
+    values
+        .into_iter()
+        .filter_map(|(name, values)| Some((name, summarize_number(values)?)))
+        .collect()
 }
 
-fn real(number: &Number) -> f64 {
+fn number_to_f64(number: &Number) -> f64 {
     number.as_f64().unwrap_or(f64::NAN)
 }
 
-fn repeated(values: Vec<Option<Number>>) -> Option<Repeated> {
+fn summarize_number(values: Vec<Option<Number>>) -> Option<RepeatedNumber> {
     let mut sorted: Vec<Number> = values.iter().flatten().cloned().collect();
-    sorted.sort_by(|a, b| real(a).total_cmp(&real(b)));
+    sorted.sort_by(|a, b| number_to_f64(a).total_cmp(&number_to_f64(b)));
     let median = sorted.get(sorted.len().checked_sub(1)? / 2)?.clone();
-    let interval = median_interval(sorted.len()).map(|(from, confidence)| Interval {
+    let interval = median_interval(sorted.len()).map(|(from, confidence)| MedianInterval {
         low: sorted[from].clone(),
         high: sorted[sorted.len() - 1 - from].clone(),
         confidence,
     });
     let (low, high) = (sorted.first()?.clone(), sorted.last()?.clone());
-    Some(Repeated { values, median, low, high, interval })
+    Some(RepeatedNumber { values, median, low, high, interval })
 }
 
 /// Returns the number of values to omit at each end of `n` sorted values, and the confidence of at least [`CONFIDENCE`]
@@ -145,7 +150,7 @@ pub fn median_interval(n: usize) -> Option<(usize, f64)> {
 }
 
 /// Returns the index of the repetition from which fields without a median are taken.
-fn middle(metrics: &BTreeMap<String, Repeated>, count: usize) -> usize {
+fn find_median_repetition(metrics: &BTreeMap<String, RepeatedNumber>, count: usize) -> usize {
     let by = MIDDLE_BY.iter().find_map(|name| metrics.get(*name));
     let place = by.and_then(|by| {
         by.values.iter().position(|value| value.as_ref().is_some_and(|at| *at == by.median))
@@ -176,7 +181,7 @@ mod tests {
     #[test]
     fn medians_are_measured_values() {
         let cells = vec![cell(0, 3.0, 10), cell(1, 1.0, 40), cell(2, 2.0, 20), cell(3, 4.0, 30)];
-        let one = summarize(cells).unwrap().unwrap();
+        let one = summarize_repetitions(cells).unwrap().unwrap();
         // The lower of the two middle values of 1, 2, 3 and 4 was measured with seed 2.
         assert!((one.data_moved_ratio - 2.0).abs() < f64::EPSILON);
         assert_eq!((one.jobs, one.seed, one.levels.as_slice()), (20, 2, &[2][..]));

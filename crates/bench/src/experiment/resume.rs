@@ -30,7 +30,7 @@ const CHUNK_BYTES: usize = 1 << 16;
 /// Identity of a command: version, executable, arguments and input files. Results of commands with different identities
 /// must not be combined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct RunIdentity {
     /// Version of lsmx that runs the command.
     pub version: String,
     /// Hash of the executable. Empty if the executable cannot be read.
@@ -43,19 +43,19 @@ pub struct Identity {
     pub cells: u64,
 }
 
-impl Identity {
+impl RunIdentity {
     /// Returns the identity of `command`, which the current executable runs.
     ///
     /// # Errors
     /// An input file cannot be read.
-    pub fn new(command: String, inputs: &[&Path], cells: u64) -> Result<Identity> {
-        let program = std::env::current_exe().ok().and_then(|path| hash_of(&path).ok());
+    pub fn new(command: String, inputs: &[&Path], cells: u64) -> Result<RunIdentity> {
+        let program = std::env::current_exe().ok().and_then(|path| hash_file(&path).ok());
         let mut hashes = BTreeMap::new();
         for path in inputs {
             let failed = |source| Error::Io { action: "read", path: path.to_path_buf(), source };
-            hashes.insert(path.display().to_string(), hash_of(path).map_err(failed)?);
+            hashes.insert(path.display().to_string(), hash_file(path).map_err(failed)?);
         }
-        Ok(Identity {
+        Ok(RunIdentity {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             build: program.unwrap_or_default(),
             command,
@@ -65,7 +65,7 @@ impl Identity {
     }
 
     /// Returns a message if the results of `other` cannot be reused because the identities differ.
-    fn differs_from(&self, other: &Identity) -> Option<String> {
+    fn differs_from(&self, other: &RunIdentity) -> Option<String> {
         if self.version != other.version {
             return Some(format!(
                 "it holds cells of lsmx {}, this is {}",
@@ -90,18 +90,18 @@ impl Identity {
 
 /// Directory with the results of finished runs. The directory is locked until this value is dropped.
 #[derive(Debug)]
-pub struct Finished {
+pub struct RunDirectory {
     directory: PathBuf,
     _lock: File,
 }
 
-impl Finished {
+impl RunDirectory {
     /// Opens or creates the directory for a command.
     ///
     /// # Errors
     /// [`Error::Resume`] if the directory contains results of another command or foreign files, or if a running process
     /// has locked the directory.
-    pub fn open(directory: &Path, identity: &Identity) -> Result<Finished> {
+    pub fn open(directory: &Path, identity: &RunIdentity) -> Result<RunDirectory> {
         let failed =
             |action| move |source| Error::Io { action, path: directory.to_owned(), source };
         let refused = |why: String| Error::Resume { directory: directory.to_owned(), why };
@@ -109,7 +109,7 @@ impl Finished {
         let plan = directory.join(PLAN);
         let begun = plan.try_exists().map_err(failed("look into"))?;
         let ours = |name: &str| name == LOCK || name.ends_with(UNFINISHED);
-        if !begun && names(directory)?.iter().any(|name| !ours(name)) {
+        if !begun && list_file_names(directory)?.iter().any(|name| !ours(name)) {
             return Err(refused(format!("it has files but no {PLAN}")));
         }
         let lock = File::options().create(true).append(true).open(directory.join(LOCK));
@@ -121,19 +121,19 @@ impl Finished {
             }
             Err(fs::TryLockError::Error(source)) => return Err(failed("lock a file in")(source)),
         }
-        for name in names(directory)?.iter().filter(|name| name.ends_with(UNFINISHED)) {
+        for name in list_file_names(directory)?.iter().filter(|name| name.ends_with(UNFINISHED)) {
             fs::remove_file(directory.join(name))
                 .map_err(failed("remove an unfinished file in"))?;
         }
-        let finished = Finished { directory: directory.to_owned(), _lock: lock };
+        let finished = RunDirectory { directory: directory.to_owned(), _lock: lock };
         if begun {
-            let before: Identity =
-                finished.read(PLAN)?.ok_or_else(|| refused("it changes".to_owned()))?;
+            let before: RunIdentity =
+                finished.read_json(PLAN)?.ok_or_else(|| refused("it changes".to_owned()))?;
             if let Some(why) = identity.differs_from(&before) {
                 return Err(refused(why));
             }
         } else {
-            finished.write(PLAN, identity)?;
+            finished.write_json(PLAN, identity)?;
         }
         Ok(finished)
     }
@@ -142,19 +142,19 @@ impl Finished {
     ///
     /// # Errors
     /// The file with the result cannot be read or is malformed.
-    pub fn cell<C: DeserializeOwned>(&self, place: u64) -> Result<Option<C>> {
-        self.read(&name_of(place))
+    pub fn read_cell<C: DeserializeOwned>(&self, place: u64) -> Result<Option<C>> {
+        self.read_json(&cell_file_name(place))
     }
 
     /// Stores the result of a finished run.
     ///
     /// # Errors
     /// The file with the result cannot be written.
-    pub fn keep<C: Serialize>(&self, place: u64, cell: &C) -> Result<()> {
-        self.write(&name_of(place), cell)
+    pub fn store_cell<C: Serialize>(&self, place: u64, cell: &C) -> Result<()> {
+        self.write_json(&cell_file_name(place), cell)
     }
 
-    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+    fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         let path = self.directory.join(name);
         let text = match fs::read(&path) {
             Ok(text) => text,
@@ -169,7 +169,7 @@ impl Finished {
         })
     }
 
-    fn write<T: Serialize>(&self, name: &str, content: &T) -> Result<()> {
+    fn write_json<T: Serialize>(&self, name: &str, content: &T) -> Result<()> {
         let path = self.directory.join(name);
         let written =
             serde_json::to_vec_pretty(content).map_err(io::Error::from).and_then(|text| {
@@ -184,11 +184,11 @@ impl Finished {
     }
 }
 
-fn name_of(place: u64) -> String {
+fn cell_file_name(place: u64) -> String {
     format!("{place:06}.json")
 }
 
-fn names(directory: &Path) -> Result<Vec<String>> {
+fn list_file_names(directory: &Path) -> Result<Vec<String>> {
     let failed = |source| Error::Io { action: "list", path: directory.to_owned(), source };
     let mut names = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
@@ -197,7 +197,7 @@ fn names(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-pub(crate) fn hash_of(path: &Path) -> io::Result<String> {
+pub(crate) fn hash_file(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hash = Xxh3::new();
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -224,12 +224,12 @@ fn sync_directory(_: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn identity(command: &str) -> Identity {
-        Identity::new(command.to_owned(), &[], 3).unwrap()
+    fn identity(command: &str) -> RunIdentity {
+        RunIdentity::new(command.to_owned(), &[], 3).unwrap()
     }
 
-    fn refusal(directory: &Path, identity: &Identity) -> String {
-        let error = Finished::open(directory, identity).unwrap_err();
+    fn refusal(directory: &Path, identity: &RunIdentity) -> String {
+        let error = RunDirectory::open(directory, identity).unwrap_err();
         assert!(error.is_usage(), "{error}");
         error.to_string()
     }
@@ -238,26 +238,26 @@ mod tests {
     fn resume_stored_cells_are_read_back() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a/b");
-        let finished = Finished::open(&path, &identity("x")).unwrap();
-        assert_eq!(finished.cell::<Vec<f64>>(1).unwrap(), None);
+        let finished = RunDirectory::open(&path, &identity("x")).unwrap();
+        assert_eq!(finished.read_cell::<Vec<f64>>(1).unwrap(), None);
         // These numbers are read back unchanged only if JSON numbers are parsed exactly.
         let cell = vec![0.1, 1.0 / 3.0, 9_007_199_254_740_993.0, 2.225_073_858_507_201e-308];
-        finished.keep(1, &cell).unwrap();
+        finished.store_cell(1, &cell).unwrap();
         drop(finished);
-        let finished = Finished::open(&path, &identity("x")).unwrap();
-        assert_eq!(finished.cell::<Vec<f64>>(1).unwrap(), Some(cell));
-        assert_eq!(finished.cell::<Vec<f64>>(0).unwrap(), None);
+        let finished = RunDirectory::open(&path, &identity("x")).unwrap();
+        assert_eq!(finished.read_cell::<Vec<f64>>(1).unwrap(), Some(cell));
+        assert_eq!(finished.read_cell::<Vec<f64>>(0).unwrap(), None);
     }
 
     #[test]
     fn resume_unfinished_files_are_removed() {
         let directory = tempfile::tempdir().unwrap();
-        drop(Finished::open(directory.path(), &identity("x")).unwrap());
+        drop(RunDirectory::open(directory.path(), &identity("x")).unwrap());
         let half = directory.path().join("000002.json.tmp");
         fs::write(&half, "{\"half").unwrap();
-        let finished = Finished::open(directory.path(), &identity("x")).unwrap();
+        let finished = RunDirectory::open(directory.path(), &identity("x")).unwrap();
         assert!(!half.exists());
-        assert_eq!(finished.cell::<u64>(2).unwrap(), None);
+        assert_eq!(finished.read_cell::<u64>(2).unwrap(), None);
     }
 
     #[test]
@@ -265,24 +265,24 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let first = identity("explore --policy full");
-        let held = Finished::open(path, &first).unwrap();
+        let held = RunDirectory::open(path, &first).unwrap();
         assert!(refusal(path, &first).contains("another run is at work"));
         drop(held);
         let why = refusal(path, &identity("explore --policy tiering"));
         assert!(why.contains("explore --policy full"), "{why}");
-        let why = refusal(path, &Identity { version: "9.9.9".to_owned(), ..first.clone() });
+        let why = refusal(path, &RunIdentity { version: "9.9.9".to_owned(), ..first.clone() });
         assert!(why.contains("9.9.9"), "{why}");
-        let why = refusal(path, &Identity { build: "other".to_owned(), ..first.clone() });
+        let why = refusal(path, &RunIdentity { build: "other".to_owned(), ..first.clone() });
         assert!(why.contains("build"), "{why}");
-        let why = refusal(path, &Identity { cells: 4, ..first.clone() });
+        let why = refusal(path, &RunIdentity { cells: 4, ..first.clone() });
         assert!(why.contains("3 cells"), "{why}");
 
         let inputs = |hash: &str| {
             let inputs = BTreeMap::from([("p.toml".to_owned(), hash.to_owned())]);
-            Identity { inputs, ..first.clone() }
+            RunIdentity { inputs, ..first.clone() }
         };
         let other = directory.path().join("inputs");
-        drop(Finished::open(&other, &inputs("1")).unwrap());
+        drop(RunDirectory::open(&other, &inputs("1")).unwrap());
         assert!(refusal(&other, &inputs("2")).contains("p.toml has changed"));
 
         let strange = directory.path().join("strange");
@@ -295,9 +295,9 @@ mod tests {
     #[test]
     fn resume_damaged_cell_error_names_the_file() {
         let directory = tempfile::tempdir().unwrap();
-        let finished = Finished::open(directory.path(), &identity("x")).unwrap();
+        let finished = RunDirectory::open(directory.path(), &identity("x")).unwrap();
         fs::write(directory.path().join("000000.json"), "{").unwrap();
-        let error = finished.cell::<u64>(0).unwrap_err().to_string();
+        let error = finished.read_cell::<u64>(0).unwrap_err().to_string();
         assert!(error.contains("000000.json"), "{error}");
     }
 }

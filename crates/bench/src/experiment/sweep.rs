@@ -23,7 +23,7 @@ pub enum SweepValue {
 
 impl SweepValue {
     /// Parses the value of a flag. A number with a unit (`64K`, `1MiB`) is parsed as a number of bytes.
-    pub fn typed(text: &str) -> SweepValue {
+    pub fn parse(text: &str) -> SweepValue {
         let digits = text.replace('_', "");
         if let Ok(flag) = digits.parse() {
             return SweepValue::Flag(flag);
@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for SweepPoint {
 
 /// Returns all combinations of the flag values. The value of the last flag changes fastest. Without flags, a single
 /// empty combination is returned.
-pub fn combinations(sweeps: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
+pub fn flag_combinations(sweeps: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
     sweeps.iter().fold(vec![Vec::new()], |all, (key, values)| {
         let with = |before: &Vec<(String, String)>, value: &String| {
             [&before[..], &[(key.clone(), value.clone())]].concat()
@@ -121,7 +121,7 @@ mod tests {
             ("inf", SweepValue::Text("inf".to_owned())),
             ("99999999999T", SweepValue::Text("99999999999T".to_owned())),
         ] {
-            assert_eq!(SweepValue::typed(text), value, "{text}");
+            assert_eq!(SweepValue::parse(text), value, "{text}");
         }
     }
 

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::table::grid;
+use super::table::format_grid;
 
-use super::{Better, Metric, Registry, find, scalar_text, scalars};
+use super::{BetterDirection, Metric, Registry, find_metric, flatten_scalars, format_scalar};
 
 /// Maximum relative difference that is treated as noise, for measurements without repetitions.
 pub const NOISE: f64 = 0.05;
@@ -42,7 +42,7 @@ const NOT_MEASURED: [&str; 7] =
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<CellPair>,
     /// Names of the measurements that only the first result contains.
     pub only_old: Vec<String>,
     /// Names of the measurements that only the second result contains.
@@ -51,12 +51,12 @@ pub struct Comparison {
 
 /// A measurement that both compared results contain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Pair {
+pub struct CellPair {
     /// Name of the measurement.
     pub cell: String,
     /// Whether both measurements have the same digest; `None` if a digest is missing.
     pub same_digest: Option<bool>,
-    pub differences: Vec<Difference>,
+    pub differences: Vec<MetricDifference>,
     /// How many numbers are equal in both measurements.
     pub equal: usize,
     /// Names of the numbers that only one of the two measurements contains.
@@ -65,7 +65,7 @@ pub struct Pair {
 
 /// A number that differs between two measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Difference {
+pub struct MetricDifference {
     /// Flat JSON name of the number, such as `compaction.jobs`.
     pub metric: String,
     pub old: f64,
@@ -76,7 +76,7 @@ pub struct Difference {
     pub old_interval: Option<[f64; 2]>,
     /// Confidence interval of the new value, or the minimum and maximum of few repetitions; `None` without repetitions.
     pub new_interval: Option<[f64; 2]>,
-    pub meaning: Meaning,
+    pub meaning: ChangeKind,
     /// Whether the number is a time. Times depend on the machine and its load.
     pub time: bool,
     pub beyond_noise: bool,
@@ -90,19 +90,19 @@ pub struct Difference {
 /// Whether a difference is an improvement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Meaning {
+pub enum ChangeKind {
     Better,
     Worse,
     /// The number is neither a cost nor a rate.
     Neutral,
 }
 
-impl Difference {
+impl MetricDifference {
     /// Returns the deterioration ÷ the old value: 0 if the number is not worse, infinite if the old value is 0.
     pub fn worse_by(&self) -> f64 {
         match (self.meaning, self.ratio) {
-            (Meaning::Worse, Some(ratio)) => (ratio - 1.0).abs(),
-            (Meaning::Worse, None) => f64::INFINITY,
+            (ChangeKind::Worse, Some(ratio)) => (ratio - 1.0).abs(),
+            (ChangeKind::Worse, None) => f64::INFINITY,
             _ => 0.0,
         }
     }
@@ -114,26 +114,26 @@ impl Comparison {
     pub fn new(registry: Option<&Registry>, old: &[Value], new: &[Value]) -> Comparison {
         let mut others: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
         for cell in new.iter().rev() {
-            others.entry(identity(cell)).or_default().push(cell);
+            others.entry(cell_identity(cell)).or_default().push(cell);
         }
         let (mut pairs, mut only_old) = (Vec::new(), Vec::new());
         for cell in old {
-            match others.get_mut(&identity(cell)).and_then(Vec::pop) {
-                Some(other) => pairs.push(pair(registry, cell, other)),
-                None => only_old.push(name(cell)),
+            match others.get_mut(&cell_identity(cell)).and_then(Vec::pop) {
+                Some(other) => pairs.push(compare_cells(registry, cell, other)),
+                None => only_old.push(cell_name(cell)),
             }
         }
-        let only_new = others.values().flatten().map(|cell| name(cell)).collect();
+        let only_new = others.values().flatten().map(|cell| cell_name(cell)).collect();
         Comparison { pairs, only_old, only_new }
     }
 
     /// Returns the costs and rates for which `lsmx compare` fails. A time fails if it is worse by more than the
     /// fraction `share_of_times`; other numbers fail above `share`. `None` disables a limit.
-    pub fn worse<'a>(
+    pub fn list_worse<'a>(
         &'a self,
         share: Option<f64>,
         share_of_times: Option<f64>,
-    ) -> impl Iterator<Item = (&'a Pair, &'a Difference)> + 'a {
+    ) -> impl Iterator<Item = (&'a CellPair, &'a MetricDifference)> + 'a {
         self.pairs.iter().flat_map(move |pair| {
             let worse = pair.differences.iter().filter(move |difference| {
                 let allowed = if difference.time { share_of_times } else { share };
@@ -144,7 +144,7 @@ impl Comparison {
     }
 }
 
-fn identity(cell: &Value) -> String {
+fn cell_identity(cell: &Value) -> String {
     let mut identity = String::new();
     for member in IDENTITY {
         let mut value = cell.get(member).cloned().unwrap_or(Value::Null);
@@ -157,7 +157,7 @@ fn identity(cell: &Value) -> String {
 }
 
 /// Returns a short name of a measurement.
-fn name(cell: &Value) -> String {
+fn cell_name(cell: &Value) -> String {
     let mut words: Vec<String> = Vec::new();
     for (member, label) in [
         (if cell.get("spec").is_some() { "spec" } else { "policy" }, ""),
@@ -169,29 +169,29 @@ fn name(cell: &Value) -> String {
         ("threads", "threads "),
     ] {
         if let Some(value) = cell.get(member).filter(|value| !value.is_object()) {
-            words.push(format!("{label}{}", scalar_text(value)));
+            words.push(format!("{label}{}", format_scalar(value)));
         }
     }
     if let Some(sweep) = cell.get("sweep").and_then(Value::as_object) {
-        words.extend(sweep.iter().map(|(key, value)| format!("{key}={}", scalar_text(value))));
+        words.extend(sweep.iter().map(|(key, value)| format!("{key}={}", format_scalar(value))));
     }
     words.join(" ")
 }
 
-fn pair(registry: Option<&Registry>, old: &Value, new: &Value) -> Pair {
+fn compare_cells(registry: Option<&Registry>, old: &Value, new: &Value) -> CellPair {
     let digest = |cell: &Value| cell.get("digest").and_then(Value::as_str).map(str::to_owned);
     let same_digest = digest(old).zip(digest(new)).map(|(old, new)| old == new);
     let deterministic = same_digest.is_some();
-    let (olds, news) = (numbers(old), numbers(new));
+    let (olds, news) = (measured_numbers(old), measured_numbers(new));
     let (mut differences, mut equal, mut missing) = (Vec::new(), 0, Vec::new());
     for (name, old_value) in &olds {
         match news.iter().find(|(other, _)| other == name) {
             Some((_, new_value)) if old_value.total_cmp(new_value).is_eq() => equal += 1,
-            Some((_, new_value)) => differences.push(difference(
-                registry.map_or_else(|| find(name), |registry| registry.find(name)),
+            Some((_, new_value)) => differences.push(compare_number(
+                registry.map_or_else(|| find_metric(name), |registry| registry.find(name)),
                 name,
-                (*old_value, interval(old, name)),
-                (*new_value, interval(new, name)),
+                (*old_value, repeat_interval(old, name)),
+                (*new_value, repeat_interval(new, name)),
                 deterministic,
             )),
             None => missing.push(name.clone()),
@@ -199,22 +199,22 @@ fn pair(registry: Option<&Registry>, old: &Value, new: &Value) -> Pair {
     }
     let known = |name: &String| olds.iter().any(|(other, _)| other == name);
     missing.extend(news.into_iter().map(|(name, _)| name).filter(|name| !known(name)));
-    Pair { cell: name(old), same_digest, differences, equal, missing }
+    CellPair { cell: cell_name(old), same_digest, differences, equal, missing }
 }
 
 /// Returns the measured numbers of a result, each with its flat name such as `compaction.jobs`.
-fn numbers(cell: &Value) -> Vec<(String, f64)> {
+fn measured_numbers(cell: &Value) -> Vec<(String, f64)> {
     let measured = |name: &str| {
         let top = name.split(['.', '[']).next().unwrap_or_default();
         !NOT_MEASURED.contains(&top) && !IDENTITY.contains(&top)
     };
-    let scalars = scalars(cell).into_iter().filter(|(name, _)| measured(name));
+    let scalars = flatten_scalars(cell).into_iter().filter(|(name, _)| measured(name));
     scalars.filter_map(|(name, scalar)| Some((name, scalar.as_f64()?))).collect()
 }
 
 /// Returns the confidence interval of a number, or the minimum and maximum of few repetitions; `None` without
 /// repetitions.
-fn interval(cell: &Value, name: &str) -> Option<[f64; 2]> {
+fn repeat_interval(cell: &Value, name: &str) -> Option<[f64; 2]> {
     let ends = |of: &Value| Some([of.get("low")?.as_f64()?, of.get("high")?.as_f64()?]);
     if let Some(repeated) = cell.get("repeats").and_then(|at| at.get("metrics")?.get(name)) {
         return repeated.get("interval").and_then(ends).or_else(|| ends(repeated));
@@ -225,20 +225,20 @@ fn interval(cell: &Value, name: &str) -> Option<[f64; 2]> {
     (low < high).then_some([low, high])
 }
 
-fn difference(
+fn compare_number(
     metric: Option<&Metric>,
     name: &str,
     (old, old_interval): (f64, Option<[f64; 2]>),
     (new, new_interval): (f64, Option<[f64; 2]>),
     deterministic: bool,
-) -> Difference {
-    let better = metric.map_or(Better::Neither, |metric| metric.better);
+) -> MetricDifference {
+    let better = metric.map_or(BetterDirection::Neither, |metric| metric.better);
     let time = metric.is_some_and(|metric| metric.is_time);
     let meaning = match better {
-        Better::Neither => Meaning::Neutral,
-        Better::Less if new < old => Meaning::Better,
-        Better::More if new > old => Meaning::Better,
-        _ => Meaning::Worse,
+        BetterDirection::Neither => ChangeKind::Neutral,
+        BetterDirection::Less if new < old => ChangeKind::Better,
+        BetterDirection::More if new > old => ChangeKind::Better,
+        _ => ChangeKind::Worse,
     };
     let ratio = (old != 0.0).then(|| new / old);
     let exceeds = |share| ratio.is_none_or(|ratio| (ratio - 1.0).abs() > share);
@@ -247,7 +247,7 @@ fn difference(
         (Some(old), Some(new)) => (old[1] < new[0] || new[1] < old[0], false),
         _ => (exceeds(if time { NOISE_OF_TIMES } else { NOISE }), true),
     };
-    Difference {
+    MetricDifference {
         metric: name.to_owned(),
         old,
         new,
@@ -264,10 +264,10 @@ fn difference(
 
 /// Returns a table for each pair of measurements and a line for each unpaired measurement. If `all` is false, the
 /// tables contain only costs, rates, and numbers that differ beyond noise.
-pub fn table(comparison: &Comparison, all: bool) -> String {
+pub fn format_comparison(comparison: &Comparison, all: bool) -> String {
     let mut text = String::new();
     for pair in &comparison.pairs {
-        text.push_str(&pair_table(pair, all));
+        text.push_str(&format_pair(pair, all));
         text.push('\n');
     }
     for (cells, which) in [(&comparison.only_old, "first"), (&comparison.only_new, "second")] {
@@ -278,12 +278,12 @@ pub fn table(comparison: &Comparison, all: bool) -> String {
     text
 }
 
-fn pair_table(pair: &Pair, all: bool) -> String {
-    let shown = |difference: &&Difference| {
+fn format_pair(pair: &CellPair, all: bool) -> String {
+    let shown = |difference: &&MetricDifference| {
         all || difference.beyond_noise
-            || (difference.meaning != Meaning::Neutral && difference.gates)
+            || (difference.meaning != ChangeKind::Neutral && difference.gates)
     };
-    let rows: Vec<&Difference> = pair.differences.iter().filter(shown).collect();
+    let rows: Vec<&MetricDifference> = pair.differences.iter().filter(shown).collect();
     let hidden = pair.differences.len() - rows.len();
     let mut head = format!("{}: {} numbers equal", pair.cell, pair.equal);
     if hidden > 0 {
@@ -304,30 +304,30 @@ fn pair_table(pair: &Pair, all: bool) -> String {
     let rows = rows.into_iter().map(|difference| {
         vec![
             difference.metric.clone(),
-            number(difference.old),
-            number(difference.new),
+            format_number(difference.old),
+            format_number(difference.new),
             difference.ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.3}")),
-            interval_text(difference.old_interval),
-            interval_text(difference.new_interval),
-            verdict(difference),
+            format_interval(difference.old_interval),
+            format_interval(difference.new_interval),
+            format_change(difference),
         ]
     });
-    format!("{head}\n{}\n", grid(header.map(str::to_owned).into(), rows))
+    format!("{head}\n{}\n", format_grid(header.map(str::to_owned).into(), rows))
 }
 
-fn verdict(difference: &Difference) -> String {
+fn format_change(difference: &MetricDifference) -> String {
     if !difference.beyond_noise {
         return String::new();
     }
     let word = match difference.meaning {
-        Meaning::Better => "better",
-        Meaning::Worse => "worse",
-        Meaning::Neutral => "changed",
+        ChangeKind::Better => "better",
+        ChangeKind::Worse => "worse",
+        ChangeKind::Neutral => "changed",
     };
     format!("{word}{}", if difference.noise_unknown { "?" } else { "" })
 }
 
-fn number(x: f64) -> String {
+fn format_number(x: f64) -> String {
     if x.fract() == 0.0 && x.abs() < 1e15 {
         format!("{x:.0}")
     } else if x.abs() >= 1000.0 {
@@ -337,14 +337,15 @@ fn number(x: f64) -> String {
     }
 }
 
-fn interval_text(ends: Option<[f64; 2]>) -> String {
-    ends.map(|[low, high]| format!("{}–{}", number(low), number(high))).unwrap_or_default()
+fn format_interval(ends: Option<[f64; 2]>) -> String {
+    ends.map(|[low, high]| format!("{}–{}", format_number(low), format_number(high)))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metric::registry_of;
+    use crate::metric::find_registry;
     use serde_json::json;
 
     fn cell(policy: &str, write_amplification: f64, jobs: u64) -> Value {
@@ -360,10 +361,10 @@ mod tests {
 
     fn compare(old: &[Value], new: &[Value]) -> Comparison {
         let bench = old.iter().any(|cell| cell.get("engine").is_some());
-        Comparison::new(registry_of(if bench { "lsmx bench" } else { "lsmx explore" }), old, new)
+        Comparison::new(find_registry(if bench { "lsmx bench" } else { "lsmx explore" }), old, new)
     }
 
-    fn only(comparison: &Comparison) -> &Difference {
+    fn only(comparison: &Comparison) -> &MetricDifference {
         let [pair] = &comparison.pairs[..] else { panic!("{comparison:?}") };
         let [difference] = &pair.differences[..] else { panic!("{pair:?}") };
         difference
@@ -387,16 +388,16 @@ mod tests {
     #[test]
     fn costs_are_better_or_worse_and_counts_change() {
         for (old, new, meaning, worse_by) in [
-            ((2.0, 5), (2.5, 5), Meaning::Worse, 0.25),
-            ((2.5, 5), (2.0, 5), Meaning::Better, 0.0),
-            ((2.0, 5), (2.0, 50), Meaning::Neutral, 0.0),
-            ((0.0, 5), (0.1, 5), Meaning::Worse, f64::INFINITY),
+            ((2.0, 5), (2.5, 5), ChangeKind::Worse, 0.25),
+            ((2.5, 5), (2.0, 5), ChangeKind::Better, 0.0),
+            ((2.0, 5), (2.0, 50), ChangeKind::Neutral, 0.0),
+            ((0.0, 5), (0.1, 5), ChangeKind::Worse, f64::INFINITY),
         ] {
             let comparison = compare(&[cell("full", old.0, old.1)], &[cell("full", new.0, new.1)]);
             let difference = only(&comparison);
             assert_eq!((difference.meaning, difference.worse_by()), (meaning, worse_by));
             assert!(difference.beyond_noise && difference.noise_unknown);
-            let exceeds = |share| comparison.worse(Some(share), None).count();
+            let exceeds = |share| comparison.list_worse(Some(share), None).count();
             assert_eq!(
                 (exceeds(0.2), exceeds(0.3)),
                 (usize::from(worse_by > 0.2), usize::from(worse_by > 0.3))
@@ -411,8 +412,8 @@ mod tests {
         let comparison = compare(&[cell("full", 2.0, 5)], &[slow]);
         let difference = only(&comparison);
         assert!(difference.time && !difference.beyond_noise, "10 % of a time is noise");
-        assert_eq!(comparison.worse(Some(0.0), None).count(), 0);
-        assert_eq!(comparison.worse(None, Some(0.05)).count(), 1);
+        assert_eq!(comparison.list_worse(Some(0.0), None).count(), 0);
+        assert_eq!(comparison.list_worse(None, Some(0.05)).count(), 1);
     }
 
     #[test]
@@ -449,7 +450,7 @@ mod tests {
         };
         let comparison = compare(&[cell(100.0, [90.0, 110.0])], &[cell(80.0, [75.0, 85.0])]);
         let difference = only(&comparison);
-        assert_eq!((difference.meaning, difference.beyond_noise), (Meaning::Worse, true));
+        assert_eq!((difference.meaning, difference.beyond_noise), (ChangeKind::Worse, true));
         assert_eq!(comparison.pairs[0].cell, "fillrandom lsmx threads 1");
         assert!((difference.worse_by() - 0.2).abs() < 1e-12);
     }

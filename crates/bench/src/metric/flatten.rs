@@ -11,23 +11,23 @@ use serde_json::Value;
 const IDENTITIES: [&str; 4] = ["alpha", "selectivity", "level", "share_of_run"];
 
 /// Returns all scalars in a JSON value with their flat names, in the order of the JSON text. Omits nulls.
-pub fn scalars(value: &Value) -> Vec<(String, &Value)> {
+pub fn flatten_scalars(value: &Value) -> Vec<(String, &Value)> {
     let mut found = Vec::new();
-    collect(value, String::new(), &mut found);
+    collect_scalars(value, String::new(), &mut found);
     found
 }
 
-fn collect<'a>(value: &'a Value, name: String, found: &mut Vec<(String, &'a Value)>) {
+fn collect_scalars<'a>(value: &'a Value, name: String, found: &mut Vec<(String, &'a Value)>) {
     match value {
         Value::Object(members) => {
             for (key, member) in members {
-                collect(member, joined(&name, key), found);
+                collect_scalars(member, join_names(&name, key), found);
             }
         }
         Value::Array(elements) => {
             for element in elements {
-                if let Some(identity) = identity(element) {
-                    collect(element, format!("{name}[{identity}]"), found);
+                if let Some(identity) = find_identity(element) {
+                    collect_scalars(element, format!("{name}[{identity}]"), found);
                 }
             }
         }
@@ -37,21 +37,21 @@ fn collect<'a>(value: &'a Value, name: String, found: &mut Vec<(String, &'a Valu
 }
 
 /// Calls `change` with each scalar in a JSON value and its flat name.
-pub(crate) fn for_each_mut(value: &mut Value, change: &mut dyn FnMut(&str, &mut Value)) {
-    visit_mut(value, String::new(), change);
+pub(crate) fn for_each_scalar_mut(value: &mut Value, change: &mut dyn FnMut(&str, &mut Value)) {
+    visit_scalars_mut(value, String::new(), change);
 }
 
-fn visit_mut(value: &mut Value, name: String, change: &mut dyn FnMut(&str, &mut Value)) {
+fn visit_scalars_mut(value: &mut Value, name: String, change: &mut dyn FnMut(&str, &mut Value)) {
     match value {
         Value::Object(members) => {
             for (key, member) in members.iter_mut() {
-                visit_mut(member, joined(&name, key), change);
+                visit_scalars_mut(member, join_names(&name, key), change);
             }
         }
         Value::Array(elements) => {
             for element in elements {
-                if let Some(identity) = identity(element) {
-                    visit_mut(element, format!("{name}[{identity}]"), change);
+                if let Some(identity) = find_identity(element) {
+                    visit_scalars_mut(element, format!("{name}[{identity}]"), change);
                 }
             }
         }
@@ -60,29 +60,29 @@ fn visit_mut(value: &mut Value, name: String, change: &mut dyn FnMut(&str, &mut 
     }
 }
 
-fn joined(name: &str, key: &str) -> String {
+fn join_names(name: &str, key: &str) -> String {
     if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") }
 }
 
-fn identity(element: &Value) -> Option<String> {
+fn find_identity(element: &Value) -> Option<String> {
     IDENTITIES.iter().find_map(|key| element.get(key)).map(ToString::to_string)
 }
 
 /// Returns a scalar as text, without quotes.
-pub fn scalar_text(scalar: &Value) -> String {
+pub fn format_scalar(scalar: &Value) -> String {
     scalar.as_str().map_or_else(|| scalar.to_string(), str::to_owned)
 }
 
 /// Returns the header and the rows of a table: one row per JSON value, one column per flat name in the order of first
 /// occurrence. If a JSON value lacks a name, the table contains an empty text.
-pub fn union_table(values: &[Value]) -> (Vec<String>, Vec<Vec<String>>) {
+pub fn build_union_table(values: &[Value]) -> (Vec<String>, Vec<Vec<String>>) {
     let flat: Vec<HashMap<String, &Value>> =
-        values.iter().map(|value| scalars(value).into_iter().collect()).collect();
+        values.iter().map(|value| flatten_scalars(value).into_iter().collect()).collect();
     let mut seen = HashSet::new();
-    let names = values.iter().flat_map(scalars).map(|(name, _)| name);
+    let names = values.iter().flat_map(flatten_scalars).map(|(name, _)| name);
     let header: Vec<String> = names.filter(|name| seen.insert(name.clone())).collect();
     let row = |scalars: &HashMap<String, &Value>| {
-        let cell = |name| scalars.get(name).map(|scalar| scalar_text(scalar)).unwrap_or_default();
+        let cell = |name| scalars.get(name).map(|scalar| format_scalar(scalar)).unwrap_or_default();
         header.iter().map(cell).collect()
     };
     let rows = flat.iter().map(row).collect();
@@ -108,8 +108,8 @@ mod tests {
     #[test]
     fn scalars_have_flat_names_in_order() {
         let cell = cell();
-        let text = |(name, value): &(String, &Value)| format!("{name}={}", scalar_text(value));
-        let names: Vec<String> = scalars(&cell).iter().map(text).collect();
+        let text = |(name, value): &(String, &Value)| format!("{name}={}", format_scalar(value));
+        let names: Vec<String> = flatten_scalars(&cell).iter().map(text).collect();
         let expected = "policy=full compaction.jobs=7 compaction.latency_us.mean=1.5 \
             point_lookups[0.5].alpha=0.5 point_lookups[0.5].ops=3 \
             point_lookups[1.0].alpha=1.0 point_lookups[1.0].ops=4 \
@@ -121,19 +121,22 @@ mod tests {
     fn for_each_mut_visits_the_names_of_scalars() {
         let mut changed = cell();
         let mut names = Vec::new();
-        for_each_mut(&mut changed, &mut |name, scalar| {
+        for_each_scalar_mut(&mut changed, &mut |name, scalar| {
             names.push(name.to_owned());
             *scalar = Value::from(0);
         });
         let cell = cell();
-        assert_eq!(names, scalars(&cell).into_iter().map(|(name, _)| name).collect::<Vec<_>>());
+        assert_eq!(
+            names,
+            flatten_scalars(&cell).into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        );
         assert_eq!(changed["compaction"]["jobs"], 0);
     }
 
     #[test]
     fn union_table_has_the_columns_of_all_rows() {
         let (header, rows) =
-            union_table(&[json!({ "a": 1, "b": "x" }), json!({ "a": 2, "c": true })]);
+            build_union_table(&[json!({ "a": 1, "b": "x" }), json!({ "a": 2, "c": true })]);
         assert_eq!(header, ["a", "b", "c"]);
         assert_eq!(rows, [vec!["1", "x", ""], vec!["2", "", "true"]]);
     }

@@ -2,16 +2,16 @@
 
 use maud::{Markup, html};
 
-use super::{Better, Column, Registry, Row, Unit};
+use super::{BetterDirection, Column, Registry, Row, Unit};
 use crate::report::html::latency;
-use crate::report::html::page::{self, figure, section};
+use crate::report::html::page::{self, render_figure, render_section};
 use crate::report::html::plot::bars::{self, Bar};
 use crate::report::html::plot::marker::Marker;
-use crate::report::html::plot::spans::Span;
+use crate::report::html::plot::spans::ValueSpan;
 use crate::report::provenance::Provenance;
 
 /// Returns a page with a table of all rows and a bar plot of each column.
-pub fn page_of_rows(
+pub fn render_rows_page(
     registry: &Registry,
     headline: &str,
     provenance: &Provenance,
@@ -20,49 +20,50 @@ pub fn page_of_rows(
     let identity = registry.columns(registry.identity, rows);
     let subject = |(number, row): (usize, &Row)| {
         let names: Vec<String> = identity.iter().map(|column| column.text(row)).collect();
-        Subject { name: names.join(" · "), marker: Marker::number(number), row: row.clone() }
+        PageRow { name: names.join(" · "), marker: Marker::with_number(number), row: row.clone() }
     };
-    let subjects: Vec<Subject> = rows.iter().enumerate().map(subject).collect();
+    let subjects: Vec<PageRow> = rows.iter().enumerate().map(subject).collect();
     let titles: Vec<&str> = identity.iter().map(|column| column.title.as_str()).collect();
     let content = html! {
-        (table_and_legend(registry, &titles.join(", "), registry.shown, &subjects))
+        (render_table_and_legend(registry, &titles.join(", "), registry.shown, &subjects))
         div class="plots" {
             @for column in registry.columns(registry.shown, rows) {
-                (bars(registry, &column.name, &column.title, &subjects))
+                (render_bars(registry, &column.name, &column.title, &subjects))
             }
         }
     };
     let title = format!("lsmx {}", registry.command);
-    let summary = section("Summary", "A click on a heading sorts.", &content);
-    page::page(&title, headline, provenance, &[], &summary)
+    let summary = render_section("Summary", "A click on a heading sorts.", &content);
+    page::render_page(&title, headline, provenance, &[], &summary)
 }
 
 /// A row of a result, with the name and the marker that represent it in an HTML page.
 #[derive(Clone, Debug)]
-pub(crate) struct Subject {
+pub(crate) struct PageRow {
     pub(crate) name: String,
     pub(crate) marker: Marker,
     pub(crate) row: Row,
 }
 
-impl Subject {
+impl PageRow {
     /// Returns the number with this flat name; `None` if the number is missing or was not measured.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
-        self.row.shown(name)?.as_f64()
+        self.row.displayed_value(name)?.as_f64()
     }
 }
 
 /// Returns a sortable table with one row per element of `subjects` and one column per metric in `names`. The best value
 /// of a cost or rate is bold, unless all values are equal. `heading` is the title of the first column.
-fn table(
+fn render_table(
     registry: &Registry,
     heading: &str,
     names: &[impl AsRef<str>],
-    subjects: &[Subject],
+    subjects: &[PageRow],
 ) -> Markup {
     let rows: Vec<Row> = subjects.iter().map(|subject| subject.row.clone()).collect();
     let columns = registry.columns(names, &rows);
-    let best: Vec<Option<String>> = columns.iter().map(|column| best(column, &rows)).collect();
+    let best: Vec<Option<String>> =
+        columns.iter().map(|column| find_best_value(column, &rows)).collect();
     html! {
         div class="scroll" {
             table class="sortable" {
@@ -81,7 +82,7 @@ fn table(
                         tr data-name=(subject.name) {
                             th scope="row" { (subject.marker.swatch()) (subject.name) }
                             @for (column, best) in columns.iter().zip(&best) {
-                                (cell(column, &subject.row, best.as_deref()))
+                                (render_cell(column, &subject.row, best.as_deref()))
                             }
                         }
                     }
@@ -92,7 +93,11 @@ fn table(
 }
 
 /// Returns a collapsible list that explains the columns of a table.
-fn legend(registry: &Registry, names: &[impl AsRef<str>], subjects: &[Subject]) -> Markup {
+fn render_column_legend(
+    registry: &Registry,
+    names: &[impl AsRef<str>],
+    subjects: &[PageRow],
+) -> Markup {
     let rows: Vec<Row> = subjects.iter().map(|subject| subject.row.clone()).collect();
     html! {
         details {
@@ -106,15 +111,15 @@ fn legend(registry: &Registry, names: &[impl AsRef<str>], subjects: &[Subject]) 
     }
 }
 
-fn cell(column: &Column, row: &Row, best: Option<&str>) -> Markup {
+fn render_cell(column: &Column, row: &Row, best: Option<&str>) -> Markup {
     let text = column.text(row);
     let is_best = best == Some(text.as_str());
     // The script of the page sorts table rows by `number`, or by `text` if there is no number.
-    let number = row.shown(&column.name).and_then(|value| value.as_f64());
+    let number = row.displayed_value(&column.name).and_then(|value| value.as_f64());
     html! {
         td class=[is_best.then_some("best")] data-value=[number] {
             @if is_best { strong { (text) } } @else { (text) }
-            @if let Some([low, high]) = row.spread(&column.name) {
+            @if let Some([low, high]) = row.repeat_range(&column.name) {
                 @let unit = column.metric.unit;
                 small class="spread" { (unit.text(low)) " – " (unit.text(high)) }
             }
@@ -123,13 +128,13 @@ fn cell(column: &Column, row: &Row, best: Option<&str>) -> Markup {
 }
 
 /// Returns the best value of a column as text; `None` if all values are equal or the metric is neither cost nor rate.
-fn best(column: &Column, rows: &[Row]) -> Option<String> {
-    let number = |row: &Row| row.shown(&column.name)?.as_f64();
+fn find_best_value(column: &Column, rows: &[Row]) -> Option<String> {
+    let number = |row: &Row| row.displayed_value(&column.name)?.as_f64();
     let numbers = rows.iter().filter_map(number);
     let best = match column.metric.better {
-        Better::Less => numbers.reduce(f64::min)?,
-        Better::More => numbers.reduce(f64::max)?,
-        Better::Neither => return None,
+        BetterDirection::Less => numbers.reduce(f64::min)?,
+        BetterDirection::More => numbers.reduce(f64::max)?,
+        BetterDirection::Neither => return None,
     };
     let text = column.metric.unit.text(best);
     let others = rows.iter().filter_map(number).map(|number| column.metric.unit.text(number));
@@ -137,50 +142,55 @@ fn best(column: &Column, rows: &[Row]) -> Option<String> {
 }
 
 /// Returns a table, followed by explanations of its columns.
-pub(crate) fn table_and_legend(
+pub(crate) fn render_table_and_legend(
     registry: &Registry,
     heading: &str,
     names: &[impl AsRef<str>],
-    subjects: &[Subject],
+    subjects: &[PageRow],
 ) -> Markup {
     html! {
-        (table(registry, heading, names, subjects))
-        (legend(registry, names, subjects))
+        (render_table(registry, heading, names, subjects))
+        (render_column_legend(registry, names, subjects))
     }
 }
 
 /// Returns a bar plot of one number, with a bar for each row that contains the number. Returns nothing if all bars are
 /// empty.
-pub(crate) fn bars(registry: &Registry, name: &str, title: &str, subjects: &[Subject]) -> Markup {
-    bars_of_parts(registry, title, &[(title, name)], subjects)
+pub(crate) fn render_bars(
+    registry: &Registry,
+    name: &str,
+    title: &str,
+    subjects: &[PageRow],
+) -> Markup {
+    render_part_bars(registry, title, &[(title, name)], subjects)
 }
 
 /// Returns a bar plot with one stacked bar per row. `parts` contains the label and the flat name of each segment.
-pub(crate) fn bars_of_parts(
+pub(crate) fn render_part_bars(
     registry: &Registry,
     title: &str,
     parts: &[(&str, &str)],
-    subjects: &[Subject],
+    subjects: &[PageRow],
 ) -> Markup {
     let Some(metric) = parts.first().and_then(|(_, name)| registry.find(name)) else {
         return html! {};
     };
     let labels: Vec<&str> = parts.iter().map(|(label, _)| *label).collect();
-    stacked_bars(title, &labels, metric.unit, subjects, |subject| {
+    render_stacked_bars(title, &labels, metric.unit, subjects, |subject| {
         parts.iter().map(|(_, name)| subject.number(name)).collect()
     })
 }
 
 /// Returns a plot of stacked bars. `parts` computes the segments of a row; a row without segments has no bar. The label
 /// of a bar is the sum of its segments. Returns nothing if all bars are empty.
-pub(crate) fn stacked_bars(
+pub(crate) fn render_stacked_bars(
     title: &str,
     labels: &[&str],
     unit: Unit,
-    subjects: &[Subject],
-    parts: impl Fn(&Subject) -> Option<Vec<f64>>,
+    subjects: &[PageRow],
+    parts: impl Fn(&PageRow) -> Option<Vec<f64>>,
 ) -> Markup {
-    let bar = |subject: &Subject| {
+    let bar = |subject: &PageRow| {
         let (parts, name) = (parts(subject)?, subject.name.clone());
         let text = unit.text_with_unit(parts.iter().sum());
         Some(Bar { marker: subject.marker, name, parts, text })
@@ -193,40 +203,45 @@ pub(crate) fn stacked_bars(
     let legend = classes.iter().map(String::as_str).zip(labels.iter().copied());
     html! {
         div {
-            (figure(title, &bars::draw(title, labels, unit.plot_format(), &bars)))
-            @if labels.len() > 1 { (page::legend(legend)) }
+            (render_figure(title, &bars::draw_bars(title, labels, unit.plot_format(), &bars)))
+            @if labels.len() > 1 { (page::render_part_legend(legend)) }
         }
     }
 }
 
-/// Returns a page section with the plots of [`latency_figures`].
-pub(crate) fn latencies(kinds: &[(&str, &str)], subjects: &[Subject]) -> Markup {
-    section("Latency", "The axis is logarithmic.", &latency_figures(kinds, subjects))
+/// Returns a page section with the plots of [`render_latency_figures`].
+pub(crate) fn render_latency_section(kinds: &[(&str, &str)], subjects: &[PageRow]) -> Markup {
+    render_section("Latency", "The axis is logarithmic.", &render_latency_figures(kinds, subjects))
 }
 
 /// Returns a plot of latency percentiles for each title and flat name in `kinds`. Omits latencies that no row contains.
-pub(crate) fn latency_figures(
+pub(crate) fn render_latency_figures(
     kinds: &[(impl AsRef<str>, impl AsRef<str>)],
-    subjects: &[Subject],
+    subjects: &[PageRow],
 ) -> Markup {
-    let span = |key: &str, subject: &Subject| {
+    let span = |key: &str, subject: &PageRow| {
         let percentiles = ["p50", "p90", "p99", "p999", "max"];
         let values: Vec<Option<f64>> =
             percentiles.map(|name| subject.number(&format!("{key}.{name}"))).into();
         let name = subject.name.clone();
-        values.iter().any(Option::is_some).then_some(Span { marker: subject.marker, name, values })
+        values.iter().any(Option::is_some).then_some(ValueSpan {
+            marker: subject.marker,
+            name,
+            values,
+        })
     };
     let plot = |(title, key): &(_, _)| {
         let (title, key): (&str, &str) = (AsRef::as_ref(title), AsRef::as_ref(key));
-        let spans: Vec<Span> = subjects.iter().filter_map(|subject| span(key, subject)).collect();
-        Some(figure(title, &latency::draw(&spans)?))
+        let spans: Vec<ValueSpan> =
+            subjects.iter().filter_map(|subject| span(key, subject)).collect();
+        Some(render_figure(title, &latency::draw_latencies(&spans)?))
     };
     let plots: Vec<Markup> = kinds.iter().filter_map(plot).collect();
     if plots.is_empty() {
         return html! {};
     }
     html! {
-        (latency::legend())
+        (latency::render_latency_legend())
         div class="plots" { @for plot in plots { (plot) } }
     }
 }

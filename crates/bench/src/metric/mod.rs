@@ -1,7 +1,7 @@
 //! Declarations of the numbers in results: name, title, unit, meaning, and whether less or more is better.
 //!
 //! Each experiment declares its metrics in its module `columns`. Text tables, legends, CSV files, HTML pages, `lsmx
-//! compare` and the reference of the results ([`reference()`]) use these declarations.
+//! compare` and the reference of the results ([`render_metric_reference`]) use these declarations.
 
 pub mod compare;
 mod flatten;
@@ -10,8 +10,8 @@ mod row;
 pub mod table;
 mod unit;
 
-pub(crate) use flatten::for_each_mut;
-pub use flatten::{scalar_text, scalars, union_table};
+pub(crate) use flatten::for_each_scalar_mut;
+pub use flatten::{build_union_table, flatten_scalars, format_scalar};
 pub use row::Row;
 pub use unit::Unit;
 
@@ -21,7 +21,7 @@ use crate::experiment::{advise, explore, iocost, rmw, simulate, throughput, tuni
 
 /// Whether less or more of a number is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Better {
+pub enum BetterDirection {
     Less,
     More,
     /// The number is neither a cost nor a rate.
@@ -36,7 +36,7 @@ pub struct Metric {
     /// Heading of the column. Each `{}` is replaced by the part of the name that the corresponding `*` matched.
     pub title: &'static str,
     pub unit: Unit,
-    pub better: Better,
+    pub better: BetterDirection,
     /// Whether a worse value can make `lsmx compare --fail-above` fail.
     pub gates: bool,
     /// Whether the number is a time. Times depend on the machine and its load.
@@ -55,7 +55,16 @@ pub const fn metric(
     about: &'static str,
 ) -> Metric {
     let is_time = unit.is_time();
-    Metric { key, title, unit, better: Better::Neither, gates: false, is_time, csv: "", about }
+    Metric {
+        key,
+        title,
+        unit,
+        better: BetterDirection::Neither,
+        gates: false,
+        is_time,
+        csv: "",
+        about,
+    }
 }
 
 /// Declares the metrics of a latency: mean, percentiles and maximum. The optional fourth argument is the prefix of the
@@ -92,12 +101,12 @@ pub(crate) use percentile;
 impl Metric {
     /// Marks a cost: less is better.
     pub const fn cost(self) -> Metric {
-        Metric { better: Better::Less, gates: true, ..self }
+        Metric { better: BetterDirection::Less, gates: true, ..self }
     }
 
     /// Marks a rate: more is better.
     pub const fn rate(self) -> Metric {
-        Metric { better: Better::More, gates: true, ..self }
+        Metric { better: BetterDirection::More, gates: true, ..self }
     }
 
     /// Excludes the metric from `lsmx compare --fail-above`.
@@ -198,7 +207,7 @@ impl Registry {
                 }
             }
         }
-        columns.retain(|column| rows.iter().any(|row| row.shown(&column.name).is_some()));
+        columns.retain(|column| rows.iter().any(|row| row.displayed_value(&column.name).is_some()));
         columns
     }
 
@@ -207,7 +216,8 @@ impl Registry {
         let metrics = || self.metrics().filter(|metric| !metric.csv.is_empty());
         let header = metrics().map(|metric| metric.csv.to_owned()).collect();
         let line = |row: &Row| {
-            let field = |metric: &Metric| row.get(metric.key).map(scalar_text).unwrap_or_default();
+            let field =
+                |metric: &Metric| row.get(metric.key).map(format_scalar).unwrap_or_default();
             metrics().map(field).collect()
         };
         (header, rows.iter().map(line).collect())
@@ -225,10 +235,10 @@ pub struct Column {
 impl Column {
     /// Returns the text of this column in a row; `–` if the row has no value.
     pub fn text(&self, row: &Row) -> String {
-        let Some(value) = row.shown(&self.name) else { return "–".to_owned() };
+        let Some(value) = row.displayed_value(&self.name) else { return "–".to_owned() };
         match value.as_f64() {
             Some(number) if self.metric.unit != Unit::Text => self.metric.unit.text(number),
-            _ => scalar_text(value),
+            _ => format_scalar(value),
         }
     }
 }
@@ -246,12 +256,12 @@ pub const ALL: [&Registry; 9] = [
 ];
 
 /// Returns the metric with this flat name. If several commands declare the name, the first declaration applies.
-pub fn find(name: &str) -> Option<&'static Metric> {
+pub fn find_metric(name: &str) -> Option<&'static Metric> {
     ALL.iter().find_map(|registry| registry.find(name))
 }
 
 /// Returns the metrics of the command that a command line runs. An example of a command line is `lsmx bench fillseq`.
-pub fn registry_of(command_line: &str) -> Option<&'static Registry> {
+pub fn find_registry(command_line: &str) -> Option<&'static Registry> {
     let mut words = command_line.split_whitespace().skip(1);
     let command = words.find(|word| !word.starts_with('-'))?;
     if command == "bench" && words.any(|word| word.starts_with("--experiment")) {
@@ -261,7 +271,7 @@ pub fn registry_of(command_line: &str) -> Option<&'static Registry> {
 }
 
 /// Returns the reference of all metrics as Markdown, with a table per command.
-pub fn reference() -> String {
+pub fn render_metric_reference() -> String {
     let mut text = String::new();
     for registry in ALL {
         text.push_str(&format!("\n## {}\n\n", registry.command));
@@ -269,9 +279,9 @@ pub fn reference() -> String {
         text.push_str("| --- | --- | --- | --- | --- | --- |\n");
         for metric in registry.metrics() {
             let better = match metric.better {
-                Better::Less => "less",
-                Better::More => "more",
-                Better::Neither => "",
+                BetterDirection::Less => "less",
+                BetterDirection::More => "more",
+                BetterDirection::Neither => "",
             };
             let csv =
                 if metric.csv.is_empty() { String::new() } else { format!("`{}`", metric.csv) };
@@ -340,7 +350,7 @@ mod tests {
             ("lsmx db stats", None),
             ("", None),
         ] {
-            assert_eq!(registry_of(line).map(|registry| registry.command), command, "{line}");
+            assert_eq!(find_registry(line).map(|registry| registry.command), command, "{line}");
         }
     }
 
@@ -352,7 +362,7 @@ mod tests {
         let old = std::fs::read_to_string(path).unwrap_or_default();
         const MARK: &str = "<!-- generated from the metrics of lsmx-bench -->\n";
         let head = old.split(MARK).next().unwrap_or_default();
-        let new = format!("{head}{MARK}{}", reference());
+        let new = format!("{head}{MARK}{}", render_metric_reference());
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(path, &new).unwrap();
         } else {

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Number, Value};
 
-use super::flatten::scalars;
+use super::flatten::flatten_scalars;
 use crate::experiment::repeat::Repeats;
 
 /// A result, flattened to names and scalars.
@@ -18,13 +18,14 @@ impl Row {
     /// Flattens a result, without the JSON field `repeats`.
     pub fn new(result: &impl Serialize) -> serde_json::Result<Row> {
         let value = serde_json::to_value(result)?;
-        let values = scalars(&value).into_iter().filter(|(name, _)| !name.starts_with("repeats."));
+        let values =
+            flatten_scalars(&value).into_iter().filter(|(name, _)| !name.starts_with("repeats."));
         let values = values.map(|(name, scalar)| (name, scalar.clone())).collect();
         Ok(Row { values, spread: BTreeMap::new() })
     }
 
     /// Adds a number or a text that the caller computed from other values of the row.
-    pub fn with(mut self, name: impl Into<String>, value: impl Into<Value>) -> Row {
+    pub fn with_value(mut self, name: impl Into<String>, value: impl Into<Value>) -> Row {
         self.values.insert(name.into(), value.into());
         self
     }
@@ -72,7 +73,7 @@ impl Row {
     }
 
     /// Returns a value for a table; `None` if the value is an empty text or a latency that was not measured.
-    pub fn shown(&self, name: &str) -> Option<&Value> {
+    pub fn displayed_value(&self, name: &str) -> Option<&Value> {
         let value = self.get(name).filter(|value| !value.is_null() && **value != "")?;
         let measured = || match name.rsplit_once('.') {
             Some((latency, _)) if latency.ends_with("latency_us") => {
@@ -84,7 +85,7 @@ impl Row {
     }
 
     /// Returns the minimum and the maximum of a number over the repetitions.
-    pub fn spread(&self, name: &str) -> Option<[f64; 2]> {
+    pub fn repeat_range(&self, name: &str) -> Option<[f64; 2]> {
         let [low, high] = self.spread.get(name)?;
         Some([low.as_f64()?, high.as_f64()?])
     }

@@ -3,7 +3,7 @@
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use comfy_table::{LineStyle, TableStyle};
 
-use super::{Better, Column, Registry, Row};
+use super::{BetterDirection, Column, Registry, Row};
 use crate::error::{Error, Result};
 
 /// Number of spaces between two columns.
@@ -48,7 +48,11 @@ pub fn check_columns(registry: &Registry, columns: &[String]) -> Result<()> {
 }
 
 /// Returns the table of `rows`. Fails if a column is unknown.
-pub fn table(registry: &Registry, rows: &[Row], style: &TableStyleOptions) -> Result<String> {
+pub fn format_table(
+    registry: &Registry,
+    rows: &[Row],
+    style: &TableStyleOptions,
+) -> Result<String> {
     check_columns(registry, &style.columns)?;
     let names: Vec<&str> = match &style.columns[..] {
         [] => registry.shown.to_vec(),
@@ -64,7 +68,7 @@ pub fn table(registry: &Registry, rows: &[Row], style: &TableStyleOptions) -> Re
         let mut constant = take_constant_columns(&mut identity, rows);
         constant.extend(take_constant_columns(&mut columns, rows));
         let texts = constant.iter().map(|column| {
-            let text = format!("{} {}", column.title, cell_text(column, &rows[0]));
+            let text = format!("{} {}", column.title, format_cell(column, &rows[0]));
             format!("{text} {}", column.metric.unit.name()).trim_end().to_owned()
         });
         let texts: Vec<String> = texts.collect();
@@ -72,10 +76,10 @@ pub fn table(registry: &Registry, rows: &[Row], style: &TableStyleOptions) -> Re
             text = format!("in all rows: {}\n\n", texts.join(", "));
         }
     }
-    text.push_str(&blocks(&identity, &columns, rows, style.width));
+    text.push_str(&format_blocks(&identity, &columns, rows, style.width));
     if style.legend {
         text.push('\n');
-        text.push_str(&legend(shown.iter()));
+        text.push_str(&format_column_legend(shown.iter()));
     }
     Ok(text)
 }
@@ -83,8 +87,8 @@ pub fn table(registry: &Registry, rows: &[Row], style: &TableStyleOptions) -> Re
 /// Removes and returns the columns with the same text in all rows, except costs and rates. Keeps at least one column.
 fn take_constant_columns(columns: &mut Vec<Column>, rows: &[Row]) -> Vec<Column> {
     let is_constant = |column: &Column| {
-        let text = |row| cell_text(column, row);
-        column.metric.better == Better::Neither
+        let text = |row| format_cell(column, row);
+        column.metric.better == BetterDirection::Neither
             && rows.len() > 1
             && rows.iter().all(|row| text(row) == text(&rows[0]))
     };
@@ -98,9 +102,9 @@ fn take_constant_columns(columns: &mut Vec<Column>, rows: &[Row]) -> Vec<Column>
 }
 
 /// Returns a table as blocks of at most `width` characters. Each block repeats the columns that identify a row.
-fn blocks(identity: &[Column], columns: &[Column], rows: &[Row], width: usize) -> String {
+fn format_blocks(identity: &[Column], columns: &[Column], rows: &[Row], width: usize) -> String {
     let width_of = |column: &Column| {
-        let cells = rows.iter().map(|row| cell_text(column, row));
+        let cells = rows.iter().map(|row| format_cell(column, row));
         let texts = cells.chain([column.title.clone(), column.metric.unit.name().to_owned()]);
         texts.map(|text| text.chars().count()).max().unwrap_or(0) + usize::from(GAP)
     };
@@ -125,7 +129,7 @@ fn blocks(identity: &[Column], columns: &[Column], rows: &[Row], width: usize) -
             (true, unit) => format!("{}\n{unit}", column.title),
         };
         let lines =
-            rows.iter().map(|row| block.iter().map(|column| cell_text(column, row)).collect());
+            rows.iter().map(|row| block.iter().map(|column| format_cell(column, row)).collect());
         draw_grid(block.iter().map(heading).collect(), lines, identity.len())
     };
     let texts: Vec<String> = blocks.iter().map(draw).collect();
@@ -133,9 +137,9 @@ fn blocks(identity: &[Column], columns: &[Column], rows: &[Row], width: usize) -
 }
 
 /// Returns the text of a column in a row, with the minimum and maximum of the repetitions.
-fn cell_text(column: &Column, row: &Row) -> String {
+fn format_cell(column: &Column, row: &Row) -> String {
     let text = column.text(row);
-    match row.spread(&column.name) {
+    match row.repeat_range(&column.name) {
         Some([low, high]) if low < high => {
             let unit = column.metric.unit;
             format!("{text} ({}–{})", unit.text(low), unit.text(high))
@@ -145,7 +149,7 @@ fn cell_text(column: &Column, row: &Row) -> String {
 }
 
 /// Returns the explanations of columns, one per line. Columns with the same explanation share a line.
-fn legend<'a>(columns: impl Iterator<Item = &'a Column>) -> String {
+fn format_column_legend<'a>(columns: impl Iterator<Item = &'a Column>) -> String {
     let name = |column: &Column| match column.metric.unit.name() {
         "" => column.title.clone(),
         unit => format!("{}, {unit}", column.title),
@@ -161,7 +165,7 @@ fn legend<'a>(columns: impl Iterator<Item = &'a Column>) -> String {
 }
 
 /// Returns a text table. The first column contains texts, the other columns contain numbers.
-pub fn grid(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub fn format_grid(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) -> String {
     draw_grid(header, rows, 1)
 }
 
@@ -212,18 +216,18 @@ mod tests {
     #[test]
     fn table_constant_settings_are_above_it_and_costs_in_it() {
         let row = |name: &str| {
-            let row = Row::default().with("name", name).with("engine", "lsmx");
-            row.with("share", 0.5).with("cost", 7)
+            let row = Row::default().with_value("name", name).with_value("engine", "lsmx");
+            row.with_value("share", 0.5).with_value("cost", 7)
         };
         let style = TableStyleOptions { legend: false, ..TableStyleOptions::default() };
-        let two = table(&REGISTRY, &[row("a"), row("b")], &style).unwrap();
+        let two = format_table(&REGISTRY, &[row("a"), row("b")], &style).unwrap();
         let (head, rows) = two.split_once("\n\n").unwrap();
         assert_eq!(head, "in all rows: engine lsmx, reads 50.0 %");
         assert!(
             rows.starts_with("name") && rows.contains("cost") && !rows.contains("lsmx"),
             "{rows}"
         );
-        let one = table(&REGISTRY, &[row("a")], &style).unwrap();
+        let one = format_table(&REGISTRY, &[row("a")], &style).unwrap();
         assert!(one.starts_with("name") && one.contains("lsmx"), "{one}");
     }
 }

@@ -60,7 +60,7 @@ impl Unit {
         match self {
             Unit::Text | Unit::Count | Unit::Rate => format!("{number:.0}"),
             Unit::Mean | Unit::Blocks | Unit::Cost => format!("{number:.3}"),
-            Unit::Bytes => text::bytes(numbers::round(number)),
+            Unit::Bytes => text::format_bytes(numbers::round(number)),
             Unit::MeanBytes | Unit::Seconds | Unit::Times => format!("{number:.2}"),
             Unit::Micros if number >= 999.95 => format!("{number:.0}"),
             Unit::Micros | Unit::MicrosPerOperation => format!("{number:.1}"),
@@ -77,13 +77,13 @@ impl Unit {
 
     pub(crate) fn plot_format(self) -> fn(f64) -> String {
         match self {
-            Unit::Text | Unit::Count | Unit::Rate => value::count,
-            Unit::Mean | Unit::Blocks | Unit::MeanBytes | Unit::Cost => value::plain,
-            Unit::Bytes => value::bytes,
-            Unit::Micros | Unit::MicrosPerOperation | Unit::MicrosAsSeconds => value::micros,
-            Unit::Seconds => |seconds| value::micros(seconds * 1e6),
-            Unit::Times => value::times,
-            Unit::Share | Unit::SmallShare => value::percent,
+            Unit::Text | Unit::Count | Unit::Rate => value::format_count,
+            Unit::Mean | Unit::Blocks | Unit::MeanBytes | Unit::Cost => value::format_plain,
+            Unit::Bytes => value::format_bytes,
+            Unit::Micros | Unit::MicrosPerOperation | Unit::MicrosAsSeconds => value::format_micros,
+            Unit::Seconds => |seconds| value::format_micros(seconds * 1e6),
+            Unit::Times => value::format_ratio,
+            Unit::Share | Unit::SmallShare => value::format_percent,
         }
     }
 }

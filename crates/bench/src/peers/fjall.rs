@@ -10,10 +10,10 @@ use fjall::config::{
 };
 use fjall::{CompressionType, Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode};
 
-use crate::clock::{Stopwatch, pause_ns};
+use crate::clock::{Stopwatch, sleep_ns};
 use crate::error::{Error, Result};
 
-use super::{BLOCK_BYTES, Engine, EngineSettings, Kind, Visit};
+use super::{BLOCK_BYTES, Engine, EngineKind, EngineSettings, EntryVisitor};
 
 /// fjall is considered idle after this time without background work, in ns. fjall has no function that waits for
 /// compactions.
@@ -57,7 +57,7 @@ impl Fjall {
     fn visit(
         entries: u64,
         iterator: impl Iterator<Item = Guard>,
-        visit: &mut Visit<'_>,
+        visit: &mut EntryVisitor<'_>,
     ) -> Result<u64> {
         let mut found = 0;
         for entry in iterator {
@@ -76,7 +76,7 @@ impl Fjall {
         let mut quiet = Stopwatch::start();
         let mut completed = self.database.compactions_completed();
         while quiet.elapsed_ns() < QUIET_NS {
-            pause_ns(CHECK_NS);
+            sleep_ns(CHECK_NS);
             let now = self.database.compactions_completed();
             if self.is_busy() || now != completed {
                 completed = now;
@@ -94,7 +94,7 @@ impl Fjall {
 }
 
 fn failed<E: StdError + Send + Sync + 'static>(action: &'static str) -> impl FnOnce(E) -> Error {
-    move |source| Error::Peer { engine: Kind::Fjall.name(), action, source: Box::new(source) }
+    move |source| Error::Peer { engine: EngineKind::Fjall.name(), action, source: Box::new(source) }
 }
 
 impl Engine for Fjall {
@@ -120,11 +120,11 @@ impl Engine for Fjall {
         Ok(value.is_some())
     }
 
-    fn seek(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
+    fn seek(&self, from: &[u8], entries: u64, visit: &mut EntryVisitor<'_>) -> Result<u64> {
         Fjall::visit(entries, self.keyspace.range(from..), visit)
     }
 
-    fn scan(&self, backward: bool, entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
+    fn scan(&self, backward: bool, entries: u64, visit: &mut EntryVisitor<'_>) -> Result<u64> {
         if backward {
             Fjall::visit(entries, self.keyspace.iter().rev(), visit)
         } else {
@@ -132,18 +132,18 @@ impl Engine for Fjall {
         }
     }
 
-    fn settle(&self) -> Result<u64> {
+    fn flush_and_wait_idle(&self) -> Result<u64> {
         self.keyspace.rotate_memtable().map_err(failed("flush"))?;
         Ok(self.wait_until_quiet())
     }
 
-    fn wait_idle(&self) -> Result<()> {
+    fn wait_until_idle(&self) -> Result<()> {
         self.wait_until_quiet();
         Ok(())
     }
 
     fn merge(&self, _: &[u8], _: u32, _: &[u8]) -> Result<()> {
-        Err(Kind::Fjall.cannot_merge())
+        Err(EngineKind::Fjall.merge_error())
     }
 
     fn table_bytes(&self) -> Result<u64> {

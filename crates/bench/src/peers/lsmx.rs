@@ -11,7 +11,7 @@ use lsmx::{Db, Durability, Keyspace, MetadataSizes, Options, Slice};
 
 use crate::error::{Error, Result};
 
-use super::{Engine, EngineSettings, IoBytes, Visit, Written, write_field};
+use super::{Engine, EngineSettings, EntryVisitor, IoBytes, WrittenBytes, write_field};
 
 pub(crate) struct Lsmx {
     pub(crate) db: Db,
@@ -46,13 +46,13 @@ impl Lsmx {
         if let Some(vfs) = &vfs {
             options = options.vfs(Arc::new(vfs.clone()));
         }
-        let db = Db::open(path, options).map_err(failed("open a database"))?;
-        let keyspace = db.open_keyspace(keyspace, None).map_err(failed("open a keyspace"))?;
+        let db = Db::open(path, options).map_err(engine_error("open a database"))?;
+        let keyspace = db.open_keyspace(keyspace, None).map_err(engine_error("open a keyspace"))?;
         Ok(Lsmx { db, keyspace, vfs })
     }
 
     pub(crate) fn metadata_sizes(&self) -> Result<MetadataSizes> {
-        self.keyspace.metadata().map_err(failed("read the metadata"))
+        self.keyspace.metadata().map_err(engine_error("read the metadata"))
     }
 
     /// Returns the number of file reads and the number of bytes read. Both numbers are 0 if file system calls are not
@@ -65,17 +65,17 @@ impl Lsmx {
 }
 
 /// Returns a closure for `map_err` that adds the failed action to an error of lsmx.
-pub fn failed(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
+pub fn engine_error(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
     move |source| Error::Engine { action, source }
 }
 
 fn visit_entries(
     entries: impl Iterator<Item = lsmx::Result<(Slice, Slice)>>,
-    visit: &mut Visit<'_>,
+    visit: &mut EntryVisitor<'_>,
 ) -> Result<u64> {
     let mut found = 0;
     for entry in entries {
-        let (key, value) = entry.map_err(failed("read a range"))?;
+        let (key, value) = entry.map_err(engine_error("read a range"))?;
         visit(&key, &value);
         found += 1;
     }
@@ -84,49 +84,49 @@ fn visit_entries(
 
 impl Engine for Lsmx {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.keyspace.put(key, value).map_err(failed("put a value"))
+        self.keyspace.put(key, value).map_err(engine_error("put a value"))
     }
 
     fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let keyspace = self.keyspace.with_write_options(Durability::Sync);
-        keyspace.put(key, value).map_err(failed("put a value"))
+        keyspace.put(key, value).map_err(engine_error("put a value"))
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {
-        self.keyspace.delete(key).map_err(failed("delete a key"))
+        self.keyspace.delete(key).map_err(engine_error("delete a key"))
     }
 
     fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let value = self.keyspace.get(key).map_err(failed("look a key up"))?;
+        let value = self.keyspace.get(key).map_err(engine_error("look a key up"))?;
         if let Some(value) = &value {
             see(value);
         }
         Ok(value.is_some())
     }
 
-    fn seek(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
+    fn seek(&self, from: &[u8], entries: u64, visit: &mut EntryVisitor<'_>) -> Result<u64> {
         visit_entries(self.keyspace.range(from..).limit(entries), visit)
     }
 
-    fn scan(&self, backward: bool, entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
+    fn scan(&self, backward: bool, entries: u64, visit: &mut EntryVisitor<'_>) -> Result<u64> {
         let range = self.keyspace.iter().limit(entries);
         if backward { visit_entries(range.rev(), visit) } else { visit_entries(range, visit) }
     }
 
-    fn settle(&self) -> Result<u64> {
-        self.db.flush().map_err(failed("flush"))?;
-        self.wait_idle()?;
+    fn flush_and_wait_idle(&self) -> Result<u64> {
+        self.db.flush().map_err(engine_error("flush"))?;
+        self.wait_until_idle()?;
         Ok(0)
     }
 
-    fn wait_idle(&self) -> Result<()> {
-        self.db.wait_idle().map_err(failed("wait for compactions"))
+    fn wait_until_idle(&self) -> Result<()> {
+        self.db.wait_idle().map_err(engine_error("wait for compactions"))
     }
 
-    fn written(&self) -> Option<Written> {
+    fn written_bytes(&self) -> Option<WrittenBytes> {
         let metrics = self.db.metrics();
         let tree = metrics.keyspaces.get(self.keyspace.name())?;
-        Some(Written {
+        Some(WrittenBytes {
             wal_bytes: metrics.wal.written_bytes,
             flushed_bytes: tree.flushed_bytes,
             compaction_bytes: tree.compaction.written_bytes,
@@ -140,21 +140,21 @@ impl Engine for Lsmx {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        self.db.close(None).map_err(failed("close the database"))
+        self.db.close(None).map_err(engine_error("close the database"))
     }
 
-    fn rewrite(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
+    fn read_and_put_field(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
         let changed = |old: Option<&[u8]>| {
             let mut value = old.unwrap_or_default().to_vec();
             write_field(&mut value, offset, bytes);
             value
         };
-        self.keyspace.fetch_update(key, changed).map(drop).map_err(failed("update a value"))
+        self.keyspace.fetch_update(key, changed).map(drop).map_err(engine_error("update a value"))
     }
 
     fn merge(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
         let operand = FieldUpdate::operand(offset, bytes);
-        self.keyspace.merge(key, operand).map_err(failed("merge into a value"))
+        self.keyspace.merge(key, operand).map_err(engine_error("merge into a value"))
     }
 
     fn thread_block_reads(&self) -> u64 {
@@ -167,7 +167,7 @@ impl Engine for Lsmx {
         IoBytes { read: bytes.count_of(VfsCall::Read), written: bytes.count_of(VfsCall::Append) }
     }
 
-    fn operand_store(&self) -> Option<OperandMetrics> {
+    fn operand_store_metrics(&self) -> Option<OperandMetrics> {
         let metrics = self.db.metrics();
         metrics.keyspaces.values().find_map(|keyspace| keyspace.operand_store)
     }

@@ -27,7 +27,7 @@ pub const FILTER_BITS_PER_KEY: f64 = 10.0;
 pub const BLOCK_BYTES: u32 = 4096;
 
 /// A callback that receives the key and the value of each visited entry.
-pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
+pub type EntryVisitor<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
 
 /// An open database of any engine. Several threads can use the database at the same time.
 pub trait Engine: Send + Sync {
@@ -44,21 +44,21 @@ pub trait Engine: Send + Sync {
     fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
     /// Visits up to `entries` entries in key order, starting at the first key ≥ `from`. Returns the number of entries.
-    fn seek(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Result<u64>;
+    fn seek(&self, from: &[u8], entries: u64, visit: &mut EntryVisitor<'_>) -> Result<u64>;
 
     /// Visits up to `entries` entries forward from the first key, or backward from the last key. Returns the number of
     /// entries.
-    fn scan(&self, backward: bool, entries: u64, visit: &mut Visit<'_>) -> Result<u64>;
+    fn scan(&self, backward: bool, entries: u64, visit: &mut EntryVisitor<'_>) -> Result<u64>;
 
     /// Flushes the memtables and waits for all compactions. Returns the delay with which the end of the compactions was
     /// detected, in nanoseconds.
-    fn settle(&self) -> Result<u64>;
+    fn flush_and_wait_idle(&self) -> Result<u64>;
 
     /// Waits until the engine has no background work. Does not flush the memtables.
-    fn wait_idle(&self) -> Result<()>;
+    fn wait_until_idle(&self) -> Result<()>;
 
     /// Returns the bytes written since the database was opened; `None` if the engine does not count written bytes.
-    fn written(&self) -> Option<Written> {
+    fn written_bytes(&self) -> Option<WrittenBytes> {
         None
     }
 
@@ -69,7 +69,7 @@ pub trait Engine: Send + Sync {
 
     /// Reads a value, overwrites the part at `offset` with `bytes`, and puts the result. No other thread may write the
     /// key at the same time, because the update is not atomic on every engine.
-    fn rewrite(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
+    fn read_and_put_field(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
         let mut value = Vec::new();
         self.get(key, &mut |old| value.extend_from_slice(old))?;
         write_field(&mut value, offset, bytes);
@@ -89,12 +89,12 @@ pub trait Engine: Send + Sync {
     /// Returns the bytes that file system calls have read and written. The default implementation counts all calls of
     /// the process.
     fn io_bytes(&self) -> IoBytes {
-        let (read, written) = (process::read_bytes(), process::written_bytes());
+        let (read, written) = (process::process_read_bytes(), process::process_written_bytes());
         IoBytes { read: read.unwrap_or(0), written: written.unwrap_or(0) }
     }
 
     /// Returns the metrics of the operand store; `None` if the database has none.
-    fn operand_store(&self) -> Option<OperandMetrics> {
+    fn operand_store_metrics(&self) -> Option<OperandMetrics> {
         None
     }
 
@@ -123,19 +123,19 @@ pub(crate) fn write_field(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
 
 /// Bytes that an engine has written to the WAL, in flushes and in compactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Written {
+pub struct WrittenBytes {
     pub wal_bytes: u64,
     pub flushed_bytes: u64,
     pub compaction_bytes: u64,
 }
 
-impl Written {
+impl WrittenBytes {
     pub fn total(self) -> u64 {
         self.wal_bytes + self.flushed_bytes + self.compaction_bytes
     }
 
-    pub fn since(self, before: Written) -> Written {
-        Written {
+    pub fn since(self, before: WrittenBytes) -> WrittenBytes {
+        WrittenBytes {
             wal_bytes: self.wal_bytes.saturating_sub(before.wal_bytes),
             flushed_bytes: self.flushed_bytes.saturating_sub(before.flushed_bytes),
             compaction_bytes: self.compaction_bytes.saturating_sub(before.compaction_bytes),
@@ -145,74 +145,74 @@ impl Written {
 
 /// A storage engine that experiments can run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum EngineKind {
     Lsmx,
     Rocksdb,
     Fjall,
 }
 
-impl Kind {
+impl EngineKind {
     /// The engines that lsmx is compared with.
-    pub const PEERS: [Kind; 2] = [Kind::Rocksdb, Kind::Fjall];
+    pub const PEERS: [EngineKind; 2] = [EngineKind::Rocksdb, EngineKind::Fjall];
 
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Lsmx => "lsmx",
-            Kind::Rocksdb => "rocksdb",
-            Kind::Fjall => "fjall",
+            EngineKind::Lsmx => "lsmx",
+            EngineKind::Rocksdb => "rocksdb",
+            EngineKind::Fjall => "fjall",
         }
     }
 
     /// Returns the peer with this name. Fails if the name is unknown or this build does not contain the peer.
-    pub fn peer(name: &str) -> Result<Kind> {
-        let known = || format!("one of {}", Kind::PEERS.map(Kind::name).join(", "));
-        let kind = Kind::PEERS.into_iter().find(|kind| kind.name() == name);
-        let kind = kind.ok_or_else(|| Error::invalid("--peers", name, known()))?;
-        if kind.is_built_in() { Ok(kind) } else { Err(kind.not_built_in()) }
+    pub fn parse_peer(name: &str) -> Result<EngineKind> {
+        let known = || format!("one of {}", EngineKind::PEERS.map(EngineKind::name).join(", "));
+        let kind = EngineKind::PEERS.into_iter().find(|kind| kind.name() == name);
+        let kind = kind.ok_or_else(|| Error::invalid_argument("--peers", name, known()))?;
+        if kind.is_built_in() { Ok(kind) } else { Err(kind.not_built_in_error()) }
     }
 
     pub fn is_built_in(self) -> bool {
         match self {
-            Kind::Lsmx => true,
-            Kind::Rocksdb => cfg!(feature = "peer-rocksdb"),
-            Kind::Fjall => cfg!(feature = "peer-fjall"),
+            EngineKind::Lsmx => true,
+            EngineKind::Rocksdb => cfg!(feature = "peer-rocksdb"),
+            EngineKind::Fjall => cfg!(feature = "peer-fjall"),
         }
     }
 
     /// Fails if this build does not contain the engine or the engine has no merge operators.
-    pub fn check_has_merges(self) -> Result<()> {
+    pub fn check_can_merge(self) -> Result<()> {
         match self {
-            Kind::Fjall => Err(self.cannot_merge()),
+            EngineKind::Fjall => Err(self.merge_error()),
             _ if self.is_built_in() => Ok(()),
-            _ => Err(self.not_built_in()),
+            _ => Err(self.not_built_in_error()),
         }
     }
 
-    fn cannot_merge(self) -> Error {
-        Error::invalid("--peers", self.name(), "rocksdb, which merges")
+    fn merge_error(self) -> Error {
+        Error::invalid_argument("--peers", self.name(), "rocksdb, which merges")
     }
 
-    fn not_built_in(self) -> Error {
+    fn not_built_in_error(self) -> Error {
         let must = "built in: `cargo build --release -p lsmx-cli --features peers`, \
                     see docs/results/peers.md";
-        Error::invalid("--peers", self.name(), must)
+        Error::invalid_argument("--peers", self.name(), must)
     }
 
     /// Opens the database in a directory, or creates it. Fails if this build does not contain the engine.
     pub fn open(self, path: &Path, settings: &EngineSettings) -> Result<Box<dyn Engine>> {
         match self {
-            Kind::Lsmx => Ok(Box::new(lsmx::Lsmx::open(path, settings)?)),
+            EngineKind::Lsmx => Ok(Box::new(lsmx::Lsmx::open(path, settings)?)),
             #[cfg(feature = "peer-rocksdb")]
-            Kind::Rocksdb => Ok(Box::new(rocksdb::Rocksdb::open(path, settings)?)),
+            EngineKind::Rocksdb => Ok(Box::new(rocksdb::Rocksdb::open(path, settings)?)),
             #[cfg(feature = "peer-fjall")]
-            Kind::Fjall => Ok(Box::new(fjall::Fjall::open(path, settings)?)),
+            EngineKind::Fjall => Ok(Box::new(fjall::Fjall::open(path, settings)?)),
             #[cfg(not(all(feature = "peer-rocksdb", feature = "peer-fjall")))]
-            _ => Err(self.not_built_in()),
+            _ => Err(self.not_built_in_error()),
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for EngineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -224,10 +224,10 @@ mod tests {
 
     #[test]
     fn peer_unknown_or_not_built_in_is_a_usage_error() {
-        let error = Kind::peer("leveldb").unwrap_err();
+        let error = EngineKind::parse_peer("leveldb").unwrap_err();
         assert!(error.is_usage() && error.to_string().contains("rocksdb, fjall"), "{error}");
-        for kind in Kind::PEERS {
-            match Kind::peer(kind.name()) {
+        for kind in EngineKind::PEERS {
+            match EngineKind::parse_peer(kind.name()) {
                 Ok(found) => assert!(found == kind && kind.is_built_in()),
                 Err(error) => {
                     assert!(!kind.is_built_in() && error.is_usage());

@@ -15,7 +15,7 @@ use rocksdb::{
 use crate::error::{Error, Result};
 use crate::numbers;
 
-use super::{BLOCK_BYTES, Engine, EngineSettings, FILTER_BITS_PER_KEY, Kind, Visit};
+use super::{BLOCK_BYTES, Engine, EngineKind, EngineSettings, EntryVisitor, FILTER_BITS_PER_KEY};
 
 /// Maximum number of memtables if no memory budget is set. lsmx has the same maximum.
 const MEMTABLES_MAX: u64 = 4;
@@ -99,7 +99,7 @@ impl Rocksdb {
         mut iterator: DBRawIterator<'_>,
         backward: bool,
         entries: u64,
-        visit: &mut Visit<'_>,
+        visit: &mut EntryVisitor<'_>,
     ) -> Result<u64> {
         let mut found = 0;
         while found < entries {
@@ -118,7 +118,11 @@ impl Rocksdb {
 }
 
 fn failed<E: StdError + Send + Sync + 'static>(action: &'static str) -> impl FnOnce(E) -> Error {
-    move |source| Error::Peer { engine: Kind::Rocksdb.name(), action, source: Box::new(source) }
+    move |source| Error::Peer {
+        engine: EngineKind::Rocksdb.name(),
+        action,
+        source: Box::new(source),
+    }
 }
 
 impl Engine for Rocksdb {
@@ -142,13 +146,13 @@ impl Engine for Rocksdb {
         Ok(value.is_some())
     }
 
-    fn seek(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
+    fn seek(&self, from: &[u8], entries: u64, visit: &mut EntryVisitor<'_>) -> Result<u64> {
         let mut iterator = self.iterator();
         iterator.seek(from);
         Rocksdb::visit(iterator, false, entries, visit)
     }
 
-    fn scan(&self, backward: bool, entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
+    fn scan(&self, backward: bool, entries: u64, visit: &mut EntryVisitor<'_>) -> Result<u64> {
         let mut iterator = self.iterator();
         if backward {
             iterator.seek_to_last();
@@ -158,14 +162,14 @@ impl Engine for Rocksdb {
         Rocksdb::visit(iterator, backward, entries, visit)
     }
 
-    fn settle(&self) -> Result<u64> {
+    fn flush_and_wait_idle(&self) -> Result<u64> {
         let mut options = WaitForCompactOptions::default();
         options.set_flush(true);
         self.db.wait_for_compact(&options).map_err(failed("wait for compactions"))?;
         Ok(0)
     }
 
-    fn wait_idle(&self) -> Result<()> {
+    fn wait_until_idle(&self) -> Result<()> {
         let options = WaitForCompactOptions::default();
         self.db.wait_for_compact(&options).map_err(failed("wait for background work"))
     }

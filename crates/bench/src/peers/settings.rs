@@ -72,7 +72,7 @@ impl Default for EngineSettings {
 }
 
 /// Passes `value` to the option setter `set`. If `value` is `None`, returns the options unchanged.
-fn apply<O, T>(options: O, value: Option<T>, set: impl FnOnce(O, T) -> O) -> O {
+fn apply_if_set<O, T>(options: O, value: Option<T>, set: impl FnOnce(O, T) -> O) -> O {
     match value {
         Some(value) => set(options, value),
         None => options,
@@ -82,13 +82,14 @@ fn apply<O, T>(options: O, value: Option<T>, set: impl FnOnce(O, T) -> O) -> O {
 impl EngineSettings {
     pub fn keyspace_options(&self) -> KeyspaceOptions {
         let options = self.other_keyspace_options.clone().block_bytes(self.block_bytes);
-        let options = apply(options, self.memtable_bytes, KeyspaceOptions::memtable_bytes);
-        let options = apply(options, self.table_bytes, KeyspaceOptions::table_bytes);
-        let options = apply(options, self.filter_bits, KeyspaceOptions::filter_bits);
-        let options = apply(options, self.filter_last_run, KeyspaceOptions::filter_last_run);
-        let options = apply(options, self.merge_operator, KeyspaceOptions::merge_operator);
-        let options = apply(options, self.value_separation, KeyspaceOptions::value_separation);
-        apply(options, self.operand_store, |options, delta| {
+        let options = apply_if_set(options, self.memtable_bytes, KeyspaceOptions::memtable_bytes);
+        let options = apply_if_set(options, self.table_bytes, KeyspaceOptions::table_bytes);
+        let options = apply_if_set(options, self.filter_bits, KeyspaceOptions::filter_bits);
+        let options = apply_if_set(options, self.filter_last_run, KeyspaceOptions::filter_last_run);
+        let options = apply_if_set(options, self.merge_operator, KeyspaceOptions::merge_operator);
+        let options =
+            apply_if_set(options, self.value_separation, KeyspaceOptions::value_separation);
+        apply_if_set(options, self.operand_store, |options, delta| {
             options.operand_store(DeltaStoreFactory::new(delta))
         })
     }
@@ -102,22 +103,26 @@ impl EngineSettings {
             .write_control(self.write_control)
             .direct_reads(self.direct_io)
             .keyspace_defaults(self.keyspace_options());
-        let options = apply(options, self.memory_budget, Options::memory_budget);
-        let options = apply(options, self.block_cache_bytes, Options::block_cache_bytes);
-        apply(options, self.block_cache_kind, Options::block_cache_kind)
+        let options = apply_if_set(options, self.memory_budget, Options::memory_budget);
+        let options = apply_if_set(options, self.block_cache_bytes, Options::block_cache_bytes);
+        apply_if_set(options, self.block_cache_kind, Options::block_cache_kind)
     }
 
     /// Sets the lsmx option that the text `KEY=VALUE` names.
-    pub fn set(self, text: &str) -> Result<EngineSettings> {
-        let invalid = |must: String| Error::invalid("--option", text, must);
+    pub fn with_option(self, text: &str) -> Result<EngineSettings> {
+        let invalid = |must: String| Error::invalid_argument("--option", text, must);
         let (name, value) = text
             .split_once('=')
             .ok_or_else(|| invalid(format!("KEY=VALUE with a KEY of {NAMES}")))?;
-        self.set_named(name, value).map_err(invalid)
+        self.with_named_option(name, value).map_err(invalid)
     }
 
     /// Sets the option `name`, one of [`NAMES`]. The error describes the accepted values.
-    fn set_named(mut self, name: &str, value: &str) -> std::result::Result<EngineSettings, String> {
+    fn with_named_option(
+        mut self,
+        name: &str,
+        value: &str,
+    ) -> std::result::Result<EngineSettings, String> {
         let (options, keyspace) = (self.other_options.clone(), self.other_keyspace_options.clone());
         match name {
             "policy" => {
@@ -127,19 +132,19 @@ impl EngineSettings {
             }
             "filter_last_run" => {
                 let known = [FilterLastRun::Off, FilterLastRun::On, FilterLastRun::Auto];
-                self.filter_last_run = Some(choice(value, &["off", "on", "auto"], &known)?);
+                self.filter_last_run = Some(parse_choice(value, &["off", "on", "auto"], &known)?);
             }
             "filter_bits" => self.filter_bits = Some(value.parse()?),
             "cache_kind" => self.block_cache_kind = Some(value.parse()?),
-            "block_bytes" => self.block_bytes = below_4g(parse_bytes(value)?)?,
+            "block_bytes" => self.block_bytes = check_below_4g(parse_bytes(value)?)?,
             "restart_interval" => {
-                let entries = below_4g(parse_count(value)?)?;
+                let entries = check_below_4g(parse_count(value)?)?;
                 self.other_keyspace_options = keyspace.restart_interval(entries);
             }
-            "block_tags" => self.other_keyspace_options = keyspace.block_tags(on_or_off(value)?),
+            "block_tags" => self.other_keyspace_options = keyspace.block_tags(parse_on_off(value)?),
             "compression" => {
                 let known = [Compression::None, Compression::Lz4];
-                let compression = choice(value, &["none", "lz4"], &known)?;
+                let compression = parse_choice(value, &["none", "lz4"], &known)?;
                 self.other_keyspace_options = keyspace.compression(compression);
             }
             "table_bytes" => self.table_bytes = Some(parse_bytes(value)?),
@@ -149,23 +154,29 @@ impl EngineSettings {
             }
             "write_control" => {
                 let known = [WriteControl::Smooth, WriteControl::Stop];
-                self.write_control = choice(value, &["smooth", "stop"], &known)?;
+                self.write_control = parse_choice(value, &["smooth", "stop"], &known)?;
             }
-            "direct_reads" => self.direct_io = on_or_off(value)?,
-            "workers" => self.workers = positive(value)?,
-            "merge_parts_max" => self.other_options = options.subcompactions_max(positive(value)?),
+            "direct_reads" => self.direct_io = parse_on_off(value)?,
+            "workers" => self.workers = parse_positive(value)?,
+            "merge_parts_max" => {
+                self.other_options = options.subcompactions_max(parse_positive(value)?)
+            }
             _ => return Err(format!("one of the known options: {NAMES}")),
         }
         Ok(self)
     }
 }
 
-/// Names of the options that [`EngineSettings::set`] accepts.
+/// Names of the options that [`EngineSettings::with_option`] accepts.
 const NAMES: &str = "policy, filter_last_run, filter_bits, cache_kind, block_bytes, restart_interval, block_tags, \
     compression, table_bytes, wal_bytes_max, memtable_bytes_max, write_control, direct_reads, workers, merge_parts_max";
 
 /// Returns the value whose name is `text`. `names` and `values` have the same order. The error lists the names.
-fn choice<T: Copy>(text: &str, names: &[&str], values: &[T]) -> std::result::Result<T, String> {
+fn parse_choice<T: Copy>(
+    text: &str,
+    names: &[&str],
+    values: &[T],
+) -> std::result::Result<T, String> {
     let found = names.iter().zip(values).find(|(name, _)| **name == text);
     found.map(|(_, value)| *value).ok_or_else(|| match names {
         [first @ .., last] => format!("{} or {last}", first.join(", ")),
@@ -173,16 +184,16 @@ fn choice<T: Copy>(text: &str, names: &[&str], values: &[T]) -> std::result::Res
     })
 }
 
-fn on_or_off(text: &str) -> std::result::Result<bool, String> {
-    choice(text, &["off", "on"], &[false, true])
+fn parse_on_off(text: &str) -> std::result::Result<bool, String> {
+    parse_choice(text, &["off", "on"], &[false, true])
 }
 
-fn below_4g(number: u64) -> std::result::Result<u32, String> {
+fn check_below_4g(number: u64) -> std::result::Result<u32, String> {
     u32::try_from(number).map_err(|_| "below 4G".to_owned())
 }
 
 /// Parses a count above 0.
-fn positive(text: &str) -> std::result::Result<usize, String> {
+fn parse_positive(text: &str) -> std::result::Result<usize, String> {
     match parse_count(text)? {
         0 => Err("at least 1".to_owned()),
         count => Ok(numbers::length(count)),
@@ -200,7 +211,7 @@ mod tests {
         assert_eq!(values.split(' ').count(), names.clone().count());
         let mut settings = EngineSettings::default();
         for (value, name) in values.split(' ').zip(names) {
-            settings = settings.set(&format!("{name}={value}")).unwrap();
+            settings = settings.with_option(&format!("{name}={value}")).unwrap();
         }
         assert_eq!((settings.workers, settings.table_bytes), (3, Some(1 << 20)));
         let _ = settings.options();
@@ -226,7 +237,7 @@ mod tests {
             ("direct_reads=yes", "off or on"),
             ("merge_parts_max=x", "a whole number"),
         ] {
-            let error = EngineSettings::default().set(text).unwrap_err();
+            let error = EngineSettings::default().with_option(text).unwrap_err();
             assert!(error.is_usage());
             let message = error.to_string();
             assert!(message.contains(text) && message.contains(part), "{message}");

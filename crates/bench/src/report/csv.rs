@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-pub fn write(path: &Path, header: &[String], rows: &[Vec<String>]) -> Result<()> {
+pub fn write_csv(path: &Path, header: &[String], rows: &[Vec<String>]) -> Result<()> {
     let write = || -> csv::Result<()> {
         let mut writer = csv::Writer::from_path(path)?;
         writer.write_record(header)?;

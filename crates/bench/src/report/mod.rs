@@ -9,7 +9,7 @@ pub mod text;
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::metric::table::{TableStyleOptions, table};
+use crate::metric::table::{TableStyleOptions, format_table};
 use crate::metric::{Registry, Row, html as metric_html};
 use provenance::Provenance;
 
@@ -32,7 +32,7 @@ pub trait Report: Serialize {
 
     /// Returns the table for a terminal. Fails if a column is unknown.
     fn text(&self, style: &TableStyleOptions) -> Result<String> {
-        let table = table(self.registry(), &self.rows()?, style)?;
+        let table = format_table(self.registry(), &self.rows()?, style)?;
         let mut text = format!("{}\n\n{table}", self.head().trim_end());
         if style.legend {
             for note in self.notes() {
@@ -50,6 +50,6 @@ pub trait Report: Serialize {
     /// Returns an HTML page with tables and plots.
     fn html(&self) -> Result<String> {
         let (registry, rows) = (self.registry(), self.rows()?);
-        Ok(metric_html::page_of_rows(registry, &self.head(), self.provenance(), &rows))
+        Ok(metric_html::render_rows_page(registry, &self.head(), self.provenance(), &rows))
     }
 }

@@ -34,18 +34,18 @@ impl Provenance {
             seed,
             cpu: format!(
                 "{} x {threads}",
-                cpu_model(&text("/proc/cpuinfo")).unwrap_or(std::env::consts::ARCH)
+                parse_cpu_model(&text("/proc/cpuinfo")).unwrap_or(std::env::consts::ARCH)
             ),
             kernel: format!("{} {}", std::env::consts::OS, release.trim()).trim().to_owned(),
             file_system: std::path::absolute(directory)
                 .ok()
-                .and_then(|path| file_system(&text("/proc/self/mountinfo"), &path))
+                .and_then(|path| find_file_system(&text("/proc/self/mountinfo"), &path))
                 .unwrap_or_else(|| "unknown".to_owned()),
         }
     }
 }
 
-fn cpu_model(cpuinfo: &str) -> Option<&str> {
+fn parse_cpu_model(cpuinfo: &str) -> Option<&str> {
     cpuinfo.lines().find_map(|line| {
         let (name, model) = line.split_once(':')?;
         (name.trim() == "model name").then(|| model.trim())
@@ -54,7 +54,7 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
 
 /// Returns the type of the file system that contains `path`. If several file systems are mounted at the same directory,
 /// the last mount hides the earlier mounts.
-fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
+fn find_file_system(mountinfo: &str, path: &Path) -> Option<String> {
     let mut best: Option<(usize, &str)> = None;
     for line in mountinfo.lines() {
         let Some((before, after)) = line.split_once(" - ") else { continue };
@@ -88,14 +88,14 @@ mod tests {
             ("/database", "ext4"),
             ("/data/with blank/x", "tmpfs"),
         ] {
-            assert_eq!(file_system(MOUNTS, Path::new(path)).as_deref(), Some(kind), "{path}");
+            assert_eq!(find_file_system(MOUNTS, Path::new(path)).as_deref(), Some(kind), "{path}");
         }
-        assert_eq!(file_system("", Path::new("/")), None);
+        assert_eq!(find_file_system("", Path::new("/")), None);
     }
 
     #[test]
     fn cpu_model_is_the_value_of_model_name() {
-        assert_eq!(cpu_model("processor\t: 0\nmodel name\t: A 9000\n"), Some("A 9000"));
-        assert_eq!(cpu_model(""), None);
+        assert_eq!(parse_cpu_model("processor\t: 0\nmodel name\t: A 9000\n"), Some("A 9000"));
+        assert_eq!(parse_cpu_model(""), None);
     }
 }

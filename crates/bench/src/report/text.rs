@@ -3,7 +3,7 @@
 use crate::numbers;
 
 /// Formats a number of bytes with the largest binary unit for which the number is at least 1.
-pub fn bytes(n: u64) -> String {
+pub fn format_bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if n < 1 << 10 {
         return format!("{n} B");
@@ -25,7 +25,7 @@ mod tests {
     fn bytes_have_the_largest_binary_unit() {
         let cases = [(0, "0 B"), (1023, "1023 B"), (1 << 20, "1.0 MiB"), (u64::MAX, "16384.0 PiB")];
         for (n, text) in cases {
-            assert_eq!(bytes(n), text);
+            assert_eq!(format_bytes(n), text);
         }
     }
 }

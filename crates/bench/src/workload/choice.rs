@@ -2,8 +2,8 @@
 
 use crate::numbers;
 
-use super::keys::{KeySpace, Permutation, density, repeat_until};
-use super::random::{Random, Steps, Zipf, mix};
+use super::keys::{KeySpace, Permutation, key_density, repeat_until};
+use super::random::{Random, StepDensity, Zipf, hash_u64};
 use super::{KeyDistribution, WINDOW_SHARE, WINDOWS, ZIPF_EXPONENT};
 
 /// Maximum number of random draws per choice. If all draws hit deleted records, the next present record is chosen.
@@ -19,7 +19,7 @@ pub(super) struct LiveRecords {
 
 impl LiveRecords {
     /// Returns the number of inserted records, including records that were deleted later.
-    pub(super) fn inserted(&self) -> u64 {
+    pub(super) fn inserted_count(&self) -> u64 {
         self.inserted
     }
 
@@ -50,17 +50,17 @@ impl LiveRecords {
     }
 
     /// Returns the first present record at or after `i`. After the last record the search continues at record 0.
-    fn next_from(&self, i: u64) -> Option<u64> {
+    fn next_present_from(&self, i: u64) -> Option<u64> {
         (i..self.inserted).chain(0..i.min(self.inserted)).find(|i| self.contains(*i))
     }
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Choice {
+pub(super) struct RecordPicker {
     distribution: KeyDistribution,
     zipf: Zipf,
     /// Probability density of the accessed positions in key order; `None` if records are drawn without a density.
-    density: Option<Steps>,
+    density: Option<StepDensity>,
     /// Random permutation that maps popularity ranks to records. Without this permutation, the oldest records would be
     /// the most popular.
     scatter: Permutation,
@@ -71,7 +71,7 @@ pub(super) struct Choice {
     walk: u64,
 }
 
-impl Choice {
+impl RecordPicker {
     /// `keys` is `None` for records of a file. Their key order is unknown, so the record number is used as the position
     /// in key order. Different values of `hot` make different records popular.
     pub(super) fn new(
@@ -79,19 +79,19 @@ impl Choice {
         keys: Option<&KeySpace>,
         seed: u64,
         hot: u64,
-    ) -> Choice {
+    ) -> RecordPicker {
         let placed = keys.map(KeySpace::distribution);
-        let seed = if hot == 0 { seed } else { mix(seed ^ mix(hot)) };
+        let seed = if hot == 0 { seed } else { hash_u64(seed ^ hash_u64(hot)) };
         let density = match distribution {
             // If the keys already follow this distribution, a uniform choice of records follows this distribution too.
             KeyDistribution::PrefixZipf | KeyDistribution::Normal
                 if placed != Some(distribution) || hot > 0 =>
             {
-                Some(density(distribution, seed))
+                Some(key_density(distribution, seed))
             }
             _ => None,
         };
-        Choice {
+        RecordPicker {
             distribution,
             zipf: Zipf::new(ZIPF_EXPONENT),
             density,
@@ -104,7 +104,7 @@ impl Choice {
 
     /// Chooses a present record; `None` if no record is present. `progress` is the completed fraction of the phase, in
     /// [0, 1).
-    pub(super) fn pick(
+    pub(super) fn pick_record(
         &mut self,
         live: &LiveRecords,
         keys: Option<&KeySpace>,
@@ -116,15 +116,15 @@ impl Choice {
         }
         let mut last = 0;
         for _ in 0..DRAWS_MAX {
-            last = self.draw(live.inserted(), keys, progress, random);
+            last = self.draw_record(live.inserted_count(), keys, progress, random);
             if live.contains(last) {
                 return Some(last);
             }
         }
-        live.next_from(last)
+        live.next_present_from(last)
     }
 
-    fn draw(
+    fn draw_record(
         &mut self,
         inserted: u64,
         keys: Option<&KeySpace>,
@@ -140,33 +140,37 @@ impl Choice {
             }
             (KeyDistribution::Zipf, None) => {
                 let rank = self.zipf.draw(random, inserted);
-                self.scattered(rank, inserted)
+                self.scatter_rank(rank, inserted)
             }
             (KeyDistribution::Sequential, None) => {
                 let rank = self.walk % n;
                 self.walk = rank + 1;
                 record_at(rank)
             }
-            (KeyDistribution::Shifting, None) if random.unit() < WINDOW_SHARE => {
+            (KeyDistribution::Shifting, None) if random.next_unit() < WINDOW_SHARE => {
                 // The window contains the newest records until all records are inserted. Afterwards the window moves
                 // through the key order.
                 let width = inserted.div_ceil(WINDOWS);
                 let start = numbers::floor(progress * numbers::float(inserted - width));
-                let place = start + random.below(width);
-                if inserted < n { inserted - 1 - random.below(width) } else { record_at(place) }
+                let place = start + random.next_below(width);
+                if inserted < n {
+                    inserted - 1 - random.next_below(width)
+                } else {
+                    record_at(place)
+                }
             }
-            _ => random.below(inserted),
+            _ => random.next_below(inserted),
         }
     }
 
     /// Maps a popularity rank to one of the first `inserted` records.
-    fn scattered(&mut self, rank: u64, inserted: u64) -> u64 {
+    fn scatter_rank(&mut self, rank: u64, inserted: u64) -> u64 {
         let width = inserted.next_power_of_two();
         if width != self.scatter_width {
             self.scatter = Permutation::new(width, self.seed);
             self.scatter_width = width;
         }
-        repeat_until(rank, inserted, |record| self.scatter.forward(record))
+        repeat_until(rank, inserted, |record| self.scatter.permute(record))
     }
 }
 
@@ -189,12 +193,12 @@ mod tests {
     /// Returns how often each of 1,000 records is chosen, in key order.
     fn picks(distribution: KeyDistribution, hot: u64, draws: u32) -> Vec<u32> {
         let (keys, live) = (uniform_keys(1000), loaded(1000));
-        let mut choice = Choice::new(distribution, Some(&keys), 1, hot);
+        let mut choice = RecordPicker::new(distribution, Some(&keys), 1, hot);
         let mut random = Random::new(2, 0);
         let mut by_rank = vec![0; 1000];
         for draw in 0..draws {
             let progress = f64::from(draw) / f64::from(draws);
-            let record = choice.pick(&live, Some(&keys), progress, &mut random).unwrap();
+            let record = choice.pick_record(&live, Some(&keys), progress, &mut random).unwrap();
             by_rank[numbers::length(keys.rank(record))] += 1;
         }
         by_rank
@@ -239,12 +243,13 @@ mod tests {
     fn sequential_repeats_and_shifting_stays_in_its_window() {
         assert!(picks(KeyDistribution::Sequential, 0, 2000).iter().all(|n| *n == 2));
         let (keys, live) = (uniform_keys(1000), loaded(1000));
-        let mut choice = Choice::new(KeyDistribution::Shifting, Some(&keys), 1, 0);
+        let mut choice = RecordPicker::new(KeyDistribution::Shifting, Some(&keys), 1, 0);
         let mut random = Random::new(2, 0);
         for (progress, window) in [(0.0, 0..100), (0.5, 450..550), (0.999, 899..1000)] {
             let inside = (0..1000)
                 .filter(|_| {
-                    let record = choice.pick(&live, Some(&keys), progress, &mut random).unwrap();
+                    let record =
+                        choice.pick_record(&live, Some(&keys), progress, &mut random).unwrap();
                     window.contains(&keys.rank(record))
                 })
                 .count();
@@ -257,10 +262,10 @@ mod tests {
         let keys = uniform_keys(200);
         for distribution in KeyDistribution::ALL {
             let mut live = loaded(200);
-            let mut choice = Choice::new(distribution, Some(&keys), 1, 0);
+            let mut choice = RecordPicker::new(distribution, Some(&keys), 1, 0);
             let mut random = Random::new(2, 0);
             let mut left = 200;
-            while let Some(record) = choice.pick(&live, Some(&keys), 0.5, &mut random) {
+            while let Some(record) = choice.pick_record(&live, Some(&keys), 0.5, &mut random) {
                 assert!(live.contains(record));
                 live.delete(record);
                 left -= 1;

@@ -14,16 +14,16 @@ use crate::error::{Error, Result};
 use crate::numbers;
 
 use super::keys::Permutation;
-use super::random::mix;
-use super::record::{Format, ReadError, RecordReader, decode};
+use super::random::hash_u64;
+use super::record::{ReadError, RecordFormat, RecordReader, decode_record};
 
 /// A data file and its index. Records are numbered in file order or in a random order.
 #[derive(Debug)]
 pub struct DataFile {
     path: PathBuf,
-    format: Format,
+    format: RecordFormat,
     file: BufReader<File>,
-    index: Arc<Index>,
+    index: Arc<RecordIndex>,
     shuffle: Option<Permutation>,
     /// Current read offset in the file.
     position: u64,
@@ -35,7 +35,7 @@ pub struct DataFile {
 }
 
 #[derive(Debug)]
-struct Index {
+struct RecordIndex {
     offsets: Vec<u64>,
     /// Sorted hashes of all keys.
     key_hashes: Vec<u64>,
@@ -45,8 +45,8 @@ struct Index {
 impl DataFile {
     /// Opens a data file. `shuffle` is the seed of a random record order; `None` keeps the order of the file. Fails if
     /// a line is malformed or the file has no record.
-    pub fn open(path: &Path, format: Format, shuffle: Option<u64>) -> Result<DataFile> {
-        let file = open(path)?;
+    pub fn open(path: &Path, format: RecordFormat, shuffle: Option<u64>) -> Result<DataFile> {
+        let file = open_buffered(path)?;
         let mut reader = RecordReader::new(file, format);
         let (mut offsets, mut key_hashes) = (Vec::new(), Vec::new());
         let (mut key, mut value) = (Vec::new(), Vec::new());
@@ -70,7 +70,7 @@ impl DataFile {
             return Err(Error::NoRecords { path: path.to_owned() });
         }
         key_hashes.sort_unstable();
-        let index = Arc::new(Index { offsets, key_hashes, bytes });
+        let index = Arc::new(RecordIndex { offsets, key_hashes, bytes });
         DataFile::with_index(path, format, index, shuffle)
     }
 
@@ -81,15 +81,15 @@ impl DataFile {
 
     fn with_index(
         path: &Path,
-        format: Format,
-        index: Arc<Index>,
+        format: RecordFormat,
+        index: Arc<RecordIndex>,
         shuffle: Option<u64>,
     ) -> Result<DataFile> {
         let n = numbers::count(index.offsets.len());
         Ok(DataFile {
             path: path.to_owned(),
             format,
-            file: open(path)?,
+            file: open_buffered(path)?,
             index,
             shuffle: shuffle.map(|seed| Permutation::new(n, seed)),
             position: 0,
@@ -123,7 +123,7 @@ impl DataFile {
             if self.index.key_hashes.binary_search(&xxh3_64(key)).is_err() {
                 return Ok(());
             }
-            salt = mix(salt);
+            salt = hash_u64(salt);
         }
     }
 
@@ -131,12 +131,12 @@ impl DataFile {
     pub(super) fn record(&mut self, i: u64) -> Result<(&Vec<u8>, &Vec<u8>)> {
         if self.loaded != Some(i) {
             self.loaded = None;
-            let at = self.shuffle.as_ref().map_or(i, |shuffle| shuffle.forward(i));
+            let at = self.shuffle.as_ref().map_or(i, |shuffle| shuffle.permute(i));
             let offset = self.index.offsets[numbers::length(at)];
             self.read_line(offset).map_err(Error::io("read", &self.path))?;
-            decode(self.format, &self.line, &mut self.key, &mut self.value).map_err(|source| {
-                Error::Record { path: self.path.clone(), line: at + 1, source }
-            })?;
+            decode_record(self.format, &self.line, &mut self.key, &mut self.value).map_err(
+                |source| Error::Record { path: self.path.clone(), line: at + 1, source },
+            )?;
             self.loaded = Some(i);
         }
         Ok((&self.key, &self.value))
@@ -155,7 +155,7 @@ impl DataFile {
 }
 
 #[expect(clippy::disallowed_methods, reason = "reads a file of the user, not a database file")]
-fn open(path: &Path) -> Result<BufReader<File>> {
+fn open_buffered(path: &Path) -> Result<BufReader<File>> {
     File::open(path).map(BufReader::new).map_err(Error::io("open", path))
 }
 
@@ -184,11 +184,12 @@ mod tests {
         let file = data(&text);
         let expected: Vec<(String, String)> =
             (0..100).map(|i| (format!("key{i}"), format!("value{i}"))).collect();
-        let mut in_order = DataFile::open(file.path(), Format::Tsv, None).unwrap();
+        let mut in_order = DataFile::open(file.path(), RecordFormat::Tsv, None).unwrap();
         assert_eq!(in_order.bytes(), text.len() as u64 - 200);
         assert_eq!(records(&mut in_order), expected);
-        let shuffled =
-            |seed| records(&mut DataFile::open(file.path(), Format::Tsv, Some(seed)).unwrap());
+        let shuffled = |seed| {
+            records(&mut DataFile::open(file.path(), RecordFormat::Tsv, Some(seed)).unwrap())
+        };
         assert_eq!(shuffled(1), shuffled(1));
         assert_ne!(shuffled(1), shuffled(2));
         assert_ne!(shuffled(1), expected);
@@ -199,7 +200,7 @@ mod tests {
     #[test]
     fn absent_key_extends_a_present_key() {
         let file = data("a\t1\nb\t2\n");
-        let mut data = DataFile::open(file.path(), Format::Tsv, None).unwrap();
+        let mut data = DataFile::open(file.path(), RecordFormat::Tsv, None).unwrap();
         for salt in 0..100 {
             let mut key = Vec::new();
             data.absent_key(salt % 2, salt, &mut key).unwrap();
@@ -209,14 +210,14 @@ mod tests {
 
     #[test]
     fn open_error_names_the_cause() {
-        let error = DataFile::open(data("a\t1\nb\n").path(), Format::Tsv, None).unwrap_err();
+        let error = DataFile::open(data("a\t1\nb\n").path(), RecordFormat::Tsv, None).unwrap_err();
         assert!(error.to_string().contains("line 2 is malformed: "), "{error}");
         assert!(matches!(
-            DataFile::open(data("").path(), Format::Tsv, None),
+            DataFile::open(data("").path(), RecordFormat::Tsv, None),
             Err(Error::NoRecords { .. })
         ));
         assert!(matches!(
-            DataFile::open("no/such/file".as_ref(), Format::Tsv, None),
+            DataFile::open("no/such/file".as_ref(), RecordFormat::Tsv, None),
             Err(Error::Io { action: "open", .. })
         ));
     }

@@ -11,7 +11,7 @@
 use crate::error::{Error, Result};
 use crate::numbers;
 
-use super::random::{Random, Steps, Zipf, fill, mix};
+use super::random::{Random, StepDensity, Zipf, append_random_bytes, hash_u64};
 use super::{KeyDistribution, NORMAL_DEVIATION, PREFIXES, WINDOWS};
 
 /// Number of intervals in the piecewise constant approximation of the normal distribution.
@@ -60,7 +60,7 @@ impl Permutation {
     }
 
     /// Returns the image of `i`, which must be below n.
-    pub fn forward(&self, i: u64) -> u64 {
+    pub fn permute(&self, i: u64) -> u64 {
         debug_assert!(i < self.n);
         repeat_until(i, self.n, |mut x| {
             for round in 0..ROUNDS {
@@ -72,7 +72,7 @@ impl Permutation {
     }
 
     /// Returns the preimage of `rank`, which must be below n.
-    pub fn backward(&self, rank: u64) -> u64 {
+    pub fn invert(&self, rank: u64) -> u64 {
         debug_assert!(rank < self.n);
         repeat_until(rank, self.n, |mut x| {
             for round in (0..ROUNDS).rev() {
@@ -133,7 +133,7 @@ impl KeySpace {
             Ok(0) => 0,
             _ => u64::MAX,
         };
-        let ranks = density(distribution, seed).cumulative_counts(n);
+        let ranks = key_density(distribution, seed).cumulative_counts(n);
         let space = KeySpace {
             distribution,
             n,
@@ -144,14 +144,14 @@ impl KeySpace {
             permutation: Permutation::new(n, seed),
             window: Permutation::new(n.div_ceil(WINDOWS), seed),
         };
-        if space.narrowest_cell() < CELL_WIDTH_MIN {
+        if space.min_cell_width() < CELL_WIDTH_MIN {
             let must = format!("longer, to tell {n} keys apart ({distribution})");
-            return Err(Error::invalid("--key-len", key_bytes, must));
+            return Err(Error::invalid_argument("--key-len", key_bytes, must));
         }
         Ok(space)
     }
 
-    fn narrowest_cell(&self) -> u64 {
+    fn min_cell_width(&self) -> u64 {
         let step = self.domain / numbers::count(self.ranks.len());
         let mut before = 0;
         let mut most = 1;
@@ -179,8 +179,8 @@ impl KeySpace {
     pub fn rank(&self, i: u64) -> u64 {
         match self.distribution {
             KeyDistribution::Sequential => i,
-            KeyDistribution::Shifting => self.permute_window(i, Permutation::forward),
-            _ => self.permutation.forward(i),
+            KeyDistribution::Shifting => self.permute_window(i, Permutation::permute),
+            _ => self.permutation.permute(i),
         }
     }
 
@@ -188,8 +188,8 @@ impl KeySpace {
     pub fn record_at(&self, rank: u64) -> u64 {
         match self.distribution {
             KeyDistribution::Sequential => rank,
-            KeyDistribution::Shifting => self.permute_window(rank, Permutation::backward),
-            _ => self.permutation.backward(rank),
+            KeyDistribution::Shifting => self.permute_window(rank, Permutation::invert),
+            _ => self.permutation.invert(rank),
         }
     }
 
@@ -210,20 +210,20 @@ impl KeySpace {
 
     pub fn write_present(&self, i: u64, out: &mut Vec<u8>) {
         let rank = self.rank(i);
-        let (start, width) = self.cell(rank);
-        self.write_place(start + mix(rank ^ self.seed) % (width / 2), out);
+        let (start, width) = self.rank_interval(rank);
+        self.write_key_at(start + hash_u64(rank ^ self.seed) % (width / 2), out);
     }
 
     /// Appends a key that no record has and that directly follows the key of record `i`. `salt` selects one of several
     /// such keys.
     pub fn write_absent(&self, i: u64, salt: u64, out: &mut Vec<u8>) {
-        let (start, width) = self.cell(self.rank(i));
+        let (start, width) = self.rank_interval(self.rank(i));
         let half = width / 2;
-        self.write_place(start + half + mix(salt ^ self.seed) % (width - half), out);
+        self.write_key_at(start + half + hash_u64(salt ^ self.seed) % (width - half), out);
     }
 
     /// Returns the start and the width of the key interval of the record with this position in key order.
-    fn cell(&self, rank: u64) -> (u64, u64) {
+    fn rank_interval(&self, rank: u64) -> (u64, u64) {
         let step = self.ranks.partition_point(|end| *end <= rank);
         let first = if step == 0 { 0 } else { self.ranks[step - 1] };
         let step_width = self.domain / numbers::count(self.ranks.len());
@@ -232,26 +232,26 @@ impl KeySpace {
     }
 
     /// Appends the key that encodes the number `place`.
-    fn write_place(&self, place: u64, out: &mut Vec<u8>) {
+    fn write_key_at(&self, place: u64, out: &mut Vec<u8>) {
         let bytes = place.to_be_bytes();
         if self.key_bytes < PLACE_BYTES {
             out.extend_from_slice(&bytes[PLACE_BYTES - self.key_bytes..]);
         } else {
             out.extend_from_slice(&bytes);
-            fill(place ^ self.seed, self.key_bytes - PLACE_BYTES, out);
+            append_random_bytes(place ^ self.seed, self.key_bytes - PLACE_BYTES, out);
         }
     }
 }
 
 /// Returns the density of a distribution over the key domain.
-pub fn density(distribution: KeyDistribution, seed: u64) -> Steps {
+pub fn key_density(distribution: KeyDistribution, seed: u64) -> StepDensity {
     match distribution {
         KeyDistribution::PrefixZipf => {
             let zipf = Zipf::new(1.0);
             // A random permutation scatters the popular prefixes over the key domain.
             let scatter = Permutation::new(u64::from(PREFIXES), seed ^ PURPOSE_PREFIXES);
-            Steps::new((0..PREFIXES).map(move |prefix| {
-                zipf.weight(numbers::float(scatter.forward(u64::from(prefix)) + 1))
+            StepDensity::new((0..PREFIXES).map(move |prefix| {
+                zipf.weight(numbers::float(scatter.permute(u64::from(prefix)) + 1))
             }))
         }
         KeyDistribution::Normal => {
@@ -259,9 +259,9 @@ pub fn density(distribution: KeyDistribution, seed: u64) -> Steps {
                 let x = f64::from(step) / f64::from(NORMAL_STEPS) - 0.5;
                 libm::erf(x / (NORMAL_DEVIATION * std::f64::consts::SQRT_2))
             };
-            Steps::new((0..NORMAL_STEPS).map(move |step| below(step + 1) - below(step)))
+            StepDensity::new((0..NORMAL_STEPS).map(move |step| below(step + 1) - below(step)))
         }
-        _ => Steps::new([1.0]),
+        _ => StepDensity::new([1.0]),
     }
 }
 
@@ -275,10 +275,10 @@ mod tests {
         for n in [1, 2, 3, 4, 5, 63, 64, 65, 1000, 4097] {
             for seed in 0..3 {
                 let permutation = Permutation::new(n, seed);
-                let images: BTreeSet<u64> = (0..n).map(|i| permutation.forward(i)).collect();
+                let images: BTreeSet<u64> = (0..n).map(|i| permutation.permute(i)).collect();
                 assert_eq!(images.len(), numbers::length(n), "n={n} seed={seed}");
                 for i in 0..n {
-                    assert_eq!(permutation.backward(permutation.forward(i)), i);
+                    assert_eq!(permutation.invert(permutation.permute(i)), i);
                 }
             }
         }
@@ -294,7 +294,7 @@ mod tests {
             for stretch in 0..100 {
                 let mut groups = [0u32; 16];
                 for i in stretch * 1600..(stretch + 1) * 1600 {
-                    groups[numbers::length(permutation.forward(i) / (n / 16))] += 1;
+                    groups[numbers::length(permutation.permute(i) / (n / 16))] += 1;
                 }
                 let chi_square: f64 =
                     groups.iter().map(|count| (f64::from(*count) - 100.0).powi(2) / 100.0).sum();
@@ -367,7 +367,7 @@ mod tests {
         // 68.27 % of a normal distribution lie within one standard deviation of the mean, 85.86 % in the key domain.
         assert!((share(KeyDistribution::Normal, 0.16, 0.84) - 0.795).abs() < 0.005);
         // The most popular of 1,024 prefixes has 1 ÷ Σ 1/k = 13.3 % of the keys.
-        let counts = density(KeyDistribution::PrefixZipf, 3).cumulative_counts(100_000);
+        let counts = key_density(KeyDistribution::PrefixZipf, 3).cumulative_counts(100_000);
         let largest = counts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
         assert!((12_900..13_700).contains(&largest), "{largest}");
     }

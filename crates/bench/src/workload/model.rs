@@ -17,7 +17,7 @@ pub enum KnownValue {
 
 impl KnownValue {
     /// Returns whether a value read from the database is as expected. An unknown expected value accepts every value.
-    pub fn agrees(self, answer: &[u8]) -> bool {
+    pub fn matches_answer(self, answer: &[u8]) -> bool {
         match self {
             KnownValue::Hash(hash) => xxh3_64(answer) == hash,
             KnownValue::Present => true,
@@ -89,7 +89,10 @@ mod tests {
         model.put(b"a", b"2");
         model.merge(b"b");
         model.delete_range(b"c", Some(b"d"));
-        assert!(model.get(b"a").unwrap().agrees(b"2") && !model.get(b"a").unwrap().agrees(b"1"));
+        assert!(
+            model.get(b"a").unwrap().matches_answer(b"2")
+                && !model.get(b"a").unwrap().matches_answer(b"1")
+        );
         assert_eq!(model.get(b"b"), Some(KnownValue::Present));
         assert_eq!((model.get(b"c"), model.len()), (None, 3));
         assert_eq!(model.scan(false, Some(b"b"), 10), (2, Some(&b"d"[..])));

@@ -121,9 +121,11 @@ impl OperationMix {
                 return MixedOperation::Insert;
             }
             OperationMix::C | OperationMix::D => return MixedOperation::Read,
-            OperationMix::E => return MixedOperation::Scan(1 + random.below(SCAN_ENTRIES_MAX)),
+            OperationMix::E => {
+                return MixedOperation::Scan(1 + random.next_below(SCAN_ENTRIES_MAX));
+            }
             OperationMix::Up2x => {
-                return match random.below(UP2X_OPS) {
+                return match random.next_below(UP2X_OPS) {
                     n if n < UP2X_UPDATES => MixedOperation::Update,
                     n if n < UP2X_UPDATES + UP2X_GETS => MixedOperation::Read,
                     _ => MixedOperation::Put,
@@ -135,7 +137,7 @@ impl OperationMix {
                 MixedOperation::Update
             }
         };
-        if random.unit() < self.read_ratio(read_ratio) { MixedOperation::Read } else { other }
+        if random.next_unit() < self.read_ratio(read_ratio) { MixedOperation::Read } else { other }
     }
 
     /// Draws the record that a read, scan or update accesses. `count` is the number of loaded and inserted records.
@@ -168,7 +170,7 @@ impl Popularity {
 
     /// Returns the record with this popularity rank. Rank 0 is the most popular record.
     pub fn record_at(&self, rank: u64) -> u64 {
-        self.scattered.forward(rank)
+        self.scattered.permute(rank)
     }
 
     pub fn draw(&self, random: &mut Random) -> u64 {

@@ -22,7 +22,7 @@ const NOTHING_TO_INSERT: &str = "nothing is left to insert first";
 
 /// A workload that the flags of `lsmx explore` describe.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Mix {
+pub struct WorkloadMix {
     /// Number of write operations.
     pub entries: u64,
     /// Fraction of the writes that are updates.
@@ -46,7 +46,7 @@ pub struct Mix {
     pub interleave: bool,
 }
 
-impl Mix {
+impl WorkloadMix {
     /// Returns the phases: a load, then one phase for each element of `empty_lookups` and `selectivities`. With
     /// `interleave`, a single phase after the load contains the remaining writes and all lookups. Fails if a fraction
     /// is outside 0..=1, or if the writes insert no record or delete all records.
@@ -57,11 +57,11 @@ impl Mix {
         for selectivity in &self.selectivities {
             check_share("--selectivity", *selectivity)?;
         }
-        let load = self.load()?;
+        let load = self.load_phase()?;
         let groups = self.empty_lookups.iter().filter(|_| self.lookups > 0);
         let lookups = groups.map(|alpha| LookupGroup { alpha: *alpha, ops: self.lookups });
         if self.interleave {
-            return self.interleave(load, lookups.collect());
+            return self.interleave_phases(load, lookups.collect());
         }
         let mut phases = vec![Phase { settle: true, ..load }];
         for lookups in lookups {
@@ -82,19 +82,19 @@ impl Mix {
         Ok(phases)
     }
 
-    fn load(&self) -> Result<Phase> {
+    fn load_phase(&self) -> Result<Phase> {
         let mut load = Phase::new("load", self.distribution);
         split_writes(&mut load, self.entries, self.updates, self.deletes)?;
         replace_inserts(&mut load, self.entries, self.merges, self.range_deletes)?;
         let contradiction = |flag: &str, share: f64, why| {
             let entries = format!("--entries {}", self.entries);
-            Err(Error::contradiction(format!("{flag} {share}"), entries, why))
+            Err(Error::contradictory_arguments(format!("{flag} {share}"), entries, why))
         };
         if load.inserts == 0 && load.range_deletes > 0 {
             return contradiction("--range-deletes", self.range_deletes, NOTHING_TO_INSERT);
         }
         if self.entries == 0 {
-            return Err(Error::invalid("--entries", 0, "at least 1"));
+            return Err(Error::invalid_argument("--entries", 0, "at least 1"));
         }
         if load.inserts == 0 {
             let mut largest = ("--deletes", self.deletes);
@@ -117,10 +117,10 @@ impl Mix {
     }
 
     /// Splits the writes into two phases. The second phase also contains all point and range lookups.
-    fn interleave(&self, mut load: Phase, lookups: Vec<LookupGroup>) -> Result<Vec<Phase>> {
+    fn interleave_phases(&self, mut load: Phase, lookups: Vec<LookupGroup>) -> Result<Vec<Phase>> {
         let [selectivity] = self.selectivities[..] else {
             let typed: Vec<String> = self.selectivities.iter().map(f64::to_string).collect();
-            return Err(Error::contradiction(
+            return Err(Error::contradictory_arguments(
                 format!("--selectivity {}", typed.join(",")),
                 "--interleave",
                 "ranges that are mixed in have one selectivity",
@@ -155,7 +155,7 @@ fn replace_inserts(phase: &mut Phase, writes: u64, merges: f64, range_deletes: f
         let inserts = phase.inserts.checked_sub(count);
         phase.inserts = inserts.ok_or_else(|| {
             let first = format!("{flag} {share}");
-            Error::contradiction(first, "--updates and --deletes", MORE_THAN_ALL)
+            Error::contradictory_arguments(first, "--updates and --deletes", MORE_THAN_ALL)
         })?;
         Ok::<u64, Error>(count)
     };
@@ -168,7 +168,7 @@ fn check_share(name: &'static str, share: f64) -> Result<()> {
     if (0.0..=1.0).contains(&share) {
         return Ok(());
     }
-    Err(Error::invalid(name, share, "between 0 and 1"))
+    Err(Error::invalid_argument(name, share, "between 0 and 1"))
 }
 
 /// Divides `writes` into updates, deletes and inserts. `updates` and `deletes` are fractions of `writes`.
@@ -180,7 +180,7 @@ fn split_writes(phase: &mut Phase, writes: u64, updates: f64, deletes: f64) -> R
     let inserts = writes.checked_sub(phase.updates.saturating_add(phase.deletes));
     phase.inserts = inserts.ok_or_else(|| {
         let (first, second) = (format!("--updates {updates}"), format!("--deletes {deletes}"));
-        Error::contradiction(first, second, MORE_THAN_ALL)
+        Error::contradictory_arguments(first, second, MORE_THAN_ALL)
     })?;
     Ok(())
 }
@@ -201,7 +201,7 @@ struct PhaseTable {
     merges: f64,
     range_deletes: f64,
     lookups: u64,
-    empty_lookups: Option<Shares>,
+    empty_lookups: Option<OneOrMoreShares>,
     ranges: u64,
     selectivity: Option<f64>,
     distribution: KeyDistribution,
@@ -212,7 +212,7 @@ struct PhaseTable {
 /// One fraction or a list of fractions.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Shares {
+enum OneOrMoreShares {
     One(f64),
     Many(Vec<f64>),
 }
@@ -255,7 +255,7 @@ pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
     let (mut inserts, mut deletes) = (0, 0);
     for (index, table) in file.phase.iter().enumerate() {
         let start = table.span().start;
-        let phase = table.get_ref().phase(index).map_err(|error| {
+        let phase = table.get_ref().to_phase(index).map_err(|error| {
             let offset = field_offset(&text[start..], &error).map_or(start, |at| start + at);
             spec_error(offset, error.to_string())
         })?;
@@ -308,15 +308,15 @@ fn field_offset(text: &str, error: &Error) -> Option<usize> {
 }
 
 impl PhaseTable {
-    fn phase(&self, index: usize) -> Result<Phase> {
+    fn to_phase(&self, index: usize) -> Result<Phase> {
         let name = self.name.clone().unwrap_or_else(|| (index + 1).to_string());
         let mut phase = Phase::new(name, self.distribution);
         split_writes(&mut phase, self.entries, self.updates, self.deletes)?;
         replace_inserts(&mut phase, self.entries, self.merges, self.range_deletes)?;
         let alphas = match &self.empty_lookups {
             None => &[0.0],
-            Some(Shares::One(alpha)) => std::slice::from_ref(alpha),
-            Some(Shares::Many(alphas)) => alphas,
+            Some(OneOrMoreShares::One(alpha)) => std::slice::from_ref(alpha),
+            Some(OneOrMoreShares::Many(alphas)) => alphas,
         };
         for alpha in alphas {
             check_share("empty-lookups", *alpha)?;
@@ -324,7 +324,7 @@ impl PhaseTable {
         if self.hot > 0
             && !matches!(self.distribution, KeyDistribution::Zipf | KeyDistribution::PrefixZipf)
         {
-            return Err(Error::contradiction(
+            return Err(Error::contradictory_arguments(
                 format!("hot = {}", self.hot),
                 format!("distribution = \"{}\"", self.distribution),
                 "it has no favourites that could be others; zipf and prefix-zipf have",
@@ -347,8 +347,8 @@ impl PhaseTable {
 mod tests {
     use super::*;
 
-    fn mix() -> Mix {
-        Mix {
+    fn mix() -> WorkloadMix {
+        WorkloadMix {
             entries: 1000,
             updates: 0.2,
             deletes: 0.1,
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn interleaving_keeps_the_counts() {
-        let phases = Mix { interleave: true, ..mix() }.phases().unwrap();
+        let phases = WorkloadMix { interleave: true, ..mix() }.phases().unwrap();
         assert_eq!(phases.len(), 2);
         assert_eq!(phases.iter().map(Phase::operation_count).sum::<u64>(), 1000 + 100 + 5);
         assert_eq!(phases.iter().map(|phase| phase.updates).sum::<u64>(), 200);
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn merges_replace_inserts() {
-        let phases = Mix { merges: 0.3, interleave: true, ..mix() }.phases().unwrap();
+        let phases = WorkloadMix { merges: 0.3, interleave: true, ..mix() }.phases().unwrap();
         let total = |count: fn(&Phase) -> u64| phases.iter().map(count).sum::<u64>();
         assert_eq!((total(|phase| phase.merges), total(Phase::writes)), (300, 1000));
         assert_eq!(total(|phase| phase.inserts), 400);
@@ -395,24 +395,30 @@ mod tests {
     fn invalid_shares_error_names_the_flag() {
         for (mix, start) in [
             (
-                Mix { updates: 0.7, deletes: 0.4, ..mix() },
+                WorkloadMix { updates: 0.7, deletes: 0.4, ..mix() },
                 "--updates 0.7 contradicts --deletes 0.4",
             ),
             (
-                Mix { updates: 1.0, deletes: 0.0, ..mix() },
+                WorkloadMix { updates: 1.0, deletes: 0.0, ..mix() },
                 "--updates 1 contradicts --entries 1000: nothing is left to insert first",
             ),
-            (Mix { entries: 0, ..mix() }, "--entries is 0, must be at least 1"),
-            (Mix { merges: 0.8, ..mix() }, "--merges 0.8 contradicts --updates and --deletes"),
-            (Mix { merges: 0.7, ..mix() }, "--merges 0.7 contradicts --entries"),
-            (Mix { range_deletes: 0.9, ..mix() }, "--range-deletes 0.9 contradicts"),
-            (Mix { range_deletes: 0.1, ..mix() }, "--range-deletes 0.1 contradicts --entries 1000"),
-            (Mix { range_deletes: -1.0, ..mix() }, "--range-deletes"),
-            (Mix { deletes: 0.5, ..mix() }, "--deletes 0.5 contradicts --entries 1000"),
-            (Mix { updates: -0.1, ..mix() }, "--updates"),
-            (Mix { deletes: f64::NAN, ..mix() }, "--deletes"),
-            (Mix { empty_lookups: vec![1.5], ..mix() }, "--empty-lookups"),
-            (Mix { selectivities: vec![1e-4, 2.0], ..mix() }, "--selectivity"),
+            (WorkloadMix { entries: 0, ..mix() }, "--entries is 0, must be at least 1"),
+            (
+                WorkloadMix { merges: 0.8, ..mix() },
+                "--merges 0.8 contradicts --updates and --deletes",
+            ),
+            (WorkloadMix { merges: 0.7, ..mix() }, "--merges 0.7 contradicts --entries"),
+            (WorkloadMix { range_deletes: 0.9, ..mix() }, "--range-deletes 0.9 contradicts"),
+            (
+                WorkloadMix { range_deletes: 0.1, ..mix() },
+                "--range-deletes 0.1 contradicts --entries 1000",
+            ),
+            (WorkloadMix { range_deletes: -1.0, ..mix() }, "--range-deletes"),
+            (WorkloadMix { deletes: 0.5, ..mix() }, "--deletes 0.5 contradicts --entries 1000"),
+            (WorkloadMix { updates: -0.1, ..mix() }, "--updates"),
+            (WorkloadMix { deletes: f64::NAN, ..mix() }, "--deletes"),
+            (WorkloadMix { empty_lookups: vec![1.5], ..mix() }, "--empty-lookups"),
+            (WorkloadMix { selectivities: vec![1e-4, 2.0], ..mix() }, "--selectivity"),
         ] {
             let error = mix.phases().unwrap_err();
             assert!(error.is_usage() && error.to_string().starts_with(start), "{start}: {error}");

@@ -25,13 +25,13 @@ impl Random {
     }
 
     /// Returns a number below `n`; 0 if `n` is 0. The bias is below n ÷ 2⁶⁴.
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub fn next_below(&mut self, n: u64) -> u64 {
         // The high half of the 128-bit product always fits into 64 bits.
         u64::try_from((u128::from(self.next_u64()) * u128::from(n)) >> 64).unwrap_or(0)
     }
 
     /// Returns a number in [0, 1), a multiple of 2⁻⁵³.
-    pub fn unit(&mut self) -> f64 {
+    pub fn next_unit(&mut self) -> f64 {
         numbers::float(self.next_u64() >> 11) / numbers::float(1 << 53)
     }
 }
@@ -39,7 +39,7 @@ impl Random {
 /// Hashes a number with the finalizer of SplitMix64, which is a bijection.
 ///
 /// Source: Steele, Lea, Flood, OOPSLA 2014.
-pub fn mix(x: u64) -> u64 {
+pub fn hash_u64(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -49,18 +49,18 @@ pub fn mix(x: u64) -> u64 {
 /// Returns `len` pseudorandom bytes, which do not compress.
 pub fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
-    fill(seed, len, &mut bytes);
+    append_random_bytes(seed, len, &mut bytes);
     bytes
 }
 
 /// Appends `len` pseudorandom bytes, which do not compress.
-pub fn fill(seed: u64, len: usize, out: &mut Vec<u8>) {
+pub fn append_random_bytes(seed: u64, len: usize, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + len, 0);
     let mut state = seed;
     for chunk in out[start..].chunks_mut(size_of::<u64>()) {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        chunk.copy_from_slice(&mix(state).to_le_bytes()[..chunk.len()]);
+        chunk.copy_from_slice(&hash_u64(state).to_le_bytes()[..chunk.len()]);
     }
 }
 
@@ -81,7 +81,7 @@ impl Zipf {
     pub fn new(s: f64) -> Zipf {
         let mut zipf = Zipf { exponent: s, integral_at_first: 0.0, squeeze: 0.0 };
         zipf.integral_at_first = zipf.integral(1.5) - 1.0;
-        zipf.squeeze = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.weight(2.0));
+        zipf.squeeze = 2.0 - zipf.inverse_integral(zipf.integral(2.5) - zipf.weight(2.0));
         zipf
     }
 
@@ -93,8 +93,9 @@ impl Zipf {
         let last = numbers::float(n);
         let integral_at_last = self.integral(last + 0.5);
         loop {
-            let u = integral_at_last + random.unit() * (self.integral_at_first - integral_at_last);
-            let x = self.inverse(u);
+            let u =
+                integral_at_last + random.next_unit() * (self.integral_at_first - integral_at_last);
+            let x = self.inverse_integral(u);
             let k = libm::floor(x + 0.5).clamp(1.0, last);
             if k - x <= self.squeeze || u >= self.integral(k + 0.5) - self.weight(k) {
                 return numbers::floor(k) - 1;
@@ -115,7 +116,7 @@ impl Zipf {
     }
 
     /// Returns the x for which [`Zipf::integral`] is `y`.
-    fn inverse(&self, y: f64) -> f64 {
+    fn inverse_integral(&self, y: f64) -> f64 {
         let t = (y * (1.0 - self.exponent)).max(-1.0);
         let log = if t.abs() > 1e-8 {
             libm::log1p(t) / (1.0 - self.exponent)
@@ -128,15 +129,15 @@ impl Zipf {
 
 /// Piecewise constant probability density over [0, 1). All intervals have the same width.
 #[derive(Clone, Debug)]
-pub struct Steps {
+pub struct StepDensity {
     /// Cumulative probability at the end of each interval. The last element is 1.
     cumulative: Vec<f64>,
 }
 
-impl Steps {
+impl StepDensity {
     /// Creates a density from the weights of its intervals. No weight may be negative, and at least one must be
     /// positive.
-    pub fn new(weights: impl IntoIterator<Item = f64>) -> Steps {
+    pub fn new(weights: impl IntoIterator<Item = f64>) -> StepDensity {
         let mut sum = 0.0;
         let mut cumulative: Vec<f64> = weights
             .into_iter()
@@ -151,7 +152,7 @@ impl Steps {
         if let Some(last) = cumulative.last_mut() {
             *last = 1.0;
         }
-        Steps { cumulative }
+        StepDensity { cumulative }
     }
 
     /// Distributes `n` items by the density. Returns the cumulative number of items at the end of each interval.
@@ -164,10 +165,10 @@ impl Steps {
 
     /// Draws a number in [0, 1) with this density.
     pub fn draw(&self, random: &mut Random) -> f64 {
-        let u = random.unit();
+        let u = random.next_unit();
         let step = self.cumulative.partition_point(|share| *share <= u);
         let step = step.min(self.cumulative.len().saturating_sub(1));
-        (numbers::float(numbers::count(step)) + random.unit())
+        (numbers::float(numbers::count(step)) + random.next_unit())
             / numbers::float(numbers::count(self.cumulative.len().max(1)))
     }
 }
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn steps_draw_places_by_their_weights() {
-        let steps = Steps::new([1.0, 0.0, 3.0, 4.0]);
+        let steps = StepDensity::new([1.0, 0.0, 3.0, 4.0]);
         assert_eq!(steps.cumulative_counts(80), [10, 10, 40, 80]);
         let mut random = Random::new(5, 0);
         let mut counts = [0u32; 4];

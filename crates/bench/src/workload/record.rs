@@ -22,29 +22,29 @@ pub const LINE_BYTES_MAX: u64 = 1 << 33;
 /// Format of the lines of a data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Format {
+pub enum RecordFormat {
     #[default]
     Tsv,
     Jsonl,
 }
 
-impl_names!(Format, "format");
+impl_names!(RecordFormat, "format");
 
-impl Format {
-    pub const ALL: [Format; 2] = [Format::Tsv, Format::Jsonl];
+impl RecordFormat {
+    pub const ALL: [RecordFormat; 2] = [RecordFormat::Tsv, RecordFormat::Jsonl];
 
     pub fn name(self) -> &'static str {
         match self {
-            Format::Tsv => "tsv",
-            Format::Jsonl => "jsonl",
+            RecordFormat::Tsv => "tsv",
+            RecordFormat::Jsonl => "jsonl",
         }
     }
 
     /// Returns the format that the file extension indicates; TSV for unknown extensions.
-    pub fn of_file(path: &std::path::Path) -> Format {
+    pub fn of_file(path: &std::path::Path) -> RecordFormat {
         match path.extension().and_then(|extension| extension.to_str()) {
-            Some("jsonl" | "ndjson" | "json") => Format::Jsonl,
-            _ => Format::Tsv,
+            Some("jsonl" | "ndjson" | "json") => RecordFormat::Jsonl,
+            _ => RecordFormat::Tsv,
         }
     }
 }
@@ -88,14 +88,14 @@ pub enum ReadError {
 #[derive(Debug)]
 pub struct RecordReader<R> {
     source: R,
-    format: Format,
+    format: RecordFormat,
     line: Vec<u8>,
     line_number: u64,
     bytes: u64,
 }
 
 impl<R: BufRead> RecordReader<R> {
-    pub fn new(source: R, format: Format) -> RecordReader<R> {
+    pub fn new(source: R, format: RecordFormat) -> RecordReader<R> {
         RecordReader { source, format, line: Vec::new(), line_number: 0, bytes: 0 }
     }
 
@@ -125,14 +125,14 @@ impl<R: BufRead> RecordReader<R> {
         if crate::numbers::count(taken) > LINE_BYTES_MAX {
             return Err(malformed(RecordError::TooLong));
         }
-        decode(self.format, &self.line, key, value).map_err(malformed)?;
+        decode_record(self.format, &self.line, key, value).map_err(malformed)?;
         Ok(true)
     }
 }
 
 /// Decodes a line, with or without newline, into `key` and `value`.
-pub fn decode(
-    format: Format,
+pub fn decode_record(
+    format: RecordFormat,
     line: &[u8],
     key: &mut Vec<u8>,
     value: &mut Vec<u8>,
@@ -141,15 +141,15 @@ pub fn decode(
     key.clear();
     value.clear();
     match format {
-        Format::Tsv => {
+        RecordFormat::Tsv => {
             let tab = line.iter().position(|byte| *byte == b'\t').ok_or(RecordError::NoTab)?;
-            unescape(&line[..tab], key)?;
-            unescape(&line[tab + 1..], value)
+            unescape_tsv(&line[..tab], key)?;
+            unescape_tsv(&line[tab + 1..], value)
         }
-        Format::Jsonl => {
+        RecordFormat::Jsonl => {
             let object: JsonRecord<'_> = serde_json::from_slice(line)?;
-            decode_part("key", object.key, object.key_hex, key)?;
-            decode_part("value", object.value, object.value_hex, value)
+            decode_member("key", object.key, object.key_hex, key)?;
+            decode_member("value", object.value, object.value_hex, value)
         }
     }
 }
@@ -160,18 +160,18 @@ pub(super) fn strip_line_end(line: &[u8]) -> &[u8] {
 }
 
 /// Appends the line of a record, including the newline.
-pub fn encode(format: Format, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
+pub fn encode_record(format: RecordFormat, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     match format {
-        Format::Tsv => {
-            escape(key, out);
+        RecordFormat::Tsv => {
+            escape_tsv(key, out);
             out.push(b'\t');
-            escape(value, out);
+            escape_tsv(value, out);
         }
-        Format::Jsonl => {
+        RecordFormat::Jsonl => {
             out.push(b'{');
-            encode_part("key", key, out);
+            encode_member("key", key, out);
             out.push(b',');
-            encode_part("value", value, out);
+            encode_member("value", value, out);
             out.push(b'}');
         }
     }
@@ -179,7 +179,7 @@ pub fn encode(format: Format, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends bytes. Replaces tab, newline, carriage return and backslash by their TSV escapes.
-pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
+pub fn escape_tsv(bytes: &[u8], out: &mut Vec<u8>) {
     for byte in bytes {
         match byte {
             b'\t' => out.extend_from_slice(b"\\t"),
@@ -192,7 +192,7 @@ pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Decodes the TSV escapes of a text, and appends the result to `out`.
-pub(crate) fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
+pub(crate) fn unescape_tsv(text: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
         out.push(match byte {
@@ -223,7 +223,7 @@ struct JsonRecord<'a> {
 }
 
 /// Decodes a key or value of a JSON record, given either as text or as hexadecimal digits. Appends the bytes to `out`.
-fn decode_part(
+fn decode_member(
     name: &'static str,
     text: Option<Cow<'_, str>>,
     hex: Option<String>,
@@ -237,7 +237,7 @@ fn decode_part(
     Ok(())
 }
 
-fn encode_part(name: &str, bytes: &[u8], out: &mut Vec<u8>) {
+fn encode_member(name: &str, bytes: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     out.extend_from_slice(name.as_bytes());
     match std::str::from_utf8(bytes) {
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn encoded_records_decode() {
         let all: Vec<u8> = (0..=255).collect();
-        for format in Format::ALL {
+        for format in RecordFormat::ALL {
             let mut text = Vec::new();
             let mut records = vec![(all.clone(), all.clone()), (vec![], vec![])];
             for byte in 0..=255 {
@@ -281,7 +281,7 @@ mod tests {
                 records.push((vec![b'k', byte], vec![byte, b'n']));
             }
             for (key, value) in &records {
-                encode(format, key, value, &mut text);
+                encode_record(format, key, value, &mut text);
             }
             assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), records.len());
             let mut reader = RecordReader::new(text.as_slice(), format);
@@ -298,8 +298,11 @@ mod tests {
     #[test]
     fn line_ends_with_newline_carriage_return_or_nothing() {
         for (format, text) in [
-            (Format::Tsv, "a\tb\r\nc\td"),
-            (Format::Jsonl, "{\"key\":\"a\",\"value\":\"b\"}\r\n{\"value\":\"d\",\"key\":\"c\"}"),
+            (RecordFormat::Tsv, "a\tb\r\nc\td"),
+            (
+                RecordFormat::Jsonl,
+                "{\"key\":\"a\",\"value\":\"b\"}\r\n{\"value\":\"d\",\"key\":\"c\"}",
+            ),
         ] {
             let mut reader = RecordReader::new(text.as_bytes(), format);
             let (mut key, mut value) = (Vec::new(), Vec::new());
@@ -314,21 +317,22 @@ mod tests {
     #[test]
     fn malformed_line_error_has_number_and_cause() {
         for (format, line, what) in [
-            (Format::Tsv, "no tab", "no tab"),
-            (Format::Tsv, "", "no tab"),
-            (Format::Tsv, "a\tb\tc", "second tab"),
-            (Format::Tsv, "a\\x\tb", "unknown escape \\x"),
-            (Format::Tsv, "a\tb\\", "at the end"),
-            (Format::Jsonl, "", "not a JSON object"),
-            (Format::Jsonl, "[1]", "not a JSON object"),
-            (Format::Jsonl, "{\"key\":\"a\"}", "\"value\""),
-            (Format::Jsonl, "{\"key\":\"a\",\"key_hex\":\"00\",\"value\":\"\"}", "\"key\""),
-            (Format::Jsonl, "{\"key_hex\":\"0\",\"value\":\"\"}", "not hexadecimal"),
-            (Format::Jsonl, "{\"key_hex\":\"0g\",\"value\":\"\"}", "not hexadecimal"),
-            (Format::Jsonl, "{\"key_hex\":\"é\",\"value\":\"\"}", "not hexadecimal"),
-            (Format::Jsonl, "{\"key\":\"a\",\"value\":\"\",\"ttl\":1}", "not a JSON object"),
+            (RecordFormat::Tsv, "no tab", "no tab"),
+            (RecordFormat::Tsv, "", "no tab"),
+            (RecordFormat::Tsv, "a\tb\tc", "second tab"),
+            (RecordFormat::Tsv, "a\\x\tb", "unknown escape \\x"),
+            (RecordFormat::Tsv, "a\tb\\", "at the end"),
+            (RecordFormat::Jsonl, "", "not a JSON object"),
+            (RecordFormat::Jsonl, "[1]", "not a JSON object"),
+            (RecordFormat::Jsonl, "{\"key\":\"a\"}", "\"value\""),
+            (RecordFormat::Jsonl, "{\"key\":\"a\",\"key_hex\":\"00\",\"value\":\"\"}", "\"key\""),
+            (RecordFormat::Jsonl, "{\"key_hex\":\"0\",\"value\":\"\"}", "not hexadecimal"),
+            (RecordFormat::Jsonl, "{\"key_hex\":\"0g\",\"value\":\"\"}", "not hexadecimal"),
+            (RecordFormat::Jsonl, "{\"key_hex\":\"é\",\"value\":\"\"}", "not hexadecimal"),
+            (RecordFormat::Jsonl, "{\"key\":\"a\",\"value\":\"\",\"ttl\":1}", "not a JSON object"),
         ] {
-            let good = if format == Format::Tsv { "k\tv" } else { "{\"key\":\"\",\"value\":\"\"}" };
+            let good =
+                if format == RecordFormat::Tsv { "k\tv" } else { "{\"key\":\"\",\"value\":\"\"}" };
             let text = format!("{good}\n{line}\n{good}\n");
             let mut reader = RecordReader::new(text.as_bytes(), format);
             let (mut key, mut value) = (Vec::new(), Vec::new());
@@ -352,8 +356,8 @@ mod tests {
 
     #[test]
     fn format_of_file_is_that_of_its_extension() {
-        assert_eq!(Format::of_file("a.jsonl".as_ref()), Format::Jsonl);
-        assert_eq!(Format::of_file("a.tsv".as_ref()), Format::Tsv);
-        assert_eq!(Format::of_file("jsonl".as_ref()), Format::Tsv);
+        assert_eq!(RecordFormat::of_file("a.jsonl".as_ref()), RecordFormat::Jsonl);
+        assert_eq!(RecordFormat::of_file("a.tsv".as_ref()), RecordFormat::Tsv);
+        assert_eq!(RecordFormat::of_file("jsonl".as_ref()), RecordFormat::Tsv);
     }
 }

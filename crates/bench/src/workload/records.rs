@@ -11,9 +11,9 @@ use crate::numbers::{self, float};
 use super::KeyDistribution;
 use super::data_file::DataFile;
 use super::keys::KeySpace;
-use super::random::{fill, mix, random_bytes};
+use super::random::{append_random_bytes, hash_u64, random_bytes};
 
-/// Length of the field that [`Records::operand`] changes, in bytes.
+/// Length of the field that [`Records::write_operand`] changes, in bytes.
 const OPERAND_FIELD_BYTES: usize = 8;
 /// Length of the tag that identifies the record of a value, in bytes.
 const TAG_BYTES: usize = size_of::<u64>();
@@ -22,21 +22,22 @@ const PURPOSE_LENGTH: u64 = 0x6c65_6e67;
 
 /// Length of keys or of values, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Length {
+pub enum LengthDistribution {
     /// All keys or values have this length.
     Fixed(u64),
     /// Lengths are approximately normal and lie in `min..=max`.
     Normal { mean: f64, deviation: f64, min: u64, max: u64 },
 }
 
-impl Length {
+impl LengthDistribution {
     /// Returns the length of the key or value of a record. Keys and values use different salts.
-    fn of_record(self, record: u64, salt: u64) -> u64 {
+    fn draw_for_record(self, record: u64, salt: u64) -> u64 {
         match self {
-            Length::Fixed(bytes) => bytes,
-            Length::Normal { mean, deviation, min, max } => {
+            LengthDistribution::Fixed(bytes) => bytes,
+            LengthDistribution::Normal { mean, deviation, min, max } => {
                 // The sum of twelve uniform numbers in [0, 1) has mean 6 and deviation 1.
-                let draws = [0, 1, 2].map(|draw| mix(mix(record ^ salt).wrapping_add(draw)));
+                let draws =
+                    [0, 1, 2].map(|draw| hash_u64(hash_u64(record ^ salt).wrapping_add(draw)));
                 let parts = draws
                     .iter()
                     .flat_map(|draw| (0..4).map(move |part| draw >> (16 * part) & 0xffff));
@@ -48,15 +49,15 @@ impl Length {
 
     pub fn min(self) -> u64 {
         match self {
-            Length::Fixed(bytes) => bytes,
-            Length::Normal { min, .. } => min,
+            LengthDistribution::Fixed(bytes) => bytes,
+            LengthDistribution::Normal { min, .. } => min,
         }
     }
 
     pub fn max(self) -> u64 {
         match self {
-            Length::Fixed(bytes) => bytes,
-            Length::Normal { max, .. } => max,
+            LengthDistribution::Fixed(bytes) => bytes,
+            LengthDistribution::Normal { max, .. } => max,
         }
     }
 }
@@ -65,8 +66,8 @@ impl Length {
 #[derive(Debug)]
 pub struct GeneratedRecords {
     keys: KeySpace,
-    key: Length,
-    value: Length,
+    key: LengthDistribution,
+    value: LengthDistribution,
     seed: u64,
     tagged: bool,
 }
@@ -77,8 +78,8 @@ impl GeneratedRecords {
     pub fn new(
         distribution: KeyDistribution,
         count: u64,
-        key: Length,
-        value: Length,
+        key: LengthDistribution,
+        value: LengthDistribution,
         seed: u64,
     ) -> Result<GeneratedRecords> {
         // Keys longer than the minimum have a random suffix. The bytes before the suffix must already be distinct.
@@ -88,8 +89,13 @@ impl GeneratedRecords {
 
     /// Creates a generator of `count` uniformly distributed records. `key` and `value` are lengths in bytes. Each value
     /// starts with a tag that identifies the record and is equal in all versions.
-    pub fn tagged(count: u64, key: u64, value: u64, seed: u64) -> Result<GeneratedRecords> {
-        let (key, value) = (Length::Fixed(key), Length::Fixed(value));
+    pub fn with_tagged_values(
+        count: u64,
+        key: u64,
+        value: u64,
+        seed: u64,
+    ) -> Result<GeneratedRecords> {
+        let (key, value) = (LengthDistribution::Fixed(key), LengthDistribution::Fixed(value));
         let records = GeneratedRecords::new(KeyDistribution::Uniform, count, key, value, seed)?;
         Ok(GeneratedRecords { tagged: true, ..records })
     }
@@ -99,52 +105,61 @@ impl GeneratedRecords {
     }
 
     /// Sets `key` to the key of a record.
-    pub fn key(&self, record: u64, key: &mut Vec<u8>) {
+    pub fn write_key(&self, record: u64, key: &mut Vec<u8>) {
         key.clear();
         self.keys.write_present(record, key);
-        let bytes = numbers::length(self.key.of_record(record, self.seed ^ PURPOSE_KEY_TAIL));
+        let bytes = numbers::length(self.key.draw_for_record(record, self.seed ^ PURPOSE_KEY_TAIL));
         if bytes > key.len() {
-            fill(mix(record ^ self.seed ^ PURPOSE_KEY_TAIL), bytes - key.len(), key);
+            append_random_bytes(
+                hash_u64(record ^ self.seed ^ PURPOSE_KEY_TAIL),
+                bytes - key.len(),
+                key,
+            );
         }
     }
 
     /// Sets `key` to a key that no record has and that follows the key of `record` in key order.
-    pub fn absent_key(&self, record: u64, salt: u64, key: &mut Vec<u8>) {
+    pub fn write_absent_key(&self, record: u64, salt: u64, key: &mut Vec<u8>) {
         key.clear();
         self.keys.write_absent(record, salt, key);
     }
 
     /// Returns the length of the value of a record, in bytes. All versions have the same length.
     pub fn value_len(&self, record: u64) -> usize {
-        numbers::length(self.value.of_record(record, self.seed ^ PURPOSE_LENGTH))
+        numbers::length(self.value.draw_for_record(record, self.seed ^ PURPOSE_LENGTH))
     }
 
     /// Returns a seed for one version of a record.
     pub fn version_seed(&self, record: u64, version: u64) -> u64 {
-        mix(mix(self.seed ^ mix(record)) ^ version)
+        hash_u64(hash_u64(self.seed ^ hash_u64(record)) ^ version)
     }
 
     /// Sets `value` to an incompressible value of a record. The first value has version 0.
-    pub fn value(&self, record: u64, version: u64, value: &mut Vec<u8>) {
+    pub fn write_value(&self, record: u64, version: u64, value: &mut Vec<u8>) {
         value.clear();
-        fill(self.version_seed(record, version), self.value_len(record), value);
+        append_random_bytes(self.version_seed(record, version), self.value_len(record), value);
         if self.tagged {
-            value.iter_mut().zip(mix(record).to_le_bytes()).for_each(|(byte, tag)| *byte = tag);
+            value
+                .iter_mut()
+                .zip(hash_u64(record).to_le_bytes())
+                .for_each(|(byte, tag)| *byte = tag);
         }
     }
 
     /// Returns whether `value` has the expected length and tag for `record`.
     pub fn is_value_of(&self, record: u64, value: &[u8]) -> bool {
-        let tag = &mix(record).to_le_bytes()[..value.len().min(TAG_BYTES)];
+        let tag = &hash_u64(record).to_le_bytes()[..value.len().min(TAG_BYTES)];
         value.len() == self.value_len(record) && (!self.tagged || value.starts_with(tag))
     }
 
     /// Returns the total length of the keys and values of the first `count` records, in bytes.
-    pub fn bytes(&self, count: u64) -> u64 {
-        if let (Length::Fixed(key), Length::Fixed(value)) = (self.key, self.value) {
+    pub fn total_bytes(&self, count: u64) -> u64 {
+        if let (LengthDistribution::Fixed(key), LengthDistribution::Fixed(value)) =
+            (self.key, self.value)
+        {
             return count.saturating_mul(key + value);
         }
-        let key = |record| self.key.of_record(record, self.seed ^ PURPOSE_KEY_TAIL);
+        let key = |record| self.key.draw_for_record(record, self.seed ^ PURPOSE_KEY_TAIL);
         (0..count).map(|record| key(record) + numbers::count(self.value_len(record))).sum()
     }
 }
@@ -158,8 +173,8 @@ pub enum Records {
 
 impl Records {
     /// Returns a source without records. Never fails.
-    pub fn none() -> Result<Records> {
-        let (key, value) = (Length::Fixed(8), Length::Fixed(0));
+    pub fn empty() -> Result<Records> {
+        let (key, value) = (LengthDistribution::Fixed(8), LengthDistribution::Fixed(0));
         let records = GeneratedRecords::new(KeyDistribution::Uniform, 0, key, value, 0)?;
         Ok(Records::Generated(Box::new(records)))
     }
@@ -173,9 +188,9 @@ impl Records {
     }
 
     /// Sets `key` to the key of a record. Fails if the file cannot be read.
-    pub fn key(&mut self, record: u64, key: &mut Vec<u8>) -> Result<()> {
+    pub fn write_key(&mut self, record: u64, key: &mut Vec<u8>) -> Result<()> {
         match self {
-            Records::Generated(records) => records.key(record, key),
+            Records::Generated(records) => records.write_key(record, key),
             Records::File(file) => key.clone_from(file.record(record)?.0),
         }
         Ok(())
@@ -183,9 +198,9 @@ impl Records {
 
     /// Sets `key` to a key that no record has and that follows the key of `record` in key order. Fails if the file
     /// cannot be read.
-    pub fn absent_key(&mut self, record: u64, salt: u64, key: &mut Vec<u8>) -> Result<()> {
+    pub fn write_absent_key(&mut self, record: u64, salt: u64, key: &mut Vec<u8>) -> Result<()> {
         match self {
-            Records::Generated(records) => records.absent_key(record, salt, key),
+            Records::Generated(records) => records.write_absent_key(record, salt, key),
             Records::File(file) => file.absent_key(record, salt, key)?,
         }
         Ok(())
@@ -193,7 +208,7 @@ impl Records {
 
     /// Sets `operand` to an operand for [`FieldUpdate`] that overwrites up to eight bytes of the value. For a record of
     /// a file, the operand changes no byte.
-    pub fn operand(&self, record: u64, version: u64, operand: &mut Vec<u8>) {
+    pub fn write_operand(&self, record: u64, version: u64, operand: &mut Vec<u8>) {
         let (value_bytes, draw) = match self {
             Records::Generated(records) => {
                 (records.value_len(record), records.version_seed(record, version))
@@ -208,9 +223,9 @@ impl Records {
 
     /// Sets `value` to the value of a record. Records of a file have the same value in all versions. Fails if the file
     /// cannot be read.
-    pub fn value(&mut self, record: u64, version: u64, value: &mut Vec<u8>) -> Result<()> {
+    pub fn write_value(&mut self, record: u64, version: u64, value: &mut Vec<u8>) -> Result<()> {
         match self {
-            Records::Generated(records) => records.value(record, version, value),
+            Records::Generated(records) => records.write_value(record, version, value),
             Records::File(file) => value.clone_from(file.record(record)?.1),
         }
         Ok(())
@@ -226,11 +241,20 @@ mod tests {
     use super::*;
 
     const UNIFORM: KeyDistribution = KeyDistribution::Uniform;
-    const UP2X_KEY: Length = Length::Normal { mean: 10.45, deviation: 1.4, min: 8, max: 16 };
-    const UP2X_VALUE: Length = Length::Normal { mean: 46.8, deviation: 11.6, min: 10, max: 200 };
+    const UP2X_KEY: LengthDistribution =
+        LengthDistribution::Normal { mean: 10.45, deviation: 1.4, min: 8, max: 16 };
+    const UP2X_VALUE: LengthDistribution =
+        LengthDistribution::Normal { mean: 46.8, deviation: 11.6, min: 10, max: 200 };
 
     fn generated(value_bytes: u64) -> GeneratedRecords {
-        GeneratedRecords::new(UNIFORM, 10, Length::Fixed(8), Length::Fixed(value_bytes), 1).unwrap()
+        GeneratedRecords::new(
+            UNIFORM,
+            10,
+            LengthDistribution::Fixed(8),
+            LengthDistribution::Fixed(value_bytes),
+            1,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -239,7 +263,7 @@ mod tests {
             let records = Records::Generated(Box::new(generated(value_bytes)));
             let mut operand = Vec::new();
             for version in 1..100 {
-                records.operand(version % 10, version, &mut operand);
+                records.write_operand(version % 10, version, &mut operand);
                 let value = vec![0; numbers::length(value_bytes)];
                 let merged = FieldUpdate::default().full_merge(b"", Some(&value), &[&operand]);
                 let merged = merged.unwrap().unwrap();
@@ -254,7 +278,7 @@ mod tests {
         let records = generated(100);
         let (mut seen, mut value) = (BTreeSet::new(), Vec::new());
         for (record, version) in (0..10).flat_map(|record| (0..10).map(move |at| (record, at))) {
-            records.value(record, version, &mut value);
+            records.write_value(record, version, &mut value);
             assert_eq!(value.len(), 100);
             assert!(seen.insert(value.clone()));
         }
@@ -263,9 +287,9 @@ mod tests {
     #[test]
     fn tagged_value_is_recognized_for_its_record_only() {
         for value_bytes in [0, 3, 8, 100] {
-            let records = GeneratedRecords::tagged(100, 16, value_bytes, 1).unwrap();
+            let records = GeneratedRecords::with_tagged_values(100, 16, value_bytes, 1).unwrap();
             let mut value = Vec::new();
-            records.value(7, 12_345, &mut value);
+            records.write_value(7, 12_345, &mut value);
             assert_eq!(numbers::count(value.len()), value_bytes);
             assert!(records.is_value_of(7, &value));
             assert_eq!(records.is_value_of(8, &value), value_bytes == 0);
@@ -276,7 +300,7 @@ mod tests {
 
     #[test]
     fn normal_lengths_have_mean_and_deviation() {
-        let of_record = |record| float(UP2X_VALUE.of_record(record, 7));
+        let of_record = |record| float(UP2X_VALUE.draw_for_record(record, 7));
         let lengths: Vec<f64> = (0..20_000).map(of_record).collect();
         let mean = lengths.iter().sum::<f64>() / 20_000.0;
         let variance = lengths.iter().map(|length| (length - mean).powi(2)).sum::<f64>() / 20_000.0;
@@ -290,11 +314,11 @@ mod tests {
         let (mut keys, mut bytes) = (BTreeSet::new(), 0);
         for record in 0..5000 {
             let mut key = Vec::new();
-            records.key(record, &mut key);
+            records.write_key(record, &mut key);
             bytes += key.len() + records.value_len(record);
             keys.insert(key);
         }
         assert_eq!(keys.len(), 5000);
-        assert_eq!(records.bytes(5000), numbers::count(bytes));
+        assert_eq!(records.total_bytes(5000), numbers::count(bytes));
     }
 }

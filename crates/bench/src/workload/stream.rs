@@ -5,7 +5,7 @@
 
 use crate::numbers;
 
-use super::choice::{Choice, LiveRecords};
+use super::choice::{LiveRecords, RecordPicker};
 use super::keys::KeySpace;
 use super::phases::{Phase, RANGE_DELETE_RECORDS};
 use super::random::Random;
@@ -37,7 +37,7 @@ pub enum Operation {
 
 /// Generator of the operations of a workload. All phases operate on the same set of present records.
 #[derive(Clone, Debug)]
-pub struct Stream {
+pub struct WorkloadStream {
     keys: Option<KeySpace>,
     live: LiveRecords,
     seed: u64,
@@ -47,10 +47,10 @@ pub struct Stream {
     versions: u64,
 }
 
-impl Stream {
+impl WorkloadStream {
     /// Creates a generator without present records. `keys` is `None` for records of a file.
-    pub fn new(keys: Option<KeySpace>, seed: u64) -> Stream {
-        Stream {
+    pub fn new(keys: Option<KeySpace>, seed: u64) -> WorkloadStream {
+        WorkloadStream {
             keys,
             live: LiveRecords::default(),
             seed,
@@ -63,21 +63,21 @@ impl Stream {
     /// Returns an iterator over the operations of the next phase.
     pub fn phase<'a>(&'a mut self, phase: &Phase) -> PhaseStream<'a> {
         let mut left = vec![
-            (Drawn::Insert, phase.inserts),
-            (Drawn::Update, phase.updates),
-            (Drawn::Delete, phase.deletes),
-            (Drawn::Merge, phase.merges),
-            (Drawn::DeleteRange, phase.range_deletes),
-            (Drawn::Range, phase.ranges),
+            (DrawnOperation::Insert, phase.inserts),
+            (DrawnOperation::Update, phase.updates),
+            (DrawnOperation::Delete, phase.deletes),
+            (DrawnOperation::Merge, phase.merges),
+            (DrawnOperation::DeleteRange, phase.range_deletes),
+            (DrawnOperation::Range, phase.ranges),
         ];
         for (index, lookups) in phase.lookups.iter().enumerate() {
             let absent = numbers::round(numbers::float(lookups.ops) * lookups.alpha);
             let absent = absent.min(lookups.ops);
-            left.push((Drawn::GetPresent(index), lookups.ops - absent));
-            left.push((Drawn::GetAbsent(index), absent));
+            left.push((DrawnOperation::GetPresent(index), lookups.ops - absent));
+            left.push((DrawnOperation::GetAbsent(index), absent));
         }
         PhaseStream {
-            choice: Choice::new(phase.distribution, self.keys.as_ref(), self.seed, phase.hot),
+            choice: RecordPicker::new(phase.distribution, self.keys.as_ref(), self.seed, phase.hot),
             ops: phase.operation_count(),
             ops_left: phase.operation_count(),
             left,
@@ -112,7 +112,7 @@ impl Stream {
 
 /// Kind of an operation. The number in a lookup is the index of its lookup group in the phase.
 #[derive(Clone, Copy, Debug)]
-enum Drawn {
+enum DrawnOperation {
     Insert,
     Update,
     Delete,
@@ -125,13 +125,13 @@ enum Drawn {
 
 #[derive(Debug)]
 pub struct PhaseStream<'a> {
-    stream: &'a mut Stream,
-    choice: Choice,
+    stream: &'a mut WorkloadStream,
+    choice: RecordPicker,
     selectivity: f64,
     ops: u64,
     ops_left: u64,
     /// Number of remaining operations of each kind. The first element is for inserts.
-    left: Vec<(Drawn, u64)>,
+    left: Vec<(DrawnOperation, u64)>,
 }
 
 impl Iterator for PhaseStream<'_> {
@@ -142,15 +142,19 @@ impl Iterator for PhaseStream<'_> {
             return None;
         }
         let progress = 1.0 - numbers::ratio(self.ops_left, self.ops);
-        let mut ticket = self.stream.order.below(self.ops_left);
+        let mut ticket = self.stream.order.next_below(self.ops_left);
         let mut drawn = 0;
         while ticket >= self.left[drawn].1 {
             ticket -= self.left[drawn].1;
             drawn += 1;
         }
         let stream = &mut *self.stream;
-        let mut picked =
-            self.choice.pick(&stream.live, stream.keys.as_ref(), progress, &mut stream.choice);
+        let mut picked = self.choice.pick_record(
+            &stream.live,
+            stream.keys.as_ref(),
+            progress,
+            &mut stream.choice,
+        );
         if picked.is_none() && self.left[0].1 > 0 {
             // Without a present record, only an insert is possible.
             drawn = 0;
@@ -161,19 +165,19 @@ impl Iterator for PhaseStream<'_> {
         self.ops_left -= 1;
         let record = picked?;
         Some(match *kind {
-            Drawn::Insert => Operation::Insert { record: stream.live.insert() },
-            Drawn::Update => Operation::Update { record, version: stream.next_version() },
-            Drawn::Merge => Operation::Merge { record, version: stream.next_version() },
-            Drawn::Delete => {
+            DrawnOperation::Insert => Operation::Insert { record: stream.live.insert() },
+            DrawnOperation::Update => Operation::Update { record, version: stream.next_version() },
+            DrawnOperation::Merge => Operation::Merge { record, version: stream.next_version() },
+            DrawnOperation::Delete => {
                 stream.live.delete(record);
                 Operation::Delete { record }
             }
-            Drawn::DeleteRange => stream.delete_range(record),
-            Drawn::GetPresent(lookups) => Operation::GetPresent { record, lookups },
-            Drawn::GetAbsent(lookups) => {
+            DrawnOperation::DeleteRange => stream.delete_range(record),
+            DrawnOperation::GetPresent(lookups) => Operation::GetPresent { record, lookups },
+            DrawnOperation::GetAbsent(lookups) => {
                 Operation::GetAbsent { record, salt: stream.choice.next_u64(), lookups }
             }
-            Drawn::Range => {
+            DrawnOperation::Range => {
                 let entries = numbers::float(stream.live.count()) * self.selectivity;
                 Operation::Range { record, entries: numbers::round(entries).max(1) }
             }
@@ -208,7 +212,7 @@ mod tests {
 
     fn operations(distribution: KeyDistribution, seed: u64) -> Vec<Operation> {
         let keys = KeySpace::new(distribution, 1000, 8, seed).unwrap();
-        Stream::new(Some(keys), seed).phase(&mixed(distribution)).collect()
+        WorkloadStream::new(Some(keys), seed).phase(&mixed(distribution)).collect()
     }
 
     #[test]
@@ -280,7 +284,7 @@ mod tests {
 
     #[test]
     fn next_phase_continues_with_present_records() {
-        let mut stream = Stream::new(None, 1);
+        let mut stream = WorkloadStream::new(None, 1);
         let mut load = Phase::new("load", KeyDistribution::Uniform);
         load.inserts = 10;
         assert_eq!(stream.phase(&load).count(), 10);

@@ -20,10 +20,10 @@ use lsmx::workload_trace::{TraceEvent, TraceItem, TraceReader, TraceValue};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::experiment::resume::hash_of;
+use crate::experiment::resume::hash_file;
 use crate::numbers;
 
-use super::record::{LINE_BYTES_MAX, RecordError, strip_line_end, unescape};
+use super::record::{LINE_BYTES_MAX, RecordError, strip_line_end, unescape_tsv};
 
 /// A trace file, which is either a binary trace or a text trace.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl TraceCounts {
         self.writes() + self.gets + self.scans
     }
 
-    fn add(&mut self, event: &TraceEvent<'_>) {
+    fn count_event(&mut self, event: &TraceEvent<'_>) {
         match event {
             TraceEvent::Put { key, value, .. } => {
                 self.puts += 1;
@@ -86,14 +86,14 @@ impl TraceFile {
         let is_recorded = TraceReader::is_trace(&OsVfs, path).map_err(read_error)?;
         let mut counts = TraceCounts::default();
         let trace = TraceFile { path: path.to_owned(), is_recorded, counts: counts.clone() };
-        trace.visit(&mut |item| {
-            counts.add(&item.event);
+        trace.visit_items(&mut |item| {
+            counts.count_event(&item.event);
             Ok(())
         })?;
         if counts.ops() == 0 {
             return Err(Error::NoRecords { path: path.to_owned() });
         }
-        counts.hash = hash_of(path).map_err(Error::io("read", path))?;
+        counts.hash = hash_file(path).map_err(Error::io("read", path))?;
         Ok(TraceFile { counts, ..trace })
     }
 
@@ -106,7 +106,7 @@ impl TraceFile {
     }
 
     /// Calls `visit` with each item of the trace in order. Fails if the trace is malformed or `visit` fails.
-    pub fn visit(&self, visit: &mut dyn FnMut(TraceItem<'_>) -> Result<()>) -> Result<()> {
+    pub fn visit_items(&self, visit: &mut dyn FnMut(TraceItem<'_>) -> Result<()>) -> Result<()> {
         if !self.is_recorded {
             return self.visit_lines(visit);
         }
@@ -170,8 +170,8 @@ impl TraceLineParser {
         let (first, second, more) = (parts.next(), parts.next(), parts.next());
         self.first.clear();
         self.second.clear();
-        unescape(first.unwrap_or_default(), &mut self.first)?;
-        unescape(second.unwrap_or_default(), &mut self.second)?;
+        unescape_tsv(first.unwrap_or_default(), &mut self.first)?;
+        unescape_tsv(second.unwrap_or_default(), &mut self.second)?;
         let name = String::from_utf8_lossy(name);
         let wrong = |what: &str| Err(RecordError::Operation(format!("{name} {what}")));
         let count = usize::from(first.is_some()) + usize::from(second.is_some());
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!((counts.put_bytes, counts.ops(), counts.writes()), (7, 8, 5));
         let mut seen = Vec::new();
         trace
-            .visit(&mut |item| {
+            .visit_items(&mut |item| {
                 seen.push(format!("{:?}", item.event));
                 Ok(())
             })

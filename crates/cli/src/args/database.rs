@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use lsmx_bench::workload::record::Format;
+use lsmx_bench::workload::record::RecordFormat;
 
 use super::values::count;
 
@@ -167,5 +167,5 @@ pub(crate) struct FileArgs {
     /// tsv: key, tab, value, with the escapes `\t \n \r \\`. jsonl: a JSON object with `key` or `key_hex`, and `value` or
     /// `value_hex`.
     #[arg(long, value_name = "FORMAT")]
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<RecordFormat>,
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Arg, Args, ValueEnum};
-use lsmx_bench::experiment::advise::Weights;
-use lsmx_bench::workload::record::Format;
+use lsmx_bench::experiment::advise::CostWeights;
+use lsmx_bench::workload::record::RecordFormat;
 
 use super::output::OutputArgs;
 use super::values::{Policies, bytes, count, percent, policies, workers};
@@ -66,7 +66,7 @@ pub(crate) struct ExploreArgs {
     pub(crate) data_order: Option<DataOrder>,
     /// Format of --data [default: by the file name] [possible: tsv, jsonl].
     #[arg(long, value_name = "FORMAT")]
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<RecordFormat>,
     /// Values of a flag, such as `size-ratio=4,10`, or of a policy parameter, such as `policy.trigger=2,4`: a cell is run
     /// for each. Several sweeps give all combinations.
     #[arg(long, value_name = "KEY=V,…")]
@@ -89,7 +89,7 @@ pub(crate) struct AdviseArgs {
     /// Weights of the costs: a block moved by a write, an I/O of a point lookup, an I/O of a range lookup, a copy of the
     /// data on disk [default: equal weight of each operation, space 0.1].
     #[arg(long, value_name = "writes=W,points=R,ranges=Q,space=S")]
-    pub(crate) weights: Option<Weights>,
+    pub(crate) weights: Option<CostWeights>,
     #[command(flatten)]
     pub(crate) workload: WorkloadArgs,
     /// Number of the best designs that are run on the engine.

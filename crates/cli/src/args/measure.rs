@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use lsmx::{BlockCacheKind, FilterBits};
 use lsmx_bench::experiment::iocost::CacheSweep;
-use lsmx_bench::experiment::rmw::{Base, Mode, Study};
+use lsmx_bench::experiment::rmw::{RmwStudy, UpdateMode, ValuePlacement};
 use lsmx_bench::experiment::throughput::workload::Workload;
 use lsmx_bench::experiment::tuning;
 use lsmx_bench::workload::operation_mix::OperationMix;
@@ -57,7 +57,7 @@ pub(crate) struct BenchArgs {
     /// Experiment to run in place of workloads: caching (reads by contents of the block cache), filter-size
     /// (reads by width of the filters), put-over-time (puts over time while compactions run).
     #[arg(long, value_name = "NAME", conflicts_with_all = ["workloads", "seek_entries"])]
-    pub(crate) experiment: Option<tuning::Study>,
+    pub(crate) experiment: Option<tuning::TuningStudy>,
     /// Database that is kept; reads need one that was filled with the same flags [default: a temporary database].
     #[arg(long, value_name = "PATH", conflicts_with = "dir")]
     pub(crate) db: Option<PathBuf>,
@@ -160,11 +160,11 @@ pub(crate) struct IocostArgs {
 pub(crate) struct RmwArgs {
     /// How a field is updated: get-put reads, changes and puts the value; merge writes an operand into the tree; kd
     /// writes an operand into the operand store. Each mode has its own cells.
-    #[arg(long, value_name = "MODE,…", value_delimiter = ',', default_values_t = Mode::ALL)]
-    pub(crate) mode: Vec<Mode>,
+    #[arg(long, value_name = "MODE,…", value_delimiter = ',', default_values_t = UpdateMode::ALL)]
+    pub(crate) mode: Vec<UpdateMode>,
     /// Where values are stored: tree, value-log.
-    #[arg(long, value_name = "BASE,…", value_delimiter = ',', default_values_t = [Base::Tree])]
-    pub(crate) base: Vec<Base>,
+    #[arg(long, value_name = "BASE,…", value_delimiter = ',', default_values_t = [ValuePlacement::Tree])]
+    pub(crate) base: Vec<ValuePlacement>,
     /// Shares of reads among the operations of the default mix [default: 0.1].
     #[arg(long, value_name = "R,…", value_delimiter = ',')]
     pub(crate) read_ratio: Option<Vec<f64>>,
@@ -175,7 +175,7 @@ pub(crate) struct RmwArgs {
     /// Experiment that varies one parameter: read-ratio, zipf, value-size, delta-size, recovery, operands, scans, kd-cache,
     /// bucket-size, split-threshold.
     #[arg(long, value_name = "NAME")]
-    pub(crate) experiment: Option<Study>,
+    pub(crate) experiment: Option<RmwStudy>,
     /// Number of records to load.
     #[arg(long, value_name = "N", value_parser = count, default_value = "200000", alias = "records")]
     pub(crate) entries: u64,

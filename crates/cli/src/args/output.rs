@@ -37,7 +37,7 @@ impl OutputArgs {
     pub(crate) fn probe(&self, registry: &Registry) -> Result<(), Failure> {
         check_columns(registry, &self.columns)?;
         for path in [&self.json, &self.csv, &self.html].into_iter().flatten() {
-            json::probe(path)?;
+            json::check_writable(path)?;
         }
         Ok(())
     }
@@ -45,14 +45,14 @@ impl OutputArgs {
     /// Writes the output files and prints the tables.
     pub(crate) fn write(&self, result: &impl Report) -> Result<(), Failure> {
         if let Some(path) = &self.json {
-            json::write(path, result)?;
+            json::write_json(path, result)?;
         }
         if let Some(path) = &self.csv {
             let (header, rows) = result.csv()?;
-            csv::write(path, &header, &rows)?;
+            csv::write_csv(path, &header, &rows)?;
         }
         if let Some(path) = &self.html {
-            html::write(path, &result.html()?)?;
+            html::write_page(path, &result.html()?)?;
         }
         let style = TableStyleOptions {
             width: terminal_width().unwrap_or(WIDTH_DEFAULT),

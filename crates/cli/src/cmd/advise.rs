@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use lsmx_bench::experiment::advise::columns::RANKED;
-use lsmx_bench::experiment::advise::{Config, Workload};
+use lsmx_bench::experiment::advise::{Config, PlannedWorkload};
 use lsmx_bench::workload::phases::parse_phases;
 use lsmx_bench::workload::trace::TraceFile;
 
@@ -27,14 +27,14 @@ fn config(arguments: &AdviseArgs, words: &[OsString]) -> Result<Config, Failure>
     let flags = &arguments.workload;
     explore::check(flags)?;
     let spec = flags.phases.as_deref().map(explore::read_text).transpose()?;
-    let generated = |phases| Workload::Phases {
+    let generated = |phases| PlannedWorkload::Phases {
         phases,
         key_bytes: flags.records.key_len.unwrap_or(explore::KEY_LEN_DEFAULT),
         value_bytes: flags.records.value_len.unwrap_or(explore::VALUE_LEN_DEFAULT),
     };
     let (workload, entries) = match (&flags.trace, &flags.phases, &spec) {
         (Some(path), _, _) => {
-            (Workload::Trace(Arc::new(TraceFile::open(path)?)), arguments.entries)
+            (PlannedWorkload::Trace(Arc::new(TraceFile::open(path)?)), arguments.entries)
         }
         (None, Some(path), Some(text)) => (generated(parse_phases(text, path)?), arguments.entries),
         // The generated phases already include the number of entries.

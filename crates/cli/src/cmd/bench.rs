@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use lsmx_bench::experiment::throughput::{self, Config};
-use lsmx_bench::experiment::tuning::{self, Study};
+use lsmx_bench::experiment::tuning::{self, TuningStudy};
 use lsmx_bench::peers::EngineSettings;
 
 use crate::args::BenchArgs;
@@ -16,7 +16,7 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
     let mut config = config(arguments, words)?;
     let registry = match arguments.experiment {
         None => &throughput::columns::REGISTRY,
-        Some(Study::PutOverTime) => &tuning::columns::SLICES,
+        Some(TuningStudy::PutOverTime) => &tuning::columns::SLICES,
         Some(_) => &tuning::columns::READS,
     };
     arguments.output.probe(registry)?;
@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
         None => Some(interrupt::make_temporary("lsmx-bench-", &mut config.directory, None)?),
     };
     match arguments.experiment {
-        Some(study) => arguments.output.write(&tuning::run(study, &config, &mut Bar::new())?),
+        Some(study) => arguments.output.write(&tuning::run_study(study, &config, &mut Bar::new())?),
         None => arguments.output.write(&config.run(&mut Bar::new())?),
     }
 }
@@ -37,7 +37,7 @@ fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> 
         ..EngineSettings::default()
     };
     for option in &arguments.option {
-        settings = settings.set(option)?;
+        settings = settings.with_option(option)?;
     }
     Ok(Config {
         workloads: arguments.workloads.clone(),

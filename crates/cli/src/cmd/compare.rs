@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lsmx_bench::metric::compare::{self, Comparison};
-use lsmx_bench::metric::registry_of;
+use lsmx_bench::metric::find_registry;
 use lsmx_bench::report::json;
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 5;
 /// Prints the differences. Fails if a metric is worse than `--fail-above` or `--fail-latency-above` allows.
 pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
     let ((command, old), (_, new)) = (read(&arguments.old)?, read(&arguments.new)?);
-    let compared = Comparison::new(registry_of(&command), &old, &new);
+    let compared = Comparison::new(find_registry(&command), &old, &new);
     if compared.pairs.is_empty() {
         let (old, new) = (arguments.old.display(), arguments.new.display());
         return Err(Failure::Usage(format!(
@@ -25,9 +25,9 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
         )));
     }
     if let Some(path) = &arguments.json {
-        json::write(path, &compared)?;
+        json::write_json(path, &compared)?;
     }
-    output::stdout(compare::table(&compared, arguments.all).as_bytes())?;
+    output::stdout(compare::format_comparison(&compared, arguments.all).as_bytes())?;
     let gate = arguments.fail_above.is_some() || arguments.fail_latency_above.is_some();
     if gate && !compared.only_old.is_empty() {
         let missing = compared.only_old.join(", ");
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
     let share = |percent: Option<f64>| percent.map(|percent| percent / 100.0);
     let (above, latency_above) = (share(arguments.fail_above), share(arguments.fail_latency_above));
     let worse: Vec<String> = compared
-        .worse(above, latency_above)
+        .list_worse(above, latency_above)
         .map(|(pair, at)| format!("{} of {} by {:.1} %", at.metric, pair.cell, at.worse_by() * 1e2))
         .collect();
     if worse.is_empty() {

@@ -13,8 +13,8 @@ pub(crate) mod stress;
 use std::ffi::OsString;
 use std::path::Path;
 
-use lsmx_bench::experiment::resume::{Finished, Identity};
-use lsmx_bench::peers::Kind;
+use lsmx_bench::experiment::resume::{RunDirectory, RunIdentity};
+use lsmx_bench::peers::EngineKind;
 
 use crate::args::RunArgs;
 use crate::failure::Failure;
@@ -50,19 +50,20 @@ fn open_finished(
     words: &[OsString],
     inputs: &[&Path],
     cell_count: u64,
-) -> Result<Option<Finished>, Failure> {
+) -> Result<Option<RunDirectory>, Failure> {
     match &run.resume {
         Some(directory) if !run.dry_run || directory.exists() => {
-            let identity = Identity::new(result_words(words), inputs, cell_count)?;
-            Ok(Some(Finished::open(directory, &identity)?))
+            let identity = RunIdentity::new(result_words(words), inputs, cell_count)?;
+            Ok(Some(RunDirectory::open(directory, &identity)?))
         }
         _ => Ok(None),
     }
 }
 
 /// Parses the names of the engines to compare with lsmx. Removes duplicates.
-fn peers(names: &[String]) -> Result<Vec<Kind>, Failure> {
-    let peers = names.iter().map(|name| Kind::peer(name)).collect::<Result<Vec<_>, _>>()?;
+fn peers(names: &[String]) -> Result<Vec<EngineKind>, Failure> {
+    let peers =
+        names.iter().map(|name| EngineKind::parse_peer(name)).collect::<Result<Vec<_>, _>>()?;
     Ok(distinct(&peers))
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use lsmx_bench::experiment::rmw::Config;
-use lsmx_bench::experiment::rmw::columns::{REGISTRY, estimates as estimates_table};
+use lsmx_bench::experiment::rmw::columns::{REGISTRY, format_estimates as estimates_table};
 
 use super::distinct;
 use crate::args::RmwArgs;
@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &RmwArgs, words: &[OsString]) -> Result<(), Failure
     arguments.output.probe(&REGISTRY)?;
     let finished = super::open_finished(&arguments.run, words, &[], config.cell_count()?)?;
     if arguments.run.dry_run {
-        let estimates = config.estimates(finished.as_ref())?;
+        let estimates = config.estimate_cells(finished.as_ref())?;
         return output::stdout(estimates_table(&estimates).as_bytes());
     }
     let resume = arguments.run.resume.as_deref();

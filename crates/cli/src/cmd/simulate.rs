@@ -33,13 +33,13 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
     let limits =
         config.points.iter_mut().filter_map(|point| point.limit_default_memtable(MEMTABLE_MAX));
     let head = limits.max().map_or_else(String::new, |share| {
-        let [memtable, share] = [MEMTABLE_MAX, share].map(text::bytes);
+        let [memtable, share] = [MEMTABLE_MAX, share].map(text::format_bytes);
         format!(
             "memtables and tables hold {memtable} of data: their default, data ÷ 150 = {share}, is limited (--memtable)\n"
         )
     });
     arguments.output.probe(&REGISTRY)?;
-    let result = simulate::run(&config, &mut Bar::new())?;
+    let result = simulate::simulate_exploration(&config, &mut Bar::new())?;
     output::stdout(head.as_bytes())?;
     arguments.output.write(&result)
 }

@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Fail
         std::process::exit(CHILD_ENDED);
     }
     if let Some(path) = &arguments.json {
-        json::probe(path)?;
+        json::check_writable(path)?;
     }
     // A seed of 32 bits is short enough to type.
     let first_seed = arguments.seed.unwrap_or_else(|| Env::default().random_u64() >> 32);
@@ -167,7 +167,7 @@ impl StressTest<'_> {
         let provenance = Provenance::new(command, None, self.first_seed, directory);
         let seconds = self.limits.elapsed_s();
         let report = Report { provenance, seconds, databases, histories, counts, failure };
-        Ok(json::write(path, &report)?)
+        Ok(json::write_json(path, &report)?)
     }
 
     /// Prints one line per count, then the elapsed time.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use lsmx::{Db, KeyspaceOptions, Options};
-use lsmx_bench::workload::record::{Format, encode};
+use lsmx_bench::workload::record::{RecordFormat, encode_record};
 use serde_json::Value;
 
 use crate::common::{CliOutput, TestDir, assert_contains, command, list, lsmx};
@@ -206,13 +206,13 @@ fn scan_returns_keys_within_bounds_in_both_directions() {
 #[test]
 fn exported_records_equal_imported_ones() {
     let dir = TestDir::new();
-    for (format, name) in [(Format::Tsv, "tsv"), (Format::Jsonl, "jsonl")] {
+    for (format, name) in [(RecordFormat::Tsv, "tsv"), (RecordFormat::Jsonl, "jsonl")] {
         let mut text = Vec::new();
         // The records are in key order, as an export writes them. An import splits them into several batches.
         for byte in 0..=255u8 {
             for low in [0, 9, 10, 13, 92, 200] {
                 let value = [byte, b'\\', b't', low, b'\n'].repeat(usize::from(low % 4));
-                encode(format, &[byte, low], &value, &mut text);
+                encode_record(format, &[byte, low], &value, &mut text);
             }
         }
         let source = dir.write(&format!("source.{name}"), &text);

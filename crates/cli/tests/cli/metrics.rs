@@ -1,7 +1,7 @@
 //! Tests of the metrics in the results of `lsmx explore`.
 
 use lsmx_bench::experiment::{explore, iocost, rmw, simulate, throughput, tuning};
-use lsmx_bench::metric::{Registry, scalars};
+use lsmx_bench::metric::{Registry, flatten_scalars};
 use serde_json::Value;
 
 use crate::common::{TestDir, cells, experiment, list, number, numbers, sum_of_levels};
@@ -37,7 +37,7 @@ fn each_number_of_a_result_is_a_metric() {
     ];
     for (words, registry, rows) in commands {
         for row in list(&experiment(&words).result, rows) {
-            for (name, value) in scalars(row) {
+            for (name, value) in flatten_scalars(row) {
                 let part = name.split(['.', '[']).next().unwrap();
                 // Skips the description of the workload, and predictions, which have the same names as measured
                 // metrics.

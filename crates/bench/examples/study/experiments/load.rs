@@ -22,35 +22,45 @@ const MERGE_MAX_S: [f64; 8] = [1.80, 1.31, 1.60, 1.33, 1.40, 1.73, 7.05, 0.89];
 const WRITE_MAX_MS: [f64; 8] = [9.8, 1.62, 4.77, 1.78, 1.28, 4.17, 23.8, 9.4];
 
 pub(super) fn measure_ratios(results: &Results) -> Measurements {
-    let (r1, t1) = (results.part("r1"), results.part("t1"));
-    let lo1_less_than = |base| less(r1.each_by(&[LO1], base, moved));
-    let lo1_preset_less_than =
-        |base| divide(r1.of(LO1_PRESET, moved), r1.of(base, moved)).map(|ratio| 1.0 - ratio);
-    let tight_tier = results.part("t1-stop").of(TIGHT_TIER, put_max_ms);
+    let (r1, t1) = (results.find_part("r1"), results.find_part("t1"));
+    let lo1_less_than = |base| reductions(r1.ratios_to_base(&[LO1], base, data_moved_ratio));
+    let lo1_preset_less_than = |base| {
+        divide(
+            r1.strategy_figure(LO1_PRESET, data_moved_ratio),
+            r1.strategy_figure(base, data_moved_ratio),
+        )
+        .map(|ratio| 1.0 - ratio)
+    };
+    let tight_tier = results.find_part("t1-stop").strategy_figure(TIGHT_TIER, put_max_ms);
     // The result file `ours` contains all presets of lsmx, measured with the default write stalls.
-    let presets = results.part("ours").0;
+    let presets = results.find_part("ours").0;
     let each_preset = |measure: Measure| {
         (!presets.is_empty()).then_some(())?;
-        many(presets.iter().map(|cell| (cell.policy.as_str(), measure(cell))))
+        labeled_figures(presets.iter().map(|cell| (cell.policy.as_str(), measure(cell))))
     };
     let figures = vec![
         lo1_less_than(FULL),
         lo1_less_than(PREEMPTIVE),
         lo1_less_than(TEXTBOOK_FULL),
-        many([FULL_PRESET, PREEMPTIVE_PRESET].map(|at| (at.name, lo1_preset_less_than(at)))),
-        r1.each_by(&[LO1], FULL, jobs),
-        r1.each_by(&[TIER], LO1, moved),
-        t1.base_by_each(TIER, &LEVELED_ONES, put_max_ms),
-        many(LEVELED_ONES.map(|at| (at.name, divide(tight_tier, t1.of(at, put_max_ms))))),
+        labeled_figures(
+            [FULL_PRESET, PREEMPTIVE_PRESET].map(|at| (at.name, lo1_preset_less_than(at))),
+        ),
+        r1.ratios_to_base(&[LO1], FULL, jobs),
+        r1.ratios_to_base(&[TIER], LO1, data_moved_ratio),
+        t1.ratios_of_base(TIER, &LEVELED_ONES, put_max_ms),
+        labeled_figures(
+            LEVELED_ONES
+                .map(|at| (at.name, divide(tight_tier, t1.strategy_figure(at, put_max_ms)))),
+        ),
         each_preset(put_max_ms),
         each_preset(|cell| Some(float(cell.stalls.max_us) / 1e3)),
-        r1.each(&[FULL, LO1, TIER], moved),
+        r1.figures_by_strategy(&[FULL, LO1, TIER], data_moved_ratio),
     ];
     (vec![], figures)
 }
 
 pub(super) fn measure(results: &Results) -> Measurements {
-    let r1 = results.part("r1");
+    let r1 = results.find_part("r1");
     let header = [
         "",
         "read × (study)",
@@ -65,7 +75,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
         Table::new("Bytes as multiples of those ingested; merges leave out trivial moves.", header);
     let others = [TIERING, LEVELED, TEXTBOOK_FULL, PREEMPTIVE];
     for (at, strategy) in EIGHT.iter().chain(&others).enumerate() {
-        let of = |measure: Measure| r1.of(*strategy, measure);
+        let of = |measure: Measure| r1.strategy_figure(*strategy, measure);
         let ingested = |gb: [f64; 8]| gb.get(at).map(|gb| gb / INGESTED_GB);
         let read: Measure = |cell| ratio(cell.compaction.read_bytes, cell.ingested_bytes);
         let written: Measure = |cell| ratio(cell.compaction.written_bytes, cell.ingested_bytes);
@@ -81,29 +91,31 @@ pub(super) fn measure(results: &Results) -> Measurements {
         table.row(strategy.name, row);
     }
     let figures = vec![
-        one("", r1.of(FULL, flushes)),
-        r1.each(&[FULL], moved),
-        r1.each(&EIGHT, |cell| ratio(cell.compaction.read_bytes, cell.compaction.written_bytes)),
-        less(r1.each_by(&PARTIAL, FULL, moved)),
-        less(r1.base_by_each(LO1, &[RR, COLD, OLD], moved)),
-        less(r1.base_by_each(LO2, &[RR, COLD, OLD], moved)),
-        r1.each_by(&[LO2], LO1, moved),
-        r1.each(&[LO2, LO1, COLD, RR, OLD, FULL], moved),
-        r1.each_by(&[ONE], LO1, moved),
-        r1.each_by(&PARTIAL, FULL, jobs),
-        r1.each_by(&[ONE], FULL, jobs),
-        r1.base_by_each(FULL, &PARTIAL, bytes_per_job),
-        r1.each_by(&[TIER], LO1, moved),
-        r1.each_by(&[TIER], LO1, jobs),
-        r1.each_by(&[TIER], FULL, jobs),
-        r1.each_by(&[TSD], LO1, moved),
+        single_figure("", r1.strategy_figure(FULL, flushes)),
+        r1.figures_by_strategy(&[FULL], data_moved_ratio),
+        r1.figures_by_strategy(&EIGHT, |cell| {
+            ratio(cell.compaction.read_bytes, cell.compaction.written_bytes)
+        }),
+        reductions(r1.ratios_to_base(&PARTIAL, FULL, data_moved_ratio)),
+        reductions(r1.ratios_of_base(LO1, &[RR, COLD, OLD], data_moved_ratio)),
+        reductions(r1.ratios_of_base(LO2, &[RR, COLD, OLD], data_moved_ratio)),
+        r1.ratios_to_base(&[LO2], LO1, data_moved_ratio),
+        r1.figures_by_strategy(&[LO2, LO1, COLD, RR, OLD, FULL], data_moved_ratio),
+        r1.ratios_to_base(&[ONE], LO1, data_moved_ratio),
+        r1.ratios_to_base(&PARTIAL, FULL, jobs),
+        r1.ratios_to_base(&[ONE], FULL, jobs),
+        r1.ratios_of_base(FULL, &PARTIAL, bytes_per_job),
+        r1.ratios_to_base(&[TIER], LO1, data_moved_ratio),
+        r1.ratios_to_base(&[TIER], LO1, jobs),
+        r1.ratios_to_base(&[TIER], FULL, jobs),
+        r1.ratios_to_base(&[TSD], LO1, data_moved_ratio),
     ];
     (vec![table], figures)
 }
 
 /// Compares the durations of compactions and the longest write latencies with the figures of the study.
 pub(super) fn measure_times(results: &Results) -> Measurements {
-    let t1 = results.part("t1");
+    let t1 = results.find_part("t1");
     let header = [
         "",
         "merge mean ÷ LO+1's (study)",
@@ -116,9 +128,9 @@ pub(super) fn measure_times(results: &Results) -> Measurements {
     ];
     let mut table = Table::new("Writes run into the hard stop, one thread compacts.", header);
     for (at, strategy) in EIGHT.iter().enumerate() {
-        let of = |measure: Measure| t1.of(*strategy, measure);
+        let of = |measure: Measure| t1.strategy_figure(*strategy, measure);
         let by_lo1 = |measure: Measure, published: [f64; 8]| {
-            let ours = divide(of(measure), t1.of(LO1, measure));
+            let ours = divide(of(measure), t1.strategy_figure(LO1, measure));
             with_study(ours, Some(published[at] / published[1]))
         };
         let row = [
@@ -133,16 +145,16 @@ pub(super) fn measure_times(results: &Results) -> Measurements {
         table.row(strategy.name, row);
     }
     let figures = vec![
-        t1.base_by_each(FULL, &PARTIAL, job_mean_ms),
-        t1.base_by_each(FULL, &[TIER], job_mean_ms),
-        t1.base_by_each(TIER, &LEVELED_ONES, job_max_ms),
-        t1.each_by(&[ONE], LO1, job_max_ms),
-        t1.each(&EIGHT, |cell| Some(cell.compaction.cpu_fraction)),
-        t1.each_by(&[TIER], FULL, put_max_ms),
-        t1.base_by_each(TIER, &PARTIAL, put_max_ms),
-        t1.base_by_each(FULL, &PARTIAL, put_max_ms),
-        t1.each_by(&[COLD, OLD], LO1, put_max_ms),
-        one("", spread(t1.each(&EIGHT, put_mean_us))),
+        t1.ratios_of_base(FULL, &PARTIAL, job_mean_ms),
+        t1.ratios_of_base(FULL, &[TIER], job_mean_ms),
+        t1.ratios_of_base(TIER, &LEVELED_ONES, job_max_ms),
+        t1.ratios_to_base(&[ONE], LO1, job_max_ms),
+        t1.figures_by_strategy(&EIGHT, |cell| Some(cell.compaction.cpu_fraction)),
+        t1.ratios_to_base(&[TIER], FULL, put_max_ms),
+        t1.ratios_of_base(TIER, &PARTIAL, put_max_ms),
+        t1.ratios_of_base(FULL, &PARTIAL, put_max_ms),
+        t1.ratios_to_base(&[COLD, OLD], LO1, put_max_ms),
+        single_figure("", relative_spread(t1.figures_by_strategy(&EIGHT, put_mean_us))),
     ];
     (vec![table], figures)
 }

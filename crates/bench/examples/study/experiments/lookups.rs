@@ -2,7 +2,7 @@
 
 use super::{Measurements, text, with_study};
 use crate::figures::*;
-use crate::results::{Part, Results};
+use crate::results::{ResultPart, Results};
 use crate::strategy::*;
 use crate::table::Table;
 
@@ -42,41 +42,41 @@ const WRITE_MAX_MS: [[f64; 2]; 8] = [
 ];
 
 pub(super) fn measure(results: &Results) -> Measurements {
-    let (r1, r2, t1) = (results.part("r1"), results.part("r2"), results.part("t1"));
+    let (r1, r2, t1) = (results.find_part("r1"), results.find_part("r2"), results.find_part("t1"));
     let tier_by = |strategy| {
-        let of = |at, alpha| r1.of(at, |cell| read_amplification(cell, alpha));
+        let of = |at, alpha| r1.strategy_figure(at, |cell| read_amplification(cell, alpha));
         let by = |alpha| (format!("α {alpha}"), divide(of(TIER, alpha), of(strategy, alpha)));
-        many([0.0, 0.4, 0.8].map(by))
+        labeled_figures([0.0, 0.4, 0.8].map(by))
     };
     let tier_ranges_by_lo1 = |s: f64| {
-        let of = |at| t1.of(at, |cell| range_us(cell, s));
+        let of = |at| t1.strategy_figure(at, |cell| range_us(cell, s));
         (format!("s {s:e}"), divide(of(TIER), of(LO1)))
     };
     let without_filter = |at| {
-        let of = |part: Part<'_>| part.of(at, |cell| ios(cell, 1.0));
+        let of = |part: ResultPart<'_>| part.strategy_figure(at, |cell| ios(cell, 1.0));
         Some(of(r2)? - of(r1)?)
     };
     let figures = vec![
-        one("", spread(r1.each(&PARTIAL, |cell| ios(cell, 0.0)))),
-        one("", spread(r1.each(&PARTIAL, |cell| ios(cell, 1.0)))),
-        less(r1.base_by_each(FULL, &PARTIAL, |cell| ios(cell, 0.0))),
-        less(t1.base_by_each(FULL, &PARTIAL, |cell| lookup_us(cell, 0.0))),
+        single_figure("", relative_spread(r1.figures_by_strategy(&PARTIAL, |cell| ios(cell, 0.0)))),
+        single_figure("", relative_spread(r1.figures_by_strategy(&PARTIAL, |cell| ios(cell, 1.0)))),
+        reductions(r1.ratios_of_base(FULL, &PARTIAL, |cell| ios(cell, 0.0))),
+        reductions(t1.ratios_of_base(FULL, &PARTIAL, |cell| lookup_us(cell, 0.0))),
         tier_by(LO1),
         tier_by(FULL),
-        r1.each(&EIGHT, |cell| {
+        r1.figures_by_strategy(&EIGHT, |cell| {
             divide(read_amplification(cell, 0.8), read_amplification(cell, 0.0))
         }),
-        t1.base_by_each(TIER, &LEVELED_ONES, |cell| lookup_us(cell, 0.0)),
-        t1.base_by_each(TIER, &LEVELED_ONES, |cell| lookup_us(cell, 1.0)),
-        t1.each(&EIGHT, |cell| divide(lookup_us(cell, 0.4), lookup_us(cell, 0.0))),
-        t1.each(&EIGHT, |cell| divide(lookup_us(cell, 1.0), lookup_us(cell, 0.0))),
-        more(many([1e-5, 1e-4, 1e-3].map(tier_ranges_by_lo1))),
-        many([FULL, LO1, TIER, ONE].map(|at| (at.name, without_filter(at)))),
+        t1.ratios_of_base(TIER, &LEVELED_ONES, |cell| lookup_us(cell, 0.0)),
+        t1.ratios_of_base(TIER, &LEVELED_ONES, |cell| lookup_us(cell, 1.0)),
+        t1.figures_by_strategy(&EIGHT, |cell| divide(lookup_us(cell, 0.4), lookup_us(cell, 0.0))),
+        t1.figures_by_strategy(&EIGHT, |cell| divide(lookup_us(cell, 1.0), lookup_us(cell, 0.0))),
+        increases(labeled_figures([1e-5, 1e-4, 1e-3].map(tier_ranges_by_lo1))),
+        labeled_figures([FULL, LO1, TIER, ONE].map(|at| (at.name, without_filter(at)))),
     ];
     (vec![blocks(r1), times(t1), without_filters(r2)], figures)
 }
 
-fn blocks(r1: Part<'_>) -> Table {
+fn blocks(r1: ResultPart<'_>) -> Table {
     let header =
         ["", "α = 0 (study)", "0.4 (study)", "0.8 (study)", "I/Os per lookup, α = 1", "runs"];
     let mut table = Table::new(
@@ -84,7 +84,7 @@ fn blocks(r1: Part<'_>) -> Table {
         header,
     );
     for (strategy, published) in EIGHT.iter().zip(READ_AMPLIFICATION) {
-        let cell = r1.cell(*strategy);
+        let cell = r1.find_cell(*strategy);
         let by_alpha = [0.0, 0.4, 0.8].into_iter().zip(published).map(|(alpha, published)| {
             let ours = cell.and_then(|cell| read_amplification(cell, alpha));
             with_study(ours, Some(published))
@@ -95,12 +95,12 @@ fn blocks(r1: Part<'_>) -> Table {
     table
 }
 
-fn times(t1: Part<'_>) -> Table {
+fn times(t1: ResultPart<'_>) -> Table {
     let header =
         ["", "µs, α = 0", "0.4", "1", "÷ LO+1's, α = 0 (study)", "0.4 (study)", "1 (study)"];
     let mut table = Table::new("Mean time of a lookup.", header);
     let alphas = [0.0, 0.4, 1.0];
-    let time = |strategy, alpha| t1.of(strategy, |cell| lookup_us(cell, alpha));
+    let time = |strategy, alpha| t1.strategy_figure(strategy, |cell| lookup_us(cell, alpha));
     for (strategy, published) in EIGHT.into_iter().zip(LATENCY_MS) {
         let own = alphas.into_iter().map(|alpha| text(time(strategy, alpha)));
         let by_lo1 = alphas.into_iter().enumerate().map(|(place, alpha)| {
@@ -112,21 +112,23 @@ fn times(t1: Part<'_>) -> Table {
     table
 }
 
-fn without_filters(r2: Part<'_>) -> Table {
+fn without_filters(r2: ResultPart<'_>) -> Table {
     let header = ["", "α = 0", "0.2", "0.4", "0.6", "0.8", "1"];
     let caption = "I/Os per lookup as lsmx does it by default, the last run without a filter.";
     let mut table = Table::new(caption, header);
     for strategy in [FULL, LO1, TIER, ONE, LEVELED] {
         let alphas = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0];
-        table
-            .row(strategy.name, alphas.map(|alpha| text(r2.of(strategy, |cell| ios(cell, alpha)))));
+        table.row(
+            strategy.name,
+            alphas.map(|alpha| text(r2.strategy_figure(strategy, |cell| ios(cell, alpha)))),
+        );
     }
     table
 }
 
 pub(super) fn measure_interleaved(results: &Results) -> Measurements {
-    let (r1, r3) = (results.part("r1"), results.part("r3"));
-    let (t1, t3) = (results.part("t1"), results.part("t3"));
+    let (r1, r3) = (results.find_part("r1"), results.find_part("r3"));
+    let (t1, t3) = (results.find_part("t1"), results.find_part("t3"));
     let header = [
         "",
         "compaction WA alone",
@@ -139,34 +141,37 @@ pub(super) fn measure_interleaved(results: &Results) -> Measurements {
     let mut table = Table::new("", header);
     for (strategy, [alone, mixed]) in EIGHT.into_iter().zip(WRITE_MAX_MS) {
         let row = [
-            text(r1.of(strategy, write_amplification)),
-            text(r3.of(strategy, write_amplification)),
-            with_study(t1.of(strategy, put_max_ms), Some(alone)),
-            with_study(t3.of(strategy, put_max_ms), Some(mixed)),
-            text(r1.of(strategy, |cell| ios(cell, 0.0))),
-            text(r3.of(strategy, |cell| ios(cell, 0.0))),
+            text(r1.strategy_figure(strategy, write_amplification)),
+            text(r3.strategy_figure(strategy, write_amplification)),
+            with_study(t1.strategy_figure(strategy, put_max_ms), Some(alone)),
+            with_study(t3.strategy_figure(strategy, put_max_ms), Some(mixed)),
+            text(r1.strategy_figure(strategy, |cell| ios(cell, 0.0))),
+            text(r3.strategy_figure(strategy, |cell| ios(cell, 0.0))),
         ];
         table.row(strategy.name, row);
     }
     let timed = |measure| mixed_by_alone(t3, t1, measure);
-    let cold = r3.of(COLD_ACCESS, write_amplification);
+    let cold = r3.strategy_figure(COLD_ACCESS, write_amplification);
     let figures = vec![
         mixed_by_alone(r3, r1, write_amplification),
         timed(job_mean_ms),
         timed(put_max_ms),
-        t3.base_by_each(TIER, &LEVELED_ONES, put_max_ms),
-        less(timed(|cell| lookup_us(cell, 0.0))),
-        less(timed(|cell| lookup_us(cell, 1.0))),
-        less(mixed_by_alone(r3, r1, |cell| ios(cell, 0.0))),
-        less(mixed_by_alone(r3, r1, |cell| ios(cell, 1.0))),
-        one("", divide(cold, r3.of(OLD, write_amplification))),
+        t3.ratios_of_base(TIER, &LEVELED_ONES, put_max_ms),
+        reductions(timed(|cell| lookup_us(cell, 0.0))),
+        reductions(timed(|cell| lookup_us(cell, 1.0))),
+        reductions(mixed_by_alone(r3, r1, |cell| ios(cell, 0.0))),
+        reductions(mixed_by_alone(r3, r1, |cell| ios(cell, 1.0))),
+        single_figure("", divide(cold, r3.strategy_figure(OLD, write_amplification))),
     ];
     (vec![table], figures)
 }
 
 /// Returns, for each measured strategy, the value with interleaved lookups ÷ the value without lookups.
-fn mixed_by_alone(mixed: Part<'_>, alone: Part<'_>, measure: Measure) -> Figures {
+fn mixed_by_alone(mixed: ResultPart<'_>, alone: ResultPart<'_>, measure: Measure) -> Figures {
     let strategies: Vec<Strategy> =
-        EIGHT.into_iter().filter(|at| mixed.cell(*at).is_some()).collect();
-    quotients(mixed.each(&strategies, measure), alone.each(&strategies, measure))
+        EIGHT.into_iter().filter(|at| mixed.find_cell(*at).is_some()).collect();
+    divide_figures(
+        mixed.figures_by_strategy(&strategies, measure),
+        alone.figures_by_strategy(&strategies, measure),
+    )
 }

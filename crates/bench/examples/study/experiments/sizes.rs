@@ -27,11 +27,12 @@ const MEMTABLE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 3] =
     [(LO1, Some([18.3, 15.7, 13.0, 10.0])), (OLD, None), (TIER, Some([6.4, 4.3, 3.1, 1.8]))];
 
 pub(super) fn measure_data(results: &Results) -> Measurements {
-    let (r6, t6) = (results.part("r6"), results.part("t6"));
-    let along = |strategy, measure: Measure| r6.along(strategy, "entries", measure);
+    let (r6, t6) = (results.find_part("r6"), results.find_part("t6"));
+    let along = |strategy, measure: Measure| r6.figures_along_sweep(strategy, "entries", measure);
     let amplification = |strategy| along(strategy, write_amplification);
     let counts = along(LO1, flushes);
-    let header = (0..DATA_SIZES).map(|at| format!("{} flushes (study)", text(nth(&counts, at))));
+    let header =
+        (0..DATA_SIZES).map(|at| format!("{} flushes (study)", text(nth_figure(&counts, at))));
     let mut table = Table::new(
         "Bytes that compaction wrote ÷ unique data. The study has 16, 64, 256, \
                  1024, 4096 flushes of 8 MiB; ours are of 64 KiB.",
@@ -40,14 +41,17 @@ pub(super) fn measure_data(results: &Results) -> Measurements {
     for (strategy, published) in DATA_SIZE_AMPLIFICATION {
         let ours = amplification(strategy);
         let published = published.into_iter().enumerate();
-        table.row(strategy.name, published.map(|(at, it)| with_study(nth(&ours, at), Some(it))));
+        table.row(
+            strategy.name,
+            published.map(|(at, it)| with_study(nth_figure(&ours, at), Some(it))),
+        );
     }
     let one_leveling = amplification(ONE);
-    table.row(ONE.name, (0..DATA_SIZES).map(|at| text(nth(&one_leveling, at))));
+    table.row(ONE.name, (0..DATA_SIZES).map(|at| text(nth_figure(&one_leveling, at))));
 
-    let by_lo1 = |strategy| quotients(amplification(strategy), amplification(LO1));
+    let by_lo1 = |strategy| divide_figures(amplification(strategy), amplification(LO1));
     let tier = by_lo1(TIER);
-    let longest = |strategy| t6.along(strategy, "entries", job_max_ms);
+    let longest = |strategy| t6.figures_along_sweep(strategy, "entries", job_max_ms);
     let figures = vec![
         amplification(TIER),
         amplification(LO1),
@@ -55,12 +59,12 @@ pub(super) fn measure_data(results: &Results) -> Measurements {
         amplification(FULL),
         tier.clone().map(|all| all.into_iter().take(4).collect()),
         tier.clone(),
-        one("", nth(&tier, 4)),
+        single_figure("", nth_figure(&tier, 4)),
         by_lo1(LO2),
         by_lo1(RR),
         by_lo1(RR),
         each_by_previous(longest(TIER)),
-        one("", growth(longest(ONE))),
+        single_figure("", relative_growth(longest(ONE))),
         longest(TIER),
         counts,
     ];
@@ -75,7 +79,8 @@ fn each_by_previous(figures: Figures) -> Figures {
 
 pub(super) fn measure_entries(results: &Results) -> Measurements {
     let by_size = |strategy, measure: Measure| {
-        ENTRY_SIZES.map(|(size, part)| (size, results.part(part).of(strategy, measure)))
+        ENTRY_SIZES
+            .map(|(size, part)| (size, results.find_part(part).strategy_figure(strategy, measure)))
     };
     let header = std::iter::once("").chain(ENTRY_SIZES.map(|(size, _)| size));
     let mut table = Table::new(
@@ -93,12 +98,12 @@ pub(super) fn measure_entries(results: &Results) -> Measurements {
         table.row(title, by_size(LO1, measure).map(|(_, figure)| text(figure)));
     }
 
-    let lo1 = many(by_size(LO1, write_amplification));
-    let tier = many(by_size(TIER, write_amplification));
+    let lo1 = labeled_figures(by_size(LO1, write_amplification));
+    let tier = labeled_figures(by_size(TIER, write_amplification));
     let slice = |figures: &Figures, from: usize, to: usize| -> Figures {
         Some(figures.as_ref()?[from..to].to_vec())
     };
-    let tier_by_lo1 = quotients(tier.clone(), lo1.clone());
+    let tier_by_lo1 = divide_figures(tier.clone(), lo1.clone());
     let figures = vec![
         slice(&lo1, 0, 3),
         slice(&lo1, 2, 4),
@@ -112,16 +117,15 @@ pub(super) fn measure_entries(results: &Results) -> Measurements {
 pub(super) fn measure_memtables(results: &Results) -> Measurements {
     // Names of result files start with `r` if the files contain counts, and with `t` if they contain times.
     let part = |prefix: &str, times: u32| match times {
-        1 => results.part(&format!("{prefix}1")),
-        _ => results.part(&format!("{prefix}8-{times}")),
+        1 => results.find_part(&format!("{prefix}1")),
+        _ => results.find_part(&format!("{prefix}8-{times}")),
     };
     let by_size = |prefix: &str, strategy, measure: Measure| {
-        many(
-            MEMTABLE_SIZES
-                .map(|times| (format!("× {times}"), part(prefix, times).of(strategy, measure))),
-        )
+        labeled_figures(MEMTABLE_SIZES.map(|times| {
+            (format!("× {times}"), part(prefix, times).strategy_figure(strategy, measure))
+        }))
     };
-    let of = |strategy, times| part("r", times).of(strategy, write_amplification);
+    let of = |strategy, times| part("r", times).strategy_figure(strategy, write_amplification);
     let header = MEMTABLE_SIZES.map(|times| format!("× {times} (study)"));
     let mut table = Table::new(
         "Bytes that compaction wrote ÷ unique data.",
@@ -134,16 +138,16 @@ pub(super) fn measure_memtables(results: &Results) -> Measurements {
         table.row(strategy.name, row);
     }
     let amplification = |strategy| by_size("r", strategy, write_amplification);
-    let longest = |strategy| part("t", 8).of(strategy, job_max_ms);
+    let longest = |strategy| part("t", 8).strategy_figure(strategy, job_max_ms);
     let figures = vec![
         amplification(LO1),
         amplification(TIER),
-        one("", growth(amplification(LO1))),
-        one("", growth(amplification(TIER))),
-        quotients(amplification(OLD), amplification(LO1)),
+        single_figure("", relative_growth(amplification(LO1))),
+        single_figure("", relative_growth(amplification(TIER))),
+        divide_figures(amplification(OLD), amplification(LO1)),
         by_size("t", LO1, job_mean_ms),
         by_size("t", TIER, job_mean_ms),
-        one("", divide(longest(TIER), longest(LO1))),
+        single_figure("", divide(longest(TIER), longest(LO1))),
     ];
     (vec![table], figures)
 }

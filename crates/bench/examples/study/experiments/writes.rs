@@ -1,11 +1,11 @@
 //! Experiment R4: updates. Experiment R5: deletes.
 
-use lsmx_bench::experiment::explore::result::Cell;
+use lsmx_bench::experiment::explore::result::ExplorationCell;
 use lsmx_bench::experiment::sweep::SweepValue;
 
 use super::{Measurements, text, with_study};
 use crate::figures::*;
-use crate::results::{Part, Results};
+use crate::results::{ResultPart, Results};
 use crate::strategy::*;
 use crate::table::Table;
 
@@ -37,49 +37,53 @@ const DELETES: [(Strategy, [f64; 3], f64, f64); 6] = [
 ];
 
 pub(super) fn measure_updates(results: &Results) -> Measurements {
-    let (r4, t4) = (results.part("r4"), results.part("t4"));
-    let amplification = |strategy| r4.along(strategy, "updates", write_amplification);
-    let moved = |strategy| r4.along(strategy, "updates", moved);
-    let timed = |strategy, measure: Measure| t4.along(strategy, "updates", measure);
+    let (r4, t4) = (results.find_part("r4"), results.find_part("t4"));
+    let amplification = |strategy| r4.figures_along_sweep(strategy, "updates", write_amplification);
+    let moved = |strategy| r4.figures_along_sweep(strategy, "updates", data_moved_ratio);
+    let timed = |strategy, measure: Measure| t4.figures_along_sweep(strategy, "updates", measure);
     let header = std::iter::once(String::new()).chain(RATIOS.map(|it| format!("{it} (study)")));
     let mut table =
         Table::new("Bytes that compaction wrote ÷ unique data, by updates per insert.", header);
     for (strategy, published) in WRITE_AMPLIFICATION {
         let ours = amplification(strategy);
-        let row =
-            (0..RATIOS.len()).map(|at| with_study(nth(&ours, at), published.map(|it| it[at])));
+        let row = (0..RATIOS.len())
+            .map(|at| with_study(nth_figure(&ours, at), published.map(|it| it[at])));
         table.row(strategy.name, row);
     }
-    let longest = quotients(timed(TIER, job_max_ms), timed(FULL, job_max_ms));
-    let full_by_lo1 = quotients(amplification(FULL), amplification(LO1));
+    let longest = divide_figures(timed(TIER, job_max_ms), timed(FULL, job_max_ms));
+    let full_by_lo1 = divide_figures(amplification(FULL), amplification(LO1));
     let figures = vec![
         amplification(LO1),
-        one("LO+1", growth(amplification(LO1))),
-        one("Full", growth(amplification(FULL))),
+        single_figure("LO+1", relative_growth(amplification(LO1))),
+        single_figure("Full", relative_growth(amplification(FULL))),
         full_by_lo1.map(|all| all.into_iter().skip(1).collect()),
-        one("", spread(amplification(TIER))),
-        less(quotients(moved(LO2), moved(LO1))),
-        less(quotients(moved(LO2), moved(RR))),
+        single_figure("", relative_spread(amplification(TIER))),
+        reductions(divide_figures(moved(LO2), moved(LO1))),
+        reductions(divide_figures(moved(LO2), moved(RR))),
         timed(TIER, job_mean_ms),
-        one("", spread(timed(LO1, job_mean_ms))),
-        one("", nth(&longest, 0)),
-        one("", longest.and_then(|all| all.last().map(|(_, value)| *value))),
-        less(quotients(moved(LO1), moved(FULL))),
+        single_figure("", relative_spread(timed(LO1, job_mean_ms))),
+        single_figure("", nth_figure(&longest, 0)),
+        single_figure("", longest.and_then(|all| all.last().map(|(_, value)| *value))),
+        reductions(divide_figures(moved(LO1), moved(FULL))),
     ];
     (vec![table], figures)
 }
 
 pub(super) fn measure_deletes(results: &Results) -> Measurements {
-    let r5 = results.part("r5");
-    let all = |strategy, measure: Measure| r5.along(strategy, "deletes", measure);
+    let r5 = results.find_part("r5");
+    let all = |strategy, measure: Measure| r5.figures_along_sweep(strategy, "deletes", measure);
     let at_tenth = |strategy, measure: Measure| {
-        r5.at(strategy, "deletes", &SweepValue::Real(0.1)).and_then(measure)
+        r5.find_swept_cell(strategy, "deletes", &SweepValue::Real(0.1)).and_then(measure)
     };
     let order = |measure: Measure| {
-        many(DELETES.map(|(strategy, ..)| (strategy.name, at_tenth(strategy, measure))))
+        labeled_figures(DELETES.map(|(strategy, ..)| (strategy.name, at_tenth(strategy, measure))))
     };
-    let more_moved = |strategy| more(quotients(all(strategy, moved), all(LO1, moved)));
-    let fewer = |strategy, than| less(quotients(all(strategy, tombstones), all(than, tombstones)));
+    let more_moved = |strategy| {
+        increases(divide_figures(all(strategy, data_moved_ratio), all(LO1, data_moved_ratio)))
+    };
+    let fewer = |strategy, than| {
+        reductions(divide_figures(all(strategy, tombstones), all(than, tombstones)))
+    };
     let figures = vec![
         all(TIER, tombstones),
         all(LO1, tombstones),
@@ -96,9 +100,9 @@ pub(super) fn measure_deletes(results: &Results) -> Measurements {
         more_moved(TSD),
         more_moved(TSA50),
         more_moved(TSA33),
-        quotients(all(TIER, moved), all(LO1, moved)),
-        one("", oldest_tombstone(r5, TSA50)),
-        one("", oldest_tombstone(r5, TSA33)),
+        divide_figures(all(TIER, data_moved_ratio), all(LO1, data_moved_ratio)),
+        single_figure("", oldest_tombstone(r5, TSA50)),
+        single_figure("", oldest_tombstone(r5, TSA33)),
     ];
     let tombstones_left =
         SHARES.map(|share| format!("tombstones left, {:.0} % (study)", share * 100.0));
@@ -117,9 +121,10 @@ pub(super) fn measure_deletes(results: &Results) -> Measurements {
             ratio(cell.delete_persistence.live_tombstones, cell.delete_persistence.deletes)
         });
         let left = SHARES.iter().enumerate().map(|(at, share)| {
-            with_study(nth(&left, at), Some(tombstones[at] / (OPERATIONS * share)))
+            with_study(nth_figure(&left, at), Some(tombstones[at] / (OPERATIONS * share)))
         });
-        let moved_by_lo1 = divide(at_tenth(strategy, moved), at_tenth(LO1, moved));
+        let moved_by_lo1 =
+            divide(at_tenth(strategy, data_moved_ratio), at_tenth(LO1, data_moved_ratio));
         let others = [
             with_study(at_tenth(strategy, invalid_share), Some(invalid)),
             with_study(moved_by_lo1, Some(moved_gb / LO1_MOVED_GB)),
@@ -132,13 +137,15 @@ pub(super) fn measure_deletes(results: &Results) -> Measurements {
     (vec![table], figures)
 }
 
-fn share_of_run(cell: &Cell, us: u64) -> Option<f64> {
+fn share_of_run(cell: &ExplorationCell, us: u64) -> Option<f64> {
     ratio(us, cell.delete_persistence.run_us)
 }
 
 /// Returns the maximum age of a tombstone ÷ the duration of the run, over all results of a strategy.
-fn oldest_tombstone(r5: Part<'_>, strategy: Strategy) -> Option<f64> {
-    let cells = r5.swept(strategy).into_iter();
-    let age = |cell: &Cell| share_of_run(cell, cell.delete_persistence.oldest_age_us.unwrap_or(0));
+fn oldest_tombstone(r5: ResultPart<'_>, strategy: Strategy) -> Option<f64> {
+    let cells = r5.swept_cells(strategy).into_iter();
+    let age = |cell: &ExplorationCell| {
+        share_of_run(cell, cell.delete_persistence.oldest_age_us.unwrap_or(0))
+    };
     cells.filter_map(age).reduce(f64::max)
 }

@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 
 use super::page;
-use super::{Advice, Ranked};
+use super::{Advice, RankedDesign};
 use crate::error::Result;
 use crate::experiment::explore::columns::SPACE_AMPLIFICATION;
-use crate::metric::table::{TableStyleOptions, table};
-use crate::metric::{Metric, Registry, Row, Unit, metric, union_table};
+use crate::metric::table::{TableStyleOptions, format_table};
+use crate::metric::{Metric, Registry, Row, Unit, build_union_table, metric};
 use crate::report::Report;
 use crate::report::provenance::Provenance;
-use crate::report::text::bytes;
+use crate::report::text::format_bytes;
 
 #[rustfmt::skip]
 const DESIGN: &[Metric] = &[
@@ -70,15 +70,16 @@ impl Report for Advice {
     }
 
     fn head(&self) -> String {
-        question(self)
+        describe_question(self)
     }
 
     fn rows(&self) -> Result<Vec<Row>> {
-        self.ranked.iter().map(ranked_row).collect()
+        self.ranked.iter().map(build_ranked_row).collect()
     }
 
     fn text(&self, style: &TableStyleOptions) -> Result<String> {
-        let mut text = format!("{}\n{}\n", self.head(), table(&RANKED, &self.rows()?, style)?);
+        let mut text =
+            format!("{}\n{}\n", self.head(), format_table(&RANKED, &self.rows()?, style)?);
         for (index, ranked) in self.ranked.iter().enumerate() {
             if ranked.measured.is_some() {
                 // Writing to a string does not fail.
@@ -94,34 +95,34 @@ impl Report for Advice {
                 text,
                 "\nEvery preset, measured on the engine. The first design above costs {:.3} × the cheapest preset.\n\n{}",
                 presets.advice_to_best,
-                table(&PRESETS, &rows, &style)?
+                format_table(&PRESETS, &rows, &style)?
             );
         }
         if let Some(best) = self.ranked.first() {
-            let _ = write!(text, "\n{}", usage(best));
+            let _ = write!(text, "\n{}", format_usage(best));
         }
         Ok(text)
     }
 
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         let rows = self.ranked.iter().map(|ranked| Ok(serde_json::to_value(ranked)?));
-        Ok(union_table(&rows.collect::<Result<Vec<_>>>()?))
+        Ok(build_union_table(&rows.collect::<Result<Vec<_>>>()?))
     }
 
     fn html(&self) -> Result<String> {
-        page::html(self)
+        page::advice_page(self)
     }
 }
 
-pub(super) fn ranked_row(ranked: &Ranked) -> Result<Row> {
+pub(super) fn build_ranked_row(ranked: &RankedDesign) -> Result<Row> {
     let pareto = if ranked.pareto { "yes" } else { "" };
     Ok(Row::new(ranked)?
-        .with("policy", short_policy(&ranked.policy, &ranked.spec))
-        .with("pareto", pareto))
+        .with_value("policy", shorten_policy(&ranked.policy, &ranked.spec))
+        .with_value("pareto", pareto))
 }
 
 /// Describes the workload, the memory budget and the weights, and counts the searched and the measured designs.
-pub(super) fn question(advice: &Advice) -> String {
+pub(super) fn describe_question(advice: &Advice) -> String {
     let (asked, searched) = (&advice.asked, &advice.searched);
     let weights = &asked.weights;
     let rounds: Vec<String> = searched.rounds.iter().map(ToString::to_string).collect();
@@ -137,7 +138,7 @@ pub(super) fn question(advice: &Advice) -> String {
         asked.entries,
         asked.key_len,
         asked.value_len,
-        bytes(asked.memory_bytes),
+        format_bytes(asked.memory_bytes),
         weights.writes,
         weights.points,
         weights.ranges,
@@ -150,13 +151,13 @@ pub(super) fn question(advice: &Advice) -> String {
 
 /// Returns the policy with its parameters. A policy given as a JSON object is too long for a table, so its name is
 /// returned.
-pub(super) fn short_policy(policy: &str, spec: &str) -> String {
+pub(super) fn shorten_policy(policy: &str, spec: &str) -> String {
     if spec.starts_with('{') { policy.to_owned() } else { spec.to_owned() }
 }
 
 /// Returns Rust code and a command line that use the given design.
-pub(super) fn usage(best: &Ranked) -> String {
-    let Ranked { spec, memtable_bytes, block_cache_bytes, .. } = best;
+pub(super) fn format_usage(best: &RankedDesign) -> String {
+    let RankedDesign { spec, memtable_bytes, block_cache_bytes, .. } = best;
     let literal = if spec.contains('"') { format!("r#\"{spec}\"#") } else { format!("{spec:?}") };
     format!(
         "To use it:

@@ -3,17 +3,17 @@
 use lsmx_simulator::Report;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::explore::result::Cell;
+use crate::experiment::explore::result::ExplorationCell;
 use crate::numbers::{float, ratio};
 
-use super::weights::Weights;
+use super::weights::CostWeights;
 
 /// Length of a block in bytes. One I/O reads one block.
 const BLOCK_BYTES: f64 = 4096.0;
 
 /// Costs of a design. The lookup costs of a workload without lookups are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Costs {
+pub struct DesignCosts {
     /// Reads and writes of flushes and compactions per user write, in blocks of 4 KiB.
     pub writes: f64,
     /// I/Os per point lookup.
@@ -24,33 +24,33 @@ pub struct Costs {
     pub space: f64,
 }
 
-impl Costs {
+impl DesignCosts {
     /// Computes the costs from the report of a simulation with `writes` writes.
-    pub fn of_report(report: &Report, writes: u64) -> Costs {
+    pub fn from_report(report: &Report, writes: u64) -> DesignCosts {
         let (compaction, ranges) = (&report.compaction, &report.range_lookups);
         let moved = report.flushed_bytes + compaction.read_bytes + compaction.written_bytes;
-        Costs {
+        DesignCosts {
             writes: float(moved) / BLOCK_BYTES / float(writes.max(1)),
-            points: mean(report.point_lookups.iter().map(|it| (it.ops, it.ios_per_get))),
+            points: weighted_mean(report.point_lookups.iter().map(|it| (it.ops, it.ios_per_get))),
             ranges: ratio(ranges.blocks_read.values().sum(), ranges.ops),
             space: report.space_amplification,
         }
     }
 
     /// Computes the costs from the measurements of a run with `writes` writes.
-    pub fn of_cell(cell: &Cell, writes: u64) -> Costs {
+    pub fn from_cell(cell: &ExplorationCell, writes: u64) -> DesignCosts {
         let (compaction, ranges) = (&cell.compaction, &cell.range_lookups);
         let moved = cell.flushed_bytes + compaction.read_bytes + compaction.written_bytes;
-        Costs {
+        DesignCosts {
             writes: float(moved) / BLOCK_BYTES / float(writes.max(1)),
-            points: mean(cell.point_lookups.iter().map(|it| (it.ops, it.ios_per_get))),
+            points: weighted_mean(cell.point_lookups.iter().map(|it| (it.ops, it.ios_per_get))),
             ranges: ratio(ranges.blocks_read.values().sum(), ranges.ops),
             space: cell.space_amplification,
         }
     }
 
     /// Returns each cost multiplied by its weight, in the order of the fields.
-    pub fn weighted(&self, weights: &Weights) -> [f64; 4] {
+    pub fn weighted_costs(&self, weights: &CostWeights) -> [f64; 4] {
         [
             self.writes * weights.writes,
             self.points * weights.points,
@@ -60,20 +60,20 @@ impl Costs {
     }
 
     /// Returns the weighted sum of the costs. A lower sum is better.
-    pub fn sum(&self, weights: &Weights) -> f64 {
-        self.weighted(weights).iter().sum()
+    pub fn weighted_sum(&self, weights: &CostWeights) -> f64 {
+        self.weighted_costs(weights).iter().sum()
     }
 
     /// Corrects the simulated costs of a large tree with the measured and the simulated costs of a small tree. Writes
     /// and space are multiplied by the ratio of measured to simulated cost. The difference between measured and
     /// simulated cost is added to the cost of lookups.
-    pub fn corrected(&self, measured: &Costs, simulated: &Costs) -> Costs {
+    pub fn correct_by(&self, measured: &DesignCosts, simulated: &DesignCosts) -> DesignCosts {
         let scaled = |large: f64, measured: f64, simulated: f64| {
             if simulated > 0.0 { large * measured / simulated } else { large }
         };
         let shifted =
             |large: f64, measured: f64, simulated: f64| (large + measured - simulated).max(0.0);
-        Costs {
+        DesignCosts {
             writes: scaled(self.writes, measured.writes, simulated.writes),
             points: shifted(self.points, measured.points, simulated.points),
             ranges: shifted(self.ranges, measured.ranges, simulated.ranges),
@@ -82,21 +82,21 @@ impl Costs {
     }
 
     /// Returns whether each cost is at most that of `other` and at least one cost is lower.
-    pub fn dominates(&self, other: &Costs) -> bool {
-        let all = Weights { writes: 1.0, points: 1.0, ranges: 1.0, space: 1.0 };
-        let (own, others) = (self.weighted(&all), other.weighted(&all));
+    pub fn dominates(&self, other: &DesignCosts) -> bool {
+        let all = CostWeights { writes: 1.0, points: 1.0, ranges: 1.0, space: 1.0 };
+        let (own, others) = (self.weighted_costs(&all), other.weighted_costs(&all));
         let pairs = || own.iter().zip(&others);
         pairs().all(|(own, other)| own <= other) && pairs().any(|(own, other)| own < other)
     }
 }
 
 /// Returns for each design whether it is on the Pareto front, that is, whether no other design dominates it.
-pub(super) fn pareto(costs: &[Costs]) -> Vec<bool> {
+pub(super) fn find_undominated(costs: &[DesignCosts]) -> Vec<bool> {
     costs.iter().map(|it| !costs.iter().any(|other| other.dominates(it))).collect()
 }
 
 /// Returns the mean number of I/Os per lookup. Each item is a number of lookups and their mean number of I/Os.
-fn mean(kinds: impl Iterator<Item = (u64, f64)>) -> f64 {
+fn weighted_mean(kinds: impl Iterator<Item = (u64, f64)>) -> f64 {
     let (ops, ios) =
         kinds.fold((0, 0.0), |(ops, ios), (n, per_get)| (ops + n, ios + float(n) * per_get));
     ios / float(ops.max(1))
@@ -106,14 +106,14 @@ fn mean(kinds: impl Iterator<Item = (u64, f64)>) -> f64 {
 mod tests {
     use super::*;
 
-    fn costs(writes: f64, points: f64, ranges: f64, space: f64) -> Costs {
-        Costs { writes, points, ranges, space }
+    fn costs(writes: f64, points: f64, ranges: f64, space: f64) -> DesignCosts {
+        DesignCosts { writes, points, ranges, space }
     }
 
     #[test]
     fn cost_sum_is_weighted() {
-        let weights = Weights { writes: 2.0, points: 0.5, ranges: 0.0, space: 1.0 };
-        assert!((costs(1.0, 2.0, 9.0, 1.5).sum(&weights) - 4.5).abs() < 1e-12);
+        let weights = CostWeights { writes: 2.0, points: 0.5, ranges: 0.0, space: 1.0 };
+        assert!((costs(1.0, 2.0, 9.0, 1.5).weighted_sum(&weights) - 4.5).abs() < 1e-12);
     }
 
     #[test]
@@ -125,20 +125,20 @@ mod tests {
             // Designs with equal costs do not dominate each other.
             costs(1.0, 2.0, 1.0, 1.0),
         ];
-        assert_eq!(pareto(&all), [true, true, false, true]);
+        assert_eq!(find_undominated(&all), [true, true, false, true]);
     }
 
     #[test]
     fn small_measured_tree_corrects_large_simulated_tree() {
         let large = costs(2.0, 1.5, 3.0, 1.2);
-        let corrected = large.corrected(&costs(1.1, 1.1, 2.0, 1.1), &costs(1.0, 1.0, 2.5, 1.1));
+        let corrected = large.correct_by(&costs(1.1, 1.1, 2.0, 1.1), &costs(1.0, 1.0, 2.5, 1.1));
         assert!((corrected.writes - 2.2).abs() < 1e-9);
         assert!((corrected.points - 1.6).abs() < 1e-9);
         assert!((corrected.ranges - 2.5).abs() < 1e-9);
         assert!((corrected.space - 1.2).abs() < 1e-9);
         // If the measured tree has the full size, the corrected costs are the measured costs.
         let measured = costs(1.1, 0.2, 0.0, 1.3);
-        let same = large.corrected(&measured, &large);
+        let same = large.correct_by(&measured, &large);
         assert!((same.writes - 1.1).abs() < 1e-9 && (same.points - 0.2).abs() < 1e-9);
     }
 }

@@ -26,40 +26,40 @@ const MEMTABLES: u64 = 2;
 
 /// A compaction policy and a split of the memory between memtables and block cache.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Design {
-    pub(super) kind: Kind,
+pub(super) struct CandidateDesign {
+    pub(super) kind: PolicyKind,
     pub(super) memtable_bytes: u64,
     pub(super) block_cache_bytes: u64,
 }
 
 /// A compaction policy, described by the parameters that the search varies.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum PolicyKind {
     /// A preset with its parameters.
     Preset(PolicySpec),
-    /// The policy that [`tiered_top`] returns.
+    /// The policy that [`tiered_top_policy`] returns.
     TieredTop { runs: u64, size_ratio: u64 },
 }
 
-impl Kind {
+impl PolicyKind {
     /// Returns the policy, or `None` if the parameters are invalid.
     pub(super) fn spec(&self) -> Option<PolicySpec> {
         match self {
-            Kind::Preset(spec) => Some(spec.clone()),
-            Kind::TieredTop { runs, size_ratio } => tiered_top(*runs, *size_ratio),
+            PolicyKind::Preset(spec) => Some(spec.clone()),
+            PolicyKind::TieredTop { runs, size_ratio } => tiered_top_policy(*runs, *size_ratio),
         }
     }
 
     pub(super) fn family(&self) -> &str {
         match self {
-            Kind::Preset(spec) => spec.name(),
-            Kind::TieredTop { .. } => "tiered-top",
+            PolicyKind::Preset(spec) => spec.name(),
+            PolicyKind::TieredTop { .. } => "tiered-top",
         }
     }
 
     /// Returns the policies that differ from this policy in one parameter. `step` is the size of the change in units of
     /// 25 %.
-    fn neighbours(&self, step: f64) -> Vec<Kind> {
+    fn neighbours(&self, step: f64) -> Vec<PolicyKind> {
         let around = |value: u64| {
             let (value, by) = (float(value), step.max(1.0));
             // A smaller change than 25 % is not useful, because parameters are small integers.
@@ -67,7 +67,7 @@ impl Kind {
             steps.map(round)
         };
         match self {
-            Kind::Preset(spec) => {
+            PolicyKind::Preset(spec) => {
                 let known = spec.preset().map_or(&[][..], Preset::parameters);
                 let changed = [
                     PolicyParameter::SizeRatio,
@@ -83,31 +83,32 @@ impl Kind {
                 // Invalid parameter values are skipped.
                 changed
                     .filter_map(|(it, to)| spec.clone().with_parameter(it, to).ok())
-                    .map(Kind::Preset)
+                    .map(PolicyKind::Preset)
                     .collect()
             }
-            Kind::TieredTop { runs, size_ratio } => {
+            PolicyKind::TieredTop { runs, size_ratio } => {
                 let ratios = around(*size_ratio)
-                    .map(|size_ratio| Kind::TieredTop { runs: *runs, size_ratio });
-                let counts =
-                    around(*runs).map(|runs| Kind::TieredTop { runs, size_ratio: *size_ratio });
+                    .map(|size_ratio| PolicyKind::TieredTop { runs: *runs, size_ratio });
+                let counts = around(*runs)
+                    .map(|runs| PolicyKind::TieredTop { runs, size_ratio: *size_ratio });
                 ratios.into_iter().chain(counts).filter(|kind| kind.spec().is_some()).collect()
             }
         }
     }
 }
 
-impl Design {
+impl CandidateDesign {
     /// Returns the designs that differ from this design in one policy parameter or in the memtable size. `step` is the
     /// size of the change in units of 25 %.
-    pub(super) fn neighbours(&self, step: f64, memory: &Memory) -> Vec<Design> {
+    pub(super) fn neighbours(&self, step: f64, memory: &MemoryBudget) -> Vec<CandidateDesign> {
         let kinds = self.kind.neighbours(step).into_iter();
-        let mut all: Vec<Design> = kinds.map(|kind| Design { kind, ..self.clone() }).collect();
+        let mut all: Vec<CandidateDesign> =
+            kinds.map(|kind| CandidateDesign { kind, ..self.clone() }).collect();
         let factor = 1.0 + 0.25 * step;
         let bytes = float(self.memtable_bytes);
         for bytes in [bytes / factor, bytes * factor] {
-            if let Some(split) = memory.split(round(bytes)) {
-                all.push(Design { kind: self.kind.clone(), ..split });
+            if let Some(split) = memory.design_with_memtable(round(bytes)) {
+                all.push(CandidateDesign { kind: self.kind.clone(), ..split });
             }
         }
         all.retain(|it| it != self);
@@ -116,17 +117,17 @@ impl Design {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Memory {
+pub(super) struct MemoryBudget {
     pub(super) bytes: u64,
     pub(super) data_bytes: u64,
 }
 
-impl Memory {
+impl MemoryBudget {
     /// Returns designs with the default policy, one for each split of the memory on the search grid.
-    pub(super) fn splits(&self) -> Vec<Design> {
-        let mut splits: Vec<Design> = Vec::new();
+    pub(super) fn default_designs(&self) -> Vec<CandidateDesign> {
+        let mut splits: Vec<CandidateDesign> = Vec::new();
         for part in MEMORY_PER_MEMTABLE {
-            if let Some(split) = self.split(self.bytes / part)
+            if let Some(split) = self.design_with_memtable(self.bytes / part)
                 && !splits.contains(&split)
             {
                 splits.push(split);
@@ -137,18 +138,18 @@ impl Memory {
 
     /// Returns the memory split with a memtable size of `memtable_bytes`, clamped to the allowed sizes. The block cache
     /// gets the remaining memory. Returns `None` if the memory budget is smaller than two memtables.
-    fn split(&self, memtable_bytes: u64) -> Option<Design> {
+    fn design_with_memtable(&self, memtable_bytes: u64) -> Option<CandidateDesign> {
         let most = MEMTABLE_BYTES_MAX.min(self.data_bytes / DATA_PER_MEMTABLE_MIN);
         let memtable_bytes = memtable_bytes.clamp(MEMTABLE_BYTES_MIN, most.max(MEMTABLE_BYTES_MIN));
         let block_cache_bytes = self.bytes.checked_sub(MEMTABLES * memtable_bytes)?;
-        let kind = Kind::Preset(PolicySpec::default());
-        Some(Design { kind, memtable_bytes, block_cache_bytes })
+        let kind = PolicyKind::Preset(PolicySpec::default());
+        Some(CandidateDesign { kind, memtable_bytes, block_cache_bytes })
     }
 }
 
 /// Returns the policies on the search grid. Presets that consider tombstones are included only if the workload has
 /// deletes. Without tombstones these presets behave like `lo+1`.
-pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
+pub(super) fn grid_policies(with_deletes: bool) -> Vec<PolicyKind> {
     let about_tombstones =
         |preset| matches!(preset, Preset::TombstoneDensity | Preset::TombstoneAge);
     let presets = || Preset::ALL.into_iter().filter(|it| with_deletes || !about_tombstones(*it));
@@ -186,9 +187,9 @@ pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
     for trigger in [2, 8, 12] {
         add(universal.clone().with_parameter(PolicyParameter::Trigger, trigger));
     }
-    let mut kinds: Vec<Kind> = specs.into_iter().map(Kind::Preset).collect();
+    let mut kinds: Vec<PolicyKind> = specs.into_iter().map(PolicyKind::Preset).collect();
     for size_ratio in SIZE_RATIOS {
-        kinds.extend([2, 4, 8].map(|runs| Kind::TieredTop { runs, size_ratio }));
+        kinds.extend([2, 4, 8].map(|runs| PolicyKind::TieredTop { runs, size_ratio }));
     }
     kinds
 }
@@ -198,7 +199,7 @@ pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
 ///
 /// The tiered levels rewrite each entry twice and read no data of L2. L2 receives `runs`² memtables per merge, so L2 is
 /// rewritten less often than with a merge after each flush.
-pub fn tiered_top(runs: u64, size_ratio: u64) -> Option<PolicySpec> {
+pub fn tiered_top_policy(runs: u64, size_ratio: u64) -> Option<PolicySpec> {
     let count = usize::try_from(runs).ok()?;
     let capacity =
         LevelCapacity::FromBottom { last: Level(6), base_memtables: size_ratio, size_ratio };
@@ -229,41 +230,46 @@ mod tests {
 
     #[test]
     fn grid_has_every_preset_and_no_duplicates() {
-        let kinds = policies(true);
+        let kinds = grid_policies(true);
         for preset in Preset::ALL {
-            assert!(kinds.contains(&Kind::Preset(PolicySpec::new(preset))), "{preset:?}");
+            assert!(kinds.contains(&PolicyKind::Preset(PolicySpec::new(preset))), "{preset:?}");
         }
         for (at, kind) in kinds.iter().enumerate() {
             assert!(!kinds[..at].contains(kind), "{kind:?}");
             assert!(kind.spec().is_some(), "{kind:?}");
         }
-        let without = policies(false);
-        assert!(!without.contains(&Kind::Preset(PolicySpec::new(Preset::TombstoneDensity))));
+        let without = grid_policies(false);
+        assert!(!without.contains(&PolicyKind::Preset(PolicySpec::new(Preset::TombstoneDensity))));
         assert!(without.len() < kinds.len());
     }
 
     #[test]
     fn memory_splits_use_the_whole_budget() {
-        let memory = Memory { bytes: 64 << 20, data_bytes: 1 << 30 };
-        let splits = memory.splits();
+        let memory = MemoryBudget { bytes: 64 << 20, data_bytes: 1 << 30 };
+        let splits = memory.default_designs();
         assert_eq!(splits.len(), 3);
         for split in splits {
             assert_eq!(2 * split.memtable_bytes + split.block_cache_bytes, 64 << 20);
         }
         // A small memory budget allows one split, or none.
-        assert_eq!(Memory { bytes: 256 << 10, data_bytes: 1 << 30 }.splits().len(), 1);
-        assert!(Memory { bytes: 100 << 10, data_bytes: 1 << 30 }.splits().is_empty());
+        assert_eq!(
+            MemoryBudget { bytes: 256 << 10, data_bytes: 1 << 30 }.default_designs().len(),
+            1
+        );
+        assert!(
+            MemoryBudget { bytes: 100 << 10, data_bytes: 1 << 30 }.default_designs().is_empty()
+        );
     }
 
     #[test]
     fn neighbour_differs_in_one_parameter() {
-        let memory = Memory { bytes: 64 << 20, data_bytes: 1 << 30 };
+        let memory = MemoryBudget { bytes: 64 << 20, data_bytes: 1 << 30 };
         for kind in [
-            Kind::Preset("leveled".parse().unwrap()),
-            Kind::Preset("fluid(3,1)".parse().unwrap()),
-            Kind::TieredTop { runs: 4, size_ratio: 10 },
+            PolicyKind::Preset("leveled".parse().unwrap()),
+            PolicyKind::Preset("fluid(3,1)".parse().unwrap()),
+            PolicyKind::TieredTop { runs: 4, size_ratio: 10 },
         ] {
-            let design = Design { kind, ..memory.split(4 << 20).unwrap() };
+            let design = CandidateDesign { kind, ..memory.design_with_memtable(4 << 20).unwrap() };
             let neighbours = design.neighbours(2.0, &memory);
             assert!(neighbours.len() >= 4, "{neighbours:?}");
             for neighbour in neighbours {

@@ -22,21 +22,24 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
-use crate::experiment::explore::Source;
-use crate::experiment::explore::result::Cell;
+use crate::experiment::explore::RecordSource;
+use crate::experiment::explore::result::ExplorationCell;
 use crate::numbers::{count, float, length, ratio};
 use crate::report::provenance::Provenance;
 use crate::workload::phases::Phase;
 use crate::workload::trace::TraceFile;
 
-pub use costs::Costs;
-pub use design::tiered_top;
-pub use result::{Advice, Asked, Measured, Preset, Presets, Ranked, Searched, Simulated};
-pub use weights::{SPACE_DEFAULT, Weights};
+pub use costs::DesignCosts;
+pub use design::tiered_top_policy;
+pub use result::{
+    Advice, AdviceInput, MeasuredDesign, MeasuredPreset, MeasuredPresets, RankedDesign,
+    SearchExtent, SimulatedCosts,
+};
+pub use weights::{CostWeights, SPACE_DEFAULT};
 
-use design::Design;
-use scale::{puts, scaled, writes};
-use search::{Found, Outcome, Problem, best_of_each_preset, point};
+use design::CandidateDesign;
+use scale::{count_puts, count_writes, scale_phases};
+use search::{SearchOutcome, SearchProblem, SimulatedDesign, design_point, find_best_presets};
 
 /// Maximum total length in bytes of the keys and values that are put when a design is measured.
 pub const CONFIRM_BYTES_MAX: u64 = 128 << 20;
@@ -51,14 +54,14 @@ pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
-    pub workload: Workload,
+    pub workload: PlannedWorkload,
     /// Number of writes for which a design is recommended. `None` uses the number of writes of the workload.
     pub entries: Option<u64>,
     /// Memory budget in bytes for two memtables and the block cache. `None` divides the data size by
     /// [`DATA_PER_MEMORY`].
     pub memory_bytes: Option<u64>,
     /// Weights of the four costs. `None` weights all operations equally.
-    pub weights: Option<Weights>,
+    pub weights: Option<CostWeights>,
     /// Number of designs that are measured on the engine.
     pub confirm: u64,
     pub presets: bool,
@@ -70,7 +73,7 @@ pub struct Config {
 
 /// Workload for which a design is recommended.
 #[derive(Debug)]
-pub enum Workload {
+pub enum PlannedWorkload {
     /// Phases with generated records.
     Phases {
         /// Phases to run, in order.
@@ -92,23 +95,23 @@ impl Config {
     pub fn run(&self, progress: &mut dyn Progress) -> Result<Advice> {
         let provenance =
             Provenance::new(self.command.clone(), self.spec.clone(), self.seed, &self.directory);
-        let problem = self.problem()?;
-        let outcome = problem.search(progress)?;
-        let confirming = self.confirming(&problem);
-        let best: Vec<Design> = outcome.best.iter().map(|it| it.design.clone()).collect();
+        let problem = self.search_problem()?;
+        let outcome = problem.find_designs(progress)?;
+        let confirming = self.confirmation_run(&problem);
+        let best: Vec<CandidateDesign> = outcome.best.iter().map(|it| it.design.clone()).collect();
         let confirm = length(self.confirm).min(best.len());
-        let (measured, cells) = confirming.measure(&problem, &best[..confirm], progress)?;
-        let (ranked, order) = rank(&problem, &outcome, &measured);
+        let (measured, cells) = confirming.measure_designs(&problem, &best[..confirm], progress)?;
+        let (ranked, order) = rank_designs(&problem, &outcome, &measured);
         let best = ranked.first().and_then(|it| it.measured);
         let presets = self
             .presets
-            .then(|| confirming.presets(&problem, &outcome, best, progress))
+            .then(|| confirming.measure_presets(&problem, &outcome, best, progress))
             .transpose()?;
-        let mut cells: Vec<Option<Cell>> = cells.into_iter().map(Some).collect();
+        let mut cells: Vec<Option<ExplorationCell>> = cells.into_iter().map(Some).collect();
         Ok(Advice {
             provenance,
-            asked: Asked {
-                entries: writes(&problem.phases),
+            asked: AdviceInput {
+                entries: count_writes(&problem.phases),
                 key_len: problem.key_bytes,
                 value_len: problem.value_bytes,
                 phases: problem.phases,
@@ -122,35 +125,35 @@ impl Config {
         })
     }
 
-    fn problem(&self) -> Result<Problem> {
+    fn search_problem(&self) -> Result<SearchProblem> {
         let (mut phases, key_bytes, value_bytes) = match &self.workload {
-            Workload::Phases { phases, key_bytes, value_bytes } => {
+            PlannedWorkload::Phases { phases, key_bytes, value_bytes } => {
                 (phases.clone(), *key_bytes, *value_bytes)
             }
-            Workload::Trace(trace) => {
-                let likeness = trace::likeness(trace)?;
+            PlannedWorkload::Trace(trace) => {
+                let likeness = trace::approximate_trace(trace)?;
                 (likeness.phases, likeness.key_bytes, likeness.value_bytes)
             }
         };
-        let written = writes(&phases);
-        if puts(&phases) == 0 {
+        let written = count_writes(&phases);
+        if count_puts(&phases) == 0 {
             let why = "it puts nothing, so there is no tree to be designed";
-            return Err(Error::contradiction("advise", "the workload", why));
+            return Err(Error::contradictory_arguments("advise", "the workload", why));
         }
         // The default weights are computed before scaling, because scaling changes the ratio of writes to lookups.
-        let weights = self.weights.unwrap_or_else(|| Weights::of_operations(&phases));
+        let weights = self.weights.unwrap_or_else(|| CostWeights::from_operations(&phases));
         weights.check(&phases)?;
         if let Some(entries) = self.entries {
             if entries == 0 {
-                return Err(Error::invalid("--entries", 0, "at least 1"));
+                return Err(Error::invalid_argument("--entries", 0, "at least 1"));
             }
-            phases = scaled(&phases, ratio(entries, written), u64::MAX);
+            phases = scale_phases(&phases, ratio(entries, written), u64::MAX);
         }
-        let data_bytes = puts(&phases).saturating_mul(key_bytes + value_bytes);
+        let data_bytes = count_puts(&phases).saturating_mul(key_bytes + value_bytes);
         let memory_bytes = self
             .memory_bytes
             .unwrap_or_else(|| (data_bytes / DATA_PER_MEMORY).max(MEMORY_BYTES_MIN));
-        Ok(Problem {
+        Ok(SearchProblem {
             phases,
             key_bytes,
             value_bytes,
@@ -162,23 +165,27 @@ impl Config {
     }
 
     /// Returns the workload with which designs are measured on the engine. A large workload is scaled down.
-    fn confirming(&self, problem: &Problem) -> Confirming {
+    fn confirmation_run(&self, problem: &SearchProblem) -> ConfirmationRun {
         let entry_bytes = problem.key_bytes + problem.value_bytes;
-        if let Workload::Trace(trace) = &self.workload {
+        if let PlannedWorkload::Trace(trace) = &self.workload {
             // A trace is replayed in full, even if a different number of writes is planned.
-            let factor = ratio(trace.counts().writes(), writes(&problem.phases));
-            let phases = scaled(&problem.phases, factor, u64::MAX);
-            return Confirming { phases, factor: factor.min(1.0), trace: Some(Arc::clone(trace)) };
+            let factor = ratio(trace.counts().writes(), count_writes(&problem.phases));
+            let phases = scale_phases(&problem.phases, factor, u64::MAX);
+            return ConfirmationRun {
+                phases,
+                factor: factor.min(1.0),
+                trace: Some(Arc::clone(trace)),
+            };
         }
-        let puts = puts(&problem.phases).max(1);
+        let puts = count_puts(&problem.phases).max(1);
         let factor = (float(CONFIRM_BYTES_MAX) / float(entry_bytes.max(1)) / float(puts)).min(1.0);
-        let phases = scaled(&problem.phases, factor, CONFIRM_LOOKUPS_MAX);
-        Confirming { phases, factor, trace: None }
+        let phases = scale_phases(&problem.phases, factor, CONFIRM_LOOKUPS_MAX);
+        ConfirmationRun { phases, factor, trace: None }
     }
 }
 
 /// Workload with which designs are measured on the engine.
-struct Confirming {
+struct ConfirmationRun {
     /// Phases to run. If a trace is replayed, the phases approximate the trace.
     phases: Vec<Phase>,
     /// Number of writes in the measurement divided by the number of planned writes. The memory of each design is
@@ -187,104 +194,113 @@ struct Confirming {
     trace: Option<Arc<TraceFile>>,
 }
 
-impl Confirming {
+impl ConfirmationRun {
     /// Runs each design on the engine and simulates it with the same workload.
-    fn measure(
+    fn measure_designs(
         &self,
-        problem: &Problem,
-        designs: &[Design],
+        problem: &SearchProblem,
+        designs: &[CandidateDesign],
         progress: &mut dyn Progress,
-    ) -> Result<(Vec<Measured>, Vec<Cell>)> {
+    ) -> Result<(Vec<MeasuredDesign>, Vec<ExplorationCell>)> {
         if designs.is_empty() {
             return Ok((Vec::new(), Vec::new()));
         }
         let shares = (self.factor, self.factor);
-        let simulated = problem.costs("confirming", designs, &self.phases, shares, progress)?;
+        let simulated =
+            problem.simulate_costs("confirming", designs, &self.phases, shares, progress)?;
         let points = designs.iter().map(|design| {
             let (source, phases) = match &self.trace {
-                Some(trace) => (Source::Trace(Arc::clone(trace)), &[][..]),
+                Some(trace) => (RecordSource::Trace(Arc::clone(trace)), &[][..]),
                 None => (
-                    Source::Generated {
+                    RecordSource::Generated {
                         key_bytes: problem.key_bytes,
                         value_bytes: problem.value_bytes,
                     },
                     &self.phases[..],
                 ),
             };
-            point(design, source, phases, shares)
+            design_point(design, source, phases, shares)
         });
-        let config = problem.config(points.collect::<Result<_>>()?);
+        let config = problem.exploration_config(points.collect::<Result<_>>()?);
         let cells = config.run(None, progress)?.cells;
         let entries =
-            self.trace.as_ref().map_or(writes(&self.phases), |trace| trace.counts().writes());
+            self.trace.as_ref().map_or(count_writes(&self.phases), |trace| trace.counts().writes());
         let measured = cells.iter().zip(simulated).map(|(cell, simulated)| {
-            let costs = Costs::of_cell(cell, entries);
-            Measured { entries, cost: costs.sum(&problem.weights), costs, simulated }
+            let costs = DesignCosts::from_cell(cell, entries);
+            MeasuredDesign { entries, cost: costs.weighted_sum(&problem.weights), costs, simulated }
         });
         Ok((measured.collect(), cells))
     }
 
     /// Measures each preset with the memory split that has the lowest simulated cost.
-    fn presets(
+    fn measure_presets(
         &self,
-        problem: &Problem,
-        outcome: &Outcome,
-        best: Option<Measured>,
+        problem: &SearchProblem,
+        outcome: &SearchOutcome,
+        best: Option<MeasuredDesign>,
         progress: &mut dyn Progress,
-    ) -> Result<Presets> {
-        let designs = best_of_each_preset(&outcome.grid, &problem.weights);
-        let (measured, _) = self.measure(problem, &designs, progress)?;
-        let cells = designs.iter().zip(measured).map(|(design, measured)| Preset {
+    ) -> Result<MeasuredPresets> {
+        let designs = find_best_presets(&outcome.grid, &problem.weights);
+        let (measured, _) = self.measure_designs(problem, &designs, progress)?;
+        let cells = designs.iter().zip(measured).map(|(design, measured)| MeasuredPreset {
             policy: design.kind.spec().map_or_else(String::new, |spec| spec.name().to_owned()),
             memtable_bytes: design.memtable_bytes,
             block_cache_bytes: design.block_cache_bytes,
             measured,
         });
-        let mut cells: Vec<Preset> = cells.collect();
+        let mut cells: Vec<MeasuredPreset> = cells.collect();
         cells.sort_by(|a, b| a.measured.cost.total_cmp(&b.measured.cost));
         let cheapest = cells.first().map_or(0.0, |it| it.measured.cost);
         let advice = best.map_or(0.0, |it| it.cost);
-        Ok(Presets { advice_to_best: if cheapest > 0.0 { advice / cheapest } else { 1.0 }, cells })
+        Ok(MeasuredPresets {
+            advice_to_best: if cheapest > 0.0 { advice / cheapest } else { 1.0 },
+            cells,
+        })
     }
 }
 
 /// Ranks designs by their corrected costs. Measured designs are ranked before designs without measurements. Also
 /// returns the index in `outcome.best` of each ranked design.
-fn rank(problem: &Problem, outcome: &Outcome, measured: &[Measured]) -> (Vec<Ranked>, Vec<usize>) {
+fn rank_designs(
+    problem: &SearchProblem,
+    outcome: &SearchOutcome,
+    measured: &[MeasuredDesign],
+) -> (Vec<RankedDesign>, Vec<usize>) {
     let weights = &problem.weights;
-    let costs: Vec<Costs> = outcome
+    let costs: Vec<DesignCosts> = outcome
         .best
         .iter()
         .enumerate()
         .map(|(at, found)| match measured.get(at) {
-            Some(it) => found.costs.corrected(&it.costs, &it.simulated),
+            Some(it) => found.costs.correct_by(&it.costs, &it.simulated),
             // Designs without measurements are corrected with the mean costs of the measured designs.
-            None => found
-                .costs
-                .corrected(&mean(measured, |it| it.costs), &mean(measured, |it| it.simulated)),
+            None => found.costs.correct_by(
+                &mean_costs(measured, |it| it.costs),
+                &mean_costs(measured, |it| it.simulated),
+            ),
         })
         .collect();
-    let front = costs::pareto(&costs);
+    let front = costs::find_undominated(&costs);
     let mut order: Vec<usize> = (0..costs.len()).collect();
     order.sort_by(|&a, &b| {
         let unmeasured = |at: usize| at >= measured.len();
-        let sums = costs[a].sum(weights).total_cmp(&costs[b].sum(weights));
+        let sums = costs[a].weighted_sum(weights).total_cmp(&costs[b].weighted_sum(weights));
         unmeasured(a).cmp(&unmeasured(b)).then(sums)
     });
     let ranked = order.iter().filter_map(|&at| {
-        let Found { design, costs: simulated } = &outcome.best[at];
+        let SimulatedDesign { design, costs: simulated } = &outcome.best[at];
         let spec = design.kind.spec()?;
         let reference = outcome.reference.design.kind.spec()?.to_string();
-        Some(Ranked {
+        Some(RankedDesign {
             policy: spec.name().to_owned(),
             spec: spec.to_string(),
             memtable_bytes: design.memtable_bytes,
             block_cache_bytes: design.block_cache_bytes,
-            cost: costs[at].sum(weights),
+            cost: costs[at].weighted_sum(weights),
             costs: costs[at],
-            simulated: Simulated { cost: simulated.sum(weights), costs: *simulated },
+            simulated: SimulatedCosts { cost: simulated.weighted_sum(weights), costs: *simulated },
             measured: measured.get(at).copied(),
-            reason: reason::reason(
+            reason: reason::explain_design(
                 &spec,
                 simulated,
                 (&reference, &outcome.reference.costs),
@@ -297,12 +313,15 @@ fn rank(problem: &Problem, outcome: &Outcome, measured: &[Measured]) -> (Vec<Ran
 }
 
 /// Returns the mean costs of the measured designs, or 0 if there are none.
-fn mean(measured: &[Measured], costs: fn(&Measured) -> Costs) -> Costs {
-    let share = |of: fn(&Costs) -> f64| {
+fn mean_costs(
+    measured: &[MeasuredDesign],
+    costs: fn(&MeasuredDesign) -> DesignCosts,
+) -> DesignCosts {
+    let share = |of: fn(&DesignCosts) -> f64| {
         let sum: f64 = measured.iter().map(|it| of(&costs(it))).sum();
         sum / float(count(measured.len().max(1)))
     };
-    Costs {
+    DesignCosts {
         writes: share(|it| it.writes),
         points: share(|it| it.points),
         ranges: share(|it| it.ranges),

@@ -4,30 +4,30 @@ use lsmx_compaction::PolicySpec;
 use lsmx_compaction::layout::TreeLayout;
 use lsmx_compaction::trigger::Trigger;
 
-use super::costs::Costs;
-use super::weights::Weights;
+use super::costs::DesignCosts;
+use super::weights::CostWeights;
 
 /// The text omits relative differences between two costs that are smaller than this value.
 const ALIKE: f64 = 0.02;
 
 /// Describes the layout of the policy, the largest weighted cost, and the differences to the costs of another design.
 /// The costs of both designs must be measured, or both simulated.
-pub(super) fn reason(
+pub(super) fn explain_design(
     spec: &PolicySpec,
-    costs: &Costs,
-    (other_name, other): (&str, &Costs),
-    weights: &Weights,
+    costs: &DesignCosts,
+    (other_name, other): (&str, &DesignCosts),
+    weights: &CostWeights,
 ) -> String {
-    let layout = layout(spec);
-    let decisive = decisive(costs, weights);
+    let layout = describe_layout(spec);
+    let decisive = describe_largest_cost(costs, weights);
     if spec.to_string() == other_name {
         return format!("{layout}; {decisive}; the default of the engine");
     }
-    let differences = differences(costs, other);
+    let differences = describe_differences(costs, other);
     format!("{layout}; {decisive}; against {other_name}: {differences}")
 }
 
-fn layout(spec: &PolicySpec) -> String {
+fn describe_layout(spec: &PolicySpec) -> String {
     let primitives = spec.primitives();
     let runs_of_l0 = primitives.rules.iter().find_map(|rule| match rule.trigger {
         Trigger::RunCount { runs, .. } => Some(runs),
@@ -55,8 +55,8 @@ fn layout(spec: &PolicySpec) -> String {
 }
 
 /// Names the largest weighted cost, and its percentage of the sum of weighted costs.
-fn decisive(costs: &Costs, weights: &Weights) -> String {
-    let parts = costs.weighted(weights);
+fn describe_largest_cost(costs: &DesignCosts, weights: &CostWeights) -> String {
+    let parts = costs.weighted_costs(weights);
     let all: f64 = parts.iter().sum();
     let names = ["writes", "point lookups", "range lookups", "space"];
     let most = names.iter().zip(parts).max_by(|(_, a), (_, b)| a.total_cmp(b));
@@ -68,7 +68,7 @@ fn decisive(costs: &Costs, weights: &Weights) -> String {
     }
 }
 
-fn differences(costs: &Costs, other: &Costs) -> String {
+fn describe_differences(costs: &DesignCosts, other: &DesignCosts) -> String {
     let compared = [
         ("moved by writes", costs.writes, other.writes),
         ("read by point lookups", costs.points, other.points),
@@ -90,14 +90,14 @@ fn differences(costs: &Costs, other: &Costs) -> String {
 mod tests {
     use super::*;
 
-    const EVEN: Weights = Weights { writes: 1.0, points: 1.0, ranges: 0.0, space: 0.1 };
+    const EVEN: CostWeights = CostWeights { writes: 1.0, points: 1.0, ranges: 0.0, space: 0.1 };
 
     #[test]
     fn reason_has_advantages_and_disadvantages() {
         let spec: PolicySpec = "tiering(T=4)".parse().unwrap();
-        let own = Costs { writes: 0.5, points: 1.5, ranges: 8.0, space: 1.1 };
-        let other = Costs { writes: 1.0, points: 1.0, ranges: 4.0, space: 1.1 };
-        let reason = reason(&spec, &own, ("leveled", &other), &EVEN);
+        let own = DesignCosts { writes: 0.5, points: 1.5, ranges: 8.0, space: 1.1 };
+        let other = DesignCosts { writes: 1.0, points: 1.0, ranges: 4.0, space: 1.1 };
+        let reason = explain_design(&spec, &own, ("leveled", &other), &EVEN);
         for part in [
             "up to 3 runs in upper levels, 3 in the last",
             "71 % of its cost is point lookups",
@@ -111,8 +111,8 @@ mod tests {
     #[test]
     fn default_design_is_not_compared_with_itself() {
         let spec = PolicySpec::default();
-        let costs = Costs { writes: 1.0, ..Costs::default() };
-        let reason = reason(&spec, &costs, ("leveled", &costs), &EVEN);
+        let costs = DesignCosts { writes: 1.0, ..DesignCosts::default() };
+        let reason = explain_design(&spec, &costs, ("leveled", &costs), &EVEN);
         assert!(reason.ends_with("the default of the engine"), "{reason}");
     }
 }

@@ -4,42 +4,42 @@
 
 use serde::Serialize;
 
-use crate::experiment::explore::result::Cell;
+use crate::experiment::explore::result::ExplorationCell;
 use crate::report::provenance::Provenance;
 use crate::workload::phases::Phase;
 
-use super::costs::Costs;
-use super::weights::Weights;
+use super::costs::DesignCosts;
+use super::weights::CostWeights;
 
 /// Result of `lsmx advise`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Advice {
     pub provenance: Provenance,
-    pub asked: Asked,
-    pub searched: Searched,
+    pub asked: AdviceInput,
+    pub searched: SearchExtent,
     /// Measured designs in order of increasing cost, followed by the designs that were only simulated.
-    pub ranked: Vec<Ranked>,
+    pub ranked: Vec<RankedDesign>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub presets: Option<Presets>,
+    pub presets: Option<MeasuredPresets>,
     /// Measurements of the ranked designs, in rank order, for the HTML page.
     #[serde(skip)]
-    pub cells: Vec<Cell>,
+    pub cells: Vec<ExplorationCell>,
 }
 
 /// Workload, memory budget and weights for which the designs were searched.
 #[derive(Clone, Debug, Serialize)]
-pub struct Asked {
+pub struct AdviceInput {
     pub entries: u64,
     pub key_len: u64,
     pub value_len: u64,
     pub phases: Vec<Phase>,
     pub memory_bytes: u64,
-    pub weights: Weights,
+    pub weights: CostWeights,
 }
 
 /// Number of searched designs and simulations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Searched {
+pub struct SearchExtent {
     pub designs: u64,
     pub simulations: u64,
     /// Number of writes per simulation, for each round of the search.
@@ -48,7 +48,7 @@ pub struct Searched {
 
 /// A ranked design and its costs.
 #[derive(Clone, Debug, Serialize)]
-pub struct Ranked {
+pub struct RankedDesign {
     pub policy: String,
     pub spec: String,
     pub memtable_bytes: u64,
@@ -56,43 +56,43 @@ pub struct Ranked {
     /// Simulated cost, corrected with the measurements of this design. A design without measurements is corrected with
     /// the mean of the measured designs.
     pub cost: f64,
-    pub costs: Costs,
-    pub simulated: Simulated,
-    pub measured: Option<Measured>,
+    pub costs: DesignCosts,
+    pub simulated: SimulatedCosts,
+    pub measured: Option<MeasuredDesign>,
     pub reason: String,
     pub pareto: bool,
 }
 
 /// Simulated costs of the full-size workload.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Simulated {
+pub struct SimulatedCosts {
     pub cost: f64,
-    pub costs: Costs,
+    pub costs: DesignCosts,
 }
 
 /// Costs measured on the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Measured {
+pub struct MeasuredDesign {
     pub entries: u64,
     pub cost: f64,
-    pub costs: Costs,
+    pub costs: DesignCosts,
     /// Simulated costs of the measured workload.
-    pub simulated: Costs,
+    pub simulated: DesignCosts,
 }
 
 /// Measured presets in order of increasing cost.
 #[derive(Clone, Debug, Serialize)]
-pub struct Presets {
+pub struct MeasuredPresets {
     /// Measured cost of the best ranked design divided by the measured cost of the cheapest preset.
     pub advice_to_best: f64,
-    pub cells: Vec<Preset>,
+    pub cells: Vec<MeasuredPreset>,
 }
 
 /// A preset with the memory split that has the lowest simulated cost.
 #[derive(Clone, Debug, Serialize)]
-pub struct Preset {
+pub struct MeasuredPreset {
     pub policy: String,
     pub memtable_bytes: u64,
     pub block_cache_bytes: u64,
-    pub measured: Measured,
+    pub measured: MeasuredDesign,
 }

@@ -8,7 +8,7 @@ const SELECTIVITY_MAX: f64 = 0.1;
 
 /// Returns the phases with the number of writes multiplied by `factor`. The number of lookups is kept, limited to
 /// `lookups_max` of each kind. A range lookup reads as many entries as in the original workload.
-pub(super) fn scaled(phases: &[Phase], factor: f64, lookups_max: u64) -> Vec<Phase> {
+pub(super) fn scale_phases(phases: &[Phase], factor: f64, lookups_max: u64) -> Vec<Phase> {
     let writes = |n: u64| if n == 0 { 0 } else { round(float(n) * factor).max(1) };
     let phases = phases.iter().map(|phase| Phase {
         inserts: writes(phase.inserts),
@@ -31,11 +31,11 @@ pub(super) fn scaled(phases: &[Phase], factor: f64, lookups_max: u64) -> Vec<Pha
     phases.collect()
 }
 
-pub(super) fn writes(phases: &[Phase]) -> u64 {
+pub(super) fn count_writes(phases: &[Phase]) -> u64 {
     phases.iter().map(Phase::writes).sum()
 }
 
-pub(super) fn puts(phases: &[Phase]) -> u64 {
+pub(super) fn count_puts(phases: &[Phase]) -> u64 {
     phases.iter().map(|phase| phase.inserts + phase.updates).sum()
 }
 
@@ -53,12 +53,12 @@ mod tests {
         phase.lookups = vec![LookupGroup { alpha: 0.5, ops: 5000 }];
         phase.ranges = 50;
         phase.selectivity = 1e-4;
-        let small = &scaled(&[phase.clone()], 0.1, 1000)[0];
+        let small = &scale_phases(&[phase.clone()], 0.1, 1000)[0];
         assert_eq!((small.inserts, small.updates, small.deletes), (90_000, 10_000, 1));
         assert_eq!((small.lookups[0].ops, small.ranges), (1000, 50));
         assert!((small.selectivity - 1e-3).abs() < 1e-12);
-        let tiny = &scaled(&[phase.clone()], 1e-4, 1000)[0];
+        let tiny = &scale_phases(&[phase.clone()], 1e-4, 1000)[0];
         assert!((tiny.selectivity - SELECTIVITY_MAX).abs() < 1e-12);
-        assert_eq!(scaled(&[phase.clone()], 1.0, 1_000_000), [phase]);
+        assert_eq!(scale_phases(&[phase.clone()], 1.0, 1_000_000), [phase]);
     }
 }

@@ -5,18 +5,18 @@
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
-use crate::experiment::explore::{self, Point, Source};
+use crate::experiment::explore::{self, RecordSource, WorkloadPoint};
 use crate::experiment::sweep::SweepPoint;
 use crate::experiment::{Progress, simulate};
 use crate::numbers::{count, float, ratio, round};
 use crate::peers::EngineSettings;
 use crate::workload::phases::Phase;
 
-use super::costs::Costs;
-use super::design::{Design, Kind, MEMTABLE_BYTES_MIN, Memory, policies};
-use super::result::Searched;
-use super::scale::{puts, scaled, writes};
-use super::weights::Weights;
+use super::costs::DesignCosts;
+use super::design::{CandidateDesign, MEMTABLE_BYTES_MIN, MemoryBudget, PolicyKind, grid_policies};
+use super::result::SearchExtent;
+use super::scale::{count_puts, count_writes, scale_phases};
+use super::weights::CostWeights;
 
 /// Approximate number of flushes per tree in the first round, enough to fill three levels.
 const FLUSHES_FIRST: u64 = 400;
@@ -33,62 +33,68 @@ const STEPPED: usize = 4;
 /// Sizes of the change between a design and its neighbours, in units of 25 % of a parameter.
 const STEPS: [f64; 2] = [2.0, 1.0];
 
-pub(super) struct Problem {
+pub(super) struct SearchProblem {
     pub(super) phases: Vec<Phase>,
     pub(super) key_bytes: u64,
     pub(super) value_bytes: u64,
     pub(super) memory_bytes: u64,
-    pub(super) weights: Weights,
+    pub(super) weights: CostWeights,
     pub(super) seed: u64,
     pub(super) directory: PathBuf,
 }
 
 /// A design with its simulated costs.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
-    pub(super) design: Design,
-    pub(super) costs: Costs,
+pub(super) struct SimulatedDesign {
+    pub(super) design: CandidateDesign,
+    pub(super) costs: DesignCosts,
 }
 
-pub(super) struct Outcome {
+pub(super) struct SearchOutcome {
     /// Best designs with the costs of the full-size simulation, in order of increasing cost.
-    pub(super) best: Vec<Found>,
+    pub(super) best: Vec<SimulatedDesign>,
     /// The default policy with its best memory split, simulated at full size.
-    pub(super) reference: Found,
+    pub(super) reference: SimulatedDesign,
     /// All designs on the grid with their costs in the first round.
-    pub(super) grid: Vec<Found>,
-    pub(super) searched: Searched,
+    pub(super) grid: Vec<SimulatedDesign>,
+    pub(super) searched: SearchExtent,
 }
 
-impl Problem {
-    pub(super) fn memory(&self) -> Memory {
+impl SearchProblem {
+    pub(super) fn memory_budget(&self) -> MemoryBudget {
         let entry = self.key_bytes + self.value_bytes;
-        Memory { bytes: self.memory_bytes, data_bytes: puts(&self.phases).saturating_mul(entry) }
+        MemoryBudget {
+            bytes: self.memory_bytes,
+            data_bytes: count_puts(&self.phases).saturating_mul(entry),
+        }
     }
 
     /// Searches for the designs with the lowest weighted cost.
-    pub(super) fn search(&self, progress: &mut dyn Progress) -> Result<Outcome> {
-        let memory = self.memory();
-        let splits = memory.splits();
+    pub(super) fn find_designs(&self, progress: &mut dyn Progress) -> Result<SearchOutcome> {
+        let memory = self.memory_budget();
+        let splits = memory.default_designs();
         let Some(split) = splits.first() else {
             let least = 2 * MEMTABLE_BYTES_MIN;
             let must = format!("at least {least} bytes: two memtables of the smallest size");
-            return Err(Error::invalid("--memory-budget", self.memory_bytes, must));
+            return Err(Error::invalid_argument("--memory-budget", self.memory_bytes, must));
         };
         let deletes = self.phases.iter().any(|it| it.deletes + it.range_deletes > 0);
-        let mut designs: Vec<Design> = Vec::new();
-        for kind in policies(deletes) {
-            designs.extend(splits.iter().map(|it| Design { kind: kind.clone(), ..it.clone() }));
+        let mut designs: Vec<CandidateDesign> = Vec::new();
+        for kind in grid_policies(deletes) {
+            designs.extend(
+                splits.iter().map(|it| CandidateDesign { kind: kind.clone(), ..it.clone() }),
+            );
         }
-        let mut searched = Searched { designs: count(designs.len()), ..Searched::default() };
+        let mut searched =
+            SearchExtent { designs: count(designs.len()), ..SearchExtent::default() };
         let flushes = memory.data_bytes / split.memtable_bytes.max(1);
-        let sizes = sizes(flushes);
+        let sizes = round_divisors(flushes);
         let mut stepped = false;
-        let mut found: Vec<Found> = Vec::new();
+        let mut found: Vec<SimulatedDesign> = Vec::new();
         let mut grid = Vec::new();
         for (round, &shrink) in sizes.iter().enumerate() {
             let title = format!("round {} of {}", round + 1, sizes.len());
-            found = self.simulate(&title, designs, shrink, &mut searched, progress)?;
+            found = self.simulate_designs(&title, designs, shrink, &mut searched, progress)?;
             if round == 0 {
                 grid.clone_from(&found);
             }
@@ -97,74 +103,87 @@ impl Problem {
             if !stepped && next.is_none_or(|next| flushes / next > FLUSHES_STEPS) {
                 stepped = true;
                 for step in STEPS {
-                    let near = steps(&found, step, &memory);
+                    let near = neighbour_designs(&found, step, &memory);
                     searched.designs += count(near.len());
                     let title = format!("{title}, steps");
-                    found.extend(self.simulate(&title, near, shrink, &mut searched, progress)?);
-                    self.sort(&mut found);
+                    found.extend(self.simulate_designs(
+                        &title,
+                        near,
+                        shrink,
+                        &mut searched,
+                        progress,
+                    )?);
+                    self.sort_by_cost(&mut found);
                 }
             }
             let kept = (found.len() / 2).max(KEPT_MIN);
             found.truncate(kept);
             designs = found.iter().map(|it| it.design.clone()).collect();
         }
-        let found = different(found);
-        let is_reference = |it: &&Found| it.design.kind == split.kind;
-        let references: Vec<Design> =
+        let found = select_distinct_designs(found);
+        let is_reference = |it: &&SimulatedDesign| it.design.kind == split.kind;
+        let references: Vec<CandidateDesign> =
             grid.iter().filter(is_reference).map(|it| it.design.clone()).collect();
-        let references = self.simulate("the default", references, 1, &mut searched, progress)?;
+        let references =
+            self.simulate_designs("the default", references, 1, &mut searched, progress)?;
         let reference = references.into_iter().next().unwrap_or_else(|| found[0].clone());
-        Ok(Outcome { best: found, reference, grid, searched })
+        Ok(SearchOutcome { best: found, reference, grid, searched })
     }
 
     /// Simulates the designs with `1 / shrink` of the data. Returns the designs in order of increasing cost.
-    fn simulate(
+    fn simulate_designs(
         &self,
         title: &str,
-        designs: Vec<Design>,
+        designs: Vec<CandidateDesign>,
         shrink: u64,
-        searched: &mut Searched,
+        searched: &mut SearchExtent,
         progress: &mut dyn Progress,
-    ) -> Result<Vec<Found>> {
+    ) -> Result<Vec<SimulatedDesign>> {
         let factor = ratio(1, shrink);
-        let phases = scaled(&self.phases, factor, u64::MAX);
-        if searched.rounds.last() != Some(&writes(&phases)) {
-            searched.rounds.push(writes(&phases));
+        let phases = scale_phases(&self.phases, factor, u64::MAX);
+        if searched.rounds.last() != Some(&count_writes(&phases)) {
+            searched.rounds.push(count_writes(&phases));
         }
         searched.simulations += count(designs.len());
         // The memtable size is not scaled. A tree with fewer records then has the same upper levels as the full tree.
         // The block cache is scaled with the data.
-        let costs = self.costs(title, &designs, &phases, (1.0, factor), progress)?;
+        let costs = self.simulate_costs(title, &designs, &phases, (1.0, factor), progress)?;
         let found = designs.into_iter().zip(costs);
-        let mut found: Vec<Found> = found.map(|(design, costs)| Found { design, costs }).collect();
-        self.sort(&mut found);
+        let mut found: Vec<SimulatedDesign> =
+            found.map(|(design, costs)| SimulatedDesign { design, costs }).collect();
+        self.sort_by_cost(&mut found);
         Ok(found)
     }
 
     /// Simulates the designs and returns their costs. `shares` are the scale factors of the memtables and of the block
     /// cache.
-    pub(super) fn costs(
+    pub(super) fn simulate_costs(
         &self,
         title: &str,
-        designs: &[Design],
+        designs: &[CandidateDesign],
         phases: &[Phase],
         shares: (f64, f64),
         progress: &mut dyn Progress,
-    ) -> Result<Vec<Costs>> {
+    ) -> Result<Vec<DesignCosts>> {
         if designs.is_empty() {
             return Ok(Vec::new());
         }
         let source =
-            || Source::Generated { key_bytes: self.key_bytes, value_bytes: self.value_bytes };
-        let points = designs.iter().map(|it| point(it, source(), phases, shares));
-        let config = self.config(points.collect::<Result<_>>()?);
-        let simulated = simulate::run(&config, &mut Titled { title, progress })?;
-        let writes = writes(phases);
-        Ok(simulated.cells.iter().map(|cell| Costs::of_report(&cell.report, writes)).collect())
+            || RecordSource::Generated { key_bytes: self.key_bytes, value_bytes: self.value_bytes };
+        let points = designs.iter().map(|it| design_point(it, source(), phases, shares));
+        let config = self.exploration_config(points.collect::<Result<_>>()?);
+        let simulated =
+            simulate::simulate_exploration(&config, &mut TitledProgress { title, progress })?;
+        let writes = count_writes(phases);
+        Ok(simulated
+            .cells
+            .iter()
+            .map(|cell| DesignCosts::from_report(&cell.report, writes))
+            .collect())
     }
 
     /// Returns the configuration of `lsmx explore` for these workloads and engine settings.
-    pub(super) fn config(&self, points: Vec<Point>) -> explore::Config {
+    pub(super) fn exploration_config(&self, points: Vec<WorkloadPoint>) -> explore::Config {
         explore::Config {
             points,
             repeat: 1,
@@ -176,25 +195,27 @@ impl Problem {
         }
     }
 
-    fn sort(&self, found: &mut [Found]) {
-        found.sort_by(|a, b| a.costs.sum(&self.weights).total_cmp(&b.costs.sum(&self.weights)));
+    fn sort_by_cost(&self, found: &mut [SimulatedDesign]) {
+        found.sort_by(|a, b| {
+            a.costs.weighted_sum(&self.weights).total_cmp(&b.costs.weighted_sum(&self.weights))
+        });
     }
 }
 
 /// Converts a design to a workload and engine settings for `lsmx explore`. The last argument holds the scale factors of
 /// the memtables and of the block cache.
-pub(super) fn point(
-    design: &Design,
-    source: Source,
+pub(super) fn design_point(
+    design: &CandidateDesign,
+    source: RecordSource,
     phases: &[Phase],
     (memtable, cache): (f64, f64),
-) -> Result<Point> {
+) -> Result<WorkloadPoint> {
     let Some(spec) = design.kind.spec() else {
         // Designs of the search always have valid parameters.
-        return Err(Error::invalid("a design", format!("{:?}", design.kind), "a policy"));
+        return Err(Error::invalid_argument("a design", format!("{:?}", design.kind), "a policy"));
     };
     let share = |bytes: u64, share: f64| round(float(bytes) * share);
-    Ok(Point {
+    Ok(WorkloadPoint {
         sweep: SweepPoint::default(),
         policies: vec![spec],
         source,
@@ -210,7 +231,7 @@ pub(super) fn point(
 
 /// Returns the number by which the data size is divided in each round. `flushes` is the number of flushes at full size.
 /// In the last round the data is not divided.
-fn sizes(flushes: u64) -> Vec<u64> {
+fn round_divisors(flushes: u64) -> Vec<u64> {
     let mut sizes = vec![1];
     while let Some(last) = sizes.last().filter(|last| flushes / **last > FLUSHES_FIRST * GROWTH / 2)
     {
@@ -221,8 +242,12 @@ fn sizes(flushes: u64) -> Vec<u64> {
 }
 
 /// Returns the neighbours of the best designs that are not in `found` yet.
-fn steps(found: &[Found], step: f64, memory: &Memory) -> Vec<Design> {
-    let mut near: Vec<Design> = Vec::new();
+fn neighbour_designs(
+    found: &[SimulatedDesign],
+    step: f64,
+    memory: &MemoryBudget,
+) -> Vec<CandidateDesign> {
+    let mut near: Vec<CandidateDesign> = Vec::new();
     for best in found.iter().take(STEPPED) {
         for design in best.design.neighbours(step, memory) {
             let known = found.iter().any(|it| it.design == design) || near.contains(&design);
@@ -235,8 +260,8 @@ fn steps(found: &[Found], step: f64, memory: &Memory) -> Vec<Design> {
 }
 
 /// Returns the best designs with distinct costs, at most [`FAMILY_MAX`] per policy name.
-fn different(found: Vec<Found>) -> Vec<Found> {
-    let mut kept: Vec<Found> = Vec::new();
+fn select_distinct_designs(found: Vec<SimulatedDesign>) -> Vec<SimulatedDesign> {
+    let mut kept: Vec<SimulatedDesign> = Vec::new();
     for it in found {
         let family = it.design.kind.family();
         let alike = kept.iter().filter(|other| other.design.kind.family() == family).count();
@@ -249,32 +274,35 @@ fn different(found: Vec<Found>) -> Vec<Found> {
 }
 
 /// Reports progress with a prefix before each title.
-struct Titled<'a> {
+struct TitledProgress<'a> {
     title: &'a str,
     progress: &'a mut dyn Progress,
 }
 
-impl Progress for Titled<'_> {
-    fn begin(&mut self, what: &str, ops: u64) {
-        self.progress.begin(&format!("{}: {what}", self.title), ops);
+impl Progress for TitledProgress<'_> {
+    fn begin_phase(&mut self, what: &str, ops: u64) {
+        self.progress.begin_phase(&format!("{}: {what}", self.title), ops);
     }
 
     fn advance(&mut self, ops: u64) {
         self.progress.advance(ops);
     }
 
-    fn end(&mut self) {
-        self.progress.end();
+    fn end_phase(&mut self) {
+        self.progress.end_phase();
     }
 }
 
 /// Returns each preset with its default parameters and the memory split that was cheapest on the grid.
-pub(super) fn best_of_each_preset(grid: &[Found], weights: &Weights) -> Vec<Design> {
+pub(super) fn find_best_presets(
+    grid: &[SimulatedDesign],
+    weights: &CostWeights,
+) -> Vec<CandidateDesign> {
     let presets = lsmx_compaction::PolicySpec::all_presets().into_iter();
     let best = presets.filter_map(|preset| {
-        let kind = Kind::Preset(preset);
+        let kind = PolicyKind::Preset(preset);
         let own = grid.iter().filter(|it| it.design.kind == kind);
-        own.min_by(|a, b| a.costs.sum(weights).total_cmp(&b.costs.sum(weights)))
+        own.min_by(|a, b| a.costs.weighted_sum(weights).total_cmp(&b.costs.weighted_sum(weights)))
     });
     best.map(|it| it.design.clone()).collect()
 }
@@ -285,9 +313,9 @@ mod tests {
 
     #[test]
     fn search_last_round_has_full_size() {
-        assert_eq!(sizes(150), [1]);
-        assert_eq!(sizes(800), [1]);
-        assert_eq!(sizes(1000), [4, 1]);
-        assert_eq!(sizes(42_000), [64, 16, 4, 1]);
+        assert_eq!(round_divisors(150), [1]);
+        assert_eq!(round_divisors(800), [1]);
+        assert_eq!(round_divisors(1000), [4, 1]);
+        assert_eq!(round_divisors(42_000), [64, 16, 4, 1]);
     }
 }

@@ -3,17 +3,24 @@
 #![allow(clippy::disallowed_methods, reason = "the test writes a trace file, not a database")]
 
 use super::*;
-use crate::experiment::Silent;
-use crate::workload::phases::Mix;
+use crate::experiment::NoProgress;
+use crate::workload::phases::WorkloadMix;
 
 fn mix(entries: u64, updates: f64, lookups: u64, ranges: u64) -> Vec<Phase> {
     let (empty_lookups, selectivities) = (vec![0.0], vec![1e-3]);
-    let mix =
-        Mix { entries, updates, lookups, empty_lookups, ranges, selectivities, ..Mix::default() };
+    let mix = WorkloadMix {
+        entries,
+        updates,
+        lookups,
+        empty_lookups,
+        ranges,
+        selectivities,
+        ..WorkloadMix::default()
+    };
     mix.phases().unwrap()
 }
 
-fn config(workload: Workload, directory: &std::path::Path) -> Config {
+fn config(workload: PlannedWorkload, directory: &std::path::Path) -> Config {
     Config {
         workload,
         entries: None,
@@ -28,15 +35,15 @@ fn config(workload: Workload, directory: &std::path::Path) -> Config {
     }
 }
 
-fn generated(phases: Vec<Phase>) -> Workload {
-    Workload::Phases { phases, key_bytes: 16, value_bytes: 112 }
+fn generated(phases: Vec<Phase>) -> PlannedWorkload {
+    PlannedWorkload::Phases { phases, key_bytes: 16, value_bytes: 112 }
 }
 
 #[test]
 fn advice_has_measured_costs() {
     let directory = tempfile::tempdir().unwrap();
     let config = config(generated(mix(20_000, 0.0, 500, 50)), directory.path());
-    let advice = config.run(&mut Silent).unwrap();
+    let advice = config.run(&mut NoProgress).unwrap();
     assert_eq!(advice.ranked.iter().filter(|it| it.measured.is_some()).count(), 2);
     assert_eq!(advice.cells.len(), 2);
     for (ranked, cell) in advice.ranked.iter().zip(&advice.cells) {
@@ -44,7 +51,7 @@ fn advice_has_measured_costs() {
         assert_eq!(cell.spec, ranked.spec);
         // The workload is measured at full size, so the corrected cost equals the measured cost.
         assert_eq!(measured.entries, 20_000);
-        assert_eq!(measured.costs, Costs::of_cell(cell, 20_000));
+        assert_eq!(measured.costs, DesignCosts::from_cell(cell, 20_000));
         assert!((measured.cost - ranked.cost).abs() < 1e-9, "{ranked:?}");
         assert!(ranked.spec.parse::<lsmx_compaction::PolicySpec>().is_ok(), "{}", ranked.spec);
         assert_eq!(2 * ranked.memtable_bytes + ranked.block_cache_bytes, 256 << 10);
@@ -64,7 +71,7 @@ fn weights_change_the_best_design() {
             confirm: 0,
             ..config(generated(mix(20_000, 0.3, 500, 50)), directory.path())
         };
-        config.run(&mut Silent).unwrap().ranked.remove(0)
+        config.run(&mut NoProgress).unwrap().ranked.remove(0)
     };
     let (writes, ranges) = (best("writes=1"), best("ranges=1"));
     assert!(writes.costs.writes < ranges.costs.writes / 2.0, "{writes:?} {ranges:?}");
@@ -82,10 +89,14 @@ fn advice_for_large_plan_is_measured_with_less_data() {
         confirm: 1,
         ..config(generated(mix(10_000, 0.0, 100, 0)), directory.path())
     };
-    let problem = config.problem().unwrap();
-    assert_eq!(writes(&problem.phases), 4_000_000);
-    let confirming = config.confirming(&problem);
-    assert!(puts(&confirming.phases) * 128 <= CONFIRM_BYTES_MAX + 128, "{:?}", confirming.phases);
+    let problem = config.search_problem().unwrap();
+    assert_eq!(count_writes(&problem.phases), 4_000_000);
+    let confirming = config.confirmation_run(&problem);
+    assert!(
+        count_puts(&confirming.phases) * 128 <= CONFIRM_BYTES_MAX + 128,
+        "{:?}",
+        confirming.phases
+    );
     assert!(confirming.factor < 0.3);
 }
 
@@ -106,8 +117,8 @@ fn advice_for_trace_replays_it() {
     }
     std::fs::write(&path, text).unwrap();
     let trace = Arc::new(TraceFile::open(&path).unwrap());
-    let config = Config { confirm: 1, ..config(Workload::Trace(trace), directory.path()) };
-    let advice = config.run(&mut Silent).unwrap();
+    let config = Config { confirm: 1, ..config(PlannedWorkload::Trace(trace), directory.path()) };
+    let advice = config.run(&mut NoProgress).unwrap();
     assert_eq!(advice.asked.entries, 3000);
     assert_eq!((advice.asked.key_len, advice.asked.value_len), (8, 100));
     let measured = advice.ranked[0].measured.unwrap();
@@ -121,7 +132,7 @@ fn invalid_parameters_are_an_error() {
     let refused = |change: &dyn Fn(&mut Config)| {
         let mut config = config(generated(mix(1000, 0.0, 0, 0)), directory.path());
         change(&mut config);
-        config.run(&mut Silent).unwrap_err().to_string()
+        config.run(&mut NoProgress).unwrap_err().to_string()
     };
     let error = refused(&|config| config.memory_bytes = Some(1000));
     assert!(error.starts_with("--memory-budget is 1000, must be at least 131072"), "{error}");

@@ -25,7 +25,7 @@ const ACCESSES_PER_KEY_MIN: f64 = 0.1;
 
 /// Phases that approximate a trace.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Likeness {
+pub(super) struct TraceApproximation {
     pub(super) phases: Vec<Phase>,
     /// Mean key length of puts in bytes.
     pub(super) key_bytes: u64,
@@ -34,18 +34,18 @@ pub(super) struct Likeness {
 }
 
 /// Reads a trace and returns phases that approximate the trace.
-pub(super) fn likeness(trace: &TraceFile) -> Result<Likeness> {
+pub(super) fn approximate_trace(trace: &TraceFile) -> Result<TraceApproximation> {
     let mut seen = TraceStatistics::new(trace.counts().ops().div_ceil(STRETCHES).max(1));
-    trace.visit(&mut |item| {
-        seen.note(&item.event);
+    trace.visit_items(&mut |item| {
+        seen.count_event(&item.event);
         Ok(())
     })?;
-    Ok(seen.likeness())
+    Ok(seen.into_approximation())
 }
 
 /// Operations of one section of the trace.
 #[derive(Clone, Debug, Default)]
-struct Stretch {
+struct SectionCounts {
     phase: Option<Phase>,
     gets: u64,
     absent: u64,
@@ -56,7 +56,7 @@ struct Stretch {
 #[derive(Default)]
 struct TraceStatistics {
     stretch_ops: u64,
-    stretches: Vec<Stretch>,
+    stretches: Vec<SectionCounts>,
     ops: u64,
     /// Maps the hash of each key to two values: whether the key is present, and the number of accesses since the
     /// insert.
@@ -77,17 +77,17 @@ impl TraceStatistics {
     }
 
     /// Counts an access to the key. Returns whether the key is present.
-    fn access(&mut self, keyspace: u32, key: &[u8]) -> bool {
-        let entry = self.keys.entry(hash(keyspace, key)).or_default();
+    fn count_access(&mut self, keyspace: u32, key: &[u8]) -> bool {
+        let entry = self.keys.entry(hash_key(keyspace, key)).or_default();
         entry.1 += u64::from(entry.0);
         entry.0
     }
 
     /// Marks the key as present. Returns whether the key was present before.
-    fn write(&mut self, keyspace: u32, key: &[u8]) -> bool {
-        let was = self.access(keyspace, key);
+    fn count_write(&mut self, keyspace: u32, key: &[u8]) -> bool {
+        let was = self.count_access(keyspace, key);
         if !was {
-            self.keys.insert(hash(keyspace, key), (true, 0));
+            self.keys.insert(hash_key(keyspace, key), (true, 0));
             self.live += 1;
             self.inserts += 1;
             if key > self.largest.as_slice() {
@@ -98,12 +98,12 @@ impl TraceStatistics {
         was
     }
 
-    fn note(&mut self, what: &TraceEvent<'_>) {
+    fn count_event(&mut self, what: &TraceEvent<'_>) {
         if !what.is_operation() {
             return;
         }
         if self.ops.is_multiple_of(self.stretch_ops) {
-            self.stretches.push(Stretch::default());
+            self.stretches.push(SectionCounts::default());
         }
         self.ops += 1;
         let name = format!("stretch {}", self.stretches.len());
@@ -115,25 +115,25 @@ impl TraceStatistics {
                 self.puts += 1;
                 self.key_bytes += count(key.len());
                 self.value_bytes += value.bytes;
-                let was = self.write(keyspace, key);
+                let was = self.count_write(keyspace, key);
                 *(if was { &mut phase.updates } else { &mut phase.inserts }) += 1;
             }
             TraceEvent::Merge { keyspace, key, .. } => {
-                let was = self.write(keyspace, key);
+                let was = self.count_write(keyspace, key);
                 *(if was { &mut phase.merges } else { &mut phase.inserts }) += 1;
             }
             TraceEvent::Delete { keyspace, key } => {
                 // A delete of an absent key also writes a tombstone.
                 phase.deletes += 1;
-                if self.access(keyspace, key) {
+                if self.count_access(keyspace, key) {
                     self.live -= 1;
-                    self.keys.insert(hash(keyspace, key), (false, 0));
+                    self.keys.insert(hash_key(keyspace, key), (false, 0));
                 }
             }
             TraceEvent::DeleteRange { .. } => phase.range_deletes += 1,
             TraceEvent::Get { keyspace, key, .. } => {
                 stretch.gets += 1;
-                stretch.absent += u64::from(!self.access(keyspace, key));
+                stretch.absent += u64::from(!self.count_access(keyspace, key));
             }
             TraceEvent::Scan { entries, .. } => {
                 phase.ranges += 1;
@@ -145,8 +145,8 @@ impl TraceStatistics {
         self.stretches.push(stretch);
     }
 
-    fn likeness(self) -> Likeness {
-        let distribution = self.distribution();
+    fn into_approximation(self) -> TraceApproximation {
+        let distribution = self.estimate_distribution();
         let (puts, key_bytes, value_bytes) = (self.puts.max(1), self.key_bytes, self.value_bytes);
         let mut phases: Vec<Phase> = Vec::new();
         let (mut inserted, mut deleted) = (0, 0);
@@ -171,14 +171,14 @@ impl TraceStatistics {
         if let Some(last) = phases.last_mut() {
             last.settle = true;
         }
-        Likeness {
+        TraceApproximation {
             phases,
             key_bytes: round(ratio(key_bytes, puts)).max(1),
             value_bytes: round(ratio(value_bytes, puts)),
         }
     }
 
-    fn distribution(&self) -> KeyDistribution {
+    fn estimate_distribution(&self) -> KeyDistribution {
         if self.inserts > 1 && ratio(self.ascending, self.inserts) >= ASCENDING_MIN {
             return KeyDistribution::Sequential;
         }
@@ -193,7 +193,7 @@ impl TraceStatistics {
         let taken = accesses.iter().take(accesses.len().div_ceil(100)).sum::<u64>();
         // The threshold is halfway between the share under the zipf distribution and 0.05, which is an upper bound
         // under the uniform distribution.
-        let zipf = harmonic(popular) / harmonic(keys);
+        let zipf = harmonic_number(popular) / harmonic_number(keys);
         let uniform = 0.05;
         if ratio(taken, all) > f64::midpoint(zipf, uniform) {
             KeyDistribution::Zipf
@@ -204,11 +204,11 @@ impl TraceStatistics {
 }
 
 /// Approximates the harmonic number of `n`.
-fn harmonic(n: u64) -> f64 {
+fn harmonic_number(n: u64) -> f64 {
     libm::log(float(n.max(1))) + 0.577
 }
 
-fn hash(keyspace: u32, key: &[u8]) -> u64 {
+fn hash_key(keyspace: u32, key: &[u8]) -> u64 {
     xxh3_64(key) ^ u64::from(keyspace).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
@@ -220,11 +220,11 @@ mod tests {
 
     fn put(seen: &mut TraceStatistics, key: u64) {
         let value = TraceValue { bytes: 100, content: None };
-        seen.note(&TraceEvent::Put { keyspace: 0, key: &key.to_be_bytes(), value });
+        seen.count_event(&TraceEvent::Put { keyspace: 0, key: &key.to_be_bytes(), value });
     }
 
     fn get(seen: &mut TraceStatistics, key: u64) {
-        seen.note(&TraceEvent::Get { keyspace: 0, key: &key.to_be_bytes(), found: None });
+        seen.count_event(&TraceEvent::Get { keyspace: 0, key: &key.to_be_bytes(), found: None });
     }
 
     #[test]
@@ -233,13 +233,18 @@ mod tests {
         for key in [5, 3, 9, 5] {
             put(&mut seen, key);
         }
-        seen.note(&TraceEvent::Delete { keyspace: 0, key: &9u64.to_be_bytes() });
+        seen.count_event(&TraceEvent::Delete { keyspace: 0, key: &9u64.to_be_bytes() });
         get(&mut seen, 3);
         // The second section starts here.
         get(&mut seen, 9);
         get(&mut seen, 3);
-        seen.note(&TraceEvent::Scan { keyspace: 0, backward: false, start: None, entries: 1 });
-        let likeness = seen.likeness();
+        seen.count_event(&TraceEvent::Scan {
+            keyspace: 0,
+            backward: false,
+            start: None,
+            entries: 1,
+        });
+        let likeness = seen.into_approximation();
         assert_eq!((likeness.key_bytes, likeness.value_bytes), (8, 100));
         let [first, second] = &likeness.phases[..] else { panic!("{likeness:?}") };
         assert_eq!((first.inserts, first.updates, first.deletes), (3, 1, 1));
@@ -260,7 +265,7 @@ mod tests {
             for at in 0..20_000 {
                 get(&mut seen, scattered(choose(at)));
             }
-            seen.distribution()
+            seen.estimate_distribution()
         };
         assert_eq!(seen(|at| at % 1000, false), KeyDistribution::Sequential);
         assert_eq!(seen(|at| at % 1000, true), KeyDistribution::Uniform);

@@ -15,7 +15,7 @@ const NAMES: [&str; 4] = ["writes", "points", "ranges", "space"];
 
 /// Weights of the four costs of a design. Weights are not negative, and at least one is positive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Weights {
+pub struct CostWeights {
     /// Weight of each block of 4 KiB that flushes and compactions read or write per user write.
     pub writes: f64,
     /// Weight of one I/O per point lookup.
@@ -26,16 +26,16 @@ pub struct Weights {
     pub space: f64,
 }
 
-impl Weights {
+impl CostWeights {
     /// Weights each kind of operation by its share of all operations. Apart from space, the weighted cost is then the
     /// mean number of I/Os per operation. The weight of space is [`SPACE_DEFAULT`].
-    pub fn of_operations(phases: &[Phase]) -> Weights {
+    pub fn from_operations(phases: &[Phase]) -> CostWeights {
         let sum = |count: &dyn Fn(&Phase) -> u64| phases.iter().map(count).sum::<u64>();
         let writes = sum(&Phase::writes);
         let points = sum(&|phase| phase.lookups.iter().map(|lookups| lookups.ops).sum());
         let ranges = sum(&|phase| phase.ranges);
         let share = |ops| numbers::ratio(ops, writes + points + ranges);
-        Weights {
+        CostWeights {
             writes: share(writes),
             points: share(points),
             ranges: share(ranges),
@@ -56,18 +56,18 @@ impl Weights {
             if weight > 0.0 && !there {
                 let why = "it has no such lookups to be measured";
                 let first = format!("--weights {name}={weight}");
-                return Err(Error::contradiction(first, "the workload", why));
+                return Err(Error::contradictory_arguments(first, "the workload", why));
             }
         }
         Ok(())
     }
 }
 
-impl FromStr for Weights {
+impl FromStr for CostWeights {
     type Err = String;
 
     /// Parses `writes=W,points=R,ranges=Q,space=S`. Missing weights are 0.
-    fn from_str(text: &str) -> std::result::Result<Weights, String> {
+    fn from_str(text: &str) -> std::result::Result<CostWeights, String> {
         let mut values = [None; 4];
         for part in text.split(',').map(str::trim) {
             let (name, value) =
@@ -88,7 +88,7 @@ impl FromStr for Weights {
         if writes + points + ranges + space <= 0.0 {
             return Err("at least one weight must be above 0".to_owned());
         }
-        Ok(Weights { writes, points, ranges, space })
+        Ok(CostWeights { writes, points, ranges, space })
     }
 }
 
@@ -111,15 +111,15 @@ mod tests {
 
     #[test]
     fn default_weights_are_shares_of_operations() {
-        let weights = Weights::of_operations(&phases());
-        let expected = Weights { writes: 0.8, points: 0.1, ranges: 0.1, space: SPACE_DEFAULT };
+        let weights = CostWeights::from_operations(&phases());
+        let expected = CostWeights { writes: 0.8, points: 0.1, ranges: 0.1, space: SPACE_DEFAULT };
         assert_eq!(weights, expected);
     }
 
     #[test]
     fn weights_parse() {
-        let weights = "points=2, writes=0.5".parse::<Weights>().unwrap();
-        assert_eq!(weights, Weights { writes: 0.5, points: 2.0, ranges: 0.0, space: 0.0 });
+        let weights = "points=2, writes=0.5".parse::<CostWeights>().unwrap();
+        assert_eq!(weights, CostWeights { writes: 0.5, points: 2.0, ranges: 0.0, space: 0.0 });
         for (text, part) in [
             ("", "NAME=WEIGHT"),
             ("writes", "NAME=WEIGHT"),
@@ -129,7 +129,7 @@ mod tests {
             ("writes=1,writes=2", "twice"),
             ("writes=0,space=0", "above 0"),
         ] {
-            let error = text.parse::<Weights>().unwrap_err();
+            let error = text.parse::<CostWeights>().unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }
     }
@@ -137,9 +137,9 @@ mod tests {
     #[test]
     fn weight_without_operations_is_an_error() {
         let load = &phases()[..1];
-        let error = Weights { points: 1.0, ..Weights::default() }.check(load).unwrap_err();
+        let error = CostWeights { points: 1.0, ..CostWeights::default() }.check(load).unwrap_err();
         assert!(error.to_string().contains("points=1"), "{error}");
-        assert!(Weights { space: 1.0, ..Weights::default() }.check(load).is_ok());
-        assert!(Weights { ranges: 1.0, ..Weights::default() }.check(&phases()).is_ok());
+        assert!(CostWeights { space: 1.0, ..CostWeights::default() }.check(load).is_ok());
+        assert!(CostWeights { ranges: 1.0, ..CostWeights::default() }.check(&phases()).is_ok());
     }
 }

@@ -14,48 +14,48 @@ use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::latency::Latencies;
 use crate::numbers::{self, ratio};
-use crate::peers::lsmx::failed as engine;
+use crate::peers::lsmx::engine_error as engine;
 use crate::process;
 use crate::temporary;
 use crate::workload::phases::Phase;
 use crate::workload::records::Records;
-use crate::workload::stream::{Operation, Stream};
+use crate::workload::stream::{Operation, WorkloadStream};
 
-use super::decisions::Decisions;
-use super::digest::{Digest, DigestedJob, Scan};
-use super::history::History;
-use super::meter::{Meter, Reader};
+use super::decisions::DecisionWriter;
+use super::digest::{DigestedJob, ScanDigest, TextDigest};
+use super::history::HistoryRecorder;
+use super::meter::{LookupMeter, ReadingOperation};
 use super::replay;
-use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls};
+use super::result::{CompactionTotals, ExplorationCell, LevelSummary, RecordsSummary, StallTotals};
 use super::tally::JobTotals;
-use super::{Config, Place, Source};
+use super::{Config, PlannedCell, RecordSource};
 
 pub(super) const PROGRESS_OPS: u64 = 4096;
 
 /// Records flushes and compactions in the order in which the tree changes.
 struct JobListener {
     measured: Mutex<JobMeasurements>,
-    decisions: Option<Decisions>,
-    history: History,
+    decisions: Option<DecisionWriter>,
+    history: HistoryRecorder,
 }
 
 #[derive(Clone, Default)]
 struct JobMeasurements {
     latencies: Latencies,
     totals: JobTotals,
-    digest: Digest,
+    digest: TextDigest,
 }
 
 impl EventListener for JobListener {
     fn on_event(&self, event: &Event) {
         if let (Event::Decision(decision), Some(decisions)) = (event, &self.decisions) {
-            decisions.write(decision);
+            decisions.write_decision(decision);
         }
         self.history.add_event(event);
         let mut measured = self.measured.lock();
         measured.totals.add_event(event);
         match event {
-            Event::Flush(end) => measured.digest.line(format_args!(
+            Event::Flush(end) => measured.digest.add_line(format_args!(
                 "flush out {:?} entries {} written {}",
                 end.output.map(|file| file.0),
                 end.entries,
@@ -66,7 +66,7 @@ impl EventListener for JobListener {
                 if end.job.kind != JobKind::Move && end.elapsed_us > 0 {
                     measured.latencies.record_ns(end.elapsed_us.saturating_mul(1000));
                 }
-                measured.digest.line(format_args!(
+                measured.digest.add_line(format_args!(
                     "job {} out {:?} read {} written {}",
                     DigestedJob(&end.job),
                     end.outputs.iter().map(|file| file.0).collect::<Vec<_>>(),
@@ -80,34 +80,34 @@ impl EventListener for JobListener {
 }
 
 /// Runs the policy in a new database and removes the database afterwards.
-pub(super) fn run(
+pub(super) fn run_cell(
     config: &Config,
-    place: &Place<'_>,
+    place: &PlannedCell<'_>,
     title: &str,
     progress: &mut dyn Progress,
-) -> Result<Cell> {
+) -> Result<ExplorationCell> {
     let stopwatch = Stopwatch::start();
-    let Place { point, policy, seed, .. } = *place;
-    let (mut records, summary) = point.records(seed)?;
+    let PlannedCell { point, policy, seed, .. } = *place;
+    let (mut records, summary) = point.open_records(seed)?;
     // The expected first key of a range lookup is unknown if a record file contains a key twice, or if a FIFO policy
     // drops records.
     let exact = !matches!(summary, RecordsSummary::File { .. }) && !policy.can_drop_data();
-    let workload = point.workload(summary, false);
-    let mut digest = Digest::default();
-    digest.line(format_args!("spec {policy}"));
-    digest.line(format_args!("workload {}", serde_json::to_string(&workload)?));
-    digest.line(format_args!("seed {seed}"));
+    let workload = point.workload_summary(summary, false);
+    let mut digest = TextDigest::default();
+    digest.add_line(format_args!("spec {policy}"));
+    digest.add_line(format_args!("workload {}", serde_json::to_string(&workload)?));
+    digest.add_line(format_args!("seed {seed}"));
     let jobs = Arc::new(JobListener {
         measured: Mutex::new(JobMeasurements { digest, ..JobMeasurements::default() }),
         decisions: config.decisions.clone(),
-        history: History::default(),
+        history: HistoryRecorder::default(),
     });
 
-    let directory = temporary::directory("lsmx-explore-", &config.directory)?;
+    let directory = temporary::create_temporary_directory("lsmx-explore-", &config.directory)?;
     let keyspace = point.keyspace_options(policy);
     let listener: Arc<dyn EventListener> = Arc::<JobListener>::clone(&jobs);
     let mut options = point
-        .settings()
+        .effective_settings()
         .options()
         .listener(listener)
         .explain_decisions(config.decisions.is_some())
@@ -116,15 +116,15 @@ pub(super) fn run(
         options = options.background(Background::Inline).seed(seed);
     }
     let db = Db::open(directory.path().join("db"), options).map_err(engine("open a database"))?;
-    let watch = jobs.history.watch(&db);
+    let watch = jobs.history.start_recording(&db);
     let begun_us = db.env().now_us();
-    let mut run = Run {
+    let mut run = CellRun {
         keyspaces: vec![db.default_keyspace()],
         keyspace: db.default_keyspace(),
         db,
         records: &mut records,
         put_latencies: Latencies::new(),
-        meter: Meter::default(),
+        meter: LookupMeter::default(),
         exact,
         loses: policy.can_drop_data(),
         unsettled: false,
@@ -132,43 +132,43 @@ pub(super) fn run(
         value: Vec::new(),
     };
     let traced = match &point.source {
-        Source::Trace(trace) => {
-            Some(replay::play(&mut run, trace, keyspace, seed, title, progress)?)
+        RecordSource::Trace(trace) => {
+            Some(replay::replay_trace(&mut run, trace, keyspace, seed, title, progress)?)
         }
         _ => None,
     };
-    let mut stream = Stream::new(run.records.keys().cloned(), seed);
+    let mut stream = WorkloadStream::new(run.records.keys().cloned(), seed);
     for phase in &point.phases {
-        progress.begin(&format!("{title}: {}", phase.name), phase.operation_count());
-        run.phase(phase, &mut stream, progress)?;
-        progress.end();
+        progress.begin_phase(&format!("{title}: {}", phase.name), phase.operation_count());
+        run.run_phase(phase, &mut stream, progress)?;
+        progress.end_phase();
         if phase.settle {
-            run.settle(title, progress)?;
+            run.flush_and_wait_idle(title, progress)?;
         }
     }
     if run.unsettled {
-        run.settle(title, progress)?;
+        run.flush_and_wait_idle(title, progress)?;
     }
     drop(watch);
     let metrics = run.db.metrics();
     let run_us = run.db.env().now_us().saturating_sub(begun_us);
-    let scan = run.scan(title, progress)?;
+    let scan = run.digest_entries(title, progress)?;
     if traced.is_some_and(|entries| entries != scan.entries) && !policy.can_drop_data() {
         let (found, must) = ("not where the trace ends", "what the trace leaves");
         return Err(Error::WrongAnswer { key: "of all keyspaces".to_owned(), found, must });
     }
-    let (point_lookups, range_lookups) = run.meter.finish();
+    let (point_lookups, range_lookups) = run.meter.into_results();
     let put_latency_us = run.put_latencies.summary();
-    let disk_bytes = process::file_bytes(&directory.path().join("db"));
+    let disk_bytes = process::directory_file_bytes(&directory.path().join("db"));
     run.db.close(None).map_err(engine("close the database"))?;
 
     let JobMeasurements { latencies, totals, digest } = jobs.measured.lock().clone();
-    let tree = whole(metrics.keyspaces.values());
+    let tree = sum_keyspace_metrics(metrics.keyspaces.values());
     let levels = level_summaries(&tree);
-    let digest = point.deterministic.then(|| finish(digest, &tree, &metrics, &levels, &scan));
+    let digest = point.deterministic.then(|| finish_cell(digest, &tree, &metrics, &levels, &scan));
     let compacted = &tree.compaction;
     let written = tree.flushed_bytes + compacted.written_bytes;
-    Ok(Cell {
+    Ok(ExplorationCell {
         policy: policy.name().to_owned(),
         spec: policy.to_string(),
         sweep: point.sweep.clone(),
@@ -177,7 +177,7 @@ pub(super) fn run(
         ingested_bytes: tree.ingested_bytes,
         flushed_bytes: tree.flushed_bytes,
         flushes: tree.flushes,
-        compaction: Compaction {
+        compaction: CompactionTotals {
             jobs: compacted.jobs,
             trivial_moves: compacted.trivial_moves,
             read_bytes: compacted.read_bytes,
@@ -197,18 +197,18 @@ pub(super) fn run(
         space_amplification: ratio(levels.iter().map(|level| level.bytes).sum(), scan.bytes()),
         disk_bytes,
         disk_amplification: ratio(disk_bytes, scan.bytes()),
-        space_amplification_invalid: invalid_share(&levels, &scan),
+        space_amplification_invalid: compute_invalid_share(&levels, &scan),
         space_amplification_peak: ratio(totals.peak_bytes, scan.bytes()),
         space_peak_bytes: totals.peak_bytes,
         space_transient_bytes: totals.transient_bytes,
-        delete_persistence: totals.persistence(
-            point.deletes(),
+        delete_persistence: totals.delete_persistence(
+            point.point_delete_count(),
             run_us,
             levels.iter().map(|level| level.tombstones).sum(),
             tree.oldest_tombstone_age_us,
         ),
         put_latency_us,
-        stalls: Stalls {
+        stalls: StallTotals {
             count: tree.stalls.count,
             total_us: tree.stalls.us_total,
             max_us: tree.stalls.us_max,
@@ -246,7 +246,9 @@ fn level_summaries(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
 }
 
 /// Returns the sum of the metrics of all keyspaces. A trace may write to several keyspaces.
-pub(super) fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) -> KeyspaceMetrics {
+pub(super) fn sum_keyspace_metrics<'a>(
+    mut trees: impl Iterator<Item = &'a KeyspaceMetrics>,
+) -> KeyspaceMetrics {
     let mut whole = trees.next().cloned().unwrap_or_default();
     for tree in trees {
         whole.gets += tree.gets;
@@ -288,7 +290,7 @@ pub(super) fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) ->
 
 /// Estimates the bytes of shadowed entries and tombstones divided by the bytes of live entries. The estimate assumes
 /// that tombstones are as long as a mean live key, and shadowed entries as long as a mean live entry.
-fn invalid_share(levels: &[LevelSummary], scan: &Scan) -> f64 {
+fn compute_invalid_share(levels: &[LevelSummary], scan: &ScanDigest) -> f64 {
     if scan.entries == 0 {
         return 0.0;
     }
@@ -300,15 +302,15 @@ fn invalid_share(levels: &[LevelSummary], scan: &Scan) -> f64 {
             * ratio(scan.key_bytes, scan.bytes())
 }
 
-fn finish(
-    mut digest: Digest,
+fn finish_cell(
+    mut digest: TextDigest,
     tree: &KeyspaceMetrics,
     metrics: &Metrics,
     levels: &[LevelSummary],
-    scan: &Scan,
+    scan: &ScanDigest,
 ) -> String {
     let compacted = &tree.compaction;
-    digest.line(format_args!(
+    digest.add_line(format_args!(
         "counters ingested_bytes={} put_bytes={} flushes={} flushed_bytes={} jobs={} \
          trivial_moves={} drops={} read_bytes={} written_bytes={} wal_bytes={} gets={}",
         tree.ingested_bytes,
@@ -323,21 +325,21 @@ fn finish(
         metrics.wal.written_bytes,
         tree.gets
     ));
-    digest.levels(levels);
-    digest.line(format_args!("scan {} {}", scan.entries, scan.hex()));
+    digest.add_levels(levels);
+    digest.add_line(format_args!("scan {} {}", scan.entries, scan.hex()));
     digest.hex()
 }
 
 /// An open database with the measurements of the run.
 #[derive(Debug)]
-pub(super) struct Run<'a> {
+pub(super) struct CellRun<'a> {
     pub(super) db: Db,
     /// All keyspaces. The default keyspace is the first.
     pub(super) keyspaces: Vec<Keyspace>,
     keyspace: Keyspace,
     records: &'a mut Records,
     pub(super) put_latencies: Latencies,
-    pub(super) meter: Meter,
+    pub(super) meter: LookupMeter,
     exact: bool,
     loses: bool,
     pub(super) unsettled: bool,
@@ -345,32 +347,32 @@ pub(super) struct Run<'a> {
     value: Vec<u8>,
 }
 
-impl Run<'_> {
-    fn phase(
+impl CellRun<'_> {
+    fn run_phase(
         &mut self,
         phase: &Phase,
-        stream: &mut Stream,
+        stream: &mut WorkloadStream,
         progress: &mut dyn Progress,
     ) -> Result<()> {
         let rows: Vec<usize> =
-            phase.lookups.iter().map(|lookups| self.meter.row(lookups)).collect();
+            phase.lookups.iter().map(|lookups| self.meter.point_row(lookups)).collect();
         let range_row = match phase.ranges {
             0 => None,
             _ => Some(self.meter.range_row(Some(phase.selectivity))),
         };
         let mut ops = 0;
         for operation in stream.phase(phase) {
-            self.operation(operation, &rows, range_row)?;
+            self.run_operation(operation, &rows, range_row)?;
             ops += 1;
             if u64::is_multiple_of(ops, PROGRESS_OPS) {
                 progress.advance(PROGRESS_OPS);
             }
         }
-        self.reads(Reader::None);
+        self.set_reading_operation(ReadingOperation::None);
         Ok(())
     }
 
-    fn operation(
+    fn run_operation(
         &mut self,
         operation: Operation,
         rows: &[usize],
@@ -381,35 +383,35 @@ impl Run<'_> {
             Operation::Update { record, version } => self.put(record, version),
             Operation::Merge { record, version } => self.merge(record, version),
             Operation::Delete { record } => {
-                self.records.key(record, &mut self.key)?;
-                self.reads(Reader::None);
+                self.records.write_key(record, &mut self.key)?;
+                self.set_reading_operation(ReadingOperation::None);
                 self.unsettled = true;
                 self.keyspace.delete(&self.key).map_err(engine("delete a key"))
             }
             Operation::DeleteRange { record, until } => self.delete_range(record, until),
             Operation::GetPresent { record, lookups } => {
-                self.records.key(record, &mut self.key)?;
+                self.records.write_key(record, &mut self.key)?;
                 self.get(rows[lookups], true)
             }
             Operation::GetAbsent { record, salt, lookups } => {
-                self.records.absent_key(record, salt, &mut self.key)?;
+                self.records.write_absent_key(record, salt, &mut self.key)?;
                 self.get(rows[lookups], false)
             }
             Operation::Range { record, entries } => {
-                self.records.key(record, &mut self.key)?;
+                self.records.write_key(record, &mut self.key)?;
                 let row = range_row.unwrap_or_else(|| self.meter.range_row(None));
-                self.range(row, entries)
+                self.read_range(row, entries)
             }
         }
     }
 
     fn delete_range(&mut self, record: u64, until: Option<u64>) -> Result<()> {
-        self.records.key(record, &mut self.key)?;
+        self.records.write_key(record, &mut self.key)?;
         let mut end = Vec::new();
         if let Some(until) = until {
-            self.records.key(until, &mut end)?;
+            self.records.write_key(until, &mut end)?;
         }
-        self.reads(Reader::None);
+        self.set_reading_operation(ReadingOperation::None);
         self.unsettled = true;
         let end = if until.is_some() { Bound::Excluded(&end) } else { Bound::Unbounded };
         let range = (Bound::Included(&self.key), end);
@@ -417,14 +419,14 @@ impl Run<'_> {
     }
 
     /// Assigns all further block reads to `reader`.
-    pub(super) fn reads(&mut self, reader: Reader) {
-        self.meter.switch(reader, || self.db.read_metrics());
+    pub(super) fn set_reading_operation(&mut self, reader: ReadingOperation) {
+        self.meter.switch_operation(reader, || self.db.read_metrics());
     }
 
     fn put(&mut self, record: u64, version: u64) -> Result<()> {
-        self.records.key(record, &mut self.key)?;
-        self.records.value(record, version, &mut self.value)?;
-        self.reads(Reader::None);
+        self.records.write_key(record, &mut self.key)?;
+        self.records.write_value(record, version, &mut self.value)?;
+        self.set_reading_operation(ReadingOperation::None);
         self.unsettled = true;
         let stopwatch = Stopwatch::start();
         self.keyspace.put(&self.key, &self.value).map_err(engine("put a value"))?;
@@ -433,18 +435,18 @@ impl Run<'_> {
     }
 
     fn merge(&mut self, record: u64, version: u64) -> Result<()> {
-        self.records.key(record, &mut self.key)?;
-        self.records.operand(record, version, &mut self.value);
-        self.reads(Reader::None);
+        self.records.write_key(record, &mut self.key)?;
+        self.records.write_operand(record, version, &mut self.value);
+        self.set_reading_operation(ReadingOperation::None);
         self.unsettled = true;
         self.keyspace.merge(&self.key, &self.value).map_err(engine("merge an operand"))
     }
 
     fn get(&mut self, row: usize, present: bool) -> Result<()> {
-        self.reads(Reader::Point(row));
+        self.set_reading_operation(ReadingOperation::Point(row));
         let stopwatch = Stopwatch::start();
         let value = self.keyspace.get(&self.key).map_err(engine("look a key up"))?;
-        self.meter.looked_up(row, value.is_some(), stopwatch.elapsed_ns());
+        self.meter.add_point_lookup(row, value.is_some(), stopwatch.elapsed_ns());
         if value.is_some() == present || (present && self.loses) {
             return Ok(());
         }
@@ -452,8 +454,8 @@ impl Run<'_> {
         Err(Error::wrong_answer(&self.key, found, must))
     }
 
-    fn range(&mut self, row: usize, entries: u64) -> Result<()> {
-        self.reads(Reader::Range(row));
+    fn read_range(&mut self, row: usize, entries: u64) -> Result<()> {
+        self.set_reading_operation(ReadingOperation::Range(row));
         let stopwatch = Stopwatch::start();
         let mut found = 0;
         for entry in self.keyspace.range(self.key.as_slice()..).limit(entries) {
@@ -463,30 +465,30 @@ impl Run<'_> {
             }
             found += 1;
         }
-        self.meter.ranged(row, found, stopwatch.elapsed_ns());
+        self.meter.add_range_lookup(row, found, stopwatch.elapsed_ns());
         Ok(())
     }
 
-    fn settle(&mut self, title: &str, progress: &mut dyn Progress) -> Result<()> {
-        progress.begin(&format!("{title}: settle"), 0);
+    fn flush_and_wait_idle(&mut self, title: &str, progress: &mut dyn Progress) -> Result<()> {
+        progress.begin_phase(&format!("{title}: settle"), 0);
         self.db.flush().map_err(engine("flush"))?;
         self.db.wait_idle().map_err(engine("wait for compactions"))?;
         self.unsettled = false;
-        progress.end();
+        progress.end_phase();
         Ok(())
     }
 
-    fn scan(&mut self, title: &str, progress: &mut dyn Progress) -> Result<Scan> {
-        progress.begin(&format!("{title}: scan"), 0);
-        let mut scan = Scan::default();
+    fn digest_entries(&mut self, title: &str, progress: &mut dyn Progress) -> Result<ScanDigest> {
+        progress.begin_phase(&format!("{title}: scan"), 0);
+        let mut scan = ScanDigest::default();
         for entry in self.keyspaces.iter().flat_map(Keyspace::iter) {
             let (key, value) = entry.map_err(engine("scan"))?;
-            scan.add(&key, &value);
+            scan.add_entry(&key, &value);
             if scan.entries.is_multiple_of(PROGRESS_OPS) {
                 progress.advance(PROGRESS_OPS);
             }
         }
-        progress.end();
+        progress.end_phase();
         Ok(scan)
     }
 }

@@ -4,12 +4,12 @@ use lsmx_simulator::cost_model::Costs;
 use serde_json::Value;
 
 use super::page;
-use super::result::{Cell, Exploration, RecordsSummary, Workload};
+use super::result::{Exploration, ExplorationCell, RecordsSummary, WorkloadSummary};
 use crate::error::Result;
-use crate::metric::{Metric, Registry, Row, Unit, latency, metric, union_table};
+use crate::metric::{Metric, Registry, Row, Unit, build_union_table, latency, metric};
 use crate::report::Report;
 use crate::report::provenance::Provenance;
-use crate::report::text::bytes;
+use crate::report::text::format_bytes;
 
 /// Legend of the space amplification in all commands.
 pub(crate) const SPACE_AMPLIFICATION: &str =
@@ -132,15 +132,15 @@ pub const REGISTRY: Registry = Registry {
     ],
 };
 
-pub(crate) fn row(cell: &Cell, swept: bool) -> Result<Row> {
+pub(crate) fn build_row(cell: &ExplorationCell, swept: bool) -> Result<Row> {
     let row = Row::new(cell)?.with_repeats(cell.repeats.as_ref());
-    Ok(with_sums(row, cell.model.as_ref(), swept))
+    Ok(add_level_sums(row, cell.model.as_ref(), swept))
 }
 
 /// Adds columns with the totals over all levels and with the bytes moved according to the cost model. Keeps the
 /// `policy` column and removes the `spec` column. If `swept` is set, keeps `spec` instead, because a sweep may change
 /// the parameters of the policy.
-pub(crate) fn with_sums(row: Row, model: Option<&Costs>, swept: bool) -> Row {
+pub(crate) fn add_level_sums(row: Row, model: Option<&Costs>, swept: bool) -> Row {
     let bytes: Vec<(String, f64)> = row
         .names()
         .filter(|name| name.starts_with("levels[") && name.ends_with("].bytes"))
@@ -153,12 +153,12 @@ pub(crate) fn with_sums(row: Row, model: Option<&Costs>, swept: bool) -> Row {
     let (runs, files, all) = (sum("].runs"), sum("].files"), sum("].bytes"));
     let moved = model.map(|costs| 2.0 * costs.compaction_write_amplification);
     let row = row
-        .with(if swept { "policy" } else { "spec" }, Value::Null)
-        .with("levels", bytes.len())
-        .with("runs", runs)
-        .with("files", files)
-        .with("model.moved_ratio", moved);
-    bytes.into_iter().fold(row, |row, (name, bytes)| row.with(name, bytes / all.max(1.0)))
+        .with_value(if swept { "policy" } else { "spec" }, Value::Null)
+        .with_value("levels", bytes.len())
+        .with_value("runs", runs)
+        .with_value("files", files)
+        .with_value("model.moved_ratio", moved);
+    bytes.into_iter().fold(row, |row, (name, bytes)| row.with_value(name, bytes / all.max(1.0)))
 }
 
 impl Report for Exploration {
@@ -172,7 +172,7 @@ impl Report for Exploration {
 
     fn head(&self) -> String {
         let Some(first) = self.cells.first() else { return String::new() };
-        let mut head = workload(&first.workload, first.seed);
+        let mut head = describe_workload(&first.workload, first.seed);
         if !first.sweep.is_empty() {
             head.push_str("; this is the first point of the sweep");
         }
@@ -184,7 +184,7 @@ impl Report for Exploration {
 
     fn rows(&self) -> Result<Vec<Row>> {
         let swept = self.cells.iter().any(|cell| !cell.sweep.is_empty());
-        self.cells.iter().map(|cell| row(cell, swept)).collect()
+        self.cells.iter().map(|cell| build_row(cell, swept)).collect()
     }
 
     fn notes(&self) -> Vec<&'static str> {
@@ -194,13 +194,14 @@ impl Report for Exploration {
     /// Returns a column for each swept flag, followed by a column for each number. If runs are repeated, additional
     /// columns named `.low` and `.high` hold the lowest and the highest value.
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
-        let row =
-            |cell: &Cell| Ok(Row::new(cell)?.with_repeats(cell.repeats.as_ref()).into_csv().into());
-        Ok(union_table(&self.cells.iter().map(row).collect::<Result<Vec<_>>>()?))
+        let row = |cell: &ExplorationCell| {
+            Ok(Row::new(cell)?.with_repeats(cell.repeats.as_ref()).into_csv().into())
+        };
+        Ok(build_union_table(&self.cells.iter().map(row).collect::<Result<Vec<_>>>()?))
     }
 
     fn html(&self) -> Result<String> {
-        page::exploration(self)
+        page::exploration_page(self)
     }
 }
 
@@ -221,11 +222,11 @@ pub(crate) fn notes<'a>(specs: impl Iterator<Item = &'a str> + Clone) -> Vec<&'s
         .collect()
 }
 
-pub(crate) fn workload(workload: &Workload, seed: u64) -> String {
+pub(crate) fn describe_workload(workload: &WorkloadSummary, seed: u64) -> String {
     let sizes = format!(
         "memtable {}, cache {}, seed {seed}",
-        bytes(workload.memtable_bytes),
-        bytes(workload.block_cache_bytes),
+        format_bytes(workload.memtable_bytes),
+        format_bytes(workload.block_cache_bytes),
     );
     let records = match &workload.records {
         RecordsSummary::Trace { name, counts } => {

@@ -8,23 +8,23 @@ use lsmx_base::sync::{Arc, Mutex};
 
 /// Output to which the reasons of compactions are written.
 #[derive(Clone)]
-pub struct Decisions(Arc<Mutex<Box<dyn Write + Send>>>);
+pub struct DecisionWriter(Arc<Mutex<Box<dyn Write + Send>>>);
 
-impl Decisions {
+impl DecisionWriter {
     /// Creates the output from a writer.
-    pub fn to(out: Box<dyn Write + Send>) -> Decisions {
-        Decisions(Arc::new(Mutex::new(out)))
+    pub fn with_output(out: Box<dyn Write + Send>) -> DecisionWriter {
+        DecisionWriter(Arc::new(Mutex::new(out)))
     }
 
     /// Writes the reason for one compaction. Write errors are ignored, so a closed pipe does not end the run.
-    pub(super) fn write(&self, decision: &Decision) {
+    pub(super) fn write_decision(&self, decision: &Decision) {
         let Decision { keyspace, policy, explanation } = decision;
         let mut out = self.0.lock();
         let _ = writeln!(out, "{policy} in {keyspace}: {explanation}");
     }
 }
 
-impl fmt::Debug for Decisions {
+impl fmt::Debug for DecisionWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Decisions")
     }

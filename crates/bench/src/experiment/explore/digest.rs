@@ -23,18 +23,18 @@ use super::result::LevelSummary;
 
 /// Hash of the digest lines.
 #[derive(Clone, Default)]
-pub(super) struct Digest(Xxh3);
+pub(super) struct TextDigest(Xxh3);
 
-impl Digest {
+impl TextDigest {
     /// Appends a line to the hashed text.
-    pub(super) fn line(&mut self, line: fmt::Arguments<'_>) {
+    pub(super) fn add_line(&mut self, line: fmt::Arguments<'_>) {
         self.0.update(line.to_string().as_bytes());
         self.0.update(b"\n");
     }
 
-    pub(super) fn levels(&mut self, levels: &[LevelSummary]) {
+    pub(super) fn add_levels(&mut self, levels: &[LevelSummary]) {
         for level in levels {
-            self.line(format_args!(
+            self.add_line(format_args!(
                 "level {} runs {} files {} bytes {} entries {} tombstones {}",
                 level.level, level.runs, level.files, level.bytes, level.entries, level.tombstones
             ));
@@ -69,16 +69,16 @@ impl fmt::Display for DigestedJob<'_> {
 
 /// Hash and size of all entries that a full scan returns.
 #[derive(Clone, Default)]
-pub(super) struct Scan {
+pub(super) struct ScanDigest {
     hash: Xxh3,
     pub(super) entries: u64,
     pub(super) key_bytes: u64,
     value_bytes: u64,
 }
 
-impl Scan {
+impl ScanDigest {
     /// Adds an entry. Entries must be added in key order.
-    pub(super) fn add(&mut self, key: &[u8], value: &[u8]) {
+    pub(super) fn add_entry(&mut self, key: &[u8], value: &[u8]) {
         // Hashing the lengths makes the boundary between key and value unambiguous.
         for bytes in [key, value] {
             self.hash.update(&numbers::count(bytes.len()).to_le_bytes());

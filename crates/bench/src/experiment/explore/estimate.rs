@@ -7,12 +7,12 @@
 use lsmx_compaction::PolicySpec;
 
 use crate::error::Result;
-use crate::experiment::resume::Finished;
+use crate::experiment::resume::RunDirectory;
 use crate::experiment::sweep::SweepPoint;
 use crate::numbers;
 
-use super::result::Cell;
-use super::{Config, Point, Source};
+use super::result::ExplorationCell;
+use super::{Config, RecordSource, WorkloadPoint};
 
 /// Assumed writes per second, including compactions.
 pub const WRITES_PER_S: u64 = 100_000;
@@ -29,7 +29,7 @@ pub const DISK_BYTES_PER_DATA_BYTE: u64 = 3;
 /// Estimated cost of running one policy with one workload, including repetitions.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the table of `--dry-run` has columns of the same names")]
-pub struct Estimate {
+pub struct CellEstimate {
     pub sweep: SweepPoint,
     pub policy: PolicySpec,
     /// Number of repetitions that have not run yet.
@@ -47,9 +47,9 @@ pub struct Estimate {
 
 /// Estimates of all policies and workloads of an exploration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Estimates {
+pub struct CellEstimates {
     /// Estimates ordered by workload, then by policy.
-    pub cells: Vec<Estimate>,
+    pub cells: Vec<CellEstimate>,
     /// Measured time of the finished runs divided by their estimated time. `None` if no run is finished.
     pub measured: Option<f64>,
 }
@@ -59,15 +59,15 @@ impl Config {
     ///
     /// # Errors
     /// [`Config::check`] fails, or the result of a finished run cannot be read.
-    pub fn estimates(&self, finished: Option<&Finished>) -> Result<Estimates> {
+    pub fn estimate_cells(&self, finished: Option<&RunDirectory>) -> Result<CellEstimates> {
         self.check()?;
-        let mut cells: Vec<Estimate> = Vec::new();
+        let mut cells: Vec<CellEstimate> = Vec::new();
         let (mut taken_s, mut expected_s) = (0.0, 0.0);
-        for place in self.places() {
+        for place in self.planned_cells() {
             if place.seed == self.seed {
-                let sizes = place.point.sizes();
+                let sizes = place.point.effective_sizes();
                 let disk_bytes = sizes.data_bytes.saturating_mul(DISK_BYTES_PER_DATA_BYTE);
-                cells.push(Estimate {
+                cells.push(CellEstimate {
                     sweep: place.point.sweep.clone(),
                     policy: place.policy.clone(),
                     runs: 0,
@@ -79,8 +79,10 @@ impl Config {
                 });
             }
             let Some(cell) = cells.last_mut() else { continue };
-            let seconds = seconds(place.point, false);
-            match finished.map_or(Ok(None), |finished| finished.cell::<Cell>(place.number))? {
+            let seconds = estimate_seconds(place.point, false);
+            match finished
+                .map_or(Ok(None), |finished| finished.read_cell::<ExplorationCell>(place.number))?
+            {
                 Some(done) => {
                     cell.finished += 1;
                     taken_s += done.elapsed_s;
@@ -96,14 +98,14 @@ impl Config {
         for cell in &mut cells {
             cell.seconds *= measured.unwrap_or(1.0);
         }
-        Ok(Estimates { cells, measured })
+        Ok(CellEstimates { cells, measured })
     }
 }
 
 /// Returns the estimated time of a run in seconds. If `to_last_write` is set, phases after the last write are not
 /// counted.
-pub(super) fn seconds(point: &Point, to_last_write: bool) -> f64 {
-    if let Source::Trace(trace) = &point.source {
+pub(super) fn estimate_seconds(point: &WorkloadPoint, to_last_write: bool) -> f64 {
+    if let RecordSource::Trace(trace) = &point.source {
         let counts = trace.counts();
         let entries = counts.scanned_entries.saturating_add(counts.puts);
         return numbers::ratio(counts.writes(), WRITES_PER_S)

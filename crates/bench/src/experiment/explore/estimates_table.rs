@@ -1,14 +1,14 @@
 //! The table that `--dry-run` prints.
 
 use super::estimate::{
-    ENTRIES_READ_PER_S, Estimate, Estimates, LOOKUPS_PER_S, RANGES_PER_S, WRITES_PER_S,
+    CellEstimate, CellEstimates, ENTRIES_READ_PER_S, LOOKUPS_PER_S, RANGES_PER_S, WRITES_PER_S,
 };
 
-use crate::metric::table::grid;
-use crate::report::text::bytes;
+use crate::metric::table::format_grid;
+use crate::report::text::format_bytes;
 
 /// Returns a table with one line per policy and workload, followed by the totals and the assumed rates.
-pub fn table(estimates: &Estimates) -> String {
+pub fn format_estimates(estimates: &CellEstimates) -> String {
     let cells = &estimates.cells;
     let mut header = vec!["cell".to_owned()];
     let keys: Vec<String> = cells
@@ -27,9 +27,9 @@ pub fn table(estimates: &Estimates) -> String {
             cell.runs.to_string(),
             cell.finished.to_string(),
             cell.ops.to_string(),
-            bytes(cell.put_bytes),
+            format_bytes(cell.put_bytes),
             format!("{:.1}", cell.seconds),
-            bytes(cell.disk_bytes),
+            format_bytes(cell.disk_bytes),
         ]);
         row
     });
@@ -37,8 +37,8 @@ pub fn table(estimates: &Estimates) -> String {
     let finished: u64 = cells.iter().map(|cell| cell.finished).sum();
     let seconds: f64 = cells.iter().map(|cell| cell.seconds).sum();
     let disk = cells.iter().map(|cell| cell.disk_bytes).max().unwrap_or(0);
-    let ops: u64 = cells.iter().map(|cell: &Estimate| cell.ops.saturating_mul(cell.runs)).sum();
-    let table = grid(header, rows);
+    let ops: u64 = cells.iter().map(|cell: &CellEstimate| cell.ops.saturating_mul(cell.runs)).sum();
+    let table = format_grid(header, rows);
     let rates = match estimates.measured {
         Some(factor) => format!("{factor:.2} × the assumed times, as the finished ones took"),
         None => format!(
@@ -49,12 +49,12 @@ pub fn table(estimates: &Estimates) -> String {
     format!(
         "{table}\n{runs} runs to come, {finished} finished; {ops} operations, about {}; at most {} on \
          disk at a time\n{rates}\n",
-        duration(seconds),
-        bytes(disk),
+        format_duration(seconds),
+        format_bytes(disk),
     )
 }
 
-fn duration(seconds: f64) -> String {
+fn format_duration(seconds: f64) -> String {
     if seconds < 120.0 {
         format!("{seconds:.0} s")
     } else if seconds < 7200.0 {

@@ -4,7 +4,7 @@ use lsmx::event::Event;
 use lsmx::{Db, Metrics};
 use lsmx_base::sync::Mutex;
 
-use super::cell::whole;
+use super::cell::sum_keyspace_metrics;
 use super::result::{HistoryPoint, LevelPoint};
 
 /// Maximum number of points in a history. When the limit is reached, every second point is removed, and from then on
@@ -13,24 +13,24 @@ use super::result::{HistoryPoint, LevelPoint};
 pub const HISTORY_POINTS_MAX: usize = 200;
 
 #[derive(Debug, Default)]
-pub(super) struct History(Mutex<Recorded>);
+pub(super) struct HistoryRecorder(Mutex<RecordedHistory>);
 
 #[derive(Debug, Default)]
-struct Recorded {
+struct RecordedHistory {
     /// The recorded database. A listener uses the handle only while holding the lock, so a listener never drops the
     /// last handle.
     db: Option<Db>,
-    points: Thinned<HistoryPoint>,
+    points: ThinnedItems<HistoryPoint>,
 }
 
 /// Guard that ends the recording. Dropping the guard breaks the reference cycle between the database and its listener.
 #[derive(Debug)]
-pub(super) struct Watch<'a>(&'a History);
+pub(super) struct RecordingGuard<'a>(&'a HistoryRecorder);
 
-impl History {
-    pub(super) fn watch(&self, db: &Db) -> Watch<'_> {
+impl HistoryRecorder {
+    pub(super) fn start_recording(&self, db: &Db) -> RecordingGuard<'_> {
         self.0.lock().db = Some(db.clone());
-        Watch(self)
+        RecordingGuard(self)
     }
 
     /// Records the levels of the tree after a flush or compaction. Other events are ignored.
@@ -39,19 +39,19 @@ impl History {
             return;
         }
         let mut recorded = self.0.lock();
-        let Recorded { db, points } = &mut *recorded;
+        let RecordedHistory { db, points } = &mut *recorded;
         if let Some(db) = db {
-            points.offer(|| point(&db.metrics()));
+            points.add_item(|| history_point(&db.metrics()));
         }
     }
 
     /// Returns the recorded points in order, followed by a point with the values of `metrics`.
     pub(super) fn finish(&self, metrics: &Metrics) -> Vec<HistoryPoint> {
-        self.0.lock().points.ending_with(point(metrics))
+        self.0.lock().points.items_and_last(history_point(metrics))
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for RecordingGuard<'_> {
     fn drop(&mut self) {
         let watched = self.0.0.lock().db.take();
         // Dropping the handle may close the database, which may call the listener. Therefore the lock is released
@@ -61,8 +61,8 @@ impl Drop for Watch<'_> {
 }
 
 /// Returns the levels and byte counters, summed over all keyspaces.
-fn point(metrics: &Metrics) -> HistoryPoint {
-    let tree = whole(metrics.keyspaces.values());
+fn history_point(metrics: &Metrics) -> HistoryPoint {
+    let tree = sum_keyspace_metrics(metrics.keyspaces.values());
     HistoryPoint {
         ingested_bytes: tree.ingested_bytes,
         flushed_bytes: tree.flushed_bytes,
@@ -84,22 +84,22 @@ fn point(metrics: &Metrics) -> HistoryPoint {
 
 /// Evenly spaced items of a sequence of unknown length. Fewer than [`HISTORY_POINTS_MAX`] items are kept.
 #[derive(Debug)]
-struct Thinned<T> {
+struct ThinnedItems<T> {
     kept: Vec<T>,
     offered: u64,
     /// Distance between two kept items in the sequence. The stride doubles each time the limit is reached.
     stride: u64,
 }
 
-impl<T> Default for Thinned<T> {
+impl<T> Default for ThinnedItems<T> {
     fn default() -> Self {
-        Thinned { kept: Vec::new(), offered: 0, stride: 1 }
+        ThinnedItems { kept: Vec::new(), offered: 0, stride: 1 }
     }
 }
 
-impl<T> Thinned<T> {
+impl<T> ThinnedItems<T> {
     /// Takes the next item of the sequence. `item` is called only if the item is kept.
-    fn offer(&mut self, item: impl FnOnce() -> T) {
+    fn add_item(&mut self, item: impl FnOnce() -> T) {
         if self.offered.is_multiple_of(self.stride) {
             self.kept.push(item());
             if self.kept.len() == HISTORY_POINTS_MAX {
@@ -115,9 +115,9 @@ impl<T> Thinned<T> {
     }
 }
 
-impl<T: Clone + PartialEq> Thinned<T> {
+impl<T: Clone + PartialEq> ThinnedItems<T> {
     /// Returns the kept items followed by `last`. `last` is not added if it is the last kept item.
-    fn ending_with(&self, last: T) -> Vec<T> {
+    fn items_and_last(&self, last: T) -> Vec<T> {
         let mut items = self.kept.clone();
         if items.last() != Some(&last) {
             items.push(last);
@@ -133,10 +133,10 @@ mod tests {
     #[test]
     fn thinned_items_are_evenly_spaced() {
         for length in [0, 1, 199, 200, 201, 5_000, 1_000_000_u64] {
-            let mut thinned = Thinned::default();
+            let mut thinned = ThinnedItems::default();
             let mut made = 0;
             for item in 0..length {
-                thinned.offer(|| {
+                thinned.add_item(|| {
                     made += 1;
                     item
                 });
@@ -148,7 +148,7 @@ mod tests {
                 assert_eq!(*item, index * thinned.stride, "{length}");
             }
             if let Some(last) = length.checked_sub(1) {
-                let whole = thinned.ending_with(last);
+                let whole = thinned.items_and_last(last);
                 assert_eq!(whole.last(), Some(&last), "{length}");
                 assert!(whole.len() <= HISTORY_POINTS_MAX, "{length}");
                 assert!(whole.windows(2).all(|pair| pair[0] < pair[1]), "twice: {length}");

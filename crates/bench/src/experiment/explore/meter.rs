@@ -9,11 +9,11 @@ use crate::latency::Latencies;
 use crate::numbers::ratio;
 use crate::workload::phases::LookupGroup;
 
-use super::result::{PointLookups, RangeLookups, RangesOfSelectivity};
+use super::result::{PointLookups, RangeLookups, SelectivityLookups};
 
 /// Kind of operation to which block reads are assigned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Reader {
+pub(super) enum ReadingOperation {
     /// Block reads are not assigned.
     #[default]
     None,
@@ -29,16 +29,16 @@ pub(super) enum Reader {
 /// misses since the last change to the previous kind. A single thread runs all operations, and compactions do not
 /// increment the miss counters.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
-    rows: Vec<Row>,
+pub(super) struct LookupMeter {
+    rows: Vec<PointRow>,
     ranges: Vec<RangeRow>,
-    reader: Reader,
-    before: Counters,
+    reader: ReadingOperation,
+    before: ReadCounters,
 }
 
 /// Counters of the engine when the kind of operation last changed.
 #[derive(Debug, Default)]
-struct Counters {
+struct ReadCounters {
     misses: BTreeMap<BlockKind, u64>,
     filter: FilterCounts,
 }
@@ -47,12 +47,12 @@ struct Counters {
 #[derive(Debug, Default)]
 struct RangeRow {
     selectivity: Option<f64>,
-    row: Row,
+    row: PointRow,
     entries: u64,
 }
 
 #[derive(Debug, Default)]
-struct Row {
+struct PointRow {
     alpha: f64,
     absent: u64,
     latencies: Latencies,
@@ -60,12 +60,12 @@ struct Row {
     filter: FilterCounts,
 }
 
-impl Meter {
+impl LookupMeter {
     /// Returns the row of point lookups with this share of absent keys. Phases with equal shares use the same row.
-    pub(super) fn row(&mut self, lookups: &LookupGroup) -> usize {
-        let same = |row: &Row| row.alpha.total_cmp(&lookups.alpha).is_eq();
+    pub(super) fn point_row(&mut self, lookups: &LookupGroup) -> usize {
+        let same = |row: &PointRow| row.alpha.total_cmp(&lookups.alpha).is_eq();
         self.rows.iter().position(same).unwrap_or_else(|| {
-            self.rows.push(Row { alpha: lookups.alpha, ..Row::default() });
+            self.rows.push(PointRow { alpha: lookups.alpha, ..PointRow::default() });
             self.rows.len() - 1
         })
     }
@@ -87,19 +87,23 @@ impl Meter {
 
     /// Starts to assign block reads to `reader`. The block reads since the last call are assigned to the previous kind
     /// of operation.
-    pub(super) fn switch(&mut self, reader: Reader, metrics: impl FnOnce() -> ReadMetrics) {
+    pub(super) fn switch_operation(
+        &mut self,
+        reader: ReadingOperation,
+        metrics: impl FnOnce() -> ReadMetrics,
+    ) {
         if reader == self.reader {
             return;
         }
         let metrics = metrics();
-        let now = Counters {
+        let now = ReadCounters {
             misses: metrics.cache.iter().map(|(kind, counts)| (*kind, counts.misses)).collect(),
             filter: metrics.filter,
         };
         let row = match self.reader {
-            Reader::None => None,
-            Reader::Point(row) => Some(&mut self.rows[row]),
-            Reader::Range(row) => Some(&mut self.ranges[row].row),
+            ReadingOperation::None => None,
+            ReadingOperation::Point(row) => Some(&mut self.rows[row]),
+            ReadingOperation::Range(row) => Some(&mut self.ranges[row].row),
         };
         if let Some(row) = row {
             for (kind, after) in &now.misses {
@@ -114,18 +118,18 @@ impl Meter {
         self.reader = reader;
     }
 
-    pub(super) fn looked_up(&mut self, row: usize, found: bool, ns: u64) {
+    pub(super) fn add_point_lookup(&mut self, row: usize, found: bool, ns: u64) {
         self.rows[row].latencies.record_ns(ns);
         self.rows[row].absent += u64::from(!found);
     }
 
-    pub(super) fn ranged(&mut self, row: usize, entries: u64, ns: u64) {
+    pub(super) fn add_range_lookup(&mut self, row: usize, entries: u64, ns: u64) {
         self.ranges[row].row.latencies.record_ns(ns);
         self.ranges[row].entries += entries;
     }
 
-    pub(super) fn finish(self) -> (Vec<PointLookups>, RangeLookups) {
-        let rows = self.rows.into_iter().map(Row::finish).collect();
+    pub(super) fn into_results(self) -> (Vec<PointLookups>, RangeLookups) {
+        let rows = self.rows.into_iter().map(PointRow::finish).collect();
         let mut all = RangeRow::default();
         for ranges in &self.ranges {
             all.row.latencies.merge(&ranges.row.latencies);
@@ -147,8 +151,8 @@ impl Meter {
 }
 
 impl RangeRow {
-    fn finish(self) -> Option<RangesOfSelectivity> {
-        Some(RangesOfSelectivity {
+    fn finish(self) -> Option<SelectivityLookups> {
+        Some(SelectivityLookups {
             selectivity: self.selectivity?,
             ops: self.row.latencies.count(),
             entries: self.entries,
@@ -158,7 +162,7 @@ impl RangeRow {
     }
 }
 
-impl Row {
+impl PointRow {
     fn finish(self) -> PointLookups {
         let (ops, blocks) = (self.latencies.count(), self.blocks_read.values().sum());
         PointLookups {

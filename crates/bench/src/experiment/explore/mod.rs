@@ -27,12 +27,12 @@ use crate::error::{Error, Result};
 use crate::numbers;
 use crate::report::provenance::Provenance;
 
-use super::resume::Finished;
+use super::resume::RunDirectory;
 use super::{Progress, repeat};
-use decisions::Decisions;
+use decisions::DecisionWriter;
 pub use point::DATA_PER_MEMTABLE;
-pub use point::{KEY_BYTES_MAX, MEMTABLE_BYTES_MIN, Point, Source, VALUE_BYTES_MAX};
-use result::{Cell, Exploration};
+pub use point::{KEY_BYTES_MAX, MEMTABLE_BYTES_MIN, RecordSource, VALUE_BYTES_MAX, WorkloadPoint};
+use result::{Exploration, ExplorationCell};
 
 /// Maximum number of runs, including repetitions.
 pub const CELLS_MAX: u64 = 1_000_000;
@@ -41,7 +41,7 @@ pub const CELLS_MAX: u64 = 1_000_000;
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
-    pub points: Vec<Point>,
+    pub points: Vec<WorkloadPoint>,
     /// Number of repetitions of each combination of policy and workload. The seed increases by 1 with each repetition.
     pub repeat: u64,
     pub seed: u64,
@@ -49,13 +49,13 @@ pub struct Config {
     pub command: String,
     pub spec: Option<String>,
     /// Output for the reasons of compactions.
-    pub decisions: Option<Decisions>,
+    pub decisions: Option<DecisionWriter>,
 }
 
 /// One run of a policy with one workload and one seed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
-    pub(super) point: &'a Point,
+pub(super) struct PlannedCell<'a> {
+    pub(super) point: &'a WorkloadPoint,
     pub(super) policy: &'a PolicySpec,
     pub(super) seed: u64,
     /// Index of the run among all runs of the exploration, counted from 0.
@@ -83,23 +83,23 @@ impl Config {
         let count = self.cell_count();
         if !(1..=CELLS_MAX).contains(&count) {
             let must = format!("such that there are from 1 to {CELLS_MAX} cells");
-            return Err(Error::invalid("--repeat", self.repeat, must));
+            return Err(Error::invalid_argument("--repeat", self.repeat, must));
         }
         if self.seed.checked_add(self.repeat).is_none() {
             let must = format!("at most {}", u64::MAX - self.repeat);
-            return Err(Error::invalid("--seed", self.seed, must));
+            return Err(Error::invalid_argument("--seed", self.seed, must));
         }
         Ok(())
     }
 
     /// Returns all runs, ordered by workload, then by policy, then by seed.
-    pub(super) fn places(&self) -> impl Iterator<Item = Place<'_>> {
+    pub(super) fn planned_cells(&self) -> impl Iterator<Item = PlannedCell<'_>> {
         let cells = self.points.iter().flat_map(move |point| {
             point.policies.iter().flat_map(move |policy| {
                 (0..self.repeat).map(move |at| (point, policy, self.seed + at))
             })
         });
-        let place = |(number, (point, policy, seed))| Place { point, policy, seed, number };
+        let place = |(number, (point, policy, seed))| PlannedCell { point, policy, seed, number };
         (0..).zip(cells).map(place)
     }
 
@@ -109,7 +109,7 @@ impl Config {
     /// [`Config::check`] fails, a database operation fails, or a database returns a wrong answer.
     pub fn run(
         &self,
-        finished: Option<&Finished>,
+        finished: Option<&RunDirectory>,
         progress: &mut dyn Progress,
     ) -> Result<Exploration> {
         self.check()?;
@@ -117,32 +117,33 @@ impl Config {
             Provenance::new(self.command.clone(), self.spec.clone(), self.seed, &self.directory);
         let count = self.cell_count();
         let mut cells = Vec::new();
-        let mut repeated: Vec<Cell> = Vec::new();
-        for place in self.places() {
-            let kept = finished.map_or(Ok(None), |finished| finished.cell(place.number))?;
+        let mut repeated: Vec<ExplorationCell> = Vec::new();
+        for place in self.planned_cells() {
+            let kept = finished.map_or(Ok(None), |finished| finished.read_cell(place.number))?;
             let cell = match kept {
                 Some(cell) => cell,
                 None => {
-                    let mut cell = cell::run(self, &place, &title(&place, count), progress)?;
+                    let mut cell =
+                        cell::run_cell(self, &place, &cell_title(&place, count), progress)?;
                     cell.simulated = place.point.simulate(place.policy, place.seed)?;
                     cell.model = place.point.model(place.policy);
                     if let Some(finished) = finished {
-                        finished.keep(place.number, &cell)?;
+                        finished.store_cell(place.number, &cell)?;
                     }
                     cell
                 }
             };
             repeated.push(cell);
             if numbers::count(repeated.len()) == self.repeat {
-                cells.extend(repeat::summarize(std::mem::take(&mut repeated))?);
+                cells.extend(repeat::summarize_repetitions(std::mem::take(&mut repeated))?);
             }
         }
         Ok(Exploration { provenance, cells })
     }
 }
 
-fn title(place: &Place<'_>, count: u64) -> String {
-    let Place { point, policy, number, .. } = place;
+fn cell_title(place: &PlannedCell<'_>, count: u64) -> String {
+    let PlannedCell { point, policy, number, .. } = place;
     let mut title = policy.to_string();
     if !point.sweep.is_empty() {
         title = format!("{title} {}", point.sweep);

@@ -14,11 +14,11 @@ use crate::peers::EngineSettings;
 use crate::workload::KeyDistribution;
 use crate::workload::data_file::DataFile;
 use crate::workload::phases::Phase;
-use crate::workload::records::{GeneratedRecords, Length, Records};
+use crate::workload::records::{GeneratedRecords, LengthDistribution, Records};
 use crate::workload::trace::TraceFile;
 
 use super::estimate;
-use super::result::{RecordsSummary, Workload};
+use super::result::{RecordsSummary, WorkloadSummary};
 
 /// Data size divided by the default size of a memtable, a table or the block cache. The study on which the workload is
 /// based used 8 MiB for 1.28 GB of data.
@@ -35,13 +35,13 @@ pub const VALUE_BYTES_MAX: u64 = 1 << 30;
 
 /// A workload with the compaction policies and the engine settings to test.
 #[derive(Debug)]
-pub struct Point {
+pub struct WorkloadPoint {
     /// Values of the swept flags.
     pub sweep: SweepPoint,
     /// Compaction policies. Each policy runs in a new database.
     pub policies: Vec<PolicySpec>,
     /// Source of the records or operations.
-    pub source: Source,
+    pub source: RecordSource,
     /// Phases of the workload.
     pub phases: Vec<Phase>,
     /// Engine settings. The default sizes are derived from the data size, see [`DATA_PER_MEMTABLE`]. If the memtable
@@ -53,7 +53,7 @@ pub struct Point {
 
 /// Source of the records or operations of a workload.
 #[derive(Debug)]
-pub enum Source {
+pub enum RecordSource {
     /// Generated records.
     Generated {
         /// Length of a key in bytes.
@@ -82,23 +82,23 @@ pub(in crate::experiment) struct PointSizes {
     pub(in crate::experiment) block_cache_bytes: u64,
 }
 
-impl Point {
+impl WorkloadPoint {
     pub(super) fn check(&self, seed: u64) -> Result<()> {
         match self.source {
-            Source::Generated { .. } => self.generated(seed).map(drop),
-            Source::File { .. } | Source::Trace(_) => Ok(()),
+            RecordSource::Generated { .. } => self.generate_records(seed).map(drop),
+            RecordSource::File { .. } | RecordSource::Trace(_) => Ok(()),
         }
     }
 
     /// Returns the expected time of the last write, in microseconds of the database clock. A deterministic clock
     /// advances by one microsecond per operation. Otherwise the time is estimated from the assumed rates.
-    fn run_us(&self) -> u64 {
+    fn expected_run_us(&self) -> u64 {
         if !self.deterministic {
-            return numbers::round(estimate::seconds(self, true) * 1e6);
+            return numbers::round(estimate::estimate_seconds(self, true) * 1e6);
         }
         let last = self.phases.iter().rposition(|phase| phase.writes() > 0);
         match (&self.source, last) {
-            (Source::Trace(trace), _) => trace.counts().ops(),
+            (RecordSource::Trace(trace), _) => trace.counts().ops(),
             (_, Some(last)) => self.phases[..=last].iter().map(Phase::operation_count).sum(),
             (_, None) => 0,
         }
@@ -106,7 +106,7 @@ impl Point {
 
     pub(super) fn ops(&self) -> u64 {
         match &self.source {
-            Source::Trace(trace) => trace.counts().ops(),
+            RecordSource::Trace(trace) => trace.counts().ops(),
             _ => self.phases.iter().map(Phase::operation_count).sum(),
         }
     }
@@ -114,19 +114,19 @@ impl Point {
     /// Returns the total key and value bytes of all puts.
     fn data_bytes(&self) -> u64 {
         match &self.source {
-            Source::Generated { key_bytes, value_bytes } => {
+            RecordSource::Generated { key_bytes, value_bytes } => {
                 let puts: u64 = self.phases.iter().map(|at| at.inserts + at.updates).sum();
                 puts.saturating_mul(key_bytes + value_bytes)
             }
-            Source::File { file, .. } => file.bytes(),
-            Source::Trace(trace) => trace.counts().put_bytes,
+            RecordSource::File { file, .. } => file.bytes(),
+            RecordSource::Trace(trace) => trace.counts().put_bytes,
         }
     }
 
     /// Returns the size of a memtable that holds `share` bytes of keys and values and the overhead of their entries.
     fn memtable_bytes_for(&self, share: u64) -> u64 {
         let writes = match &self.source {
-            Source::Trace(trace) => trace.counts().writes(),
+            RecordSource::Trace(trace) => trace.counts().writes(),
             _ => self.phases.iter().map(Phase::writes).sum(),
         };
         let entries = numbers::mul_div(writes, share, self.data_bytes().max(1));
@@ -146,7 +146,7 @@ impl Point {
     }
 
     /// Returns the sizes of the data, memtables, tables and block cache. Unset sizes have their defaults.
-    pub(in crate::experiment) fn sizes(&self) -> PointSizes {
+    pub(in crate::experiment) fn effective_sizes(&self) -> PointSizes {
         let data_bytes = self.data_bytes();
         let share = (data_bytes / DATA_PER_MEMTABLE).max(MEMTABLE_BYTES_MIN);
         let given = &self.settings;
@@ -158,10 +158,10 @@ impl Point {
         }
     }
 
-    pub(super) fn settings(&self) -> EngineSettings {
-        let sizes = self.sizes();
+    pub(super) fn effective_settings(&self) -> EngineSettings {
+        let sizes = self.effective_sizes();
         let merges = match &self.source {
-            Source::Trace(trace) => trace.counts().merges,
+            RecordSource::Trace(trace) => trace.counts().merges,
             _ => self.phases.iter().map(|phase| phase.merges).sum(),
         };
         let operator = FieldUpdate { value_bytes_max: u32::MAX };
@@ -178,24 +178,24 @@ impl Point {
     /// Returns the options of every keyspace. Policy parameters given as a share of the run refer to the time until the
     /// last write.
     pub(super) fn keyspace_options(&self, policy: &PolicySpec) -> KeyspaceOptions {
-        let policy = policy.clone().with_experiment_duration(self.run_us());
-        self.settings().keyspace_options().policy(policy)
+        let policy = policy.clone().with_experiment_duration(self.expected_run_us());
+        self.effective_settings().keyspace_options().policy(policy)
     }
 
-    pub(super) fn deletes(&self) -> u64 {
+    pub(super) fn point_delete_count(&self) -> u64 {
         match &self.source {
-            Source::Trace(trace) => trace.counts().deletes,
+            RecordSource::Trace(trace) => trace.counts().deletes,
             _ => self.phases.iter().map(|phase| phase.deletes).sum(),
         }
     }
 
     /// Returns the records for a run with this seed, and a summary of the records.
-    pub(super) fn records(&self, seed: u64) -> Result<(Records, RecordsSummary)> {
+    pub(super) fn open_records(&self, seed: u64) -> Result<(Records, RecordsSummary)> {
         let name_of =
             |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         match &self.source {
-            Source::Generated { .. } => self.generated(seed),
-            Source::File { file, shuffled } => {
+            RecordSource::Generated { .. } => self.generate_records(seed),
+            RecordSource::File { file, shuffled } => {
                 let file = file.reopen(shuffled.then_some(seed))?;
                 let summary = RecordsSummary::File {
                     name: name_of(file.path()),
@@ -205,33 +205,34 @@ impl Point {
                 };
                 Ok((Records::File(Box::new(file)), summary))
             }
-            Source::Trace(trace) => {
+            RecordSource::Trace(trace) => {
                 let (name, counts) = (name_of(trace.path()), trace.counts().clone());
                 // A trace contains its own keys and values, so no records are needed.
-                Ok((Records::none()?, RecordsSummary::Trace { name, counts }))
+                Ok((Records::empty()?, RecordsSummary::Trace { name, counts }))
             }
         }
     }
 
-    fn generated(&self, seed: u64) -> Result<(Records, RecordsSummary)> {
+    fn generate_records(&self, seed: u64) -> Result<(Records, RecordsSummary)> {
         let (key_len, value_len) = self.generated_lengths()?.unwrap_or_default();
         let distribution =
             self.phases.first().map_or(KeyDistribution::Uniform, |phase| phase.distribution);
         let inserts = self.phases.iter().map(|phase| phase.inserts).sum();
-        let (key, value) = (Length::Fixed(key_len), Length::Fixed(value_len));
+        let (key, value) =
+            (LengthDistribution::Fixed(key_len), LengthDistribution::Fixed(value_len));
         let records = GeneratedRecords::new(distribution, inserts, key, value, seed)?;
         let summary = RecordsSummary::Generated { key_len, value_len, distribution };
         Ok((Records::Generated(Box::new(records)), summary))
     }
 
     /// Returns the workload as stored in the result.
-    pub(in crate::experiment) fn workload(
+    pub(in crate::experiment) fn workload_summary(
         &self,
         records: RecordsSummary,
         is_simulated: bool,
-    ) -> Workload {
-        let (sizes, deterministic) = (self.sizes(), self.deterministic || is_simulated);
-        Workload {
+    ) -> WorkloadSummary {
+        let (sizes, deterministic) = (self.effective_sizes(), self.deterministic || is_simulated);
+        WorkloadSummary {
             records,
             phases: self.phases.clone(),
             memtable_bytes: sizes.memtable_bytes,
@@ -251,17 +252,20 @@ impl Point {
 
     /// Returns the key and value lengths of generated records, or `None` for other sources.
     pub(in crate::experiment) fn generated_lengths(&self) -> Result<Option<(u64, u64)>> {
-        let Source::Generated { key_bytes, value_bytes } = self.source else { return Ok(None) };
+        let RecordSource::Generated { key_bytes, value_bytes } = self.source else {
+            return Ok(None);
+        };
         Error::check_range("--key-len", key_bytes, 1..=KEY_BYTES_MAX)?;
         Error::check_range("--value-len", value_bytes, 0..=VALUE_BYTES_MAX)?;
         Ok(Some((key_bytes, value_bytes)))
     }
 
     /// Returns the workload of a simulation as stored in the result.
-    pub(in crate::experiment) fn workload_simulated(&self) -> Result<Workload> {
+    pub(in crate::experiment) fn simulated_workload_summary(&self) -> Result<WorkloadSummary> {
         let (key_len, value_len) = self.generated_lengths()?.unwrap_or_default();
         let distribution =
             self.phases.first().map_or(KeyDistribution::Uniform, |phase| phase.distribution);
-        Ok(self.workload(RecordsSummary::Generated { key_len, value_len, distribution }, true))
+        Ok(self
+            .workload_summary(RecordsSummary::Generated { key_len, value_len, distribution }, true))
     }
 }

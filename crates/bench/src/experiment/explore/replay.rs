@@ -15,14 +15,14 @@ use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::numbers;
-use crate::peers::lsmx::failed as engine;
+use crate::peers::lsmx::engine_error as engine;
 use crate::workload::model::KeyspaceModel;
 use crate::workload::phases::LookupGroup;
-use crate::workload::random::{fill, mix};
+use crate::workload::random::{append_random_bytes, hash_u64};
 use crate::workload::trace::TraceFile;
 
-use super::cell::{PROGRESS_OPS, Run};
-use super::meter::Reader;
+use super::cell::{CellRun, PROGRESS_OPS};
+use super::meter::ReadingOperation;
 
 /// Length of the header of a merge operand in bytes.
 const OPERAND_HEADER_BYTES: u64 = 8;
@@ -34,8 +34,8 @@ struct ReplayedKeyspace {
     model: KeyspaceModel,
 }
 
-struct Replay<'r, 'a> {
-    run: &'r mut Run<'a>,
+struct TraceReplay<'r, 'a> {
+    run: &'r mut CellRun<'a>,
     options: KeyspaceOptions,
     keyspaces: BTreeMap<u32, ReplayedKeyspace>,
     row: usize,
@@ -52,20 +52,20 @@ struct Replay<'r, 'a> {
 
 /// Replays a trace on the database of a run and returns the number of live keys. New keyspaces are created with
 /// `options`.
-pub(super) fn play(
-    run: &mut Run<'_>,
+pub(super) fn replay_trace(
+    run: &mut CellRun<'_>,
     trace: &TraceFile,
     options: KeyspaceOptions,
     seed: u64,
     title: &str,
     progress: &mut dyn Progress,
 ) -> Result<u64> {
-    progress.begin(&format!("{title}: trace"), trace.counts().ops());
+    progress.begin_phase(&format!("{title}: trace"), trace.counts().ops());
     let default =
         ReplayedKeyspace { keyspace: run.keyspaces[0].clone(), model: KeyspaceModel::default() };
-    let row = run.meter.row(&LookupGroup { alpha: 0.0, ops: trace.counts().gets });
+    let row = run.meter.point_row(&LookupGroup { alpha: 0.0, ops: trace.counts().gets });
     let range_row = run.meter.range_row(None);
-    let mut replay = Replay {
+    let mut replay = TraceReplay {
         run,
         options,
         keyspaces: BTreeMap::from([(0, default)]),
@@ -79,8 +79,8 @@ pub(super) fn play(
         number: 0,
         value: Vec::new(),
     };
-    trace.visit(&mut |item| {
-        replay.item(&item)?;
+    trace.visit_items(&mut |item| {
+        replay.replay_item(&item)?;
         if item.event.is_operation() {
             replay.number += 1;
             if replay.number.is_multiple_of(PROGRESS_OPS) {
@@ -91,44 +91,44 @@ pub(super) fn play(
     })?;
     // The last batch of a truncated trace may be incomplete. The writes of an incomplete batch are applied.
     replay.write_batch(Durability::Buffered)?;
-    progress.end();
+    progress.end_phase();
     let alpha = numbers::ratio(replay.absent, replay.gets);
     let entries = replay.keyspaces.values().map(|played| played.model.len()).sum();
-    replay.run.reads(Reader::None);
+    replay.run.set_reading_operation(ReadingOperation::None);
     replay.run.meter.set_alpha(row, alpha);
     Ok(entries)
 }
 
-impl Replay<'_, '_> {
-    fn item(&mut self, item: &TraceItem<'_>) -> Result<()> {
+impl TraceReplay<'_, '_> {
+    fn replay_item(&mut self, item: &TraceItem<'_>) -> Result<()> {
         let durability = if item.synced { Durability::Sync } else { Durability::Buffered };
         match item.event {
             TraceEvent::Put { keyspace, key, value } => {
                 self.make_value(value);
-                let played = get(&mut self.keyspaces, keyspace)?;
+                let played = find_keyspace(&mut self.keyspaces, keyspace)?;
                 played.model.put(key, &self.value);
                 self.batch.put(&played.keyspace, key, &self.value);
-                self.wrote(durability)
+                self.commit_if_complete(durability)
             }
             TraceEvent::Merge { keyspace, key, operand } => {
                 self.make_operand(operand);
-                let played = get(&mut self.keyspaces, keyspace)?;
+                let played = find_keyspace(&mut self.keyspaces, keyspace)?;
                 played.model.merge(key);
                 self.batch.merge(&played.keyspace, key, &self.value);
-                self.wrote(durability)
+                self.commit_if_complete(durability)
             }
             TraceEvent::Delete { keyspace, key } => {
-                let played = get(&mut self.keyspaces, keyspace)?;
+                let played = find_keyspace(&mut self.keyspaces, keyspace)?;
                 played.model.delete(key);
                 self.batch.delete(&played.keyspace, key);
-                self.wrote(durability)
+                self.commit_if_complete(durability)
             }
             TraceEvent::DeleteRange { keyspace, start, end } => {
-                let played = get(&mut self.keyspaces, keyspace)?;
+                let played = find_keyspace(&mut self.keyspaces, keyspace)?;
                 played.model.delete_range(start, end);
                 let end = end.map_or(Bound::Unbounded, Bound::Excluded);
                 self.batch.delete_range::<&[u8]>(&played.keyspace, (Bound::Included(start), end));
-                self.wrote(durability)
+                self.commit_if_complete(durability)
             }
             TraceEvent::Batch { operations } => {
                 self.write_batch(durability)?;
@@ -139,12 +139,12 @@ impl Replay<'_, '_> {
             TraceEvent::Scan { keyspace, backward, start, entries } => {
                 self.scan(keyspace, backward, start, entries)
             }
-            TraceEvent::Keyspace { keyspace, name } => self.name(keyspace, name),
+            TraceEvent::Keyspace { keyspace, name } => self.name_keyspace(keyspace, name),
             _ => Ok(()),
         }
     }
 
-    fn name(&mut self, keyspace: u32, name: &str) -> Result<()> {
+    fn name_keyspace(&mut self, keyspace: u32, name: &str) -> Result<()> {
         let made = if name == lsmx::DEFAULT_KEYSPACE {
             self.run.keyspaces[0].clone()
         } else {
@@ -165,8 +165,8 @@ impl Replay<'_, '_> {
         match value.content {
             Some(content) => self.value.extend_from_slice(content),
             None => {
-                let seed = mix(self.seed ^ mix(self.number));
-                fill(seed, numbers::length(value.bytes), &mut self.value);
+                let seed = hash_u64(self.seed ^ hash_u64(self.number));
+                append_random_bytes(seed, numbers::length(value.bytes), &mut self.value);
             }
         }
     }
@@ -178,7 +178,7 @@ impl Replay<'_, '_> {
     }
 
     /// Counts a write of the current batch, and writes the batch if it is complete.
-    fn wrote(&mut self, durability: Durability) -> Result<()> {
+    fn commit_if_complete(&mut self, durability: Durability) -> Result<()> {
         self.batch_left = self.batch_left.saturating_sub(1);
         if self.batch_left == 0 { self.write_batch(durability) } else { Ok(()) }
     }
@@ -188,7 +188,7 @@ impl Replay<'_, '_> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        self.run.reads(Reader::None);
+        self.run.set_reading_operation(ReadingOperation::None);
         self.run.unsettled = true;
         let batch = std::mem::take(&mut self.batch);
         let stopwatch = Stopwatch::start();
@@ -198,17 +198,17 @@ impl Replay<'_, '_> {
     }
 
     fn get(&mut self, keyspace: u32, key: &[u8]) -> Result<()> {
-        self.run.reads(Reader::Point(self.row));
-        let played = get(&mut self.keyspaces, keyspace)?;
+        self.run.set_reading_operation(ReadingOperation::Point(self.row));
+        let played = find_keyspace(&mut self.keyspaces, keyspace)?;
         let stopwatch = Stopwatch::start();
         let value = played.keyspace.get(key).map_err(engine("look a key up"))?;
-        self.run.meter.looked_up(self.row, value.is_some(), stopwatch.elapsed_ns());
+        self.run.meter.add_point_lookup(self.row, value.is_some(), stopwatch.elapsed_ns());
         self.gets += 1;
         self.absent += u64::from(value.is_none());
         let wrong = |found, must| Err(Error::wrong_answer(key, found, must));
         match (played.model.get(key), value) {
             (None, None) => Ok(()),
-            (Some(known), Some(value)) if known.agrees(&value) => Ok(()),
+            (Some(known), Some(value)) if known.matches_answer(&value) => Ok(()),
             (Some(_), Some(_)) => wrong("another value", "that of its last put"),
             (Some(_), None) => wrong("absent", "present"),
             (None, Some(_)) => wrong("present", "absent"),
@@ -222,8 +222,8 @@ impl Replay<'_, '_> {
         start: Option<&[u8]>,
         entries: u64,
     ) -> Result<()> {
-        self.run.reads(Reader::Range(self.range_row));
-        let played = get(&mut self.keyspaces, keyspace)?;
+        self.run.set_reading_operation(ReadingOperation::Range(self.range_row));
+        let played = find_keyspace(&mut self.keyspaces, keyspace)?;
         let bound = start.map_or(Bound::Unbounded, Bound::Included);
         let bounds = if backward { (Bound::Unbounded, bound) } else { (bound, Bound::Unbounded) };
         let mut range = played.keyspace.range::<&[u8]>(bounds);
@@ -241,12 +241,12 @@ impl Replay<'_, '_> {
             let key = expected.or(start).unwrap_or_default();
             return Err(Error::wrong_answer(key, "another end of a scan", "the end of a scan"));
         }
-        self.run.meter.ranged(self.range_row, found, elapsed_ns);
+        self.run.meter.add_range_lookup(self.range_row, found, elapsed_ns);
         Ok(())
     }
 }
 
-fn get(
+fn find_keyspace(
     keyspaces: &mut BTreeMap<u32, ReplayedKeyspace>,
     keyspace: u32,
 ) -> Result<&mut ReplayedKeyspace> {

@@ -23,22 +23,22 @@ use crate::workload::trace::TraceCounts;
 #[derive(Clone, Debug, Serialize)]
 pub struct Exploration {
     pub provenance: Provenance,
-    pub cells: Vec<Cell>,
+    pub cells: Vec<ExplorationCell>,
 }
 
 /// Measurements of one policy under one workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cell {
+pub struct ExplorationCell {
     pub policy: String,
     pub spec: String,
     #[serde(default, skip_serializing_if = "SweepPoint::is_empty")]
     pub sweep: SweepPoint,
-    pub workload: Workload,
+    pub workload: WorkloadSummary,
     pub seed: u64,
     pub ingested_bytes: u64,
     pub flushed_bytes: u64,
     pub flushes: u64,
-    pub compaction: Compaction,
+    pub compaction: CompactionTotals,
     pub data_moved_ratio: f64,
     pub write_amplification: f64,
     pub compaction_write_amplification: f64,
@@ -58,7 +58,7 @@ pub struct Cell {
     #[serde(default)]
     pub delete_persistence: DeletePersistence,
     pub put_latency_us: LatencyUs,
-    pub stalls: Stalls,
+    pub stalls: StallTotals,
     pub point_lookups: Vec<PointLookups>,
     pub range_lookups: RangeLookups,
     /// Levels of the final tree.
@@ -82,7 +82,7 @@ pub struct Cell {
 
 /// Workload and engine settings of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Workload {
+pub struct WorkloadSummary {
     pub records: RecordsSummary,
     pub phases: Vec<Phase>,
     pub memtable_bytes: u64,
@@ -122,7 +122,7 @@ pub enum RecordsSummary {
 
 /// Totals over all compaction jobs. With `--deterministic` all times are 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Compaction {
+pub struct CompactionTotals {
     pub jobs: u64,
     pub trivial_moves: u64,
     pub read_bytes: u64,
@@ -138,7 +138,7 @@ pub struct Compaction {
 
 /// Writes that waited for flushes or compactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Stalls {
+pub struct StallTotals {
     pub count: u64,
     pub total_us: u64,
     pub max_us: u64,
@@ -162,12 +162,12 @@ pub struct DeletePersistence {
     /// Upper bound of the age of dropped tombstones. Only the oldest tombstone among the inputs of a job is known.
     pub age_us_max: Option<u64>,
     pub run_us: u64,
-    pub within: Vec<PersistedWithin>,
+    pub within: Vec<PersistedShare>,
 }
 
 /// Fraction of deletes whose tombstone was dropped within a given fraction of the run time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PersistedWithin {
+pub struct PersistedShare {
     pub share_of_run: f64,
     pub share: f64,
 }
@@ -194,12 +194,12 @@ pub struct RangeLookups {
     pub latency_us: LatencyUs,
     pub blocks_read: BTreeMap<BlockKind, u64>,
     #[serde(default)]
-    pub by_selectivity: Vec<RangesOfSelectivity>,
+    pub by_selectivity: Vec<SelectivityLookups>,
 }
 
 /// Range lookups with the same selectivity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RangesOfSelectivity {
+pub struct SelectivityLookups {
     pub selectivity: f64,
     pub ops: u64,
     pub entries: u64,

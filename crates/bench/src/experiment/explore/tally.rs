@@ -4,7 +4,7 @@ use lsmx::event::Event;
 
 use crate::numbers;
 
-use super::result::{DeletePersistence, PersistedWithin};
+use super::result::{DeletePersistence, PersistedShare};
 
 /// Time limits, as fractions of the run time, for which the result reports the share of dropped tombstones. The study
 /// that the experiment reproduces reports one third and one half.
@@ -52,7 +52,7 @@ impl JobTotals {
 
     /// Returns for each time limit the share of deletes whose tombstone was dropped in time. The run took `run_us`
     /// microseconds, had `deletes` deletes, and left `live_tombstones` tombstones.
-    pub(super) fn persistence(
+    pub(super) fn delete_persistence(
         &self,
         deletes: u64,
         run_us: u64,
@@ -64,7 +64,7 @@ impl JobTotals {
             let late = self.dropped.iter().filter(|(age_us, _)| numbers::float(*age_us) > bound_us);
             let late: u64 = late.map(|(_, tombstones)| tombstones).sum();
             let in_time = deletes.saturating_sub(live_tombstones).saturating_sub(late);
-            PersistedWithin { share_of_run, share: numbers::ratio(in_time, deletes) }
+            PersistedShare { share_of_run, share: numbers::ratio(in_time, deletes) }
         });
         DeletePersistence {
             deletes,
@@ -86,13 +86,13 @@ mod tests {
         let tally =
             JobTotals { dropped: vec![(50, 10), (300, 20), (600, 5)], ..JobTotals::default() };
         // Of 100 tombstones, 40 are live, jobs dropped 35, and newer writes replaced 25 in the memtable.
-        let persistence = tally.persistence(100, 1000, 40, Some(900));
+        let persistence = tally.delete_persistence(100, 1000, 40, Some(900));
         let shares: Vec<f64> = persistence.within.iter().map(|at| at.share).collect();
         let expected = [0.35, 0.35, 0.55, 0.55, 0.6];
         for (share, expected) in shares.iter().zip(expected) {
             assert!((share - expected).abs() < 1e-12, "{shares:?}");
         }
         assert_eq!((persistence.age_us_max, persistence.oldest_age_us), (Some(600), Some(900)));
-        assert!(JobTotals::default().persistence(0, 10, 0, None).within.is_empty());
+        assert!(JobTotals::default().delete_persistence(0, 10, 0, None).within.is_empty());
     }
 }

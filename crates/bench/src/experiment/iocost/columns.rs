@@ -1,14 +1,14 @@
 //! Metrics, text tables and CSV rows of `lsmx iocost`.
 
 use super::page;
-use super::result::{Cost, IoCost, Point, Share};
+use super::result::{ByteShare, CacheSizePoint, DatabaseCost, IoCost};
 use crate::error::Result;
-use crate::metric::table::{TableStyleOptions, table};
+use crate::metric::table::{TableStyleOptions, format_table};
 use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
 use crate::numbers::ratio;
 use crate::report::Report;
 use crate::report::provenance::Provenance;
-use crate::report::text::bytes;
+use crate::report::text::format_bytes;
 
 #[rustfmt::skip]
 const DATABASE: &[Metric] = &[
@@ -93,7 +93,7 @@ impl Report for IoCost {
     }
 
     fn rows(&self) -> Result<Vec<Row>> {
-        let rows = |cost| points(cost).into_iter().map(move |point| row(cost, point));
+        let rows = |cost| sorted_points(cost).into_iter().map(move |point| build_row(cost, point));
         self.costs().flat_map(rows).collect()
     }
 
@@ -101,42 +101,50 @@ impl Report for IoCost {
         let mut text = String::new();
         let last = self.costs().count() - 1;
         for (index, cost) in self.costs().enumerate() {
-            let mut rows: Vec<Row> =
-                points(cost).into_iter().map(|point| row(cost, point)).collect::<Result<_>>()?;
+            let mut rows: Vec<Row> = sorted_points(cost)
+                .into_iter()
+                .map(|point| build_row(cost, point))
+                .collect::<Result<_>>()?;
             if !self.settings.direct_io {
                 // Without direct I/O most reads are served by the page cache, so device reads are not shown.
                 rows.iter_mut().for_each(|row| row.remove_prefix("device_"));
             }
             let style =
                 TableStyleOptions { legend: style.legend && index == last, ..style.clone() };
-            text.push_str(&format!("{}\n{}", head(self, cost), table(&REGISTRY, &rows, &style)?));
+            text.push_str(&format!(
+                "{}\n{}",
+                table_heading(self, cost),
+                format_table(&REGISTRY, &rows, &style)?
+            ));
         }
         Ok(text)
     }
 
     fn html(&self) -> Result<String> {
-        page::html(self)
+        page::iocost_page(self)
     }
 }
 
 /// Returns the summary that is printed above the table of a database.
-fn head(result: &IoCost, cost: &Cost) -> String {
+fn table_heading(result: &IoCost, cost: &DatabaseCost) -> String {
     let settings = &result.settings;
     let database = match (&settings.database, settings.key_len, settings.value_len) {
         (Some(path), _, _) => format!("{path}, keyspace {}", settings.keyspace),
         (None, Some(key), Some(value)) => format!(
             "{} records of {key} + {value} B, memtable {}, table {}",
             cost.entries,
-            bytes(settings.memtable_bytes.unwrap_or_default()),
-            bytes(settings.table_bytes.unwrap_or_default()),
+            format_bytes(settings.memtable_bytes.unwrap_or_default()),
+            format_bytes(settings.table_bytes.unwrap_or_default()),
         ),
         (None, _, _) => String::new(),
     };
     let levels = cost.levels.iter().map(|level| {
         let runs = if level.runs == 1 { String::new() } else { format!(" in {} runs", level.runs) };
-        format!("L{} {}{runs}", level.level, bytes(level.bytes))
+        format!("L{} {}{runs}", level.level, format_bytes(level.bytes))
     });
-    let share = |share: Share| format!("{} ({:.3} %)", bytes(share.bytes), share.fraction * 100.0);
+    let share = |share: ByteShare| {
+        format!("{} ({:.3} %)", format_bytes(share.bytes), share.fraction * 100.0)
+    };
     let above = cost.entries.saturating_sub(cost.entries_last_run);
     let all = &cost.with_all_filters;
     let by_level = all.filter_by_level.iter();
@@ -153,15 +161,15 @@ fn head(result: &IoCost, cost: &Cost) -> String {
         settings.gets,
         if settings.direct_io { ", without the page cache" } else { "" },
         result.provenance.seed,
-        bytes(cost.db_bytes),
+        format_bytes(cost.db_bytes),
         levels.collect::<Vec<_>>().join(", "),
         ratio(above, cost.entries) * 100.0,
         share(cost.inflection_1),
-        bytes(cost.filter_bytes),
-        bytes(cost.top_index_bytes),
-        bytes(cost.range_tombstone_bytes),
+        format_bytes(cost.filter_bytes),
+        format_bytes(cost.top_index_bytes),
+        format_bytes(cost.range_tombstone_bytes),
         share(cost.inflection_2),
-        bytes(cost.index_bytes),
+        format_bytes(cost.index_bytes),
         ratio(cost.index_bytes + cost.top_index_bytes, cost.data_blocks),
         share(cost.all_metadata),
         all.filter_false_positives,
@@ -172,17 +180,18 @@ fn head(result: &IoCost, cost: &Cost) -> String {
 }
 
 /// Returns the measurements of all cache sizes in ascending order, including the measurement that uses all filters.
-pub(super) fn points(cost: &Cost) -> Vec<&Point> {
-    let mut points: Vec<&Point> = cost.points.iter().chain([&cost.with_all_filters]).collect();
+pub(super) fn sorted_points(cost: &DatabaseCost) -> Vec<&CacheSizePoint> {
+    let mut points: Vec<&CacheSizePoint> =
+        cost.points.iter().chain([&cost.with_all_filters]).collect();
     points.sort_by_key(|point| point.cache_bytes);
     points
 }
 
-pub(super) fn row(cost: &Cost, point: &Point) -> Result<Row> {
+pub(super) fn build_row(cost: &DatabaseCost, point: &CacheSizePoint) -> Result<Row> {
     Ok(Row::new(point)?
-        .with("block_bytes", cost.block_bytes)
-        .with("filter_bits", cost.filter_bits.map(|bits| bits.to_string()))
-        .with("cache_kind", cost.cache_kind.to_string())
-        .with("db_bytes", cost.db_bytes)
-        .with("entries", cost.entries))
+        .with_value("block_bytes", cost.block_bytes)
+        .with_value("filter_bits", cost.filter_bits.map(|bits| bits.to_string()))
+        .with_value("cache_kind", cost.cache_kind.to_string())
+        .with_value("db_bytes", cost.db_bytes)
+        .with_value("entries", cost.entries))
 }

@@ -4,8 +4,8 @@ use lsmx::Keyspace;
 
 use crate::error::{Error, Result};
 use crate::numbers;
-use crate::peers::lsmx::failed;
-use crate::workload::random::{Random, mix};
+use crate::peers::lsmx::engine_error;
+use crate::workload::random::{Random, hash_u64};
 
 const SAMPLE_MAX: u64 = 1 << 20;
 /// Length of the key prefix that is unique for each record, in bytes.
@@ -31,40 +31,40 @@ pub(super) struct HashedKeys {
 impl HashedKeys {
     /// Creates the keys of `entries` records, each `key_bytes` long.
     pub(super) fn new(entries: u64, key_bytes: u64, seed: u64) -> HashedKeys {
-        HashedKeys { entries, key_bytes: numbers::length(key_bytes), seed: mix(seed) }
+        HashedKeys { entries, key_bytes: numbers::length(key_bytes), seed: hash_u64(seed) }
     }
 
     /// Writes the key with this number to `key`. The keys with numbers below `entries` are present, all others absent.
-    pub(super) fn write(&self, number: u64, key: &mut Vec<u8>) {
+    pub(super) fn write_key(&self, number: u64, key: &mut Vec<u8>) {
         key.clear();
         // `mix` is a bijection, so keys differ in their first eight bytes.
-        let mut word = mix(number ^ self.seed);
+        let mut word = hash_u64(number ^ self.seed);
         while key.len() < self.key_bytes {
             let bytes = word.to_be_bytes();
             let left = self.key_bytes - key.len();
             key.extend_from_slice(&bytes[..left.min(WORD_BYTES)]);
-            word = mix(word.wrapping_add(self.seed | 1));
+            word = hash_u64(word.wrapping_add(self.seed | 1));
         }
     }
 }
 
 impl LookupKeys {
     /// Reads all keys of the keyspace and draws a uniform sample.
-    pub(super) fn sample(keyspace: &Keyspace, random: &mut Random) -> Result<LookupKeys> {
+    pub(super) fn sample_keyspace(keyspace: &Keyspace, random: &mut Random) -> Result<LookupKeys> {
         let mut sample: Vec<Vec<u8>> = Vec::new();
         // An absent key is a sampled key followed by a zero byte. If that longer key is present, the sampled key is
         // removed.
         let mut place: Option<usize> = None;
         let mut seen = 0_u64;
         for entry in keyspace.iter() {
-            let (key, _) = entry.map_err(failed("scan"))?;
+            let (key, _) = entry.map_err(engine_error("scan"))?;
             if let Some(before) = place.take()
-                && is_neighbour(&sample[before], &key)
+                && is_next_key(&sample[before], &key)
             {
                 sample.swap_remove(before);
             }
             seen += 1;
-            let at = if seen <= SAMPLE_MAX { seen - 1 } else { random.below(seen) };
+            let at = if seen <= SAMPLE_MAX { seen - 1 } else { random.next_below(seen) };
             if at < SAMPLE_MAX {
                 let at = numbers::length(at).min(sample.len());
                 if at == sample.len() {
@@ -77,32 +77,32 @@ impl LookupKeys {
         }
         if sample.is_empty() {
             let must = "a database with entries in this keyspace";
-            return Err(Error::invalid("--db", "empty", must));
+            return Err(Error::invalid_argument("--db", "empty", must));
         }
         Ok(LookupKeys::Sampled(sample))
     }
 
-    pub(super) fn present(&self, random: &mut Random, key: &mut Vec<u8>) {
+    pub(super) fn write_present(&self, random: &mut Random, key: &mut Vec<u8>) {
         match self {
-            LookupKeys::Hashed(keys) => keys.write(random.below(keys.entries), key),
+            LookupKeys::Hashed(keys) => keys.write_key(random.next_below(keys.entries), key),
             LookupKeys::Sampled(sample) => {
                 key.clone_from(
-                    &sample[numbers::length(random.below(numbers::count(sample.len())))],
+                    &sample[numbers::length(random.next_below(numbers::count(sample.len())))],
                 );
             }
         }
     }
 
     /// Writes a random absent key to `key`.
-    pub(super) fn absent(&self, random: &mut Random, key: &mut Vec<u8>) {
+    pub(super) fn write_absent(&self, random: &mut Random, key: &mut Vec<u8>) {
         match self {
             // Absent keys are hashes of unused record numbers.
             LookupKeys::Hashed(keys) => {
                 let others = u64::MAX - keys.entries;
-                keys.write(keys.entries + random.below(others), key);
+                keys.write_key(keys.entries + random.next_below(others), key);
             }
             LookupKeys::Sampled(_) => {
-                self.present(random, key);
+                self.write_present(random, key);
                 key.push(0);
             }
         }
@@ -110,7 +110,7 @@ impl LookupKeys {
 }
 
 /// Returns whether `key` is `before` followed by a zero byte, which is the next key in key order.
-fn is_neighbour(before: &[u8], key: &[u8]) -> bool {
+fn is_next_key(before: &[u8], key: &[u8]) -> bool {
     key.split_last() == Some((&0, before))
 }
 
@@ -131,15 +131,15 @@ mod tests {
             let LookupKeys::Hashed(hashed) = &keys else { unreachable!() };
             let (mut all, mut key) = (BTreeSet::new(), Vec::new());
             for record in 0..5_000 {
-                hashed.write(record, &mut key);
+                hashed.write_key(record, &mut key);
                 assert_eq!(numbers::count(key.len()), key_bytes);
                 assert!(all.insert(key.clone()));
             }
             let mut random = Random::new(1, 2);
             for _ in 0..1_000 {
-                keys.present(&mut random, &mut key);
+                keys.write_present(&mut random, &mut key);
                 assert!(all.contains(&key));
-                keys.absent(&mut random, &mut key);
+                keys.write_absent(&mut random, &mut key);
                 assert!(!all.contains(&key));
             }
         }
@@ -151,18 +151,21 @@ mod tests {
         let keyspace = db.default_keyspace();
         let mut random = Random::new(3, 4);
         assert!(
-            LookupKeys::sample(&keyspace, &mut random).unwrap_err().to_string().contains("entries")
+            LookupKeys::sample_keyspace(&keyspace, &mut random)
+                .unwrap_err()
+                .to_string()
+                .contains("entries")
         );
         for key in ["a", "a\0", "a\0\0", "b", "c", "c\0"] {
             db.put(key, "").unwrap();
         }
-        let keys = LookupKeys::sample(&keyspace, &mut random).unwrap();
+        let keys = LookupKeys::sample_keyspace(&keyspace, &mut random).unwrap();
         let LookupKeys::Sampled(sample) = &keys else { unreachable!() };
         let sample: BTreeSet<&[u8]> = sample.iter().map(Vec::as_slice).collect();
         assert_eq!(sample, BTreeSet::from([&b"a\0\0"[..], b"b", b"c\0"]));
         let mut key = Vec::new();
         for _ in 0..100 {
-            keys.absent(&mut random, &mut key);
+            keys.write_absent(&mut random, &mut key);
             assert!(db.get(&key).unwrap().is_none());
         }
     }

@@ -10,12 +10,12 @@ use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::latency::Latencies;
 use crate::numbers::ratio;
-use crate::peers::lsmx::{Lsmx, failed};
+use crate::peers::lsmx::{Lsmx, engine_error};
 use crate::process;
 use crate::workload::random::Random;
 
 use super::keys::LookupKeys;
-use super::result::{LevelAnswers, Point};
+use super::result::{CacheSizePoint, LevelAnswers};
 
 /// Number of measured lookups divided by the lookups of a warm-up round. A round has at least [`ROUND_MIN`] lookups.
 const ROUNDS_PER_GETS: u64 = 4;
@@ -39,9 +39,9 @@ struct MeasuredLookups {
 
 /// Returns the number of reads that the device completed, and the bytes that this process read from the device. Both
 /// are `None` if the system does not report them or the file system has no device.
-fn device_reads(path: &Path) -> [Option<u64>; 2] {
-    let reads = process::device_reads(path);
-    [reads, reads.and_then(|_| process::storage_read_bytes())]
+fn read_device_counters(path: &Path) -> [Option<u64>; 2] {
+    let reads = process::device_read_count(path);
+    [reads, reads.and_then(|_| process::process_storage_read_bytes())]
 }
 
 /// A database opened for reading, its directory, and the keys to look up.
@@ -60,12 +60,12 @@ pub(super) fn measure_point(
     random: &mut Random,
     title: &str,
     progress: &mut dyn Progress,
-) -> Result<Point> {
-    progress.begin(title, 0);
-    let warm_up_gets = warm_up(target, gets, random)?;
-    let present = look_up(target, true, gets, random)?;
-    let absent = look_up(target, false, gets, random)?;
-    progress.end();
+) -> Result<CacheSizePoint> {
+    progress.begin_phase(title, 0);
+    let warm_up_gets = warm_up_cache(target, gets, random)?;
+    let present = look_up_keys(target, true, gets, random)?;
+    let absent = look_up_keys(target, false, gets, random)?;
+    progress.end_phase();
     let touched = || present.blocks.iter().filter(|(_, (hits, misses))| hits + misses > 0);
     let (hits, misses) = touched().fold((0, 0), |all, (_, it)| (all.0 + it.0, all.1 + it.1));
     let resident = target.engine.db.read_metrics().cache;
@@ -76,7 +76,7 @@ pub(super) fn measure_point(
         false_positives: answers.false_positives,
         false_positive_rate: answers.false_positive_rate(),
     });
-    Ok(Point {
+    Ok(CacheSizePoint {
         cache_bytes: 0,
         cache_fraction: 0.0,
         at: None,
@@ -115,7 +115,7 @@ impl MeasuredLookups {
 }
 
 /// Looks up present keys until the metadata bytes in the cache are steady. Returns the number of lookups.
-fn warm_up(target: LookupTarget<'_>, gets: u64, random: &mut Random) -> Result<u64> {
+fn warm_up_cache(target: LookupTarget<'_>, gets: u64, random: &mut Random) -> Result<u64> {
     let round = (gets / ROUNDS_PER_GETS).max(ROUND_MIN);
     let metadata = || {
         let cache = target.engine.db.read_metrics().cache;
@@ -124,7 +124,7 @@ fn warm_up(target: LookupTarget<'_>, gets: u64, random: &mut Random) -> Result<u
     };
     let (mut before, mut done) = (metadata(), 0);
     for _ in 0..ROUNDS_MAX {
-        look_up(target, true, round, random)?;
+        look_up_keys(target, true, round, random)?;
         done += round;
         let now = metadata();
         if now.abs_diff(before) <= before / STEADY {
@@ -135,26 +135,26 @@ fn warm_up(target: LookupTarget<'_>, gets: u64, random: &mut Random) -> Result<u
     Ok(done)
 }
 
-fn look_up(
+fn look_up_keys(
     LookupTarget { engine, path, keys }: LookupTarget<'_>,
     is_present: bool,
     gets: u64,
     random: &mut Random,
 ) -> Result<MeasuredLookups> {
-    let counters = || (engine.db.read_metrics(), engine.file_reads(), device_reads(path));
+    let counters = || (engine.db.read_metrics(), engine.file_reads(), read_device_counters(path));
     let before = counters();
     let mut latencies = Latencies::new();
     let mut key = Vec::new();
     for _ in 0..gets {
         if is_present {
-            keys.present(random, &mut key);
+            keys.write_present(random, &mut key);
         } else {
-            keys.absent(random, &mut key);
+            keys.write_absent(random, &mut key);
         }
         let watch = Stopwatch::start();
         let found = engine.keyspace.get(&key);
         latencies.record_ns(watch.elapsed_ns());
-        if found.map_err(failed("get"))?.is_some() != is_present {
+        if found.map_err(engine_error("get"))?.is_some() != is_present {
             let (found, must) =
                 if is_present { ("absent", "present") } else { ("present", "absent") };
             return Err(Error::wrong_answer(&key, found, must));

@@ -32,7 +32,9 @@ use super::Progress;
 use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use keys::{HashedKeys, LookupKeys};
 use measure::{LookupTarget, measure_point};
-use result::{Build, Cost, IoCost, Level, Point, Settings, Share};
+use result::{
+    BuildTime, ByteShare, CacheSizePoint, DatabaseCost, IoCost, IoCostSettings, LevelMetadata,
+};
 
 /// Minimum length of a key in bytes. Shorter keys might not be unique.
 pub const KEY_BYTES_MIN: u64 = 8;
@@ -152,28 +154,28 @@ impl Config {
         let provenance = Provenance::new(self.command.clone(), None, self.seed, place);
         let mut costs = Vec::new();
         if let Some(path) = &self.database {
-            costs.extend(self.measure_existing(path, progress)?);
+            costs.extend(self.measure_existing_database(path, progress)?);
         } else {
             for &block_bytes in &self.block_bytes {
                 for &bits in &self.filter_bits {
                     let filter_bits = Some(bits);
                     let settings = self.settings.clone();
                     let settings = EngineSettings { block_bytes, filter_bits, ..settings };
-                    costs.extend(self.measure_new(&settings, progress)?);
+                    costs.extend(self.measure_new_database(&settings, progress)?);
                 }
             }
         }
         let mut costs = costs.into_iter();
         let Some(cost) = costs.next() else {
             let name = "--block-bytes, --filter-bits, --cache-kind";
-            return Err(Error::invalid(name, "nothing", "one of each at least"));
+            return Err(Error::invalid_argument(name, "nothing", "one of each at least"));
         };
         Ok(IoCost { provenance, settings: self.settings(), cost, others: costs.collect() })
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> IoCostSettings {
         let built = |n: u64| self.database.is_none().then_some(n);
-        Settings {
+        IoCostSettings {
             database: self.database.as_ref().map(|path| path.display().to_string()),
             keyspace: self.keyspace.clone(),
             key_len: built(self.key_bytes),
@@ -186,7 +188,7 @@ impl Config {
     }
 
     /// Opens a database for reading. If `block_cache` is `None`, the engine's default block cache is used.
-    fn open(
+    fn open_database(
         &self,
         path: &Path,
         block_cache: Option<(BlockCacheKind, u64)>,
@@ -202,25 +204,29 @@ impl Config {
         Lsmx::open_read_only(path, &settings, &self.keyspace)
     }
 
-    fn measure_existing(&self, path: &Path, progress: &mut dyn Progress) -> Result<Vec<Cost>> {
-        let opened = self.open(path, None, FilterLastRun::Off)?;
+    fn measure_existing_database(
+        &self,
+        path: &Path,
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<DatabaseCost>> {
+        let opened = self.open_database(path, None, FilterLastRun::Off)?;
         let mut random = Random::new(self.seed, PURPOSE_SAMPLE);
-        progress.begin("sample keys", 0);
-        let keys = LookupKeys::sample(&opened.keyspace, &mut random)?;
-        progress.end();
+        progress.begin_phase("sample keys", 0);
+        let keys = LookupKeys::sample_keyspace(&opened.keyspace, &mut random)?;
+        progress.end_phase();
         drop(opened);
         self.measure_caches(path, &keys, None, progress)
     }
 
-    fn measure_new(
+    fn measure_new_database(
         &self,
         settings: &EngineSettings,
         progress: &mut dyn Progress,
-    ) -> Result<Vec<Cost>> {
-        let directory = temporary::directory("lsmx-iocost-", &self.directory)?;
+    ) -> Result<Vec<DatabaseCost>> {
+        let directory = temporary::create_temporary_directory("lsmx-iocost-", &self.directory)?;
         let path = directory.path().join("db");
         let hashed = HashedKeys::new(self.entries, self.key_bytes, self.seed);
-        let build = build::build(self, &path, settings, &hashed, progress)?;
+        let build = build::build_database(self, &path, settings, &hashed, progress)?;
         self.measure_caches(&path, &LookupKeys::Hashed(hashed), Some((settings, build)), progress)
     }
 
@@ -229,9 +235,9 @@ impl Config {
         &self,
         path: &Path,
         keys: &LookupKeys,
-        built: Option<(&EngineSettings, Build)>,
+        built: Option<(&EngineSettings, BuildTime)>,
         progress: &mut dyn Progress,
-    ) -> Result<Vec<Cost>> {
+    ) -> Result<Vec<DatabaseCost>> {
         let kinds = self.cache_kinds.iter();
         kinds.map(|&kind| self.measure_cache(path, keys, built, kind, progress)).collect()
     }
@@ -240,21 +246,21 @@ impl Config {
         &self,
         path: &Path,
         keys: &LookupKeys,
-        built: Option<(&EngineSettings, Build)>,
+        built: Option<(&EngineSettings, BuildTime)>,
         cache_kind: BlockCacheKind,
         progress: &mut dyn Progress,
-    ) -> Result<Cost> {
+    ) -> Result<DatabaseCost> {
         let (sizes, levels) = {
-            let opened = self.open(path, None, FilterLastRun::Off)?;
-            (opened.metadata_sizes()?, levels(&opened))
+            let opened = self.open_database(path, None, FilterLastRun::Off)?;
+            (opened.metadata_sizes()?, level_metadata(&opened))
         };
-        let share = |bytes: u64| Share { bytes, fraction: ratio(bytes, sizes.table_bytes) };
+        let share = |bytes: u64| ByteShare { bytes, fraction: ratio(bytes, sizes.table_bytes) };
         let (inflection_1, inflection_2) =
             (share(sizes.inflection_1()), share(sizes.inflection_2()));
         let all_metadata = share(sizes.all_metadata());
         let mut measure = |cache_bytes: u64, filter| {
             let cache = Some((cache_kind, cache_bytes));
-            let engine = &self.open(path, cache, filter)?;
+            let engine = &self.open_database(path, cache, filter)?;
             // All cache sizes use the same sequence of keys, so that only the cache differs.
             let mut random = Random::new(self.seed, PURPOSE_GETS);
             let share = share(cache_bytes);
@@ -274,9 +280,9 @@ impl Config {
         };
         let points = self.sweep.sizes(&sizes).into_iter();
         let points = points.map(|bytes| measure(bytes, FilterLastRun::Off));
-        let points = points.collect::<Result<Vec<Point>>>()?;
+        let points = points.collect::<Result<Vec<CacheSizePoint>>>()?;
         let with_all_filters = measure(all_metadata.bytes, FilterLastRun::On)?;
-        Ok(Cost {
+        Ok(DatabaseCost {
             block_bytes: built.map(|(settings, _)| settings.block_bytes),
             filter_bits: built.and_then(|(settings, _)| settings.filter_bits),
             cache_kind,
@@ -302,12 +308,12 @@ impl Config {
 }
 
 /// Returns the levels that contain tables.
-fn levels(engine: &Lsmx) -> Vec<Level> {
+fn level_metadata(engine: &Lsmx) -> Vec<LevelMetadata> {
     let metrics = engine.db.metrics();
     let tree = metrics.keyspaces.get(engine.keyspace.name());
     let levels = tree.into_iter().flat_map(|tree| &tree.levels).filter(|level| level.files > 0);
     levels
-        .map(|level| Level {
+        .map(|level| LevelMetadata {
             level: level.level,
             runs: level.runs,
             files: level.files,

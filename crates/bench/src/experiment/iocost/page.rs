@@ -3,25 +3,25 @@
 use lsmx::metrics::BlockKind;
 use maud::{Markup, html};
 
-use super::columns::{REGISTRY, points, row};
-use super::result::{Cost, IoCost, Point};
+use super::columns::{REGISTRY, build_row, sorted_points};
+use super::result::{CacheSizePoint, DatabaseCost, IoCost};
 use crate::error::Result;
-use crate::metric::html::{Subject, table_and_legend};
+use crate::metric::html::{PageRow, render_table_and_legend};
 use crate::numbers::{float, ratio};
-use crate::report::html::page::{line_figure, page, section};
-use crate::report::html::plot::frame::{Axis, Format};
-use crate::report::html::plot::lines::Line;
+use crate::report::html::page::{render_line_figure, render_page, render_section};
+use crate::report::html::plot::frame::{Axis, NumberFormat};
+use crate::report::html::plot::lines::PlotLine;
 use crate::report::html::plot::marker::Marker;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
 /// Name and points of a published curve. Each point is a cache size in percent of the database size and the I/Os per
 /// lookup.
-type Published = (&'static str, &'static [(f64, f64)]);
+type PublishedCurve = (&'static str, &'static [(f64, f64)]);
 
 /// Published I/Os per lookup by cache size. Pebble 1.1.5 was measured with 200 million and 20 billion keys, the newer
 /// engines with ten million of the same records.
-const PUBLISHED: [Published; 5] = [
+const PUBLISHED: [PublishedCurve; 5] = [
     (
         "Pebble 1.1, 200 M",
         &[
@@ -57,23 +57,26 @@ const PUBLISHED: [Published; 5] = [
     ("fjall 3.1, 10 M", &[(0.2, 2.05), (0.5, 1.72)]),
 ];
 
-pub(super) fn html(result: &IoCost) -> Result<String> {
-    let tables: Vec<Markup> = result.costs().map(table).collect::<Result<_>>()?;
+pub(super) fn iocost_page(result: &IoCost) -> Result<String> {
+    let tables: Vec<Markup> = result.costs().map(render_table).collect::<Result<_>>()?;
     let several = !result.others.is_empty();
     let sections = html! {
         @for (cost, table) in result.costs().zip(&tables) {
             @if several {
                 h2 { (cost.name()) }
             }
-            (needs(cost))
-            (curves(cost))
+            (render_metadata_needs(cost))
+            (render_curves(cost))
             (table)
         }
     };
     let settings = &result.settings;
     let of = match (&settings.database, settings.key_len, settings.value_len) {
         (None, Some(key), Some(value)) => {
-            format!("{} records of {key} + {value} B", value::count(float(result.cost.entries)))
+            format!(
+                "{} records of {key} + {value} B",
+                value::format_count(float(result.cost.entries))
+            )
         }
         (path, _, _) => {
             format!("{}, keyspace {}", path.as_deref().unwrap_or_default(), settings.keyspace)
@@ -81,13 +84,13 @@ pub(super) fn html(result: &IoCost) -> Result<String> {
     };
     let headline = format!(
         "Reads per point lookup: {of}, {}; {} lookups per cache size.",
-        value::bytes(float(result.cost.db_bytes)),
-        value::count(float(settings.gets)),
+        value::format_bytes(float(result.cost.db_bytes)),
+        value::format_count(float(settings.gets)),
     );
-    Ok(page("lsmx iocost", &headline, &result.provenance, &[], &sections))
+    Ok(render_page("lsmx iocost", &headline, &result.provenance, &[], &sections))
 }
 
-fn needs(cost: &Cost) -> Markup {
+fn render_metadata_needs(cost: &DatabaseCost) -> Markup {
     let rows = [
         ("filters without the last sorted run", cost.filter_bytes),
         ("top indexes", cost.top_index_bytes),
@@ -112,7 +115,7 @@ fn needs(cost: &Cost) -> Markup {
                     @for (name, bytes) in rows {
                         tr {
                             th scope="row" { (name) }
-                            td { (value::bytes(float(bytes))) }
+                            td { (value::format_bytes(float(bytes))) }
                             td { (format!("{:.4}", ratio(bytes, cost.db_bytes) * 100.0)) }
                         }
                     }
@@ -122,67 +125,79 @@ fn needs(cost: &Cost) -> Markup {
     };
     let blocks = format!(
         "{} data blocks, {} index blocks; the index takes {:.2} bytes of memory per data block.",
-        value::count(float(cost.data_blocks)),
-        value::count(float(cost.index_blocks)),
+        value::format_count(float(cost.data_blocks)),
+        value::format_count(float(cost.index_blocks)),
         ratio(cost.index_bytes + cost.top_index_bytes, cost.data_blocks),
     );
-    section("Memory for metadata", &blocks, &content)
+    render_section("Memory for metadata", &blocks, &content)
 }
 
-fn curves(cost: &Cost) -> Markup {
+fn render_curves(cost: &DatabaseCost) -> Markup {
     let kinds = [
         (BlockKind::Filter, "filter"),
         (BlockKind::TopIndex, "top index"),
         (BlockKind::Index, "index"),
         (BlockKind::Data, "data"),
     ];
-    let by_kind: Vec<Line> = kinds
+    let by_kind: Vec<PlotLine> = kinds
         .iter()
         .enumerate()
         .map(|(number, (kind, name))| {
-            line(cost, number, name, |point| point.hit_rate.get(kind).map(|rate| rate * 100.0))
+            cache_size_line(cost, number, name, |point| {
+                point.hit_rate.get(kind).map(|rate| rate * 100.0)
+            })
         })
         .collect();
-    let overall = line(cost, 0, "all blocks", |point| Some(point.hit_rate_overall * 100.0));
+    let overall =
+        cache_size_line(cost, 0, "all blocks", |point| Some(point.hit_rate_overall * 100.0));
     let mut ios = vec![
-        line(cost, 0, "present keys", |point| Some(point.ios_per_get)),
-        line(cost, 1, "absent keys", |point| Some(point.ios_per_absent_get)),
+        cache_size_line(cost, 0, "present keys", |point| Some(point.ios_per_get)),
+        cache_size_line(cost, 1, "absent keys", |point| Some(point.ios_per_absent_get)),
     ];
-    ios.extend(
-        (2..).zip(PUBLISHED).map(|(number, (name, points))| {
-            Line::new(Marker::number(number), name, points.to_vec())
-        }),
-    );
-    let percent: Format = |x| format!("{} %", value::plain(x));
+    ios.extend((2..).zip(PUBLISHED).map(|(number, (name, points))| {
+        PlotLine::new(Marker::with_number(number), name, points.to_vec())
+    }));
+    let percent: NumberFormat = |x| format!("{} %", value::format_plain(x));
     let content = html! {
         div class="plots" {
-            (plot("I/Os per get, beside what was published (present keys)", ios, value::plain))
-            (plot("Hit rate by kind of block, present keys", by_kind, percent))
-            (plot("Hit rate over all blocks, present keys", vec![overall], percent))
+            (render_plot("I/Os per get, beside what was published (present keys)", ios, value::format_plain))
+            (render_plot("Hit rate by kind of block, present keys", by_kind, percent))
+            (render_plot("Hit rate over all blocks, present keys", vec![overall], percent))
         }
     };
     let how = "Over the size of the block cache in percent of the database, on a logarithmic axis. The published curves are \
                of other data sets of the same records.";
-    section("Reads and hits", how, &content)
+    render_section("Reads and hits", how, &content)
 }
 
 /// Returns the plot line of a measurement. The x axis is the cache size in percent of the database size.
-fn line(cost: &Cost, number: usize, name: &str, of: impl Fn(&Point) -> Option<f64>) -> Line {
+fn cache_size_line(
+    cost: &DatabaseCost,
+    number: usize,
+    name: &str,
+    of: impl Fn(&CacheSizePoint) -> Option<f64>,
+) -> PlotLine {
     let points = cost.points.iter().filter(|point| point.cache_bytes > 0);
     let points = points.filter_map(|point| Some((point.cache_fraction * 100.0, of(point)?)));
-    Line::new(Marker::number(number), name, points.collect())
+    PlotLine::new(Marker::with_number(number), name, points.collect())
 }
 
-fn plot(title: &str, lines: Vec<Line>, format: Format) -> Markup {
-    line_figure(
+fn render_plot(title: &str, lines: Vec<PlotLine>, format: NumberFormat) -> Markup {
+    render_line_figure(
         title,
         lines,
-        |sizes| Axis::new(Scale::log_around(sizes), "cache, % of the database", value::plain),
-        |values| Axis::from_zero(values, format),
+        |sizes| {
+            Axis::new(
+                Scale::log_with_margin(sizes),
+                "cache, % of the database",
+                value::format_plain,
+            )
+        },
+        |values| Axis::with_zero(values, format),
     )
 }
 
-fn table(cost: &Cost) -> Result<Markup> {
+fn render_table(cost: &DatabaseCost) -> Result<Markup> {
     const SHOWN: [&str; 12] = [
         "cache_fraction",
         "at",
@@ -197,12 +212,13 @@ fn table(cost: &Cost) -> Result<Markup> {
         "get_latency_us.mean",
         "get_latency_us.p99",
     ];
-    let subject = |point: &Point| {
-        let name = value::bytes(float(point.cache_bytes));
-        Ok(Subject { name, marker: Marker::number(0), row: row(cost, point)? })
+    let subject = |point: &CacheSizePoint| {
+        let name = value::format_bytes(float(point.cache_bytes));
+        Ok(PageRow { name, marker: Marker::with_number(0), row: build_row(cost, point)? })
     };
-    let subjects: Vec<Subject> = points(cost).into_iter().map(subject).collect::<Result<_>>()?;
-    let content = table_and_legend(&REGISTRY, "cache", &SHOWN, &subjects);
+    let subjects: Vec<PageRow> =
+        sorted_points(cost).into_iter().map(subject).collect::<Result<_>>()?;
+    let content = render_table_and_legend(&REGISTRY, "cache", &SHOWN, &subjects);
     let how = "Only lookups of the line all_metadata use the filters of the last sorted run.";
-    Ok(section("Every cache size", how, &content))
+    Ok(render_section("Every cache size", how, &content))
 }

@@ -15,23 +15,23 @@ use crate::report::provenance::Provenance;
 #[derive(Clone, Debug, Serialize)]
 pub struct IoCost {
     pub provenance: Provenance,
-    pub settings: Settings,
+    pub settings: IoCostSettings,
     #[serde(flatten)]
-    pub cost: Cost,
+    pub cost: DatabaseCost,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     /// Costs for the remaining combinations of block size, filter width and kind of block cache.
-    pub others: Vec<Cost>,
+    pub others: Vec<DatabaseCost>,
 }
 
 impl IoCost {
-    pub fn costs(&self) -> impl Iterator<Item = &Cost> {
+    pub fn costs(&self) -> impl Iterator<Item = &DatabaseCost> {
         std::iter::once(&self.cost).chain(&self.others)
     }
 }
 
 /// Settings of the measurement. Settings of new databases are `None` if an existing database is measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Settings {
+pub struct IoCostSettings {
     pub database: Option<String>,
     pub keyspace: String,
     pub key_len: Option<u64>,
@@ -44,14 +44,14 @@ pub struct Settings {
 
 /// Metadata sizes of one database, and the cost of lookups for each cache size. Sizes are bytes in memory.
 #[derive(Clone, Debug, Serialize)]
-pub struct Cost {
+pub struct DatabaseCost {
     pub block_bytes: Option<u32>,
     pub filter_bits: Option<FilterBits>,
     pub cache_kind: BlockCacheKind,
     pub db_bytes: u64,
     pub entries: u64,
     pub entries_last_run: u64,
-    pub levels: Vec<Level>,
+    pub levels: Vec<LevelMetadata>,
     pub data_blocks: u64,
     pub index_blocks: u64,
     /// Size of the filters of all sorted runs except the last.
@@ -61,18 +61,18 @@ pub struct Cost {
     pub index_bytes: u64,
     pub all_filters_bytes: u64,
     /// Size of all top indexes, all range tombstones, and the filters of all sorted runs except the last.
-    pub inflection_1: Share,
+    pub inflection_1: ByteShare,
     /// Size of the metadata of `inflection_1` and of all index blocks.
-    pub inflection_2: Share,
+    pub inflection_2: ByteShare,
     /// Size of the metadata of `inflection_2` and of the filters of the last sorted run.
-    pub all_metadata: Share,
-    pub build: Option<Build>,
-    pub points: Vec<Point>,
+    pub all_metadata: ByteShare,
+    pub build: Option<BuildTime>,
+    pub points: Vec<CacheSizePoint>,
     /// Lookups with a cache that holds all metadata. Only these lookups use the filters of the last sorted run.
-    pub with_all_filters: Point,
+    pub with_all_filters: CacheSizePoint,
 }
 
-impl Cost {
+impl DatabaseCost {
     pub fn name(&self) -> String {
         let blocks = self.block_bytes.map(|bytes| format!("blocks of {bytes} B, "));
         let filters = self.filter_bits.map(|bits| format!("filters {bits}, "));
@@ -83,14 +83,14 @@ impl Cost {
 
 /// A size in bytes, and the same size divided by `db_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Share {
+pub struct ByteShare {
     pub bytes: u64,
     pub fraction: f64,
 }
 
 /// Size of a level of the tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Level {
+pub struct LevelMetadata {
     pub level: u8,
     pub runs: u64,
     pub files: u64,
@@ -109,14 +109,14 @@ pub struct LevelAnswers {
 
 /// Cost of building a database, including compaction until it is idle.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Build {
+pub struct BuildTime {
     pub elapsed_s: f64,
     pub write_amplification: f64,
 }
 
 /// Measurements of lookups with one cache size.
 #[derive(Clone, Debug, Serialize)]
-pub struct Point {
+pub struct CacheSizePoint {
     pub cache_bytes: u64,
     pub cache_fraction: f64,
     /// Name of the cache size: `inflection_1`, `inflection_2` or `all_metadata`. `None` for other sizes.

@@ -3,7 +3,7 @@
 use lsmx::metrics::BlockKind;
 
 use super::*;
-use crate::experiment::Silent;
+use crate::experiment::NoProgress;
 
 fn config(directory: &Path) -> Config {
     Config {
@@ -29,14 +29,14 @@ fn config(directory: &Path) -> Config {
 }
 
 /// Returns the measurements of the cache size named `inflection_1` or `inflection_2`.
-fn at<'a>(cost: &'a Cost, name: &str) -> &'a Point {
+fn at<'a>(cost: &'a DatabaseCost, name: &str) -> &'a CacheSizePoint {
     cost.points.iter().find(|point| point.at == Some(name)).unwrap()
 }
 
 #[test]
 fn lookup_takes_two_reads_at_the_first_inflection_and_one_at_the_second() {
     let directory = tempfile::tempdir().unwrap();
-    let cost = config(directory.path()).run(&mut Silent).unwrap().cost;
+    let cost = config(directory.path()).run(&mut NoProgress).unwrap().cost;
     assert!(cost.entries >= 40_000 && cost.entries_last_run < cost.entries);
     assert_eq!(cost.levels.iter().map(|level| level.bytes).sum::<u64>(), cost.db_bytes);
     let (first, second) = (at(&cost, "inflection_1"), at(&cost, "inflection_2"));
@@ -62,7 +62,7 @@ fn lookup_takes_two_reads_at_the_first_inflection_and_one_at_the_second() {
     let runs: u64 = cost.levels.iter().map(|level| level.runs).sum();
     let most = 0.008 * crate::numbers::float(runs + 1);
     assert!(all.ios_per_absent_get < most, "{}", all.ios_per_absent_get);
-    let ios = |point: &Point| point.ios_per_get;
+    let ios = |point: &CacheSizePoint| point.ios_per_get;
     assert!(cost.points.windows(2).all(|pair| ios(&pair[1]) <= ios(&pair[0]) + 0.05));
     assert!(cost.build.unwrap().write_amplification > 1.0);
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
@@ -79,7 +79,7 @@ fn existing_database_is_read_with_its_own_keys_and_stays_unchanged() {
         ..built.settings.clone()
     };
     let hashed = HashedKeys::new(built.entries, built.key_bytes, built.seed);
-    build::build(&built, &path, &settings, &hashed, &mut Silent).unwrap();
+    build::build_database(&built, &path, &settings, &hashed, &mut NoProgress).unwrap();
     let files = || {
         let all = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap());
         let mut all: Vec<_> =
@@ -90,7 +90,7 @@ fn existing_database_is_read_with_its_own_keys_and_stays_unchanged() {
     let before = files();
     let sweep = CacheSweep::Percent(vec![100.0]);
     let existing = Config { database: Some(path.clone()), sweep, ..built };
-    let result = existing.run(&mut Silent).unwrap();
+    let result = existing.run(&mut NoProgress).unwrap();
     assert_eq!(files(), before);
     assert_eq!((result.cost.block_bytes, result.settings.key_len), (None, None));
     let point = &result.cost.points[0];
@@ -98,7 +98,7 @@ fn existing_database_is_read_with_its_own_keys_and_stays_unchanged() {
     assert!(point.ios_per_get < 0.9 && point.hit_rate[&BlockKind::Index] > 0.99);
     assert!((0.0..0.1).contains(&point.filter_false_positive_rate));
     let wrong = Config { keyspace: "nowhere".to_owned(), ..existing };
-    assert!(wrong.run(&mut Silent).is_err());
+    assert!(wrong.run(&mut NoProgress).is_err());
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn all_caches_read_the_same_database() {
         sweep: CacheSweep::Percent(vec![0.0, 20.0]),
         ..config(directory.path())
     };
-    let result = config.run(&mut Silent).unwrap();
-    let costs: Vec<&Cost> = result.costs().collect();
+    let result = config.run(&mut NoProgress).unwrap();
+    let costs: Vec<&DatabaseCost> = result.costs().collect();
     assert_eq!(costs.iter().map(|cost| cost.cache_kind).collect::<Vec<_>>(), BlockCacheKind::ALL);
     assert_eq!(costs[0].db_bytes, costs[1].db_bytes);
     // The first cache size is 0, so both kinds of cache have equal numbers of misses. The second size holds 20 % of the

@@ -9,7 +9,8 @@ use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::experiment::player::{
-    OperationKind, PlayedOperations, ResourceCounters, ThreadGroup, remove_directory, settle,
+    OperationKind, PlayedOperations, ResourceCounters, ThreadGroup, flush_and_wait_idle,
+    remove_directory,
 };
 use crate::experiment::sweep::SweepPoint;
 use crate::numbers::{self, ratio};
@@ -18,16 +19,16 @@ use crate::process;
 use crate::workload::KeyDistribution;
 use crate::workload::records::GeneratedRecords;
 
-use super::design::{Base, Design};
+use super::design::{EngineDesign, ValuePlacement};
 use super::model::ValueModel;
-use super::result::{Cell, Recovery, Workload};
-use super::stream::Recipe;
+use super::result::{RecoveryTime, RmwCell, RmwWorkload};
+use super::stream::StreamParameters;
 
 /// Parameters of one measurement of `lsmx rmw`.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) design: Design,
-    pub(super) recipe: Recipe,
+pub(super) struct CellPlan {
+    pub(super) design: EngineDesign,
+    pub(super) recipe: StreamParameters,
     pub(super) threads: u64,
     pub(super) settings: EngineSettings,
     /// Value of the command line flag; `None` uses the default.
@@ -48,7 +49,7 @@ pub(super) struct LoadedDatabase<'a> {
 impl LoadedDatabase<'_> {
     /// Returns a group of one thread that runs operations on this database.
     pub(super) fn group(&self) -> ThreadGroup<'_> {
-        let single = ThreadGroup::single(self.engine.as_ref(), self.records);
+        let single = ThreadGroup::single_thread(self.engine.as_ref(), self.records);
         ThreadGroup { counts_block_reads: true, ..single }
     }
 
@@ -58,58 +59,63 @@ impl LoadedDatabase<'_> {
 
     /// Compares the database with the model, then closes and removes the database.
     pub(super) fn check_and_remove(self, model: &ValueModel) -> Result<()> {
-        model.check(self.engine.as_ref(), self.records)?;
+        model.check_database(self.engine.as_ref(), self.records)?;
         self.engine.close()?;
         remove_directory(self.path)
     }
 }
 
-impl Plan {
+impl CellPlan {
     pub(super) fn records(&self) -> Result<GeneratedRecords> {
-        let Recipe { records, layout, seed, .. } = self.recipe;
-        let count = records + self.recipe.inserts();
+        let StreamParameters { records, layout, seed, .. } = self.recipe;
+        let count = records + self.recipe.inserted_count();
         GeneratedRecords::new(KeyDistribution::Uniform, count, layout.key, layout.value, seed)
     }
 
-    pub(super) fn title(&self, step: &str) -> String {
+    pub(super) fn step_title(&self, step: &str) -> String {
         let sweep = if self.sweep.is_empty() { String::new() } else { format!(" {}", self.sweep) };
         format!("{}{sweep}: {step}", self.design)
     }
 
     /// Runs the measurement in an empty directory and empties the directory afterwards.
-    pub(super) fn run(&self, directory: &Path, progress: &mut dyn Progress) -> Result<Cell> {
+    pub(super) fn run_cell(
+        &self,
+        directory: &Path,
+        progress: &mut dyn Progress,
+    ) -> Result<RmwCell> {
         let (path, records) = (directory.join("db"), self.records()?);
-        let database = self.load(&path, &records, progress)?;
+        let database = self.load_database(&path, &records, progress)?;
         let before = database.counters();
-        let played = self.operate(&database, progress)?;
-        let model = ValueModel::after(&self.recipe, &records);
-        let recovery = self.recovers.then(|| self.recover(&database, directory, &model));
-        let settle_s = settle(database.engine.as_ref(), &self.title("settle"), progress)?;
+        let played = self.run_operations(&database, progress)?;
+        let model = ValueModel::after_stream(&self.recipe, &records);
+        let recovery = self.recovers.then(|| self.measure_recovery(&database, directory, &model));
+        let settle_s =
+            flush_and_wait_idle(database.engine.as_ref(), &self.step_title("settle"), progress)?;
         let used = database.counters().since(&before);
-        let operand_store = database.engine.operand_store();
-        let cell = Cell {
+        let operand_store = database.engine.operand_store_metrics();
+        let cell = RmwCell {
             settle_s,
             operand_store,
             checked_records: numbers::count(model.len()),
             recovery: recovery.transpose()?,
-            ..self.cell(&database, &played, &used)
+            ..self.result_cell(&database, &played, &used)
         };
         database.check_and_remove(&model)?;
         Ok(cell)
     }
 
     /// Creates a database, loads the records, waits until compaction is idle, and warms up the caches.
-    pub(super) fn load<'a>(
+    pub(super) fn load_database<'a>(
         &self,
         path: &'a Path,
         records: &'a GeneratedRecords,
         progress: &mut dyn Progress,
     ) -> Result<LoadedDatabase<'a>> {
-        let memory_bytes_before = process::resident_bytes();
-        let engine = self.design.open(path, &self.settings)?;
+        let memory_bytes_before = process::process_resident_bytes();
+        let engine = self.design.open_database(path, &self.settings)?;
         let database = LoadedDatabase { engine, records, path, memory_bytes_before };
-        let (title, count) = (self.title("load"), self.recipe.records);
-        database.group().load((&title, count), progress)?;
+        let (title, count) = (self.step_title("load"), self.recipe.records);
+        database.group().load_records((&title, count), progress)?;
         self.warm_up(&database, progress)?;
         Ok(database)
     }
@@ -119,50 +125,50 @@ impl Plan {
         database: &LoadedDatabase<'_>,
         progress: &mut dyn Progress,
     ) -> Result<()> {
-        let title = self.title("warm up");
-        database.group().play((&title, 0), progress, &|player| self.recipe.warm_up(player))?;
+        let title = self.step_title("warm up");
+        database.group().run_work((&title, 0), progress, &|player| self.recipe.warm_up(player))?;
         Ok(())
     }
 
-    pub(super) fn operate(
+    pub(super) fn run_operations(
         &self,
         database: &LoadedDatabase<'_>,
         progress: &mut dyn Progress,
     ) -> Result<PlayedOperations> {
         let group = ThreadGroup { threads: self.threads, ..database.group() };
-        let title = self.title("operate");
-        group.play((&title, self.recipe.ops), progress, &|player| {
-            self.recipe.run(player, self.design.mode)
+        let title = self.step_title("operate");
+        group.run_work((&title, self.recipe.ops), progress, &|player| {
+            self.recipe.run_operations(player, self.design.mode)
         })
     }
 
     /// Copies the database files without closing the database, which simulates a kill. Opens the copy and compares the
     /// values in the copy with the model.
-    fn recover(
+    fn measure_recovery(
         &self,
         database: &LoadedDatabase<'_>,
         directory: &Path,
         model: &ValueModel,
-    ) -> Result<Recovery> {
+    ) -> Result<RecoveryTime> {
         let copy = directory.join("killed");
-        database.engine.wait_idle()?;
+        database.engine.wait_until_idle()?;
         copy_files(database.path, &copy)?;
-        let storage_bytes = process::disk_bytes(&copy);
+        let storage_bytes = process::directory_disk_bytes(&copy);
         let watch = Stopwatch::start();
-        let reopened = self.design.open(&copy, &self.settings)?;
+        let reopened = self.design.open_database(&copy, &self.settings)?;
         let open_s = watch.elapsed_s();
-        model.check(reopened.as_ref(), database.records)?;
+        model.check_database(reopened.as_ref(), database.records)?;
         reopened.close()?;
         remove_directory(&copy)?;
-        Ok(Recovery { open_s, storage_bytes })
+        Ok(RecoveryTime { open_s, storage_bytes })
     }
 
-    fn workload(&self, records: &GeneratedRecords) -> Workload {
-        let Recipe { layout, .. } = self.recipe;
-        Workload {
+    fn workload_summary(&self, records: &GeneratedRecords) -> RmwWorkload {
+        let StreamParameters { layout, .. } = self.recipe;
+        RmwWorkload {
             mix: self.recipe.mix.name().to_owned(),
             records: self.recipe.records,
-            loaded_bytes: records.bytes(self.recipe.records),
+            loaded_bytes: records.total_bytes(self.recipe.records),
             key_len: layout.key.max(),
             value_len: layout.value.max(),
             field_len: layout.field_bytes,
@@ -171,24 +177,26 @@ impl Plan {
             threads: self.threads,
             memory_budget: self.settings.memory_budget.unwrap_or(0),
             direct_io: self.settings.direct_io,
-            scan_read_bytes: self.scan_read_bytes.filter(|_| self.design.base == Base::ValueLog),
+            scan_read_bytes: self
+                .scan_read_bytes
+                .filter(|_| self.design.base == ValuePlacement::ValueLog),
         }
     }
 
     /// Returns the result of the measurement. `used` are the resources used until compaction was idle.
-    pub(super) fn cell(
+    pub(super) fn result_cell(
         &self,
         database: &LoadedDatabase<'_>,
         played: &PlayedOperations,
         used: &ResourceCounters,
-    ) -> Cell {
+    ) -> RmwCell {
         let reads = played.count(OperationKind::Get);
-        Cell {
+        RmwCell {
             engine: self.design.engine.name().to_owned(),
             mode: self.design.mode,
             base: self.design.base,
             read_ratio: self.recipe.mix.read_ratio(self.recipe.read_ratio),
-            workload: self.workload(database.records),
+            workload: self.workload_summary(database.records),
             sweep: self.sweep.clone(),
             seed: self.recipe.seed,
             ops: played.ops,
@@ -210,7 +218,7 @@ impl Plan {
             written_bytes: used.io.written,
             device: used.device,
             operand_store: None,
-            storage_bytes: process::disk_bytes(database.path),
+            storage_bytes: process::directory_disk_bytes(database.path),
             blob_bytes: database.engine.blob_bytes(),
             memory_bytes: played.memory_bytes_max,
             memory_bytes_before: database.memory_bytes_before,

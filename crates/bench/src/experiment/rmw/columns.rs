@@ -2,16 +2,16 @@
 
 use serde_json::Value;
 
-use super::Estimate;
+use super::RmwEstimate;
 use super::page;
-use super::result::{Cell, Rmw};
+use super::result::{Rmw, RmwCell};
 use crate::error::Result;
-use crate::metric::table::grid;
+use crate::metric::table::format_grid;
 use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
 use crate::numbers::float;
 use crate::report::Report;
 use crate::report::provenance::Provenance;
-use crate::report::text::bytes;
+use crate::report::text::format_bytes;
 
 #[rustfmt::skip]
 const SUBJECT: &[Metric] = &[
@@ -111,7 +111,7 @@ pub const REGISTRY: Registry = Registry {
     ],
 };
 
-fn row(experiment: Option<&str>, cell: &Cell) -> Result<Row> {
+fn build_row(experiment: Option<&str>, cell: &RmwCell) -> Result<Row> {
     let (varied, value) = match cell.sweep.0.first() {
         Some((key, value)) => (key.as_str().into(), value.to_string().into()),
         None => (Value::Null, Value::Null),
@@ -119,13 +119,13 @@ fn row(experiment: Option<&str>, cell: &Cell) -> Result<Row> {
     let cpu = cell.cpu.map(|cpu| (cpu.user_s + cpu.system_s) * 1e6 / float(cell.ops.max(1)));
     Ok(Row::new(cell)?
         .with_repeats(cell.repeats.as_ref())
-        .with("experiment", experiment)
-        .with("varied", varied)
-        .with("value", value)
-        .with("scanned_per_s", cell.scanned_per_s())
-        .with("cpu_us_per_op", cpu)
-        .with("file_bytes", cell.read_bytes + cell.written_bytes)
-        .with("device_bytes", cell.device.map(|io| io.read_bytes + io.written_bytes)))
+        .with_value("experiment", experiment)
+        .with_value("varied", varied)
+        .with_value("value", value)
+        .with_value("scanned_per_s", cell.scanned_per_s())
+        .with_value("cpu_us_per_op", cpu)
+        .with_value("file_bytes", cell.read_bytes + cell.written_bytes)
+        .with_value("device_bytes", cell.device.map(|io| io.read_bytes + io.written_bytes)))
 }
 
 impl Report for Rmw {
@@ -162,23 +162,23 @@ impl Report for Rmw {
             unless_varied("zipf", format!(", zipf {}", workload.zipf)),
             workload.threads,
             if workload.threads == 1 { "" } else { "s" },
-            bytes(workload.memory_budget),
+            format_bytes(workload.memory_budget),
             if workload.direct_io { ", without the page cache" } else { "" },
             self.provenance.seed,
         )
     }
 
     fn rows(&self) -> Result<Vec<Row>> {
-        self.cells.iter().map(|cell| row(self.experiment.as_deref(), cell)).collect()
+        self.cells.iter().map(|cell| build_row(self.experiment.as_deref(), cell)).collect()
     }
 
     fn html(&self) -> Result<String> {
-        page::html(self)
+        page::rmw_page(self)
     }
 }
 
 /// Returns the table that `--dry-run` prints, with one line per measurement.
-pub fn estimates(estimates: &[Estimate]) -> String {
+pub fn format_estimates(estimates: &[RmwEstimate]) -> String {
     let header = ["cell", "varied", "reads %", "records", "to load", "memory", "operations", ""];
     let rows = estimates.iter().map(|it| {
         vec![
@@ -186,11 +186,11 @@ pub fn estimates(estimates: &[Estimate]) -> String {
             it.sweep.to_string(),
             format!("{:.1}", it.read_ratio * 100.0),
             it.records.to_string(),
-            bytes(it.loaded_bytes),
-            bytes(it.memory_budget),
+            format_bytes(it.loaded_bytes),
+            format_bytes(it.memory_budget),
             it.ops.to_string(),
             if it.finished { "finished".to_owned() } else { String::new() },
         ]
     });
-    grid(header.map(str::to_owned).into(), rows)
+    format_grid(header.map(str::to_owned).into(), rows)
 }

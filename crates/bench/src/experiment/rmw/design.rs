@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::named::impl_names;
-use crate::peers::{Engine, EngineSettings, Kind};
+use crate::peers::{Engine, EngineKind, EngineSettings};
 
 /// How a field of a value is updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Mode {
+pub enum UpdateMode {
     /// Reads the value, changes the field, and puts the value.
     GetPut,
     /// Writes a merge operand to the tree.
@@ -25,72 +25,81 @@ pub enum Mode {
 /// Where values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Base {
+pub enum ValuePlacement {
     /// Values are stored in the tree.
     Tree,
     /// Values are stored in the value log. The tree stores pointers to them.
     ValueLog,
 }
 
-impl_names!(Mode, "mode");
-impl_names!(Base, "base");
+impl_names!(UpdateMode, "mode");
+impl_names!(ValuePlacement, "base");
 
-impl Mode {
+impl UpdateMode {
     /// All update modes.
-    pub const ALL: [Mode; 3] = [Mode::GetPut, Mode::Merge, Mode::Kd];
+    pub const ALL: [UpdateMode; 3] = [UpdateMode::GetPut, UpdateMode::Merge, UpdateMode::Kd];
 
     /// Returns the name of the mode on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Mode::GetPut => "get-put",
-            Mode::Merge => "merge",
-            Mode::Kd => "kd",
+            UpdateMode::GetPut => "get-put",
+            UpdateMode::Merge => "merge",
+            UpdateMode::Kd => "kd",
         }
     }
 }
 
-impl Base {
+impl ValuePlacement {
     /// All storage locations of values.
-    pub const ALL: [Base; 2] = [Base::Tree, Base::ValueLog];
+    pub const ALL: [ValuePlacement; 2] = [ValuePlacement::Tree, ValuePlacement::ValueLog];
 
     /// Returns the name of the storage location on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Base::Tree => "tree",
-            Base::ValueLog => "value-log",
+            ValuePlacement::Tree => "tree",
+            ValuePlacement::ValueLog => "value-log",
         }
     }
 }
 
 /// An engine with an update mode and a storage location for values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Design {
+pub struct EngineDesign {
     /// Storage engine.
-    pub engine: Kind,
+    pub engine: EngineKind,
     /// How a field of a value is updated.
-    pub mode: Mode,
+    pub mode: UpdateMode,
     /// Where values are stored.
-    pub base: Base,
+    pub base: ValuePlacement,
 }
 
-impl Design {
-    /// Returns all combinations of engines, update modes and storage locations. [`Mode::Kd`] is included only for lsmx,
+impl EngineDesign {
+    /// Returns all combinations of engines, update modes and storage locations. [`UpdateMode::Kd`] is included only for lsmx,
     /// the only engine with an operand store.
-    pub(super) fn all(engines: &[Kind], modes: &[Mode], bases: &[Base]) -> Vec<Design> {
+    pub(super) fn combinations(
+        engines: &[EngineKind],
+        modes: &[UpdateMode],
+        bases: &[ValuePlacement],
+    ) -> Vec<EngineDesign> {
         let pairs = modes.iter().flat_map(|&mode| bases.iter().map(move |&base| (mode, base)));
         let designs = pairs.flat_map(|(mode, base)| {
-            engines.iter().map(move |&engine| Design { engine, mode, base })
+            engines.iter().map(move |&engine| EngineDesign { engine, mode, base })
         });
-        designs.filter(|it| it.engine == Kind::Lsmx || it.mode != Mode::Kd).collect()
+        designs.filter(|it| it.engine == EngineKind::Lsmx || it.mode != UpdateMode::Kd).collect()
     }
 
     /// Opens or creates the database in a directory. The merge operator, value separation and operand store of
     /// `settings` are used only if the design needs them.
-    pub(super) fn open(self, path: &Path, settings: &EngineSettings) -> Result<Box<dyn Engine>> {
-        let separates = self.base == Base::ValueLog;
+    pub(super) fn open_database(
+        self,
+        path: &Path,
+        settings: &EngineSettings,
+    ) -> Result<Box<dyn Engine>> {
+        let separates = self.base == ValuePlacement::ValueLog;
         let mut settings = settings.clone();
-        settings.merge_operator = settings.merge_operator.filter(|_| self.mode != Mode::GetPut);
-        settings.operand_store = settings.operand_store.filter(|_| self.mode == Mode::Kd);
+        settings.merge_operator =
+            settings.merge_operator.filter(|_| self.mode != UpdateMode::GetPut);
+        settings.operand_store = settings.operand_store.filter(|_| self.mode == UpdateMode::Kd);
         settings.value_separation = settings.value_separation.filter(|_| separates);
         self.engine.open(path, &settings)
     }
@@ -104,7 +113,7 @@ pub(super) fn separate_all_values(scan_read_bytes: Option<u64>) -> ValueSeparati
     ValueSeparation { scan_read_bytes, ..separation }
 }
 
-impl fmt::Display for Design {
+impl fmt::Display for EngineDesign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.engine, self.mode, self.base)
     }

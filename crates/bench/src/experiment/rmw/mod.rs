@@ -23,23 +23,23 @@ use lsmx::merge_operator::FieldUpdate;
 use lsmx_delta::DeltaOptions;
 
 use crate::error::{Error, Result};
-use crate::experiment::resume::Finished;
+use crate::experiment::resume::RunDirectory;
 use crate::experiment::sweep::{SweepPoint, SweepValue};
 use crate::numbers::{self, float, round};
-use crate::peers::{EngineSettings, Kind};
+use crate::peers::{EngineKind, EngineSettings};
 use crate::report::provenance::Provenance;
 use crate::temporary;
 use crate::workload::operation_mix::OperationMix;
-use crate::workload::records::Length;
+use crate::workload::records::LengthDistribution;
 
 use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use super::{Progress, repeat};
-use cell::Plan;
-use result::{Cell, Rmw};
-use stream::{Recipe, RecordLayout};
+use cell::CellPlan;
+use result::{Rmw, RmwCell};
+use stream::{RecordLayout, StreamParameters};
 
-pub use design::{Base, Design, Mode};
-pub use study::Study;
+pub use design::{EngineDesign, UpdateMode, ValuePlacement};
+pub use study::RmwStudy;
 
 /// Maximum number of threads that run operations.
 pub const THREADS_MAX: u64 = 64;
@@ -48,8 +48,10 @@ const BUDGET_FRACTION: f64 = 0.04;
 /// Minimum default memory budget of the engine in bytes.
 const BUDGET_BYTES_MIN: u64 = 4 << 20;
 /// Default key, value and field lengths of the UP2X mix, in bytes.
-const UP2X_KEY: Length = Length::Normal { mean: 10.45, deviation: 1.4, min: 8, max: 16 };
-const UP2X_VALUE: Length = Length::Normal { mean: 46.8, deviation: 11.6, min: 10, max: 200 };
+const UP2X_KEY: LengthDistribution =
+    LengthDistribution::Normal { mean: 10.45, deviation: 1.4, min: 8, max: 16 };
+const UP2X_VALUE: LengthDistribution =
+    LengthDistribution::Normal { mean: 46.8, deviation: 11.6, min: 10, max: 200 };
 const UP2X_FIELD_BYTES: u64 = 10;
 /// Default key, value and field lengths of all mixes except UP2X, in bytes.
 const KEY_BYTES: u64 = 24;
@@ -64,13 +66,13 @@ const ZIPF: f64 = 0.99;
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
-    pub modes: Vec<Mode>,
-    pub bases: Vec<Base>,
-    pub peers: Vec<Kind>,
+    pub modes: Vec<UpdateMode>,
+    pub bases: Vec<ValuePlacement>,
+    pub peers: Vec<EngineKind>,
     /// Shares of reads among the operations. Each share is measured separately. `None` means 0.1.
     pub read_ratios: Option<Vec<f64>>,
     pub mix: OperationMix,
-    pub study: Option<Study>,
+    pub study: Option<RmwStudy>,
     pub records: u64,
     /// Length of a key in bytes. `None` means 24, or a variable length in the UP2X mix.
     pub key_bytes: Option<u64>,
@@ -98,7 +100,7 @@ pub struct Config {
 /// Preview of a measurement, shown by `--dry-run`.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the table of `--dry-run` has columns of the same names")]
-pub struct Estimate {
+pub struct RmwEstimate {
     pub design: String,
     /// Value of the parameter that the experiment varies.
     pub sweep: SweepPoint,
@@ -119,7 +121,7 @@ impl Config {
     /// A parameter is out of range, two parameters contradict each other, or a required engine is not part of this
     /// build.
     pub fn check(&self) -> Result<()> {
-        self.plans().map(drop)
+        self.cell_plans().map(drop)
     }
 
     /// Returns the number of measurements, including repetitions.
@@ -127,29 +129,29 @@ impl Config {
     /// # Errors
     /// [`Config::check`] fails.
     pub fn cell_count(&self) -> Result<u64> {
-        Ok(numbers::count(self.plans()?.len()) * self.repeat)
+        Ok(numbers::count(self.cell_plans()?.len()) * self.repeat)
     }
 
     /// Returns a preview of each measurement.
     ///
     /// # Errors
     /// [`Config::check`] fails, or the result of a finished measurement cannot be read.
-    pub fn estimates(&self, finished: Option<&Finished>) -> Result<Vec<Estimate>> {
-        let plans = (0..).step_by(numbers::length(self.repeat)).zip(self.plans()?);
-        let estimates = plans.map(|(place, plan): (u64, Plan)| {
+    pub fn estimate_cells(&self, finished: Option<&RunDirectory>) -> Result<Vec<RmwEstimate>> {
+        let plans = (0..).step_by(numbers::length(self.repeat)).zip(self.cell_plans()?);
+        let estimates = plans.map(|(place, plan): (u64, CellPlan)| {
             let mut done = finished.is_some();
             for place in place..place + self.repeat {
                 done &= match finished {
-                    Some(finished) => finished.cell::<Vec<Cell>>(place)?.is_some(),
+                    Some(finished) => finished.read_cell::<Vec<RmwCell>>(place)?.is_some(),
                     None => false,
                 };
             }
-            Ok(Estimate {
+            Ok(RmwEstimate {
                 design: plan.design.to_string(),
                 sweep: plan.sweep.clone(),
                 read_ratio: plan.recipe.mix.read_ratio(plan.recipe.read_ratio),
                 records: plan.recipe.records,
-                loaded_bytes: plan.records()?.bytes(plan.recipe.records),
+                loaded_bytes: plan.records()?.total_bytes(plan.recipe.records),
                 memory_budget: plan.settings.memory_budget.unwrap_or(0),
                 ops: plan.recipe.ops * self.repeat,
                 finished: done,
@@ -162,8 +164,8 @@ impl Config {
     ///
     /// # Errors
     /// [`Config::check`] fails, an engine operation fails, or an engine returns a wrong answer.
-    pub fn run(&self, finished: Option<&Finished>, progress: &mut dyn Progress) -> Result<Rmw> {
-        let plans = self.plans()?;
+    pub fn run(&self, finished: Option<&RunDirectory>, progress: &mut dyn Progress) -> Result<Rmw> {
+        let plans = self.cell_plans()?;
         let provenance = Provenance::new(self.command.clone(), None, self.seed, &self.directory);
         let mut cells = Vec::new();
         let mut place = 0;
@@ -172,47 +174,48 @@ impl Config {
             for repetition in 0..self.repeat {
                 let mut plan = plan.clone();
                 plan.recipe.seed = self.seed.wrapping_add(repetition);
-                let known = finished.map(|finished| finished.cell(place)).transpose()?.flatten();
-                let done: Vec<Cell> = match known {
+                let known =
+                    finished.map(|finished| finished.read_cell(place)).transpose()?.flatten();
+                let done: Vec<RmwCell> = match known {
                     Some(known) => known,
-                    None => self.run_one(&plan, progress)?,
+                    None => self.run_plan(&plan, progress)?,
                 };
                 if let Some(finished) = finished {
-                    finished.keep(place, &done)?;
+                    finished.store_cell(place, &done)?;
                 }
                 repetitions.push(done);
                 place += 1;
             }
-            cells.extend(medians(&repetitions)?);
+            cells.extend(median_repetitions(&repetitions)?);
         }
         Ok(Rmw { provenance, experiment: self.study.map(|study| study.name().to_owned()), cells })
     }
 
-    fn run_one(&self, plan: &Plan, progress: &mut dyn Progress) -> Result<Vec<Cell>> {
-        let directory = temporary::directory("lsmx-rmw-", &self.directory)?;
+    fn run_plan(&self, plan: &CellPlan, progress: &mut dyn Progress) -> Result<Vec<RmwCell>> {
+        let directory = temporary::create_temporary_directory("lsmx-rmw-", &self.directory)?;
         let values =
-            |study: Study| -> Vec<u64> { study.values().iter().copied().map(round).collect() };
+            |study: RmwStudy| -> Vec<u64> { study.values().iter().copied().map(round).collect() };
         match self.study {
-            Some(study @ Study::Operands) => {
-                operands::run(plan, &values(study), directory.path(), progress)
+            Some(study @ RmwStudy::Operands) => {
+                operands::run_operand_groups(plan, &values(study), directory.path(), progress)
             }
-            Some(study @ Study::Scans) => {
-                scans::run(plan, &values(study), directory.path(), progress)
+            Some(study @ RmwStudy::Scans) => {
+                scans::run_scans(plan, &values(study), directory.path(), progress)
             }
-            _ => plan.run(directory.path(), progress).map(|cell| vec![cell]),
+            _ => plan.run_cell(directory.path(), progress).map(|cell| vec![cell]),
         }
     }
 
     /// Checks the configuration and returns the plans of all measurements.
-    fn plans(&self) -> Result<Vec<Plan>> {
+    fn cell_plans(&self) -> Result<Vec<CellPlan>> {
         self.check_numbers()?;
-        let engines: Vec<Kind> =
-            std::iter::once(Kind::Lsmx).chain(self.peers.iter().copied()).collect();
-        let designs = Design::all(&engines, &self.modes, &self.bases);
+        let engines: Vec<EngineKind> =
+            std::iter::once(EngineKind::Lsmx).chain(self.peers.iter().copied()).collect();
+        let designs = EngineDesign::combinations(&engines, &self.modes, &self.bases);
         let mut plans = Vec::new();
-        for point in self.points()? {
+        for point in self.parameter_points()? {
             for &design in &designs {
-                plans.push(self.plan(design, &point)?);
+                plans.push(self.cell_plan(design, &point)?);
             }
         }
         Ok(plans)
@@ -226,21 +229,21 @@ impl Config {
         Error::check_range("--key-len", self.key_bytes.unwrap_or(1), 1..=KEY_BYTES_MAX)?;
         Error::check_range("--value-len", self.value_bytes.unwrap_or(1), 1..=VALUE_BYTES_MAX)?;
         if let Some(zipf) = self.zipf.filter(|&zipf| !(zipf > 0.0 && zipf <= 10.0)) {
-            return Err(Error::invalid("--zipf", zipf, "above 0, at most 10"));
+            return Err(Error::invalid_argument("--zipf", zipf, "above 0, at most 10"));
         }
         for &ratio in self.read_ratios.iter().flatten() {
             if !(0.0..=1.0).contains(&ratio) {
-                return Err(Error::invalid("--read-ratio", ratio, "from 0 to 1"));
+                return Err(Error::invalid_argument("--read-ratio", ratio, "from 0 to 1"));
             }
         }
-        if self.scan_read_bytes.is_some() && !self.bases.contains(&Base::ValueLog) {
+        if self.scan_read_bytes.is_some() && !self.bases.contains(&ValuePlacement::ValueLog) {
             let why = "only values in the value log are brought together";
-            return Err(Error::contradiction("--scan-read-bytes", "--base tree", why));
+            return Err(Error::contradictory_arguments("--scan-read-bytes", "--base tree", why));
         }
         if self.read_ratios.is_some() && self.mix != OperationMix::Default {
             let second = format!("--mix {}", self.mix);
             let why = "the mix decides the share of reads";
-            return Err(Error::contradiction("--read-ratio", second, why));
+            return Err(Error::contradictory_arguments("--read-ratio", second, why));
         }
         Ok(())
     }
@@ -249,7 +252,7 @@ impl Config {
     ///
     /// # Errors
     /// A parameter contradicts the selected experiment.
-    fn points(&self) -> Result<Vec<ParameterPoint>> {
+    fn parameter_points(&self) -> Result<Vec<ParameterPoint>> {
         let Some(study) = self.study else {
             let ratios = self.read_ratios.clone().unwrap_or_else(|| vec![READ_RATIO]);
             let point =
@@ -257,22 +260,24 @@ impl Config {
             return Ok(ratios.into_iter().map(point).collect());
         };
         let refuse = |first: &str, is_given: bool, why| match is_given {
-            true => Err(Error::contradiction(first, format!("--experiment {study}"), why)),
+            true => {
+                Err(Error::contradictory_arguments(first, format!("--experiment {study}"), why))
+            }
             false => Ok(()),
         };
         if study.needs_operand_store() {
             let modes: Vec<_> = self.modes.iter().map(|mode| mode.name()).collect();
             let why = "it varies what --mode kd alone has";
-            refuse(&format!("--mode {}", modes.join(",")), self.modes != [Mode::Kd], why)?;
+            refuse(&format!("--mode {}", modes.join(",")), self.modes != [UpdateMode::Kd], why)?;
             refuse("--peers", !self.peers.is_empty(), "no peer keeps operands apart")?;
         }
         let ratios = self.read_ratios.as_ref().map_or(0, Vec::len);
-        let ratios_max = if study == Study::ReadRatio { 0 } else { 1 };
-        let sizes = [Study::ValueSize, Study::DeltaSize].contains(&study);
-        let fixes_mix = sizes || study == Study::ReadRatio;
+        let ratios_max = if study == RmwStudy::ReadRatio { 0 } else { 1 };
+        let sizes = [RmwStudy::ValueSize, RmwStudy::DeltaSize].contains(&study);
+        let fixes_mix = sizes || study == RmwStudy::ReadRatio;
         for (flag, is_given) in [
             ("--read-ratio", ratios > ratios_max),
-            ("--zipf", study == Study::Zipf && self.zipf.is_some()),
+            ("--zipf", study == RmwStudy::Zipf && self.zipf.is_some()),
             ("--value-len", sizes && self.value_bytes.is_some()),
             ("--field-len", sizes && self.field_bytes.is_some()),
             ("--delta-len", sizes && self.delta_bytes.is_some()),
@@ -281,72 +286,81 @@ impl Config {
             refuse(flag, is_given, "the experiment varies it")?;
         }
         let runs = if study.has_one_run() { 1 } else { study.values().len() };
-        Ok(study.values().iter().take(runs).map(|&value| self.point(study, value)).collect())
+        Ok(study
+            .values()
+            .iter()
+            .take(runs)
+            .map(|&value| self.parameter_point(study, value))
+            .collect())
     }
 
-    fn point(&self, study: Study, value: f64) -> ParameterPoint {
+    fn parameter_point(&self, study: RmwStudy, value: f64) -> ParameterPoint {
         let one = self.read_ratios.as_ref().and_then(|all| all.first().copied());
         let mut point = ParameterPoint { read_ratio: one, ..ParameterPoint::default() };
         let mut shown = SweepValue::Real(value);
         let bytes = self.records.saturating_mul(KEY_BYTES + VALUE_BYTES);
         let records = |value: u64| (bytes / (KEY_BYTES + value)).max(1);
         match study {
-            Study::ReadRatio => point.read_ratio = Some(value),
-            Study::Zipf => point.zipf = Some(value),
-            Study::ValueSize => {
+            RmwStudy::ReadRatio => point.read_ratio = Some(value),
+            RmwStudy::Zipf => point.zipf = Some(value),
+            RmwStudy::ValueSize => {
                 let value = round(value);
                 let field = value / study::VALUE_SIZE_FIELDS;
                 point.sizes = Some((value, field, field));
                 point.records = Some(records(value));
                 shown = SweepValue::Whole(value);
             }
-            Study::DeltaSize => {
+            RmwStudy::DeltaSize => {
                 let (delta, value) = (round(value), study::DELTA_SIZE_VALUE_BYTES);
                 point.sizes = Some((value, delta, delta));
                 point.records = Some(records(value));
                 shown = SweepValue::Whole(delta);
             }
-            Study::Recovery => {
+            RmwStudy::Recovery => {
                 let ops = round(float(self.ops) * value).max(1);
                 point.ops = Some(ops);
                 point.recovers = true;
                 shown = SweepValue::Whole(ops);
             }
-            Study::Operands | Study::Scans => {}
-            Study::KdCache => point.kd_cache_share = Some(value / study::PUBLISHED_MEMORY_MIB),
-            Study::BucketSize => {
+            RmwStudy::Operands | RmwStudy::Scans => {}
+            RmwStudy::KdCache => point.kd_cache_share = Some(value / study::PUBLISHED_MEMORY_MIB),
+            RmwStudy::BucketSize => {
                 point.delta = point.delta.bucket_bytes(round(value * 1024.0));
                 shown = SweepValue::Whole(round(value));
             }
-            Study::SplitThreshold => point.delta = point.delta.split_threshold(value),
+            RmwStudy::SplitThreshold => point.delta = point.delta.split_threshold(value),
         }
         point.sweep = SweepPoint(vec![(study.parameter().to_owned(), shown)]);
         point
     }
 
-    fn plan(&self, design: Design, point: &ParameterPoint) -> Result<Plan> {
+    fn cell_plan(&self, design: EngineDesign, point: &ParameterPoint) -> Result<CellPlan> {
         let (mut key, mut value, field) = match self.mix {
             OperationMix::Up2x => (UP2X_KEY, UP2X_VALUE, UP2X_FIELD_BYTES),
-            _ => (Length::Fixed(KEY_BYTES), Length::Fixed(VALUE_BYTES), FIELD_BYTES),
+            _ => (
+                LengthDistribution::Fixed(KEY_BYTES),
+                LengthDistribution::Fixed(VALUE_BYTES),
+                FIELD_BYTES,
+            ),
         };
-        key = self.key_bytes.map_or(key, Length::Fixed);
-        value = self.value_bytes.map_or(value, Length::Fixed);
+        key = self.key_bytes.map_or(key, LengthDistribution::Fixed);
+        value = self.value_bytes.map_or(value, LengthDistribution::Fixed);
         let mut field = self.field_bytes.unwrap_or(field);
         let mut delta = self.delta_bytes.unwrap_or(field);
         if let Some((of_value, of_field, of_delta)) = point.sizes {
-            (value, field, delta) = (Length::Fixed(of_value), of_field, of_delta);
+            (value, field, delta) = (LengthDistribution::Fixed(of_value), of_field, of_delta);
         }
         Error::check_range("--field-len", field, 1..=value.min())?;
         Error::check_range("--delta-len", delta, 1..=field)?;
         let records = point.records.unwrap_or(self.records);
-        if self.study == Some(Study::Operands) {
-            let groups = numbers::count(Study::Operands.values().len());
+        if self.study == Some(RmwStudy::Operands) {
+            let groups = numbers::count(RmwStudy::Operands.values().len());
             Error::check_range("--entries", records, groups * 10..=1 << 40)?;
         }
-        design.engine.check_has_merges()?;
-        let mut plan = Plan {
+        design.engine.check_can_merge()?;
+        let mut plan = CellPlan {
             design,
-            recipe: Recipe {
+            recipe: StreamParameters {
                 mix: self.mix,
                 read_ratio: point.read_ratio.unwrap_or(READ_RATIO),
                 layout: RecordLayout { key, value, field_bytes: field, delta_bytes: delta },
@@ -361,7 +375,7 @@ impl Config {
             sweep: point.sweep.clone(),
             recovers: point.recovers,
         };
-        let loaded_bytes = plan.records()?.bytes(records);
+        let loaded_bytes = plan.records()?.total_bytes(records);
         let budget = self
             .memory_budget
             .unwrap_or_else(|| round(float(loaded_bytes) * BUDGET_FRACTION).max(BUDGET_BYTES_MIN));
@@ -401,11 +415,11 @@ struct ParameterPoint {
 }
 
 /// Replaces repeated results by one result with the medians.
-fn medians(repetitions: &[Vec<Cell>]) -> Result<Vec<Cell>> {
+fn median_repetitions(repetitions: &[Vec<RmwCell>]) -> Result<Vec<RmwCell>> {
     let mut cells = Vec::new();
     for place in 0..repetitions.first().map_or(0, Vec::len) {
         let all = repetitions.iter().filter_map(|cells| cells.get(place).cloned()).collect();
-        cells.extend(repeat::summarize(all)?);
+        cells.extend(repeat::summarize_repetitions(all)?);
     }
     Ok(cells)
 }

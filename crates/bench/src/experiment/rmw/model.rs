@@ -8,7 +8,7 @@ use crate::workload::operation_mix::MixedOperation;
 use crate::workload::random::Random;
 use crate::workload::records::GeneratedRecords;
 
-use super::stream::Recipe;
+use super::stream::StreamParameters;
 
 /// Number of most popular records in the sample.
 const POPULAR: u64 = 100;
@@ -26,18 +26,21 @@ pub(super) struct ValueModel {
 
 impl ValueModel {
     /// Draws a sample of records and applies all operations of the stream to their values.
-    pub(super) fn after(recipe: &Recipe, records: &GeneratedRecords) -> ValueModel {
+    pub(super) fn after_stream(
+        recipe: &StreamParameters,
+        records: &GeneratedRecords,
+    ) -> ValueModel {
         let mut random = Random::new(recipe.seed, PURPOSE_SAMPLE);
         let popularity = recipe.popularity();
         let popular = (0..POPULAR.min(recipe.records)).map(|rank| popularity.record_at(rank));
-        let any = (0..ANY).map(|_| random.below(recipe.records));
+        let any = (0..ANY).map(|_| random.next_below(recipe.records));
         let mut values = BTreeMap::new();
         for record in popular.chain(any) {
-            records.value(record, 0, values.entry(record).or_insert_with(Vec::new));
+            records.write_value(record, 0, values.entry(record).or_insert_with(Vec::new));
         }
-        let end = recipe.records + recipe.inserts();
+        let end = recipe.records + recipe.inserted_count();
         let inserted = end.saturating_sub(INSERTED).max(recipe.records)..end;
-        for op in recipe.stream() {
+        for op in recipe.operations() {
             if inserted.contains(&op.record) {
                 values.entry(op.record).or_default();
             }
@@ -45,7 +48,7 @@ impl ValueModel {
             match op.operation {
                 MixedOperation::Read | MixedOperation::Scan(_) => {}
                 MixedOperation::Put | MixedOperation::Insert => {
-                    records.value(op.record, op.version, value);
+                    records.write_value(op.record, op.version, value);
                 }
                 MixedOperation::Update | MixedOperation::Rewrite => {
                     recipe.apply_delta(records, (op.record, op.version, op.draw), value);
@@ -55,7 +58,7 @@ impl ValueModel {
         ValueModel { values }
     }
 
-    pub(super) fn of_values(values: impl IntoIterator<Item = (u64, Vec<u8>)>) -> ValueModel {
+    pub(super) fn from_values(values: impl IntoIterator<Item = (u64, Vec<u8>)>) -> ValueModel {
         ValueModel { values: values.into_iter().collect() }
     }
 
@@ -64,10 +67,14 @@ impl ValueModel {
     }
 
     /// Compares the values in the database with the expected values.
-    pub(super) fn check(&self, engine: &dyn Engine, records: &GeneratedRecords) -> Result<()> {
+    pub(super) fn check_database(
+        &self,
+        engine: &dyn Engine,
+        records: &GeneratedRecords,
+    ) -> Result<()> {
         let mut key = Vec::new();
         for (&record, expected) in &self.values {
-            records.key(record, &mut key);
+            records.write_key(record, &mut key);
             let mut is_right = false;
             let found = engine.get(&key, &mut |value| is_right = value == expected.as_slice())?;
             if !is_right {

@@ -3,16 +3,16 @@
 use maud::{Markup, html};
 
 use super::columns::REGISTRY;
-use super::result::{Cell, Rmw};
+use super::result::{Rmw, RmwCell};
 use crate::error::Result;
-use crate::experiment::distinct;
+use crate::experiment::distinct_items;
 use crate::experiment::sweep::SweepValue;
-use crate::metric::html::{Subject, bars, latencies, table_and_legend};
+use crate::metric::html::{PageRow, render_bars, render_latency_section, render_table_and_legend};
 use crate::numbers::float;
 use crate::report::Report;
-use crate::report::html::page::{line_figure, page, section};
-use crate::report::html::plot::frame::{Axis, Format};
-use crate::report::html::plot::lines::Line;
+use crate::report::html::page::{render_line_figure, render_page, render_section};
+use crate::report::html::plot::frame::{Axis, NumberFormat};
+use crate::report::html::plot::lines::PlotLine;
 use crate::report::html::plot::marker::Marker;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
@@ -31,34 +31,34 @@ const PLOTS: [(&str, &str); 10] = [
 ];
 
 /// Returns the position of a result on the x axis of a plot.
-type Position = fn(&Cell) -> f64;
+type CellPosition = fn(&RmwCell) -> f64;
 
-pub(super) fn html(result: &Rmw) -> Result<String> {
-    let names = distinct(result.cells.iter().map(Cell::name));
-    let varied = varied(&result.cells);
-    let subject = |(cell, row): (&Cell, _)| Subject {
-        name: if varied.is_some() { long_name(cell) } else { cell.name() },
-        marker: marker(&names, cell),
+pub(super) fn rmw_page(result: &Rmw) -> Result<String> {
+    let names = distinct_items(result.cells.iter().map(RmwCell::name));
+    let varied = varied_parameter(&result.cells);
+    let subject = |(cell, row): (&RmwCell, _)| PageRow {
+        name: if varied.is_some() { full_cell_name(cell) } else { cell.name() },
+        marker: cell_marker(&names, cell),
         row,
     };
-    let subjects: Vec<Subject> = result.cells.iter().zip(result.rows()?).map(subject).collect();
+    let subjects: Vec<PageRow> = result.cells.iter().zip(result.rows()?).map(subject).collect();
     let columns: Vec<&str> = PLOTS.iter().map(|(_, name)| *name).collect();
     let checked = result.cells.iter().map(|cell| cell.checked_records).min().unwrap_or(0);
     let how = format!(
         "Each cell has at least {checked} records whose final value was checked. A click on a heading sorts."
     );
     let sections = html! {
-        (section("Summary", &how, &table_and_legend(&REGISTRY, "cell", &columns, &subjects)))
+        (render_section("Summary", &how, &render_table_and_legend(&REGISTRY, "cell", &columns, &subjects)))
         @if let Some((key, position)) = varied {
-            (curves(result, &subjects, &names, &key, position))
+            (render_curves(result, &subjects, &names, &key, position))
         } @else {
-            (section("Rates and costs of each mode", "", &html! {
+            (render_section("Rates and costs of each mode", "", &html! {
                 div class="plots" {
-                    @for (title, name) in PLOTS { (bars(&REGISTRY, name, title, &subjects)) }
+                    @for (title, name) in PLOTS { (render_bars(&REGISTRY, name, title, &subjects)) }
                 }
             }))
         }
-        (latencies(
+        (render_latency_section(
             &[
                 ("Reads", "read_latency_us"),
                 ("Updates of a field", "rmw_latency_us"),
@@ -73,22 +73,22 @@ pub(super) fn html(result: &Rmw) -> Result<String> {
         format!(
             "Updates of {} B in {} records of {} + {} B, mix {}, zipf {}, memory {}{}.",
             it.delta_len,
-            value::count(float(it.records)),
+            value::format_count(float(it.records)),
             it.key_len,
             it.value_len,
             it.mix,
             it.zipf,
-            value::bytes(float(it.memory_budget)),
+            value::format_bytes(float(it.memory_budget)),
             if it.direct_io { ", without the page cache" } else { "" },
         )
     });
-    Ok(page("lsmx rmw", &headline, &result.provenance, &[], &sections))
+    Ok(render_page("lsmx rmw", &headline, &result.provenance, &[], &sections))
 }
 
 /// Returns the name of the varied parameter, and a function that returns the value of the parameter in a result. The
 /// varied parameter is the parameter of the experiment, or the share of reads. Returns `None` if the results differ
 /// only in the design.
-fn varied(cells: &[Cell]) -> Option<(String, Position)> {
+fn varied_parameter(cells: &[RmwCell]) -> Option<(String, CellPosition)> {
     let first = cells.first()?;
     if let Some((key, _)) = first.sweep.0.first() {
         return Some((key.replace('_', " "), |cell| match cell.sweep.0.first() {
@@ -97,19 +97,19 @@ fn varied(cells: &[Cell]) -> Option<(String, Position)> {
             _ => 0.0,
         }));
     }
-    let same = |cell: &Cell| (cell.read_ratio - first.read_ratio).abs() < f64::EPSILON;
+    let same = |cell: &RmwCell| (cell.read_ratio - first.read_ratio).abs() < f64::EPSILON;
     (!cells.iter().all(same))
-        .then(|| ("share of reads".to_owned(), (|cell: &Cell| cell.read_ratio) as Position))
+        .then(|| ("share of reads".to_owned(), (|cell: &RmwCell| cell.read_ratio) as CellPosition))
 }
 
-fn marker(names: &[String], cell: &Cell) -> Marker {
-    Marker::number(names.iter().position(|name| *name == cell.name()).unwrap_or(0))
+fn cell_marker(names: &[String], cell: &RmwCell) -> Marker {
+    Marker::with_number(names.iter().position(|name| *name == cell.name()).unwrap_or(0))
 }
 
 /// Returns the name of a result, including the value of the varied parameter.
-fn long_name(cell: &Cell) -> String {
+fn full_cell_name(cell: &RmwCell) -> String {
     let sweep = if cell.sweep.is_empty() {
-        format!("{} reads", value::percent(cell.read_ratio))
+        format!("{} reads", value::format_percent(cell.read_ratio))
     } else {
         cell.sweep.to_string()
     };
@@ -118,28 +118,36 @@ fn long_name(cell: &Cell) -> String {
 
 /// Returns plots of each measurement over the varied parameter. Each plot has one line per engine, update mode and
 /// storage location.
-fn curves(
+fn render_curves(
     result: &Rmw,
-    subjects: &[Subject],
+    subjects: &[PageRow],
     names: &[String],
     key: &str,
-    position: Position,
+    position: CellPosition,
 ) -> Markup {
     let line = |(number, series): (usize, &String), name: &str| {
         let cells = result.cells.iter().zip(subjects).filter(|(cell, _)| cell.name() == *series);
         let points =
             cells.filter_map(|(cell, subject)| Some((position(cell), subject.number(name)?)));
-        Line::new(Marker::number(number), series, points.collect())
+        PlotLine::new(Marker::with_number(number), series, points.collect())
     };
     let plot = |(title, name): (&str, &str)| {
-        let format = REGISTRY.find(name).map_or(value::plain as Format, |it| it.unit.plot_format());
-        line_figure(
+        let format = REGISTRY
+            .find(name)
+            .map_or(value::format_plain as NumberFormat, |it| it.unit.plot_format());
+        render_line_figure(
             title,
             names.iter().enumerate().map(|series| line(series, name)).collect(),
-            |xs| Axis::new(Scale::fitting(xs).with_ticks(xs.to_vec()), key, value::count),
-            |values| Axis::from_zero(values, format),
+            |xs| {
+                Axis::new(
+                    Scale::linear_or_log(xs).with_ticks(xs.to_vec()),
+                    key,
+                    value::format_count,
+                )
+            },
+            |values| Axis::with_zero(values, format),
         )
     };
     let content = html! { div class="plots" { @for one in PLOTS { (plot(one)) } } };
-    section(&format!("Over {key}"), "Files and device until compaction is idle.", &content)
+    render_section(&format!("Over {key}"), "Files and device until compaction is idle.", &content)
 }

@@ -9,10 +9,10 @@ use crate::experiment::repeat::Repeats;
 use crate::experiment::sweep::SweepPoint;
 use crate::latency::LatencyUs;
 use crate::numbers::float;
-use crate::process::{Cpu, DeviceIo};
+use crate::process::{CpuTimes, DeviceIo};
 use crate::report::provenance::Provenance;
 
-use super::design::{Base, Mode};
+use super::design::{UpdateMode, ValuePlacement};
 
 /// Result of `lsmx rmw`.
 #[derive(Clone, Debug, Serialize)]
@@ -20,12 +20,12 @@ pub struct Rmw {
     pub provenance: Provenance,
     /// Name of the experiment. `None` if no experiment was selected.
     pub experiment: Option<String>,
-    pub cells: Vec<Cell>,
+    pub cells: Vec<RmwCell>,
 }
 
 /// Workload and memory budget of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Workload {
+pub struct RmwWorkload {
     pub mix: String,
     pub records: u64,
     pub loaded_bytes: u64,
@@ -43,12 +43,12 @@ pub struct Workload {
 
 /// Measurements of an engine with one update mode and one storage location for values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cell {
+pub struct RmwCell {
     pub engine: String,
-    pub mode: Mode,
-    pub base: Base,
+    pub mode: UpdateMode,
+    pub base: ValuePlacement,
     pub read_ratio: f64,
-    pub workload: Workload,
+    pub workload: RmwWorkload,
     #[serde(default, skip_serializing_if = "SweepPoint::is_empty")]
     pub sweep: SweepPoint,
     pub seed: u64,
@@ -68,9 +68,9 @@ pub struct Cell {
     #[serde(default)]
     pub scanned_entries: u64,
     #[serde(default)]
-    pub cpu: Option<Cpu>,
+    pub cpu: Option<CpuTimes>,
     #[serde(default)]
-    pub process_cpu: Option<Cpu>,
+    pub process_cpu: Option<CpuTimes>,
     pub ios_per_read: Option<f64>,
     /// Bytes of read calls on files until compaction was idle. For engines other than lsmx, all read calls of the
     /// process are counted.
@@ -86,27 +86,30 @@ pub struct Cell {
     pub memory_bytes_before: Option<u64>,
     pub checked_records: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recovery: Option<Recovery>,
+    pub recovery: Option<RecoveryTime>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
 }
 
 /// Time to open a copy of the database files after a simulated kill, and the size of the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Recovery {
+pub struct RecoveryTime {
     pub open_s: f64,
     pub storage_bytes: u64,
 }
 
-impl Cell {
+impl RmwCell {
     pub fn scanned_per_s(&self) -> Option<f64> {
         let seconds = self.scan_latency_us.mean * float(self.scans) / 1e6;
         (seconds > 0.0).then(|| float(self.scanned_entries) / seconds)
     }
 
     pub fn name(&self) -> String {
-        let base =
-            if self.base == Base::Tree { String::new() } else { format!(" · {}", self.base) };
+        let base = if self.base == ValuePlacement::Tree {
+            String::new()
+        } else {
+            format!(" · {}", self.base)
+        };
         let engine =
             if self.engine == "lsmx" { String::new() } else { format!("{} · ", self.engine) };
         format!("{engine}{}{base}", self.mode)

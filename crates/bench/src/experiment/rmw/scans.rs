@@ -7,13 +7,13 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::experiment::Progress;
-use crate::experiment::player::{ThreadGroup, settle};
+use crate::experiment::player::{ThreadGroup, flush_and_wait_idle};
 use crate::experiment::sweep::{SweepPoint, SweepValue};
 use crate::numbers;
 
-use super::cell::Plan;
+use super::cell::CellPlan;
 use super::model::ValueModel;
-use super::result::Cell;
+use super::result::RmwCell;
 
 /// Approximate number of entries that all scans of one length read in total.
 const ENTRIES: u64 = 200_000;
@@ -23,40 +23,40 @@ const SCANS_MAX: u64 = 5_000;
 const PURPOSE_SCANS: u64 = 0x7363_616e;
 
 /// Runs the scans of all lengths in one database. Returns one result per length.
-pub(super) fn run(
-    plan: &Plan,
+pub(super) fn run_scans(
+    plan: &CellPlan,
     lengths: &[u64],
     directory: &Path,
     progress: &mut dyn Progress,
-) -> Result<Vec<Cell>> {
+) -> Result<Vec<RmwCell>> {
     let (path, records) = (directory.join("db"), plan.records()?);
-    let database = plan.load(&path, &records, progress)?;
-    plan.operate(&database, progress)?;
-    settle(database.engine.as_ref(), &plan.title("settle"), progress)?;
-    progress.begin(&plan.title("read through"), 0);
+    let database = plan.load_database(&path, &records, progress)?;
+    plan.run_operations(&database, progress)?;
+    flush_and_wait_idle(database.engine.as_ref(), &plan.step_title("settle"), progress)?;
+    progress.begin_phase(&plan.step_title("read through"), 0);
     database.engine.scan(false, u64::MAX, &mut |_, value| {
         std::hint::black_box(value);
     })?;
-    progress.end();
-    let model = ValueModel::after(&plan.recipe, &records);
+    progress.end_phase();
+    let model = ValueModel::after_stream(&plan.recipe, &records);
     let mut cells = Vec::new();
     for &entries in lengths {
         let count = (ENTRIES / entries.max(1)).clamp(SCANS_MIN, SCANS_MAX);
         let seed = plan.recipe.seed ^ entries;
         let group = ThreadGroup { seed, purpose: PURPOSE_SCANS, ..database.group() };
         let before = database.counters();
-        let title = plan.title(&format!("scans of {entries}"));
-        let played = group.play((&title, count), progress, &|player| {
-            player.repeat(count, |player, _| {
-                let record = player.random.below(plan.recipe.records);
+        let title = plan.step_title(&format!("scans of {entries}"));
+        let played = group.run_work((&title, count), progress, &|player| {
+            player.for_each_own_number(count, |player, _| {
+                let record = player.random.next_below(plan.recipe.records);
                 player.seek(record, entries)
             })
         })?;
         let used = database.counters().since(&before);
-        cells.push(Cell {
+        cells.push(RmwCell {
             sweep: SweepPoint(vec![("scan_entries".to_owned(), SweepValue::Whole(entries))]),
             checked_records: numbers::count(model.len()),
-            ..plan.cell(&database, &played, &used)
+            ..plan.result_cell(&database, &played, &used)
         });
     }
     database.check_and_remove(&model)?;

@@ -9,10 +9,10 @@ use crate::experiment::player::{OperationKind, Player};
 use crate::numbers;
 use crate::peers::{Engine, write_field};
 use crate::workload::operation_mix::{MixedOperation, OPS_PER_INSERT, OperationMix, Popularity};
-use crate::workload::random::{Random, fill};
-use crate::workload::records::{GeneratedRecords, Length};
+use crate::workload::random::{Random, append_random_bytes};
+use crate::workload::records::{GeneratedRecords, LengthDistribution};
 
-use super::design::Mode;
+use super::design::UpdateMode;
 
 /// Number of measured operations divided by the number of lookups that warm up the caches.
 const OPS_PER_WARM_UP_READ: u64 = 10;
@@ -22,8 +22,8 @@ const PURPOSE_WARM_UP: u64 = 0x7761_726d;
 /// Lengths of keys, values and fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RecordLayout {
-    pub(super) key: Length,
-    pub(super) value: Length,
+    pub(super) key: LengthDistribution,
+    pub(super) value: LengthDistribution,
     /// Length of a field in bytes. A remainder of the value that is shorter than a field is never updated.
     pub(super) field_bytes: u64,
     /// Number of bytes that an update writes to the start of a field.
@@ -32,7 +32,7 @@ pub(super) struct RecordLayout {
 
 /// Parameters of an operation stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Recipe {
+pub(super) struct StreamParameters {
     pub(super) mix: OperationMix,
     pub(super) read_ratio: f64,
     pub(super) layout: RecordLayout,
@@ -44,13 +44,13 @@ pub(super) struct Recipe {
     pub(super) seed: u64,
 }
 
-impl Recipe {
+impl StreamParameters {
     /// Returns the number of records that the stream inserts.
-    pub(super) fn inserts(&self) -> u64 {
+    pub(super) fn inserted_count(&self) -> u64 {
         if self.mix.has_inserts() { self.ops / OPS_PER_INSERT } else { 0 }
     }
 
-    pub(super) fn stream(&self) -> OperationStream {
+    pub(super) fn operations(&self) -> OperationStream {
         OperationStream {
             recipe: *self,
             random: Random::new(self.seed, PURPOSE_STREAM),
@@ -75,7 +75,7 @@ impl Recipe {
         let fields = (value_bytes / self.layout.field_bytes).max(1);
         bytes.clear();
         let length = numbers::length(self.layout.delta_bytes);
-        fill(records.version_seed(record, version), length, bytes);
+        append_random_bytes(records.version_seed(record, version), length, bytes);
         // The conversion cannot fail, because values are shorter than 4 GiB.
         u32::try_from(draw % fields * self.layout.field_bytes).unwrap_or(u32::MAX)
     }
@@ -92,34 +92,37 @@ impl Recipe {
     }
 
     /// Updates a field of a record in the given mode and records the latency.
-    pub(super) fn update(
+    pub(super) fn update_field(
         &self,
         player: &mut Player<'_>,
-        mode: Mode,
+        mode: UpdateMode,
         update: (u64, u64, u64),
     ) -> Result<()> {
         player.prepare_key(update.0);
         let offset = self.write_delta(player.group.records, update, &mut player.value);
-        player.measure(OperationKind::Update, |engine: &dyn Engine, key, delta| match mode {
-            Mode::GetPut => engine.rewrite(key, offset, delta),
-            Mode::Merge | Mode::Kd => engine.merge(key, offset, delta),
-        })
+        player.measure_operation(
+            OperationKind::Update,
+            |engine: &dyn Engine, key, delta| match mode {
+                UpdateMode::GetPut => engine.read_and_put_field(key, offset, delta),
+                UpdateMode::Merge | UpdateMode::Kd => engine.merge(key, offset, delta),
+            },
+        )
     }
 
     /// Runs all operations on the records that are assigned to this thread.
-    pub(super) fn run(&self, player: &mut Player<'_>, mode: Mode) -> Result<()> {
-        for StreamOperation { version, operation, record, draw } in self.stream() {
+    pub(super) fn run_operations(&self, player: &mut Player<'_>, mode: UpdateMode) -> Result<()> {
+        for StreamOperation { version, operation, record, draw } in self.operations() {
             if player.is_stopped() {
                 break;
             }
-            if !player.owns(record) {
+            if !player.is_own_number(record) {
                 continue;
             }
             let update = (record, version, draw);
             match operation {
                 MixedOperation::Read => player.get_present(record)?,
-                MixedOperation::Update => self.update(player, mode, update)?,
-                MixedOperation::Rewrite => self.update(player, Mode::GetPut, update)?,
+                MixedOperation::Update => self.update_field(player, mode, update)?,
+                MixedOperation::Rewrite => self.update_field(player, UpdateMode::GetPut, update)?,
                 MixedOperation::Put | MixedOperation::Insert => player.put(record, version)?,
                 MixedOperation::Scan(entries) => player.seek(record, entries)?,
             }
@@ -131,7 +134,7 @@ impl Recipe {
     pub(super) fn warm_up(&self, player: &mut Player<'_>) -> Result<()> {
         let popularity = self.popularity();
         let mut random = Random::new(self.seed, PURPOSE_WARM_UP);
-        player.repeat(self.ops / OPS_PER_WARM_UP_READ, |player, _| {
+        player.for_each_own_number(self.ops / OPS_PER_WARM_UP_READ, |player, _| {
             player.get_present(popularity.draw(&mut random))
         })
     }
@@ -149,7 +152,7 @@ pub(super) struct StreamOperation {
 
 #[derive(Clone, Debug)]
 pub(super) struct OperationStream {
-    recipe: Recipe,
+    recipe: StreamParameters,
     random: Random,
     popularity: Popularity,
     next: u64,
@@ -159,7 +162,7 @@ impl Iterator for OperationStream {
     type Item = StreamOperation;
 
     fn next(&mut self) -> Option<StreamOperation> {
-        let Recipe { mix, read_ratio, records, ops, .. } = self.recipe;
+        let StreamParameters { mix, read_ratio, records, ops, .. } = self.recipe;
         if self.next >= ops {
             return None;
         }
@@ -188,10 +191,16 @@ mod tests {
     #[test]
     fn stream_is_determined_by_seed_and_uses_present_records() {
         for mix in OperationMix::ALL {
-            let recipe =
-                Recipe { mix, read_ratio: 0.1, records: 100, ops: 5000, seed: 9, ..RECIPE };
-            let all: Vec<StreamOperation> = recipe.stream().collect();
-            assert_eq!(all, recipe.stream().collect::<Vec<_>>());
+            let recipe = StreamParameters {
+                mix,
+                read_ratio: 0.1,
+                records: 100,
+                ops: 5000,
+                seed: 9,
+                ..RECIPE
+            };
+            let all: Vec<StreamOperation> = recipe.operations().collect();
+            assert_eq!(all, recipe.operations().collect::<Vec<_>>());
             assert_eq!(all.len(), 5000);
             let mut end = 100;
             for op in &all {
@@ -201,28 +210,35 @@ mod tests {
                 }
                 assert!(op.record < end, "{mix}");
             }
-            assert_eq!(end, 100 + recipe.inserts());
-            let other = Recipe { seed: 10, ..recipe };
-            assert_ne!(all, other.stream().collect::<Vec<_>>());
+            assert_eq!(end, 100 + recipe.inserted_count());
+            let other = StreamParameters { seed: 10, ..recipe };
+            assert_ne!(all, other.operations().collect::<Vec<_>>());
         }
     }
 
     #[test]
     fn stream_first_rank_is_drawn_most_often() {
         let mix = OperationMix::Default;
-        let recipe = Recipe { mix, read_ratio: 0.5, records: 1000, ops: 20_000, seed: 1, ..RECIPE };
+        let recipe = StreamParameters {
+            mix,
+            read_ratio: 0.5,
+            records: 1000,
+            ops: 20_000,
+            seed: 1,
+            ..RECIPE
+        };
         let mut counts = vec![0u32; 1000];
-        recipe.stream().for_each(|op| counts[usize::try_from(op.record).unwrap()] += 1);
+        recipe.operations().for_each(|op| counts[usize::try_from(op.record).unwrap()] += 1);
         let first = recipe.popularity().record_at(0);
         assert_eq!(Some(&counts[usize::try_from(first).unwrap()]), counts.iter().max());
     }
 
     #[test]
     fn update_bytes_stay_within_value_and_differ_by_version() {
-        let (key, value) = (Length::Fixed(16), Length::Fixed(1050));
+        let (key, value) = (LengthDistribution::Fixed(16), LengthDistribution::Fixed(1050));
         let layout = RecordLayout { key, value, field_bytes: 100, delta_bytes: 40 };
         let records = GeneratedRecords::new(KeyDistribution::Uniform, 10, key, value, 3).unwrap();
-        let recipe = Recipe { layout, ..RECIPE };
+        let recipe = StreamParameters { layout, ..RECIPE };
         let (mut a, mut b) = (Vec::new(), Vec::new());
         for draw in 0..100 {
             let offset = recipe.write_delta(&records, (4, 1, draw), &mut a);

@@ -4,7 +4,7 @@ use crate::named::impl_names;
 
 /// An experiment that varies one parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Study {
+pub enum RmwStudy {
     /// Varies the share of reads among the operations.
     ReadRatio,
     /// Varies the Zipf exponent of the access frequencies.
@@ -29,54 +29,54 @@ pub enum Study {
     SplitThreshold,
 }
 
-impl_names!(Study, "experiment");
+impl_names!(RmwStudy, "experiment");
 
-/// Memory used in the paper, in MiB. [`Study::KdCache`] divides the cache sizes by this size.
+/// Memory used in the paper, in MiB. [`RmwStudy::KdCache`] divides the cache sizes by this size.
 pub(super) const PUBLISHED_MEMORY_MIB: f64 = 4096.0;
-/// Length of a value in [`Study::DeltaSize`], in bytes.
+/// Length of a value in [`RmwStudy::DeltaSize`], in bytes.
 pub(super) const DELTA_SIZE_VALUE_BYTES: u64 = 8000;
-/// Number of fields per value in [`Study::ValueSize`].
+/// Number of fields per value in [`RmwStudy::ValueSize`].
 pub(super) const VALUE_SIZE_FIELDS: u64 = 10;
 
-impl Study {
+impl RmwStudy {
     /// All experiments, in the order of the help text.
-    pub const ALL: [Study; 10] = [
-        Study::ReadRatio,
-        Study::Zipf,
-        Study::ValueSize,
-        Study::DeltaSize,
-        Study::Recovery,
-        Study::Operands,
-        Study::Scans,
-        Study::KdCache,
-        Study::BucketSize,
-        Study::SplitThreshold,
+    pub const ALL: [RmwStudy; 10] = [
+        RmwStudy::ReadRatio,
+        RmwStudy::Zipf,
+        RmwStudy::ValueSize,
+        RmwStudy::DeltaSize,
+        RmwStudy::Recovery,
+        RmwStudy::Operands,
+        RmwStudy::Scans,
+        RmwStudy::KdCache,
+        RmwStudy::BucketSize,
+        RmwStudy::SplitThreshold,
     ];
 
     /// Returns the command line name of the experiment, the name of its parameter in results, and the values of the
     /// parameter.
     fn description(self) -> (&'static str, &'static str, &'static [f64]) {
         match self {
-            Study::ReadRatio => ("read-ratio", "read_ratio", &[0.1, 0.3, 0.5, 0.7, 0.9]),
-            Study::Zipf => ("zipf", "zipf", &[0.8, 0.9, 0.99, 1.1, 1.2]),
-            Study::ValueSize => {
+            RmwStudy::ReadRatio => ("read-ratio", "read_ratio", &[0.1, 0.3, 0.5, 0.7, 0.9]),
+            RmwStudy::Zipf => ("zipf", "zipf", &[0.8, 0.9, 0.99, 1.1, 1.2]),
+            RmwStudy::ValueSize => {
                 ("value-size", "value_len", &[100.0, 400.0, 1000.0, 2000.0, 4000.0, 8000.0])
             }
-            Study::DeltaSize => {
+            RmwStudy::DeltaSize => {
                 ("delta-size", "delta_len", &[25.0, 50.0, 100.0, 200.0, 400.0, 800.0])
             }
-            Study::Recovery => ("recovery", "ops", &[0.25, 0.5, 1.0]),
-            Study::Operands => (
+            RmwStudy::Recovery => ("recovery", "ops", &[0.25, 0.5, 1.0]),
+            RmwStudy::Operands => (
                 "operands",
                 "operands",
                 &[0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0],
             ),
-            Study::Scans => ("scans", "scan_entries", &[10.0, 100.0, 1000.0, 10_000.0]),
-            Study::KdCache => {
+            RmwStudy::Scans => ("scans", "scan_entries", &[10.0, 100.0, 1000.0, 10_000.0]),
+            RmwStudy::KdCache => {
                 ("kd-cache", "kd_cache_mib", &[0.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0])
             }
-            Study::BucketSize => ("bucket-size", "bucket_kib", &[64.0, 128.0, 256.0, 512.0]),
-            Study::SplitThreshold => {
+            RmwStudy::BucketSize => ("bucket-size", "bucket_kib", &[64.0, 128.0, 256.0, 512.0]),
+            RmwStudy::SplitThreshold => {
                 ("split-threshold", "split_threshold", &[0.1, 0.3, 0.5, 0.8, 0.9])
             }
         }
@@ -99,11 +99,11 @@ impl Study {
 
     /// Returns whether a single run on one database measures all values of the parameter.
     pub fn has_one_run(self) -> bool {
-        matches!(self, Study::Operands | Study::Scans)
+        matches!(self, RmwStudy::Operands | RmwStudy::Scans)
     }
 
     /// Returns whether the varied parameter is an option of the operand store, which only [`super::Mode::Kd`] uses.
     pub fn needs_operand_store(self) -> bool {
-        matches!(self, Study::KdCache | Study::BucketSize | Study::SplitThreshold)
+        matches!(self, RmwStudy::KdCache | RmwStudy::BucketSize | RmwStudy::SplitThreshold)
     }
 }

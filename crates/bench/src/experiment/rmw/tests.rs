@@ -5,24 +5,24 @@ use std::path::Path;
 use lsmx::merge_operator::FieldUpdate;
 use lsmx_delta::DeltaOptions;
 
-use super::design::{Design, separate_all_values};
+use super::design::{EngineDesign, separate_all_values};
 use super::model::ValueModel;
-use super::stream::{Recipe, RecordLayout};
-use super::{Base, Mode};
-use crate::experiment::Silent;
+use super::stream::{RecordLayout, StreamParameters};
+use super::{UpdateMode, ValuePlacement};
+use crate::experiment::NoProgress;
 use crate::experiment::player::{OperationKind, ThreadGroup};
-use crate::peers::{Engine, EngineSettings, Kind};
+use crate::peers::{Engine, EngineKind, EngineSettings};
 use crate::workload::KeyDistribution;
 use crate::workload::operation_mix::{MixedOperation, OperationMix};
-use crate::workload::records::{GeneratedRecords, Length};
+use crate::workload::records::{GeneratedRecords, LengthDistribution};
 
 const LAYOUT: RecordLayout = RecordLayout {
-    key: Length::Fixed(16),
-    value: Length::Fixed(100),
+    key: LengthDistribution::Fixed(16),
+    value: LengthDistribution::Fixed(100),
     field_bytes: 10,
     delta_bytes: 10,
 };
-pub(super) const RECIPE: Recipe = Recipe {
+pub(super) const RECIPE: StreamParameters = StreamParameters {
     mix: OperationMix::Fm,
     read_ratio: 0.0,
     layout: LAYOUT,
@@ -32,7 +32,7 @@ pub(super) const RECIPE: Recipe = Recipe {
     seed: 5,
 };
 
-fn open(mode: Mode, directory: &Path) -> Box<dyn Engine> {
+fn open(mode: UpdateMode, directory: &Path) -> Box<dyn Engine> {
     let settings = EngineSettings {
         memory_budget: Some(4 << 20),
         merge_operator: Some(FieldUpdate { value_bytes_max: 100 }),
@@ -40,38 +40,44 @@ fn open(mode: Mode, directory: &Path) -> Box<dyn Engine> {
         value_separation: Some(separate_all_values(None)),
         ..EngineSettings::default()
     };
-    Design { engine: Kind::Lsmx, mode, base: Base::Tree }.open(directory, &settings).unwrap()
+    EngineDesign { engine: EngineKind::Lsmx, mode, base: ValuePlacement::Tree }
+        .open_database(directory, &settings)
+        .unwrap()
 }
 
 #[test]
 fn model_finds_lost_update_added_update_and_lost_record() {
-    for mode in Mode::ALL {
+    for mode in UpdateMode::ALL {
         let directory = tempfile::tempdir().unwrap();
         let engine = open(mode, directory.path());
         let engine = engine.as_ref();
         let records =
             GeneratedRecords::new(KeyDistribution::Uniform, 300, LAYOUT.key, LAYOUT.value, 5)
                 .unwrap();
-        let group = ThreadGroup { threads: 2, ..ThreadGroup::single(engine, &records) };
-        group.load(("load", 300), &mut Silent).unwrap();
-        let played =
-            group.play(("operate", 3000), &mut Silent, &|player| RECIPE.run(player, mode)).unwrap();
+        let group = ThreadGroup { threads: 2, ..ThreadGroup::single_thread(engine, &records) };
+        group.load_records(("load", 300), &mut NoProgress).unwrap();
+        let played = group
+            .run_work(("operate", 3000), &mut NoProgress, &|player| {
+                RECIPE.run_operations(player, mode)
+            })
+            .unwrap();
         let counts = [OperationKind::Get, OperationKind::Update].map(|kind| played.count(kind));
         assert_eq!((played.ops, counts[0] + counts[1]), (3000, 3000));
-        let model = ValueModel::after(&RECIPE, &records);
+        let model = ValueModel::after_stream(&RECIPE, &records);
         assert!(model.len() > 250, "{} of 300 records", model.len());
-        model.check(engine, &records).unwrap();
+        model.check_database(engine, &records).unwrap();
         // A model without the last update must not match the database.
-        let updates = RECIPE.stream().filter(|op| op.operation == MixedOperation::Update);
-        let fewer = Recipe { ops: updates.map(|op| op.version).max().unwrap() - 1, ..RECIPE };
-        ValueModel::after(&fewer, &records).check(engine, &records).unwrap_err();
+        let updates = RECIPE.operations().filter(|op| op.operation == MixedOperation::Update);
+        let fewer =
+            StreamParameters { ops: updates.map(|op| op.version).max().unwrap() - 1, ..RECIPE };
+        ValueModel::after_stream(&fewer, &records).check_database(engine, &records).unwrap_err();
         let mut key = Vec::new();
-        records.key(RECIPE.popularity().record_at(0), &mut key);
-        engine.rewrite(&key, 95, b"x").unwrap();
-        let error = model.check(engine, &records).unwrap_err().to_string();
+        records.write_key(RECIPE.popularity().record_at(0), &mut key);
+        engine.read_and_put_field(&key, 95, b"x").unwrap();
+        let error = model.check_database(engine, &records).unwrap_err().to_string();
         assert!(error.contains("another value"), "{error}");
         engine.delete(&key).unwrap();
-        let error = model.check(engine, &records).unwrap_err().to_string();
+        let error = model.check_database(engine, &records).unwrap_err().to_string();
         assert!(error.contains("absent"), "{error}");
     }
 }
@@ -79,14 +85,14 @@ fn model_finds_lost_update_added_update_and_lost_record() {
 #[test]
 fn rewrite_and_merge_give_equal_values() {
     let directory = tempfile::tempdir().unwrap();
-    let engine = open(Mode::Merge, directory.path());
+    let engine = open(UpdateMode::Merge, directory.path());
     for (key, base) in [(b"a", Some(&b"0123456789"[..])), (b"b", None)] {
         let both = [[key[0], b'r'], [key[0], b'm']];
         for key in &both {
             base.iter().for_each(|base| engine.put(key, base).unwrap());
         }
         for (offset, bytes) in [(3, &b"xyz"[..]), (9, b"++"), (4, b"!")] {
-            engine.rewrite(&both[0], offset, bytes).unwrap();
+            engine.read_and_put_field(&both[0], offset, bytes).unwrap();
             engine.merge(&both[1], offset, bytes).unwrap();
         }
         let [rewritten, merged] = both.map(|key| {

@@ -1,10 +1,10 @@
 //! Metrics, text table and CSV rows of `lsmx simulate`.
 
-use super::{Cell, Simulation};
+use super::{Simulation, SimulationCell};
 use crate::error::Result;
-use crate::experiment::explore::columns::{TREE, notes, with_sums, workload};
+use crate::experiment::explore::columns::{TREE, add_level_sums, describe_workload, notes};
 use crate::experiment::explore::page;
-use crate::metric::{Registry, Row, union_table};
+use crate::metric::{Registry, Row, build_union_table};
 use crate::numbers::ratio;
 use crate::report::Report;
 use crate::report::provenance::Provenance;
@@ -31,12 +31,12 @@ pub const REGISTRY: Registry = Registry {
     ],
 };
 
-pub(crate) fn row(cell: &Cell, swept: bool) -> Result<Row> {
+pub(crate) fn build_row(cell: &SimulationCell, swept: bool) -> Result<Row> {
     let ranges = &cell.report.range_lookups;
     let blocks = ranges.blocks_read.values().sum();
     let ios = (ranges.ops > 0).then(|| ratio(blocks, ranges.ops));
-    let row = Row::new(cell)?.with("range_lookups.ios_per_range", ios);
-    Ok(with_sums(row, cell.model.as_ref(), swept))
+    let row = Row::new(cell)?.with_value("range_lookups.ios_per_range", ios);
+    Ok(add_level_sums(row, cell.model.as_ref(), swept))
 }
 
 impl Report for Simulation {
@@ -49,13 +49,14 @@ impl Report for Simulation {
     }
 
     fn head(&self) -> String {
-        let workload = self.cells.first().map(|first| workload(&first.workload, first.seed));
+        let workload =
+            self.cells.first().map(|first| describe_workload(&first.workload, first.seed));
         format!("simulated: {}", workload.unwrap_or_default())
     }
 
     fn rows(&self) -> Result<Vec<Row>> {
         let swept = self.cells.iter().any(|cell| !cell.sweep.is_empty());
-        self.cells.iter().map(|cell| row(cell, swept)).collect()
+        self.cells.iter().map(|cell| build_row(cell, swept)).collect()
     }
 
     fn notes(&self) -> Vec<&'static str> {
@@ -64,10 +65,10 @@ impl Report for Simulation {
 
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         let rows = self.cells.iter().map(|cell| Ok(Row::new(cell)?.into_csv().into()));
-        Ok(union_table(&rows.collect::<Result<Vec<_>>>()?))
+        Ok(build_union_table(&rows.collect::<Result<Vec<_>>>()?))
     }
 
     fn html(&self) -> Result<String> {
-        page::simulation(self)
+        page::simulation_page(self)
     }
 }

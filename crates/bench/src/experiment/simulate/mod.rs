@@ -20,8 +20,8 @@ use crate::report::provenance::Provenance;
 use crate::workload::phases::Phase;
 
 use super::Progress;
-use super::explore::result::Workload;
-use super::explore::{self, Place};
+use super::explore::result::WorkloadSummary;
+use super::explore::{self, PlannedCell};
 use super::sweep::SweepPoint;
 
 /// Number of threads that run simulations.
@@ -37,12 +37,12 @@ pub struct Simulation {
     /// Always true. Marks the JSON as the result of a simulation.
     pub simulated: bool,
     /// Results of the simulations, ordered by workload, then by policy, then by seed.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<SimulationCell>,
 }
 
 /// Simulation of one policy under one workload.
 #[derive(Clone, Debug, Serialize)]
-pub struct Cell {
+pub struct SimulationCell {
     /// Canonical name of the policy.
     pub policy: String,
     /// Policy with all its parameters.
@@ -51,7 +51,7 @@ pub struct Cell {
     #[serde(skip_serializing_if = "SweepPoint::is_empty")]
     pub sweep: SweepPoint,
     /// Simulated workload and engine settings.
-    pub workload: Workload,
+    pub workload: WorkloadSummary,
     /// Seed of the workload.
     pub seed: u64,
     /// Always true. Marks the JSON as the result of a simulation.
@@ -66,10 +66,10 @@ pub struct Cell {
     pub elapsed_s: f64,
 }
 
-struct Task {
+struct SimulationTask {
     policy: PolicySpec,
     sweep: SweepPoint,
-    workload: Workload,
+    workload: WorkloadSummary,
     seed: u64,
     config: simulator::Config,
     model: Option<Costs>,
@@ -79,47 +79,51 @@ struct Task {
 ///
 /// # Errors
 /// A parameter is out of range, the workload does not use generated records, or a policy violates an invariant.
-pub fn run(config: &explore::Config, progress: &mut dyn Progress) -> Result<Simulation> {
+pub fn simulate_exploration(
+    config: &explore::Config,
+    progress: &mut dyn Progress,
+) -> Result<Simulation> {
     config.check_count()?;
     let (command, spec) = (config.command.clone(), config.spec.clone());
     let provenance = Provenance::new(command, spec, config.seed, &config.directory);
-    let tasks: Vec<Task> = config.places().map(|place| task(&place)).collect::<Result<_>>()?;
-    let first = first_alike(&tasks);
+    let tasks: Vec<SimulationTask> =
+        config.planned_cells().map(|place| simulation_task(&place)).collect::<Result<_>>()?;
+    let first = find_equivalent_tasks(&tasks);
     let run = tasks.iter().zip(&first).enumerate().filter(|(index, (_, first))| index == *first);
     let writes =
         run.map(|(_, (task, _))| task.config.phases.iter().map(Phase::writes).sum::<u64>());
-    progress.begin("simulate", writes.fold(0, u64::saturating_add));
+    progress.begin_phase("simulate", writes.fold(0, u64::saturating_add));
     let cells = run_tasks(&tasks, &first, progress)?;
-    progress.end();
+    progress.end_phase();
     Ok(Simulation { provenance, simulated: true, cells })
 }
 
-fn task(place: &Place<'_>) -> Result<Task> {
+fn simulation_task(place: &PlannedCell<'_>) -> Result<SimulationTask> {
     let Some(config) = place.point.simulation(place.seed)? else {
         let why = "only generated records can be simulated";
-        return Err(Error::contradiction("simulate", "--data or --trace", why));
+        return Err(Error::contradictory_arguments("simulate", "--data or --trace", why));
     };
-    Ok(Task {
+    Ok(SimulationTask {
         policy: place.policy.clone(),
         sweep: place.point.sweep.clone(),
-        workload: place.point.workload_simulated()?,
+        workload: place.point.simulated_workload_summary()?,
         seed: place.seed,
         model: place.point.model(place.policy),
         config,
     })
 }
 
-impl Task {
+impl SimulationTask {
     /// Returns the simulator configuration and the policy. Simulations for which both are equal have equal results.
-    fn essence(&self) -> (&simulator::Config, PolicyPrimitives) {
+    fn equivalence_key(&self) -> (&simulator::Config, PolicyPrimitives) {
         let deletes =
             self.config.phases.iter().any(|phase| phase.deletes + phase.range_deletes > 0);
         let primitives = self.policy.clone().primitives();
         (&self.config, if deletes { primitives } else { primitives.without_tombstone_triggers() })
     }
 
-    fn cell(&self, report: Report, elapsed_s: f64) -> Cell {
-        Cell {
+    fn result_cell(&self, report: Report, elapsed_s: f64) -> SimulationCell {
+        SimulationCell {
             policy: self.policy.name().to_owned(),
             spec: self.policy.to_string(),
             sweep: self.sweep.clone(),
@@ -134,25 +138,29 @@ impl Task {
 }
 
 /// Returns for each task the index of the first equivalent task, which may be the task itself.
-fn first_alike(tasks: &[Task]) -> Vec<usize> {
-    let essences: Vec<_> = tasks.iter().map(Task::essence).collect();
+fn find_equivalent_tasks(tasks: &[SimulationTask]) -> Vec<usize> {
+    let essences: Vec<_> = tasks.iter().map(SimulationTask::equivalence_key).collect();
     let first = |essence| essences.iter().position(|earlier| earlier == essence);
     essences.iter().enumerate().map(|(index, essence)| first(essence).unwrap_or(index)).collect()
 }
 
 /// Simulates one task of each set of equivalent tasks. Returns the results of all tasks, in the order of the tasks.
-fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Result<Vec<Cell>> {
+fn run_tasks(
+    tasks: &[SimulationTask],
+    first: &[usize],
+    progress: &mut dyn Progress,
+) -> Result<Vec<SimulationCell>> {
     let (next, done, failed) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
     // The slowest simulations start first, so that all threads finish at about the same time.
     let mut order: Vec<usize> = (0..tasks.len()).filter(|index| first[*index] == *index).collect();
     order.sort_by_cached_key(|&index| !tasks[index].policy.clone().build().can_pick_single_files());
-    let work = |sender: mpsc::Sender<(usize, Result<Cell>)>| {
+    let work = |sender: mpsc::Sender<(usize, Result<SimulationCell>)>| {
         while let Some((index, task)) = {
             let index = order.get(next.fetch_add(1, Ordering::Relaxed)).copied();
             index.map(|index| (index, &tasks[index]))
         } {
-            let cell = cell(task, &done, &failed);
+            let cell = simulate_task(task, &done, &failed);
             failed.fetch_or(cell.is_err(), Ordering::Relaxed);
             // Sending fails if the receiver was dropped after an error.
             let _ = sender.send((index, cell));
@@ -164,7 +172,7 @@ fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Re
             scope.spawn(move || work(sender));
         }
         drop(sender);
-        let mut cells: Vec<Option<Cell>> = tasks.iter().map(|_| None).collect();
+        let mut cells: Vec<Option<SimulationCell>> = tasks.iter().map(|_| None).collect();
         let (mut told, mut left) = (0, order.len());
         while left > 0 {
             match receiver.recv_timeout(LOOK) {
@@ -182,15 +190,19 @@ fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Re
             progress.advance(now - told);
             told = now;
         }
-        let alike = |(index, task): (usize, &Task)| match &cells[first[index]] {
-            Some(cell) if first[index] != index => Some(task.cell(cell.report.clone(), 0.0)),
+        let alike = |(index, task): (usize, &SimulationTask)| match &cells[first[index]] {
+            Some(cell) if first[index] != index => Some(task.result_cell(cell.report.clone(), 0.0)),
             cell => cell.clone(),
         };
         Ok(tasks.iter().enumerate().filter_map(alike).collect())
     })
 }
 
-fn cell(task: &Task, done: &AtomicU64, failed: &AtomicBool) -> Result<Cell> {
+fn simulate_task(
+    task: &SimulationTask,
+    done: &AtomicU64,
+    failed: &AtomicBool,
+) -> Result<SimulationCell> {
     let stopwatch = Stopwatch::start();
     let mut told = 0;
     let mut go_on = |writes: u64| {
@@ -200,17 +212,17 @@ fn cell(task: &Task, done: &AtomicU64, failed: &AtomicBool) -> Result<Cell> {
     };
     let report = simulator::simulate(&task.config, &task.policy, &mut go_on);
     let report = report.map_err(|source| Error::Simulation { source: Box::new(source) })?;
-    Ok(task.cell(report, stopwatch.elapsed_s()))
+    Ok(task.result_cell(report, stopwatch.elapsed_s()))
 }
 
-impl explore::Point {
+impl explore::WorkloadPoint {
     /// Returns the configuration of the simulation, or `None` if the records come from a file or a trace.
     ///
     /// # Errors
     /// A parameter is out of range.
     pub fn simulation(&self, seed: u64) -> Result<Option<simulator::Config>> {
         let Some((key_bytes, value_bytes)) = self.generated_lengths()? else { return Ok(None) };
-        let sizes = self.sizes();
+        let sizes = self.effective_sizes();
         Ok(Some(simulator::Config {
             phases: self.phases.clone(),
             key_bytes,
@@ -236,27 +248,27 @@ impl explore::Point {
     /// Returns the costs that the closed-form cost model predicts, or `None` if the model does not cover the policy.
     pub fn model(&self, policy: &PolicySpec) -> Option<Costs> {
         let (key_bytes, value_bytes) = self.generated_lengths().ok().flatten()?;
-        let table_bytes = self.sizes().table_bytes;
-        super::model::costs(policy, &self.phases, key_bytes + value_bytes, table_bytes)
+        let table_bytes = self.effective_sizes().table_bytes;
+        super::model::closed_form_costs(policy, &self.phases, key_bytes + value_bytes, table_bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Silent;
-    use crate::experiment::explore::{Point, Source};
+    use crate::experiment::NoProgress;
+    use crate::experiment::explore::{RecordSource, WorkloadPoint};
     use crate::peers::EngineSettings;
-    use crate::workload::phases::Mix;
+    use crate::workload::phases::WorkloadMix;
 
     const POLICIES: [&str; 4] = ["lo+1", "rr", "tsd(0.01)", "tsa"];
 
     fn config(deletes: f64) -> explore::Config {
-        let mix = Mix { entries: 200_000, updates: 0.2, deletes, ..Mix::default() };
-        let point = Point {
+        let mix = WorkloadMix { entries: 200_000, updates: 0.2, deletes, ..WorkloadMix::default() };
+        let point = WorkloadPoint {
             sweep: SweepPoint::default(),
             policies: POLICIES.iter().map(|policy| policy.parse().unwrap()).collect(),
-            source: Source::Generated { key_bytes: 16, value_bytes: 112 },
+            source: RecordSource::Generated { key_bytes: 16, value_bytes: 112 },
             phases: mix.phases().unwrap(),
             settings: EngineSettings::default(),
             deterministic: true,
@@ -275,13 +287,13 @@ mod tests {
     #[test]
     fn equivalent_policies_are_simulated_once() {
         let config = config(0.0);
-        let cells = run(&config, &mut Silent).unwrap().cells;
+        let cells = simulate_exploration(&config, &mut NoProgress).unwrap().cells;
         assert_eq!(cells.len(), POLICIES.len());
         assert_eq!(
             cells.iter().map(|cell| cell.elapsed_s > 0.0).collect::<Vec<_>>(),
             [true, true, false, false]
         );
-        for (cell, place) in cells.iter().zip(config.places()) {
+        for (cell, place) in cells.iter().zip(config.planned_cells()) {
             assert_eq!(cell.policy, place.policy.name());
             let alone = place.point.simulate(place.policy, place.seed).unwrap().unwrap();
             assert_eq!(cell.report, alone, "{}", cell.policy);
@@ -290,7 +302,7 @@ mod tests {
 
     #[test]
     fn tombstone_policies_are_simulated_with_deletes() {
-        let cells = run(&config(0.2), &mut Silent).unwrap().cells;
+        let cells = simulate_exploration(&config(0.2), &mut NoProgress).unwrap().cells;
         assert!(cells.iter().all(|cell| cell.elapsed_s > 0.0));
         assert!(cells[2..].iter().all(|cell| cell.report != cells[0].report));
     }

@@ -1,15 +1,15 @@
 //! Metrics, text table and CSV rows of `lsmx bench`.
 
 use super::page;
-use super::result::{Cell, Settings, Throughput};
+use super::result::{Throughput, ThroughputCell, ThroughputSettings};
 use crate::error::Result;
-use crate::experiment::distinct;
+use crate::experiment::distinct_items;
 use crate::experiment::explore::columns::SPACE_AMPLIFICATION;
 use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
-use crate::peers::Kind;
+use crate::peers::EngineKind;
 use crate::report::Report;
 use crate::report::provenance::Provenance;
-use crate::report::text::bytes;
+use crate::report::text::format_bytes;
 
 /// Metrics that all workloads and experiments of `lsmx bench` report.
 #[rustfmt::skip]
@@ -82,30 +82,30 @@ pub const REGISTRY: Registry = Registry {
 ///
 /// # Errors
 /// A result cannot be serialized to JSON.
-pub fn rows(cells: &[Cell]) -> Result<Vec<Row>> {
-    let of_lsmx: Vec<&Cell> =
-        cells.iter().filter(|cell| cell.engine == Kind::Lsmx.name()).collect();
+pub fn build_rows(cells: &[ThroughputCell]) -> Result<Vec<Row>> {
+    let of_lsmx: Vec<&ThroughputCell> =
+        cells.iter().filter(|cell| cell.engine == EngineKind::Lsmx.name()).collect();
     let mut rows = Vec::new();
     for (place, ours) in of_lsmx.iter().enumerate() {
         // Each engine runs the same workloads in the same order.
-        let engines = distinct(cells.iter().map(|cell| cell.engine.as_str()));
+        let engines = distinct_items(cells.iter().map(|cell| cell.engine.as_str()));
         let of_engine =
             |engine: &&str| cells.iter().filter(|cell| cell.engine == *engine).nth(place);
-        let same: Vec<&Cell> = engines.iter().filter_map(of_engine).collect();
+        let same: Vec<&ThroughputCell> = engines.iter().filter_map(of_engine).collect();
         let others = same.iter().filter(|cell| cell.engine != ours.engine);
         let best = others.map(|cell| cell.ops_per_s).max_by(f64::total_cmp);
         for cell in &same {
             let other = if cell.engine == ours.engine { best } else { Some(cell.ops_per_s) };
             let ratio = other.filter(|&rate| rate > 0.0).map(|rate| ours.ops_per_s / rate);
-            rows.push(row(cell)?.with("ratio", ratio));
+            rows.push(build_row(cell)?.with_value("ratio", ratio));
         }
     }
     Ok(rows)
 }
 
-fn row(cell: &Cell) -> Result<Row> {
+fn build_row(cell: &ThroughputCell) -> Result<Row> {
     let [min, max] = cell.ops_per_s_interval;
-    Ok(Row::new(cell)?.with("ops_per_s_min", min).with("ops_per_s_max", max))
+    Ok(Row::new(cell)?.with_value("ops_per_s_min", min).with_value("ops_per_s_max", max))
 }
 
 impl Report for Throughput {
@@ -121,8 +121,8 @@ impl Report for Throughput {
         let settings = &self.settings;
         let mut head = format!(
             "{}, cache {}, seed {}; measuring adds {:.0} ns to an operation, which the latencies include\n",
-            summary(settings),
-            bytes(settings.block_cache_bytes),
+            summarize_settings(settings),
+            format_bytes(settings.block_cache_bytes),
             self.provenance.seed,
             settings.clock_ns,
         );
@@ -136,22 +136,22 @@ impl Report for Throughput {
     }
 
     fn rows(&self) -> Result<Vec<Row>> {
-        rows(&self.cells)
+        build_rows(&self.cells)
     }
 
     fn html(&self) -> Result<String> {
-        page::html(self)
+        page::throughput_page(self)
     }
 }
 
 /// Describes the settings that are the same for all engines and workloads.
-pub(crate) fn summary(settings: &Settings) -> String {
+pub(crate) fn summarize_settings(settings: &ThroughputSettings) -> String {
     format!(
         "{} records of {} + {} B, memtable {}, {} compaction threads",
         settings.entries,
         settings.key_len,
         settings.value_len,
-        bytes(settings.memtable_bytes),
+        format_bytes(settings.memtable_bytes),
         settings.workers,
     )
 }

@@ -7,18 +7,18 @@ use lsmx_base::sync::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::experiment::player::{
-    OperationKind, PlayedOperations, Player, ResourceCounters, ThreadGroup, Work, get_checked,
-    remove_directory, settle,
+    OperationKind, PlayedOperations, Player, ResourceCounters, ThreadGroup, ThreadWork,
+    flush_and_wait_idle, get_and_check, remove_directory,
 };
 use crate::numbers::ratio;
-use crate::peers::{Engine, EngineSettings, Kind, Written};
+use crate::peers::{Engine, EngineKind, EngineSettings, WrittenBytes};
 use crate::process;
 use crate::workload::operation_mix::{MixedOperation, OperationMix, Popularity};
 use crate::workload::random::Random;
 use crate::workload::records::GeneratedRecords;
 
 use super::present::PresentRecords;
-use super::result::{Cell, Writer};
+use super::result::{ThroughputCell, WriterRates};
 use super::workload::{Workload, YCSB_ZIPF_EXPONENT};
 
 /// Number of records that are looked up to check that an existing database contains the expected records.
@@ -26,7 +26,7 @@ const PROBES: u64 = 100;
 
 /// A workload to run with a given number of threads.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct WorkloadStep {
     pub(super) workload: Workload,
     /// Position in the list of workloads to run. The random numbers of a workload depend on its position.
     pub(super) place: u64,
@@ -35,7 +35,7 @@ pub(super) struct Step {
 
 /// Parameters that are the same for all workloads.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct BenchPlan {
     pub(super) settings: EngineSettings,
     pub(super) records: GeneratedRecords,
     pub(super) entries: u64,
@@ -46,8 +46,8 @@ pub(super) struct Plan {
 }
 
 /// The database of an engine, and the set of records that it contains.
-pub(super) struct Database {
-    kind: Kind,
+pub(super) struct BenchDatabase {
+    kind: EngineKind,
     path: PathBuf,
     engine: Option<Box<dyn Engine>>,
     present: PresentRecords,
@@ -55,13 +55,13 @@ pub(super) struct Database {
     existed: bool,
 }
 
-impl Database {
+impl BenchDatabase {
     /// Opens an existing database and checks that the expected records are present. If no database exists, the first
     /// workload creates the database.
-    pub(super) fn new(kind: Kind, path: PathBuf, plan: &Plan) -> Result<Database> {
-        let existed = is_occupied(&path);
+    pub(super) fn new(kind: EngineKind, path: PathBuf, plan: &BenchPlan) -> Result<BenchDatabase> {
+        let existed = has_entries(&path);
         let present = PresentRecords::default();
-        let mut database = Database { kind, path, engine: None, present, existed };
+        let mut database = BenchDatabase { kind, path, engine: None, present, existed };
         if existed {
             let engine = kind.open(&database.path, &plan.settings)?;
             if let Err(error) = database.check_records(engine.as_ref(), plan) {
@@ -69,23 +69,23 @@ impl Database {
                 return Err(error);
             }
             database.engine = Some(engine);
-            database.present = PresentRecords::first(plan.entries);
+            database.present = PresentRecords::with_records_below(plan.entries);
         }
         Ok(database)
     }
 
-    fn check_records(&self, engine: &dyn Engine, plan: &Plan) -> Result<()> {
+    fn check_records(&self, engine: &dyn Engine, plan: &BenchPlan) -> Result<()> {
         let mut random = Random::new(plan.seed, 0);
         let mut key = Vec::new();
         for _ in 0..PROBES {
-            let record = random.below(plan.entries);
-            plan.records.key(record, &mut key);
-            match get_checked(engine, &plan.records, record, &key) {
+            let record = random.next_below(plan.entries);
+            plan.records.write_key(record, &mut key);
+            match get_and_check(engine, &plan.records, record, &key) {
                 Ok(true) => {}
                 Ok(false) | Err(Error::WrongAnswer { .. }) => {
                     let must = "new, or filled with the same --entries, --key-len, --value-len, \
                                 --seed and workloads that insert as many records";
-                    return Err(Error::invalid("--db", self.path.display(), must));
+                    return Err(Error::invalid_argument("--db", self.path.display(), must));
                 }
                 Err(error) => return Err(error),
             }
@@ -99,31 +99,31 @@ impl Database {
     /// separate database that is removed afterwards.
     pub(super) fn run_step(
         &mut self,
-        step: Step,
-        plan: &Plan,
+        step: WorkloadStep,
+        plan: &BenchPlan,
         progress: &mut dyn Progress,
-    ) -> Result<Vec<Cell>> {
+    ) -> Result<Vec<ThroughputCell>> {
         if step.workload == Workload::Fillsync {
             let mut path = self.path.clone().into_os_string();
             path.push(".fillsync");
-            let mut separate = Database::new(self.kind, path.into(), plan)?;
-            separate.replace(step.workload, plan)?;
-            let cell = separate.measure(step, false, plan, progress)?;
+            let mut separate = BenchDatabase::new(self.kind, path.into(), plan)?;
+            separate.replace_database(step.workload, plan)?;
+            let cell = separate.measure_operations(step, false, plan, progress)?;
             separate.close()?;
             remove_directory(&separate.path)?;
             return Ok(vec![cell]);
         }
-        let loaded_first = !step.workload.fills() && self.present.count() == 0;
+        let loaded_first = !step.workload.needs_new_database() && self.present.count() == 0;
         if loaded_first {
-            self.load(plan, progress)?;
-        } else if step.workload.fills() {
-            self.replace(step.workload, plan)?;
+            self.load_records(plan, progress)?;
+        } else if step.workload.needs_new_database() {
+            self.replace_database(step.workload, plan)?;
         }
         let mut cells = Vec::new();
         for backward in [false, true] {
             if !backward || step.workload == Workload::Scan {
-                let cell = self.measure(step, backward, plan, progress)?;
-                cells.push(Cell { loaded_first, ..cell });
+                let cell = self.measure_operations(step, backward, plan, progress)?;
+                cells.push(ThroughputCell { loaded_first, ..cell });
             }
         }
         Ok(cells)
@@ -133,33 +133,39 @@ impl Database {
         self.engine.take().map_or(Ok(()), |engine| engine.close())
     }
 
-    fn measure(
+    fn measure_operations(
         &mut self,
-        Step { workload, place, threads }: Step,
+        WorkloadStep { workload, place, threads }: WorkloadStep,
         backward: bool,
-        plan: &Plan,
+        plan: &BenchPlan,
         progress: &mut dyn Progress,
-    ) -> Result<Cell> {
+    ) -> Result<ThroughputCell> {
         let mut ops = workload.ops(plan.entries, plan.ops);
         if workload == Workload::Deleterandom {
             self.present.draw_deletion_order(plan.seed);
-            ops = ops.min(self.present.deletable());
+            ops = ops.min(self.present.deletable_count());
         }
         let engine = open_engine(self.engine.as_deref(), &self.path)?;
         let before = ResourceCounters::read(engine, &self.path);
         let next_record = AtomicU64::new(self.present.end());
-        let operations =
-            Operations { workload, backward, ops, plan, present: &self.present, next_record };
+        let operations = WorkloadOperations {
+            workload,
+            backward,
+            ops,
+            plan,
+            present: &self.present,
+            next_record,
+        };
         let group = ThreadGroup {
             threads,
             rate: plan.rate,
             seed: plan.seed,
             purpose: place,
-            ..ThreadGroup::single(engine, &plan.records)
+            ..ThreadGroup::single_thread(engine, &plan.records)
         };
-        let writer: &Work<'_> = &|player| operations.overwrite_until_stopped(player);
+        let writer: &ThreadWork<'_> = &|player| operations.overwrite_until_stopped(player);
         let name = if backward { "scan-backward" } else { workload.name() };
-        let (played, writer) = group.play_with_writer(
+        let (played, writer) = group.run_work_with_writer(
             (&format!("{}: {name}", self.kind), ops),
             progress,
             &|player| operations.run(player),
@@ -168,25 +174,27 @@ impl Database {
         )?;
         let inserted_to = operations.next_record.into_inner();
         match workload {
-            _ if workload.fills() => self.present = PresentRecords::first(ops),
-            Workload::Deleterandom => self.present.delete(played.ops),
-            _ => self.present.extend(inserted_to),
+            _ if workload.needs_new_database() => {
+                self.present = PresentRecords::with_records_below(ops)
+            }
+            Workload::Deleterandom => self.present.delete_next(played.ops),
+            _ => self.present.extend_to(inserted_to),
         }
         let mut settle_s = 0.0;
         if workload.has_writes() {
-            settle_s = settle(engine, &format!("{}: settle", self.kind), progress)?;
+            settle_s = flush_and_wait_idle(engine, &format!("{}: settle", self.kind), progress)?;
         }
         let used = ResourceCounters::read(engine, &self.path).since(&before);
         let table_bytes = engine.table_bytes()?;
         let puts = |played: &PlayedOperations| {
             played.count(OperationKind::Put) + played.count(OperationKind::Update)
         };
-        let put_bytes = plan.records.bytes(puts(&played) + writer.as_ref().map_or(0, puts));
-        let written = used.engine_written.map(Written::total).or(used.process_written_bytes);
-        let logical_bytes = plan.records.bytes(self.present.count());
-        let counted_s = if workload.counts_settling() { settle_s } else { 0.0 };
+        let put_bytes = plan.records.total_bytes(puts(&played) + writer.as_ref().map_or(0, puts));
+        let written = used.engine_written.map(WrittenBytes::total).or(used.process_written_bytes);
+        let logical_bytes = plan.records.total_bytes(self.present.count());
+        let counted_s = if workload.includes_idle_wait() { settle_s } else { 0.0 };
         let ops_per_s = played.ops_per_s(counted_s);
-        Ok(Cell {
+        Ok(ThroughputCell {
             workload: name.to_owned(),
             engine: self.kind.name().to_owned(),
             threads,
@@ -196,7 +204,7 @@ impl Database {
             elapsed_s: played.elapsed_s(),
             settle_s,
             cpu_s: used.cpu.map(|cpu| cpu.user_s + cpu.system_s),
-            latency_us: played.latency_of_all(),
+            latency_us: played.total_latency(),
             entries_read: played.entries_read,
             absent: played.absent,
             put_bytes,
@@ -207,12 +215,12 @@ impl Database {
             process_written_bytes: used.process_written_bytes,
             space_amplification: (logical_bytes > 0).then(|| ratio(table_bytes, logical_bytes)),
             table_bytes,
-            disk_bytes: process::disk_bytes(&self.path),
+            disk_bytes: process::directory_disk_bytes(&self.path),
             logical_bytes,
-            writer: writer.map(|writer| Writer {
+            writer: writer.map(|writer| WriterRates {
                 ops: writer.ops,
                 ops_per_s: writer.ops_per_s(0.0),
-                latency_us: writer.latency_of_all(),
+                latency_us: writer.total_latency(),
             }),
             loaded_first: false,
             repetition: 1,
@@ -222,21 +230,22 @@ impl Database {
     }
 
     /// Puts all records into a new database in random order, and waits until compaction is idle.
-    fn load(&mut self, plan: &Plan, progress: &mut dyn Progress) -> Result<()> {
-        self.replace(Workload::Fillrandom, plan)?;
+    fn load_records(&mut self, plan: &BenchPlan, progress: &mut dyn Progress) -> Result<()> {
+        self.replace_database(Workload::Fillrandom, plan)?;
         let engine = open_engine(self.engine.as_deref(), &self.path)?;
         let title = format!("{}: load", self.kind);
-        ThreadGroup::single(engine, &plan.records).load((&title, plan.entries), progress)?;
-        self.present = PresentRecords::first(plan.entries);
+        ThreadGroup::single_thread(engine, &plan.records)
+            .load_records((&title, plan.entries), progress)?;
+        self.present = PresentRecords::with_records_below(plan.entries);
         Ok(())
     }
 
     /// Closes and removes the database of an earlier workload, and creates an empty database.
-    fn replace(&mut self, workload: Workload, plan: &Plan) -> Result<()> {
+    fn replace_database(&mut self, workload: Workload, plan: &BenchPlan) -> Result<()> {
         if self.existed {
             let second = format!("--db {}", self.path.display());
             let why = "it fills a new database, and there is one already";
-            return Err(Error::contradiction(workload.name(), second, why));
+            return Err(Error::contradictory_arguments(workload.name(), second, why));
         }
         if let Some(engine) = self.engine.take() {
             engine.close()?;
@@ -257,77 +266,87 @@ fn open_engine<'a>(engine: Option<&'a dyn Engine>, path: &Path) -> Result<&'a dy
 }
 
 /// Returns whether the directory has entries, or the path exists but is not a readable directory.
-pub(in crate::experiment) fn is_occupied(path: &Path) -> bool {
+pub(in crate::experiment) fn has_entries(path: &Path) -> bool {
     match std::fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_some(),
         Err(_) => path.exists(),
     }
 }
 
-struct Operations<'a> {
+struct WorkloadOperations<'a> {
     workload: Workload,
     backward: bool,
     /// Number of operations of all threads. For `scan`, the number of entries that each thread reads.
     ops: u64,
-    plan: &'a Plan,
+    plan: &'a BenchPlan,
     /// Set of records that are present when the workload starts.
     present: &'a PresentRecords,
     /// Number of the next record to insert.
     next_record: AtomicU64,
 }
 
-impl Operations<'_> {
+impl WorkloadOperations<'_> {
     /// Runs the operations that are assigned to one thread.
     fn run(&self, player: &mut Player<'_>) -> Result<()> {
         let (ops, records) = (self.ops, &self.plan.records);
         match self.workload {
             // Record numbers of at least `ops` are reserved for workloads that insert.
-            Workload::Fillseq => player.repeat(records.keys().len(), |player, rank| {
-                let record = records.keys().record_at(rank);
-                if record < ops { player.put(record, 0) } else { Ok(()) }
+            Workload::Fillseq => {
+                player.for_each_own_number(records.keys().len(), |player, rank| {
+                    let record = records.keys().record_at(rank);
+                    if record < ops { player.put(record, 0) } else { Ok(()) }
+                })
+            }
+            Workload::Fillrandom => {
+                player.for_each_own_number(ops, |player, record| player.put(record, 0))
+            }
+            Workload::Fillsync => player.for_each_own_number(ops, |player, record| {
+                player.prepare_record(record, 0);
+                player.measure_operation(OperationKind::Put, |engine, key, value| {
+                    engine.put_sync(key, value)
+                })
             }),
-            Workload::Fillrandom => player.repeat(ops, |player, record| player.put(record, 0)),
-            Workload::Fillsync => player.repeat(ops, |player, record| {
-                player.prepare(record, 0);
-                player.measure(OperationKind::Put, |engine, key, value| engine.put_sync(key, value))
+            Workload::Overwrite => {
+                player.for_each_own_number(ops, |player, _| self.overwrite_records(player))
+            }
+            Workload::Deleterandom => player.for_each_own_number(ops, |player, n| {
+                player.prepare_key(self.present.nth_deletable_record(n));
+                player.measure_operation(OperationKind::Delete, |engine, key, _| engine.delete(key))
             }),
-            Workload::Overwrite => player.repeat(ops, |player, _| self.overwrite(player)),
-            Workload::Deleterandom => player.repeat(ops, |player, n| {
-                player.prepare_key(self.present.nth_deletable(n));
-                player.measure(OperationKind::Delete, |engine, key, _| engine.delete(key))
-            }),
-            Workload::Readrandom | Workload::Readwhilewriting => player.repeat(ops, |player, _| {
-                let record = self.draw_present(player);
-                player.get_present(record)
-            }),
-            Workload::Readmissing => player.repeat(ops, |player, _| {
-                let record = player.random.below(records.keys().len());
+            Workload::Readrandom | Workload::Readwhilewriting => {
+                player.for_each_own_number(ops, |player, _| {
+                    let record = self.draw_present(player);
+                    player.get_present(record)
+                })
+            }
+            Workload::Readmissing => player.for_each_own_number(ops, |player, _| {
+                let record = player.random.next_below(records.keys().len());
                 player.get_absent(record)
             }),
-            Workload::Seekrandom => player.repeat(ops, |player, _| {
+            Workload::Seekrandom => player.for_each_own_number(ops, |player, _| {
                 let record = self.draw_present(player);
                 player.seek(record, self.plan.seek_entries)
             }),
             Workload::Scan => {
                 let entries = ops.min(self.present.count());
-                player.scan(self.backward, entries, records.bytes(entries))
+                player.scan(self.backward, entries, records.total_bytes(entries))
             }
             Workload::Ycsb(mix) => self.run_mix(mix, player),
         }
     }
 
     fn draw_present(&self, player: &mut Player<'_>) -> u64 {
-        self.present.nth(player.random.below(self.present.count()))
+        self.present.nth_record(player.random.next_below(self.present.count()))
     }
 
-    fn overwrite(&self, player: &mut Player<'_>) -> Result<()> {
+    fn overwrite_records(&self, player: &mut Player<'_>) -> Result<()> {
         let record = self.draw_present(player);
         put_new_value(player, record)
     }
 
     fn overwrite_until_stopped(&self, player: &mut Player<'_>) -> Result<()> {
         while !player.is_stopped() {
-            self.overwrite(player)?;
+            self.overwrite_records(player)?;
         }
         Ok(())
     }
@@ -336,7 +355,7 @@ impl Operations<'_> {
         let loaded = self.present.count();
         let popularity = Popularity::new(YCSB_ZIPF_EXPONENT, loaded, self.plan.seed);
         let mut number = 0;
-        player.repeat(self.ops, |player, _| {
+        player.for_each_own_number(self.ops, |player, _| {
             let operation = mix.draw(number, 0.0, &mut player.random);
             number += 1;
             if operation == MixedOperation::Insert {
@@ -344,7 +363,7 @@ impl Operations<'_> {
             }
             let inserted = self.next_record.load(Ordering::Relaxed) - self.present.end();
             let drawn = mix.draw_record(&popularity, loaded + inserted, &mut player.random);
-            let record = self.present.nth(drawn);
+            let record = self.present.nth_record(drawn);
             match operation {
                 MixedOperation::Read if record < self.present.end() => player.get_present(record),
                 // Another thread may have reserved this record number without having put the record yet.
@@ -354,10 +373,10 @@ impl Operations<'_> {
                 MixedOperation::Put | MixedOperation::Insert => put_new_value(player, record),
                 MixedOperation::Update | MixedOperation::Rewrite => {
                     let version = player.random.next_u64();
-                    player.prepare(record, version);
+                    player.prepare_record(record, version);
                     let records = player.group.records;
-                    player.measure(OperationKind::Update, |engine, key, value| {
-                        if get_checked(engine, records, record, key)? {
+                    player.measure_operation(OperationKind::Update, |engine, key, value| {
+                        if get_and_check(engine, records, record, key)? {
                             return engine.put(key, value);
                         }
                         Err(Error::wrong_answer(key, "absent", "present"))

@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::numbers;
-use crate::peers::{EngineSettings, Kind};
+use crate::peers::{EngineKind, EngineSettings};
 use crate::report::provenance::Provenance;
 use crate::temporary;
 use crate::workload::records::GeneratedRecords;
 
 use super::Progress;
 use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use database::{Database, Plan, Step};
-use result::{Cell, Settings, Throughput};
+use database::{BenchDatabase, BenchPlan, WorkloadStep};
+use result::{Throughput, ThroughputCell, ThroughputSettings};
 use workload::{FILLSYNC_THREADS, Workload};
 
 /// Maximum number of threads that run operations.
@@ -35,7 +35,7 @@ pub const THREADS_MAX: u64 = 1024;
 #[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
     pub workloads: Vec<Workload>,
-    pub peers: Vec<Kind>,
+    pub peers: Vec<EngineKind>,
     pub settings: EngineSettings,
     /// Options of lsmx as given on the command line, for the report.
     pub options: Vec<String>,
@@ -66,30 +66,30 @@ impl Config {
     /// A parameter is out of range, an engine operation fails, or an engine returns a wrong answer.
     pub fn run(self, progress: &mut dyn Progress) -> Result<Throughput> {
         self.check()?;
-        let steps = self.steps();
-        let plan = self.plan(&steps)?;
+        let steps = self.workload_steps();
+        let plan = self.bench_plan(&steps)?;
         let place = self.database.as_deref().unwrap_or(&self.directory);
         let provenance = Provenance::new(self.command.clone(), None, self.seed, place);
         let mut repetitions = Vec::new();
         for _ in 0..self.repeat {
-            repetitions.push(self.repetition(&steps, &plan, progress)?);
+            repetitions.push(self.run_repetition(&steps, &plan, progress)?);
         }
         Ok(Throughput {
             provenance,
             settings: self.reported_settings(),
-            cells: medians(repetitions),
+            cells: median_repetitions(repetitions),
         })
     }
 
     /// Returns lsmx followed by the other engines to compare.
-    pub(super) fn engines(&self) -> impl Iterator<Item = Kind> {
-        std::iter::once(Kind::Lsmx).chain(self.peers.iter().copied())
+    pub(super) fn engine_kinds(&self) -> impl Iterator<Item = EngineKind> {
+        std::iter::once(EngineKind::Lsmx).chain(self.peers.iter().copied())
     }
 
     /// Returns the database path of an engine: the configured path, or a path in the directory `temporary`.
-    pub(super) fn database_path(&self, kind: Kind, temporary: &Path) -> PathBuf {
+    pub(super) fn database_path(&self, kind: EngineKind, temporary: &Path) -> PathBuf {
         match &self.database {
-            Some(path) if kind == Kind::Lsmx => path.clone(),
+            Some(path) if kind == EngineKind::Lsmx => path.clone(),
             Some(path) => {
                 let mut path = path.clone().into_os_string();
                 path.push(format!(".{kind}"));
@@ -99,20 +99,20 @@ impl Config {
         }
     }
 
-    fn repetition(
+    fn run_repetition(
         &self,
-        steps: &[Step],
-        plan: &Plan,
+        steps: &[WorkloadStep],
+        plan: &BenchPlan,
         progress: &mut dyn Progress,
-    ) -> Result<Vec<Cell>> {
+    ) -> Result<Vec<ThroughputCell>> {
         let temporary = match &self.database {
             Some(_) => None,
-            None => Some(temporary::directory("lsmx-bench-", &self.directory)?),
+            None => Some(temporary::create_temporary_directory("lsmx-bench-", &self.directory)?),
         };
         let directory = temporary.as_ref().map_or(&*self.directory, |temporary| temporary.path());
         let mut databases = self
-            .engines()
-            .map(|kind| Database::new(kind, self.database_path(kind, directory), plan))
+            .engine_kinds()
+            .map(|kind| BenchDatabase::new(kind, self.database_path(kind, directory), plan))
             .collect::<Result<Vec<_>>>()?;
         let mut cells = Vec::new();
         for step in steps {
@@ -129,21 +129,21 @@ impl Config {
     fn check(&self) -> Result<()> {
         if self.workloads.is_empty() {
             let known = Workload::ALL.map(Workload::name).join(", ");
-            return Err(Error::invalid("WORKLOAD", "missing", format!("of {known}")));
+            return Err(Error::invalid_argument("WORKLOAD", "missing", format!("of {known}")));
         }
         self.check_numbers()?;
         if let Some(rate) = self.rate {
             if !(rate.is_finite() && rate > 0.0) {
-                return Err(Error::invalid("--rate", rate, "above 0"));
+                return Err(Error::invalid_argument("--rate", rate, "above 0"));
             }
             if self.workloads.contains(&Workload::Scan) {
                 let why = "its entries come as one stream";
-                return Err(Error::contradiction("--rate", "scan", why));
+                return Err(Error::contradictory_arguments("--rate", "scan", why));
             }
         }
         if self.repeat > 1 && self.database.is_some() {
             let why = "every repetition needs a new database";
-            return Err(Error::contradiction("--repeat", "--db", why));
+            return Err(Error::contradictory_arguments("--repeat", "--db", why));
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Config {
     }
 
     /// Returns the workloads to run. Each workload is listed once per number of threads.
-    fn steps(&self) -> Vec<Step> {
+    fn workload_steps(&self) -> Vec<WorkloadStep> {
         let mut steps = Vec::new();
         for workload in &self.workloads {
             let threads = match (self.threads, workload) {
@@ -169,23 +169,23 @@ impl Config {
             };
             for threads in threads {
                 let place = numbers::count(steps.len());
-                steps.push(Step { workload: *workload, place, threads });
+                steps.push(WorkloadStep { workload: *workload, place, threads });
             }
         }
         steps
     }
 
-    fn plan(&self, steps: &[Step]) -> Result<Plan> {
+    fn bench_plan(&self, steps: &[WorkloadStep]) -> Result<BenchPlan> {
         let inserts: u64 = steps
             .iter()
             .map(|step| {
-                step.workload.inserts_max(step.workload.ops(self.entries, self.ops), step.threads)
+                step.workload.max_inserts(step.workload.ops(self.entries, self.ops), step.threads)
             })
             .sum();
         let capacity = self.entries + inserts;
-        Ok(Plan {
+        Ok(BenchPlan {
             settings: self.settings.clone(),
-            records: GeneratedRecords::tagged(
+            records: GeneratedRecords::with_tagged_values(
                 capacity,
                 self.key_bytes,
                 self.value_bytes,
@@ -199,8 +199,8 @@ impl Config {
         })
     }
 
-    pub(super) fn reported_settings(&self) -> Settings {
-        Settings {
+    pub(super) fn reported_settings(&self) -> ThroughputSettings {
+        ThroughputSettings {
             entries: self.entries,
             key_len: self.key_bytes,
             value_len: self.value_bytes,
@@ -210,7 +210,7 @@ impl Config {
             options: self.options.clone(),
             rate: self.rate,
             seek_entries: self.seek_entries,
-            clock_ns: clock::cost_ns(),
+            clock_ns: clock::measure_clock_cost_ns(),
         }
     }
 }
@@ -218,11 +218,11 @@ impl Config {
 /// Selects the repetition with the median rate for each engine and workload. For an even number of repetitions, the
 /// repetition with the lower of the two middle rates is selected. The returned results also contain the rates of all
 /// repetitions.
-fn medians(repetitions: Vec<Vec<Cell>>) -> Vec<Cell> {
+fn median_repetitions(repetitions: Vec<Vec<ThroughputCell>>) -> Vec<ThroughputCell> {
     let cells = repetitions.first().map_or(0, Vec::len);
     (0..cells)
         .filter_map(|place| {
-            let mut runs: Vec<(u64, &Cell)> =
+            let mut runs: Vec<(u64, &ThroughputCell)> =
                 (1..).zip(repetitions.iter().filter_map(|cells| cells.get(place))).collect();
             let rates: Vec<f64> = runs.iter().map(|(_, cell)| cell.ops_per_s).collect();
             runs.sort_by(|(_, a), (_, b)| a.ops_per_s.total_cmp(&b.ops_per_s));

@@ -2,53 +2,54 @@
 
 use maud::{Markup, html};
 
-use super::columns::{REGISTRY, rows, summary};
-use super::result::{Cell, Throughput};
+use super::columns::{REGISTRY, build_rows, summarize_settings};
+use super::result::{Throughput, ThroughputCell};
 use crate::error::Result;
-use crate::experiment::distinct;
+use crate::experiment::distinct_items;
 use crate::metric::Row;
-use crate::metric::html::{Subject, bars, latencies, table_and_legend};
+use crate::metric::html::{PageRow, render_bars, render_latency_section, render_table_and_legend};
 use crate::numbers::float;
-use crate::report::html::page::{page, section};
+use crate::report::html::page::{render_page, render_section};
 use crate::report::html::plot::marker::Marker;
 use crate::report::html::value;
-use crate::report::text::bytes;
+use crate::report::text::format_bytes;
 
-pub(super) fn html(result: &Throughput) -> Result<String> {
+pub(super) fn throughput_page(result: &Throughput) -> Result<String> {
     let settings = &result.settings;
-    let rate = settings.rate.map(|rate| format!(", {} operations per s due", value::count(rate)));
+    let rate =
+        settings.rate.map(|rate| format!(", {} operations per s due", value::format_count(rate)));
     let headline = format!(
         "{}, cache {}{}.",
-        summary(settings),
-        bytes(settings.block_cache_bytes),
+        summarize_settings(settings),
+        format_bytes(settings.block_cache_bytes),
         rate.unwrap_or_default(),
     );
-    let subjects = subjects(&result.cells)?;
+    let subjects = name_cells(&result.cells)?;
     let amplifications = html! {
-        (bars(&REGISTRY, "device_write_amplification",
+        (render_bars(&REGISTRY, "device_write_amplification",
             "Write amplification, with the log, ÷ bytes of puts", &subjects))
-        (bars(&REGISTRY, "space_amplification",
+        (render_bars(&REGISTRY, "space_amplification",
             "Space amplification: live tables ÷ live records", &subjects))
     };
     let columns = [REGISTRY.shown, &["ops_per_s_unsettled"]].concat();
     let how = "Loads count until compaction is idle. A click on a heading sorts.";
     let sections = html! {
-        (section("Summary", how, &table_and_legend(&REGISTRY, "workload", &columns, &subjects)))
-        (section("Rates", "More is better.", &rates(result, &subjects)))
-        (latencies(&[("Latency of an operation", "latency_us")], &subjects))
+        (render_section("Summary", how, &render_table_and_legend(&REGISTRY, "workload", &columns, &subjects)))
+        (render_section("Rates", "More is better.", &render_rates(result, &subjects)))
+        (render_latency_section(&[("Latency of an operation", "latency_us")], &subjects))
         @if !amplifications.0.is_empty() {
-            (section("Amplification", "Less is better. Workloads without writes are left out.", &html! {
+            (render_section("Amplification", "Less is better. Workloads without writes are left out.", &html! {
                 div class="plots" { (amplifications) }
             }))
         }
     };
-    Ok(page("lsmx bench", &headline, &result.provenance, &[], &sections))
+    Ok(render_page("lsmx bench", &headline, &result.provenance, &[], &sections))
 }
 
 /// Names each result by its workload. If there are several engines, the engine is appended. If the workload ran with
 /// several numbers of threads, the number of threads is appended.
-fn subjects(cells: &[Cell]) -> Result<Vec<Subject>> {
-    let engines = distinct(cells.iter().map(|cell| cell.engine.as_str()));
+fn name_cells(cells: &[ThroughputCell]) -> Result<Vec<PageRow>> {
+    let engines = distinct_items(cells.iter().map(|cell| cell.engine.as_str()));
     let subject = |row: Row| {
         let text = |name| row.get(name).and_then(|it| it.as_str()).unwrap_or_default();
         let (workload, engine) = (text("workload"), text("engine"));
@@ -64,30 +65,33 @@ fn subjects(cells: &[Cell]) -> Result<Vec<Subject>> {
             name.push_str(&format!(" · {threads} thr"));
         }
         let number = engines.iter().position(|known| *known == engine).unwrap_or(0);
-        Subject { name, marker: Marker::number(number), row }
+        PageRow { name, marker: Marker::with_number(number), row }
     };
-    Ok(rows(cells)?.into_iter().map(subject).collect())
+    Ok(build_rows(cells)?.into_iter().map(subject).collect())
 }
 
 /// Returns plots of the rates. A single engine has one plot; several engines have one plot per workload.
-fn rates(result: &Throughput, subjects: &[Subject]) -> Markup {
-    let workloads = distinct(result.cells.iter().map(|cell| cell.workload.as_str()));
+fn render_rates(result: &Throughput, subjects: &[PageRow]) -> Markup {
+    let workloads = distinct_items(result.cells.iter().map(|cell| cell.workload.as_str()));
     let one_engine = result.cells.windows(2).all(|pair| pair[0].engine == pair[1].engine);
     html! {
         div class="plots" {
             @if one_engine {
-                (bars(&REGISTRY, "ops_per_s", "Operations per second", subjects))
+                (render_bars(&REGISTRY, "ops_per_s", "Operations per second", subjects))
             } @else {
                 @for workload in workloads {
-                    (bars(&REGISTRY, "ops_per_s", &format!("Operations per second, {workload}"),
-                        &of_workload(subjects, workload)))
+                    (render_bars(&REGISTRY, "ops_per_s", &format!("Operations per second, {workload}"),
+                        &filter_by_workload(subjects, workload)))
                 }
             }
         }
     }
 }
 
-pub(in crate::experiment) fn of_workload(subjects: &[Subject], workload: &str) -> Vec<Subject> {
-    let is_of = |it: &&Subject| it.row.get("workload").is_some_and(|name| name == workload);
+pub(in crate::experiment) fn filter_by_workload(
+    subjects: &[PageRow],
+    workload: &str,
+) -> Vec<PageRow> {
+    let is_of = |it: &&PageRow| it.row.get("workload").is_some_and(|name| name == workload);
     subjects.iter().filter(is_of).cloned().collect()
 }

@@ -1,19 +1,19 @@
 //! The set of records that are present in a database.
 
 use crate::workload::keys::Permutation;
-use crate::workload::random::mix;
+use crate::workload::random::hash_u64;
 
 /// The present records are those with numbers below `end`, except deleted records.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PresentRecords {
     end: u64,
-    deleted: Option<Deleted>,
+    deleted: Option<DeletedRecords>,
 }
 
 /// Set of deleted records: the first `count` records in the random order `order`, which permutes the records with
 /// numbers below `of`.
 #[derive(Clone, Copy, Debug)]
-struct Deleted {
+struct DeletedRecords {
     of: u64,
     order: Permutation,
     count: u64,
@@ -21,7 +21,7 @@ struct Deleted {
 
 impl PresentRecords {
     /// Creates the set of the records with numbers below `end`.
-    pub(super) fn first(end: u64) -> PresentRecords {
+    pub(super) fn with_records_below(end: u64) -> PresentRecords {
         PresentRecords { end, deleted: None }
     }
 
@@ -36,37 +36,37 @@ impl PresentRecords {
 
     /// Returns the `n`-th present record in a fixed order, which is unrelated to key order. `n` must be below
     /// [`PresentRecords::count`].
-    pub(super) fn nth(&self, n: u64) -> u64 {
+    pub(super) fn nth_record(&self, n: u64) -> u64 {
         let Some(deleted) = &self.deleted else { return n };
         let left = deleted.of - deleted.count;
-        if n < left { deleted.order.forward(deleted.count + n) } else { deleted.of + (n - left) }
+        if n < left { deleted.order.permute(deleted.count + n) } else { deleted.of + (n - left) }
     }
 
     /// Marks all records with numbers below `end` as put.
-    pub(super) fn extend(&mut self, end: u64) {
+    pub(super) fn extend_to(&mut self, end: u64) {
         self.end = self.end.max(end);
     }
 
     /// Draws the random order in which records will be deleted, unless the order was drawn before.
     pub(super) fn draw_deletion_order(&mut self, seed: u64) {
         if self.deleted.is_none() {
-            let order = Permutation::new(self.end, mix(seed));
-            self.deleted = Some(Deleted { of: self.end, order, count: 0 });
+            let order = Permutation::new(self.end, hash_u64(seed));
+            self.deleted = Some(DeletedRecords { of: self.end, order, count: 0 });
         }
     }
 
     /// Returns the number of records in the drawn order that are not deleted yet.
-    pub(super) fn deletable(&self) -> u64 {
+    pub(super) fn deletable_count(&self) -> u64 {
         self.deleted.map_or(0, |deleted| deleted.of - deleted.count)
     }
 
-    /// Returns the `n`-th of the records that will be deleted next. `n` must be below [`PresentRecords::deletable`].
-    pub(super) fn nth_deletable(&self, n: u64) -> u64 {
-        self.deleted.map_or(n, |deleted| deleted.order.forward(deleted.count + n))
+    /// Returns the `n`-th of the records that will be deleted next. `n` must be below [`PresentRecords::deletable_count`].
+    pub(super) fn nth_deletable_record(&self, n: u64) -> u64 {
+        self.deleted.map_or(n, |deleted| deleted.order.permute(deleted.count + n))
     }
 
     /// Marks the next `count` records in the drawn order as deleted.
-    pub(super) fn delete(&mut self, count: u64) {
+    pub(super) fn delete_next(&mut self, count: u64) {
         if let Some(deleted) = &mut self.deleted {
             deleted.count += count;
         }
@@ -80,14 +80,14 @@ mod tests {
 
     #[test]
     fn deleted_records_are_not_present() {
-        let mut records = PresentRecords::first(100);
+        let mut records = PresentRecords::with_records_below(100);
         records.draw_deletion_order(9);
-        assert_eq!(records.deletable(), 100);
-        let deleted: BTreeSet<u64> = (0..40).map(|n| records.nth_deletable(n)).collect();
-        records.delete(40);
-        records.extend(110);
-        assert_eq!((records.count(), records.deletable(), records.end()), (70, 60, 110));
-        let present: BTreeSet<u64> = (0..records.count()).map(|n| records.nth(n)).collect();
+        assert_eq!(records.deletable_count(), 100);
+        let deleted: BTreeSet<u64> = (0..40).map(|n| records.nth_deletable_record(n)).collect();
+        records.delete_next(40);
+        records.extend_to(110);
+        assert_eq!((records.count(), records.deletable_count(), records.end()), (70, 60, 110));
+        let present: BTreeSet<u64> = (0..records.count()).map(|n| records.nth_record(n)).collect();
         assert_eq!(present.len(), 70);
         assert!(present.is_disjoint(&deleted));
         assert!((100..110).all(|record| present.contains(&record)));

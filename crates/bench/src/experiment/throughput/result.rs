@@ -5,20 +5,20 @@
 use serde::Serialize;
 
 use crate::latency::LatencyUs;
-use crate::peers::Written;
+use crate::peers::WrittenBytes;
 use crate::report::provenance::Provenance;
 
 /// Result of `lsmx bench`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Throughput {
     pub provenance: Provenance,
-    pub settings: Settings,
-    pub cells: Vec<Cell>,
+    pub settings: ThroughputSettings,
+    pub cells: Vec<ThroughputCell>,
 }
 
 /// Settings that are the same for all engines and workloads.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Settings {
+pub struct ThroughputSettings {
     pub entries: u64,
     pub key_len: u64,
     pub value_len: u64,
@@ -34,7 +34,7 @@ pub struct Settings {
 
 /// Measurements of one workload on one engine.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Cell {
+pub struct ThroughputCell {
     /// Name of the workload. The backward part of `scan` is named `scan-backward`.
     pub workload: String,
     pub engine: String,
@@ -54,13 +54,13 @@ pub struct Cell {
     /// Written bytes divided by the bytes of puts. `None` if the workload has no puts. For engines that do not count
     /// their written bytes, the bytes written by the process are used.
     pub device_write_amplification: Option<f64>,
-    pub written: Option<Written>,
+    pub written: Option<WrittenBytes>,
     pub process_written_bytes: Option<u64>,
     pub space_amplification: Option<f64>,
     pub table_bytes: u64,
     pub disk_bytes: u64,
     pub logical_bytes: u64,
-    pub writer: Option<Writer>,
+    pub writer: Option<WriterRates>,
     pub loaded_first: bool,
     /// Number of the repetition with the median rate, counted from 1.
     pub repetition: u64,
@@ -70,7 +70,7 @@ pub struct Cell {
 
 /// Measurements of the concurrent writer of `readwhilewriting`.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Writer {
+pub struct WriterRates {
     pub ops: u64,
     pub ops_per_s: f64,
     pub latency_us: LatencyUs,

@@ -78,7 +78,7 @@ impl Workload {
     }
 
     /// Returns whether the workload starts with a new database.
-    pub fn fills(self) -> bool {
+    pub fn needs_new_database(self) -> bool {
         matches!(self, Workload::Fillseq | Workload::Fillrandom | Workload::Fillsync)
     }
 
@@ -96,7 +96,7 @@ impl Workload {
 
     /// Returns whether the rate includes the time until compaction is idle. The rates of fill, overwrite and delete
     /// workloads include this time. Otherwise their compactions would slow down only the next workload.
-    pub fn counts_settling(self) -> bool {
+    pub fn includes_idle_wait(self) -> bool {
         matches!(
             self,
             Workload::Fillseq | Workload::Fillrandom | Workload::Overwrite | Workload::Deleterandom
@@ -115,7 +115,7 @@ impl Workload {
     }
 
     /// Returns an upper bound of the number of records that the workload inserts.
-    pub fn inserts_max(self, ops: u64, threads: u64) -> u64 {
+    pub fn max_inserts(self, ops: u64, threads: u64) -> u64 {
         match self {
             // Each thread inserts one record per fixed number of its operations. Rounding up may add one insert per
             // thread.

@@ -6,9 +6,9 @@ use lsmx::MetadataSizes;
 use crate::error::Result;
 use crate::experiment::Progress;
 
-use super::Bench;
+use super::StudyContext;
 use super::reads;
-use super::result::{Cell, Reads};
+use super::result::{LookupReads, TuningCell};
 
 /// Blocks that fit into the cache. Each variant includes the blocks of the preceding variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,22 +41,25 @@ impl CacheContent {
     }
 }
 
-pub(super) fn run(bench: &Bench<'_>, progress: &mut dyn Progress) -> Result<Vec<Cell>> {
-    let path = bench.path_of_filled(progress)?;
+pub(super) fn measure_cache_contents(
+    bench: &StudyContext<'_>,
+    progress: &mut dyn Progress,
+) -> Result<Vec<TuningCell>> {
+    let path = bench.filled_database_path(progress)?;
     let sizes = reads::metadata_sizes(bench, &path)?;
     let mut cells = Vec::new();
     for (content, name) in ALL {
         for last_run in [false, true] {
             let with = if last_run { "last filter asked" } else { "last filter not asked" };
-            let setting = Reads {
+            let setting = LookupReads {
                 cache_bytes: content.bytes(&sizes, last_run),
                 filters_cached: content >= CacheContent::Filters,
                 index_cached: content >= CacheContent::Index,
                 filter_last_run: last_run,
-                ..Reads::default()
+                ..LookupReads::default()
             };
             let name = format!("{name}, {with}");
-            cells.extend(reads::measure(bench, &path, &sizes, (&name, setting), progress)?);
+            cells.extend(reads::measure_lookups(bench, &path, &sizes, (&name, setting), progress)?);
         }
     }
     Ok(cells)

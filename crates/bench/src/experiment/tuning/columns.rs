@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::page;
-use super::result::{Cell, Slice, Tuning};
+use super::result::{PutSlice, Tuning, TuningCell};
 use crate::error::Result;
-use crate::experiment::throughput::columns::{COMMON, summary};
+use crate::experiment::throughput::columns::{COMMON, summarize_settings};
 use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
 use crate::numbers::float;
 use crate::report::Report;
@@ -102,29 +102,29 @@ impl Report for Tuning {
     }
 
     fn head(&self) -> String {
-        let (settings, seed) = (summary(&self.settings), self.provenance.seed);
+        let (settings, seed) = (summarize_settings(&self.settings), self.provenance.seed);
         format!("{}: {settings}, seed {seed}", self.experiment)
     }
 
     fn rows(&self) -> Result<Vec<Row>> {
         if self.has_slices() {
-            let rows: Result<Vec<_>> = self.cells.iter().map(joined_slices).collect();
+            let rows: Result<Vec<_>> = self.cells.iter().map(join_slices).collect();
             return Ok(rows?.concat());
         }
-        self.cells.iter().map(|cell| row(self.experiment, cell)).collect()
+        self.cells.iter().map(|cell| build_row(self.experiment, cell)).collect()
     }
 
     /// Returns one row per time slice, or one row per measurement if there are no time slices.
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         let mut rows = Vec::new();
         for cell in &self.cells {
-            let row = row(self.experiment, cell)?;
-            let of_slice = |slice: &Slice| {
+            let row = build_row(self.experiment, cell)?;
+            let of_slice = |slice: &PutSlice| {
                 row.clone()
-                    .with("slice.end_s", slice.end_s)
-                    .with("slice.ops_per_s", slice.ops_per_s)
-                    .with("slice.max_us", slice.max_us)
-                    .with("slice.compaction_bytes", slice.compaction_bytes)
+                    .with_value("slice.end_s", slice.end_s)
+                    .with_value("slice.ops_per_s", slice.ops_per_s)
+                    .with_value("slice.max_us", slice.max_us)
+                    .with_value("slice.compaction_bytes", slice.compaction_bytes)
             };
             rows.extend(cell.slices.iter().map(of_slice));
             if cell.slices.is_empty() {
@@ -135,17 +135,17 @@ impl Report for Tuning {
     }
 
     fn html(&self) -> Result<String> {
-        page::html(self)
+        page::tuning_page(self)
     }
 }
 
 /// Returns the table rows of a measurement. Adjacent time slices are combined so that there are at most
 /// [`SLICE_LINES_MAX`] rows.
-fn joined_slices(cell: &Cell) -> Result<Vec<Row>> {
+fn join_slices(cell: &TuningCell) -> Result<Vec<Row>> {
     let row = Row::new(cell)?;
     let mut start_s = 0.0;
     let chunk = cell.slices.len().div_ceil(SLICE_LINES_MAX).max(1);
-    let join = |slices: &[Slice]| {
+    let join = |slices: &[PutSlice]| {
         let end_s = slices.last().map_or(start_s, |slice| slice.end_s);
         let ops = float(slices.iter().map(|slice| slice.ops).sum());
         let total_us: f64 = slices.iter().map(|slice| slice.mean_us * float(slice.ops)).sum();
@@ -155,18 +155,18 @@ fn joined_slices(cell: &Cell) -> Result<Vec<Row>> {
         let per = |x: f64, n: f64| if n > 0.0 { x / n } else { 0.0 };
         let row = row
             .clone()
-            .with("slice.end_s", end_s)
-            .with("slice.ops_per_s", per(ops, end_s - start_s))
-            .with("slice.slowest", slowest)
-            .with("slice.mean_us", per(total_us, ops))
-            .with("slice.max_us", longest)
-            .with("slice.compaction_bytes", compacted);
+            .with_value("slice.end_s", end_s)
+            .with_value("slice.ops_per_s", per(ops, end_s - start_s))
+            .with_value("slice.slowest", slowest)
+            .with_value("slice.mean_us", per(total_us, ops))
+            .with_value("slice.max_us", longest)
+            .with_value("slice.compaction_bytes", compacted);
         start_s = end_s;
         row
     };
     Ok(cell.slices.chunks(chunk).map(join).collect())
 }
 
-pub(super) fn row(experiment: &str, cell: &Cell) -> Result<Row> {
-    Ok(Row::new(cell)?.with("experiment", Value::from(experiment)))
+pub(super) fn build_row(experiment: &str, cell: &TuningCell) -> Result<Row> {
+    Ok(Row::new(cell)?.with_value("experiment", Value::from(experiment)))
 }

@@ -5,32 +5,35 @@ use lsmx::FilterBits;
 use crate::error::Result;
 use crate::experiment::Progress;
 
-use super::Bench;
+use super::StudyContext;
 use super::reads;
-use super::result::{Cell, Reads};
+use super::result::{LookupReads, TuningCell};
 
 /// Filter sizes: fingerprints of 8 and of 16 bits in all tables, and averages of 10 and 13 bits per key that the Monkey
 /// formula distributes over the sorted runs.
 const WIDTHS: [&str; 4] = ["8", "monkey(10)", "monkey(13)", "16"];
 
-pub(super) fn run(bench: &Bench<'_>, progress: &mut dyn Progress) -> Result<Vec<Cell>> {
+pub(super) fn measure_filter_sizes(
+    bench: &StudyContext<'_>,
+    progress: &mut dyn Progress,
+) -> Result<Vec<TuningCell>> {
     let mut cells = Vec::new();
     for width in WIDTHS {
         let path = bench.temporary.join(width);
         let mut settings = bench.config.settings.clone();
         settings.filter_bits = width.parse::<FilterBits>().ok();
-        bench.fill(&path, &settings, &format!("fill, filters {width}"), progress)?;
+        bench.fill_database(&path, &settings, &format!("fill, filters {width}"), progress)?;
         let sizes = reads::metadata_sizes(bench, &path)?;
-        let setting = Reads {
+        let setting = LookupReads {
             cache_bytes: sizes.all_metadata(),
             filters_cached: true,
             index_cached: true,
             filter_last_run: true,
             filter_bits: settings.filter_bits,
-            ..Reads::default()
+            ..LookupReads::default()
         };
         let name = format!("filters {width}");
-        cells.extend(reads::measure(bench, &path, &sizes, (&name, setting), progress)?);
+        cells.extend(reads::measure_lookups(bench, &path, &sizes, (&name, setting), progress)?);
     }
     Ok(cells)
 }

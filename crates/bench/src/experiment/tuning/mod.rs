@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::named::impl_names;
-use crate::peers::{EngineSettings, Kind};
+use crate::peers::{EngineKind, EngineSettings};
 use crate::report::provenance::Provenance;
 use crate::temporary;
 use crate::workload::records::GeneratedRecords;
@@ -26,12 +26,12 @@ use crate::workload::records::GeneratedRecords;
 use super::Progress;
 use super::player::ThreadGroup;
 use super::throughput::Config;
-use super::throughput::database::is_occupied;
+use super::throughput::database::has_entries;
 use result::Tuning;
 
 /// An experiment of `lsmx bench`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Study {
+pub enum TuningStudy {
     /// Measures lookups with different cache sizes.
     Caching,
     /// Measures lookups with different filter sizes.
@@ -40,18 +40,19 @@ pub enum Study {
     PutOverTime,
 }
 
-impl_names!(Study, "experiment");
+impl_names!(TuningStudy, "experiment");
 
-impl Study {
+impl TuningStudy {
     /// All experiments, in the order of the help text.
-    pub const ALL: [Study; 3] = [Study::Caching, Study::FilterSize, Study::PutOverTime];
+    pub const ALL: [TuningStudy; 3] =
+        [TuningStudy::Caching, TuningStudy::FilterSize, TuningStudy::PutOverTime];
 
     /// Returns the name of the experiment on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Study::Caching => "caching",
-            Study::FilterSize => "filter-size",
-            Study::PutOverTime => "put-over-time",
+            TuningStudy::Caching => "caching",
+            TuningStudy::FilterSize => "filter-size",
+            TuningStudy::PutOverTime => "put-over-time",
         }
     }
 }
@@ -61,54 +62,58 @@ impl Study {
 /// # Errors
 /// A parameter is out of range or contradicts the experiment, an engine operation fails, or an engine returns a wrong
 /// answer.
-pub fn run(study: Study, config: &Config, progress: &mut dyn Progress) -> Result<Tuning> {
-    check(study, config)?;
+pub fn run_study(
+    study: TuningStudy,
+    config: &Config,
+    progress: &mut dyn Progress,
+) -> Result<Tuning> {
+    check_study(study, config)?;
     let place = config.database.as_deref().unwrap_or(&config.directory);
     let provenance = Provenance::new(config.command.clone(), None, config.seed, place);
     let Config { entries, key_bytes, value_bytes, seed, .. } = *config;
-    let records = GeneratedRecords::tagged(entries, key_bytes, value_bytes, seed)?;
-    let temporary = temporary::directory("lsmx-bench-", &config.directory)?;
-    let bench = Bench { config, records: &records, temporary: temporary.path() };
+    let records = GeneratedRecords::with_tagged_values(entries, key_bytes, value_bytes, seed)?;
+    let temporary = temporary::create_temporary_directory("lsmx-bench-", &config.directory)?;
+    let bench = StudyContext { config, records: &records, temporary: temporary.path() };
     let cells = match study {
-        Study::Caching => caching::run(&bench, progress)?,
-        Study::FilterSize => filter_size::run(&bench, progress)?,
-        Study::PutOverTime => put_over_time::run(&bench, progress)?,
+        TuningStudy::Caching => caching::measure_cache_contents(&bench, progress)?,
+        TuningStudy::FilterSize => filter_size::measure_filter_sizes(&bench, progress)?,
+        TuningStudy::PutOverTime => put_over_time::measure_puts_over_time(&bench, progress)?,
     };
     let settings = config.reported_settings();
     Ok(Tuning { provenance, experiment: study.name(), settings, cells })
 }
 
-fn check(study: Study, config: &Config) -> Result<()> {
+fn check_study(study: TuningStudy, config: &Config) -> Result<()> {
     config.check_numbers()?;
     for (flag, is_given, why) in [
         ("--repeat", config.repeat > 1, "it runs once"),
         ("--rate", config.rate.is_some(), "operations follow one another"),
         (
             "--db",
-            study == Study::FilterSize && config.database.is_some(),
+            study == TuningStudy::FilterSize && config.database.is_some(),
             "tables keep the filters they have",
         ),
         (
             "--peers",
-            study != Study::PutOverTime && !config.peers.is_empty(),
+            study != TuningStudy::PutOverTime && !config.peers.is_empty(),
             "it varies what lsmx alone has",
         ),
     ] {
         if is_given {
-            return Err(Error::contradiction(flag, format!("--experiment {study}"), why));
+            return Err(Error::contradictory_arguments(flag, format!("--experiment {study}"), why));
         }
     }
     Ok(())
 }
 
-struct Bench<'a> {
+struct StudyContext<'a> {
     config: &'a Config,
     records: &'a GeneratedRecords,
     /// Directory for databases that are removed after the experiment.
     temporary: &'a Path,
 }
 
-impl Bench<'_> {
+impl StudyContext<'_> {
     fn threads(&self) -> u64 {
         self.config.threads.unwrap_or(1)
     }
@@ -118,25 +123,25 @@ impl Bench<'_> {
     }
 
     /// Puts every record into a new database of lsmx, and waits until compaction is idle.
-    fn fill(
+    fn fill_database(
         &self,
         path: &Path,
         settings: &EngineSettings,
         title: &str,
         progress: &mut dyn Progress,
     ) -> Result<()> {
-        let (engine, count) = (Kind::Lsmx.open(path, settings)?, self.config.entries);
-        let group = ThreadGroup::single(engine.as_ref(), self.records);
-        group.load((title, count), progress)?;
+        let (engine, count) = (EngineKind::Lsmx.open(path, settings)?, self.config.entries);
+        let group = ThreadGroup::single_thread(engine.as_ref(), self.records);
+        group.load_records((title, count), progress)?;
         engine.close()
     }
 
     /// Returns the path of a database that contains all records: the database of `--db`, or a temporary database. A
     /// missing database is created and filled.
-    fn path_of_filled(&self, progress: &mut dyn Progress) -> Result<PathBuf> {
-        let path = self.config.database_path(Kind::Lsmx, self.temporary);
-        if !is_occupied(&path) {
-            self.fill(&path, &self.config.settings, "fill", progress)?;
+    fn filled_database_path(&self, progress: &mut dyn Progress) -> Result<PathBuf> {
+        let path = self.config.database_path(EngineKind::Lsmx, self.temporary);
+        if !has_entries(&path) {
+            self.fill_database(&path, &self.config.settings, "fill", progress)?;
         }
         Ok(path)
     }

@@ -3,12 +3,12 @@
 use crate::error::Result;
 use crate::experiment::Progress;
 use crate::experiment::player::{ThreadGroup, TimeSlice};
-use crate::experiment::throughput::database::is_occupied;
+use crate::experiment::throughput::database::has_entries;
 use crate::numbers::{self, float, length};
-use crate::peers::Kind;
+use crate::peers::EngineKind;
 
-use super::Bench;
-use super::result::{Cell, Slice};
+use super::StudyContext;
+use super::result::{PutSlice, TuningCell};
 
 /// Length of a time slice during the measurement, in nanoseconds.
 const SLICE_NS: u64 = 50_000_000;
@@ -16,14 +16,21 @@ const SLICE_NS: u64 = 50_000_000;
 const SLICES_MAX: usize = 400;
 const PURPOSE: u64 = 0x7075_7473;
 
-pub(super) fn run(bench: &Bench<'_>, progress: &mut dyn Progress) -> Result<Vec<Cell>> {
-    bench.config.engines().map(|kind| measure_engine(bench, kind, progress)).collect()
+pub(super) fn measure_puts_over_time(
+    bench: &StudyContext<'_>,
+    progress: &mut dyn Progress,
+) -> Result<Vec<TuningCell>> {
+    bench.config.engine_kinds().map(|kind| measure_engine(bench, kind, progress)).collect()
 }
 
-fn measure_engine(bench: &Bench<'_>, kind: Kind, progress: &mut dyn Progress) -> Result<Cell> {
+fn measure_engine(
+    bench: &StudyContext<'_>,
+    kind: EngineKind,
+    progress: &mut dyn Progress,
+) -> Result<TuningCell> {
     let path = bench.config.database_path(kind, bench.temporary);
     // Records of an existing database are overwritten. A new database is filled.
-    let overwrites = is_occupied(&path);
+    let overwrites = has_entries(&path);
     let engine = kind.open(&path, &bench.config.settings)?;
     let workload = if overwrites { "overwrite" } else { "fillrandom" };
     let ops = if overwrites { bench.ops() } else { bench.config.entries };
@@ -32,16 +39,16 @@ fn measure_engine(bench: &Bench<'_>, kind: Kind, progress: &mut dyn Progress) ->
         slice_ns: Some(SLICE_NS),
         seed: bench.config.seed,
         purpose: PURPOSE,
-        ..ThreadGroup::single(engine.as_ref(), bench.records)
+        ..ThreadGroup::single_thread(engine.as_ref(), bench.records)
     };
-    let read_compacted = || engine.written().map(|written| written.compaction_bytes);
+    let read_compacted = || engine.written_bytes().map(|written| written.compaction_bytes);
     let mut before = read_compacted();
     let mut compacted: Vec<u64> = Vec::new();
-    let (played, _) = group.play_with_writer(
+    let (played, _) = group.run_work_with_writer(
         (&format!("{kind}: {workload}"), ops),
         progress,
         &|player| {
-            player.repeat(ops, |player, op| {
+            player.for_each_own_number(ops, |player, op| {
                 let draw = player.random.next_u64();
                 let record = if overwrites { draw % bench.config.entries } else { op };
                 player.put(record, draw)
@@ -67,14 +74,14 @@ fn measure_engine(bench: &Bench<'_>, kind: Kind, progress: &mut dyn Progress) ->
     if !counts_compaction {
         slices.iter_mut().for_each(|slice| slice.compaction_bytes = None);
     }
-    Ok(Cell {
+    Ok(TuningCell {
         workload,
         engine: kind.name().to_owned(),
         setting: kind.name().to_owned(),
         threads: bench.threads(),
         ops: played.ops,
         ops_per_s: played.ops_per_s(0.0),
-        latency_us: played.latency_of_all(),
+        latency_us: played.total_latency(),
         reads: None,
         slices,
     })
@@ -82,7 +89,7 @@ fn measure_engine(bench: &Bench<'_>, kind: Kind, progress: &mut dyn Progress) ->
 
 /// Combines adjacent time slices so that there are at most [`SLICES_MAX`], and adds the bytes that compaction wrote.
 /// The last slice ends with the last put.
-fn combine_slices(slices: &[TimeSlice], compacted: &[u64], elapsed_ns: u64) -> Vec<Slice> {
+fn combine_slices(slices: &[TimeSlice], compacted: &[u64], elapsed_ns: u64) -> Vec<PutSlice> {
     let joined = slices.len().div_ceil(SLICES_MAX).max(1);
     let slice_ns = SLICE_NS * numbers::count(joined);
     let parts = slices.chunks(joined).zip(compacted.chunks(joined));
@@ -93,7 +100,7 @@ fn combine_slices(slices: &[TimeSlice], compacted: &[u64], elapsed_ns: u64) -> V
             let mut all = TimeSlice::default();
             parts.iter().for_each(|part| all.add(part));
             let end_ns = (begin_ns + slice_ns).min(elapsed_ns.max(begin_ns + 1));
-            Slice {
+            PutSlice {
                 end_s: float(end_ns) / 1e9,
                 ops: all.ops,
                 ops_per_s: float(all.ops) * 1e9 / float(end_ns - begin_ns),

@@ -12,13 +12,18 @@ use crate::numbers::ratio;
 use crate::peers::EngineSettings;
 use crate::peers::lsmx::Lsmx;
 
-use super::Bench;
-use super::result::{Cell, Reads};
+use super::StudyContext;
+use super::result::{LookupReads, TuningCell};
 
 const PURPOSE_WARM_UP: u64 = 0x7761_726d;
 const PURPOSE_READS: u64 = 0x7265_6164;
 
-fn open(bench: &Bench<'_>, path: &Path, cache_bytes: u64, filter: FilterLastRun) -> Result<Lsmx> {
+fn open_read_only(
+    bench: &StudyContext<'_>,
+    path: &Path,
+    cache_bytes: u64,
+    filter: FilterLastRun,
+) -> Result<Lsmx> {
     let settings = EngineSettings {
         block_cache_bytes: Some(cache_bytes),
         filter_last_run: Some(filter),
@@ -28,8 +33,8 @@ fn open(bench: &Bench<'_>, path: &Path, cache_bytes: u64, filter: FilterLastRun)
     Lsmx::open_read_only(path, &settings, lsmx::DEFAULT_KEYSPACE)
 }
 
-pub(super) fn metadata_sizes(bench: &Bench<'_>, path: &Path) -> Result<MetadataSizes> {
-    open(bench, path, 0, FilterLastRun::Off)?.metadata_sizes()
+pub(super) fn metadata_sizes(bench: &StudyContext<'_>, path: &Path) -> Result<MetadataSizes> {
+    open_read_only(bench, path, 0, FilterLastRun::Off)?.metadata_sizes()
 }
 
 struct LookupCounters {
@@ -51,41 +56,41 @@ impl LookupCounters {
 
 /// Measures lookups of present keys, followed by lookups of absent keys. Each measurement is preceded by the same
 /// number of warm-up lookups. `setting` gives the cache size and the filters to use.
-pub(super) fn measure(
-    bench: &Bench<'_>,
+pub(super) fn measure_lookups(
+    bench: &StudyContext<'_>,
     path: &Path,
     sizes: &MetadataSizes,
-    (name, setting): (&str, Reads),
+    (name, setting): (&str, LookupReads),
     progress: &mut dyn Progress,
-) -> Result<[Cell; 2]> {
+) -> Result<[TuningCell; 2]> {
     let filter = if setting.filter_last_run { FilterLastRun::On } else { FilterLastRun::Off };
-    let engine = open(bench, path, setting.cache_bytes, filter)?;
+    let engine = open_read_only(bench, path, setting.cache_bytes, filter)?;
     let mut look_up = |absent: bool, purpose: u64| {
-        let single = ThreadGroup::single(&engine, bench.records);
+        let single = ThreadGroup::single_thread(&engine, bench.records);
         let (threads, seed) = (bench.threads(), bench.config.seed);
         let group = ThreadGroup { threads, seed, purpose, ..single };
-        group.play((name, bench.ops()), progress, &|player| {
-            player.repeat(bench.ops(), |player, _| {
-                let record = player.random.below(bench.config.entries);
+        group.run_work((name, bench.ops()), progress, &|player| {
+            player.for_each_own_number(bench.ops(), |player, _| {
+                let record = player.random.next_below(bench.config.entries);
                 if absent { player.get_absent(record) } else { player.get_present(record) }
             })
         })
     };
-    let mut cell = |absent: bool| -> Result<Cell> {
+    let mut cell = |absent: bool| -> Result<TuningCell> {
         look_up(absent, PURPOSE_WARM_UP)?;
         let before = LookupCounters::read(&engine);
         let played = look_up(absent, PURPOSE_READS)?;
         let after = LookupCounters::read(&engine);
         let filters = after.filters - before.filters;
-        Ok(Cell {
+        Ok(TuningCell {
             workload: if absent { "readmissing" } else { "readrandom" },
             engine: "lsmx".to_owned(),
             setting: name.to_owned(),
             threads: bench.threads(),
             ops: played.ops,
             ops_per_s: played.ops_per_s(0.0),
-            latency_us: played.latency_of_all(),
-            reads: Some(Reads {
+            latency_us: played.total_latency(),
+            reads: Some(LookupReads {
                 cache_fraction: ratio(setting.cache_bytes, sizes.table_bytes),
                 filter_bytes: sizes.all_filters_bytes,
                 table_bytes: sizes.table_bytes,

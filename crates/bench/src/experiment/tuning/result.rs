@@ -5,7 +5,7 @@
 use lsmx::FilterBits;
 use serde::Serialize;
 
-use crate::experiment::throughput::result::Settings;
+use crate::experiment::throughput::result::ThroughputSettings;
 use crate::latency::LatencyUs;
 use crate::report::provenance::Provenance;
 
@@ -14,13 +14,13 @@ use crate::report::provenance::Provenance;
 pub struct Tuning {
     pub provenance: Provenance,
     pub experiment: &'static str,
-    pub settings: Settings,
-    pub cells: Vec<Cell>,
+    pub settings: ThroughputSettings,
+    pub cells: Vec<TuningCell>,
 }
 
 /// Measurements of one workload with one setting.
 #[derive(Clone, Debug, Serialize)]
-pub struct Cell {
+pub struct TuningCell {
     pub workload: &'static str,
     pub engine: String,
     pub setting: String,
@@ -28,14 +28,14 @@ pub struct Cell {
     pub ops: u64,
     pub ops_per_s: f64,
     pub latency_us: LatencyUs,
-    pub reads: Option<Reads>,
+    pub reads: Option<LookupReads>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub slices: Vec<Slice>,
+    pub slices: Vec<PutSlice>,
 }
 
 /// Cache size, filter settings, and number of I/Os per lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Reads {
+pub struct LookupReads {
     pub cache_bytes: u64,
     pub cache_fraction: f64,
     pub index_cached: bool,
@@ -52,7 +52,7 @@ pub struct Reads {
 
 /// Measurements of the puts that ended within a time slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Slice {
+pub struct PutSlice {
     pub end_s: f64,
     pub ops: u64,
     pub ops_per_s: f64,

@@ -13,6 +13,6 @@ use std::path::Path;
 use crate::error::{Error, Result};
 
 #[expect(clippy::disallowed_methods, reason = "writes a report, not a database file")]
-pub fn write(path: &Path, page: &str) -> Result<()> {
+pub fn write_page(path: &Path, page: &str) -> Result<()> {
     std::fs::write(path, page).map_err(Error::io("write", path))
 }

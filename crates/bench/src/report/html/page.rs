@@ -3,14 +3,14 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::plot::frame::Axis;
-use super::plot::lines::{self, Line};
+use super::plot::lines::{self, PlotLine};
 use crate::report::provenance::Provenance;
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
 /// Returns an HTML document. `headline` describes the experiment. `contents` lists the id and the name of each section.
-pub(crate) fn page(
+pub(crate) fn render_page(
     title: &str,
     headline: &str,
     provenance: &Provenance,
@@ -33,7 +33,7 @@ pub(crate) fn page(
                 header {
                     h1 { (title) }
                     p class="headline" { (headline) }
-                    (sources(provenance))
+                    (render_provenance(provenance))
                     @if contents.len() > 1 {
                         nav { @for (id, name) in contents { a href=(format!("#{id}")) { (name) } " " } }
                     }
@@ -46,7 +46,7 @@ pub(crate) fn page(
     document.into_string()
 }
 
-fn sources(provenance: &Provenance) -> Markup {
+fn render_provenance(provenance: &Provenance) -> Markup {
     html! {
         p class="command" { code { (provenance.command) } }
         dl class="provenance" {
@@ -63,7 +63,7 @@ fn sources(provenance: &Provenance) -> Markup {
 }
 
 /// Returns a section of a page. `how` explains to the reader how to read the section.
-pub(crate) fn section(title: &str, how: &str, content: &Markup) -> Markup {
+pub(crate) fn render_section(title: &str, how: &str, content: &Markup) -> Markup {
     html! {
         section {
             h3 { (title) }
@@ -73,12 +73,14 @@ pub(crate) fn section(title: &str, how: &str, content: &Markup) -> Markup {
     }
 }
 
-pub(crate) fn figure(title: &str, plot: &Markup) -> Markup {
+pub(crate) fn render_figure(title: &str, plot: &Markup) -> Markup {
     html! { figure { figcaption { (title) } (plot) } }
 }
 
 /// Returns the legend of stacked bars or areas. `parts` contains the CSS class and the name of each segment.
-pub(crate) fn legend<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Markup {
+pub(crate) fn render_part_legend<'a>(
+    parts: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Markup {
     html! {
         p class="legend" {
             @for (class, name) in parts { span { i class=(format!("box {class}")) {} (name) } }
@@ -88,9 +90,9 @@ pub(crate) fn legend<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) ->
 
 /// Returns a line plot. Omits lines without points; returns nothing if no line has points. `x` computes the horizontal
 /// axis from the sorted x values. `y` computes the vertical axis from the y values and the ends of error bars.
-pub(crate) fn line_figure(
+pub(crate) fn render_line_figure(
     title: &str,
-    mut lines: Vec<Line>,
+    mut lines: Vec<PlotLine>,
     x: impl FnOnce(&[f64]) -> Axis,
     y: impl FnOnce(&[f64]) -> Axis,
 ) -> Markup {
@@ -106,5 +108,5 @@ pub(crate) fn line_figure(
     }
     places.sort_by(f64::total_cmp);
     places.dedup();
-    figure(title, &lines::draw(title, x(&places), y(&values), &lines))
+    render_figure(title, &lines::draw_lines(title, x(&places), y(&values), &lines))
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use lsmx::Durability;
-use lsmx_bench::workload::record::{Format, encode, to_hex};
+use lsmx_bench::workload::record::{RecordFormat, encode_record, to_hex};
 
 use crate::args::{DbArgs, ScanArgs};
 use crate::failure::Failure;
@@ -80,7 +80,7 @@ fn print(
                 let line = format!("{}\t{}\n", to_hex(&key), to_hex(&value));
                 chunk.extend_from_slice(line.as_bytes());
             }
-            Ok((key, value)) => encode(Format::Tsv, &key, &value, &mut chunk),
+            Ok((key, value)) => encode_record(RecordFormat::Tsv, &key, &value, &mut chunk),
             Err(error) => {
                 output::stdout(&chunk)?;
                 return Err(error.into());

@@ -33,7 +33,7 @@ pub(super) fn compact(
     let after = keyspace.approximate_size::<&[u8]>(..)?;
     drop(keyspace);
     db.close(None)?;
-    let (before, after) = (text::bytes(before), text::bytes(after));
+    let (before, after) = (text::format_bytes(before), text::format_bytes(after));
     output::stdout(format!("{before} in tables before, {after} after\n").as_bytes())
 }
 

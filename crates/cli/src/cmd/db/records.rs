@@ -6,7 +6,7 @@ use std::path::Path;
 
 use lsmx::{Db, Durability, Keyspace, WriteBatch};
 use lsmx_bench::numbers::count;
-use lsmx_bench::workload::record::{Format, ReadError, RecordReader, encode};
+use lsmx_bench::workload::record::{ReadError, RecordFormat, RecordReader, encode_record};
 
 use crate::args::{DbArgs, FileArgs};
 use crate::failure::Failure;
@@ -21,7 +21,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 /// Puts the records in file order, in batches, and syncs the WAL. Records before a malformed line stay in the database.
 pub(super) fn import(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
-    let format = file.format.unwrap_or_else(|| Format::of_file(&file.file));
+    let format = file.format.unwrap_or_else(|| RecordFormat::of_file(&file.file));
     // Opens the file before the database, so that an unreadable file creates no database.
     let source = open(&file.file)?;
     let (db, keyspace) = super::open_or_create(arguments)?;
@@ -84,7 +84,7 @@ fn put_records(
 
 /// Writes all entries in key order. After an error, the file ends with a complete record.
 pub(super) fn export(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
-    let format = file.format.unwrap_or_else(|| Format::of_file(&file.file));
+    let format = file.format.unwrap_or_else(|| RecordFormat::of_file(&file.file));
     // Opens the database before the file, so that a failed open creates no file.
     let (_db, keyspace) = super::open_read_only(arguments)?;
     if file.file == Path::new("-") {
@@ -95,7 +95,7 @@ pub(super) fn export(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure>
 }
 
 #[expect(clippy::disallowed_methods, reason = "the file of the user is not part of a database")]
-fn export_to_file(keyspace: &Keyspace, format: Format, path: &Path) -> Result<u64, Failure> {
+fn export_to_file(keyspace: &Keyspace, format: RecordFormat, path: &Path) -> Result<u64, Failure> {
     let failed = |action| move |error| Failure::file(action, path.display().to_string(), error);
     let mut file = File::create(path).map_err(failed("create"))?;
     let mut whole_bytes = 0;
@@ -116,14 +116,14 @@ fn export_to_file(keyspace: &Keyspace, format: Format, path: &Path) -> Result<u6
 /// fails, first passes the entries before the error.
 fn encode_entries(
     keyspace: &Keyspace,
-    format: Format,
+    format: RecordFormat,
     write: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
     let mut chunk = Vec::new();
     let mut records = 0;
     for entry in keyspace.iter() {
         match entry {
-            Ok((key, value)) => encode(format, &key, &value, &mut chunk),
+            Ok((key, value)) => encode_record(format, &key, &value, &mut chunk),
             Err(error) => {
                 write(&chunk)?;
                 return Err(error.into());

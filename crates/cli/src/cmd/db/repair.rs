@@ -104,7 +104,7 @@ fn describe_loss(lost: &Loss) -> String {
     }
     if lost.bytes > 0 {
         // Writing to a string does not fail.
-        let _ = write!(line, " ({})", text::bytes(lost.bytes));
+        let _ = write!(line, " ({})", text::format_bytes(lost.bytes));
     }
     line
 }

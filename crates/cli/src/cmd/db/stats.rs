@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lsmx::metrics::{KeyspaceMetrics, LevelMetrics, Metrics};
-use lsmx_bench::report::text::bytes;
+use lsmx_bench::report::text::format_bytes;
 use serde_json::{Map, Value};
 
 use crate::args::{DbArgs, StatsArgs};
@@ -77,9 +77,9 @@ fn write_metrics(text: &mut String, metrics: &Metrics) -> std::fmt::Result {
         write_keyspace(text, name, keyspace)?;
     }
     let (wal, disk, memory) = (&metrics.wal, &metrics.disk, &metrics.memory);
-    writeln!(text, "log: {} segments, {}", wal.segments, bytes(wal.live_bytes))?;
+    writeln!(text, "log: {} segments, {}", wal.segments, format_bytes(wal.live_bytes))?;
     if wal.kept_segments > 0 {
-        let kept = bytes(wal.kept_bytes);
+        let kept = format_bytes(wal.kept_bytes);
         writeln!(
             text,
             "log: {} segments, {kept} kept for missing operand stores",
@@ -87,11 +87,11 @@ fn write_metrics(text: &mut String, metrics: &Metrics) -> std::fmt::Result {
         )?;
     }
     let [tables, blobs, log, reserve] =
-        [disk.table_bytes, disk.blob_bytes, disk.log_bytes, disk.reserve_bytes].map(bytes);
+        [disk.table_bytes, disk.blob_bytes, disk.log_bytes, disk.reserve_bytes].map(format_bytes);
     writeln!(text, "disk: tables {tables}, blob files {blobs}, log {log}, reserve {reserve}")?;
     let memtables = memory.memtables_active + memory.memtables_sealed;
     let [memtables, metadata, tables] =
-        [memtables, memory.metadata_blocks, memory.open_tables].map(bytes);
+        [memtables, memory.metadata_blocks, memory.open_tables].map(format_bytes);
     writeln!(
         text,
         "memory: memtables {memtables}, filters and indexes {metadata}, open tables {tables}"
@@ -104,7 +104,7 @@ fn write_keyspace(text: &mut String, name: &str, keyspace: &KeyspaceMetrics) -> 
     writeln!(text, " level  runs  files       bytes    entries tombstones")?;
     let mut write_level = |name: String, level: &LevelMetrics| {
         let LevelMetrics { runs, files, entries, tombstones, .. } = level;
-        let bytes = bytes(level.bytes);
+        let bytes = format_bytes(level.bytes);
         writeln!(text, "{name:>6} {runs:>5} {files:>6} {bytes:>11} {entries:>10} {tombstones:>10}")
     };
     for level in &keyspace.levels {
@@ -112,13 +112,13 @@ fn write_keyspace(text: &mut String, name: &str, keyspace: &KeyspaceMetrics) -> 
     }
     let total = keyspace.total();
     write_level("total".to_owned(), &total)?;
-    writeln!(text, "  memtables {}", bytes(keyspace.memtable_bytes))?;
+    writeln!(text, "  memtables {}", format_bytes(keyspace.memtable_bytes))?;
     if total.range_tombstones > 0 {
         writeln!(text, "  range tombstones {}", total.range_tombstones)?;
     }
     let log = &keyspace.value_log;
     if log.blob_files > 0 {
-        let [all, referenced] = [log.blob_bytes, log.blob_referenced_bytes].map(bytes);
+        let [all, referenced] = [log.blob_bytes, log.blob_referenced_bytes].map(format_bytes);
         writeln!(
             text,
             "  value log: {} blob files, {all}, {referenced} referenced",
@@ -127,7 +127,7 @@ fn write_keyspace(text: &mut String, name: &str, keyspace: &KeyspaceMetrics) -> 
     }
     if let Some(store) = &keyspace.operand_store {
         let [all, log, memory] =
-            [store.bucket_bytes, store.log_bytes, store.memory_bytes].map(bytes);
+            [store.bucket_bytes, store.log_bytes, store.memory_bytes].map(format_bytes);
         let buckets = store.buckets;
         writeln!(text, "  operand store: {buckets} buckets, {all}, log {log}, memory {memory}")?;
     }

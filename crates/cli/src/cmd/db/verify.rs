@@ -14,7 +14,7 @@ pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         "{} keyspaces, {} tables of {} with {} entries, {} commits in {} log segments: no damage was found",
         report.keyspaces,
         report.tables,
-        text::bytes(report.table_bytes),
+        text::format_bytes(report.table_bytes),
         report.entries,
         report.wal_records,
         report.wal_segments,
@@ -23,7 +23,7 @@ pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         lines.push(format!(
             "{} blob files of {}, {} values in use",
             report.blob_files,
-            text::bytes(report.blob_bytes),
+            text::format_bytes(report.blob_bytes),
             report.blob_values,
         ));
     }

@@ -10,13 +10,13 @@ use lsmx::env::WORKERS_DEFAULT;
 use lsmx::{FilterLastRun, WriteControl};
 use lsmx_bench::Error;
 use lsmx_bench::experiment::explore::columns::REGISTRY;
-use lsmx_bench::experiment::explore::decisions::Decisions;
-use lsmx_bench::experiment::explore::{Config, Point, Source, estimates_table};
+use lsmx_bench::experiment::explore::decisions::DecisionWriter;
+use lsmx_bench::experiment::explore::{Config, RecordSource, WorkloadPoint, estimates_table};
 use lsmx_bench::numbers;
 use lsmx_bench::peers::EngineSettings;
 use lsmx_bench::workload::data_file::DataFile;
-use lsmx_bench::workload::phases::{Mix, SELECTIVITY_DEFAULT, parse_phases};
-use lsmx_bench::workload::record::Format;
+use lsmx_bench::workload::phases::{SELECTIVITY_DEFAULT, WorkloadMix, parse_phases};
+use lsmx_bench::workload::record::RecordFormat;
 use lsmx_bench::workload::trace::TraceFile;
 use lsmx_compaction::{PolicyParameter, PolicySpec};
 
@@ -48,8 +48,8 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
     let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
     let finished = super::open_finished(&arguments.run, words, &inputs, config.cell_count())?;
     if arguments.run.dry_run {
-        let estimates = config.estimates(finished.as_ref())?;
-        return output::stdout(estimates_table::table(&estimates).as_bytes());
+        let estimates = config.estimate_cells(finished.as_ref())?;
+        return output::stdout(estimates_table::format_estimates(&estimates).as_bytes());
     }
     let resume = arguments.run.resume.as_deref();
     let _temporary = interrupt::make_temporary("lsmx-explore-", &mut config.directory, resume)?;
@@ -65,7 +65,7 @@ pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Conf
     let points = points.iter().map(|swept| {
         let mut point = point(swept, spec.as_deref(), data.as_ref())?;
         if let Some(trace) = &trace {
-            point.source = Source::Trace(Arc::clone(trace));
+            point.source = RecordSource::Trace(Arc::clone(trace));
             point.phases.clear();
         }
         Ok(point)
@@ -77,7 +77,9 @@ pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Conf
         directory: arguments.run.setup.directory(),
         command: super::command_line(words),
         spec,
-        decisions: arguments.explain.then(|| Decisions::to(Box::new(std::io::stderr()))),
+        decisions: arguments
+            .explain
+            .then(|| DecisionWriter::with_output(Box::new(std::io::stderr()))),
     })
 }
 
@@ -86,7 +88,7 @@ fn point(
     swept: &SweptArguments,
     spec: Option<&str>,
     data: Option<&DataFile>,
-) -> Result<Point, Failure> {
+) -> Result<WorkloadPoint, Failure> {
     let arguments = &swept.arguments;
     for (flag, is_given) in
         [("--format", arguments.format.is_some()), ("--data-order", arguments.data_order.is_some())]
@@ -101,9 +103,9 @@ fn point(
     let source = match data {
         Some(file) => {
             let shuffled = arguments.data_order == Some(DataOrder::Shuffled);
-            Source::File { file: Box::new(file.reopen(None)?), shuffled }
+            RecordSource::File { file: Box::new(file.reopen(None)?), shuffled }
         }
-        None => Source::Generated {
+        None => RecordSource::Generated {
             key_bytes: arguments.workload.records.key_len.unwrap_or(KEY_LEN_DEFAULT),
             value_bytes: arguments.workload.records.value_len.unwrap_or(VALUE_LEN_DEFAULT),
         },
@@ -111,12 +113,12 @@ fn point(
     let phases = match (&arguments.workload.phases, spec, data) {
         (Some(path), Some(text), _) => parse_phases(text, path)?,
         (_, _, Some(data)) => {
-            Mix { updates: 0.0, ..mix(&arguments.workload, Some(data.len())) }.phases()?
+            WorkloadMix { updates: 0.0, ..mix(&arguments.workload, Some(data.len())) }.phases()?
         }
         _ => mix(&arguments.workload, arguments.entries).phases()?,
     };
     let engine = &arguments.engine;
-    Ok(Point {
+    Ok(WorkloadPoint {
         sweep: swept.point.clone(),
         policies,
         source,
@@ -191,7 +193,7 @@ fn contradiction(first: &str, second: &str, why: &'static str) -> Failure {
 
 fn open_data(arguments: &ExploreArgs) -> Result<Option<DataFile>, Failure> {
     let Some(path) = &arguments.data else { return Ok(None) };
-    let format = arguments.format.unwrap_or_else(|| Format::of_file(path));
+    let format = arguments.format.unwrap_or_else(|| RecordFormat::of_file(path));
     Ok(Some(DataFile::open(path, format, None)?))
 }
 
@@ -201,11 +203,11 @@ pub(super) fn read_text(path: &Path) -> Result<String, Failure> {
 }
 
 /// Builds the workload from the flags. If no workload flag is given, half of the writes are updates.
-pub(super) fn mix(workload: &WorkloadArgs, entries: Option<u64>) -> Mix {
+pub(super) fn mix(workload: &WorkloadArgs, entries: Option<u64>) -> WorkloadMix {
     let entries = entries.unwrap_or(ENTRIES_DEFAULT);
     let WorkloadArgs { writes, reads, .. } = workload;
     let is_default = *writes == WriteArgs::default() && *reads == ReadArgs::default();
-    Mix {
+    WorkloadMix {
         entries,
         updates: writes.updates.unwrap_or(if is_default { UPDATES_DEFAULT } else { 0.0 }),
         deletes: writes.deletes.unwrap_or(0.0),

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 
 use clap::Arg;
-use lsmx_bench::experiment::sweep::{SweepPoint, SweepValue, combinations};
+use lsmx_bench::experiment::sweep::{SweepPoint, SweepValue, flag_combinations};
 use lsmx_bench::quantity::{parse_bytes, parse_count};
 use lsmx_compaction::PolicySpec;
 
@@ -38,7 +38,7 @@ pub(super) fn points(
         }
         sweeps.push((key, values));
     }
-    combinations(&sweeps).into_iter().map(|values| arguments_of_point(values, words)).collect()
+    flag_combinations(&sweeps).into_iter().map(|values| arguments_of_point(values, words)).collect()
 }
 
 fn key_and_values(text: &str, words: &[OsString]) -> Result<(String, Vec<String>), Failure> {
@@ -88,7 +88,7 @@ fn sweep_value(key: &str, text: &str) -> SweepValue {
         Some("BYTES") => parse_bytes(text).ok(),
         _ => None,
     };
-    number.map_or_else(|| SweepValue::typed(text), SweepValue::Whole)
+    number.map_or_else(|| SweepValue::parse(text), SweepValue::Whole)
 }
 
 fn arguments_of_point(

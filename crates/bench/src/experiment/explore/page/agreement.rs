@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::lookups;
 use crate::experiment::explore::columns::REGISTRY;
-use crate::metric::html::Subject;
+use crate::metric::html::PageRow;
 use crate::metric::{Row, Unit};
-use crate::report::html::page::{figure, section};
+use crate::report::html::page::{render_figure, render_section};
 use crate::report::html::plot::frame::Axis;
 use crate::report::html::plot::scale::Scale;
-use crate::report::html::plot::spans::{self, Span};
+use crate::report::html::plot::spans::{self, ValueSpan};
 use crate::report::html::value;
 
 /// Compared sources, in the order of their plot markers.
@@ -41,19 +41,20 @@ const DEVIATIONS: [f64; 2] = [0.05, 0.15];
 
 /// Numbers of one policy and workload by flat name (JSON path). The values of each number are in the order of
 /// [`SOURCES`].
-type Compared = BTreeMap<String, [Option<f64>; 3]>;
+type SourceNumbers = BTreeMap<String, [Option<f64>; 3]>;
 
 /// Returns the section with a plot for each number that at least two sources report, or nothing if there is no such
 /// number.
-pub(super) fn plots(subjects: &[Subject]) -> Markup {
-    let all: Vec<Compared> = subjects.iter().map(|subject| compared(&subject.row)).collect();
+pub(super) fn render_agreement_plots(subjects: &[PageRow]) -> Markup {
+    let all: Vec<SourceNumbers> =
+        subjects.iter().map(|subject| collect_source_numbers(&subject.row)).collect();
     let has = |name: &str, source: usize| {
         all.iter().any(|it| it.get(name).is_some_and(|numbers| numbers[source].is_some()))
     };
     let numbers = NUMBERS.map(|(name, title)| (name.to_owned(), title.to_owned())).into_iter();
-    let reads = lookups::alphas(subjects)
-        .into_iter()
-        .map(|alpha| (lookups::metric(alpha, "ios_per_get"), format!("I/Os per get, α = {alpha}")));
+    let reads = lookups::list_alphas(subjects).into_iter().map(|alpha| {
+        (lookups::alpha_metric_name(alpha, "ios_per_get"), format!("I/Os per get, α = {alpha}"))
+    });
     let mut shown: Vec<(String, String)> = numbers.chain(reads).collect();
     shown.retain(|(name, _)| (0..SOURCES.len()).filter(|&source| has(name, source)).count() > 1);
     if shown.is_empty() {
@@ -62,25 +63,25 @@ pub(super) fn plots(subjects: &[Subject]) -> Markup {
     let measured = shown.iter().any(|(name, _)| has(name, 2));
     let sources = if measured { &SOURCES[..] } else { &SOURCES[..2] };
     let content = html! {
-        (spans::legend(sources))
+        (spans::render_span_legend(sources))
         div class="plots" {
-            @for (name, title) in &shown { (figure(title, &plot(subjects, &all, name, sources))) }
+            @for (name, title) in &shown { (render_figure(title, &render_source_plot(subjects, &all, name, sources))) }
         }
         @if measured && shown.iter().any(|(name, _)| has(name, 1)) {
-            (deviations(subjects, &all, &shown))
+            (render_deviations(subjects, &all, &shown))
         }
     };
     let how = "The simulator runs the same policy on a tree without data. The closed form is that of the literature, for a \
                full tree. Marks at the same place agree.";
     let title = if measured { "Model, simulation and engine" } else { "Model and simulation" };
-    section(title, how, &content)
+    render_section(title, how, &content)
 }
 
 /// Returns the numbers of a row by source. Rows of `lsmx simulate` contain the numbers of the simulator. Other rows
 /// contain the numbers of the engine.
-fn compared(row: &Row) -> Compared {
+fn collect_source_numbers(row: &Row) -> SourceNumbers {
     let own_source = if row.get("simulated") == Some(&Value::Bool(true)) { 1 } else { 2 };
-    let mut compared = Compared::new();
+    let mut compared = SourceNumbers::new();
     for name in row.names() {
         let Some(number) = row.number(name) else { continue };
         let (source, name) = match (name.strip_prefix("model."), name.strip_prefix("simulated.")) {
@@ -100,27 +101,36 @@ fn compared(row: &Row) -> Compared {
     compared
 }
 
-fn plot(subjects: &[Subject], all: &[Compared], name: &str, sources: &[&'static str]) -> Markup {
-    let row = |(subject, compared): (&Subject, &Compared)| Span {
+fn render_source_plot(
+    subjects: &[PageRow],
+    all: &[SourceNumbers],
+    name: &str,
+    sources: &[&'static str],
+) -> Markup {
+    let row = |(subject, compared): (&PageRow, &SourceNumbers)| ValueSpan {
         marker: subject.marker,
         name: subject.name.clone(),
         values: compared.get(name).copied().unwrap_or_default()[..sources.len()].to_vec(),
     };
-    let rows: Vec<Span> = subjects.iter().zip(all).map(row).collect();
+    let rows: Vec<ValueSpan> = subjects.iter().zip(all).map(row).collect();
     let values: Vec<f64> =
         rows.iter().flat_map(|row| row.values.iter().flatten().copied()).collect();
     let unit = REGISTRY.find(name).map_or(Unit::Mean, |metric| metric.unit);
-    let x = Axis::new(Scale::fitting(&values), "", unit.plot_format());
-    spans::draw(&sources.join(" and "), x, sources, &rows)
+    let x = Axis::new(Scale::linear_or_log(&values), "", unit.plot_format());
+    spans::draw_spans(&sources.join(" and "), x, sources, &rows)
 }
 
 /// Returns a table of the deviations of the simulation from the engine, in percent.
-fn deviations(subjects: &[Subject], all: &[Compared], shown: &[(String, String)]) -> Markup {
+fn render_deviations(
+    subjects: &[PageRow],
+    all: &[SourceNumbers],
+    shown: &[(String, String)],
+) -> Markup {
     html! {
         p class="how" {
             "Simulated against measured. Marked are deviations of more than "
-            (value::percent(DEVIATIONS[0])) ", and strongly those of more than "
-            (value::percent(DEVIATIONS[1])) "."
+            (value::format_percent(DEVIATIONS[0])) ", and strongly those of more than "
+            (value::format_percent(DEVIATIONS[1])) "."
         }
         div class="scroll" {
             table class="sortable" {
@@ -135,7 +145,7 @@ fn deviations(subjects: &[Subject], all: &[Compared], shown: &[(String, String)]
                         tr data-name=(subject.name) {
                             th scope="row" { (subject.marker.swatch()) (subject.name) }
                             @for (name, _) in shown {
-                                (deviation(compared.get(name).copied().unwrap_or_default()))
+                                (render_deviation(compared.get(name).copied().unwrap_or_default()))
                             }
                         }
                     }
@@ -145,7 +155,7 @@ fn deviations(subjects: &[Subject], all: &[Compared], shown: &[(String, String)]
     }
 }
 
-fn deviation([_, simulated, measured]: [Option<f64>; 3]) -> Markup {
+fn render_deviation([_, simulated, measured]: [Option<f64>; 3]) -> Markup {
     let share = match (simulated, measured) {
         (Some(simulated), Some(measured)) if measured != 0.0 => simulated / measured - 1.0,
         (Some(0.0), Some(_)) => 0.0,
@@ -181,7 +191,7 @@ mod tests {
             },
             "model": { "write_amplification": 5.0, "absent_lookup_ios": 0.3 },
         });
-        let compared = compared(&Row::new(&cell).unwrap());
+        let compared = collect_source_numbers(&Row::new(&cell).unwrap());
         for (name, numbers) in [
             ("data_moved_ratio", [None, Some(10.4), Some(10.0)]),
             ("write_amplification", [Some(5.0), None, Some(6.0)]),
@@ -203,10 +213,10 @@ mod tests {
             (130.0, 100.0, "far"),
             (0.0, 0.0, "near"),
         ] {
-            let cell = deviation([None, Some(simulated), Some(measured)]).into_string();
+            let cell = render_deviation([None, Some(simulated), Some(measured)]).into_string();
             assert!(cell.contains(&format!("class=\"{class}\"")), "{cell}");
         }
-        assert!(deviation([None, Some(1.0), Some(0.0)]).into_string().contains('–'));
-        assert!(deviation([Some(1.0), None, Some(2.0)]).into_string().contains('–'));
+        assert!(render_deviation([None, Some(1.0), Some(0.0)]).into_string().contains('–'));
+        assert!(render_deviation([Some(1.0), None, Some(2.0)]).into_string().contains('–'));
     }
 }

@@ -5,8 +5,10 @@ use maud::{Markup, html};
 use super::subject::PageCell;
 use crate::experiment::explore::columns::REGISTRY;
 use crate::metric::Unit;
-use crate::metric::html::{Subject, bars, bars_of_parts, latency_figures, stacked_bars};
-use crate::report::html::page::section;
+use crate::metric::html::{
+    PageRow, render_bars, render_latency_figures, render_part_bars, render_stacked_bars,
+};
+use crate::report::html::page::render_section;
 use crate::report::html::value;
 
 const AMPLIFICATIONS: [(&str, &str); 6] = [
@@ -18,7 +20,7 @@ const AMPLIFICATIONS: [(&str, &str); 6] = [
     ("Bytes of invalid entries ÷ bytes of live ones", "space_amplification_invalid"),
 ];
 
-pub(super) fn compaction(subjects: &[Subject]) -> Markup {
+pub(super) fn render_compaction(subjects: &[PageRow]) -> Markup {
     let bytes = [("read", "compaction.read_bytes"), ("written", "compaction.written_bytes")];
     let jobs = [
         ("merges", "compaction.jobs"),
@@ -26,16 +28,16 @@ pub(super) fn compaction(subjects: &[Subject]) -> Markup {
     ];
     let content = html! {
         div class="plots" {
-            (bars_of_parts(&REGISTRY, "Data moved by compaction", &bytes, subjects))
-            (bars_of_parts(&REGISTRY, "Jobs of compaction", &jobs, subjects))
-            @for (title, name) in AMPLIFICATIONS { (bars(&REGISTRY, name, title, subjects)) }
+            (render_part_bars(&REGISTRY, "Data moved by compaction", &bytes, subjects))
+            (render_part_bars(&REGISTRY, "Jobs of compaction", &jobs, subjects))
+            @for (title, name) in AMPLIFICATIONS { (render_bars(&REGISTRY, name, title, subjects)) }
         }
     };
-    section("What compaction did", "", &content)
+    render_section("What compaction did", "", &content)
 }
 
 /// Returns the section about put latencies, job latencies and stalls. Returns nothing for a simulation.
-pub(super) fn latencies_and_stalls(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
+pub(super) fn render_latencies_and_stalls(cells: &[&PageCell<'_>], subjects: &[PageRow]) -> Markup {
     if subjects.iter().all(|subject| subject.row.get("put_latency_us.max").is_none()) {
         return html! {};
     }
@@ -43,21 +45,21 @@ pub(super) fn latencies_and_stalls(cells: &[&PageCell<'_>], subjects: &[Subject]
         ("Puts", "put_latency_us"),
         ("Jobs of compaction, trivial moves left out", "compaction.latency_us"),
     ];
-    let threads = |subject: &Subject| {
+    let threads = |subject: &PageRow| {
         let busy = subject.number("compaction.cpu_us_total")?;
         Some(vec![busy, (subject.number("compaction.thread_us_total")? - busy).max(0.0)])
     };
     let waits = [("waited", "stalls.total_us"), ("slowed by debt", "stalls.throttled_us")];
     let content = html! {
-        (latency_figures(&kinds, subjects))
+        (render_latency_figures(&kinds, subjects))
         div class="plots" {
-            (stacked_bars("Time of all threads in jobs", &["on a processor", "waiting, mostly for files"],
+            (render_stacked_bars("Time of all threads in jobs", &["on a processor", "waiting, mostly for files"],
                 Unit::Micros, subjects, threads))
-            (bars_of_parts(&REGISTRY, "Time of writes that were held up", &waits, subjects))
-            (bars(&REGISTRY, "stalls.count", "Writes that waited", subjects))
-            (bars(&REGISTRY, "stalls.max_us", "The longest wait of a write", subjects))
+            (render_part_bars(&REGISTRY, "Time of writes that were held up", &waits, subjects))
+            (render_bars(&REGISTRY, "stalls.count", "Writes that waited", subjects))
+            (render_bars(&REGISTRY, "stalls.max_us", "The longest wait of a write", subjects))
         }
-        @if !has_positive(subjects, "stalls.count") {
+        @if !has_positive_number(subjects, "stalls.count") {
             p class="how" { "No write waited for a stall to end." }
         }
     };
@@ -67,16 +69,16 @@ pub(super) fn latencies_and_stalls(cells: &[&PageCell<'_>], subjects: &[Subject]
     } else {
         "The axis is logarithmic."
     };
-    section("Latency", how, &content)
+    render_section("Latency", how, &content)
 }
 
 /// Returns the section about tombstones, or nothing if no key was deleted.
-pub(super) fn deletes(subjects: &[Subject]) -> Markup {
-    if !has_positive(subjects, "delete_persistence.deletes") {
+pub(super) fn render_deletes(subjects: &[PageRow]) -> Markup {
+    if !has_positive_number(subjects, "delete_persistence.deletes") {
         return html! {};
     }
     let deletes = subjects.iter().filter_map(|it| it.number("delete_persistence.deletes"));
-    let longest = |subject: &Subject| {
+    let longest = |subject: &PageRow| {
         let age = |name| subject.number(name).unwrap_or(0.0);
         let longest =
             age("delete_persistence.age_us_max").max(age("delete_persistence.oldest_age_us"));
@@ -84,19 +86,19 @@ pub(super) fn deletes(subjects: &[Subject]) -> Markup {
     };
     let content = html! {
         div class="plots" {
-            (bars(&REGISTRY, "delete_persistence.live_tombstones", "Tombstones in the final tree", subjects))
-            (stacked_bars("The longest life of a tombstone, as a share of the run", &["longest life"],
+            (render_bars(&REGISTRY, "delete_persistence.live_tombstones", "Tombstones in the final tree", subjects))
+            (render_stacked_bars("The longest life of a tombstone, as a share of the run", &["longest life"],
                 Unit::Share, subjects, longest))
         }
     };
     let how = format!(
         "{} deletes of a key. A tombstone lives until a job drops it, or until the end of the run. A job knows only the \
          oldest tombstone of its inputs, so the life is an upper bound.",
-        value::count(deletes.fold(0.0, f64::max))
+        value::format_count(deletes.fold(0.0, f64::max))
     );
-    section("Deletes", &how, &content)
+    render_section("Deletes", &how, &content)
 }
 
-fn has_positive(subjects: &[Subject], name: &str) -> bool {
+fn has_positive_number(subjects: &[PageRow], name: &str) -> bool {
     subjects.iter().any(|subject| subject.number(name).is_some_and(|number| number > 0.0))
 }

@@ -15,64 +15,64 @@ mod timeline;
 
 use maud::{Markup, html};
 
-use super::columns::workload;
+use super::columns::describe_workload;
 use super::result::Exploration;
 use crate::error::Result;
 use crate::experiment::simulate::Simulation;
-use crate::metric::html::Subject;
+use crate::metric::html::PageRow;
 use crate::report::html::page;
 use crate::report::provenance::Provenance;
 use subject::PageCell;
 
-pub(crate) fn exploration(result: &Exploration) -> Result<String> {
-    let cells = result.cells.iter().map(PageCell::explored).collect::<Result<Vec<_>>>()?;
-    Ok(page_of_cells("lsmx explore", &cells, &result.provenance))
+pub(crate) fn exploration_page(result: &Exploration) -> Result<String> {
+    let cells = result.cells.iter().map(PageCell::from_exploration).collect::<Result<Vec<_>>>()?;
+    Ok(render_cells_page("lsmx explore", &cells, &result.provenance))
 }
 
-pub(crate) fn simulation(result: &Simulation) -> Result<String> {
-    let cells = result.cells.iter().map(PageCell::simulated).collect::<Result<Vec<_>>>()?;
-    Ok(page_of_cells("lsmx simulate", &cells, &result.provenance))
+pub(crate) fn simulation_page(result: &Simulation) -> Result<String> {
+    let cells = result.cells.iter().map(PageCell::from_simulation).collect::<Result<Vec<_>>>()?;
+    Ok(render_cells_page("lsmx simulate", &cells, &result.provenance))
 }
 
-fn page_of_cells(title: &str, cells: &[PageCell<'_>], provenance: &Provenance) -> String {
-    let groups = subject::groups(cells);
+fn render_cells_page(title: &str, cells: &[PageCell<'_>], provenance: &Provenance) -> String {
+    let groups = subject::group_by_workload(cells);
     let alone = groups.len() == 1;
     let contents: Vec<(String, String)> = (1..)
         .zip(&groups)
         .map(|(number, group)| (format!("g{number}"), format!("{number} · {}", group.place.text)))
         .collect();
     let sections = html! {
-        @if !alone && !groups.is_empty() { (sweep::plots(&groups)) }
+        @if !alone && !groups.is_empty() { (sweep::render_sweep_plots(&groups)) }
         @for (group, (id, difference)) in groups.iter().zip(&contents) {
             @if !alone {
                 h2 id=(id) { (difference) }
-                p class="how" { (workload(group.cells[0].workload, group.cells[0].seed)) }
+                p class="how" { (describe_workload(group.cells[0].workload, group.cells[0].seed)) }
             }
-            (sections_of_policies(&group.cells, &group.subjects))
+            (render_policy_sections(&group.cells, &group.subjects))
         }
     };
     let headline = match (&cells, alone) {
-        ([one], true) => format!("One policy: {}.", workload(one.workload, one.seed)),
+        ([one], true) => format!("One policy: {}.", describe_workload(one.workload, one.seed)),
         ([first, ..], true) => {
-            format!("{} policies: {}.", cells.len(), workload(first.workload, first.seed))
+            format!("{} policies: {}.", cells.len(), describe_workload(first.workload, first.seed))
         }
         _ => format!("{} cells of {} workloads.", cells.len(), groups.len()),
     };
-    page::page(title, &headline, provenance, &contents, &sections)
+    page::render_page(title, &headline, provenance, &contents, &sections)
 }
 
 /// Returns the sections that compare policies under one workload. `cells` and `subjects` have the same order.
-pub(crate) fn sections_of_policies(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
+pub(crate) fn render_policy_sections(cells: &[&PageCell<'_>], subjects: &[PageRow]) -> Markup {
     html! {
-        (summary::tiles(subjects))
-        (summary::table(cells, subjects))
-        (pareto::plots(subjects))
-        (bars::compaction(subjects))
-        (bars::latencies_and_stalls(cells, subjects))
-        (lookups::point_plots(subjects))
-        (lookups::range_plots(subjects))
-        (bars::deletes(subjects))
-        (timeline::plots(cells, subjects))
-        (agreement::plots(subjects))
+        (summary::render_best_policies(subjects))
+        (summary::render_policy_table(cells, subjects))
+        (pareto::render_pareto_plots(subjects))
+        (bars::render_compaction(subjects))
+        (bars::render_latencies_and_stalls(cells, subjects))
+        (lookups::render_point_lookups(subjects))
+        (lookups::render_range_lookups(subjects))
+        (bars::render_deletes(subjects))
+        (timeline::render_timelines(cells, subjects))
+        (agreement::render_agreement_plots(subjects))
     }
 }

@@ -3,11 +3,11 @@
 use maud::{Markup, html};
 
 use super::lookups;
-use crate::metric::html::Subject;
-use crate::report::html::page::{figure, section};
+use crate::metric::html::PageRow;
+use crate::report::html::page::{render_figure, render_section};
 use crate::report::html::plot::frame::Axis;
 use crate::report::html::plot::scale::Scale;
-use crate::report::html::plot::scatter::{self, Point};
+use crate::report::html::plot::scatter::{self, ScatterPoint};
 use crate::report::html::value;
 
 /// Smallest and largest area of a marker in px².
@@ -16,31 +16,35 @@ const AREA_PX2: (f64, f64) = (50.0, 420.0);
 const AREA_SHARE_DEFAULT: f64 = 0.3;
 
 /// Title and JSON path of a cost.
-type Cost<'a> = (&'a str, &'a str);
+type CostColumn<'a> = (&'a str, &'a str);
 
-const WRITE: Cost<'_> = ("write amplification, ×", "write_amplification");
-const SPACE: Cost<'_> = ("space amplification, ×", "space_amplification");
+const WRITE: CostColumn<'_> = ("write amplification, ×", "write_amplification");
+const SPACE: CostColumn<'_> = ("space amplification, ×", "space_amplification");
 
 /// Returns the section with a plot of write cost against space, and a plot of write cost against read cost for each
 /// share of absent keys.
-pub(super) fn plots(subjects: &[Subject]) -> Markup {
-    let reads: Vec<(f64, String, String)> = lookups::alphas(subjects)
+pub(super) fn render_pareto_plots(subjects: &[PageRow]) -> Markup {
+    let reads: Vec<(f64, String, String)> = lookups::list_alphas(subjects)
         .into_iter()
         .map(|alpha| {
-            (alpha, format!("I/Os per get, α = {alpha}"), lookups::metric(alpha, "ios_per_get"))
+            (
+                alpha,
+                format!("I/Os per get, α = {alpha}"),
+                lookups::alpha_metric_name(alpha, "ios_per_get"),
+            )
         })
         .collect();
     let content = html! {
         div class="plots" {
             @for (alpha, title, name) in &reads {
-                (figure(&format!("Write against read, α = {alpha}; size is space amplification"),
-                    &plot(subjects, &[WRITE, (title, name), SPACE])))
+                (render_figure(&format!("Write against read, α = {alpha}; size is space amplification"),
+                    &render_cost_plot(subjects, &[WRITE, (title, name), SPACE])))
             }
             @if let Some((_, title, name)) = reads.first() {
-                (figure("Write against space; size is I/Os per get",
-                    &plot(subjects, &[WRITE, SPACE, (title, name)])))
+                (render_figure("Write against space; size is I/Os per get",
+                    &render_cost_plot(subjects, &[WRITE, SPACE, (title, name)])))
             } @else {
-                (figure("Write against space", &plot(subjects, &[WRITE, SPACE])))
+                (render_figure("Write against space", &render_cost_plot(subjects, &[WRITE, SPACE])))
             }
         }
     };
@@ -51,47 +55,49 @@ pub(super) fn plots(subjects: &[Subject]) -> Markup {
         "Lower and further to the left is better. α is the share of lookups whose key is absent. The dashed line joins \
          the policies that no other policy beats in the two costs of the axes; a hollow marker is beaten in all three."
     };
-    section("What it costs to write, to read and to keep", how, &content)
+    render_section("What it costs to write, to read and to keep", how, &content)
 }
 
 /// Draws a scatter plot of the second cost against the first. A third cost, if given, determines the marker size.
-fn plot(subjects: &[Subject], costs: &[Cost<'_>]) -> Markup {
-    let costs_of = |subject: &Subject| -> Option<Vec<f64>> {
+fn render_cost_plot(subjects: &[PageRow], costs: &[CostColumn<'_>]) -> Markup {
+    let costs_of = |subject: &PageRow| -> Option<Vec<f64>> {
         costs.iter().map(|(_, name)| subject.number(name)).collect()
     };
-    let shown: Vec<(&Subject, Vec<f64>)> =
+    let shown: Vec<(&PageRow, Vec<f64>)> =
         subjects.iter().filter_map(|subject| Some((subject, costs_of(subject)?))).collect();
     let values = |index: usize| -> Vec<f64> {
         shown.iter().filter_map(|(_, costs)| costs.get(index).copied()).collect()
     };
     let largest = values(2).into_iter().fold(f64::NEG_INFINITY, f64::max);
     let smallest = values(2).into_iter().fold(f64::INFINITY, f64::min);
-    let point = |(subject, own): &(&Subject, Vec<f64>)| {
+    let point = |(subject, own): &(&PageRow, Vec<f64>)| {
         let share = match own.get(2) {
             Some(size) if largest > smallest => (size - smallest) / (largest - smallest),
             _ => AREA_SHARE_DEFAULT,
         };
         let texts = costs.iter().zip(own);
-        let texts: Vec<String> =
-            texts.map(|((title, _), cost)| format!("{title} {}", value::plain(*cost))).collect();
-        Point {
+        let texts: Vec<String> = texts
+            .map(|((title, _), cost)| format!("{title} {}", value::format_plain(*cost)))
+            .collect();
+        ScatterPoint {
             marker: subject.marker,
             name: subject.name.clone(),
             x: own[0],
             y: own[1],
             area: AREA_PX2.0 + share * (AREA_PX2.1 - AREA_PX2.0),
-            faint: shown.iter().any(|(_, other)| beats(other, own)),
+            faint: shown.iter().any(|(_, other)| dominates(other, own)),
             says: format!("{}: {}", subject.name, texts.join(", ")),
         }
     };
-    let points: Vec<Point> = shown.iter().map(point).collect();
-    let axis =
-        |index: usize| Axis::new(Scale::fitting(&values(index)), costs[index].0, value::plain);
+    let points: Vec<ScatterPoint> = shown.iter().map(point).collect();
+    let axis = |index: usize| {
+        Axis::new(Scale::linear_or_log(&values(index)), costs[index].0, value::format_plain)
+    };
     let says = format!("{} against {} by policy", costs[0].0, costs[1].0);
-    scatter::draw(&says, axis(0), axis(1), &points)
+    scatter::draw_scatter(&says, axis(0), axis(1), &points)
 }
 
-fn beats(other: &[f64], own: &[f64]) -> bool {
+fn dominates(other: &[f64], own: &[f64]) -> bool {
     let pairs = || other.iter().zip(own);
     pairs().all(|(other, own)| other <= own) && pairs().any(|(other, own)| other < own)
 }
@@ -103,7 +109,7 @@ mod tests {
     #[test]
     fn pareto_equal_costs_do_not_beat_each_other() {
         let costs = [[1.0, 5.0, 2.0], [1.0, 5.0, 2.0], [2.0, 5.0, 2.0], [0.5, 9.0, 9.0]];
-        let beaten = costs.map(|own| costs.iter().any(|other| beats(other, &own)));
+        let beaten = costs.map(|own| costs.iter().any(|other| dominates(other, &own)));
         assert_eq!(beaten, [false, false, true, false]);
     }
 }

@@ -11,7 +11,7 @@ use crate::report::html::value;
 
 /// Differences between a workload and the other workloads of the page.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Place {
+pub(super) struct WorkloadDifference {
     /// Names and values of the parameters in which this workload differs from the others. Empty if the page has a
     /// single workload.
     pub(super) text: String,
@@ -21,16 +21,18 @@ pub(super) struct Place {
 }
 
 /// Parameters of a workload by name. Each value is a text, and also a number if the parameter is numeric.
-type Leaves = BTreeMap<String, (String, Option<f64>)>;
+type WorkloadValues = BTreeMap<String, (String, Option<f64>)>;
 
 /// Returns for each run the differences between its workload and the workloads of the other runs.
-pub(super) fn places(cells: &[&PageCell<'_>]) -> Vec<Place> {
+pub(super) fn find_differences(cells: &[&PageCell<'_>]) -> Vec<WorkloadDifference> {
     if cells.iter().all(|cell| !cell.sweep.is_empty()) {
-        return with_numbers_in_all(cells.iter().map(|cell| place_in_sweep(cell.sweep)).collect());
+        return keep_common_numbers(
+            cells.iter().map(|cell| sweep_point_difference(cell.sweep)).collect(),
+        );
     }
-    let all: Vec<Leaves> = cells.iter().map(|cell| leaves(cell)).collect();
+    let all: Vec<WorkloadValues> = cells.iter().map(|cell| workload_values(cell)).collect();
     let differs = |name: &String| all.iter().any(|other| other.get(name) != all[0].get(name));
-    let place = |(run, own): (u64, &Leaves)| {
+    let place = |(run, own): (u64, &WorkloadValues)| {
         let differing: Vec<_> = own.iter().filter(|(name, _)| differs(name)).collect();
         let texts = differing.iter().map(|(name, (text, _))| format!("{name} {text}"));
         let text = match texts.collect::<Vec<_>>().join(", ") {
@@ -41,58 +43,58 @@ pub(super) fn places(cells: &[&PageCell<'_>]) -> Vec<Place> {
             [(name, (_, number))] => number.map(|number| (name.clone(), number)),
             _ => None,
         };
-        Place { text, number }
+        WorkloadDifference { text, number }
     };
-    with_numbers_in_all((1..).zip(&all).map(place).collect())
+    keep_common_numbers((1..).zip(&all).map(place).collect())
 }
 
 /// Removes the numbers of all workloads if any workload has no number.
-fn with_numbers_in_all(mut places: Vec<Place>) -> Vec<Place> {
+fn keep_common_numbers(mut places: Vec<WorkloadDifference>) -> Vec<WorkloadDifference> {
     if places.iter().any(|place| place.number.is_none()) {
         places.iter_mut().for_each(|place| place.number = None);
     }
     places
 }
 
-fn place_in_sweep(point: &SweepPoint) -> Place {
+fn sweep_point_difference(point: &SweepPoint) -> WorkloadDifference {
     let number = match &point.0[..] {
         [(key, SweepValue::Whole(whole))] => Some((key.clone(), float(*whole))),
         [(key, SweepValue::Real(real))] => Some((key.clone(), *real)),
         _ => None,
     };
     let texts = point.0.iter().map(|(key, value)| format!("{key} {value}"));
-    Place { text: texts.collect::<Vec<_>>().join(", "), number }
+    WorkloadDifference { text: texts.collect::<Vec<_>>().join(", "), number }
 }
 
-fn leaves(cell: &PageCell<'_>) -> Leaves {
-    let mut leaves = Leaves::from([("seed".to_owned(), (cell.seed.to_string(), None))]);
+fn workload_values(cell: &PageCell<'_>) -> WorkloadValues {
+    let mut leaves = WorkloadValues::from([("seed".to_owned(), (cell.seed.to_string(), None))]);
     let workload = serde_json::to_value(cell.workload).unwrap_or_default();
-    flatten("", &workload, &mut leaves);
+    collect_values("", &workload, &mut leaves);
     leaves
 }
 
 /// Adds all leaf values of a JSON tree to `leaves`. The name of a leaf is its path, joined with spaces. An array
 /// element is named by its `name` field, or by its index counted from 1.
-fn flatten(path: &str, tree: &Value, leaves: &mut Leaves) {
+fn collect_values(path: &str, tree: &Value, leaves: &mut WorkloadValues) {
     let below =
         |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path} {name}") };
     match tree {
         Value::Object(fields) => {
             for (name, field) in fields {
-                flatten(&below(&name.replace('_', " ")), field, leaves);
+                collect_values(&below(&name.replace('_', " ")), field, leaves);
             }
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
                 let name = item.get("name").and_then(Value::as_str);
-                flatten(&below(name.unwrap_or(&(index + 1).to_string())), item, leaves);
+                collect_values(&below(name.unwrap_or(&(index + 1).to_string())), item, leaves);
             }
         }
         leaf => {
             let number = leaf.as_f64();
             let text = match (number, leaf.as_str()) {
-                (Some(number), _) if path.ends_with(" bytes") => value::bytes(number),
-                (Some(number), _) => value::count(number),
+                (Some(number), _) if path.ends_with(" bytes") => value::format_bytes(number),
+                (Some(number), _) => value::format_count(number),
                 (None, Some(text)) => text.to_owned(),
                 (None, None) => leaf.to_string(),
             };

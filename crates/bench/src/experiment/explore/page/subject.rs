@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::place::{self, Place};
+use super::place::{self, WorkloadDifference};
 use crate::error::Result;
-use crate::experiment::explore::columns::row;
-use crate::experiment::explore::result::{Cell, HistoryPoint, LevelSummary, Workload};
+use crate::experiment::explore::columns::build_row;
+use crate::experiment::explore::result::{
+    ExplorationCell, HistoryPoint, LevelSummary, WorkloadSummary,
+};
 use crate::experiment::simulate;
 use crate::experiment::sweep::SweepPoint;
 use crate::metric::Row;
-use crate::metric::html::Subject;
+use crate::metric::html::PageRow;
 use crate::report::html::plot::marker::{MARKERS, Marker};
 
 /// Policies in the order of their plot markers, so that each policy has the same marker on every page. Only the first
@@ -41,7 +43,7 @@ pub(crate) struct PageCell<'a> {
     pub(super) policy: &'a str,
     pub(super) spec: &'a str,
     pub(super) sweep: &'a SweepPoint,
-    pub(super) workload: &'a Workload,
+    pub(super) workload: &'a WorkloadSummary,
     pub(super) seed: u64,
     pub(super) repetitions: usize,
     /// Recorded levels of the tree over time. A simulation has neither history nor levels.
@@ -51,7 +53,7 @@ pub(crate) struct PageCell<'a> {
 }
 
 impl<'a> PageCell<'a> {
-    pub(crate) fn explored(cell: &'a Cell) -> Result<PageCell<'a>> {
+    pub(crate) fn from_exploration(cell: &'a ExplorationCell) -> Result<PageCell<'a>> {
         Ok(PageCell {
             policy: &cell.policy,
             spec: &cell.spec,
@@ -61,11 +63,11 @@ impl<'a> PageCell<'a> {
             repetitions: cell.repeats.as_ref().map_or(1, |repeats| repeats.seeds.len()),
             history: &cell.history,
             levels: &cell.levels,
-            row: row(cell, false)?,
+            row: build_row(cell, false)?,
         })
     }
 
-    pub(super) fn simulated(cell: &'a simulate::Cell) -> Result<PageCell<'a>> {
+    pub(super) fn from_simulation(cell: &'a simulate::SimulationCell) -> Result<PageCell<'a>> {
         Ok(PageCell {
             policy: &cell.policy,
             spec: &cell.spec,
@@ -75,21 +77,21 @@ impl<'a> PageCell<'a> {
             repetitions: 1,
             history: &[],
             levels: &[],
-            row: simulate::columns::row(cell, false)?,
+            row: simulate::columns::build_row(cell, false)?,
         })
     }
 }
 
 /// Runs with the same workload. `cells` and `subjects` have the same order.
 #[derive(Clone, Debug)]
-pub(super) struct Group<'a> {
-    pub(super) place: Place,
+pub(super) struct WorkloadGroup<'a> {
+    pub(super) place: WorkloadDifference,
     pub(super) cells: Vec<&'a PageCell<'a>>,
-    pub(super) subjects: Vec<Subject>,
+    pub(super) subjects: Vec<PageRow>,
 }
 
 /// Groups runs by workload and keeps their order. Runs with equal policy and workload are put into different groups.
-pub(super) fn groups<'a>(cells: &'a [PageCell<'a>]) -> Vec<Group<'a>> {
+pub(super) fn group_by_workload<'a>(cells: &'a [PageCell<'a>]) -> Vec<WorkloadGroup<'a>> {
     let mut groups: Vec<Vec<&PageCell<'_>>> = Vec::new();
     for cell in cells {
         let has_room = |group: &&mut Vec<&PageCell<'_>>| {
@@ -103,29 +105,30 @@ pub(super) fn groups<'a>(cells: &'a [PageCell<'a>]) -> Vec<Group<'a>> {
         }
     }
     let firsts: Vec<&PageCell<'_>> = groups.iter().map(|group| group[0]).collect();
-    let names: Vec<Vec<String>> = groups.iter().map(|group| names(group)).collect();
-    let markers = markers(names.iter().flatten());
-    let groups = groups.into_iter().zip(names).zip(place::places(&firsts));
-    let group = |((cells, names), place): ((Vec<&'a PageCell<'a>>, Vec<String>), Place)| {
-        let subjects = cells.iter().zip(names).map(|(cell, name)| Subject {
-            marker: markers[&name],
-            name,
-            row: cell.row.clone(),
-        });
-        Group { place, subjects: subjects.collect(), cells }
-    };
+    let names: Vec<Vec<String>> = groups.iter().map(|group| name_cells(group)).collect();
+    let markers = assign_markers(names.iter().flatten());
+    let groups = groups.into_iter().zip(names).zip(place::find_differences(&firsts));
+    let group =
+        |((cells, names), place): ((Vec<&'a PageCell<'a>>, Vec<String>), WorkloadDifference)| {
+            let subjects = cells.iter().zip(names).map(|(cell, name)| PageRow {
+                marker: markers[&name],
+                name,
+                row: cell.row.clone(),
+            });
+            WorkloadGroup { place, subjects: subjects.collect(), cells }
+        };
     groups.map(group).collect()
 }
 
 /// Returns the names of the runs. The name is the policy, with its parameters if several runs have the same policy.
-fn names(group: &[&PageCell<'_>]) -> Vec<String> {
+fn name_cells(group: &[&PageCell<'_>]) -> Vec<String> {
     let count = |policy: &str| group.iter().filter(|it| it.policy == policy).count();
     let names = group.iter().map(|it| if count(it.policy) > 1 { it.spec } else { it.policy });
     names.map(str::to_owned).collect()
 }
 
 /// Returns a marker for each name. If the marker of the policy is taken, the next free marker is used.
-fn markers<'a>(names: impl Iterator<Item = &'a String>) -> BTreeMap<String, Marker> {
+fn assign_markers<'a>(names: impl Iterator<Item = &'a String>) -> BTreeMap<String, Marker> {
     let mut markers = BTreeMap::new();
     let mut taken = [false; MARKERS];
     for name in names {
@@ -141,7 +144,7 @@ fn markers<'a>(names: impl Iterator<Item = &'a String>) -> BTreeMap<String, Mark
             // Markers repeat if there are more names than markers.
             .unwrap_or(markers.len() % MARKERS);
         taken[number] = true;
-        markers.insert(name.clone(), Marker::number(number));
+        markers.insert(name.clone(), Marker::with_number(number));
     }
     markers
 }

@@ -5,16 +5,16 @@ use maud::{Markup, html};
 use super::lookups;
 use super::subject::PageCell;
 use crate::experiment::explore::columns::REGISTRY;
-use crate::metric::html::{Subject, table_and_legend};
-use crate::report::html::page::section;
+use crate::metric::html::{PageRow, render_table_and_legend};
+use crate::report::html::page::render_section;
 
 /// Columns that only the HTML table shows.
 const MORE_COLUMNS: [&str; 3] = ["stalls.total_us", "compaction.trivial_moves", "elapsed_s"];
 
-pub(super) fn table(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
+pub(super) fn render_policy_table(cells: &[&PageCell<'_>], subjects: &[PageRow]) -> Markup {
     let columns = [REGISTRY.shown, &MORE_COLUMNS].concat();
     let content = html! {
-        (table_and_legend(&REGISTRY, "policy", &columns, subjects))
+        (render_table_and_legend(&REGISTRY, "policy", &columns, subjects))
         details {
             summary { "The policies with all their parameters" }
             ul {
@@ -31,11 +31,11 @@ pub(super) fn table(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
         _ => String::new(),
     };
     let how = format!("{medians}The best of each column is marked. A click on a heading sorts.");
-    section("Summary", &how, &content)
+    render_section("Summary", &how, &content)
 }
 
 /// Returns one tile per main cost, with the policy for which the cost is lowest.
-pub(super) fn tiles(subjects: &[Subject]) -> Markup {
+pub(super) fn render_best_policies(subjects: &[PageRow]) -> Markup {
     if subjects.len() < 2 {
         return html! {};
     }
@@ -43,18 +43,18 @@ pub(super) fn tiles(subjects: &[Subject]) -> Markup {
         ("least written", "write_amplification".to_owned()),
         ("least space", "space_amplification".to_owned()),
     ];
-    for alpha in lookups::alphas(subjects) {
-        costs.push(("fewest reads", lookups::metric(alpha, "ios_per_get")));
+    for alpha in lookups::list_alphas(subjects) {
+        costs.push(("fewest reads", lookups::alpha_metric_name(alpha, "ios_per_get")));
     }
     costs.push(("shortest longest put", "put_latency_us.max".to_owned()));
-    let tiles = costs.iter().filter_map(|(title, name)| tile(title, name, subjects));
+    let tiles = costs.iter().filter_map(|(title, name)| render_best_policy(title, name, subjects));
     html! { div class="tiles" { @for tile in tiles { (tile) } } }
 }
 
-fn tile(title: &str, name: &str, subjects: &[Subject]) -> Option<Markup> {
+fn render_best_policy(title: &str, name: &str, subjects: &[PageRow]) -> Option<Markup> {
     let metric = REGISTRY.find(name)?;
     let text = |number: f64| metric.unit.text_with_unit(number);
-    let numbers: Vec<(&Subject, f64)> =
+    let numbers: Vec<(&PageRow, f64)> =
         subjects.iter().filter_map(|it| Some((it, it.number(name)?))).collect();
     let &(best, least) = numbers.iter().min_by(|(_, a), (_, b)| a.total_cmp(b))?;
     // Numbers that are rounded to the same text count as equal.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::experiment::explore::result::{
-    Cell, DeletePersistence, HistoryPoint, RangeLookups, Stalls,
+    DeletePersistence, ExplorationCell, HistoryPoint, RangeLookups, StallTotals,
 };
 use crate::experiment::repeat;
 use crate::experiment::sweep::{SweepPoint, SweepValue};
@@ -21,7 +21,7 @@ fn latency(us: f64) -> LatencyUs {
 }
 
 /// Returns a constructed result with measurements derived from `number`.
-fn cell(policy: &str, number: u32) -> Cell {
+fn cell(policy: &str, number: u32) -> ExplorationCell {
     let (n, x) = (u64::from(number) + 1, f64::from(number) + 1.0);
     let lookups = |alpha: f64| {
         json!({
@@ -83,7 +83,7 @@ fn cell(policy: &str, number: u32) -> Cell {
     serde_json::from_value(cell).unwrap()
 }
 
-fn result(cells: Vec<Cell>) -> Exploration {
+fn result(cells: Vec<ExplorationCell>) -> Exploration {
     let provenance = Provenance {
         version: "1.2.3".to_owned(),
         command: "lsmx explore".to_owned(),
@@ -133,7 +133,7 @@ const POLICIES: [&str; 4] = ["full", "lo+1", "tiering", "<b>&own"];
 
 fn four() -> String {
     let cells = POLICIES.iter().zip(0..).map(|(name, n)| cell(name, n)).collect();
-    exploration(&result(cells)).unwrap()
+    exploration_page(&result(cells)).unwrap()
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn page_texts_of_users_are_escaped() {
         HOSTILE.clone_into(text);
     }
     provenance.spec = Some(HOSTILE.to_owned());
-    let page = exploration(&result).unwrap();
+    let page = exploration_page(&result).unwrap();
     assert!(!page.contains("<script>alert") && !page.contains("\"<!--"), "text is not escaped");
     assert!(page.matches("&lt;script&gt;alert").count() > 20);
     for svg in svgs(&page) {
@@ -245,15 +245,16 @@ fn page_sections_without_measurements_are_omitted() {
         cell.history.clear();
         cell.put_latency_us = LatencyUs::default();
         cell.compaction.latency_us = LatencyUs::default();
-        cell.stalls =
-            serde_json::from_value::<Stalls>(json!({ "count": 0, "total_us": 0, "max_us": 0 }))
-                .unwrap();
+        cell.stalls = serde_json::from_value::<StallTotals>(
+            json!({ "count": 0, "total_us": 0, "max_us": 0 }),
+        )
+        .unwrap();
         cell.delete_persistence = DeletePersistence::default();
         cell.compaction.thread_us_total = 0;
         cell.compaction.cpu_us_total = 0;
         cell.compaction.jobs = 0;
     }
-    let page = exploration(&result(cells)).unwrap();
+    let page = exploration_page(&result(cells)).unwrap();
     for title in ["Point lookups", "Range lookups", "Deletes", "The tree over time"] {
         assert!(!page.contains(&format!("<h3>{title}")), "{title}");
     }
@@ -272,7 +273,7 @@ fn page_numbers_of_empty_cells_are_finite() {
     nothing.history = vec![HistoryPoint::default()];
     nothing.point_lookups[0].ios_per_get = 0.0;
     for cells in [vec![nothing.clone()], vec![nothing, cell("lo+1", 3)], Vec::new()] {
-        let page = exploration(&result(cells)).unwrap();
+        let page = exploration_page(&result(cells)).unwrap();
         for svg in svgs(&page) {
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         }
@@ -293,7 +294,7 @@ fn page_cells_of_several_workloads_are_grouped() {
         other.workload.memtable_bytes = memtable << 20;
         cells.push(other);
     }
-    let page = exploration(&result(cells)).unwrap();
+    let page = exploration_page(&result(cells)).unwrap();
     assert_eq!(page.matches("<h2").count(), 10);
     assert!(page.contains("<h2 id=\"g3\">3 · memtable bytes 3 MiB</h2>"));
     assert!(page.contains("<a href=\"#g10\">10 · memtable bytes 10 MiB</a>"));
@@ -310,18 +311,18 @@ fn page_cells_of_several_workloads_are_grouped() {
 
 #[test]
 fn throughput_page_engines_are_compared_by_workload() {
-    use crate::experiment::throughput::result::{Cell, Settings};
-    let cell = |workload: &str, engine: &str, ops_per_s: f64| Cell {
+    use crate::experiment::throughput::result::{ThroughputCell, ThroughputSettings};
+    let cell = |workload: &str, engine: &str, ops_per_s: f64| ThroughputCell {
         workload: workload.to_owned(),
         engine: engine.to_owned(),
         threads: 1,
         ops_per_s,
         latency_us: latency(1.0),
-        ..Cell::default()
+        ..ThroughputCell::default()
     };
     let throughput = Throughput {
         provenance: result(Vec::new()).provenance,
-        settings: Settings::default(),
+        settings: ThroughputSettings::default(),
         cells: vec![
             cell("fillseq", "lsmx", 2e6),
             cell("readrandom", "lsmx", 3e6),
@@ -342,7 +343,7 @@ fn page_of_sweep_has_points_spreads_and_ticks() {
     let mut cells = Vec::new();
     for ratio in [4, 6, 10] {
         for policy in ["full", "tiering"] {
-            let repetitions: Vec<Cell> = (0..3)
+            let repetitions: Vec<ExplorationCell> = (0..3)
                 .map(|seed: u32| {
                     let mut one = cell(policy, u32::try_from(ratio).unwrap() + seed);
                     one.spec = format!("{policy}(T={ratio})");
@@ -352,10 +353,10 @@ fn page_of_sweep_has_points_spreads_and_ticks() {
                     one
                 })
                 .collect();
-            cells.extend(repeat::summarize(repetitions).unwrap());
+            cells.extend(repeat::summarize_repetitions(repetitions).unwrap());
         }
     }
-    let page = exploration(&result(cells)).unwrap();
+    let page = exploration_page(&result(cells)).unwrap();
     assert!(page.contains("<h2 id=\"g2\">2 · size-ratio 6</h2>"));
     assert!(page.contains("Medians of 3 repetitions"));
     // The write amplifications of the three seeds are 8.5, 10 and 11.5.
@@ -376,7 +377,7 @@ fn page_of_sweep_has_points_spreads_and_ticks() {
 }
 
 /// Returns a constructed result of `lsmx rmw` with measurements derived from `number`.
-fn updates(mode: &str, base: &str, number: u32) -> crate::experiment::rmw::result::Cell {
+fn updates(mode: &str, base: &str, number: u32) -> crate::experiment::rmw::result::RmwCell {
     let x = f64::from(number) + 1.0;
     let cell = json!({
         "engine": "lsmx", "mode": mode, "base": base, "read_ratio": 0.1,

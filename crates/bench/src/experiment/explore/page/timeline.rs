@@ -6,12 +6,12 @@ use maud::{Markup, html};
 
 use super::subject::PageCell;
 use crate::experiment::explore::result::{HistoryPoint, LevelPoint};
-use crate::metric::html::Subject;
+use crate::metric::html::PageRow;
 use crate::numbers::float;
-use crate::report::html::page::{legend, line_figure, section};
-use crate::report::html::plot::areas::{self, Layers};
+use crate::report::html::page::{render_line_figure, render_part_legend, render_section};
+use crate::report::html::plot::areas::{self, StackedLayers};
 use crate::report::html::plot::frame::Axis;
-use crate::report::html::plot::lines::Line;
+use crate::report::html::plot::lines::PlotLine;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
@@ -21,7 +21,7 @@ const LEVEL_COLORS: u64 = 8;
 const PANEL_TICKS: usize = 4;
 
 /// Returns the section with a panel per policy, or nothing if no history was recorded. All panels have the same axes.
-pub(super) fn plots(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
+pub(super) fn render_timelines(cells: &[&PageCell<'_>], subjects: &[PageRow]) -> Markup {
     let points = || cells.iter().flat_map(|cell| cell.history);
     let levels: BTreeSet<u64> =
         points().flat_map(|point| point.levels.iter().map(|level| level.level)).collect();
@@ -33,20 +33,23 @@ pub(super) fn plots(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
     let axes = PanelAxes {
         ingested: ingested_axis(max(|point| point.ingested_bytes)),
         bytes: Axis::new(
-            Scale::bytes_from_zero(max(|point| sum(point, |level| level.bytes)), PANEL_TICKS),
+            Scale::bytes_from_zero(
+                max(|point| sum_over_levels(point, |level| level.bytes)),
+                PANEL_TICKS,
+            ),
             "bytes",
-            value::bytes,
+            value::format_bytes,
         ),
         runs: Axis::new(
-            Scale::from_zero(max(|point| sum(point, |level| level.runs)), PANEL_TICKS),
+            Scale::from_zero(max(|point| sum_over_levels(point, |level| level.runs)), PANEL_TICKS),
             "runs",
-            value::count,
+            value::format_count,
         ),
     };
     let classes: Vec<(String, String)> =
-        levels.iter().map(|&level| (class(level), format!("L{level}"))).collect();
+        levels.iter().map(|&level| (level_class(level), format!("L{level}"))).collect();
     let content = html! {
-        (legend(classes.iter().map(|(class, name)| (class.as_str(), name.as_str()))))
+        (render_part_legend(classes.iter().map(|(class, name)| (class.as_str(), name.as_str()))))
         div class="chooser" hidden {
             label { "Side by side: " select {} } " " label { "and " select {} } " "
             button type="button" { "all" }
@@ -55,16 +58,16 @@ pub(super) fn plots(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
             @for (cell, subject) in cells.iter().zip(subjects) {
                 figure data-name=(subject.name) {
                     figcaption { (subject.marker.swatch()) (subject.name) }
-                    (panel(cell.history, &subject.name, &levels, &axes))
+                    (render_panel(cell.history, &subject.name, &levels, &axes))
                 }
             }
         }
-        (final_levels(cells, subjects))
-        div class="plots" { (written(cells, subjects, max(|point| point.ingested_bytes))) }
+        (render_final_levels(cells, subjects))
+        div class="plots" { (render_written_bytes(cells, subjects, max(|point| point.ingested_bytes))) }
     };
     let how = "Above, the bytes of the live tables; below, the sorted runs; both by level, during the run. All panels have \
                the same axes. The right edge is the time after the last write, until compaction was idle.";
-    section("The tree over time", how, &content)
+    render_section("The tree over time", how, &content)
 }
 
 struct PanelAxes {
@@ -74,26 +77,30 @@ struct PanelAxes {
 }
 
 fn ingested_axis(max: f64) -> Axis {
-    let scale = Scale::to_edge(max).in_binary_units();
-    Axis { ticks: PANEL_TICKS, ..Axis::new(scale, "ingested", value::bytes) }
+    let scale = Scale::from_zero_to(max).in_binary_units();
+    Axis { ticks: PANEL_TICKS, ..Axis::new(scale, "ingested", value::format_bytes) }
 }
 
-fn sum(point: &HistoryPoint, of: fn(&LevelPoint) -> u64) -> u64 {
+fn sum_over_levels(point: &HistoryPoint, of: fn(&LevelPoint) -> u64) -> u64 {
     point.levels.iter().map(of).sum()
 }
 
-fn panel(history: &[HistoryPoint], name: &str, levels: &[u64], axes: &PanelAxes) -> Markup {
+fn render_panel(history: &[HistoryPoint], name: &str, levels: &[u64], axes: &PanelAxes) -> Markup {
     let ticked = |axis: &Axis| Axis { ticks: PANEL_TICKS, ..axis.clone() };
-    areas::draw(
+    areas::draw_areas(
         &format!("bytes and runs by level of {name} over bytes ingested"),
         &axes.ingested,
-        (ticked(&axes.bytes), &layers(history, levels, |level| level.bytes)),
-        (ticked(&axes.runs), &layers(history, levels, |level| level.runs)),
+        (ticked(&axes.bytes), &stack_levels(history, levels, |level| level.bytes)),
+        (ticked(&axes.runs), &stack_levels(history, levels, |level| level.runs)),
     )
 }
 
 /// Returns the stacked layers of a plot, one per level. The deepest level is at the bottom, because it changes least.
-fn layers(history: &[HistoryPoint], levels: &[u64], of: fn(&LevelPoint) -> u64) -> Layers {
+fn stack_levels(
+    history: &[HistoryPoint],
+    levels: &[u64],
+    of: fn(&LevelPoint) -> u64,
+) -> StackedLayers {
     let from_below = || levels.iter().rev().copied();
     let amount = |point: &HistoryPoint, number: u64| {
         point.levels.iter().find(|level| level.level == number).map_or(0.0, |it| float(of(it)))
@@ -101,17 +108,17 @@ fn layers(history: &[HistoryPoint], levels: &[u64], of: fn(&LevelPoint) -> u64) 
     let step = |point: &HistoryPoint| {
         (float(point.ingested_bytes), from_below().map(|level| amount(point, level)).collect())
     };
-    Layers {
-        names: from_below().map(|level| (class(level), format!("L{level}"))).collect(),
+    StackedLayers {
+        names: from_below().map(|level| (level_class(level), format!("L{level}"))).collect(),
         steps: history.iter().map(step).collect(),
     }
 }
 
-fn class(level: u64) -> String {
+fn level_class(level: u64) -> String {
     format!("l{}", level.min(LEVEL_COLORS - 1))
 }
 
-fn final_levels(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
+fn render_final_levels(cells: &[&PageCell<'_>], subjects: &[PageRow]) -> Markup {
     html! {
         details {
             summary { "Levels of the final trees" }
@@ -132,7 +139,7 @@ fn final_levels(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
                                     td { "L" (level.level) }
                                     td { (level.runs) }
                                     td { (level.files) }
-                                    td { (value::bytes(float(level.bytes))) }
+                                    td { (value::format_bytes(float(level.bytes))) }
                                     td { (level.entries) }
                                     td { (level.tombstones) }
                                 }
@@ -146,20 +153,20 @@ fn final_levels(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
 }
 
 /// Returns a plot of the written bytes against the ingested bytes, with one line per policy.
-fn written(cells: &[&PageCell<'_>], subjects: &[Subject], ingested: f64) -> Markup {
+fn render_written_bytes(cells: &[&PageCell<'_>], subjects: &[PageRow], ingested: f64) -> Markup {
     let point = |point: &HistoryPoint| {
         (float(point.ingested_bytes), float(point.flushed_bytes + point.written_bytes))
     };
-    let line = |(cell, subject): (&&PageCell<'_>, &Subject)| {
-        Line::new(subject.marker, &subject.name, cell.history.iter().map(point).collect())
+    let line = |(cell, subject): (&&PageCell<'_>, &PageRow)| {
+        PlotLine::new(subject.marker, &subject.name, cell.history.iter().map(point).collect())
     };
-    line_figure(
+    render_line_figure(
         "Bytes written by flushes and compaction",
         cells.iter().zip(subjects).map(line).collect(),
         |_| ingested_axis(ingested),
         |values| {
             let most = values.iter().copied().fold(0.0, f64::max);
-            Axis::new(Scale::bytes_from_zero(most, 5), "written in all", value::bytes)
+            Axis::new(Scale::bytes_from_zero(most, 5), "written in all", value::format_bytes)
         },
     )
 }

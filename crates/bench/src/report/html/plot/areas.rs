@@ -3,8 +3,8 @@
 use maud::{Markup, Render, html};
 
 use super::frame::{Axis, Frame};
-use super::label::Area;
-use super::{Px, svg};
+use super::label::Rectangle;
+use super::{Px, render_svg};
 
 const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 290.0;
@@ -12,7 +12,7 @@ const HEIGHT: f64 = 290.0;
 const LOWER_PX: f64 = 170.0;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Layers {
+pub(crate) struct StackedLayers {
     /// CSS classes and names of the layers, from bottom to top.
     pub(crate) names: Vec<(String, String)>,
     /// Each element contains an x value and the heights of all layers. The heights apply up to the x value of the next
@@ -20,36 +20,36 @@ pub(crate) struct Layers {
     pub(crate) steps: Vec<(f64, Vec<f64>)>,
 }
 
-pub(crate) fn draw(
+pub(crate) fn draw_areas(
     description: &str,
     x: &Axis,
-    upper: (Axis, &Layers),
-    lower: (Axis, &Layers),
+    upper: (Axis, &StackedLayers),
+    lower: (Axis, &StackedLayers),
 ) -> Markup {
     // Only the lower plot has a title of the x axis.
     let untitled = Axis { title: String::new(), ..x.clone() };
     // Both plots have the same left edge, although the widths of their tick labels differ.
     let widest = upper.0.tick_width().max(lower.0.tick_width());
     let left = |axis: &Axis| widest - axis.tick_width();
-    let above = Area { left: left(&upper.0), top: 0.0, right: WIDTH, bottom: LOWER_PX };
-    let below = Area { left: left(&lower.0), top: LOWER_PX, right: WIDTH, bottom: HEIGHT };
+    let above = Rectangle { left: left(&upper.0), top: 0.0, right: WIDTH, bottom: LOWER_PX };
+    let below = Rectangle { left: left(&lower.0), top: LOWER_PX, right: WIDTH, bottom: HEIGHT };
     let planes = [(untitled, upper, above), (x.clone(), lower, below)];
     let content = html! {
         @for (x, (y, layers), area) in planes {
             @let frame = Frame::new(x, y, area);
             (frame.draw())
             @for (index, (class, name)) in layers.names.iter().enumerate() {
-                @if let Some(d) = layer(&frame, &layers.steps, index) {
+                @if let Some(d) = layer_outline(&frame, &layers.steps, index) {
                     path class=(format!("mark area {class}")) d=(d) { title { (name) } }
                 }
             }
         }
     };
-    svg(WIDTH, HEIGHT, description, &content)
+    render_svg(WIDTH, HEIGHT, description, &content)
 }
 
 /// Returns the SVG path of a layer; `None` if its height is 0 everywhere.
-fn layer(frame: &Frame, steps: &[(f64, Vec<f64>)], index: usize) -> Option<String> {
+fn layer_outline(frame: &Frame, steps: &[(f64, Vec<f64>)], index: usize) -> Option<String> {
     if steps.iter().all(|(_, amounts)| amounts[index] <= 0.0) {
         return None;
     }
@@ -57,7 +57,7 @@ fn layer(frame: &Frame, steps: &[(f64, Vec<f64>)], index: usize) -> Option<Strin
     let edge = |layers: usize| -> Vec<(f64, f64)> {
         let mut line: Vec<(f64, f64)> = Vec::new();
         for (x, amounts) in steps {
-            let at = frame.place(*x, amounts[..layers].iter().sum());
+            let at = frame.point_position(*x, amounts[..layers].iter().sum());
             if let Some(&(_, height)) = line.last() {
                 line.push((at.0, height));
             }
@@ -67,12 +67,12 @@ fn layer(frame: &Frame, steps: &[(f64, Vec<f64>)], index: usize) -> Option<Strin
     };
     let mut outline = edge(index + 1);
     outline.extend(edge(index).into_iter().rev());
-    Some(right_angled(&outline))
+    Some(right_angled_path(&outline))
 }
 
 /// Returns a closed SVG path of horizontal and vertical lines. Consecutive points that round to the same position are
 /// merged.
-fn right_angled(points: &[(f64, f64)]) -> String {
+fn right_angled_path(points: &[(f64, f64)]) -> String {
     let mut d = String::new();
     let mut last: Option<(String, String)> = None;
     for &(x, y) in points {
@@ -102,6 +102,6 @@ mod tests {
     fn right_angled_path_merges_equal_positions() {
         let corners =
             [(0.0, 9.0), (5.0, 9.0), (5.0, 9.02), (5.0, 4.0), (8.0, 4.0), (8.0, 10.0), (0.0, 10.0)];
-        assert_eq!(right_angled(&corners), "M0 9H5V4H8V10H0Z");
+        assert_eq!(right_angled_path(&corners), "M0 9H5V4H8V10H0Z");
     }
 }

@@ -2,11 +2,11 @@
 
 use maud::{Markup, html};
 
-use super::frame::Format;
+use super::frame::NumberFormat;
 use super::label::{self, FONT_PX};
 use super::marker::Marker;
 use super::scale::Scale;
-use super::{Px, svg};
+use super::{Px, render_svg};
 
 const WIDTH: f64 = 620.0;
 /// Distance between two bars, in px.
@@ -27,11 +27,17 @@ pub(crate) struct Bar {
 
 /// Draws bars that start at 0. `parts` contains the names of the segments. Bars with a single segment have the color of
 /// their series.
-pub(crate) fn draw(description: &str, parts: &[&str], format: Format, rows: &[Bar]) -> Markup {
-    let names = label::widest(rows.iter().map(|row| &row.name)).min(NAMES_PX_MAX) + 24.0;
-    let texts = label::widest(rows.iter().map(|row| &row.text)) + 8.0;
+pub(crate) fn draw_bars(
+    description: &str,
+    parts: &[&str],
+    format: NumberFormat,
+    rows: &[Bar],
+) -> Markup {
+    let names = label::max_text_width(rows.iter().map(|row| &row.name)).min(NAMES_PX_MAX) + 24.0;
+    let texts = label::max_text_width(rows.iter().map(|row| &row.text)) + 8.0;
     let longest = rows.iter().map(|row| row.parts.iter().sum()).fold(0.0, f64::max);
-    let scale = Scale::to_edge(longest).at_places(names, (WIDTH - texts).max(names + 60.0));
+    let scale =
+        Scale::from_zero_to(longest).with_positions(names, (WIDTH - texts).max(names + 60.0));
     let height = ROW_PX * crate::numbers::float(crate::numbers::count(rows.len())) + 4.0;
     let content = html! {
         @for (row, line) in rows.iter().zip(0_u32..) {
@@ -39,14 +45,14 @@ pub(crate) fn draw(description: &str, parts: &[&str], format: Format, rows: &[Ba
             @let base = top + ROW_PX / 2.0 + FONT_PX * 0.35;
             g class="series" data-name=(row.name) {
                 (row.marker.draw((8.0, top + ROW_PX / 2.0), 44.0, "key", ""))
-                (label::draw(&row.name, NAMES_PX_MAX, (18.0, base)))
+                (label::draw_label(&row.name, NAMES_PX_MAX, (18.0, base)))
                 @for (index, part) in row.parts.iter().enumerate() {
                     @let before: f64 = row.parts[..index].iter().sum();
-                    @let (from, to) = (scale.place(before), scale.place(before + part));
+                    @let (from, to) = (scale.position(before), scale.position(before + part));
                     @let color = if parts.len() > 1 {
                         format!("p{index}")
                     } else {
-                        row.marker.class()
+                        row.marker.color_class()
                     };
                     @if *part > 0.0 {
                         rect class=(format!("mark bar {color}")) x=(Px(from))
@@ -56,11 +62,11 @@ pub(crate) fn draw(description: &str, parts: &[&str], format: Format, rows: &[Ba
                         }
                     }
                 }
-                @let end = scale.place(row.parts.iter().sum());
+                @let end = scale.position(row.parts.iter().sum());
                 text class="value" x=(Px(end + 6.0)) y=(Px(base)) { (row.text) }
             }
         }
         line class="axis" x1=(Px(names)) x2=(Px(names)) y1="0" y2=(Px(height)) {}
     };
-    svg(WIDTH, height, description, &content)
+    render_svg(WIDTH, height, description, &content)
 }

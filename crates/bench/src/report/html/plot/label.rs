@@ -21,7 +21,7 @@ const DIRECTIONS: u64 = 24;
 
 /// Returns an upper estimate of the width of a text in px. The font of the browser is unknown, so the estimate uses the
 /// widths of a wide font, DejaVu Sans.
-pub(crate) fn width(text: &str) -> f64 {
+pub(crate) fn text_width(text: &str) -> f64 {
     let em: f64 = text
         .chars()
         .map(|letter| match letter {
@@ -39,28 +39,28 @@ pub(crate) fn width(text: &str) -> f64 {
 }
 
 /// Returns the width of the widest text in px.
-pub(crate) fn widest(texts: impl Iterator<Item = impl AsRef<str>>) -> f64 {
-    texts.map(|text| width(text.as_ref())).fold(0.0, f64::max)
+pub(crate) fn max_text_width(texts: impl Iterator<Item = impl AsRef<str>>) -> f64 {
+    texts.map(|text| text_width(text.as_ref())).fold(0.0, f64::max)
 }
 
 /// Draws a name with the left end of the baseline at `(x, y)`. A name wider than `room` px is truncated and has a
 /// tooltip.
-pub(crate) fn draw(name: &str, room: f64, (x, y): (f64, f64)) -> Markup {
+pub(crate) fn draw_label(name: &str, room: f64, (x, y): (f64, f64)) -> Markup {
     html! {
         text class="name" x=(Px(x)) y=(Px(y)) {
-            (fitted(name, room))
-            @if width(name) > room { title { (name) } }
+            (truncate_text(name, room))
+            @if text_width(name) > room { title { (name) } }
         }
     }
 }
 
 /// Returns the text if it fits into `room` px. Otherwise replaces the end of the text by an ellipsis.
-fn fitted(text: &str, room: f64) -> String {
-    if width(text) <= room {
+fn truncate_text(text: &str, room: f64) -> String {
+    if text_width(text) <= room {
         return text.to_owned();
     }
     let mut short = text.to_owned();
-    while !short.is_empty() && width(&short) + FONT_PX > room {
+    while !short.is_empty() && text_width(&short) + FONT_PX > room {
         short.pop();
     }
     format!("{short}…")
@@ -68,27 +68,27 @@ fn fitted(text: &str, room: f64) -> String {
 
 /// A rectangle with coordinates in px.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Area {
+pub(crate) struct Rectangle {
     pub(crate) left: f64,
     pub(crate) top: f64,
     pub(crate) right: f64,
     pub(crate) bottom: f64,
 }
 
-impl Area {
+impl Rectangle {
     /// Returns a square with center `(x, y)` and a side length of 2 × `reach`.
-    pub(crate) fn around((x, y): (f64, f64), reach: f64) -> Area {
-        Area { left: x - reach, top: y - reach, right: x + reach, bottom: y + reach }
+    pub(crate) fn square_around((x, y): (f64, f64), reach: f64) -> Rectangle {
+        Rectangle { left: x - reach, top: y - reach, right: x + reach, bottom: y + reach }
     }
 
-    fn overlaps(&self, other: &Area) -> bool {
+    fn overlaps(&self, other: &Rectangle) -> bool {
         self.left < other.right
             && other.left < self.right
             && self.top < other.bottom
             && other.top < self.bottom
     }
 
-    fn contains(&self, other: &Area) -> bool {
+    fn contains(&self, other: &Rectangle) -> bool {
         self.left <= other.left
             && self.top <= other.top
             && self.right >= other.right
@@ -96,7 +96,7 @@ impl Area {
     }
 
     /// Returns the point in this rectangle that is nearest to the given point.
-    fn nearest(&self, (x, y): (f64, f64)) -> (f64, f64) {
+    fn nearest_point(&self, (x, y): (f64, f64)) -> (f64, f64) {
         (x.clamp(self.left, self.right), y.clamp(self.top, self.bottom))
     }
 
@@ -114,22 +114,22 @@ impl Area {
 
 /// Position of a name in a plot.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Placed {
-    pub(crate) area: Area,
+pub(crate) struct PlacedName {
+    pub(crate) area: Rectangle,
     /// The line from the marker to its name; `None` if the name is close to the marker.
     pub(crate) leader: Option<[(f64, f64); 2]>,
 }
 
-impl Placed {
+impl PlacedName {
     /// Returns the left end of the baseline of the text.
-    pub(crate) fn base(&self) -> (f64, f64) {
+    pub(crate) fn baseline_start(&self) -> (f64, f64) {
         (self.area.left + GAP, self.area.bottom - GAP - FONT_PX * 0.22)
     }
 }
 
 /// A marker whose name has to be placed.
 #[derive(Clone, Debug)]
-pub(crate) struct Named<'a> {
+pub(crate) struct NamedMarker<'a> {
     pub(crate) at: (f64, f64),
     /// Half of the width of the marker, in px.
     pub(crate) reach: f64,
@@ -140,38 +140,39 @@ pub(crate) struct Named<'a> {
 /// name if there is no space.
 ///
 /// Names with more neighbours are placed earlier, because fewer free positions exist for these names.
-pub(crate) fn place(
-    room: Area,
-    named: &[Named<'_>],
+pub(crate) fn place_names(
+    room: Rectangle,
+    named: &[NamedMarker<'_>],
     lines: &[[(f64, f64); 2]],
-) -> Vec<Option<Placed>> {
-    let markers: Vec<Area> = named.iter().map(|it| Area::around(it.at, it.reach + 1.0)).collect();
+) -> Vec<Option<PlacedName>> {
+    let markers: Vec<Rectangle> =
+        named.iter().map(|it| Rectangle::square_around(it.at, it.reach + 1.0)).collect();
     let mut order: Vec<usize> = (0..named.len()).collect();
     let crowd = |index: usize| {
-        let around = Area::around(named[index].at, 60.0);
+        let around = Rectangle::square_around(named[index].at, 60.0);
         markers.iter().filter(|marker| marker.overlaps(&around)).count()
     };
     order.sort_by_key(|&index| std::cmp::Reverse(crowd(index)));
-    let mut placed: Vec<Option<Placed>> = vec![None; named.len()];
+    let mut placed: Vec<Option<PlacedName>> = vec![None; named.len()];
     for index in order {
         let others = || placed.iter().flatten();
-        let free = |candidate: &Placed| {
+        let free = |candidate: &PlacedName| {
             room.contains(&candidate.area)
                 && !markers.iter().any(|marker| marker.overlaps(&candidate.area))
                 && !others().any(|other| other.area.overlaps(&candidate.area))
         };
-        let untangled = |candidate: &Placed| {
-            let crosses = |leader: Option<[(f64, f64); 2]>, area: &Area| {
+        let untangled = |candidate: &PlacedName| {
+            let crosses = |leader: Option<[(f64, f64); 2]>, area: &Rectangle| {
                 leader.is_some_and(|[from, to]| area.is_crossed(from, to))
             };
             !others().any(|other| {
                 crosses(other.leader, &candidate.area) || crosses(candidate.leader, &other.area)
             })
         };
-        let off_lines = |candidate: &Placed| {
+        let off_lines = |candidate: &PlacedName| {
             !lines.iter().any(|&[from, to]| candidate.area.is_crossed(from, to))
         };
-        let all = || candidates(&named[index], room).filter(free);
+        let all = || candidate_positions(&named[index], room).filter(free);
         let found = all()
             .take(NEARBY)
             .find(|it| untangled(it) && off_lines(it))
@@ -183,8 +184,11 @@ pub(crate) fn place(
 }
 
 /// Returns positions around a marker, ordered by their distance from the marker, then by their angle to the x axis.
-fn candidates(named: &Named<'_>, room: Area) -> impl Iterator<Item = Placed> {
-    let (width, height) = (width(named.name) + 2.0 * GAP, LINE_PX);
+fn candidate_positions(
+    named: &NamedMarker<'_>,
+    room: Rectangle,
+) -> impl Iterator<Item = PlacedName> {
+    let (width, height) = (text_width(named.name) + 2.0 * GAP, LINE_PX);
     let (at, reach) = (named.at, named.reach);
     let farthest = (room.right - room.left).hypot(room.bottom - room.top);
     let distances = (0..).map(|step: u32| f64::from(step) * 6.0).take_while(move |&d| d < farthest);
@@ -199,27 +203,27 @@ fn candidates(named: &Named<'_>, room: Area) -> impl Iterator<Item = Placed> {
             // the marker.
             let x = at.0 + away_x * (reach + distance + width / 2.0 + 2.0);
             let y = at.1 + away_y * (reach + distance + height / 2.0 + 1.0);
-            let area = Area {
+            let area = Rectangle {
                 left: x - width / 2.0,
                 top: y - height / 2.0,
                 right: x + width / 2.0,
                 bottom: y + height / 2.0,
             };
-            let near = area.nearest(at);
+            let near = area.nearest_point(at);
             let gap = (near.0 - at.0).hypot(near.1 - at.1);
             let leader = (gap > reach + NEAR).then(|| {
                 let share = reach / gap;
                 let from = (at.0 + (near.0 - at.0) * share, at.1 + (near.1 - at.1) * share);
                 [from, near]
             });
-            Placed { area, leader }
+            PlacedName { area, leader }
         })
     })
 }
 
 /// Returns vertical positions of names, near the desired positions and at least [`LINE_PX`] apart. All positions are in
 /// `top..=bottom` if there is enough space.
-pub(crate) fn spread(desired: &[f64], top: f64, bottom: f64) -> Vec<f64> {
+pub(crate) fn spread_heights(desired: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..desired.len()).collect();
     order.sort_by(|&a, &b| desired[a].total_cmp(&desired[b]));
     // Names that would overlap are grouped into a block. The center of a block is the mean of the desired positions of
@@ -228,7 +232,7 @@ pub(crate) fn spread(desired: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     for &index in &order {
         let mut block = (desired[index], vec![index]);
         loop {
-            let half = |members: &Vec<usize>| length(members) * LINE_PX / 2.0;
+            let half = |members: &Vec<usize>| group_height(members) * LINE_PX / 2.0;
             let extent = half(&block.1);
             block.0 =
                 block.0.min(bottom - extent + LINE_PX / 2.0).max(top + extent - LINE_PX / 2.0);
@@ -237,7 +241,7 @@ pub(crate) fn spread(desired: &[f64], top: f64, bottom: f64) -> Vec<f64> {
                     let mut members = members.clone();
                     members.extend(&block.1);
                     let sum: f64 = members.iter().map(|&member| desired[member]).sum();
-                    block = (sum / length(&members), members);
+                    block = (sum / group_height(&members), members);
                     blocks.pop();
                 }
                 _ => break,
@@ -247,7 +251,7 @@ pub(crate) fn spread(desired: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     }
     let mut heights = vec![0.0; desired.len()];
     for (middle, members) in &blocks {
-        let first = middle - (length(members) - 1.0) * LINE_PX / 2.0;
+        let first = middle - (group_height(members) - 1.0) * LINE_PX / 2.0;
         for (line, &member) in (0_u32..).zip(members) {
             heights[member] = first + f64::from(line) * LINE_PX;
         }
@@ -255,7 +259,7 @@ pub(crate) fn spread(desired: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     heights
 }
 
-fn length(members: &[usize]) -> f64 {
+fn group_height(members: &[usize]) -> f64 {
     numbers::float(numbers::count(members.len()))
 }
 
@@ -263,24 +267,28 @@ fn length(members: &[usize]) -> f64 {
 mod tests {
     use super::*;
 
-    const ROOM: Area = Area { left: 0.0, top: 0.0, right: 600.0, bottom: 400.0 };
+    const ROOM: Rectangle = Rectangle { left: 0.0, top: 0.0, right: 600.0, bottom: 400.0 };
 
     #[test]
     fn place_eighteen_close_names_do_not_overlap() {
         let names: Vec<String> = (0..18).map(|n| format!("policy-number-{n}")).collect();
-        let named: Vec<Named<'_>> = names
+        let named: Vec<NamedMarker<'_>> = names
             .iter()
             .zip(0_u32..)
             .map(|(name, n)| {
                 let at = (300.0 + f64::from(n % 4) * 5.0, 200.0 + f64::from(n / 4) * 5.0);
-                Named { at, reach: 6.0, name }
+                NamedMarker { at, reach: 6.0, name }
             })
             .collect();
-        let placed: Vec<Placed> =
-            place(ROOM, &named, &[]).into_iter().map(Option::unwrap).collect();
+        let placed: Vec<PlacedName> =
+            place_names(ROOM, &named, &[]).into_iter().map(Option::unwrap).collect();
         for (index, one) in placed.iter().enumerate() {
             assert!(ROOM.contains(&one.area), "{one:?}");
-            assert!(named.iter().all(|it| !Area::around(it.at, it.reach).overlaps(&one.area)));
+            assert!(
+                named
+                    .iter()
+                    .all(|it| !Rectangle::square_around(it.at, it.reach).overlaps(&one.area))
+            );
             for other in &placed[index + 1..] {
                 assert!(!one.area.overlaps(&other.area), "{one:?} {other:?}");
             }
@@ -291,15 +299,15 @@ mod tests {
 
     #[test]
     fn place_name_without_space_is_none() {
-        let narrow = Area { right: 20.0, ..ROOM };
-        let named = [Named { at: (10.0, 10.0), reach: 4.0, name: "lazy-leveling" }];
-        assert_eq!(place(narrow, &named, &[]), [None]);
+        let narrow = Rectangle { right: 20.0, ..ROOM };
+        let named = [NamedMarker { at: (10.0, 10.0), reach: 4.0, name: "lazy-leveling" }];
+        assert_eq!(place_names(narrow, &named, &[]), [None]);
     }
 
     #[test]
     fn spread_heights_keep_order_and_distance() {
         let desired = [100.0, 101.0, 99.0, 5.0, 5.0, 390.0, 395.0, 200.0];
-        let heights = spread(&desired, 0.0, 395.0);
+        let heights = spread_heights(&desired, 0.0, 395.0);
         let mut order: Vec<usize> = (0..desired.len()).collect();
         order.sort_by(|&a, &b| desired[a].total_cmp(&desired[b]));
         for pair in order.windows(2) {
@@ -311,8 +319,11 @@ mod tests {
 
     #[test]
     fn fitted_wide_text_is_cut() {
-        assert_eq!(fitted("tiering", 100.0), "tiering");
-        let cut = fitted("tiering(T=10,trigger=4,stop=20)", 100.0);
-        assert!(cut.starts_with("tiering(") && cut.ends_with('…') && width(&cut) <= 100.0, "{cut}");
+        assert_eq!(truncate_text("tiering", 100.0), "tiering");
+        let cut = truncate_text("tiering(T=10,trigger=4,stop=20)", 100.0);
+        assert!(
+            cut.starts_with("tiering(") && cut.ends_with('…') && text_width(&cut) <= 100.0,
+            "{cut}"
+        );
     }
 }

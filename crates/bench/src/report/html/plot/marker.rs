@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Px, path};
+use super::{Px, svg_path};
 
 /// Number of marker colors that the style sheet defines.
 pub(crate) const COLORS: usize = 6;
@@ -18,20 +18,20 @@ pub(crate) struct Marker {
 
 impl Marker {
     /// Returns the marker with this number. Markers with consecutive numbers differ in color, and usually in shape.
-    pub(crate) fn number(number: usize) -> Marker {
+    pub(crate) fn with_number(number: usize) -> Marker {
         let number = number % MARKERS;
         Marker { color: number % COLORS, shape: (number + number / COLORS) % SHAPES }
     }
 
     /// Returns the CSS class for the color of the marker.
-    pub(crate) fn class(self) -> String {
+    pub(crate) fn color_class(self) -> String {
         format!("s{}", self.color)
     }
 
     /// Draws the marker with its center at `at`. `area` is the approximate area in px². `title` is the tooltip.
     pub(crate) fn draw(self, at: (f64, f64), area: f64, class: &str, title: &str) -> Markup {
-        let classes = format!("mark dot {} {class}", self.class());
-        let d = path(self.corners(at, area), true);
+        let classes = format!("mark dot {} {class}", self.color_class());
+        let d = svg_path(self.corners(at, area), true);
         html! {
             @if self.shape == 0 {
                 circle class=(classes) cx=(Px(at.0)) cy=(Px(at.1))
@@ -43,7 +43,7 @@ impl Marker {
     }
 
     /// Returns half of the largest width or height that a marker with this area can have.
-    pub(crate) fn reach(area: f64) -> f64 {
+    pub(crate) fn half_width(area: f64) -> f64 {
         area.sqrt() * 0.95
     }
 
@@ -85,10 +85,10 @@ mod tests {
     #[test]
     fn markers_are_distinct_and_consecutive_ones_differ_in_both() {
         let all: BTreeSet<String> =
-            (0..MARKERS).map(|number| format!("{:?}", Marker::number(number))).collect();
+            (0..MARKERS).map(|number| format!("{:?}", Marker::with_number(number))).collect();
         assert_eq!(all.len(), MARKERS);
         for number in 1..MARKERS {
-            let (before, marker) = (Marker::number(number - 1), Marker::number(number));
+            let (before, marker) = (Marker::with_number(number - 1), Marker::with_number(number));
             assert!(before.color != marker.color, "{number}");
             assert!(before.shape != marker.shape || number % COLORS == 0, "{number}");
         }

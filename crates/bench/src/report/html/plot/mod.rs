@@ -35,7 +35,7 @@ impl Render for Px {
 }
 
 /// Returns the attribute `d` of an SVG path through these points.
-pub(crate) fn path(points: impl IntoIterator<Item = (f64, f64)>, closed: bool) -> String {
+pub(crate) fn svg_path(points: impl IntoIterator<Item = (f64, f64)>, closed: bool) -> String {
     let mut d = String::new();
     for (index, (x, y)) in points.into_iter().enumerate() {
         d.push(if index == 0 { 'M' } else { 'L' });
@@ -50,7 +50,7 @@ pub(crate) fn path(points: impl IntoIterator<Item = (f64, f64)>, closed: bool) -
 }
 
 /// Returns an SVG image. `description` is the text for screen readers.
-pub(crate) fn svg(width: f64, height: f64, description: &str, content: &Markup) -> Markup {
+pub(crate) fn render_svg(width: f64, height: f64, description: &str, content: &Markup) -> Markup {
     html! {
         svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img" aria-label=(description)
             viewBox=(format!("0 0 {} {}", Px(width).render().0, Px(height).render().0)) {

@@ -40,21 +40,21 @@ impl Scale {
     }
 
     /// Creates a linear scale from 0 to exactly `max`.
-    pub(crate) fn to_edge(max: f64) -> Scale {
+    pub(crate) fn from_zero_to(max: f64) -> Scale {
         Scale::new(false, 0.0, if max > 0.0 && max.is_finite() { max } else { 1.0 })
     }
 
     /// Creates a linear scale from the smallest to the largest value.
-    pub(crate) fn over(values: &[f64]) -> Scale {
-        match extent(values) {
+    pub(crate) fn without_margin(values: &[f64]) -> Scale {
+        match value_range(values) {
             Some((low, high)) if high > low => Scale::new(false, low, high),
-            _ => Scale::around(values),
+            _ => Scale::with_margin(values),
         }
     }
 
     /// Creates a linear scale over `values`, with a margin at both ends.
-    pub(crate) fn around(values: &[f64]) -> Scale {
-        let (low, high) = extent(values).unwrap_or((0.0, 1.0));
+    pub(crate) fn with_margin(values: &[f64]) -> Scale {
+        let (low, high) = value_range(values).unwrap_or((0.0, 1.0));
         // The minimum margin keeps small differences from filling the whole axis.
         let least = (high.abs().max(low.abs()) * 0.06).max(f64::MIN_POSITIVE);
         let room = ((high - low) * 0.08).max(least - (high - low) / 2.0);
@@ -64,19 +64,19 @@ impl Scale {
     }
 
     /// Creates a logarithmic scale over the positive `values`, with a margin at both ends.
-    pub(crate) fn log_around(values: &[f64]) -> Scale {
+    pub(crate) fn log_with_margin(values: &[f64]) -> Scale {
         let positive: Vec<f64> = values.iter().copied().filter(|&value| value > 0.0).collect();
-        let (low, high) = extent(&positive).unwrap_or((1.0, 10.0));
+        let (low, high) = value_range(&positive).unwrap_or((1.0, 10.0));
         let room = (high / low).powf(0.06).max(1.25);
         Scale::new(true, low / room, high * room)
     }
 
     /// Creates a logarithmic scale if all values are positive and the largest is more than 6 times the smallest.
     /// Otherwise creates a linear scale.
-    pub(crate) fn fitting(values: &[f64]) -> Scale {
-        match extent(values) {
-            Some((low, high)) if low > 0.0 && high / low > 6.0 => Scale::log_around(values),
-            _ => Scale::around(values),
+    pub(crate) fn linear_or_log(values: &[f64]) -> Scale {
+        match value_range(values) {
+            Some((low, high)) if low > 0.0 && high / low > 6.0 => Scale::log_with_margin(values),
+            _ => Scale::with_margin(values),
         }
     }
 
@@ -89,12 +89,12 @@ impl Scale {
     }
 
     /// Sets the positions of both ends of the scale: `first` for the smallest value, `last` for the largest.
-    pub(crate) fn at_places(&self, first: f64, last: f64) -> Scale {
+    pub(crate) fn with_positions(&self, first: f64, last: f64) -> Scale {
         Scale { places: (first, last), ..self.clone() }
     }
 
     /// Returns the position of a value. Values outside the scale are clamped to the nearest end.
-    pub(crate) fn place(&self, value: f64) -> f64 {
+    pub(crate) fn position(&self, value: f64) -> f64 {
         let (low, high) = self.values;
         let share = if self.log {
             (value.max(low) / low).ln() / (high / low).ln()
@@ -167,7 +167,7 @@ fn nice_step(step: f64) -> f64 {
 }
 
 /// Returns the minimum and the maximum of the finite values.
-fn extent(values: &[f64]) -> Option<(f64, f64)> {
+fn value_range(values: &[f64]) -> Option<(f64, f64)> {
     values.iter().filter(|value| value.is_finite()).fold(None, |extent, &value| {
         let (low, high) = extent.unwrap_or((value, value));
         Some((low.min(value), high.max(value)))
@@ -193,8 +193,8 @@ mod tests {
             (Scale::from_zero(10.0, 5), &[0.0, 2.0, 4.0, 6.0, 8.0, 10.0]),
             (Scale::from_zero(0.0, 5), &[0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
             (Scale::bytes_from_zero(5.3e6, 3), &[0.0, 2_097_152.0, 4_194_304.0, 6_291_456.0]),
-            (Scale::log_around(&[2.0, 900.0]), &[3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]),
-            (Scale::log_around(&[1.0, 2.0]), &[1.0, 1.5, 2.0, 2.5]),
+            (Scale::log_with_margin(&[2.0, 900.0]), &[3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]),
+            (Scale::log_with_margin(&[1.0, 2.0]), &[1.0, 1.5, 2.0, 2.5]),
         ] {
             assert!(close(&scale.ticks(5), ticks), "{scale:?}: {:?}", scale.ticks(5));
         }
@@ -207,15 +207,15 @@ mod tests {
                 let low = 1.7 * 10f64.powi(exponent);
                 for scale in [
                     Scale::from_zero(low * factor, 5),
-                    Scale::around(&[low, low * factor]),
-                    Scale::log_around(&[low, low * factor]),
-                    Scale::fitting(&[low * factor, low]),
+                    Scale::with_margin(&[low, low * factor]),
+                    Scale::log_with_margin(&[low, low * factor]),
+                    Scale::linear_or_log(&[low * factor, low]),
                 ] {
                     let ticks = scale.ticks(5);
                     assert!((2..=11).contains(&ticks.len()), "{scale:?}: {ticks:?}");
                     assert!(ticks.windows(2).all(|pair| pair[0] < pair[1]), "{ticks:?}");
-                    let places = scale.at_places(0.0, 100.0);
-                    let gap = |pair: &[f64]| places.place(pair[1]) - places.place(pair[0]);
+                    let places = scale.with_positions(0.0, 100.0);
+                    let gap = |pair: &[f64]| places.position(pair[1]) - places.position(pair[0]);
                     assert!(ticks.windows(2).all(|pair| gap(pair) > 1.0), "{scale:?}");
                 }
             }
@@ -224,10 +224,10 @@ mod tests {
 
     #[test]
     fn place_is_logarithmic_and_clamped() {
-        let scale = Scale::log_around(&[1.0, 100.0]).at_places(200.0, 0.0);
-        assert!((scale.place(10.0) - 100.0).abs() < 1e-9);
-        assert!(scale.place(1.0) > 180.0 && scale.place(100.0) < 20.0);
-        assert!((scale.place(0.0) - 200.0).abs() < 1e-9, "0 is not clamped");
-        assert!((scale.place(1e9)).abs() < 1e-9);
+        let scale = Scale::log_with_margin(&[1.0, 100.0]).with_positions(200.0, 0.0);
+        assert!((scale.position(10.0) - 100.0).abs() < 1e-9);
+        assert!(scale.position(1.0) > 180.0 && scale.position(100.0) < 20.0);
+        assert!((scale.position(0.0) - 200.0).abs() < 1e-9, "0 is not clamped");
+        assert!((scale.position(1e9)).abs() < 1e-9);
     }
 }

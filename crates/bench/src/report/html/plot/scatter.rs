@@ -3,15 +3,15 @@
 use maud::{Markup, html};
 
 use super::frame::{Axis, Frame};
-use super::label::{self, Area, Named};
+use super::label::{self, NamedMarker, Rectangle};
 use super::marker::Marker;
-use super::{Px, path, svg};
+use super::{Px, render_svg, svg_path};
 
 const WIDTH: f64 = 620.0;
 const HEIGHT: f64 = 430.0;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Point {
+pub(crate) struct ScatterPoint {
     pub(crate) marker: Marker,
     pub(crate) name: String,
     pub(crate) x: f64,
@@ -25,23 +25,24 @@ pub(crate) struct Point {
 }
 
 /// Draws points and their Pareto front. Smaller values are better on both axes.
-pub(crate) fn draw(description: &str, x: Axis, y: Axis, points: &[Point]) -> Markup {
-    let frame = Frame::new(x, y, Area { left: 0.0, top: 0.0, right: WIDTH, bottom: HEIGHT });
-    let places: Vec<(f64, f64)> = points.iter().map(|it| frame.place(it.x, it.y)).collect();
-    let named: Vec<Named<'_>> = points
+pub(crate) fn draw_scatter(description: &str, x: Axis, y: Axis, points: &[ScatterPoint]) -> Markup {
+    let frame = Frame::new(x, y, Rectangle { left: 0.0, top: 0.0, right: WIDTH, bottom: HEIGHT });
+    let places: Vec<(f64, f64)> =
+        points.iter().map(|it| frame.point_position(it.x, it.y)).collect();
+    let named: Vec<NamedMarker<'_>> = points
         .iter()
         .zip(&places)
-        .map(|(it, &at)| Named { at, reach: Marker::reach(it.area), name: &it.name })
+        .map(|(it, &at)| NamedMarker { at, reach: Marker::half_width(it.area), name: &it.name })
         .collect();
-    let steps = staircase(&front(points), frame.plane(), &places);
+    let steps = front_boundary(&find_pareto_front(points), frame.plane(), &places);
     let lines: Vec<[(f64, f64); 2]> = steps.windows(2).map(|pair| [pair[0], pair[1]]).collect();
-    let labels = label::place(frame.plane(), &named, &lines);
+    let labels = label::place_names(frame.plane(), &named, &lines);
     // Small markers are drawn last, so that large markers do not hide small ones.
     let mut order: Vec<usize> = (0..points.len()).collect();
     order.sort_by(|&a, &b| points[b].area.total_cmp(&points[a].area));
     let content = html! {
         (frame.draw())
-        path class="front" d=(path(steps, false)) {}
+        path class="front" d=(svg_path(steps, false)) {}
         @for placed in labels.iter().flatten() {
             @if let Some([from, to]) = placed.leader {
                 line class="leader" x1=(Px(from.0)) y1=(Px(from.1)) x2=(Px(to.0)) y2=(Px(to.1)) {}
@@ -52,19 +53,20 @@ pub(crate) fn draw(description: &str, x: Axis, y: Axis, points: &[Point]) -> Mar
             g class="series" data-name=(it.name) {
                 (it.marker.draw(places[index], it.area, if it.faint { "faint" } else { "" }, &it.says))
                 @if let Some(placed) = &labels[index] {
-                    @let (x, y) = placed.base();
+                    @let (x, y) = placed.baseline_start();
                     text class="name" x=(Px(x)) y=(Px(y)) { (it.name) }
                 }
             }
         }
     };
-    svg(WIDTH, HEIGHT, description, &content)
+    render_svg(WIDTH, HEIGHT, description, &content)
 }
 
 /// Returns the indices of the points on the Pareto front, in ascending order of x. For such a point, no other point is
 /// at most as large in both coordinates and smaller in one.
-fn front(points: &[Point]) -> Vec<usize> {
-    let better = |a: &Point, b: &Point| a.x <= b.x && a.y <= b.y && (a.x < b.x || a.y < b.y);
+fn find_pareto_front(points: &[ScatterPoint]) -> Vec<usize> {
+    let better =
+        |a: &ScatterPoint, b: &ScatterPoint| a.x <= b.x && a.y <= b.y && (a.x < b.x || a.y < b.y);
     let mut front: Vec<usize> = (0..points.len())
         .filter(|&index| !points.iter().any(|other| better(other, &points[index])))
         .collect();
@@ -73,7 +75,7 @@ fn front(points: &[Point]) -> Vec<usize> {
 }
 
 /// Returns the boundary of the region that the points of the Pareto front dominate.
-fn staircase(front: &[usize], plane: Area, places: &[(f64, f64)]) -> Vec<(f64, f64)> {
+fn front_boundary(front: &[usize], plane: Rectangle, places: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let (Some(&first), Some(&last)) = (front.first(), front.last()) else { return Vec::new() };
     let mut line = vec![(places[first].0, plane.top)];
     for (position, &index) in front.iter().enumerate() {
@@ -92,8 +94,8 @@ mod tests {
 
     #[test]
     fn front_has_the_points_that_no_other_dominates() {
-        let point = |x, y| Point {
-            marker: Marker::number(0),
+        let point = |x, y| ScatterPoint {
+            marker: Marker::with_number(0),
             name: String::new(),
             x,
             y,
@@ -103,6 +105,6 @@ mod tests {
         };
         let places = [(3.0, 1.0), (1.0, 5.0), (2.0, 2.0), (2.0, 3.0), (4.0, 4.0), (3.0, 1.0)];
         let points = places.map(|(x, y)| point(x, y));
-        assert_eq!(front(&points), [1, 2, 0, 5]);
+        assert_eq!(find_pareto_front(&points), [1, 2, 0, 5]);
     }
 }
