@@ -8,12 +8,12 @@ use lsmx::{Db, Options};
 use lsmx_bench::Result;
 use lsmx_bench::clock::Stopwatch;
 use lsmx_bench::metric::table::TableStyleOptions;
-use lsmx_bench::metric::{Registry, Row, Unit, metric};
+use lsmx_bench::metric::{MetricRegistry, ResultRow, Unit, metric};
 use lsmx_bench::peers::lsmx::engine_error;
 use lsmx_bench::report::{Report, provenance::Provenance};
 use serde::Serialize;
 
-const REGISTRY: Registry = Registry {
+const REGISTRY: MetricRegistry = MetricRegistry {
     command: "open-time",
     metrics: &[&[
         metric("records", "records", Unit::Count, "records in the database").csv("records"),
@@ -59,7 +59,7 @@ impl Config {
 }
 
 impl Report for OpenTimes {
-    fn registry(&self) -> &'static Registry {
+    fn registry(&self) -> &'static MetricRegistry {
         &REGISTRY
     }
     fn provenance(&self) -> &Provenance {
@@ -68,8 +68,8 @@ impl Report for OpenTimes {
     fn head(&self) -> String {
         "records of 8 + 100 B".to_owned()
     }
-    fn rows(&self) -> Result<Vec<Row>> {
-        self.cells.iter().map(|cell| Ok(Row::new(cell)?)).collect()
+    fn rows(&self) -> Result<Vec<ResultRow>> {
+        self.cells.iter().map(|cell| Ok(ResultRow::new(cell)?)).collect()
     }
 }
 

@@ -20,9 +20,9 @@ use lsmx_bench::process::{directory_file_bytes, process_resident_bytes};
 const ABORT: &str = "abort-with-a-full-log";
 
 /// Function that runs a measurement. The argument overrides the default number of records.
-type Part = fn(Option<u64>);
+type MeasurementPart = fn(Option<u64>);
 
-const PARTS: [(&str, Part); 3] =
+const PARTS: [(&str, MeasurementPart); 3] =
     [("deletes", measure_deletes), ("opening", measure_opening), ("memory", measure_memory)];
 
 fn main() {

@@ -57,14 +57,14 @@ impl Latencies {
         if self.0.is_empty() {
             return LatencyUs::default();
         }
-        let at = |quantile| numbers::float(self.0.value_at_quantile(quantile)) / 1e3;
+        let at = |quantile| numbers::to_f64(self.0.value_at_quantile(quantile)) / 1e3;
         LatencyUs {
             mean: self.0.mean() / 1e3,
             p50: at(0.5),
             p90: at(0.9),
             p99: at(0.99),
             p999: at(0.999),
-            max: numbers::float(self.0.max()) / 1e3,
+            max: numbers::to_f64(self.0.max()) / 1e3,
         }
     }
 }

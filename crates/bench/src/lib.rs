@@ -10,11 +10,11 @@
 )]
 
 pub mod clock;
+mod enum_names;
 pub mod error;
 pub mod experiment;
 pub mod latency;
 pub mod metric;
-mod named;
 pub mod numbers;
 pub mod peers;
 pub mod process;

@@ -127,7 +127,7 @@ fn parse_cpu_times(stat: &str) -> Option<CpuTimes> {
     let mut fields = after.split_ascii_whitespace().skip(11);
     let mut seconds = || {
         let ticks: u64 = fields.next()?.parse().ok()?;
-        Some(crate::numbers::float(ticks) / TICKS_PER_S)
+        Some(crate::numbers::to_f64(ticks) / TICKS_PER_S)
     };
     Some(CpuTimes { user_s: seconds()?, system_s: seconds()? })
 }

@@ -14,7 +14,7 @@ use lsmx_bench::experiment::NoProgress;
 use lsmx_bench::experiment::explore::result::ExplorationCell;
 use lsmx_bench::experiment::explore::{Config, RecordSource, WorkloadPoint};
 use lsmx_bench::experiment::sweep::SweepPoint;
-use lsmx_bench::numbers::float;
+use lsmx_bench::numbers::to_f64;
 use lsmx_bench::peers::EngineSettings;
 use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::phases::WorkloadMix;
@@ -138,11 +138,11 @@ fn compare(workload: &str, updates: f64, deletes: f64) {
         let report = |cell: &ExplorationCell| cell.simulated.clone().unwrap();
         let moved = means(&cells, |c| c.data_moved_ratio, |c| report(c).data_moved_ratio);
         let merges =
-            means(&cells, |c| float(c.compaction.jobs), |c| float(report(c).compaction.jobs));
+            means(&cells, |c| to_f64(c.compaction.jobs), |c| to_f64(report(c).compaction.jobs));
         let files = means(
             &cells,
-            |c| float(c.levels.iter().map(|level| level.files).sum()),
-            |c| float(report(c).files()),
+            |c| to_f64(c.levels.iter().map(|level| level.files).sum()),
+            |c| to_f64(report(c).files()),
         );
         let off = |(engine, simulated): (f64, f64)| simulated / engine - 1.0;
         let worst = cells
@@ -152,7 +152,7 @@ fn compare(workload: &str, updates: f64, deletes: f64) {
         let pair = |pair: (f64, f64), digits: usize| {
             format!("{:.digits$} / {:.digits$} ({:+.1} %)", pair.0, pair.1, 100.0 * off(pair))
         };
-        let flushes = means(&cells, |c| float(c.flushes), |c| float(report(c).flushes));
+        let flushes = means(&cells, |c| to_f64(c.flushes), |c| to_f64(report(c).flushes));
         assert!(flushes.0 >= 150.0, "{name}: {} flushes", flushes.0);
         let row = format!(
             "| {name} | {} | {} | {} | {} | {:+.1} % |",

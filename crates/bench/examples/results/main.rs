@@ -195,8 +195,8 @@ impl ResultsPage {
         match item.split_once('÷') {
             Some((a, b)) => Ok(format!("{:.2}", number(a)?.0 / number(b)?.0)),
             None => number(item).map(|(number, unit)| match unit.name() {
-                "" => unit.text(number),
-                name => format!("{} {name}", unit.text(number)),
+                "" => unit.format_number(number),
+                name => format!("{} {name}", unit.format_number(number)),
             }),
         }
     }
@@ -251,7 +251,7 @@ impl PageData {
         let mut metrics = registries.flat_map(|registry| registry.metrics());
         let found = metrics.find_map(|metric| {
             let key = if metric.csv == column { metric.key } else { column };
-            Some((metric, metric.title_of(key)?))
+            Some((metric, metric.expand_title(key)?))
         });
         found.ok_or(format!("{column} is no metric of {command}"))
     }
@@ -276,7 +276,7 @@ impl PageData {
         text.push_str(&format!("| {} |\n", alignment.collect::<Vec<_>>().join(" | ")));
         for row in rows {
             let cell = |(index, unit): (&usize, &Unit)| match row[*index].parse::<f64>() {
-                Ok(number) if *unit != Unit::Text => unit.text(number),
+                Ok(number) if *unit != Unit::Text => unit.format_number(number),
                 _ if row[*index].is_empty() => "–".to_owned(),
                 _ => row[*index].clone(),
             };

@@ -29,9 +29,9 @@ pub(crate) struct ClaimText {
     statement: String,
     /// Lower and upper bound of each figure.
     range: Option<(f64, f64)>,
-    order: Option<Order>,
+    order: Option<FigureOrder>,
     #[serde(default)]
-    unit: Unit,
+    unit: FigureUnit,
     /// Explanation that is printed if the claim does not hold.
     #[serde(default)]
     why_not: String,
@@ -43,14 +43,14 @@ pub(crate) struct ClaimText {
 /// Expected order of the figures of a claim. Consecutive figures may be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Order {
+enum FigureOrder {
     Rising,
     Falling,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Unit {
+enum FigureUnit {
     Plain,
     #[default]
     Times,
@@ -104,15 +104,15 @@ impl Claim {
         let mut pairs = figures.windows(2).map(|pair| (pair[0].1, pair[1].1));
         let holds = match (self.text.range, self.text.order) {
             (Some((low, high)), _) => figures.iter().all(|(_, value)| (low..=high).contains(value)),
-            (None, Some(Order::Rising)) => pairs.all(|(before, after)| after >= before),
-            (None, Some(Order::Falling)) => pairs.all(|(before, after)| after <= before),
+            (None, Some(FigureOrder::Rising)) => pairs.all(|(before, after)| after >= before),
+            (None, Some(FigureOrder::Falling)) => pairs.all(|(before, after)| after <= before),
             (None, None) => return Verdict::Undecided,
         };
         if holds { Verdict::Holds } else { Verdict::DoesNotHold }
     }
 
     /// Returns a table row: statement, expected figures, measured figures, verdict and explanation.
-    pub(crate) fn row(&self) -> Vec<String> {
+    pub(crate) fn table_row(&self) -> Vec<String> {
         let (verdict, why) = match self.verdict() {
             Verdict::Holds => ("holds", ""),
             Verdict::DoesNotHold => ("**does not hold**", self.text.why_not.as_str()),
@@ -129,8 +129,8 @@ impl Claim {
             (Some((low, high)), _) if high.is_infinite() => format!("≥ {}", self.format(low)),
             (Some((low, high)), _) if low <= 0.0 => format!("≤ {}", self.format(high)),
             (Some((low, high)), _) => format!("{} to {}", self.format(low), self.format(high)),
-            (None, Some(Order::Rising)) => "rising".to_owned(),
-            (None, Some(Order::Falling)) => "falling".to_owned(),
+            (None, Some(FigureOrder::Rising)) => "rising".to_owned(),
+            (None, Some(FigureOrder::Falling)) => "falling".to_owned(),
             (None, None) => "–".to_owned(),
         }
     }
@@ -146,16 +146,16 @@ impl Claim {
 
     fn format(&self, value: f64) -> String {
         match self.text.unit {
-            Unit::Plain => digits(value),
-            Unit::Times => format!("{} ×", digits(value)),
-            Unit::Percent => format!("{:.0} %", value * 100.0),
-            Unit::Ms => format!("{} ms", digits(value)),
+            FigureUnit::Plain => format_significant(value),
+            FigureUnit::Times => format!("{} ×", format_significant(value)),
+            FigureUnit::Percent => format!("{:.0} %", value * 100.0),
+            FigureUnit::Ms => format!("{} ms", format_significant(value)),
         }
     }
 }
 
 /// Formats a number with about three digits.
-pub(crate) fn digits(value: f64) -> String {
+pub(crate) fn format_significant(value: f64) -> String {
     match value.abs() {
         ..10.0 => format!("{value:.2}"),
         10.0..100.0 => format!("{value:.1}"),
@@ -167,7 +167,7 @@ pub(crate) fn digits(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn claim(values: &[f64], range: Option<(f64, f64)>, order: Option<Order>) -> Claim {
+    fn claim(values: &[f64], range: Option<(f64, f64)>, order: Option<FigureOrder>) -> Claim {
         let text = ClaimText {
             statement: "statement".to_owned(),
             range,
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn verdict_compares_every_figure() {
         let (range, rising, falling) =
-            (Some((1.0, 2.0)), Some(Order::Rising), Some(Order::Falling));
+            (Some((1.0, 2.0)), Some(FigureOrder::Rising), Some(FigureOrder::Falling));
         for (values, range, order, verdict) in [
             (&[1.0, 1.5, 2.0][..], range, None, Verdict::Holds),
             (&[1.0, 2.01], range, None, Verdict::DoesNotHold),
@@ -202,9 +202,9 @@ mod tests {
 
     #[test]
     fn reason_is_printed_only_if_the_claim_does_not_hold() {
-        let row = claim(&[1.25], Some((0.0, 2.0)), None).row();
+        let row = claim(&[1.25], Some((0.0, 2.0)), None).table_row();
         assert_eq!(row, ["statement", "≤ 2.00 ×", "x 1.25 ×", "holds", "note"]);
-        let row = claim(&[12.5], Some((0.0, 2.0)), None).row();
+        let row = claim(&[12.5], Some((0.0, 2.0)), None).table_row();
         assert_eq!(row[2..], ["x 12.5 ×", "**does not hold**", "reason note"]);
     }
 

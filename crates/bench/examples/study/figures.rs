@@ -1,7 +1,7 @@
 //! Computes figures from measurements.
 
 use lsmx_bench::experiment::explore::result::{ExplorationCell, PointLookups};
-pub(crate) use lsmx_bench::numbers::float;
+pub(crate) use lsmx_bench::numbers::to_f64;
 
 /// Numbers with labels; `None` if at least one number was not measured.
 pub(crate) type Figures = Option<Vec<(String, f64)>>;
@@ -60,11 +60,11 @@ pub(crate) fn divide(above: Option<f64>, below: Option<f64>) -> Option<f64> {
 }
 
 pub(crate) fn ratio(above: u64, below: u64) -> Option<f64> {
-    divide(Some(float(above)), Some(float(below)))
+    divide(Some(to_f64(above)), Some(to_f64(below)))
 }
 
 pub(crate) fn flushes(cell: &ExplorationCell) -> Option<f64> {
-    Some(float(cell.flushes))
+    Some(to_f64(cell.flushes))
 }
 
 /// Returns (bytes read by compactions + bytes written by compactions) ÷ ingested bytes.
@@ -77,7 +77,7 @@ pub(crate) fn write_amplification(cell: &ExplorationCell) -> Option<f64> {
 }
 
 pub(crate) fn jobs(cell: &ExplorationCell) -> Option<f64> {
-    Some(float(cell.compaction.jobs))
+    Some(to_f64(cell.compaction.jobs))
 }
 
 pub(crate) fn bytes_per_job(cell: &ExplorationCell) -> Option<f64> {
@@ -85,7 +85,7 @@ pub(crate) fn bytes_per_job(cell: &ExplorationCell) -> Option<f64> {
 }
 
 pub(crate) fn runs(cell: &ExplorationCell) -> Option<f64> {
-    Some(float(cell.levels.iter().map(|level| level.runs).sum()))
+    Some(to_f64(cell.levels.iter().map(|level| level.runs).sum()))
 }
 
 pub(crate) fn invalid_share(cell: &ExplorationCell) -> Option<f64> {
@@ -93,7 +93,7 @@ pub(crate) fn invalid_share(cell: &ExplorationCell) -> Option<f64> {
 }
 
 pub(crate) fn tombstones(cell: &ExplorationCell) -> Option<f64> {
-    Some(float(cell.delete_persistence.live_tombstones))
+    Some(to_f64(cell.delete_persistence.live_tombstones))
 }
 
 /// Returns the mean duration of a compaction in milliseconds.

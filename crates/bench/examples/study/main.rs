@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     };
     let texts = ClaimTexts::read().map_err(|error| error.to_string());
     let results = Results::read(Path::new(directory));
-    let text = match texts.and_then(|texts| Ok(report(&results?, &texts))) {
+    let text = match texts.and_then(|texts| Ok(write_report(&results?, &texts))) {
         Ok(text) => text,
         Err(error) => {
             eprintln!("error: {error}");
@@ -45,8 +45,8 @@ fn main() -> ExitCode {
 }
 
 /// Returns a table with the number of confirmed claims per experiment, followed by the report of each experiment.
-fn report(results: &Results, texts: &ClaimTexts) -> String {
-    let sections = experiments::all(results, texts);
+fn write_report(results: &Results, texts: &ClaimTexts) -> String {
+    let sections = experiments::build_sections(results, texts);
     let mut text = String::from("| experiment | claims | hold | do not hold | not measured |\n");
     text.push_str("| --- | --- | --- | --- | --- |\n");
     let mut all = [0; 4];
@@ -61,16 +61,16 @@ fn report(results: &Results, texts: &ClaimTexts) -> String {
         for (sum, count) in all.iter_mut().zip(counts) {
             *sum += count;
         }
-        text.push_str(&row(&section.title, counts));
+        text.push_str(&format_row(&section.title, counts));
     }
-    text.push_str(&row("all", all));
+    text.push_str(&format_row("all", all));
     for section in &sections {
-        text.push_str(&section.markdown());
+        text.push_str(&section.to_markdown());
     }
     text
 }
 
-fn row(title: &str, counts: [usize; 4]) -> String {
+fn format_row(title: &str, counts: [usize; 4]) -> String {
     let [claims, holds, not, missing] = counts;
     format!("| {title} | {claims} | {holds} | {not} | {missing} |\n")
 }

@@ -6,7 +6,7 @@ use crate::claim::{Claim, ExperimentText};
 use crate::figures::Figures;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub(crate) struct MarkdownTable {
     pub(crate) caption: &'static str,
     pub(crate) header: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
@@ -14,67 +14,71 @@ pub(crate) struct Table {
 
 /// The report of an experiment: tables and claims.
 #[derive(Clone, Debug)]
-pub(crate) struct Section {
+pub(crate) struct ReportSection {
     pub(crate) title: String,
-    pub(crate) tables: Vec<Table>,
+    pub(crate) tables: Vec<MarkdownTable>,
     pub(crate) claims: Vec<Claim>,
 }
 
-impl Table {
+impl MarkdownTable {
     pub(crate) fn new<H: Into<String>>(
         caption: &'static str,
         header: impl IntoIterator<Item = H>,
-    ) -> Table {
+    ) -> MarkdownTable {
         let header = header.into_iter().map(Into::into).collect();
-        Table { caption, header, rows: Vec::new() }
+        MarkdownTable { caption, header, rows: Vec::new() }
     }
 
-    pub(crate) fn row(&mut self, first: &str, others: impl IntoIterator<Item = String>) {
+    pub(crate) fn add_row(&mut self, first: &str, others: impl IntoIterator<Item = String>) {
         let mut row = vec![first.to_owned()];
         row.extend(others);
         self.rows.push(row);
     }
 
-    fn markdown(&self) -> String {
+    fn to_markdown(&self) -> String {
         let mut text = String::new();
         if !self.caption.is_empty() {
             text.push_str(&format!("{}\n\n", self.caption));
         }
-        line(&mut text, &self.header);
-        line(&mut text, &vec!["---".to_owned(); self.header.len()]);
+        push_table_line(&mut text, &self.header);
+        push_table_line(&mut text, &vec!["---".to_owned(); self.header.len()]);
         for row in &self.rows {
-            line(&mut text, row);
+            push_table_line(&mut text, row);
         }
         text
     }
 }
 
-impl Section {
-    pub(crate) fn new(text: &ExperimentText, tables: Vec<Table>, figures: Vec<Figures>) -> Section {
+impl ReportSection {
+    pub(crate) fn new(
+        text: &ExperimentText,
+        tables: Vec<MarkdownTable>,
+        figures: Vec<Figures>,
+    ) -> ReportSection {
         let claims = text.claims.iter().zip(figures);
         let claims = claims.map(|(text, figures)| Claim::new(text, figures)).collect();
-        Section { title: text.title.clone(), tables, claims }
+        ReportSection { title: text.title.clone(), tables, claims }
     }
 
-    pub(crate) fn markdown(&self) -> String {
+    pub(crate) fn to_markdown(&self) -> String {
         let mut text = format!("\n## {}\n", self.title);
         for table in &self.tables {
             text.push('\n');
-            text.push_str(&table.markdown());
+            text.push_str(&table.to_markdown());
         }
         if !self.claims.is_empty() {
             let header = ["claim", "range", "here", "verdict", "why"];
-            let mut claims = Table::new("", header);
-            claims.rows = self.claims.iter().map(Claim::row).collect();
+            let mut claims = MarkdownTable::new("", header);
+            claims.rows = self.claims.iter().map(Claim::table_row).collect();
             text.push('\n');
-            text.push_str(&claims.markdown());
+            text.push_str(&claims.to_markdown());
         }
         text
     }
 }
 
 /// Appends a row of a Markdown table. Escapes `|` in the texts.
-fn line(text: &mut String, cells: &[String]) {
+fn push_table_line(text: &mut String, cells: &[String]) {
     for cell in cells {
         // Writing to a string cannot fail.
         let _ = write!(text, "| {} ", cell.replace('|', "\\|"));
@@ -88,8 +92,8 @@ mod tests {
 
     #[test]
     fn table_has_a_dash_per_column() {
-        let mut table = Table::new("what", ["", "a"]);
-        table.row("x", ["1|2".to_owned()]);
-        assert_eq!(table.markdown(), "what\n\n|  | a |\n| --- | --- |\n| x | 1\\|2 |\n");
+        let mut table = MarkdownTable::new("what", ["", "a"]);
+        table.add_row("x", ["1|2".to_owned()]);
+        assert_eq!(table.to_markdown(), "what\n\n|  | a |\n| --- | --- |\n| x | 1\\|2 |\n");
     }
 }

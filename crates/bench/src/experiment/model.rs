@@ -5,7 +5,7 @@ use lsmx_simulator::cost_model::{
     Costs, FilterAllocation, MergeGranularity, RunsPerLevel, TreeDesign, filter_bits, levels,
 };
 
-use crate::numbers::float;
+use crate::numbers::to_f64;
 use crate::workload::phases::Phase;
 
 const BLOCK_BYTES: f64 = 4096.0;
@@ -22,7 +22,7 @@ pub fn closed_form_costs(
     entry_bytes: u64,
     table_bytes: u64,
 ) -> Option<Costs> {
-    let parameter = |parameter| spec.parameter_value(parameter).map(float);
+    let parameter = |parameter| spec.parameter_value(parameter).map(to_f64);
     let preset = spec.preset()?;
     let t = parameter(PolicyParameter::SizeRatio)?;
     let (runs, granularity) = match preset {
@@ -54,9 +54,9 @@ pub fn closed_form_costs(
         }
         _ => return None,
     };
-    let sum = |count: fn(&Phase) -> u64| float(phases.iter().map(count).sum());
+    let sum = |count: fn(&Phase) -> u64| to_f64(phases.iter().map(count).sum());
     let live = (sum(|phase| phase.inserts) - sum(|phase| phase.deletes)).max(1.0);
-    let buffer = float(table_bytes) / float(entry_bytes.max(1));
+    let buffer = to_f64(table_bytes) / to_f64(entry_bytes.max(1));
     // The model assumes that the first level is T times as large as the memtable.
     let l1 = parameter(PolicyParameter::L1)
         .filter(|_| preset.parameters().contains(&PolicyParameter::L1));
@@ -68,7 +68,7 @@ pub fn closed_form_costs(
         runs,
         granularity,
         dynamic_capacity: matches!(preset, Preset::Leveled | Preset::Spooky),
-        entries_per_block: (BLOCK_BYTES / (float(entry_bytes) + ENTRY_BYTES)).max(1.0),
+        entries_per_block: (BLOCK_BYTES / (to_f64(entry_bytes) + ENTRY_BYTES)).max(1.0),
     };
     let range_entries = selectivity.map_or(0.0, |phase| (phase.selectivity * live).max(1.0));
     Some(design.costs(FilterAllocation::Uniform, filter_bits(FALSE_POSITIVES), range_entries))

@@ -13,7 +13,7 @@ use lsmx_base::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::clock::{Stopwatch, wait_until_elapsed};
 use crate::error::{Error, Result};
 use crate::latency::{Latencies, LatencyUs};
-use crate::numbers::{self, float};
+use crate::numbers::{self, to_f64};
 use crate::peers::{Engine, IoBytes, WrittenBytes};
 use crate::process::{self, CpuTimes, DeviceIo};
 use crate::workload::random::{Random, hash_u64};
@@ -61,7 +61,7 @@ impl TimeSlice {
 
 /// Measurements of the operations of one or more threads.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PlayedOperations {
+pub(super) struct OperationMeasurements {
     /// Number of operations. In a full scan each entry counts as an operation.
     pub(super) ops: u64,
     /// Time from the start of the thread group until the last operation ended, in nanoseconds.
@@ -81,20 +81,20 @@ pub(super) struct PlayedOperations {
     pub(super) slices: Vec<TimeSlice>,
 }
 
-impl PlayedOperations {
+impl OperationMeasurements {
     fn record(&mut self, kind: OperationKind, ns: u64) {
         self.latencies[kind as usize].get_or_insert_default().record_ns(ns);
     }
 
     fn time_slice_mut(&mut self, place: u64) -> &mut TimeSlice {
-        let place = numbers::length(place);
+        let place = numbers::to_usize(place);
         if place >= self.slices.len() {
             self.slices.resize(place + 1, TimeSlice::default());
         }
         &mut self.slices[place]
     }
 
-    fn merge(&mut self, other: &PlayedOperations) {
+    fn merge(&mut self, other: &OperationMeasurements) {
         self.ops += other.ops;
         self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
         for (all, one) in self.latencies.iter_mut().zip(&other.latencies) {
@@ -130,13 +130,13 @@ impl PlayedOperations {
     }
 
     pub(super) fn elapsed_s(&self) -> f64 {
-        float(self.elapsed_ns) / 1e9
+        to_f64(self.elapsed_ns) / 1e9
     }
 
     /// Returns the operations per second. `more_s` seconds are added to the elapsed time.
     pub(super) fn ops_per_s(&self, more_s: f64) -> f64 {
         let seconds = self.elapsed_s() + more_s;
-        if seconds > 0.0 { float(self.ops) / seconds } else { 0.0 }
+        if seconds > 0.0 { to_f64(self.ops) / seconds } else { 0.0 }
     }
 }
 
@@ -166,7 +166,7 @@ pub(super) struct ThreadGroup<'a> {
     /// Target rate of all threads together, in operations per second. `None` starts each operation when the preceding
     /// one ends.
     pub(super) rate: Option<f64>,
-    /// Length of a time slice in [`PlayedOperations::slices`], in nanoseconds.
+    /// Length of a time slice in [`OperationMeasurements::slices`], in nanoseconds.
     pub(super) slice_ns: Option<u64>,
     /// Whether block reads of lookups are counted. Counting slows RocksDB down.
     pub(super) counts_block_reads: bool,
@@ -202,7 +202,7 @@ impl<'a> ThreadGroup<'a> {
         (title, ops): (&str, u64),
         progress: &mut dyn Progress,
         work: &ThreadWork<'_>,
-    ) -> Result<PlayedOperations> {
+    ) -> Result<OperationMeasurements> {
         let (played, _) =
             self.run_work_with_writer((title, ops), progress, work, None, &mut |_| {})?;
         Ok(played)
@@ -220,8 +220,8 @@ impl<'a> ThreadGroup<'a> {
         flush_and_wait_idle(self.engine, title, progress).map(drop)
     }
 
-    /// Like [`ThreadGroup::run_work`], with an additional thread that runs `writer` without a target rate until the other
-    /// threads end. Also returns the measurements of the writer. The calling thread calls `check` every 25 ms with the
+    /// Like [`ThreadGroup::run_work`], with an additional thread that runs `writer` without a target rate until the
+    /// other threads end. Also returns the measurements of the writer. The calling thread calls `check` every 25 ms with the
     /// nanoseconds since the start.
     pub(super) fn run_work_with_writer(
         &self,
@@ -230,7 +230,7 @@ impl<'a> ThreadGroup<'a> {
         work: &ThreadWork<'_>,
         writer: Option<&ThreadWork<'_>>,
         check: &mut dyn FnMut(u64),
-    ) -> Result<(PlayedOperations, Option<PlayedOperations>)> {
+    ) -> Result<(OperationMeasurements, Option<OperationMeasurements>)> {
         progress.begin_phase(title, ops);
         let state = &GroupState::start();
         let played = std::thread::scope(|scope| {
@@ -259,7 +259,7 @@ impl<'a> ThreadGroup<'a> {
                 check(state.start.elapsed_ns());
             }
             state.stop.store(true, Ordering::Relaxed);
-            let mut played = PlayedOperations::default();
+            let mut played = OperationMeasurements::default();
             for worker in workers {
                 played.merge(&join_thread(worker)?);
             }
@@ -287,7 +287,7 @@ pub(super) fn flush_and_wait_idle(
     let idle_ns = engine.flush_and_wait_idle()?;
     let elapsed_ns = watch.elapsed_ns().saturating_sub(idle_ns);
     progress.end_phase();
-    Ok(float(elapsed_ns) / 1e9)
+    Ok(to_f64(elapsed_ns) / 1e9)
 }
 
 pub(super) struct Player<'a> {
@@ -299,7 +299,7 @@ pub(super) struct Player<'a> {
     pub(super) value: Vec<u8>,
     /// Time between the due times of two operations of this thread, in nanoseconds.
     interval_ns: Option<f64>,
-    pub(super) played: PlayedOperations,
+    pub(super) played: OperationMeasurements,
 }
 
 impl<'a> Player<'a> {
@@ -312,12 +312,12 @@ impl<'a> Player<'a> {
             random: Random::new(group.seed, hash_u64(group.purpose).wrapping_add(thread)),
             key: Vec::new(),
             value: Vec::new(),
-            interval_ns: group.rate.map(|rate| 1e9 * float(group.threads) / rate),
-            played: PlayedOperations::default(),
+            interval_ns: group.rate.map(|rate| 1e9 * to_f64(group.threads) / rate),
+            played: OperationMeasurements::default(),
         }
     }
 
-    fn run(mut self, work: &ThreadWork<'_>) -> Result<PlayedOperations> {
+    fn run(mut self, work: &ThreadWork<'_>) -> Result<OperationMeasurements> {
         let before = process::thread_cpu_times();
         work(&mut self)?;
         self.played.elapsed_ns = self.state.start.elapsed_ns();
@@ -344,7 +344,7 @@ impl<'a> Player<'a> {
         mut operate: impl FnMut(&mut Self, u64) -> Result<()>,
     ) -> Result<()> {
         let numbers: Range<u64> = self.thread..n;
-        for number in numbers.step_by(numbers::length(self.group.threads)) {
+        for number in numbers.step_by(numbers::to_usize(self.group.threads)) {
             if self.is_stopped() {
                 break;
             }
@@ -380,8 +380,8 @@ impl<'a> Player<'a> {
         let start = self.state.start;
         let Some(interval_ns) = self.interval_ns else { return start.elapsed_ns() };
         // The due times of the threads are evenly spaced within an interval.
-        let turn = float(self.played.ops) + float(self.thread) / float(self.group.threads);
-        let due_ns = numbers::floor(interval_ns * turn);
+        let turn = to_f64(self.played.ops) + to_f64(self.thread) / to_f64(self.group.threads);
+        let due_ns = numbers::floor_to_u64(interval_ns * turn);
         wait_until_elapsed(start, due_ns);
         due_ns
     }
@@ -477,7 +477,7 @@ impl<'a> Player<'a> {
                 done.fetch_add(PROGRESS_OPS, Ordering::Relaxed);
             }
         })?;
-        if found != entries || numbers::count(bytes_read) != bytes {
+        if found != entries || numbers::to_u64(bytes_read) != bytes {
             return Err(Error::wrong_answer(b"", "a scan of other records", "one of all"));
         }
         self.played.ops += found;

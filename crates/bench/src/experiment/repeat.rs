@@ -143,8 +143,8 @@ pub fn median_interval(n: usize) -> Option<(usize, f64)> {
             break;
         }
         best = Some((left_out, confidence));
-        let (done, n) = (numbers::count(left_out), numbers::count(n));
-        term *= numbers::float(n - done) / numbers::float(done + 1);
+        let (done, n) = (numbers::to_u64(left_out), numbers::to_u64(n));
+        term *= numbers::to_f64(n - done) / numbers::to_f64(done + 1);
     }
     best
 }

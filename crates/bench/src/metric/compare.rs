@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::table::format_grid;
 
-use super::{BetterDirection, Metric, Registry, find_metric, flatten_scalars, format_scalar};
+use super::{BetterDirection, Metric, MetricRegistry, find_metric, flatten_scalars, format_scalar};
 
 /// Maximum relative difference that is treated as noise, for measurements without repetitions.
 pub const NOISE: f64 = 0.05;
@@ -111,7 +111,7 @@ impl MetricDifference {
 impl Comparison {
     /// Compares two results. `registry` declares the metrics of the first result. If `registry` is `None`, the first
     /// command that declares the name of a number applies.
-    pub fn new(registry: Option<&Registry>, old: &[Value], new: &[Value]) -> Comparison {
+    pub fn new(registry: Option<&MetricRegistry>, old: &[Value], new: &[Value]) -> Comparison {
         let mut others: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
         for cell in new.iter().rev() {
             others.entry(cell_identity(cell)).or_default().push(cell);
@@ -178,7 +178,7 @@ fn cell_name(cell: &Value) -> String {
     words.join(" ")
 }
 
-fn compare_cells(registry: Option<&Registry>, old: &Value, new: &Value) -> CellPair {
+fn compare_cells(registry: Option<&MetricRegistry>, old: &Value, new: &Value) -> CellPair {
     let digest = |cell: &Value| cell.get("digest").and_then(Value::as_str).map(str::to_owned);
     let same_digest = digest(old).zip(digest(new)).map(|(old, new)| old == new);
     let deterministic = same_digest.is_some();

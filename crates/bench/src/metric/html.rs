@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{BetterDirection, Column, Registry, Row, Unit};
+use super::{BetterDirection, MetricRegistry, ResultRow, TableColumn, Unit};
 use crate::report::html::latency;
 use crate::report::html::page::{self, render_figure, render_section};
 use crate::report::html::plot::bars::{self, Bar};
@@ -12,14 +12,14 @@ use crate::report::provenance::Provenance;
 
 /// Returns a page with a table of all rows and a bar plot of each column.
 pub fn render_rows_page(
-    registry: &Registry,
+    registry: &MetricRegistry,
     headline: &str,
     provenance: &Provenance,
-    rows: &[Row],
+    rows: &[ResultRow],
 ) -> String {
     let identity = registry.columns(registry.identity, rows);
-    let subject = |(number, row): (usize, &Row)| {
-        let names: Vec<String> = identity.iter().map(|column| column.text(row)).collect();
+    let subject = |(number, row): (usize, &ResultRow)| {
+        let names: Vec<String> = identity.iter().map(|column| column.format_value(row)).collect();
         PageRow { name: names.join(" · "), marker: Marker::with_number(number), row: row.clone() }
     };
     let subjects: Vec<PageRow> = rows.iter().enumerate().map(subject).collect();
@@ -42,7 +42,7 @@ pub fn render_rows_page(
 pub(crate) struct PageRow {
     pub(crate) name: String,
     pub(crate) marker: Marker,
-    pub(crate) row: Row,
+    pub(crate) row: ResultRow,
 }
 
 impl PageRow {
@@ -55,12 +55,12 @@ impl PageRow {
 /// Returns a sortable table with one row per element of `subjects` and one column per metric in `names`. The best value
 /// of a cost or rate is bold, unless all values are equal. `heading` is the title of the first column.
 fn render_table(
-    registry: &Registry,
+    registry: &MetricRegistry,
     heading: &str,
     names: &[impl AsRef<str>],
     subjects: &[PageRow],
 ) -> Markup {
-    let rows: Vec<Row> = subjects.iter().map(|subject| subject.row.clone()).collect();
+    let rows: Vec<ResultRow> = subjects.iter().map(|subject| subject.row.clone()).collect();
     let columns = registry.columns(names, &rows);
     let best: Vec<Option<String>> =
         columns.iter().map(|column| find_best_value(column, &rows)).collect();
@@ -94,11 +94,11 @@ fn render_table(
 
 /// Returns a collapsible list that explains the columns of a table.
 fn render_column_legend(
-    registry: &Registry,
+    registry: &MetricRegistry,
     names: &[impl AsRef<str>],
     subjects: &[PageRow],
 ) -> Markup {
-    let rows: Vec<Row> = subjects.iter().map(|subject| subject.row.clone()).collect();
+    let rows: Vec<ResultRow> = subjects.iter().map(|subject| subject.row.clone()).collect();
     html! {
         details {
             summary { "What the columns mean" }
@@ -111,8 +111,8 @@ fn render_column_legend(
     }
 }
 
-fn render_cell(column: &Column, row: &Row, best: Option<&str>) -> Markup {
-    let text = column.text(row);
+fn render_cell(column: &TableColumn, row: &ResultRow, best: Option<&str>) -> Markup {
+    let text = column.format_value(row);
     let is_best = best == Some(text.as_str());
     // The script of the page sorts table rows by `number`, or by `text` if there is no number.
     let number = row.displayed_value(&column.name).and_then(|value| value.as_f64());
@@ -121,29 +121,30 @@ fn render_cell(column: &Column, row: &Row, best: Option<&str>) -> Markup {
             @if is_best { strong { (text) } } @else { (text) }
             @if let Some([low, high]) = row.repeat_range(&column.name) {
                 @let unit = column.metric.unit;
-                small class="spread" { (unit.text(low)) " – " (unit.text(high)) }
+                small class="spread" { (unit.format_number(low)) " – " (unit.format_number(high)) }
             }
         }
     }
 }
 
 /// Returns the best value of a column as text; `None` if all values are equal or the metric is neither cost nor rate.
-fn find_best_value(column: &Column, rows: &[Row]) -> Option<String> {
-    let number = |row: &Row| row.displayed_value(&column.name)?.as_f64();
+fn find_best_value(column: &TableColumn, rows: &[ResultRow]) -> Option<String> {
+    let number = |row: &ResultRow| row.displayed_value(&column.name)?.as_f64();
     let numbers = rows.iter().filter_map(number);
     let best = match column.metric.better {
         BetterDirection::Less => numbers.reduce(f64::min)?,
         BetterDirection::More => numbers.reduce(f64::max)?,
         BetterDirection::Neither => return None,
     };
-    let text = column.metric.unit.text(best);
-    let others = rows.iter().filter_map(number).map(|number| column.metric.unit.text(number));
+    let text = column.metric.unit.format_number(best);
+    let others =
+        rows.iter().filter_map(number).map(|number| column.metric.unit.format_number(number));
     others.into_iter().any(|other| other != text).then_some(text)
 }
 
 /// Returns a table, followed by explanations of its columns.
 pub(crate) fn render_table_and_legend(
-    registry: &Registry,
+    registry: &MetricRegistry,
     heading: &str,
     names: &[impl AsRef<str>],
     subjects: &[PageRow],
@@ -157,7 +158,7 @@ pub(crate) fn render_table_and_legend(
 /// Returns a bar plot of one number, with a bar for each row that contains the number. Returns nothing if all bars are
 /// empty.
 pub(crate) fn render_bars(
-    registry: &Registry,
+    registry: &MetricRegistry,
     name: &str,
     title: &str,
     subjects: &[PageRow],
@@ -167,7 +168,7 @@ pub(crate) fn render_bars(
 
 /// Returns a bar plot with one stacked bar per row. `parts` contains the label and the flat name of each segment.
 pub(crate) fn render_part_bars(
-    registry: &Registry,
+    registry: &MetricRegistry,
     title: &str,
     parts: &[(&str, &str)],
     subjects: &[PageRow],
@@ -192,7 +193,7 @@ pub(crate) fn render_stacked_bars(
 ) -> Markup {
     let bar = |subject: &PageRow| {
         let (parts, name) = (parts(subject)?, subject.name.clone());
-        let text = unit.text_with_unit(parts.iter().sum());
+        let text = unit.format_with_unit(parts.iter().sum());
         Some(Bar { marker: subject.marker, name, parts, text })
     };
     let bars: Vec<Bar> = subjects.iter().filter_map(bar).collect();
@@ -203,7 +204,7 @@ pub(crate) fn render_stacked_bars(
     let legend = classes.iter().map(String::as_str).zip(labels.iter().copied());
     html! {
         div {
-            (render_figure(title, &bars::draw_bars(title, labels, unit.plot_format(), &bars)))
+            (render_figure(title, &bars::draw_bars(title, labels, unit.number_format(), &bars)))
             @if labels.len() > 1 { (page::render_part_legend(legend)) }
         }
     }

@@ -12,7 +12,7 @@ mod unit;
 
 pub(crate) use flatten::for_each_scalar_mut;
 pub use flatten::{build_union_table, flatten_scalars, format_scalar};
-pub use row::Row;
+pub use row::ResultRow;
 pub use unit::Unit;
 
 use std::cmp::Ordering;
@@ -124,7 +124,7 @@ impl Metric {
     }
 
     /// Returns the heading of the column with this flat name; `None` if the name does not match the key of the metric.
-    pub fn title_of(&self, name: &str) -> Option<String> {
+    pub fn expand_title(&self, name: &str) -> Option<String> {
         let stars = match_stars(self.key, name)?;
         let mut title = self.title.to_owned();
         for star in stars {
@@ -160,7 +160,7 @@ fn match_stars<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
 
 /// The metrics of an experiment, in the order of its CSV columns.
 #[derive(Clone, Copy, Debug)]
-pub struct Registry {
+pub struct MetricRegistry {
     pub command: &'static str,
     /// Lists of metrics. If several metrics match a name, the first match applies.
     pub metrics: &'static [&'static [Metric]],
@@ -170,7 +170,7 @@ pub struct Registry {
     pub shown: &'static [&'static str],
 }
 
-impl Registry {
+impl MetricRegistry {
     pub fn metrics(&self) -> impl Iterator<Item = &'static Metric> {
         self.metrics.iter().copied().flatten()
     }
@@ -182,8 +182,8 @@ impl Registry {
 
     /// Returns the columns in `names` for which at least one row has a value, in the order of `names`. A name with `*`
     /// selects all matching columns, sorted by the numbers that the `*` matches.
-    pub fn columns(&self, names: &[impl AsRef<str>], rows: &[Row]) -> Vec<Column> {
-        let mut columns: Vec<Column> = Vec::new();
+    pub fn columns(&self, names: &[impl AsRef<str>], rows: &[ResultRow]) -> Vec<TableColumn> {
+        let mut columns: Vec<TableColumn> = Vec::new();
         for pattern in names {
             let numbers = |name: &str| -> Option<Vec<f64>> {
                 let stars = match_stars(pattern.as_ref(), name)?;
@@ -191,7 +191,7 @@ impl Registry {
             };
             let mut matching: Vec<(Vec<f64>, &str)> = rows
                 .iter()
-                .flat_map(Row::names)
+                .flat_map(ResultRow::names)
                 .filter_map(|name| Some((numbers(name)?, name)))
                 .collect();
             // The sort is stable, so names without numbers keep their order.
@@ -201,9 +201,9 @@ impl Registry {
                     continue;
                 }
                 if let Some(metric) = self.find(name)
-                    && let Some(title) = metric.title_of(name)
+                    && let Some(title) = metric.expand_title(name)
                 {
-                    columns.push(Column { name: name.to_owned(), title, metric });
+                    columns.push(TableColumn { name: name.to_owned(), title, metric });
                 }
             }
         }
@@ -212,10 +212,10 @@ impl Registry {
     }
 
     /// Returns the header and the rows of a CSV file of the metrics that have a CSV header.
-    pub fn csv(&self, rows: &[Row]) -> (Vec<String>, Vec<Vec<String>>) {
+    pub fn csv(&self, rows: &[ResultRow]) -> (Vec<String>, Vec<Vec<String>>) {
         let metrics = || self.metrics().filter(|metric| !metric.csv.is_empty());
         let header = metrics().map(|metric| metric.csv.to_owned()).collect();
-        let line = |row: &Row| {
+        let line = |row: &ResultRow| {
             let field =
                 |metric: &Metric| row.get(metric.key).map(format_scalar).unwrap_or_default();
             metrics().map(field).collect()
@@ -225,25 +225,27 @@ impl Registry {
 }
 
 #[derive(Clone, Debug)]
-pub struct Column {
+pub struct TableColumn {
     /// Flat JSON name of the number, such as `compaction.jobs`.
     pub name: String,
     pub title: String,
     pub metric: &'static Metric,
 }
 
-impl Column {
+impl TableColumn {
     /// Returns the text of this column in a row; `–` if the row has no value.
-    pub fn text(&self, row: &Row) -> String {
+    pub fn format_value(&self, row: &ResultRow) -> String {
         let Some(value) = row.displayed_value(&self.name) else { return "–".to_owned() };
         match value.as_f64() {
-            Some(number) if self.metric.unit != Unit::Text => self.metric.unit.text(number),
+            Some(number) if self.metric.unit != Unit::Text => {
+                self.metric.unit.format_number(number)
+            }
             _ => format_scalar(value),
         }
     }
 }
 
-pub const ALL: [&Registry; 9] = [
+pub const ALL: [&MetricRegistry; 9] = [
     &explore::columns::REGISTRY,
     &simulate::columns::REGISTRY,
     &throughput::columns::REGISTRY,
@@ -261,7 +263,7 @@ pub fn find_metric(name: &str) -> Option<&'static Metric> {
 }
 
 /// Returns the metrics of the command that a command line runs. An example of a command line is `lsmx bench fillseq`.
-pub fn find_registry(command_line: &str) -> Option<&'static Registry> {
+pub fn find_registry(command_line: &str) -> Option<&'static MetricRegistry> {
     let mut words = command_line.split_whitespace().skip(1);
     let command = words.find(|word| !word.starts_with('-'))?;
     if command == "bench" && words.any(|word| word.starts_with("--experiment")) {

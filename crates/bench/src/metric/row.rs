@@ -8,24 +8,24 @@ use crate::experiment::repeat::Repeats;
 
 /// A result, flattened to names and scalars.
 #[derive(Clone, Debug, Default)]
-pub struct Row {
+pub struct ResultRow {
     values: Map<String, Value>,
     /// Minimum and maximum of each number over the repetitions, by flat name.
     spread: BTreeMap<String, [Number; 2]>,
 }
 
-impl Row {
+impl ResultRow {
     /// Flattens a result, without the JSON field `repeats`.
-    pub fn new(result: &impl Serialize) -> serde_json::Result<Row> {
+    pub fn new(result: &impl Serialize) -> serde_json::Result<ResultRow> {
         let value = serde_json::to_value(result)?;
         let values =
             flatten_scalars(&value).into_iter().filter(|(name, _)| !name.starts_with("repeats."));
         let values = values.map(|(name, scalar)| (name, scalar.clone())).collect();
-        Ok(Row { values, spread: BTreeMap::new() })
+        Ok(ResultRow { values, spread: BTreeMap::new() })
     }
 
     /// Adds a number or a text that the caller computed from other values of the row.
-    pub fn with_value(mut self, name: impl Into<String>, value: impl Into<Value>) -> Row {
+    pub fn with_value(mut self, name: impl Into<String>, value: impl Into<Value>) -> ResultRow {
         self.values.insert(name.into(), value.into());
         self
     }
@@ -35,7 +35,7 @@ impl Row {
     }
 
     /// Adds the minimum and maximum of each number over the repetitions.
-    pub fn with_repeats(mut self, repeats: Option<&Repeats>) -> Row {
+    pub fn with_repeats(mut self, repeats: Option<&Repeats>) -> ResultRow {
         for (name, repeated) in repeats.iter().flat_map(|repeats| &repeats.metrics) {
             self.spread.insert(name.clone(), [repeated.low.clone(), repeated.high.clone()]);
         }

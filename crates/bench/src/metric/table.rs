@@ -3,7 +3,7 @@
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use comfy_table::{LineStyle, TableStyle};
 
-use super::{BetterDirection, Column, Registry, Row};
+use super::{BetterDirection, MetricRegistry, ResultRow, TableColumn};
 use crate::error::{Error, Result};
 
 /// Number of spaces between two columns.
@@ -34,7 +34,7 @@ pub fn terminal_width() -> Option<usize> {
 }
 
 /// Fails if the name of a column is unknown. Names may contain `*`.
-pub fn check_columns(registry: &Registry, columns: &[String]) -> Result<()> {
+pub fn check_columns(registry: &MetricRegistry, columns: &[String]) -> Result<()> {
     let is_known =
         |name: &&String| *name == "all" || registry.find(&name.replace('*', "x")).is_some();
     match columns.iter().find(|name| !is_known(name)) {
@@ -49,8 +49,8 @@ pub fn check_columns(registry: &Registry, columns: &[String]) -> Result<()> {
 
 /// Returns the table of `rows`. Fails if a column is unknown.
 pub fn format_table(
-    registry: &Registry,
-    rows: &[Row],
+    registry: &MetricRegistry,
+    rows: &[ResultRow],
     style: &TableStyleOptions,
 ) -> Result<String> {
     check_columns(registry, &style.columns)?;
@@ -62,7 +62,7 @@ pub fn format_table(
     let mut identity = registry.columns(registry.identity, rows);
     let mut columns = registry.columns(&names, rows);
     columns.retain(|column| identity.iter().all(|known| known.name != column.name));
-    let shown: Vec<Column> = identity.iter().chain(&columns).cloned().collect();
+    let shown: Vec<TableColumn> = identity.iter().chain(&columns).cloned().collect();
     let mut text = String::new();
     if style.columns.is_empty() {
         let mut constant = take_constant_columns(&mut identity, rows);
@@ -85,14 +85,14 @@ pub fn format_table(
 }
 
 /// Removes and returns the columns with the same text in all rows, except costs and rates. Keeps at least one column.
-fn take_constant_columns(columns: &mut Vec<Column>, rows: &[Row]) -> Vec<Column> {
-    let is_constant = |column: &Column| {
+fn take_constant_columns(columns: &mut Vec<TableColumn>, rows: &[ResultRow]) -> Vec<TableColumn> {
+    let is_constant = |column: &TableColumn| {
         let text = |row| format_cell(column, row);
         column.metric.better == BetterDirection::Neither
             && rows.len() > 1
             && rows.iter().all(|row| text(row) == text(&rows[0]))
     };
-    let (mut constant, mut varied): (Vec<Column>, Vec<Column>) =
+    let (mut constant, mut varied): (Vec<TableColumn>, Vec<TableColumn>) =
         std::mem::take(columns).into_iter().partition(is_constant);
     if varied.is_empty() {
         varied.extend(constant.pop());
@@ -102,14 +102,19 @@ fn take_constant_columns(columns: &mut Vec<Column>, rows: &[Row]) -> Vec<Column>
 }
 
 /// Returns a table as blocks of at most `width` characters. Each block repeats the columns that identify a row.
-fn format_blocks(identity: &[Column], columns: &[Column], rows: &[Row], width: usize) -> String {
-    let width_of = |column: &Column| {
+fn format_blocks(
+    identity: &[TableColumn],
+    columns: &[TableColumn],
+    rows: &[ResultRow],
+    width: usize,
+) -> String {
+    let width_of = |column: &TableColumn| {
         let cells = rows.iter().map(|row| format_cell(column, row));
         let texts = cells.chain([column.title.clone(), column.metric.unit.name().to_owned()]);
         texts.map(|text| text.chars().count()).max().unwrap_or(0) + usize::from(GAP)
     };
     let identity_width: usize = identity.iter().map(width_of).sum();
-    let mut blocks: Vec<Vec<&Column>> = Vec::new();
+    let mut blocks: Vec<Vec<&TableColumn>> = Vec::new();
     let mut used = usize::MAX;
     for column in columns {
         let own = width_of(column);
@@ -122,9 +127,9 @@ fn format_blocks(identity: &[Column], columns: &[Column], rows: &[Row], width: u
         }
         used += own;
     }
-    let draw = |block: &Vec<&Column>| {
+    let draw = |block: &Vec<&TableColumn>| {
         let has_units = block.iter().any(|column| !column.metric.unit.name().is_empty());
-        let heading = |column: &&Column| match (has_units, column.metric.unit.name()) {
+        let heading = |column: &&TableColumn| match (has_units, column.metric.unit.name()) {
             (false, _) => column.title.clone(),
             (true, unit) => format!("{}\n{unit}", column.title),
         };
@@ -137,20 +142,20 @@ fn format_blocks(identity: &[Column], columns: &[Column], rows: &[Row], width: u
 }
 
 /// Returns the text of a column in a row, with the minimum and maximum of the repetitions.
-fn format_cell(column: &Column, row: &Row) -> String {
-    let text = column.text(row);
+fn format_cell(column: &TableColumn, row: &ResultRow) -> String {
+    let text = column.format_value(row);
     match row.repeat_range(&column.name) {
         Some([low, high]) if low < high => {
             let unit = column.metric.unit;
-            format!("{text} ({}–{})", unit.text(low), unit.text(high))
+            format!("{text} ({}–{})", unit.format_number(low), unit.format_number(high))
         }
         _ => text,
     }
 }
 
 /// Returns the explanations of columns, one per line. Columns with the same explanation share a line.
-fn format_column_legend<'a>(columns: impl Iterator<Item = &'a Column>) -> String {
-    let name = |column: &Column| match column.metric.unit.name() {
+fn format_column_legend<'a>(columns: impl Iterator<Item = &'a TableColumn>) -> String {
+    let name = |column: &TableColumn| match column.metric.unit.name() {
         "" => column.title.clone(),
         unit => format!("{}, {unit}", column.title),
     };
@@ -201,7 +206,7 @@ mod tests {
     use super::super::{Unit, metric};
     use super::*;
 
-    const REGISTRY: Registry = Registry {
+    const REGISTRY: MetricRegistry = MetricRegistry {
         command: "test",
         metrics: &[&[
             metric("name", "name", Unit::Text, "name of the row"),
@@ -216,7 +221,7 @@ mod tests {
     #[test]
     fn table_constant_settings_are_above_it_and_costs_in_it() {
         let row = |name: &str| {
-            let row = Row::default().with_value("name", name).with_value("engine", "lsmx");
+            let row = ResultRow::default().with_value("name", name).with_value("engine", "lsmx");
             row.with_value("share", 0.5).with_value("cost", 7)
         };
         let style = TableStyleOptions { legend: false, ..TableStyleOptions::default() };

@@ -56,11 +56,11 @@ impl Unit {
     }
 
     /// Formats a number for a table cell. The text lacks the unit if the column heading contains the unit.
-    pub fn text(self, number: f64) -> String {
+    pub fn format_number(self, number: f64) -> String {
         match self {
             Unit::Text | Unit::Count | Unit::Rate => format!("{number:.0}"),
             Unit::Mean | Unit::Blocks | Unit::Cost => format!("{number:.3}"),
-            Unit::Bytes => text::format_bytes(numbers::round(number)),
+            Unit::Bytes => text::format_bytes(numbers::round_to_u64(number)),
             Unit::MeanBytes | Unit::Seconds | Unit::Times => format!("{number:.2}"),
             Unit::Micros if number >= 999.95 => format!("{number:.0}"),
             Unit::Micros | Unit::MicrosPerOperation => format!("{number:.1}"),
@@ -71,11 +71,11 @@ impl Unit {
     }
 
     /// Formats a number with its unit for plots.
-    pub fn text_with_unit(self, number: f64) -> String {
-        self.plot_format()(number)
+    pub fn format_with_unit(self, number: f64) -> String {
+        self.number_format()(number)
     }
 
-    pub(crate) fn plot_format(self) -> fn(f64) -> String {
+    pub(crate) fn number_format(self) -> fn(f64) -> String {
         match self {
             Unit::Text | Unit::Count | Unit::Rate => value::format_count,
             Unit::Mean | Unit::Blocks | Unit::MeanBytes | Unit::Cost => value::format_plain,

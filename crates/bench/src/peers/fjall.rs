@@ -36,7 +36,7 @@ impl Fjall {
             Some(bytes) => database.cache_size(bytes),
             None => database,
         };
-        let database = database.open().map_err(failed("open a database"))?;
+        let database = database.open().map_err(peer_error("open a database"))?;
         let filter = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0));
         let keyspace = database
             .keyspace("default", || {
@@ -50,7 +50,7 @@ impl Fjall {
                     .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
                     .filter_policy(FilterPolicy::all(filter))
             })
-            .map_err(failed("open a keyspace"))?;
+            .map_err(peer_error("open a keyspace"))?;
         Ok(Fjall { database, keyspace })
     }
 
@@ -64,7 +64,7 @@ impl Fjall {
             if found == entries {
                 break;
             }
-            let (key, value) = entry.into_inner().map_err(failed("read a range"))?;
+            let (key, value) = entry.into_inner().map_err(peer_error("read a range"))?;
             visit(&key, &value);
             found += 1;
         }
@@ -93,27 +93,29 @@ impl Fjall {
     }
 }
 
-fn failed<E: StdError + Send + Sync + 'static>(action: &'static str) -> impl FnOnce(E) -> Error {
+fn peer_error<E: StdError + Send + Sync + 'static>(
+    action: &'static str,
+) -> impl FnOnce(E) -> Error {
     move |source| Error::Peer { engine: EngineKind::Fjall.name(), action, source: Box::new(source) }
 }
 
 impl Engine for Fjall {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         // The `insert` of fjall already passes the journal record to the operating system.
-        self.keyspace.insert(key, value).map_err(failed("put a value"))
+        self.keyspace.insert(key, value).map_err(peer_error("put a value"))
     }
 
     fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.keyspace.insert(key, value).map_err(failed("put a value"))?;
-        self.database.persist(PersistMode::SyncData).map_err(failed("sync"))
+        self.keyspace.insert(key, value).map_err(peer_error("put a value"))?;
+        self.database.persist(PersistMode::SyncData).map_err(peer_error("sync"))
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {
-        self.keyspace.remove(key).map_err(failed("delete a key"))
+        self.keyspace.remove(key).map_err(peer_error("delete a key"))
     }
 
     fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let value = self.keyspace.get(key).map_err(failed("look a key up"))?;
+        let value = self.keyspace.get(key).map_err(peer_error("look a key up"))?;
         if let Some(value) = &value {
             see(value);
         }
@@ -133,7 +135,7 @@ impl Engine for Fjall {
     }
 
     fn flush_and_wait_idle(&self) -> Result<u64> {
-        self.keyspace.rotate_memtable().map_err(failed("flush"))?;
+        self.keyspace.rotate_memtable().map_err(peer_error("flush"))?;
         Ok(self.wait_until_quiet())
     }
 
@@ -152,7 +154,7 @@ impl Engine for Fjall {
 
     fn close(self: Box<Self>) -> Result<()> {
         let Fjall { database, keyspace } = *self;
-        let persisted = database.persist(PersistMode::SyncAll).map_err(failed("close"));
+        let persisted = database.persist(PersistMode::SyncAll).map_err(peer_error("close"));
         drop((keyspace, database));
         persisted
     }

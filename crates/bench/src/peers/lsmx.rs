@@ -24,7 +24,7 @@ impl Lsmx {
     /// Opens the database in a directory, or creates it. Operations use the default keyspace.
     pub(super) fn open(path: &Path, settings: &EngineSettings) -> Result<Lsmx> {
         let vfs = settings.counts_io.then(|| CountingVfs::new(Arc::new(OsVfs)));
-        Lsmx::open_with(path, settings.options(), lsmx::DEFAULT_KEYSPACE, vfs)
+        Lsmx::open_with(path, settings.database_options(), lsmx::DEFAULT_KEYSPACE, vfs)
     }
 
     /// Opens an existing database for reading, and counts its file system calls.
@@ -33,7 +33,7 @@ impl Lsmx {
         settings: &EngineSettings,
         keyspace: &str,
     ) -> Result<Lsmx> {
-        let options = settings.options().create_if_missing(false).read_only(true);
+        let options = settings.database_options().create_if_missing(false).read_only(true);
         Lsmx::open_with(path, options, keyspace, Some(CountingVfs::new(Arc::new(OsVfs))))
     }
 

@@ -113,7 +113,7 @@ pub struct IoBytes {
 
 /// Overwrites a value at `offset` with `bytes`. A value that is too short is first extended with zeros.
 pub(crate) fn write_field(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
-    let start = numbers::length(u64::from(offset));
+    let start = numbers::to_usize(u64::from(offset));
     let end = start + bytes.len();
     if value.len() < end {
         value.resize(end, 0);

@@ -46,12 +46,12 @@ impl Rocksdb {
         let memtable = budget.map(|(bytes, _)| bytes / memtables).or(settings.memtable_bytes);
         let cache = budget.map(|(_, bytes)| bytes).or(settings.block_cache_bytes);
         let mut tables = BlockBasedOptions::default();
-        tables.set_block_size(numbers::length(u64::from(BLOCK_BYTES)));
+        tables.set_block_size(numbers::to_usize(u64::from(BLOCK_BYTES)));
         // One filter per table, over whole keys.
         tables.set_bloom_filter(FILTER_BITS_PER_KEY, false);
         tables.set_cache_index_and_filter_blocks(budget.is_some());
         if let Some(bytes) = cache {
-            tables.set_block_cache(&Cache::new_hyper_clock_cache(numbers::length(bytes), 0));
+            tables.set_block_cache(&Cache::new_hyper_clock_cache(numbers::to_usize(bytes), 0));
         }
 
         let mut options = Options::default();
@@ -59,7 +59,7 @@ impl Rocksdb {
         options.set_block_based_table_factory(&tables);
         options.set_max_write_buffer_number(i32::try_from(memtables).unwrap_or(i32::MAX));
         if let Some(bytes) = memtable {
-            options.set_write_buffer_size(numbers::length(bytes));
+            options.set_write_buffer_size(numbers::to_usize(bytes));
             if budget.is_some() {
                 options.set_target_file_size_base(bytes);
                 options.set_max_bytes_for_level_base(bytes * MEMTABLES_PER_LEVEL);
@@ -89,7 +89,7 @@ impl Rocksdb {
             options.set_enable_blob_files(true);
             options.set_enable_blob_gc(true);
         }
-        let db = DB::open(&options, path).map_err(failed("open a database"))?;
+        let db = DB::open(&options, path).map_err(peer_error("open a database"))?;
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
         Ok(Rocksdb { db, synced })
@@ -108,7 +108,7 @@ impl Rocksdb {
             found += 1;
             if backward { iterator.prev() } else { iterator.next() }
         }
-        iterator.status().map_err(failed("read a range"))?;
+        iterator.status().map_err(peer_error("read a range"))?;
         Ok(found)
     }
 
@@ -117,7 +117,9 @@ impl Rocksdb {
     }
 }
 
-fn failed<E: StdError + Send + Sync + 'static>(action: &'static str) -> impl FnOnce(E) -> Error {
+fn peer_error<E: StdError + Send + Sync + 'static>(
+    action: &'static str,
+) -> impl FnOnce(E) -> Error {
     move |source| Error::Peer {
         engine: EngineKind::Rocksdb.name(),
         action,
@@ -127,19 +129,19 @@ fn failed<E: StdError + Send + Sync + 'static>(action: &'static str) -> impl FnO
 
 impl Engine for Rocksdb {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.db.put(key, value).map_err(failed("put a value"))
+        self.db.put(key, value).map_err(peer_error("put a value"))
     }
 
     fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.db.put_opt(key, value, &self.synced).map_err(failed("put a value"))
+        self.db.put_opt(key, value, &self.synced).map_err(peer_error("put a value"))
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {
-        self.db.delete(key).map_err(failed("delete a key"))
+        self.db.delete(key).map_err(peer_error("delete a key"))
     }
 
     fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let value = self.db.get_pinned(key).map_err(failed("look a key up"))?;
+        let value = self.db.get_pinned(key).map_err(peer_error("look a key up"))?;
         if let Some(value) = &value {
             see(value);
         }
@@ -165,20 +167,20 @@ impl Engine for Rocksdb {
     fn flush_and_wait_idle(&self) -> Result<u64> {
         let mut options = WaitForCompactOptions::default();
         options.set_flush(true);
-        self.db.wait_for_compact(&options).map_err(failed("wait for compactions"))?;
+        self.db.wait_for_compact(&options).map_err(peer_error("wait for compactions"))?;
         Ok(0)
     }
 
     fn wait_until_idle(&self) -> Result<()> {
         let options = WaitForCompactOptions::default();
-        self.db.wait_for_compact(&options).map_err(failed("wait for background work"))
+        self.db.wait_for_compact(&options).map_err(peer_error("wait for background work"))
     }
 
-    // `written` is not implemented, because the tickers of RocksDB slow down every operation.
+    // `written_bytes` is not implemented, because the tickers of RocksDB slow down every operation.
 
     fn table_bytes(&self) -> Result<u64> {
         let bytes = self.db.property_int_value("rocksdb.live-sst-files-size");
-        Ok(bytes.map_err(failed("read the length of the tables"))?.unwrap_or(0))
+        Ok(bytes.map_err(peer_error("read the length of the tables"))?.unwrap_or(0))
     }
 
     fn close(self: Box<Self>) -> Result<()> {
@@ -188,7 +190,7 @@ impl Engine for Rocksdb {
 
     fn merge(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
         let operand = FieldUpdate::operand(offset, bytes);
-        self.db.merge(key, operand).map_err(failed("merge into a value"))
+        self.db.merge(key, operand).map_err(peer_error("merge into a value"))
     }
 
     fn thread_block_reads(&self) -> u64 {

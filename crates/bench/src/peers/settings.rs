@@ -95,7 +95,7 @@ impl EngineSettings {
     }
 
     /// Returns the options of an lsmx database, with [`EngineSettings::keyspace_options`] as keyspace defaults.
-    pub fn options(&self) -> Options {
+    pub fn database_options(&self) -> Options {
         let options = self
             .other_options
             .clone()
@@ -196,7 +196,7 @@ fn check_below_4g(number: u64) -> std::result::Result<u32, String> {
 fn parse_positive(text: &str) -> std::result::Result<usize, String> {
     match parse_count(text)? {
         0 => Err("at least 1".to_owned()),
-        count => Ok(numbers::length(count)),
+        count => Ok(numbers::to_usize(count)),
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
             settings = settings.with_option(&format!("{name}={value}")).unwrap();
         }
         assert_eq!((settings.workers, settings.table_bytes), (3, Some(1 << 20)));
-        let _ = settings.options();
+        let _ = settings.database_options();
     }
 
     #[test]

@@ -10,12 +10,12 @@ use serde::Serialize;
 
 use crate::error::Result;
 use crate::metric::table::{TableStyleOptions, format_table};
-use crate::metric::{Registry, Row, html as metric_html};
+use crate::metric::{MetricRegistry, ResultRow, html as metric_html};
 use provenance::Provenance;
 
 /// A result that can be reported.
 pub trait Report: Serialize {
-    fn registry(&self) -> &'static Registry;
+    fn registry(&self) -> &'static MetricRegistry;
 
     fn provenance(&self) -> &Provenance;
 
@@ -23,7 +23,7 @@ pub trait Report: Serialize {
     fn head(&self) -> String;
 
     /// Returns the rows of the table. Fails if the result cannot be converted to JSON.
-    fn rows(&self) -> Result<Vec<Row>>;
+    fn rows(&self) -> Result<Vec<ResultRow>>;
 
     /// Returns notes about the rows, which are printed below the table.
     fn notes(&self) -> Vec<&'static str> {

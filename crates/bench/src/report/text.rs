@@ -8,7 +8,7 @@ pub fn format_bytes(n: u64) -> String {
     if n < 1 << 10 {
         return format!("{n} B");
     }
-    let mut amount = numbers::float(n) / 1024.0;
+    let mut amount = numbers::to_f64(n) / 1024.0;
     let mut unit = 0;
     while amount >= 1024.0 && unit + 1 < UNITS.len() {
         amount /= 1024.0;

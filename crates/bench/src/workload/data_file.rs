@@ -58,7 +58,7 @@ impl DataFile {
                 Ok(true) => {
                     offsets.push(offset);
                     key_hashes.push(xxh3_64(&key));
-                    bytes += numbers::count(key.len()) + numbers::count(value.len());
+                    bytes += numbers::to_u64(key.len()) + numbers::to_u64(value.len());
                 }
                 Err(ReadError::Io(source)) => return Err(Error::io("read", path)(source)),
                 Err(ReadError::Malformed(line, source)) => {
@@ -85,7 +85,7 @@ impl DataFile {
         index: Arc<RecordIndex>,
         shuffle: Option<u64>,
     ) -> Result<DataFile> {
-        let n = numbers::count(index.offsets.len());
+        let n = numbers::to_u64(index.offsets.len());
         Ok(DataFile {
             path: path.to_owned(),
             format,
@@ -107,7 +107,7 @@ impl DataFile {
     /// Returns the number of records, which is at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a data file has at least one record")]
     pub fn len(&self) -> u64 {
-        numbers::count(self.index.offsets.len())
+        numbers::to_u64(self.index.offsets.len())
     }
 
     /// Returns the total length of all keys and values, in bytes.
@@ -132,7 +132,7 @@ impl DataFile {
         if self.loaded != Some(i) {
             self.loaded = None;
             let at = self.shuffle.as_ref().map_or(i, |shuffle| shuffle.permute(i));
-            let offset = self.index.offsets[numbers::length(at)];
+            let offset = self.index.offsets[numbers::to_usize(at)];
             self.read_line(offset).map_err(Error::io("read", &self.path))?;
             decode_record(self.format, &self.line, &mut self.key, &mut self.value).map_err(
                 |source| Error::Record { path: self.path.clone(), line: at + 1, source },
@@ -149,7 +149,7 @@ impl DataFile {
             self.position = offset;
         }
         self.line.clear();
-        self.position += numbers::count(self.file.read_until(b'\n', &mut self.line)?);
+        self.position += numbers::to_u64(self.file.read_until(b'\n', &mut self.line)?);
         Ok(())
     }
 }

@@ -152,7 +152,7 @@ impl KeySpace {
     }
 
     fn min_cell_width(&self) -> u64 {
-        let step = self.domain / numbers::count(self.ranks.len());
+        let step = self.domain / numbers::to_u64(self.ranks.len());
         let mut before = 0;
         let mut most = 1;
         for end in &self.ranks {
@@ -226,9 +226,9 @@ impl KeySpace {
     fn rank_interval(&self, rank: u64) -> (u64, u64) {
         let step = self.ranks.partition_point(|end| *end <= rank);
         let first = if step == 0 { 0 } else { self.ranks[step - 1] };
-        let step_width = self.domain / numbers::count(self.ranks.len());
+        let step_width = self.domain / numbers::to_u64(self.ranks.len());
         let width = step_width / (self.ranks[step] - first);
-        (numbers::count(step) * step_width + (rank - first) * width, width)
+        (numbers::to_u64(step) * step_width + (rank - first) * width, width)
     }
 
     /// Appends the key that encodes the number `place`.
@@ -251,7 +251,7 @@ pub fn key_density(distribution: KeyDistribution, seed: u64) -> StepDensity {
             // A random permutation scatters the popular prefixes over the key domain.
             let scatter = Permutation::new(u64::from(PREFIXES), seed ^ PURPOSE_PREFIXES);
             StepDensity::new((0..PREFIXES).map(move |prefix| {
-                zipf.weight(numbers::float(scatter.permute(u64::from(prefix)) + 1))
+                zipf.weight(numbers::to_f64(scatter.permute(u64::from(prefix)) + 1))
             }))
         }
         KeyDistribution::Normal => {
@@ -276,7 +276,7 @@ mod tests {
             for seed in 0..3 {
                 let permutation = Permutation::new(n, seed);
                 let images: BTreeSet<u64> = (0..n).map(|i| permutation.permute(i)).collect();
-                assert_eq!(images.len(), numbers::length(n), "n={n} seed={seed}");
+                assert_eq!(images.len(), numbers::to_usize(n), "n={n} seed={seed}");
                 for i in 0..n {
                     assert_eq!(permutation.invert(permutation.permute(i)), i);
                 }
@@ -294,7 +294,7 @@ mod tests {
             for stretch in 0..100 {
                 let mut groups = [0u32; 16];
                 for i in stretch * 1600..(stretch + 1) * 1600 {
-                    groups[numbers::length(permutation.permute(i) / (n / 16))] += 1;
+                    groups[numbers::to_usize(permutation.permute(i) / (n / 16))] += 1;
                 }
                 let chi_square: f64 =
                     groups.iter().map(|count| (f64::from(*count) - 100.0).powi(2) / 100.0).sum();
@@ -318,9 +318,9 @@ mod tests {
                 let sorted: BTreeSet<&Vec<u8>> = present.iter().collect();
                 assert_eq!(sorted.len(), present.len(), "{distribution} {n} {key_bytes}");
                 for (rank, key) in sorted.iter().enumerate() {
-                    let record = space.record_at(numbers::count(rank));
-                    assert_eq!(space.rank(record), numbers::count(rank));
-                    assert_eq!(&&present[numbers::length(record)], key);
+                    let record = space.record_at(numbers::to_u64(rank));
+                    assert_eq!(space.rank(record), numbers::to_u64(rank));
+                    assert_eq!(&&present[numbers::to_usize(record)], key);
                 }
                 for i in 0..n {
                     for salt in 0..3 {
@@ -361,7 +361,7 @@ mod tests {
             let place = |key: Vec<u8>| u64::from_be_bytes(key.try_into().unwrap());
             let places = keys(&space).into_iter().map(place);
             let inside = places.filter(|at| (from..to).contains(&numbers::ratio(*at, u64::MAX)));
-            numbers::ratio(numbers::count(inside.count()), space.len())
+            numbers::ratio(numbers::to_u64(inside.count()), space.len())
         };
         assert!((share(KeyDistribution::Uniform, 0.2, 0.3) - 0.1).abs() < 0.005);
         // 68.27 % of a normal distribution lie within one standard deviation of the mean, 85.86 % in the key domain.

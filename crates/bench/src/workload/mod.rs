@@ -3,11 +3,10 @@
 //! 1. [`phases`] describes a workload: the number and the kinds of operations, their order and their keys.
 //! 2. [`keys`] computes the key of a record from its number, so no list of keys is stored.
 //! 3. [`records`] generates keys and values. [`record`] and [`data_file`] read them from a file.
-//! 4. [`choice`] chooses the records that operations access. [`stream`] generates the operations of a phase.
+//! 4. [`record_picker`] chooses the records that operations access. [`stream`] generates the operations of a phase.
 //! 5. [`operation_mix`] draws operations of YCSB and similar mixes.
 //! 6. [`trace`] reads recorded operations. [`model`] computes the database content that they produce.
 
-pub mod choice;
 pub mod data_file;
 pub mod keys;
 pub mod model;
@@ -15,6 +14,7 @@ pub mod operation_mix;
 pub mod phases;
 pub mod random;
 pub mod record;
+pub mod record_picker;
 pub mod records;
 pub mod stream;
 pub mod trace;

@@ -66,13 +66,13 @@ impl KeyspaceModel {
         let bounds = if backward { (Bound::Unbounded, start) } else { (start, Bound::Unbounded) };
         let mut keys = self.entries.range::<[u8], _>(bounds).map(|(key, _)| &**key);
         let next = || if backward { keys.next_back() } else { keys.next() };
-        let found = std::iter::from_fn(next).take(numbers::length(entries));
+        let found = std::iter::from_fn(next).take(numbers::to_usize(entries));
         found.fold((0, None), |(count, _), key| (count + 1, Some(key)))
     }
 
     #[expect(clippy::len_without_is_empty, reason = "no caller needs `is_empty`")]
     pub fn len(&self) -> u64 {
-        numbers::count(self.entries.len())
+        numbers::to_u64(self.entries.len())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Operation mixes: YCSB, UP2X, and a mix of reads and updates with a configurable fraction of reads.
 
-use crate::named::impl_names;
+use crate::enum_names::impl_names;
 
 use super::keys::Permutation;
 use super::random::{Random, Zipf};

@@ -134,7 +134,7 @@ impl WorkloadMix {
             (&mut load.merges, &mut mixed.merges),
             (&mut load.range_deletes, &mut mixed.range_deletes),
         ] {
-            *all = numbers::floor(numbers::float(*all) * INTERLEAVE_AFTER);
+            *all = numbers::floor_to_u64(numbers::to_f64(*all) * INTERLEAVE_AFTER);
             *rest -= *all;
         }
         if load.inserts == 0 {
@@ -151,7 +151,7 @@ impl WorkloadMix {
 fn replace_inserts(phase: &mut Phase, writes: u64, merges: f64, range_deletes: f64) -> Result<()> {
     let mut replace = |flag: &'static str, share: f64| {
         check_share(flag, share)?;
-        let count = numbers::round(numbers::float(writes) * share);
+        let count = numbers::round_to_u64(numbers::to_f64(writes) * share);
         let inserts = phase.inserts.checked_sub(count);
         phase.inserts = inserts.ok_or_else(|| {
             let first = format!("{flag} {share}");
@@ -175,8 +175,8 @@ fn check_share(name: &'static str, share: f64) -> Result<()> {
 fn split_writes(phase: &mut Phase, writes: u64, updates: f64, deletes: f64) -> Result<()> {
     check_share("--updates", updates)?;
     check_share("--deletes", deletes)?;
-    phase.updates = numbers::round(numbers::float(writes) * updates);
-    phase.deletes = numbers::round(numbers::float(writes) * deletes);
+    phase.updates = numbers::round_to_u64(numbers::to_f64(writes) * updates);
+    phase.deletes = numbers::round_to_u64(numbers::to_f64(writes) * deletes);
     let inserts = writes.checked_sub(phase.updates.saturating_add(phase.deletes));
     phase.inserts = inserts.ok_or_else(|| {
         let (first, second) = (format!("--updates {updates}"), format!("--deletes {deletes}"));
@@ -243,8 +243,8 @@ pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
     let spec_error = |offset: usize, what| {
         let before = text.get(..offset).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        let line = numbers::count(before.matches('\n').count()) + 1;
-        let column = numbers::count(before[line_start..].chars().count()) + 1;
+        let line = numbers::to_u64(before.matches('\n').count()) + 1;
+        let column = numbers::to_u64(before[line_start..].chars().count()) + 1;
         Error::Spec { path: path.to_owned(), line, column, what }
     };
     let file: PhasesFile = toml::from_str(text).map_err(|error| {

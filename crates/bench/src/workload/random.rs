@@ -32,7 +32,7 @@ impl Random {
 
     /// Returns a number in [0, 1), a multiple of 2⁻⁵³.
     pub fn next_unit(&mut self) -> f64 {
-        numbers::float(self.next_u64() >> 11) / numbers::float(1 << 53)
+        numbers::to_f64(self.next_u64() >> 11) / numbers::to_f64(1 << 53)
     }
 }
 
@@ -90,7 +90,7 @@ impl Zipf {
         if n <= 1 {
             return 0;
         }
-        let last = numbers::float(n);
+        let last = numbers::to_f64(n);
         let integral_at_last = self.integral(last + 0.5);
         loop {
             let u =
@@ -98,7 +98,7 @@ impl Zipf {
             let x = self.inverse_integral(u);
             let k = libm::floor(x + 0.5).clamp(1.0, last);
             if k - x <= self.squeeze || u >= self.integral(k + 0.5) - self.weight(k) {
-                return numbers::floor(k) - 1;
+                return numbers::floor_to_u64(k) - 1;
             }
         }
     }
@@ -159,7 +159,7 @@ impl StepDensity {
     pub fn cumulative_counts(&self, n: u64) -> Vec<u64> {
         self.cumulative
             .iter()
-            .map(|share| numbers::floor(share * numbers::float(n)).min(n))
+            .map(|share| numbers::floor_to_u64(share * numbers::to_f64(n)).min(n))
             .collect()
     }
 
@@ -168,8 +168,8 @@ impl StepDensity {
         let u = random.next_unit();
         let step = self.cumulative.partition_point(|share| *share <= u);
         let step = step.min(self.cumulative.len().saturating_sub(1));
-        (numbers::float(numbers::count(step)) + random.next_unit())
-            / numbers::float(numbers::count(self.cumulative.len().max(1)))
+        (numbers::to_f64(numbers::to_u64(step)) + random.next_unit())
+            / numbers::to_f64(numbers::to_u64(self.cumulative.len().max(1)))
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
             const DRAWS: u32 = 200_000;
             let mut counts = [0u32; 20];
             for _ in 0..DRAWS {
-                counts[numbers::length(zipf.draw(&mut random, 20))] += 1;
+                counts[numbers::to_usize(zipf.draw(&mut random, 20))] += 1;
             }
             let total: f64 = (1..=20).map(|k: u32| zipf.weight(k.into())).sum();
             for (k, count) in (1_u32..).zip(counts) {
@@ -238,7 +238,7 @@ mod tests {
         let mut random = Random::new(5, 0);
         let mut counts = [0u32; 4];
         for _ in 0..80_000 {
-            counts[numbers::length(numbers::floor(steps.draw(&mut random) * 4.0))] += 1;
+            counts[numbers::to_usize(numbers::floor_to_u64(steps.draw(&mut random) * 4.0))] += 1;
         }
         assert_eq!(counts[1], 0);
         for (step, expected) in [(0, 10_000.0), (2, 30_000.0), (3, 40_000.0_f64)] {

@@ -13,7 +13,7 @@ use std::io::{self, BufRead, Read};
 
 use serde::{Deserialize, Serialize};
 
-use crate::named::impl_names;
+use crate::enum_names::impl_names;
 
 /// Maximum length of a line in bytes. The encoding of the longest key and value always fits into one line. The record
 /// reader rejects a longer line after reading this number of bytes.
@@ -120,9 +120,9 @@ impl<R: BufRead> RecordReader<R> {
             return Ok(false);
         }
         self.line_number += 1;
-        self.bytes += crate::numbers::count(taken);
+        self.bytes += crate::numbers::to_u64(taken);
         let malformed = |what| ReadError::Malformed(self.line_number, what);
-        if crate::numbers::count(taken) > LINE_BYTES_MAX {
+        if crate::numbers::to_u64(taken) > LINE_BYTES_MAX {
             return Err(malformed(RecordError::TooLong));
         }
         decode_record(self.format, &self.line, key, value).map_err(malformed)?;

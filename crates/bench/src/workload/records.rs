@@ -6,7 +6,7 @@
 use lsmx::merge_operator::FieldUpdate;
 
 use crate::error::Result;
-use crate::numbers::{self, float};
+use crate::numbers::{self, to_f64};
 
 use super::KeyDistribution;
 use super::data_file::DataFile;
@@ -41,8 +41,8 @@ impl LengthDistribution {
                 let parts = draws
                     .iter()
                     .flat_map(|draw| (0..4).map(move |part| draw >> (16 * part) & 0xffff));
-                let sum: f64 = parts.map(|part| float(part) / 65_536.0).sum();
-                numbers::round(mean + deviation * (sum - 6.0)).clamp(min, max)
+                let sum: f64 = parts.map(|part| to_f64(part) / 65_536.0).sum();
+                numbers::round_to_u64(mean + deviation * (sum - 6.0)).clamp(min, max)
             }
         }
     }
@@ -83,7 +83,7 @@ impl GeneratedRecords {
         seed: u64,
     ) -> Result<GeneratedRecords> {
         // Keys longer than the minimum have a random suffix. The bytes before the suffix must already be distinct.
-        let keys = KeySpace::new(distribution, count, numbers::length(key.min()), seed)?;
+        let keys = KeySpace::new(distribution, count, numbers::to_usize(key.min()), seed)?;
         Ok(GeneratedRecords { keys, key, value, seed, tagged: false })
     }
 
@@ -108,7 +108,8 @@ impl GeneratedRecords {
     pub fn write_key(&self, record: u64, key: &mut Vec<u8>) {
         key.clear();
         self.keys.write_present(record, key);
-        let bytes = numbers::length(self.key.draw_for_record(record, self.seed ^ PURPOSE_KEY_TAIL));
+        let bytes =
+            numbers::to_usize(self.key.draw_for_record(record, self.seed ^ PURPOSE_KEY_TAIL));
         if bytes > key.len() {
             append_random_bytes(
                 hash_u64(record ^ self.seed ^ PURPOSE_KEY_TAIL),
@@ -126,7 +127,7 @@ impl GeneratedRecords {
 
     /// Returns the length of the value of a record, in bytes. All versions have the same length.
     pub fn value_len(&self, record: u64) -> usize {
-        numbers::length(self.value.draw_for_record(record, self.seed ^ PURPOSE_LENGTH))
+        numbers::to_usize(self.value.draw_for_record(record, self.seed ^ PURPOSE_LENGTH))
     }
 
     /// Returns a seed for one version of a record.
@@ -160,7 +161,7 @@ impl GeneratedRecords {
             return count.saturating_mul(key + value);
         }
         let key = |record| self.key.draw_for_record(record, self.seed ^ PURPOSE_KEY_TAIL);
-        (0..count).map(|record| key(record) + numbers::count(self.value_len(record))).sum()
+        (0..count).map(|record| key(record) + numbers::to_u64(self.value_len(record))).sum()
     }
 }
 
@@ -216,7 +217,7 @@ impl Records {
             Records::File(_) => (0, 0),
         };
         let field = value_bytes.min(OPERAND_FIELD_BYTES);
-        let offset = draw % (numbers::count(value_bytes - field) + 1);
+        let offset = draw % (numbers::to_u64(value_bytes - field) + 1);
         let offset = u32::try_from(offset).unwrap_or(0);
         *operand = FieldUpdate::operand(offset, &random_bytes(draw, field));
     }
@@ -264,7 +265,7 @@ mod tests {
             let mut operand = Vec::new();
             for version in 1..100 {
                 records.write_operand(version % 10, version, &mut operand);
-                let value = vec![0; numbers::length(value_bytes)];
+                let value = vec![0; numbers::to_usize(value_bytes)];
                 let merged = FieldUpdate::default().full_merge(b"", Some(&value), &[&operand]);
                 let merged = merged.unwrap().unwrap();
                 assert_eq!(merged.len(), value.len());
@@ -290,7 +291,7 @@ mod tests {
             let records = GeneratedRecords::with_tagged_values(100, 16, value_bytes, 1).unwrap();
             let mut value = Vec::new();
             records.write_value(7, 12_345, &mut value);
-            assert_eq!(numbers::count(value.len()), value_bytes);
+            assert_eq!(numbers::to_u64(value.len()), value_bytes);
             assert!(records.is_value_of(7, &value));
             assert_eq!(records.is_value_of(8, &value), value_bytes == 0);
             value.push(0);
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn normal_lengths_have_mean_and_deviation() {
-        let of_record = |record| float(UP2X_VALUE.draw_for_record(record, 7));
+        let of_record = |record| to_f64(UP2X_VALUE.draw_for_record(record, 7));
         let lengths: Vec<f64> = (0..20_000).map(of_record).collect();
         let mean = lengths.iter().sum::<f64>() / 20_000.0;
         let variance = lengths.iter().map(|length| (length - mean).powi(2)).sum::<f64>() / 20_000.0;
@@ -319,6 +320,6 @@ mod tests {
             keys.insert(key);
         }
         assert_eq!(keys.len(), 5000);
-        assert_eq!(records.total_bytes(5000), numbers::count(bytes));
+        assert_eq!(records.total_bytes(5000), numbers::to_u64(bytes));
     }
 }

@@ -5,10 +5,10 @@
 
 use crate::numbers;
 
-use super::choice::{LiveRecords, RecordPicker};
 use super::keys::KeySpace;
 use super::phases::{Phase, RANGE_DELETE_RECORDS};
 use super::random::Random;
+use super::record_picker::{LiveRecords, RecordPicker};
 
 const PURPOSE_ORDER: u64 = 0x6f72_6465;
 const PURPOSE_CHOICE: u64 = 0x6368_6f69;
@@ -61,7 +61,7 @@ impl WorkloadStream {
     }
 
     /// Returns an iterator over the operations of the next phase.
-    pub fn phase<'a>(&'a mut self, phase: &Phase) -> PhaseStream<'a> {
+    pub fn phase_operations<'a>(&'a mut self, phase: &Phase) -> PhaseStream<'a> {
         let mut left = vec![
             (DrawnOperation::Insert, phase.inserts),
             (DrawnOperation::Update, phase.updates),
@@ -71,7 +71,7 @@ impl WorkloadStream {
             (DrawnOperation::Range, phase.ranges),
         ];
         for (index, lookups) in phase.lookups.iter().enumerate() {
-            let absent = numbers::round(numbers::float(lookups.ops) * lookups.alpha);
+            let absent = numbers::round_to_u64(numbers::to_f64(lookups.ops) * lookups.alpha);
             let absent = absent.min(lookups.ops);
             left.push((DrawnOperation::GetPresent(index), lookups.ops - absent));
             left.push((DrawnOperation::GetAbsent(index), absent));
@@ -178,8 +178,8 @@ impl Iterator for PhaseStream<'_> {
                 Operation::GetAbsent { record, salt: stream.choice.next_u64(), lookups }
             }
             DrawnOperation::Range => {
-                let entries = numbers::float(stream.live.count()) * self.selectivity;
-                Operation::Range { record, entries: numbers::round(entries).max(1) }
+                let entries = numbers::to_f64(stream.live.count()) * self.selectivity;
+                Operation::Range { record, entries: numbers::round_to_u64(entries).max(1) }
             }
         })
     }
@@ -212,7 +212,7 @@ mod tests {
 
     fn operations(distribution: KeyDistribution, seed: u64) -> Vec<Operation> {
         let keys = KeySpace::new(distribution, 1000, 8, seed).unwrap();
-        WorkloadStream::new(Some(keys), seed).phase(&mixed(distribution)).collect()
+        WorkloadStream::new(Some(keys), seed).phase_operations(&mixed(distribution)).collect()
     }
 
     #[test]
@@ -287,8 +287,8 @@ mod tests {
         let mut stream = WorkloadStream::new(None, 1);
         let mut load = Phase::new("load", KeyDistribution::Uniform);
         load.inserts = 10;
-        assert_eq!(stream.phase(&load).count(), 10);
-        let first = stream.phase(&load).next();
+        assert_eq!(stream.phase_operations(&load).count(), 10);
+        let first = stream.phase_operations(&load).next();
         assert_eq!(first, Some(Operation::Insert { record: 10 }));
     }
 }

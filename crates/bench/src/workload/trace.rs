@@ -64,7 +64,7 @@ impl TraceCounts {
         match event {
             TraceEvent::Put { key, value, .. } => {
                 self.puts += 1;
-                self.put_bytes += numbers::count(key.len()) + value.bytes;
+                self.put_bytes += numbers::to_u64(key.len()) + value.bytes;
             }
             TraceEvent::Delete { .. } => self.deletes += 1,
             TraceEvent::Merge { .. } => self.merges += 1,
@@ -190,7 +190,7 @@ impl TraceLineParser {
         }
         let (keyspace, key) = (0, self.first.as_slice());
         let content = self.second.as_slice();
-        let value = TraceValue { bytes: numbers::count(content.len()), content: Some(content) };
+        let value = TraceValue { bytes: numbers::to_u64(content.len()), content: Some(content) };
         Ok(match &*name {
             "put" => TraceEvent::Put { keyspace, key, value },
             "merge" => TraceEvent::Merge { keyspace, key, operand: value },

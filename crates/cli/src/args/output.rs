@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use lsmx_bench::metric::Registry;
+use lsmx_bench::metric::MetricRegistry;
 use lsmx_bench::metric::table::{TableStyleOptions, WIDTH_DEFAULT, check_columns, terminal_width};
 use lsmx_bench::report::{Report, csv, html, json};
 
@@ -34,7 +34,7 @@ pub(crate) struct OutputArgs {
 impl OutputArgs {
     /// Checks the column names and that each output file is writable. Called before the run, so that no results are
     /// lost.
-    pub(crate) fn probe(&self, registry: &Registry) -> Result<(), Failure> {
+    pub(crate) fn probe(&self, registry: &MetricRegistry) -> Result<(), Failure> {
         check_columns(registry, &self.columns)?;
         for path in [&self.json, &self.csv, &self.html].into_iter().flatten() {
             json::check_writable(path)?;

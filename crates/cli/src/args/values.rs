@@ -68,7 +68,7 @@ pub(super) fn positive_count(text: &str) -> Result<u64, String> {
 
 /// Parses a rate per second: a decimal number, or a count such as `10K`.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
-    text.parse().or_else(|_| count(text).map(numbers::float))
+    text.parse().or_else(|_| count(text).map(numbers::to_f64))
 }
 
 /// Parses a percentage of 0 or more, with or without `%`.

@@ -1,7 +1,7 @@
 //! Tests of the metrics in the results of `lsmx explore`.
 
 use lsmx_bench::experiment::{explore, iocost, rmw, simulate, throughput, tuning};
-use lsmx_bench::metric::{Registry, flatten_scalars};
+use lsmx_bench::metric::{MetricRegistry, flatten_scalars};
 use serde_json::Value;
 
 use crate::common::{TestDir, cells, experiment, list, number, numbers, sum_of_levels};
@@ -11,7 +11,7 @@ use crate::common::{TestDir, cells, experiment, list, number, numbers, sum_of_le
 #[test]
 fn each_number_of_a_result_is_a_metric() {
     let tree = "--policy tiering,tsa --entries 20000 --memtable 64K --deletes 0.1 --updates 0.2 --selectivity 0.001,0.01";
-    let commands: [(String, &Registry, &str); 6] = [
+    let commands: [(String, &MetricRegistry, &str); 6] = [
         (format!("explore {tree}"), &explore::columns::REGISTRY, "/cells"),
         (format!("simulate {tree}"), &simulate::columns::REGISTRY, "/cells"),
         (

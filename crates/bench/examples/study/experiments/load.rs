@@ -1,11 +1,11 @@
 //! Experiment R1: a load of unique inserts. The ratios between compaction strategies show whether lsmx is comparable to
 //! the engine of Sarkar et al.
 
-use super::{Measurements, text, with_study};
+use super::{Measurements, format_figure, format_with_published};
 use crate::figures::*;
 use crate::results::Results;
 use crate::strategy::*;
-use crate::table::Table;
+use crate::table::MarkdownTable;
 
 /// Gigabytes that compactions read in the study, for 1.28 GB of ingested data. The strategies are in the order of
 /// [`EIGHT`].
@@ -53,7 +53,7 @@ pub(super) fn measure_ratios(results: &Results) -> Measurements {
                 .map(|at| (at.name, divide(tight_tier, t1.strategy_figure(at, put_max_ms)))),
         ),
         each_preset(put_max_ms),
-        each_preset(|cell| Some(float(cell.stalls.max_us) / 1e3)),
+        each_preset(|cell| Some(to_f64(cell.stalls.max_us) / 1e3)),
         r1.figures_by_strategy(&[FULL, LO1, TIER], data_moved_ratio),
     ];
     (vec![], figures)
@@ -71,8 +71,10 @@ pub(super) fn measure(results: &Results) -> Measurements {
         "runs",
         "peak space",
     ];
-    let mut table =
-        Table::new("Bytes as multiples of those ingested; merges leave out trivial moves.", header);
+    let mut table = MarkdownTable::new(
+        "Bytes as multiples of those ingested; merges leave out trivial moves.",
+        header,
+    );
     let others = [TIERING, LEVELED, TEXTBOOK_FULL, PREEMPTIVE];
     for (at, strategy) in EIGHT.iter().chain(&others).enumerate() {
         let of = |measure: Measure| r1.strategy_figure(*strategy, measure);
@@ -80,15 +82,15 @@ pub(super) fn measure(results: &Results) -> Measurements {
         let read: Measure = |cell| ratio(cell.compaction.read_bytes, cell.ingested_bytes);
         let written: Measure = |cell| ratio(cell.compaction.written_bytes, cell.ingested_bytes);
         let row = [
-            with_study(of(read), ingested(READ_GB)),
-            with_study(of(written), ingested(WRITTEN_GB)),
-            with_study(of(write_amplification), WRITE_AMPLIFICATION.get(at).copied()),
-            with_study(of(jobs), JOBS.get(at).copied()),
-            text(of(|cell| Some(float(cell.compaction.trivial_moves)))),
-            text(of(runs)),
-            text(of(|cell| Some(cell.space_amplification_peak))),
+            format_with_published(of(read), ingested(READ_GB)),
+            format_with_published(of(written), ingested(WRITTEN_GB)),
+            format_with_published(of(write_amplification), WRITE_AMPLIFICATION.get(at).copied()),
+            format_with_published(of(jobs), JOBS.get(at).copied()),
+            format_figure(of(|cell| Some(to_f64(cell.compaction.trivial_moves)))),
+            format_figure(of(runs)),
+            format_figure(of(|cell| Some(cell.space_amplification_peak))),
         ];
-        table.row(strategy.name, row);
+        table.add_row(strategy.name, row);
     }
     let figures = vec![
         single_figure("", r1.strategy_figure(FULL, flushes)),
@@ -126,23 +128,24 @@ pub(super) fn measure_times(results: &Results) -> Measurements {
         "stalled s",
         "processor share",
     ];
-    let mut table = Table::new("Writes run into the hard stop, one thread compacts.", header);
+    let mut table =
+        MarkdownTable::new("Writes run into the hard stop, one thread compacts.", header);
     for (at, strategy) in EIGHT.iter().enumerate() {
         let of = |measure: Measure| t1.strategy_figure(*strategy, measure);
         let by_lo1 = |measure: Measure, published: [f64; 8]| {
             let ours = divide(of(measure), t1.strategy_figure(LO1, measure));
-            with_study(ours, Some(published[at] / published[1]))
+            format_with_published(ours, Some(published[at] / published[1]))
         };
         let row = [
             by_lo1(job_mean_ms, MERGE_MEAN_S),
             by_lo1(job_max_ms, MERGE_MAX_S),
-            with_study(of(put_max_ms), Some(WRITE_MAX_MS[at])),
-            text(of(put_mean_us)),
-            text(of(|cell| Some(float(cell.stalls.count)))),
-            text(of(|cell| Some(float(cell.stalls.total_us) / 1e6))),
-            text(of(|cell| Some(cell.compaction.cpu_fraction))),
+            format_with_published(of(put_max_ms), Some(WRITE_MAX_MS[at])),
+            format_figure(of(put_mean_us)),
+            format_figure(of(|cell| Some(to_f64(cell.stalls.count)))),
+            format_figure(of(|cell| Some(to_f64(cell.stalls.total_us) / 1e6))),
+            format_figure(of(|cell| Some(cell.compaction.cpu_fraction))),
         ];
-        table.row(strategy.name, row);
+        table.add_row(strategy.name, row);
     }
     let figures = vec![
         t1.ratios_of_base(FULL, &PARTIAL, job_mean_ms),

@@ -1,10 +1,10 @@
 //! Experiment R2: lookups after the load. Experiment R3: lookups interleaved with writes.
 
-use super::{Measurements, text, with_study};
+use super::{Measurements, format_figure, format_with_published};
 use crate::figures::*;
 use crate::results::{ResultPart, Results};
 use crate::strategy::*;
-use crate::table::Table;
+use crate::table::MarkdownTable;
 
 /// Pages read ÷ lookups of present keys in the study, one row per strategy of [`EIGHT`]. The columns are for workloads
 /// with 0, 40 and 80 % absent keys.
@@ -73,13 +73,13 @@ pub(super) fn measure(results: &Results) -> Measurements {
         increases(labeled_figures([1e-5, 1e-4, 1e-3].map(tier_ranges_by_lo1))),
         labeled_figures([FULL, LO1, TIER, ONE].map(|at| (at.name, without_filter(at)))),
     ];
-    (vec![blocks(r1), times(t1), without_filters(r2)], figures)
+    (vec![blocks_table(r1), times_table(t1), no_filter_table(r2)], figures)
 }
 
-fn blocks(r1: ResultPart<'_>) -> Table {
+fn blocks_table(r1: ResultPart<'_>) -> MarkdownTable {
     let header =
         ["", "α = 0 (study)", "0.4 (study)", "0.8 (study)", "I/Os per lookup, α = 1", "runs"];
-    let mut table = Table::new(
+    let mut table = MarkdownTable::new(
         "Read amplification: blocks read ÷ lookups that found something. Filters in all runs, as in the study.",
         header,
     );
@@ -87,40 +87,41 @@ fn blocks(r1: ResultPart<'_>) -> Table {
         let cell = r1.find_cell(*strategy);
         let by_alpha = [0.0, 0.4, 0.8].into_iter().zip(published).map(|(alpha, published)| {
             let ours = cell.and_then(|cell| read_amplification(cell, alpha));
-            with_study(ours, Some(published))
+            format_with_published(ours, Some(published))
         });
         let others = [cell.and_then(|cell| ios(cell, 1.0)), cell.and_then(runs)];
-        table.row(strategy.name, by_alpha.chain(others.map(text)));
+        table.add_row(strategy.name, by_alpha.chain(others.map(format_figure)));
     }
     table
 }
 
-fn times(t1: ResultPart<'_>) -> Table {
+fn times_table(t1: ResultPart<'_>) -> MarkdownTable {
     let header =
         ["", "µs, α = 0", "0.4", "1", "÷ LO+1's, α = 0 (study)", "0.4 (study)", "1 (study)"];
-    let mut table = Table::new("Mean time of a lookup.", header);
+    let mut table = MarkdownTable::new("Mean time of a lookup.", header);
     let alphas = [0.0, 0.4, 1.0];
     let time = |strategy, alpha| t1.strategy_figure(strategy, |cell| lookup_us(cell, alpha));
     for (strategy, published) in EIGHT.into_iter().zip(LATENCY_MS) {
-        let own = alphas.into_iter().map(|alpha| text(time(strategy, alpha)));
+        let own = alphas.into_iter().map(|alpha| format_figure(time(strategy, alpha)));
         let by_lo1 = alphas.into_iter().enumerate().map(|(place, alpha)| {
             let ours = divide(time(strategy, alpha), time(LO1, alpha));
-            with_study(ours, Some(published[place] / LATENCY_MS[1][place]))
+            format_with_published(ours, Some(published[place] / LATENCY_MS[1][place]))
         });
-        table.row(strategy.name, own.chain(by_lo1));
+        table.add_row(strategy.name, own.chain(by_lo1));
     }
     table
 }
 
-fn without_filters(r2: ResultPart<'_>) -> Table {
+fn no_filter_table(r2: ResultPart<'_>) -> MarkdownTable {
     let header = ["", "α = 0", "0.2", "0.4", "0.6", "0.8", "1"];
     let caption = "I/Os per lookup as lsmx does it by default, the last run without a filter.";
-    let mut table = Table::new(caption, header);
+    let mut table = MarkdownTable::new(caption, header);
     for strategy in [FULL, LO1, TIER, ONE, LEVELED] {
         let alphas = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0];
-        table.row(
+        table.add_row(
             strategy.name,
-            alphas.map(|alpha| text(r2.strategy_figure(strategy, |cell| ios(cell, alpha)))),
+            alphas
+                .map(|alpha| format_figure(r2.strategy_figure(strategy, |cell| ios(cell, alpha)))),
         );
     }
     table
@@ -138,36 +139,40 @@ pub(super) fn measure_interleaved(results: &Results) -> Measurements {
         "I/Os per present lookup alone",
         "mixed",
     ];
-    let mut table = Table::new("", header);
+    let mut table = MarkdownTable::new("", header);
     for (strategy, [alone, mixed]) in EIGHT.into_iter().zip(WRITE_MAX_MS) {
         let row = [
-            text(r1.strategy_figure(strategy, write_amplification)),
-            text(r3.strategy_figure(strategy, write_amplification)),
-            with_study(t1.strategy_figure(strategy, put_max_ms), Some(alone)),
-            with_study(t3.strategy_figure(strategy, put_max_ms), Some(mixed)),
-            text(r1.strategy_figure(strategy, |cell| ios(cell, 0.0))),
-            text(r3.strategy_figure(strategy, |cell| ios(cell, 0.0))),
+            format_figure(r1.strategy_figure(strategy, write_amplification)),
+            format_figure(r3.strategy_figure(strategy, write_amplification)),
+            format_with_published(t1.strategy_figure(strategy, put_max_ms), Some(alone)),
+            format_with_published(t3.strategy_figure(strategy, put_max_ms), Some(mixed)),
+            format_figure(r1.strategy_figure(strategy, |cell| ios(cell, 0.0))),
+            format_figure(r3.strategy_figure(strategy, |cell| ios(cell, 0.0))),
         ];
-        table.row(strategy.name, row);
+        table.add_row(strategy.name, row);
     }
-    let timed = |measure| mixed_by_alone(t3, t1, measure);
+    let timed = |measure| mixed_to_alone_ratios(t3, t1, measure);
     let cold = r3.strategy_figure(COLD_ACCESS, write_amplification);
     let figures = vec![
-        mixed_by_alone(r3, r1, write_amplification),
+        mixed_to_alone_ratios(r3, r1, write_amplification),
         timed(job_mean_ms),
         timed(put_max_ms),
         t3.ratios_of_base(TIER, &LEVELED_ONES, put_max_ms),
         reductions(timed(|cell| lookup_us(cell, 0.0))),
         reductions(timed(|cell| lookup_us(cell, 1.0))),
-        reductions(mixed_by_alone(r3, r1, |cell| ios(cell, 0.0))),
-        reductions(mixed_by_alone(r3, r1, |cell| ios(cell, 1.0))),
+        reductions(mixed_to_alone_ratios(r3, r1, |cell| ios(cell, 0.0))),
+        reductions(mixed_to_alone_ratios(r3, r1, |cell| ios(cell, 1.0))),
         single_figure("", divide(cold, r3.strategy_figure(OLD, write_amplification))),
     ];
     (vec![table], figures)
 }
 
 /// Returns, for each measured strategy, the value with interleaved lookups ÷ the value without lookups.
-fn mixed_by_alone(mixed: ResultPart<'_>, alone: ResultPart<'_>, measure: Measure) -> Figures {
+fn mixed_to_alone_ratios(
+    mixed: ResultPart<'_>,
+    alone: ResultPart<'_>,
+    measure: Measure,
+) -> Figures {
     let strategies: Vec<Strategy> =
         EIGHT.into_iter().filter(|at| mixed.find_cell(*at).is_some()).collect();
     divide_figures(

@@ -6,13 +6,13 @@ mod others;
 mod sizes;
 mod writes;
 
-use crate::claim::{ClaimTexts, digits};
+use crate::claim::{ClaimTexts, format_significant};
 use crate::figures::Figures;
 use crate::results::Results;
-use crate::table::{Section, Table};
+use crate::table::{MarkdownTable, ReportSection};
 
 /// The tables of an experiment, and the figures of its claims in the order of `claims.toml`.
-type Measurements = (Vec<Table>, Vec<Figures>);
+type Measurements = (Vec<MarkdownTable>, Vec<Figures>);
 /// Name of an experiment in `claims.toml`, and the function that computes its tables and figures.
 type Experiment = (&'static str, fn(&Results) -> Measurements);
 
@@ -33,21 +33,21 @@ const EXPERIMENTS: [Experiment; 12] = [
 ];
 
 /// Returns the report of each experiment in `claims.toml`.
-pub(crate) fn all(results: &Results, texts: &ClaimTexts) -> Vec<Section> {
+pub(crate) fn build_sections(results: &Results, texts: &ClaimTexts) -> Vec<ReportSection> {
     let sections = EXPERIMENTS.iter().filter_map(|(name, measure)| {
         let (tables, figures) = measure(results);
-        Some(Section::new(texts.experiment(name)?, tables, figures))
+        Some(ReportSection::new(texts.experiment(name)?, tables, figures))
     });
     sections.collect()
 }
 
-fn text(figure: Option<f64>) -> String {
-    figure.map_or_else(|| "–".to_owned(), digits)
+fn format_figure(figure: Option<f64>) -> String {
+    figure.map_or_else(|| "–".to_owned(), format_significant)
 }
 
 /// Formats a measured figure, followed by the published figure in parentheses.
-fn with_study(ours: Option<f64>, published: Option<f64>) -> String {
-    format!("{} ({})", text(ours), text(published))
+fn format_with_published(ours: Option<f64>, published: Option<f64>) -> String {
+    format!("{} ({})", format_figure(ours), format_figure(published))
 }
 
 #[cfg(test)]
@@ -64,10 +64,14 @@ mod tests {
             (26, "Universal moves", "Tier 0.38 ×", Verdict::Holds),
             (20, "Universal moves", "Tier 0.50 ×", Verdict::DoesNotHold),
         ] {
-            let sections = all(&results("r1", lo1), &ClaimTexts::read().unwrap());
+            let sections = build_sections(&results("r1", lo1), &ClaimTexts::read().unwrap());
             let mut claims = sections[0].claims.iter();
-            let claim = claims.find(|claim| claim.row()[0].starts_with(statement)).unwrap();
-            assert_eq!((claim.row()[2].as_str(), claim.verdict()), (figures, verdict), "{lo1}");
+            let claim = claims.find(|claim| claim.table_row()[0].starts_with(statement)).unwrap();
+            assert_eq!(
+                (claim.table_row()[2].as_str(), claim.verdict()),
+                (figures, verdict),
+                "{lo1}"
+            );
         }
     }
 
@@ -78,11 +82,11 @@ mod tests {
             let (text, (tables, figures)) =
                 (texts.experiment(name).unwrap(), measure(&Results::default()));
             assert_eq!(text.claims.len(), figures.len(), "{name}");
-            let section = Section::new(text, tables, figures);
+            let section = ReportSection::new(text, tables, figures);
             for claim in &section.claims {
-                assert_eq!(claim.verdict(), Verdict::NotMeasured, "{:?}", claim.row());
+                assert_eq!(claim.verdict(), Verdict::NotMeasured, "{:?}", claim.table_row());
             }
-            assert!(section.markdown().starts_with("\n## "));
+            assert!(section.to_markdown().starts_with("\n## "));
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Experiment R6: data size. Experiment R7: entry size. Experiment R8: memtable size.
 
-use super::{Measurements, text, with_study};
+use super::{Measurements, format_figure, format_with_published};
 use crate::figures::*;
 use crate::results::Results;
 use crate::strategy::*;
-use crate::table::Table;
+use crate::table::MarkdownTable;
 
 /// Number of data sizes in the study: 2^27, 2^29, 2^31, 2^33 and 2^35 bytes. Loading these sizes takes 16 to 4096
 /// flushes.
@@ -31,9 +31,9 @@ pub(super) fn measure_data(results: &Results) -> Measurements {
     let along = |strategy, measure: Measure| r6.figures_along_sweep(strategy, "entries", measure);
     let amplification = |strategy| along(strategy, write_amplification);
     let counts = along(LO1, flushes);
-    let header =
-        (0..DATA_SIZES).map(|at| format!("{} flushes (study)", text(nth_figure(&counts, at))));
-    let mut table = Table::new(
+    let header = (0..DATA_SIZES)
+        .map(|at| format!("{} flushes (study)", format_figure(nth_figure(&counts, at))));
+    let mut table = MarkdownTable::new(
         "Bytes that compaction wrote ÷ unique data. The study has 16, 64, 256, \
                  1024, 4096 flushes of 8 MiB; ours are of 64 KiB.",
         std::iter::once(String::new()).chain(header),
@@ -41,13 +41,13 @@ pub(super) fn measure_data(results: &Results) -> Measurements {
     for (strategy, published) in DATA_SIZE_AMPLIFICATION {
         let ours = amplification(strategy);
         let published = published.into_iter().enumerate();
-        table.row(
+        table.add_row(
             strategy.name,
-            published.map(|(at, it)| with_study(nth_figure(&ours, at), Some(it))),
+            published.map(|(at, it)| format_with_published(nth_figure(&ours, at), Some(it))),
         );
     }
     let one_leveling = amplification(ONE);
-    table.row(ONE.name, (0..DATA_SIZES).map(|at| text(nth_figure(&one_leveling, at))));
+    table.add_row(ONE.name, (0..DATA_SIZES).map(|at| format_figure(nth_figure(&one_leveling, at))));
 
     let by_lo1 = |strategy| divide_figures(amplification(strategy), amplification(LO1));
     let tier = by_lo1(TIER);
@@ -63,7 +63,7 @@ pub(super) fn measure_data(results: &Results) -> Measurements {
         by_lo1(LO2),
         by_lo1(RR),
         by_lo1(RR),
-        each_by_previous(longest(TIER)),
+        ratios_to_previous(longest(TIER)),
         single_figure("", relative_growth(longest(ONE))),
         longest(TIER),
         counts,
@@ -71,7 +71,7 @@ pub(super) fn measure_data(results: &Results) -> Measurements {
     (vec![table], figures)
 }
 
-fn each_by_previous(figures: Figures) -> Figures {
+fn ratios_to_previous(figures: Figures) -> Figures {
     let figures = figures?;
     let steps = figures.windows(2).map(|pair| (pair[1].0.clone(), pair[1].1 / pair[0].1));
     Some(steps.collect())
@@ -83,19 +83,22 @@ pub(super) fn measure_entries(results: &Results) -> Measurements {
             .map(|(size, part)| (size, results.find_part(part).strategy_figure(strategy, measure)))
     };
     let header = std::iter::once("").chain(ENTRY_SIZES.map(|(size, _)| size));
-    let mut table = Table::new(
+    let mut table = MarkdownTable::new(
         "Bytes that compaction wrote ÷ unique data (study), as many entries each \
                  time.",
         header,
     );
     for (strategy, published) in ENTRY_SIZE_AMPLIFICATION {
         let ours = by_size(strategy, write_amplification).into_iter().zip(published);
-        table.row(strategy.name, ours.map(|((_, ours), it)| with_study(ours, Some(it))));
+        table.add_row(
+            strategy.name,
+            ours.map(|((_, ours), it)| format_with_published(ours, Some(it))),
+        );
     }
     let flushed: Measure = |cell| ratio(cell.flushed_bytes, cell.ingested_bytes);
     for (title, measure) in [("flushes", flushes as Measure), ("flushed ÷ ingested bytes", flushed)]
     {
-        table.row(title, by_size(LO1, measure).map(|(_, figure)| text(figure)));
+        table.add_row(title, by_size(LO1, measure).map(|(_, figure)| format_figure(figure)));
     }
 
     let lo1 = labeled_figures(by_size(LO1, write_amplification));
@@ -127,15 +130,15 @@ pub(super) fn measure_memtables(results: &Results) -> Measurements {
     };
     let of = |strategy, times| part("r", times).strategy_figure(strategy, write_amplification);
     let header = MEMTABLE_SIZES.map(|times| format!("× {times} (study)"));
-    let mut table = Table::new(
+    let mut table = MarkdownTable::new(
         "Bytes that compaction wrote ÷ unique data.",
         std::iter::once(String::new()).chain(header),
     );
     for (strategy, published) in MEMTABLE_AMPLIFICATION {
         let row = MEMTABLE_SIZES.iter().enumerate().map(|(at, times)| {
-            with_study(of(strategy, *times), published.map(|published| published[at]))
+            format_with_published(of(strategy, *times), published.map(|published| published[at]))
         });
-        table.row(strategy.name, row);
+        table.add_row(strategy.name, row);
     }
     let amplification = |strategy| by_size("r", strategy, write_amplification);
     let longest = |strategy| part("t", 8).strategy_figure(strategy, job_max_ms);

@@ -3,11 +3,11 @@
 use lsmx_bench::experiment::explore::result::ExplorationCell;
 use lsmx_bench::experiment::sweep::SweepValue;
 
-use super::{Measurements, text, with_study};
+use super::{Measurements, format_figure, format_with_published};
 use crate::figures::*;
 use crate::results::{ResultPart, Results};
 use crate::strategy::*;
-use crate::table::Table;
+use crate::table::MarkdownTable;
 
 /// Numbers of updates per insert in the study.
 const RATIOS: [&str; 4] = ["0", "1", "4", "8"];
@@ -42,13 +42,15 @@ pub(super) fn measure_updates(results: &Results) -> Measurements {
     let moved = |strategy| r4.figures_along_sweep(strategy, "updates", data_moved_ratio);
     let timed = |strategy, measure: Measure| t4.figures_along_sweep(strategy, "updates", measure);
     let header = std::iter::once(String::new()).chain(RATIOS.map(|it| format!("{it} (study)")));
-    let mut table =
-        Table::new("Bytes that compaction wrote ÷ unique data, by updates per insert.", header);
+    let mut table = MarkdownTable::new(
+        "Bytes that compaction wrote ÷ unique data, by updates per insert.",
+        header,
+    );
     for (strategy, published) in WRITE_AMPLIFICATION {
         let ours = amplification(strategy);
         let row = (0..RATIOS.len())
-            .map(|at| with_study(nth_figure(&ours, at), published.map(|it| it[at])));
-        table.row(strategy.name, row);
+            .map(|at| format_with_published(nth_figure(&ours, at), published.map(|it| it[at])));
+        table.add_row(strategy.name, row);
     }
     let longest = divide_figures(timed(TIER, job_max_ms), timed(FULL, job_max_ms));
     let full_by_lo1 = divide_figures(amplification(FULL), amplification(LO1));
@@ -112,7 +114,7 @@ pub(super) fn measure_deletes(results: &Results) -> Measurements {
         "oldest tombstone ÷ run, 10 %",
     ];
     let header = std::iter::once(String::new()).chain(tombstones_left);
-    let mut table = Table::new(
+    let mut table = MarkdownTable::new(
         "Tombstones as a share of the deletes.",
         header.chain(others.map(str::to_owned)),
     );
@@ -121,18 +123,21 @@ pub(super) fn measure_deletes(results: &Results) -> Measurements {
             ratio(cell.delete_persistence.live_tombstones, cell.delete_persistence.deletes)
         });
         let left = SHARES.iter().enumerate().map(|(at, share)| {
-            with_study(nth_figure(&left, at), Some(tombstones[at] / (OPERATIONS * share)))
+            format_with_published(
+                nth_figure(&left, at),
+                Some(tombstones[at] / (OPERATIONS * share)),
+            )
         });
         let moved_by_lo1 =
             divide(at_tenth(strategy, data_moved_ratio), at_tenth(LO1, data_moved_ratio));
         let others = [
-            with_study(at_tenth(strategy, invalid_share), Some(invalid)),
-            with_study(moved_by_lo1, Some(moved_gb / LO1_MOVED_GB)),
-            text(at_tenth(strategy, |cell| {
+            format_with_published(at_tenth(strategy, invalid_share), Some(invalid)),
+            format_with_published(moved_by_lo1, Some(moved_gb / LO1_MOVED_GB)),
+            format_figure(at_tenth(strategy, |cell| {
                 share_of_run(cell, cell.delete_persistence.oldest_age_us?)
             })),
         ];
-        table.row(strategy.name, left.chain(others));
+        table.add_row(strategy.name, left.chain(others));
     }
     (vec![table], figures)
 }

@@ -7,7 +7,7 @@ use super::{Advice, RankedDesign};
 use crate::error::Result;
 use crate::experiment::explore::columns::SPACE_AMPLIFICATION;
 use crate::metric::table::{TableStyleOptions, format_table};
-use crate::metric::{Metric, Registry, Row, Unit, build_union_table, metric};
+use crate::metric::{Metric, MetricRegistry, ResultRow, Unit, build_union_table, metric};
 use crate::report::Report;
 use crate::report::provenance::Provenance;
 use crate::report::text::format_bytes;
@@ -34,7 +34,7 @@ const DESIGN: &[Metric] = &[
 ];
 
 /// Metrics of the ranked designs.
-pub const RANKED: Registry = Registry {
+pub const RANKED: MetricRegistry = MetricRegistry {
     command: "advise",
     metrics: &[DESIGN],
     identity: &["policy"],
@@ -53,7 +53,7 @@ pub const RANKED: Registry = Registry {
 };
 
 /// Metrics of the presets that `--presets` measures.
-pub const PRESETS: Registry = Registry {
+pub const PRESETS: MetricRegistry = MetricRegistry {
     command: "advise --presets",
     metrics: RANKED.metrics,
     identity: &["policy"],
@@ -61,7 +61,7 @@ pub const PRESETS: Registry = Registry {
 };
 
 impl Report for Advice {
-    fn registry(&self) -> &'static Registry {
+    fn registry(&self) -> &'static MetricRegistry {
         &RANKED
     }
 
@@ -73,7 +73,7 @@ impl Report for Advice {
         describe_question(self)
     }
 
-    fn rows(&self) -> Result<Vec<Row>> {
+    fn rows(&self) -> Result<Vec<ResultRow>> {
         self.ranked.iter().map(build_ranked_row).collect()
     }
 
@@ -88,7 +88,7 @@ impl Report for Advice {
         }
         if let Some(presets) = &self.presets {
             let rows =
-                presets.cells.iter().map(Row::new).collect::<serde_json::Result<Vec<_>>>()?;
+                presets.cells.iter().map(ResultRow::new).collect::<serde_json::Result<Vec<_>>>()?;
             // `--columns` applies to the ranking only.
             let style = TableStyleOptions { columns: Vec::new(), ..style.clone() };
             let _ = writeln!(
@@ -114,9 +114,9 @@ impl Report for Advice {
     }
 }
 
-pub(super) fn build_ranked_row(ranked: &RankedDesign) -> Result<Row> {
+pub(super) fn build_ranked_row(ranked: &RankedDesign) -> Result<ResultRow> {
     let pareto = if ranked.pareto { "yes" } else { "" };
-    Ok(Row::new(ranked)?
+    Ok(ResultRow::new(ranked)?
         .with_value("policy", shorten_policy(&ranked.policy, &ranked.spec))
         .with_value("pareto", pareto))
 }

@@ -4,7 +4,7 @@ use lsmx_simulator::Report;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::explore::result::ExplorationCell;
-use crate::numbers::{float, ratio};
+use crate::numbers::{ratio, to_f64};
 
 use super::weights::CostWeights;
 
@@ -30,7 +30,7 @@ impl DesignCosts {
         let (compaction, ranges) = (&report.compaction, &report.range_lookups);
         let moved = report.flushed_bytes + compaction.read_bytes + compaction.written_bytes;
         DesignCosts {
-            writes: float(moved) / BLOCK_BYTES / float(writes.max(1)),
+            writes: to_f64(moved) / BLOCK_BYTES / to_f64(writes.max(1)),
             points: weighted_mean(report.point_lookups.iter().map(|it| (it.ops, it.ios_per_get))),
             ranges: ratio(ranges.blocks_read.values().sum(), ranges.ops),
             space: report.space_amplification,
@@ -42,7 +42,7 @@ impl DesignCosts {
         let (compaction, ranges) = (&cell.compaction, &cell.range_lookups);
         let moved = cell.flushed_bytes + compaction.read_bytes + compaction.written_bytes;
         DesignCosts {
-            writes: float(moved) / BLOCK_BYTES / float(writes.max(1)),
+            writes: to_f64(moved) / BLOCK_BYTES / to_f64(writes.max(1)),
             points: weighted_mean(cell.point_lookups.iter().map(|it| (it.ops, it.ios_per_get))),
             ranges: ratio(ranges.blocks_read.values().sum(), ranges.ops),
             space: cell.space_amplification,
@@ -98,8 +98,8 @@ pub(super) fn find_undominated(costs: &[DesignCosts]) -> Vec<bool> {
 /// Returns the mean number of I/Os per lookup. Each item is a number of lookups and their mean number of I/Os.
 fn weighted_mean(kinds: impl Iterator<Item = (u64, f64)>) -> f64 {
     let (ops, ios) =
-        kinds.fold((0, 0.0), |(ops, ios), (n, per_get)| (ops + n, ios + float(n) * per_get));
-    ios / float(ops.max(1))
+        kinds.fold((0, 0.0), |(ops, ios), (n, per_get)| (ops + n, ios + to_f64(n) * per_get));
+    ios / to_f64(ops.max(1))
 }
 
 #[cfg(test)]

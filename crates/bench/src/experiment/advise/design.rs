@@ -9,7 +9,7 @@ use lsmx_compaction::{
     CompactionRule, Level, PolicyParameter, PolicyPrimitives, PolicySpec, Preset,
 };
 
-use crate::numbers::{float, round};
+use crate::numbers::{round_to_u64, to_f64};
 
 /// Size ratios of the policies on the search grid.
 const SIZE_RATIOS: [u64; 3] = [4, 6, 10];
@@ -61,10 +61,10 @@ impl PolicyKind {
     /// 25 %.
     fn neighbours(&self, step: f64) -> Vec<PolicyKind> {
         let around = |value: u64| {
-            let (value, by) = (float(value), step.max(1.0));
+            let (value, by) = (to_f64(value), step.max(1.0));
             // A smaller change than 25 % is not useful, because parameters are small integers.
             let steps = [(value / (1.0 + 0.25 * by)).floor(), (value * (1.0 + 0.25 * by)).ceil()];
-            steps.map(round)
+            steps.map(round_to_u64)
         };
         match self {
             PolicyKind::Preset(spec) => {
@@ -105,9 +105,9 @@ impl CandidateDesign {
         let mut all: Vec<CandidateDesign> =
             kinds.map(|kind| CandidateDesign { kind, ..self.clone() }).collect();
         let factor = 1.0 + 0.25 * step;
-        let bytes = float(self.memtable_bytes);
+        let bytes = to_f64(self.memtable_bytes);
         for bytes in [bytes / factor, bytes * factor] {
-            if let Some(split) = memory.design_with_memtable(round(bytes)) {
+            if let Some(split) = memory.design_with_memtable(round_to_u64(bytes)) {
                 all.push(CandidateDesign { kind: self.kind.clone(), ..split });
             }
         }

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::experiment::explore::RecordSource;
 use crate::experiment::explore::result::ExplorationCell;
-use crate::numbers::{count, float, length, ratio};
+use crate::numbers::{ratio, to_f64, to_u64, to_usize};
 use crate::report::provenance::Provenance;
 use crate::workload::phases::Phase;
 use crate::workload::trace::TraceFile;
@@ -99,7 +99,7 @@ impl Config {
         let outcome = problem.find_designs(progress)?;
         let confirming = self.confirmation_run(&problem);
         let best: Vec<CandidateDesign> = outcome.best.iter().map(|it| it.design.clone()).collect();
-        let confirm = length(self.confirm).min(best.len());
+        let confirm = to_usize(self.confirm).min(best.len());
         let (measured, cells) = confirming.measure_designs(&problem, &best[..confirm], progress)?;
         let (ranked, order) = rank_designs(&problem, &outcome, &measured);
         let best = ranked.first().and_then(|it| it.measured);
@@ -178,7 +178,8 @@ impl Config {
             };
         }
         let puts = count_puts(&problem.phases).max(1);
-        let factor = (float(CONFIRM_BYTES_MAX) / float(entry_bytes.max(1)) / float(puts)).min(1.0);
+        let factor =
+            (to_f64(CONFIRM_BYTES_MAX) / to_f64(entry_bytes.max(1)) / to_f64(puts)).min(1.0);
         let phases = scale_phases(&problem.phases, factor, CONFIRM_LOOKUPS_MAX);
         ConfirmationRun { phases, factor, trace: None }
     }
@@ -319,7 +320,7 @@ fn mean_costs(
 ) -> DesignCosts {
     let share = |of: fn(&DesignCosts) -> f64| {
         let sum: f64 = measured.iter().map(|it| of(&costs(it))).sum();
-        sum / float(count(measured.len().max(1)))
+        sum / to_f64(to_u64(measured.len().max(1)))
     };
     DesignCosts {
         writes: share(|it| it.writes),

@@ -6,9 +6,9 @@ use maud::{Markup, html};
 use super::columns::{RANKED, build_ranked_row, describe_question, format_usage, shorten_policy};
 use super::{Advice, CostWeights, DesignCosts, MeasuredPresets, RankedDesign};
 use crate::error::Result;
+use crate::experiment::explore::page::page_cell::PageCell;
 use crate::experiment::explore::page::render_policy_sections;
-use crate::experiment::explore::page::subject::PageCell;
-use crate::metric::Row;
+use crate::metric::ResultRow;
 use crate::metric::html::{PageRow, render_table_and_legend};
 use crate::report::html::page::{render_figure, render_page, render_part_legend, render_section};
 use crate::report::html::plot::bars::{self, Bar};
@@ -27,7 +27,7 @@ type CostSelector = fn(&DesignCosts) -> f64;
 
 pub(super) fn advice_page(result: &Advice) -> Result<String> {
     let names = design_names(result);
-    let named = |(number, name): (usize, &String), row: Row| PageRow {
+    let named = |(number, name): (usize, &String), row: ResultRow| PageRow {
         name: name.clone(),
         marker: Marker::with_number(number),
         row,

@@ -1,6 +1,6 @@
 //! Scales the number of writes of a workload.
 
-use crate::numbers::{float, round};
+use crate::numbers::{round_to_u64, to_f64};
 use crate::workload::phases::{LookupGroup, Phase};
 
 /// Maximum selectivity of the range lookups of a scaled-down workload, unless the original selectivity is larger.
@@ -9,7 +9,7 @@ const SELECTIVITY_MAX: f64 = 0.1;
 /// Returns the phases with the number of writes multiplied by `factor`. The number of lookups is kept, limited to
 /// `lookups_max` of each kind. A range lookup reads as many entries as in the original workload.
 pub(super) fn scale_phases(phases: &[Phase], factor: f64, lookups_max: u64) -> Vec<Phase> {
-    let writes = |n: u64| if n == 0 { 0 } else { round(float(n) * factor).max(1) };
+    let writes = |n: u64| if n == 0 { 0 } else { round_to_u64(to_f64(n) * factor).max(1) };
     let phases = phases.iter().map(|phase| Phase {
         inserts: writes(phase.inserts),
         updates: writes(phase.updates),

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::experiment::explore::{self, RecordSource, WorkloadPoint};
 use crate::experiment::sweep::SweepPoint;
 use crate::experiment::{Progress, simulate};
-use crate::numbers::{count, float, ratio, round};
+use crate::numbers::{ratio, round_to_u64, to_f64, to_u64};
 use crate::peers::EngineSettings;
 use crate::workload::phases::Phase;
 
@@ -86,7 +86,7 @@ impl SearchProblem {
             );
         }
         let mut searched =
-            SearchExtent { designs: count(designs.len()), ..SearchExtent::default() };
+            SearchExtent { designs: to_u64(designs.len()), ..SearchExtent::default() };
         let flushes = memory.data_bytes / split.memtable_bytes.max(1);
         let sizes = round_divisors(flushes);
         let mut stepped = false;
@@ -104,7 +104,7 @@ impl SearchProblem {
                 stepped = true;
                 for step in STEPS {
                     let near = neighbour_designs(&found, step, &memory);
-                    searched.designs += count(near.len());
+                    searched.designs += to_u64(near.len());
                     let title = format!("{title}, steps");
                     found.extend(self.simulate_designs(
                         &title,
@@ -144,7 +144,7 @@ impl SearchProblem {
         if searched.rounds.last() != Some(&count_writes(&phases)) {
             searched.rounds.push(count_writes(&phases));
         }
-        searched.simulations += count(designs.len());
+        searched.simulations += to_u64(designs.len());
         // The memtable size is not scaled. A tree with fewer records then has the same upper levels as the full tree.
         // The block cache is scaled with the data.
         let costs = self.simulate_costs(title, &designs, &phases, (1.0, factor), progress)?;
@@ -214,7 +214,7 @@ pub(super) fn design_point(
         // Designs of the search always have valid parameters.
         return Err(Error::invalid_argument("a design", format!("{:?}", design.kind), "a policy"));
     };
-    let share = |bytes: u64, share: f64| round(float(bytes) * share);
+    let share = |bytes: u64, share: f64| round_to_u64(to_f64(bytes) * share);
     Ok(WorkloadPoint {
         sweep: SweepPoint::default(),
         policies: vec![spec],

@@ -11,7 +11,7 @@ use lsmx::workload_trace::TraceEvent;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Result;
-use crate::numbers::{count, float, ratio, round};
+use crate::numbers::{ratio, round_to_u64, to_f64, to_u64};
 use crate::workload::KeyDistribution;
 use crate::workload::phases::{LookupGroup, Phase};
 use crate::workload::trace::TraceFile;
@@ -113,7 +113,7 @@ impl TraceStatistics {
         match *what {
             TraceEvent::Put { keyspace, key, value } => {
                 self.puts += 1;
-                self.key_bytes += count(key.len());
+                self.key_bytes += to_u64(key.len());
                 self.value_bytes += value.bytes;
                 let was = self.count_write(keyspace, key);
                 *(if was { &mut phase.updates } else { &mut phase.inserts }) += 1;
@@ -158,7 +158,7 @@ impl TraceStatistics {
                 phase.lookups = vec![LookupGroup { alpha, ops: stretch.gets }];
             }
             if phase.ranges > 0 {
-                phase.selectivity = stretch.selectivity / float(phase.ranges);
+                phase.selectivity = stretch.selectivity / to_f64(phase.ranges);
             }
             inserted += phase.inserts;
             // A simulated workload cannot delete its last key.
@@ -173,8 +173,8 @@ impl TraceStatistics {
         }
         TraceApproximation {
             phases,
-            key_bytes: round(ratio(key_bytes, puts)).max(1),
-            value_bytes: round(ratio(value_bytes, puts)),
+            key_bytes: round_to_u64(ratio(key_bytes, puts)).max(1),
+            value_bytes: round_to_u64(ratio(value_bytes, puts)),
         }
     }
 
@@ -184,11 +184,11 @@ impl TraceStatistics {
         }
         let mut accesses: Vec<u64> = self.keys.values().map(|(_, accesses)| *accesses).collect();
         let all: u64 = accesses.iter().sum();
-        if ratio(all, count(accesses.len()).max(1)) < ACCESSES_PER_KEY_MIN {
+        if ratio(all, to_u64(accesses.len()).max(1)) < ACCESSES_PER_KEY_MIN {
             return KeyDistribution::Uniform;
         }
         accesses.sort_unstable_by(|a, b| b.cmp(a));
-        let keys = count(accesses.len());
+        let keys = to_u64(accesses.len());
         let popular = (keys / 100).max(1);
         let taken = accesses.iter().take(accesses.len().div_ceil(100)).sum::<u64>();
         // The threshold is halfway between the share under the zipf distribution and 0.05, which is an upper bound
@@ -205,7 +205,7 @@ impl TraceStatistics {
 
 /// Approximates the harmonic number of `n`.
 fn harmonic_number(n: u64) -> f64 {
-    libm::log(float(n.max(1))) + 0.577
+    libm::log(to_f64(n.max(1))) + 0.577
 }
 
 fn hash_key(keyspace: u32, key: &[u8]) -> u64 {
@@ -215,7 +215,7 @@ fn hash_key(keyspace: u32, key: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::numbers::floor;
+    use crate::numbers::floor_to_u64;
     use lsmx::workload_trace::TraceValue;
 
     fn put(seen: &mut TraceStatistics, key: u64) {
@@ -271,8 +271,8 @@ mod tests {
         assert_eq!(seen(|at| at % 1000, true), KeyDistribution::Uniform);
         // The probability of key k is proportional to 1 ÷ k.
         let zipf = |at: u64| {
-            let uniform = float(at % 997) / 997.0;
-            floor(libm::pow(1000.0, uniform)).min(999)
+            let uniform = to_f64(at % 997) / 997.0;
+            floor_to_u64(libm::pow(1000.0, uniform)).min(999)
         };
         assert_eq!(seen(zipf, true), KeyDistribution::Zipf);
     }

@@ -24,10 +24,10 @@ use crate::workload::stream::{Operation, WorkloadStream};
 use super::decisions::DecisionWriter;
 use super::digest::{DigestedJob, ScanDigest, TextDigest};
 use super::history::HistoryRecorder;
-use super::meter::{LookupMeter, ReadingOperation};
+use super::job_totals::JobTotals;
+use super::lookup_meter::{LookupMeter, ReadingOperation};
 use super::replay;
 use super::result::{CompactionTotals, ExplorationCell, LevelSummary, RecordsSummary, StallTotals};
-use super::tally::JobTotals;
 use super::{Config, PlannedCell, RecordSource};
 
 pub(super) const PROGRESS_OPS: u64 = 4096;
@@ -108,7 +108,7 @@ pub(super) fn run_cell(
     let listener: Arc<dyn EventListener> = Arc::<JobListener>::clone(&jobs);
     let mut options = point
         .effective_settings()
-        .options()
+        .database_options()
         .listener(listener)
         .explain_decisions(config.decisions.is_some())
         .keyspace_defaults(keyspace.clone());
@@ -192,13 +192,16 @@ pub(super) fn run_cell(
             tree.ingested_bytes,
         ),
         write_amplification: ratio(written, tree.ingested_bytes),
-        compaction_write_amplification: ratio(compacted.written_bytes, scan.bytes()),
+        compaction_write_amplification: ratio(compacted.written_bytes, scan.entry_bytes()),
         device_write_amplification: ratio(metrics.wal.written_bytes + written, tree.put_bytes),
-        space_amplification: ratio(levels.iter().map(|level| level.bytes).sum(), scan.bytes()),
+        space_amplification: ratio(
+            levels.iter().map(|level| level.bytes).sum(),
+            scan.entry_bytes(),
+        ),
         disk_bytes,
-        disk_amplification: ratio(disk_bytes, scan.bytes()),
+        disk_amplification: ratio(disk_bytes, scan.entry_bytes()),
         space_amplification_invalid: compute_invalid_share(&levels, &scan),
-        space_amplification_peak: ratio(totals.peak_bytes, scan.bytes()),
+        space_amplification_peak: ratio(totals.peak_bytes, scan.entry_bytes()),
         space_peak_bytes: totals.peak_bytes,
         space_transient_bytes: totals.transient_bytes,
         delete_persistence: totals.delete_persistence(
@@ -220,7 +223,7 @@ pub(super) fn run_cell(
         point_lookups,
         range_lookups,
         levels,
-        history: jobs.history.finish(&metrics),
+        history: jobs.history.history_points(&metrics),
         elapsed_s: stopwatch.elapsed_s(),
         digest,
         // The caller sets the following fields.
@@ -297,9 +300,9 @@ fn compute_invalid_share(levels: &[LevelSummary], scan: &ScanDigest) -> f64 {
     let entries: u64 = levels.iter().map(|level| level.entries).sum();
     let tombstones: u64 = levels.iter().map(|level| level.tombstones).sum();
     let shadowed = entries.saturating_sub(tombstones).saturating_sub(scan.entries);
-    numbers::float(shadowed) / numbers::float(scan.entries)
-        + numbers::float(tombstones) / numbers::float(scan.entries)
-            * ratio(scan.key_bytes, scan.bytes())
+    numbers::to_f64(shadowed) / numbers::to_f64(scan.entries)
+        + numbers::to_f64(tombstones) / numbers::to_f64(scan.entries)
+            * ratio(scan.key_bytes, scan.entry_bytes())
 }
 
 fn finish_cell(
@@ -326,8 +329,8 @@ fn finish_cell(
         tree.gets
     ));
     digest.add_levels(levels);
-    digest.add_line(format_args!("scan {} {}", scan.entries, scan.hex()));
-    digest.hex()
+    digest.add_line(format_args!("scan {} {}", scan.entries, scan.to_hex()));
+    digest.to_hex()
 }
 
 /// An open database with the measurements of the run.
@@ -361,7 +364,7 @@ impl CellRun<'_> {
             _ => Some(self.meter.range_row(Some(phase.selectivity))),
         };
         let mut ops = 0;
-        for operation in stream.phase(phase) {
+        for operation in stream.phase_operations(phase) {
             self.run_operation(operation, &rows, range_row)?;
             ops += 1;
             if u64::is_multiple_of(ops, PROGRESS_OPS) {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::page;
 use super::result::{Exploration, ExplorationCell, RecordsSummary, WorkloadSummary};
 use crate::error::Result;
-use crate::metric::{Metric, Registry, Row, Unit, build_union_table, latency, metric};
+use crate::metric::{Metric, MetricRegistry, ResultRow, Unit, build_union_table, latency, metric};
 use crate::report::Report;
 use crate::report::provenance::Provenance;
 use crate::report::text::format_bytes;
@@ -101,7 +101,7 @@ const ENGINE: &[Metric] = &[
 ];
 
 /// Metrics of `lsmx explore`.
-pub const REGISTRY: Registry = Registry {
+pub const REGISTRY: MetricRegistry = MetricRegistry {
     command: "explore",
     metrics: &[
         TREE,
@@ -132,15 +132,15 @@ pub const REGISTRY: Registry = Registry {
     ],
 };
 
-pub(crate) fn build_row(cell: &ExplorationCell, swept: bool) -> Result<Row> {
-    let row = Row::new(cell)?.with_repeats(cell.repeats.as_ref());
+pub(crate) fn build_row(cell: &ExplorationCell, swept: bool) -> Result<ResultRow> {
+    let row = ResultRow::new(cell)?.with_repeats(cell.repeats.as_ref());
     Ok(add_level_sums(row, cell.model.as_ref(), swept))
 }
 
 /// Adds columns with the totals over all levels and with the bytes moved according to the cost model. Keeps the
 /// `policy` column and removes the `spec` column. If `swept` is set, keeps `spec` instead, because a sweep may change
 /// the parameters of the policy.
-pub(crate) fn add_level_sums(row: Row, model: Option<&Costs>, swept: bool) -> Row {
+pub(crate) fn add_level_sums(row: ResultRow, model: Option<&Costs>, swept: bool) -> ResultRow {
     let bytes: Vec<(String, f64)> = row
         .names()
         .filter(|name| name.starts_with("levels[") && name.ends_with("].bytes"))
@@ -162,7 +162,7 @@ pub(crate) fn add_level_sums(row: Row, model: Option<&Costs>, swept: bool) -> Ro
 }
 
 impl Report for Exploration {
-    fn registry(&self) -> &'static Registry {
+    fn registry(&self) -> &'static MetricRegistry {
         &REGISTRY
     }
 
@@ -182,7 +182,7 @@ impl Report for Exploration {
         head
     }
 
-    fn rows(&self) -> Result<Vec<Row>> {
+    fn rows(&self) -> Result<Vec<ResultRow>> {
         let swept = self.cells.iter().any(|cell| !cell.sweep.is_empty());
         self.cells.iter().map(|cell| build_row(cell, swept)).collect()
     }
@@ -195,7 +195,7 @@ impl Report for Exploration {
     /// columns named `.low` and `.high` hold the lowest and the highest value.
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         let row = |cell: &ExplorationCell| {
-            Ok(Row::new(cell)?.with_repeats(cell.repeats.as_ref()).into_csv().into())
+            Ok(ResultRow::new(cell)?.with_repeats(cell.repeats.as_ref()).into_csv().into())
         };
         Ok(build_union_table(&self.cells.iter().map(row).collect::<Result<Vec<_>>>()?))
     }

@@ -41,7 +41,7 @@ impl TextDigest {
         }
     }
 
-    pub(super) fn hex(&self) -> String {
+    pub(super) fn to_hex(&self) -> String {
         format!("{:032x}", self.0.digest128())
     }
 }
@@ -81,19 +81,19 @@ impl ScanDigest {
     pub(super) fn add_entry(&mut self, key: &[u8], value: &[u8]) {
         // Hashing the lengths makes the boundary between key and value unambiguous.
         for bytes in [key, value] {
-            self.hash.update(&numbers::count(bytes.len()).to_le_bytes());
+            self.hash.update(&numbers::to_u64(bytes.len()).to_le_bytes());
             self.hash.update(bytes);
         }
         self.entries += 1;
-        self.key_bytes += numbers::count(key.len());
-        self.value_bytes += numbers::count(value.len());
+        self.key_bytes += numbers::to_u64(key.len());
+        self.value_bytes += numbers::to_u64(value.len());
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    pub(super) fn entry_bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes
     }
 
-    pub(super) fn hex(&self) -> String {
+    pub(super) fn to_hex(&self) -> String {
         format!("{:032x}", self.hash.digest128())
     }
 }

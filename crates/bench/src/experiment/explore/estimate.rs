@@ -119,11 +119,11 @@ pub(super) fn estimate_seconds(point: &WorkloadPoint, to_last_write: bool) -> f6
         live += phase.inserts;
         live -= live.min(phase.deletes);
         let lookups: u64 = phase.lookups.iter().map(|lookups| lookups.ops).sum();
-        let entries = numbers::float(live) * phase.selectivity * numbers::float(phase.ranges);
+        let entries = numbers::to_f64(live) * phase.selectivity * numbers::to_f64(phase.ranges);
         seconds += numbers::ratio(phase.writes(), WRITES_PER_S)
             + numbers::ratio(lookups, LOOKUPS_PER_S)
             + numbers::ratio(phase.ranges, RANGES_PER_S)
-            + entries / numbers::float(ENTRIES_READ_PER_S);
+            + entries / numbers::to_f64(ENTRIES_READ_PER_S);
     }
     // The final scan reads all live entries.
     if to_last_write { seconds } else { seconds + numbers::ratio(live, ENTRIES_READ_PER_S) }

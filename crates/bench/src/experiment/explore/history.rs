@@ -46,7 +46,7 @@ impl HistoryRecorder {
     }
 
     /// Returns the recorded points in order, followed by a point with the values of `metrics`.
-    pub(super) fn finish(&self, metrics: &Metrics) -> Vec<HistoryPoint> {
+    pub(super) fn history_points(&self, metrics: &Metrics) -> Vec<HistoryPoint> {
         self.0.lock().points.items_and_last(history_point(metrics))
     }
 }

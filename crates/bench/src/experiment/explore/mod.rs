@@ -12,12 +12,12 @@ mod digest;
 pub mod estimate;
 pub mod estimates_table;
 pub mod history;
-mod meter;
+mod job_totals;
+mod lookup_meter;
 pub(crate) mod page;
 mod point;
 mod replay;
 pub mod result;
-mod tally;
 
 use std::path::PathBuf;
 
@@ -66,7 +66,7 @@ impl Config {
     /// Returns the number of runs, including repetitions.
     pub fn cell_count(&self) -> u64 {
         let policies: usize = self.points.iter().map(|point| point.policies.len()).sum();
-        numbers::count(policies).saturating_mul(self.repeat)
+        numbers::to_u64(policies).saturating_mul(self.repeat)
     }
 
     /// Checks the parameters of all runs.
@@ -126,7 +126,7 @@ impl Config {
                     let mut cell =
                         cell::run_cell(self, &place, &cell_title(&place, count), progress)?;
                     cell.simulated = place.point.simulate(place.policy, place.seed)?;
-                    cell.model = place.point.model(place.policy);
+                    cell.model = place.point.model_costs(place.policy);
                     if let Some(finished) = finished {
                         finished.store_cell(place.number, &cell)?;
                     }
@@ -134,7 +134,7 @@ impl Config {
                 }
             };
             repeated.push(cell);
-            if numbers::count(repeated.len()) == self.repeat {
+            if numbers::to_u64(repeated.len()) == self.repeat {
                 cells.extend(repeat::summarize_repetitions(std::mem::take(&mut repeated))?);
             }
         }

@@ -94,7 +94,7 @@ impl WorkloadPoint {
     /// advances by one microsecond per operation. Otherwise the time is estimated from the assumed rates.
     fn expected_run_us(&self) -> u64 {
         if !self.deterministic {
-            return numbers::round(estimate::estimate_seconds(self, true) * 1e6);
+            return numbers::round_to_u64(estimate::estimate_seconds(self, true) * 1e6);
         }
         let last = self.phases.iter().rposition(|phase| phase.writes() > 0);
         match (&self.source, last) {
@@ -243,7 +243,7 @@ impl WorkloadPoint {
                 (false, WriteControl::Smooth) => "smooth".to_owned(),
                 (false, WriteControl::Stop) => "stop".to_owned(),
             },
-            workers: (!deterministic).then(|| numbers::count(self.settings.workers)),
+            workers: (!deterministic).then(|| numbers::to_u64(self.settings.workers)),
             filter_last_run: !is_simulated
                 && self.settings.filter_last_run == Some(FilterLastRun::On),
             deterministic,

@@ -22,7 +22,7 @@ use crate::workload::random::{append_random_bytes, hash_u64};
 use crate::workload::trace::TraceFile;
 
 use super::cell::{CellRun, PROGRESS_OPS};
-use super::meter::ReadingOperation;
+use super::lookup_meter::ReadingOperation;
 
 /// Length of the header of a merge operand in bytes.
 const OPERAND_HEADER_BYTES: u64 = 8;
@@ -166,7 +166,7 @@ impl TraceReplay<'_, '_> {
             Some(content) => self.value.extend_from_slice(content),
             None => {
                 let seed = hash_u64(self.seed ^ hash_u64(self.number));
-                append_random_bytes(seed, numbers::length(value.bytes), &mut self.value);
+                append_random_bytes(seed, numbers::to_usize(value.bytes), &mut self.value);
             }
         }
     }

@@ -35,7 +35,7 @@ pub(super) fn build_database(
         value.clear();
         append_random_bytes(
             hash_u64(record ^ config.seed),
-            numbers::length(config.value_bytes),
+            numbers::to_usize(config.value_bytes),
             &mut value,
         );
         engine.put(&key, &value)?;

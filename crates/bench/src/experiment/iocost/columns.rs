@@ -1,10 +1,10 @@
 //! Metrics, text tables and CSV rows of `lsmx iocost`.
 
 use super::page;
-use super::result::{ByteShare, CacheSizePoint, DatabaseCost, IoCost};
+use super::result::{ByteShare, CacheSizePoint, DatabaseCost, IoCostResult};
 use crate::error::Result;
 use crate::metric::table::{TableStyleOptions, format_table};
-use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
+use crate::metric::{Metric, MetricRegistry, ResultRow, Unit, latency, metric};
 use crate::numbers::ratio;
 use crate::report::Report;
 use crate::report::provenance::Provenance;
@@ -49,7 +49,7 @@ const POINT: &[Metric] = &[
 ];
 
 /// Metrics of `lsmx iocost`.
-pub const REGISTRY: Registry = Registry {
+pub const REGISTRY: MetricRegistry = MetricRegistry {
     command: "iocost",
     metrics: &[
         DATABASE,
@@ -79,8 +79,8 @@ pub const REGISTRY: Registry = Registry {
     ],
 };
 
-impl Report for IoCost {
-    fn registry(&self) -> &'static Registry {
+impl Report for IoCostResult {
+    fn registry(&self) -> &'static MetricRegistry {
         &REGISTRY
     }
 
@@ -92,7 +92,7 @@ impl Report for IoCost {
         String::new()
     }
 
-    fn rows(&self) -> Result<Vec<Row>> {
+    fn rows(&self) -> Result<Vec<ResultRow>> {
         let rows = |cost| sorted_points(cost).into_iter().map(move |point| build_row(cost, point));
         self.costs().flat_map(rows).collect()
     }
@@ -101,7 +101,7 @@ impl Report for IoCost {
         let mut text = String::new();
         let last = self.costs().count() - 1;
         for (index, cost) in self.costs().enumerate() {
-            let mut rows: Vec<Row> = sorted_points(cost)
+            let mut rows: Vec<ResultRow> = sorted_points(cost)
                 .into_iter()
                 .map(|point| build_row(cost, point))
                 .collect::<Result<_>>()?;
@@ -126,7 +126,7 @@ impl Report for IoCost {
 }
 
 /// Returns the summary that is printed above the table of a database.
-fn table_heading(result: &IoCost, cost: &DatabaseCost) -> String {
+fn table_heading(result: &IoCostResult, cost: &DatabaseCost) -> String {
     let settings = &result.settings;
     let database = match (&settings.database, settings.key_len, settings.value_len) {
         (Some(path), _, _) => format!("{path}, keyspace {}", settings.keyspace),
@@ -187,8 +187,8 @@ pub(super) fn sorted_points(cost: &DatabaseCost) -> Vec<&CacheSizePoint> {
     points
 }
 
-pub(super) fn build_row(cost: &DatabaseCost, point: &CacheSizePoint) -> Result<Row> {
-    Ok(Row::new(point)?
+pub(super) fn build_row(cost: &DatabaseCost, point: &CacheSizePoint) -> Result<ResultRow> {
+    Ok(ResultRow::new(point)?
         .with_value("block_bytes", cost.block_bytes)
         .with_value("filter_bits", cost.filter_bits.map(|bits| bits.to_string()))
         .with_value("cache_kind", cost.cache_kind.to_string())

@@ -31,7 +31,7 @@ pub(super) struct HashedKeys {
 impl HashedKeys {
     /// Creates the keys of `entries` records, each `key_bytes` long.
     pub(super) fn new(entries: u64, key_bytes: u64, seed: u64) -> HashedKeys {
-        HashedKeys { entries, key_bytes: numbers::length(key_bytes), seed: hash_u64(seed) }
+        HashedKeys { entries, key_bytes: numbers::to_usize(key_bytes), seed: hash_u64(seed) }
     }
 
     /// Writes the key with this number to `key`. The keys with numbers below `entries` are present, all others absent.
@@ -66,7 +66,7 @@ impl LookupKeys {
             seen += 1;
             let at = if seen <= SAMPLE_MAX { seen - 1 } else { random.next_below(seen) };
             if at < SAMPLE_MAX {
-                let at = numbers::length(at).min(sample.len());
+                let at = numbers::to_usize(at).min(sample.len());
                 if at == sample.len() {
                     sample.push(key.to_vec());
                 } else {
@@ -87,7 +87,7 @@ impl LookupKeys {
             LookupKeys::Hashed(keys) => keys.write_key(random.next_below(keys.entries), key),
             LookupKeys::Sampled(sample) => {
                 key.clone_from(
-                    &sample[numbers::length(random.next_below(numbers::count(sample.len())))],
+                    &sample[numbers::to_usize(random.next_below(numbers::to_u64(sample.len())))],
                 );
             }
         }
@@ -132,7 +132,7 @@ mod tests {
             let (mut all, mut key) = (BTreeSet::new(), Vec::new());
             for record in 0..5_000 {
                 hashed.write_key(record, &mut key);
-                assert_eq!(numbers::count(key.len()), key_bytes);
+                assert_eq!(numbers::to_u64(key.len()), key_bytes);
                 assert!(all.insert(key.clone()));
             }
             let mut random = Random::new(1, 2);

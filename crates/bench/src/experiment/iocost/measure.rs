@@ -15,7 +15,7 @@ use crate::process;
 use crate::workload::random::Random;
 
 use super::keys::LookupKeys;
-use super::result::{CacheSizePoint, LevelAnswers};
+use super::result::{CacheSizePoint, LevelFilterChecks};
 
 /// Number of measured lookups divided by the lookups of a warm-up round. A round has at least [`ROUND_MIN`] lookups.
 const ROUNDS_PER_GETS: u64 = 4;
@@ -70,7 +70,7 @@ pub(super) fn measure_point(
     let (hits, misses) = touched().fold((0, 0), |all, (_, it)| (all.0 + it.0, all.1 + it.1));
     let resident = target.engine.db.read_metrics().cache;
     let filters: FilterCounts = absent.filters.values().copied().sum();
-    let filter_by_level = absent.filters.iter().map(|(&level, answers)| LevelAnswers {
+    let filter_by_level = absent.filters.iter().map(|(&level, answers)| LevelFilterChecks {
         level,
         negatives: answers.negatives,
         false_positives: answers.false_positives,

@@ -33,7 +33,7 @@ use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use keys::{HashedKeys, LookupKeys};
 use measure::{LookupTarget, measure_point};
 use result::{
-    BuildTime, ByteShare, CacheSizePoint, DatabaseCost, IoCost, IoCostSettings, LevelMetadata,
+    BuildTime, ByteShare, CacheSizePoint, DatabaseCost, IoCostResult, IoCostSettings, LevelMetadata,
 };
 
 /// Minimum length of a key in bytes. Shorter keys might not be unique.
@@ -122,8 +122,9 @@ impl CacheSweep {
     /// Returns the distinct cache sizes in bytes, in ascending order.
     fn sizes(&self, sizes: &MetadataSizes) -> Vec<u64> {
         let (first, second) = (sizes.inflection_1(), sizes.inflection_2());
-        let percent =
-            |percent: f64| numbers::round(numbers::float(sizes.table_bytes) * percent / 100.0);
+        let percent = |percent: f64| {
+            numbers::round_to_u64(numbers::to_f64(sizes.table_bytes) * percent / 100.0)
+        };
         let mut bytes: Vec<u64> = match self {
             CacheSweep::Percent(all) => all.iter().copied().map(percent).collect(),
             CacheSweep::Auto => {
@@ -145,7 +146,7 @@ impl Config {
     ///
     /// # Errors
     /// A parameter is out of range, a database operation fails, or a lookup returns a wrong answer.
-    pub fn run(&self, progress: &mut dyn Progress) -> Result<IoCost> {
+    pub fn run(&self, progress: &mut dyn Progress) -> Result<IoCostResult> {
         Error::check_range("--key-len", self.key_bytes, KEY_BYTES_MIN..=KEY_BYTES_MAX)?;
         Error::check_range("--value-len", self.value_bytes, 0..=VALUE_BYTES_MAX)?;
         Error::check_range("--entries", self.entries, 1..=1 << 40)?;
@@ -170,7 +171,7 @@ impl Config {
             let name = "--block-bytes, --filter-bits, --cache-kind";
             return Err(Error::invalid_argument(name, "nothing", "one of each at least"));
         };
-        Ok(IoCost { provenance, settings: self.settings(), cost, others: costs.collect() })
+        Ok(IoCostResult { provenance, settings: self.settings(), cost, others: costs.collect() })
     }
 
     fn settings(&self) -> IoCostSettings {

@@ -4,10 +4,10 @@ use lsmx::metrics::BlockKind;
 use maud::{Markup, html};
 
 use super::columns::{REGISTRY, build_row, sorted_points};
-use super::result::{CacheSizePoint, DatabaseCost, IoCost};
+use super::result::{CacheSizePoint, DatabaseCost, IoCostResult};
 use crate::error::Result;
 use crate::metric::html::{PageRow, render_table_and_legend};
-use crate::numbers::{float, ratio};
+use crate::numbers::{ratio, to_f64};
 use crate::report::html::page::{render_line_figure, render_page, render_section};
 use crate::report::html::plot::frame::{Axis, NumberFormat};
 use crate::report::html::plot::lines::PlotLine;
@@ -57,7 +57,7 @@ const PUBLISHED: [PublishedCurve; 5] = [
     ("fjall 3.1, 10 M", &[(0.2, 2.05), (0.5, 1.72)]),
 ];
 
-pub(super) fn iocost_page(result: &IoCost) -> Result<String> {
+pub(super) fn iocost_page(result: &IoCostResult) -> Result<String> {
     let tables: Vec<Markup> = result.costs().map(render_table).collect::<Result<_>>()?;
     let several = !result.others.is_empty();
     let sections = html! {
@@ -75,7 +75,7 @@ pub(super) fn iocost_page(result: &IoCost) -> Result<String> {
         (None, Some(key), Some(value)) => {
             format!(
                 "{} records of {key} + {value} B",
-                value::format_count(float(result.cost.entries))
+                value::format_count(to_f64(result.cost.entries))
             )
         }
         (path, _, _) => {
@@ -84,8 +84,8 @@ pub(super) fn iocost_page(result: &IoCost) -> Result<String> {
     };
     let headline = format!(
         "Reads per point lookup: {of}, {}; {} lookups per cache size.",
-        value::format_bytes(float(result.cost.db_bytes)),
-        value::format_count(float(settings.gets)),
+        value::format_bytes(to_f64(result.cost.db_bytes)),
+        value::format_count(to_f64(settings.gets)),
     );
     Ok(render_page("lsmx iocost", &headline, &result.provenance, &[], &sections))
 }
@@ -115,7 +115,7 @@ fn render_metadata_needs(cost: &DatabaseCost) -> Markup {
                     @for (name, bytes) in rows {
                         tr {
                             th scope="row" { (name) }
-                            td { (value::format_bytes(float(bytes))) }
+                            td { (value::format_bytes(to_f64(bytes))) }
                             td { (format!("{:.4}", ratio(bytes, cost.db_bytes) * 100.0)) }
                         }
                     }
@@ -125,8 +125,8 @@ fn render_metadata_needs(cost: &DatabaseCost) -> Markup {
     };
     let blocks = format!(
         "{} data blocks, {} index blocks; the index takes {:.2} bytes of memory per data block.",
-        value::format_count(float(cost.data_blocks)),
-        value::format_count(float(cost.index_blocks)),
+        value::format_count(to_f64(cost.data_blocks)),
+        value::format_count(to_f64(cost.index_blocks)),
         ratio(cost.index_bytes + cost.top_index_bytes, cost.data_blocks),
     );
     render_section("Memory for metadata", &blocks, &content)
@@ -213,7 +213,7 @@ fn render_table(cost: &DatabaseCost) -> Result<Markup> {
         "get_latency_us.p99",
     ];
     let subject = |point: &CacheSizePoint| {
-        let name = value::format_bytes(float(point.cache_bytes));
+        let name = value::format_bytes(to_f64(point.cache_bytes));
         Ok(PageRow { name, marker: Marker::with_number(0), row: build_row(cost, point)? })
     };
     let subjects: Vec<PageRow> =

@@ -13,7 +13,7 @@ use crate::report::provenance::Provenance;
 
 /// Result of `lsmx iocost`.
 #[derive(Clone, Debug, Serialize)]
-pub struct IoCost {
+pub struct IoCostResult {
     pub provenance: Provenance,
     pub settings: IoCostSettings,
     #[serde(flatten)]
@@ -23,7 +23,7 @@ pub struct IoCost {
     pub others: Vec<DatabaseCost>,
 }
 
-impl IoCost {
+impl IoCostResult {
     pub fn costs(&self) -> impl Iterator<Item = &DatabaseCost> {
         std::iter::once(&self.cost).chain(&self.others)
     }
@@ -100,7 +100,7 @@ pub struct LevelMetadata {
 
 /// Results of filter checks for absent keys in one level.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct LevelAnswers {
+pub struct LevelFilterChecks {
     pub level: u8,
     pub negatives: u64,
     pub false_positives: u64,
@@ -137,7 +137,7 @@ pub struct CacheSizePoint {
     pub filter_false_positive_rate: f64,
     pub filter_negatives: u64,
     pub filter_false_positives: u64,
-    pub filter_by_level: Vec<LevelAnswers>,
+    pub filter_by_level: Vec<LevelFilterChecks>,
     pub get_latency_us: LatencyUs,
     pub absent_get_latency_us: LatencyUs,
 }

@@ -60,7 +60,7 @@ fn lookup_takes_two_reads_at_the_first_inflection_and_one_at_the_second() {
     // The false positive rate of the filters is 1/256 per sorted run.
     assert!(all.filter_false_positive_rate < 0.008, "{}", all.filter_false_positive_rate);
     let runs: u64 = cost.levels.iter().map(|level| level.runs).sum();
-    let most = 0.008 * crate::numbers::float(runs + 1);
+    let most = 0.008 * crate::numbers::to_f64(runs + 1);
     assert!(all.ios_per_absent_get < most, "{}", all.ios_per_absent_get);
     let ios = |point: &CacheSizePoint| point.ios_per_get;
     assert!(cost.points.windows(2).all(|pair| ios(&pair[1]) <= ios(&pair[0]) + 0.05));

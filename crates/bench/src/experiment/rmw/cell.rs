@@ -9,7 +9,7 @@ use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::experiment::player::{
-    OperationKind, PlayedOperations, ResourceCounters, ThreadGroup, flush_and_wait_idle,
+    OperationKind, OperationMeasurements, ResourceCounters, ThreadGroup, flush_and_wait_idle,
     remove_directory,
 };
 use crate::experiment::sweep::SweepPoint;
@@ -48,12 +48,12 @@ pub(super) struct LoadedDatabase<'a> {
 
 impl LoadedDatabase<'_> {
     /// Returns a group of one thread that runs operations on this database.
-    pub(super) fn group(&self) -> ThreadGroup<'_> {
+    pub(super) fn thread_group(&self) -> ThreadGroup<'_> {
         let single = ThreadGroup::single_thread(self.engine.as_ref(), self.records);
         ThreadGroup { counts_block_reads: true, ..single }
     }
 
-    pub(super) fn counters(&self) -> ResourceCounters {
+    pub(super) fn read_counters(&self) -> ResourceCounters {
         ResourceCounters::read(self.engine.as_ref(), self.path)
     }
 
@@ -66,7 +66,7 @@ impl LoadedDatabase<'_> {
 }
 
 impl CellPlan {
-    pub(super) fn records(&self) -> Result<GeneratedRecords> {
+    pub(super) fn generated_records(&self) -> Result<GeneratedRecords> {
         let StreamParameters { records, layout, seed, .. } = self.recipe;
         let count = records + self.recipe.inserted_count();
         GeneratedRecords::new(KeyDistribution::Uniform, count, layout.key, layout.value, seed)
@@ -83,20 +83,20 @@ impl CellPlan {
         directory: &Path,
         progress: &mut dyn Progress,
     ) -> Result<RmwCell> {
-        let (path, records) = (directory.join("db"), self.records()?);
+        let (path, records) = (directory.join("db"), self.generated_records()?);
         let database = self.load_database(&path, &records, progress)?;
-        let before = database.counters();
+        let before = database.read_counters();
         let played = self.run_operations(&database, progress)?;
         let model = ValueModel::after_stream(&self.recipe, &records);
         let recovery = self.recovers.then(|| self.measure_recovery(&database, directory, &model));
         let settle_s =
             flush_and_wait_idle(database.engine.as_ref(), &self.step_title("settle"), progress)?;
-        let used = database.counters().since(&before);
+        let used = database.read_counters().since(&before);
         let operand_store = database.engine.operand_store_metrics();
         let cell = RmwCell {
             settle_s,
             operand_store,
-            checked_records: numbers::count(model.len()),
+            checked_records: numbers::to_u64(model.len()),
             recovery: recovery.transpose()?,
             ..self.result_cell(&database, &played, &used)
         };
@@ -115,7 +115,7 @@ impl CellPlan {
         let engine = self.design.open_database(path, &self.settings)?;
         let database = LoadedDatabase { engine, records, path, memory_bytes_before };
         let (title, count) = (self.step_title("load"), self.recipe.records);
-        database.group().load_records((&title, count), progress)?;
+        database.thread_group().load_records((&title, count), progress)?;
         self.warm_up(&database, progress)?;
         Ok(database)
     }
@@ -126,7 +126,9 @@ impl CellPlan {
         progress: &mut dyn Progress,
     ) -> Result<()> {
         let title = self.step_title("warm up");
-        database.group().run_work((&title, 0), progress, &|player| self.recipe.warm_up(player))?;
+        database
+            .thread_group()
+            .run_work((&title, 0), progress, &|player| self.recipe.warm_up(player))?;
         Ok(())
     }
 
@@ -134,8 +136,8 @@ impl CellPlan {
         &self,
         database: &LoadedDatabase<'_>,
         progress: &mut dyn Progress,
-    ) -> Result<PlayedOperations> {
-        let group = ThreadGroup { threads: self.threads, ..database.group() };
+    ) -> Result<OperationMeasurements> {
+        let group = ThreadGroup { threads: self.threads, ..database.thread_group() };
         let title = self.step_title("operate");
         group.run_work((&title, self.recipe.ops), progress, &|player| {
             self.recipe.run_operations(player, self.design.mode)
@@ -187,7 +189,7 @@ impl CellPlan {
     pub(super) fn result_cell(
         &self,
         database: &LoadedDatabase<'_>,
-        played: &PlayedOperations,
+        played: &OperationMeasurements,
         used: &ResourceCounters,
     ) -> RmwCell {
         let reads = played.count(OperationKind::Get);

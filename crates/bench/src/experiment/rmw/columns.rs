@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::RmwEstimate;
 use super::page;
-use super::result::{Rmw, RmwCell};
+use super::result::{RmwCell, RmwResult};
 use crate::error::Result;
 use crate::metric::table::format_grid;
-use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
-use crate::numbers::float;
+use crate::metric::{Metric, MetricRegistry, ResultRow, Unit, latency, metric};
+use crate::numbers::to_f64;
 use crate::report::Report;
 use crate::report::provenance::Provenance;
 use crate::report::text::format_bytes;
@@ -74,7 +74,7 @@ const RESOURCES: &[Metric] = &[
 ];
 
 /// Metrics of `lsmx rmw`.
-pub const REGISTRY: Registry = Registry {
+pub const REGISTRY: MetricRegistry = MetricRegistry {
     command: "rmw",
     metrics: &[
         SUBJECT,
@@ -111,13 +111,13 @@ pub const REGISTRY: Registry = Registry {
     ],
 };
 
-fn build_row(experiment: Option<&str>, cell: &RmwCell) -> Result<Row> {
+fn build_row(experiment: Option<&str>, cell: &RmwCell) -> Result<ResultRow> {
     let (varied, value) = match cell.sweep.0.first() {
         Some((key, value)) => (key.as_str().into(), value.to_string().into()),
         None => (Value::Null, Value::Null),
     };
-    let cpu = cell.cpu.map(|cpu| (cpu.user_s + cpu.system_s) * 1e6 / float(cell.ops.max(1)));
-    Ok(Row::new(cell)?
+    let cpu = cell.cpu.map(|cpu| (cpu.user_s + cpu.system_s) * 1e6 / to_f64(cell.ops.max(1)));
+    Ok(ResultRow::new(cell)?
         .with_repeats(cell.repeats.as_ref())
         .with_value("experiment", experiment)
         .with_value("varied", varied)
@@ -128,8 +128,8 @@ fn build_row(experiment: Option<&str>, cell: &RmwCell) -> Result<Row> {
         .with_value("device_bytes", cell.device.map(|io| io.read_bytes + io.written_bytes)))
 }
 
-impl Report for Rmw {
-    fn registry(&self) -> &'static Registry {
+impl Report for RmwResult {
+    fn registry(&self) -> &'static MetricRegistry {
         &REGISTRY
     }
 
@@ -168,7 +168,7 @@ impl Report for Rmw {
         )
     }
 
-    fn rows(&self) -> Result<Vec<Row>> {
+    fn rows(&self) -> Result<Vec<ResultRow>> {
         self.cells.iter().map(|cell| build_row(self.experiment.as_deref(), cell)).collect()
     }
 

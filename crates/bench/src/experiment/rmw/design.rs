@@ -6,8 +6,8 @@ use std::path::Path;
 use lsmx::ValueSeparation;
 use serde::{Deserialize, Serialize};
 
+use crate::enum_names::impl_names;
 use crate::error::Result;
-use crate::named::impl_names;
 use crate::peers::{Engine, EngineKind, EngineSettings};
 
 /// How a field of a value is updated.
@@ -74,8 +74,8 @@ pub struct EngineDesign {
 }
 
 impl EngineDesign {
-    /// Returns all combinations of engines, update modes and storage locations. [`UpdateMode::Kd`] is included only for lsmx,
-    /// the only engine with an operand store.
+    /// Returns all combinations of engines, update modes and storage locations. [`UpdateMode::Kd`] is included only for
+    /// lsmx, the only engine with an operand store.
     pub(super) fn combinations(
         engines: &[EngineKind],
         modes: &[UpdateMode],

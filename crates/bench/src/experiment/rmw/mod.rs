@@ -25,7 +25,7 @@ use lsmx_delta::DeltaOptions;
 use crate::error::{Error, Result};
 use crate::experiment::resume::RunDirectory;
 use crate::experiment::sweep::{SweepPoint, SweepValue};
-use crate::numbers::{self, float, round};
+use crate::numbers::{self, round_to_u64, to_f64};
 use crate::peers::{EngineKind, EngineSettings};
 use crate::report::provenance::Provenance;
 use crate::temporary;
@@ -35,7 +35,7 @@ use crate::workload::records::LengthDistribution;
 use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use super::{Progress, repeat};
 use cell::CellPlan;
-use result::{Rmw, RmwCell};
+use result::{RmwCell, RmwResult};
 use stream::{RecordLayout, StreamParameters};
 
 pub use design::{EngineDesign, UpdateMode, ValuePlacement};
@@ -129,7 +129,7 @@ impl Config {
     /// # Errors
     /// [`Config::check`] fails.
     pub fn cell_count(&self) -> Result<u64> {
-        Ok(numbers::count(self.cell_plans()?.len()) * self.repeat)
+        Ok(numbers::to_u64(self.cell_plans()?.len()) * self.repeat)
     }
 
     /// Returns a preview of each measurement.
@@ -137,7 +137,7 @@ impl Config {
     /// # Errors
     /// [`Config::check`] fails, or the result of a finished measurement cannot be read.
     pub fn estimate_cells(&self, finished: Option<&RunDirectory>) -> Result<Vec<RmwEstimate>> {
-        let plans = (0..).step_by(numbers::length(self.repeat)).zip(self.cell_plans()?);
+        let plans = (0..).step_by(numbers::to_usize(self.repeat)).zip(self.cell_plans()?);
         let estimates = plans.map(|(place, plan): (u64, CellPlan)| {
             let mut done = finished.is_some();
             for place in place..place + self.repeat {
@@ -151,7 +151,7 @@ impl Config {
                 sweep: plan.sweep.clone(),
                 read_ratio: plan.recipe.mix.read_ratio(plan.recipe.read_ratio),
                 records: plan.recipe.records,
-                loaded_bytes: plan.records()?.total_bytes(plan.recipe.records),
+                loaded_bytes: plan.generated_records()?.total_bytes(plan.recipe.records),
                 memory_budget: plan.settings.memory_budget.unwrap_or(0),
                 ops: plan.recipe.ops * self.repeat,
                 finished: done,
@@ -164,7 +164,11 @@ impl Config {
     ///
     /// # Errors
     /// [`Config::check`] fails, an engine operation fails, or an engine returns a wrong answer.
-    pub fn run(&self, finished: Option<&RunDirectory>, progress: &mut dyn Progress) -> Result<Rmw> {
+    pub fn run(
+        &self,
+        finished: Option<&RunDirectory>,
+        progress: &mut dyn Progress,
+    ) -> Result<RmwResult> {
         let plans = self.cell_plans()?;
         let provenance = Provenance::new(self.command.clone(), None, self.seed, &self.directory);
         let mut cells = Vec::new();
@@ -188,13 +192,18 @@ impl Config {
             }
             cells.extend(median_repetitions(&repetitions)?);
         }
-        Ok(Rmw { provenance, experiment: self.study.map(|study| study.name().to_owned()), cells })
+        Ok(RmwResult {
+            provenance,
+            experiment: self.study.map(|study| study.name().to_owned()),
+            cells,
+        })
     }
 
     fn run_plan(&self, plan: &CellPlan, progress: &mut dyn Progress) -> Result<Vec<RmwCell>> {
         let directory = temporary::create_temporary_directory("lsmx-rmw-", &self.directory)?;
-        let values =
-            |study: RmwStudy| -> Vec<u64> { study.values().iter().copied().map(round).collect() };
+        let values = |study: RmwStudy| -> Vec<u64> {
+            study.parameter_values().iter().copied().map(round_to_u64).collect()
+        };
         match self.study {
             Some(study @ RmwStudy::Operands) => {
                 operands::run_operand_groups(plan, &values(study), directory.path(), progress)
@@ -285,9 +294,9 @@ impl Config {
         ] {
             refuse(flag, is_given, "the experiment varies it")?;
         }
-        let runs = if study.has_one_run() { 1 } else { study.values().len() };
+        let runs = if study.has_one_run() { 1 } else { study.parameter_values().len() };
         Ok(study
-            .values()
+            .parameter_values()
             .iter()
             .take(runs)
             .map(|&value| self.parameter_point(study, value))
@@ -304,20 +313,20 @@ impl Config {
             RmwStudy::ReadRatio => point.read_ratio = Some(value),
             RmwStudy::Zipf => point.zipf = Some(value),
             RmwStudy::ValueSize => {
-                let value = round(value);
+                let value = round_to_u64(value);
                 let field = value / study::VALUE_SIZE_FIELDS;
                 point.sizes = Some((value, field, field));
                 point.records = Some(records(value));
                 shown = SweepValue::Whole(value);
             }
             RmwStudy::DeltaSize => {
-                let (delta, value) = (round(value), study::DELTA_SIZE_VALUE_BYTES);
+                let (delta, value) = (round_to_u64(value), study::DELTA_SIZE_VALUE_BYTES);
                 point.sizes = Some((value, delta, delta));
                 point.records = Some(records(value));
                 shown = SweepValue::Whole(delta);
             }
             RmwStudy::Recovery => {
-                let ops = round(float(self.ops) * value).max(1);
+                let ops = round_to_u64(to_f64(self.ops) * value).max(1);
                 point.ops = Some(ops);
                 point.recovers = true;
                 shown = SweepValue::Whole(ops);
@@ -325,12 +334,12 @@ impl Config {
             RmwStudy::Operands | RmwStudy::Scans => {}
             RmwStudy::KdCache => point.kd_cache_share = Some(value / study::PUBLISHED_MEMORY_MIB),
             RmwStudy::BucketSize => {
-                point.delta = point.delta.bucket_bytes(round(value * 1024.0));
-                shown = SweepValue::Whole(round(value));
+                point.delta = point.delta.bucket_bytes(round_to_u64(value * 1024.0));
+                shown = SweepValue::Whole(round_to_u64(value));
             }
             RmwStudy::SplitThreshold => point.delta = point.delta.split_threshold(value),
         }
-        point.sweep = SweepPoint(vec![(study.parameter().to_owned(), shown)]);
+        point.sweep = SweepPoint(vec![(study.parameter_name().to_owned(), shown)]);
         point
     }
 
@@ -354,7 +363,7 @@ impl Config {
         Error::check_range("--delta-len", delta, 1..=field)?;
         let records = point.records.unwrap_or(self.records);
         if self.study == Some(RmwStudy::Operands) {
-            let groups = numbers::count(RmwStudy::Operands.values().len());
+            let groups = numbers::to_u64(RmwStudy::Operands.parameter_values().len());
             Error::check_range("--entries", records, groups * 10..=1 << 40)?;
         }
         design.engine.check_can_merge()?;
@@ -375,12 +384,12 @@ impl Config {
             sweep: point.sweep.clone(),
             recovers: point.recovers,
         };
-        let loaded_bytes = plan.records()?.total_bytes(records);
-        let budget = self
-            .memory_budget
-            .unwrap_or_else(|| round(float(loaded_bytes) * BUDGET_FRACTION).max(BUDGET_BYTES_MIN));
+        let loaded_bytes = plan.generated_records()?.total_bytes(records);
+        let budget = self.memory_budget.unwrap_or_else(|| {
+            round_to_u64(to_f64(loaded_bytes) * BUDGET_FRACTION).max(BUDGET_BYTES_MIN)
+        });
         let operand_store = match point.kd_cache_share {
-            Some(share) => point.delta.cache_bytes(round(float(budget) * share)),
+            Some(share) => point.delta.cache_bytes(round_to_u64(to_f64(budget) * share)),
             None => point.delta,
         };
         let value_bytes_max = u32::try_from(value.max()).unwrap_or(u32::MAX);

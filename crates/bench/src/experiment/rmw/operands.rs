@@ -37,17 +37,17 @@ pub(super) fn run_operand_groups(
     directory: &Path,
     progress: &mut dyn Progress,
 ) -> Result<Vec<RmwCell>> {
-    let (path, records) = (directory.join("db"), plan.records()?);
+    let (path, records) = (directory.join("db"), plan.generated_records()?);
     let database = plan.load_database(&path, &records, progress)?;
     let (recipe, mode, popularity) = (&plan.recipe, plan.design.mode, plan.recipe.popularity());
-    let group_count = numbers::count(counts.len());
+    let group_count = numbers::to_u64(counts.len());
     let keys = (recipe.records / 10 / group_count).clamp(1, KEYS_MAX);
     // The groups consist of the least popular records, which the warm-up rarely reads.
     let record = |place: u64, key: u64| {
         popularity.record_at(recipe.records - 1 - (key * group_count + place))
     };
     let state = GroupState::start();
-    let player = || Player::new(database.group(), &state, 0);
+    let player = || Player::new(database.thread_group(), &state, 0);
     let mut groups: Vec<KeyGroup<'_>> = (0..)
         .zip(counts)
         .map(|(place, &updates)| {
@@ -55,7 +55,7 @@ pub(super) fn run_operand_groups(
             KeyGroup { updates, records, player: player() }
         })
         .collect();
-    let before = database.counters();
+    let before = database.read_counters();
     let rounds = counts.iter().copied().max().unwrap_or(0);
     let mut other_player = player();
     progress.begin_phase(&plan.step_title("update"), rounds);
@@ -77,11 +77,11 @@ pub(super) fn run_operand_groups(
     }
     progress.end_phase();
     flush_and_wait_idle(database.engine.as_ref(), &plan.step_title("settle"), progress)?;
-    let used = database.counters().since(&before);
+    let used = database.read_counters().since(&before);
     // The caches are filled again, because the updates have evicted blocks of popular records.
     plan.warm_up(&database, progress)?;
     progress.begin_phase(&plan.step_title("read"), 0);
-    for key in 0..numbers::length(keys) {
+    for key in 0..numbers::to_usize(keys) {
         for group in &mut groups {
             group.player.get_present(group.records[key])?;
         }

@@ -3,12 +3,12 @@
 use maud::{Markup, html};
 
 use super::columns::REGISTRY;
-use super::result::{Rmw, RmwCell};
+use super::result::{RmwCell, RmwResult};
 use crate::error::Result;
 use crate::experiment::distinct_items;
 use crate::experiment::sweep::SweepValue;
 use crate::metric::html::{PageRow, render_bars, render_latency_section, render_table_and_legend};
-use crate::numbers::float;
+use crate::numbers::to_f64;
 use crate::report::Report;
 use crate::report::html::page::{render_line_figure, render_page, render_section};
 use crate::report::html::plot::frame::{Axis, NumberFormat};
@@ -33,7 +33,7 @@ const PLOTS: [(&str, &str); 10] = [
 /// Returns the position of a result on the x axis of a plot.
 type CellPosition = fn(&RmwCell) -> f64;
 
-pub(super) fn rmw_page(result: &Rmw) -> Result<String> {
+pub(super) fn rmw_page(result: &RmwResult) -> Result<String> {
     let names = distinct_items(result.cells.iter().map(RmwCell::name));
     let varied = varied_parameter(&result.cells);
     let subject = |(cell, row): (&RmwCell, _)| PageRow {
@@ -73,12 +73,12 @@ pub(super) fn rmw_page(result: &Rmw) -> Result<String> {
         format!(
             "Updates of {} B in {} records of {} + {} B, mix {}, zipf {}, memory {}{}.",
             it.delta_len,
-            value::format_count(float(it.records)),
+            value::format_count(to_f64(it.records)),
             it.key_len,
             it.value_len,
             it.mix,
             it.zipf,
-            value::format_bytes(float(it.memory_budget)),
+            value::format_bytes(to_f64(it.memory_budget)),
             if it.direct_io { ", without the page cache" } else { "" },
         )
     });
@@ -92,7 +92,7 @@ fn varied_parameter(cells: &[RmwCell]) -> Option<(String, CellPosition)> {
     let first = cells.first()?;
     if let Some((key, _)) = first.sweep.0.first() {
         return Some((key.replace('_', " "), |cell| match cell.sweep.0.first() {
-            Some((_, SweepValue::Whole(n))) => float(*n),
+            Some((_, SweepValue::Whole(n))) => to_f64(*n),
             Some((_, SweepValue::Real(x))) => *x,
             _ => 0.0,
         }));
@@ -119,7 +119,7 @@ fn full_cell_name(cell: &RmwCell) -> String {
 /// Returns plots of each measurement over the varied parameter. Each plot has one line per engine, update mode and
 /// storage location.
 fn render_curves(
-    result: &Rmw,
+    result: &RmwResult,
     subjects: &[PageRow],
     names: &[String],
     key: &str,
@@ -134,7 +134,7 @@ fn render_curves(
     let plot = |(title, name): (&str, &str)| {
         let format = REGISTRY
             .find(name)
-            .map_or(value::format_plain as NumberFormat, |it| it.unit.plot_format());
+            .map_or(value::format_plain as NumberFormat, |it| it.unit.number_format());
         render_line_figure(
             title,
             names.iter().enumerate().map(|series| line(series, name)).collect(),

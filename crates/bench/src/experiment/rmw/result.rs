@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::repeat::Repeats;
 use crate::experiment::sweep::SweepPoint;
 use crate::latency::LatencyUs;
-use crate::numbers::float;
+use crate::numbers::to_f64;
 use crate::process::{CpuTimes, DeviceIo};
 use crate::report::provenance::Provenance;
 
@@ -16,7 +16,7 @@ use super::design::{UpdateMode, ValuePlacement};
 
 /// Result of `lsmx rmw`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Rmw {
+pub struct RmwResult {
     pub provenance: Provenance,
     /// Name of the experiment. `None` if no experiment was selected.
     pub experiment: Option<String>,
@@ -100,8 +100,8 @@ pub struct RecoveryTime {
 
 impl RmwCell {
     pub fn scanned_per_s(&self) -> Option<f64> {
-        let seconds = self.scan_latency_us.mean * float(self.scans) / 1e6;
-        (seconds > 0.0).then(|| float(self.scanned_entries) / seconds)
+        let seconds = self.scan_latency_us.mean * to_f64(self.scans) / 1e6;
+        (seconds > 0.0).then(|| to_f64(self.scanned_entries) / seconds)
     }
 
     pub fn name(&self) -> String {

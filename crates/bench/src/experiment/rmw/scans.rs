@@ -29,7 +29,7 @@ pub(super) fn run_scans(
     directory: &Path,
     progress: &mut dyn Progress,
 ) -> Result<Vec<RmwCell>> {
-    let (path, records) = (directory.join("db"), plan.records()?);
+    let (path, records) = (directory.join("db"), plan.generated_records()?);
     let database = plan.load_database(&path, &records, progress)?;
     plan.run_operations(&database, progress)?;
     flush_and_wait_idle(database.engine.as_ref(), &plan.step_title("settle"), progress)?;
@@ -43,8 +43,8 @@ pub(super) fn run_scans(
     for &entries in lengths {
         let count = (ENTRIES / entries.max(1)).clamp(SCANS_MIN, SCANS_MAX);
         let seed = plan.recipe.seed ^ entries;
-        let group = ThreadGroup { seed, purpose: PURPOSE_SCANS, ..database.group() };
-        let before = database.counters();
+        let group = ThreadGroup { seed, purpose: PURPOSE_SCANS, ..database.thread_group() };
+        let before = database.read_counters();
         let title = plan.step_title(&format!("scans of {entries}"));
         let played = group.run_work((&title, count), progress, &|player| {
             player.for_each_own_number(count, |player, _| {
@@ -52,10 +52,10 @@ pub(super) fn run_scans(
                 player.seek(record, entries)
             })
         })?;
-        let used = database.counters().since(&before);
+        let used = database.read_counters().since(&before);
         cells.push(RmwCell {
             sweep: SweepPoint(vec![("scan_entries".to_owned(), SweepValue::Whole(entries))]),
-            checked_records: numbers::count(model.len()),
+            checked_records: numbers::to_u64(model.len()),
             ..plan.result_cell(&database, &played, &used)
         });
     }

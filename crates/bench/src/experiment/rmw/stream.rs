@@ -71,10 +71,10 @@ impl StreamParameters {
         (record, version, draw): (u64, u64, u64),
         bytes: &mut Vec<u8>,
     ) -> u32 {
-        let value_bytes = numbers::count(records.value_len(record));
+        let value_bytes = numbers::to_u64(records.value_len(record));
         let fields = (value_bytes / self.layout.field_bytes).max(1);
         bytes.clear();
-        let length = numbers::length(self.layout.delta_bytes);
+        let length = numbers::to_usize(self.layout.delta_bytes);
         append_random_bytes(records.version_seed(record, version), length, bytes);
         // The conversion cannot fail, because values are shorter than 4 GiB.
         u32::try_from(draw % fields * self.layout.field_bytes).unwrap_or(u32::MAX)

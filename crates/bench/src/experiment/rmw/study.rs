@@ -1,6 +1,6 @@
 //! The experiments of `lsmx rmw`. Each experiment varies one parameter.
 
-use crate::named::impl_names;
+use crate::enum_names::impl_names;
 
 /// An experiment that varies one parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl RmwStudy {
 
     /// Returns the command line name of the experiment, the name of its parameter in results, and the values of the
     /// parameter.
-    fn description(self) -> (&'static str, &'static str, &'static [f64]) {
+    fn name_parameter_and_values(self) -> (&'static str, &'static str, &'static [f64]) {
         match self {
             RmwStudy::ReadRatio => ("read-ratio", "read_ratio", &[0.1, 0.3, 0.5, 0.7, 0.9]),
             RmwStudy::Zipf => ("zipf", "zipf", &[0.8, 0.9, 0.99, 1.1, 1.2]),
@@ -84,17 +84,17 @@ impl RmwStudy {
 
     /// Returns the name of the experiment on the command line.
     pub fn name(self) -> &'static str {
-        self.description().0
+        self.name_parameter_and_values().0
     }
 
     /// Returns the name of the varied parameter in results.
-    pub fn parameter(self) -> &'static str {
-        self.description().1
+    pub fn parameter_name(self) -> &'static str {
+        self.name_parameter_and_values().1
     }
 
     /// Returns the values of the varied parameter in ascending order.
-    pub fn values(self) -> &'static [f64] {
-        self.description().2
+    pub fn parameter_values(self) -> &'static [f64] {
+        self.name_parameter_and_values().2
     }
 
     /// Returns whether a single run on one database measures all values of the parameter.
@@ -102,7 +102,8 @@ impl RmwStudy {
         matches!(self, RmwStudy::Operands | RmwStudy::Scans)
     }
 
-    /// Returns whether the varied parameter is an option of the operand store, which only [`super::Mode::Kd`] uses.
+    /// Returns whether the varied parameter is an option of the operand store, which only
+    /// [`super::UpdateMode::Kd`] uses.
     pub fn needs_operand_store(self) -> bool {
         matches!(self, RmwStudy::KdCache | RmwStudy::BucketSize | RmwStudy::SplitThreshold)
     }

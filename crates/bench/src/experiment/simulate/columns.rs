@@ -4,13 +4,13 @@ use super::{Simulation, SimulationCell};
 use crate::error::Result;
 use crate::experiment::explore::columns::{TREE, add_level_sums, describe_workload, notes};
 use crate::experiment::explore::page;
-use crate::metric::{Registry, Row, build_union_table};
+use crate::metric::{MetricRegistry, ResultRow, build_union_table};
 use crate::numbers::ratio;
 use crate::report::Report;
 use crate::report::provenance::Provenance;
 
 /// Metrics of `lsmx simulate`.
-pub const REGISTRY: Registry = Registry {
+pub const REGISTRY: MetricRegistry = MetricRegistry {
     command: "simulate",
     metrics: &[TREE],
     identity: &["policy", "spec", "sweep.*"],
@@ -31,16 +31,16 @@ pub const REGISTRY: Registry = Registry {
     ],
 };
 
-pub(crate) fn build_row(cell: &SimulationCell, swept: bool) -> Result<Row> {
+pub(crate) fn build_row(cell: &SimulationCell, swept: bool) -> Result<ResultRow> {
     let ranges = &cell.report.range_lookups;
     let blocks = ranges.blocks_read.values().sum();
     let ios = (ranges.ops > 0).then(|| ratio(blocks, ranges.ops));
-    let row = Row::new(cell)?.with_value("range_lookups.ios_per_range", ios);
+    let row = ResultRow::new(cell)?.with_value("range_lookups.ios_per_range", ios);
     Ok(add_level_sums(row, cell.model.as_ref(), swept))
 }
 
 impl Report for Simulation {
-    fn registry(&self) -> &'static Registry {
+    fn registry(&self) -> &'static MetricRegistry {
         &REGISTRY
     }
 
@@ -54,7 +54,7 @@ impl Report for Simulation {
         format!("simulated: {}", workload.unwrap_or_default())
     }
 
-    fn rows(&self) -> Result<Vec<Row>> {
+    fn rows(&self) -> Result<Vec<ResultRow>> {
         let swept = self.cells.iter().any(|cell| !cell.sweep.is_empty());
         self.cells.iter().map(|cell| build_row(cell, swept)).collect()
     }
@@ -64,7 +64,7 @@ impl Report for Simulation {
     }
 
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
-        let rows = self.cells.iter().map(|cell| Ok(Row::new(cell)?.into_csv().into()));
+        let rows = self.cells.iter().map(|cell| Ok(ResultRow::new(cell)?.into_csv().into()));
         Ok(build_union_table(&rows.collect::<Result<Vec<_>>>()?))
     }
 

@@ -99,7 +99,7 @@ pub fn simulate_exploration(
 }
 
 fn simulation_task(place: &PlannedCell<'_>) -> Result<SimulationTask> {
-    let Some(config) = place.point.simulation(place.seed)? else {
+    let Some(config) = place.point.simulator_config(place.seed)? else {
         let why = "only generated records can be simulated";
         return Err(Error::contradictory_arguments("simulate", "--data or --trace", why));
     };
@@ -108,7 +108,7 @@ fn simulation_task(place: &PlannedCell<'_>) -> Result<SimulationTask> {
         sweep: place.point.sweep.clone(),
         workload: place.point.simulated_workload_summary()?,
         seed: place.seed,
-        model: place.point.model(place.policy),
+        model: place.point.model_costs(place.policy),
         config,
     })
 }
@@ -220,7 +220,7 @@ impl explore::WorkloadPoint {
     ///
     /// # Errors
     /// A parameter is out of range.
-    pub fn simulation(&self, seed: u64) -> Result<Option<simulator::Config>> {
+    pub fn simulator_config(&self, seed: u64) -> Result<Option<simulator::Config>> {
         let Some((key_bytes, value_bytes)) = self.generated_lengths()? else { return Ok(None) };
         let sizes = self.effective_sizes();
         Ok(Some(simulator::Config {
@@ -240,13 +240,13 @@ impl explore::WorkloadPoint {
     /// # Errors
     /// A parameter is out of range, or the policy violates an invariant.
     pub fn simulate(&self, policy: &PolicySpec, seed: u64) -> Result<Option<Report>> {
-        let Some(config) = self.simulation(seed)? else { return Ok(None) };
+        let Some(config) = self.simulator_config(seed)? else { return Ok(None) };
         let report = simulator::simulate(&config, policy, &mut |_| true);
         report.map(Some).map_err(|source| Error::Simulation { source: Box::new(source) })
     }
 
     /// Returns the costs that the closed-form cost model predicts, or `None` if the model does not cover the policy.
-    pub fn model(&self, policy: &PolicySpec) -> Option<Costs> {
+    pub fn model_costs(&self, policy: &PolicySpec) -> Option<Costs> {
         let (key_bytes, value_bytes) = self.generated_lengths().ok().flatten()?;
         let table_bytes = self.effective_sizes().table_bytes;
         super::model::closed_form_costs(policy, &self.phases, key_bytes + value_bytes, table_bytes)

@@ -1,11 +1,11 @@
 //! Metrics, text table and CSV rows of `lsmx bench`.
 
 use super::page;
-use super::result::{Throughput, ThroughputCell, ThroughputSettings};
+use super::result::{ThroughputCell, ThroughputResult, ThroughputSettings};
 use crate::error::Result;
 use crate::experiment::distinct_items;
 use crate::experiment::explore::columns::SPACE_AMPLIFICATION;
-use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
+use crate::metric::{Metric, MetricRegistry, ResultRow, Unit, latency, metric};
 use crate::peers::EngineKind;
 use crate::report::Report;
 use crate::report::provenance::Provenance;
@@ -59,7 +59,7 @@ const SIZES: &[Metric] = &[
 ];
 
 /// Metrics of `lsmx bench`.
-pub const REGISTRY: Registry = Registry {
+pub const REGISTRY: MetricRegistry = MetricRegistry {
     command: "bench",
     metrics: &[COMMON, CELL, LATENCY, SIZES],
     identity: &["workload", "engine", "threads"],
@@ -82,7 +82,7 @@ pub const REGISTRY: Registry = Registry {
 ///
 /// # Errors
 /// A result cannot be serialized to JSON.
-pub fn build_rows(cells: &[ThroughputCell]) -> Result<Vec<Row>> {
+pub fn build_rows(cells: &[ThroughputCell]) -> Result<Vec<ResultRow>> {
     let of_lsmx: Vec<&ThroughputCell> =
         cells.iter().filter(|cell| cell.engine == EngineKind::Lsmx.name()).collect();
     let mut rows = Vec::new();
@@ -103,13 +103,13 @@ pub fn build_rows(cells: &[ThroughputCell]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn build_row(cell: &ThroughputCell) -> Result<Row> {
+fn build_row(cell: &ThroughputCell) -> Result<ResultRow> {
     let [min, max] = cell.ops_per_s_interval;
-    Ok(Row::new(cell)?.with_value("ops_per_s_min", min).with_value("ops_per_s_max", max))
+    Ok(ResultRow::new(cell)?.with_value("ops_per_s_min", min).with_value("ops_per_s_max", max))
 }
 
-impl Report for Throughput {
-    fn registry(&self) -> &'static Registry {
+impl Report for ThroughputResult {
+    fn registry(&self) -> &'static MetricRegistry {
         &REGISTRY
     }
 
@@ -135,7 +135,7 @@ impl Report for Throughput {
         head
     }
 
-    fn rows(&self) -> Result<Vec<Row>> {
+    fn rows(&self) -> Result<Vec<ResultRow>> {
         build_rows(&self.cells)
     }
 

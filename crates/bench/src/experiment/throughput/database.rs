@@ -7,7 +7,7 @@ use lsmx_base::sync::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::experiment::player::{
-    OperationKind, PlayedOperations, Player, ResourceCounters, ThreadGroup, ThreadWork,
+    OperationKind, OperationMeasurements, Player, ResourceCounters, ThreadGroup, ThreadWork,
     flush_and_wait_idle, get_and_check, remove_directory,
 };
 use crate::numbers::ratio;
@@ -17,7 +17,7 @@ use crate::workload::operation_mix::{MixedOperation, OperationMix, Popularity};
 use crate::workload::random::Random;
 use crate::workload::records::GeneratedRecords;
 
-use super::present::PresentRecords;
+use super::present_records::PresentRecords;
 use super::result::{ThroughputCell, WriterRates};
 use super::workload::{Workload, YCSB_ZIPF_EXPONENT};
 
@@ -186,7 +186,7 @@ impl BenchDatabase {
         }
         let used = ResourceCounters::read(engine, &self.path).since(&before);
         let table_bytes = engine.table_bytes()?;
-        let puts = |played: &PlayedOperations| {
+        let puts = |played: &OperationMeasurements| {
             played.count(OperationKind::Put) + played.count(OperationKind::Update)
         };
         let put_bytes = plan.records.total_bytes(puts(&played) + writer.as_ref().map_or(0, puts));

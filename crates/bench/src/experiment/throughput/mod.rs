@@ -7,7 +7,7 @@
 pub mod columns;
 pub(super) mod database;
 pub(super) mod page;
-mod present;
+mod present_records;
 pub mod result;
 pub mod workload;
 
@@ -24,7 +24,7 @@ use crate::workload::records::GeneratedRecords;
 use super::Progress;
 use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use database::{BenchDatabase, BenchPlan, WorkloadStep};
-use result::{Throughput, ThroughputCell, ThroughputSettings};
+use result::{ThroughputCell, ThroughputResult, ThroughputSettings};
 use workload::{FILLSYNC_THREADS, Workload};
 
 /// Maximum number of threads that run operations.
@@ -64,7 +64,7 @@ impl Config {
     ///
     /// # Errors
     /// A parameter is out of range, an engine operation fails, or an engine returns a wrong answer.
-    pub fn run(self, progress: &mut dyn Progress) -> Result<Throughput> {
+    pub fn run(self, progress: &mut dyn Progress) -> Result<ThroughputResult> {
         self.check()?;
         let steps = self.workload_steps();
         let plan = self.bench_plan(&steps)?;
@@ -74,7 +74,7 @@ impl Config {
         for _ in 0..self.repeat {
             repetitions.push(self.run_repetition(&steps, &plan, progress)?);
         }
-        Ok(Throughput {
+        Ok(ThroughputResult {
             provenance,
             settings: self.reported_settings(),
             cells: median_repetitions(repetitions),
@@ -168,7 +168,7 @@ impl Config {
                 (None, _) => vec![1],
             };
             for threads in threads {
-                let place = numbers::count(steps.len());
+                let place = numbers::to_u64(steps.len());
                 steps.push(WorkloadStep { workload: *workload, place, threads });
             }
         }
@@ -206,7 +206,7 @@ impl Config {
             value_len: self.value_bytes,
             memtable_bytes: self.settings.memtable_bytes.unwrap_or(0),
             block_cache_bytes: self.settings.block_cache_bytes.unwrap_or(0),
-            workers: numbers::count(self.settings.workers),
+            workers: numbers::to_u64(self.settings.workers),
             options: self.options.clone(),
             rate: self.rate,
             seek_entries: self.seek_entries,

@@ -3,18 +3,18 @@
 use maud::{Markup, html};
 
 use super::columns::{REGISTRY, build_rows, summarize_settings};
-use super::result::{Throughput, ThroughputCell};
+use super::result::{ThroughputCell, ThroughputResult};
 use crate::error::Result;
 use crate::experiment::distinct_items;
-use crate::metric::Row;
+use crate::metric::ResultRow;
 use crate::metric::html::{PageRow, render_bars, render_latency_section, render_table_and_legend};
-use crate::numbers::float;
+use crate::numbers::to_f64;
 use crate::report::html::page::{render_page, render_section};
 use crate::report::html::plot::marker::Marker;
 use crate::report::html::value;
 use crate::report::text::format_bytes;
 
-pub(super) fn throughput_page(result: &Throughput) -> Result<String> {
+pub(super) fn throughput_page(result: &ThroughputResult) -> Result<String> {
     let settings = &result.settings;
     let rate =
         settings.rate.map(|rate| format!(", {} operations per s due", value::format_count(rate)));
@@ -50,12 +50,12 @@ pub(super) fn throughput_page(result: &Throughput) -> Result<String> {
 /// several numbers of threads, the number of threads is appended.
 fn name_cells(cells: &[ThroughputCell]) -> Result<Vec<PageRow>> {
     let engines = distinct_items(cells.iter().map(|cell| cell.engine.as_str()));
-    let subject = |row: Row| {
+    let subject = |row: ResultRow| {
         let text = |name| row.get(name).and_then(|it| it.as_str()).unwrap_or_default();
         let (workload, engine) = (text("workload"), text("engine"));
         let threads = row.number("threads").unwrap_or(1.0);
         let has_other_threads = cells.iter().any(|it| {
-            it.workload == workload && it.engine == engine && float(it.threads) != threads
+            it.workload == workload && it.engine == engine && to_f64(it.threads) != threads
         });
         let mut name = workload.to_owned();
         if engines.len() > 1 {
@@ -71,7 +71,7 @@ fn name_cells(cells: &[ThroughputCell]) -> Result<Vec<PageRow>> {
 }
 
 /// Returns plots of the rates. A single engine has one plot; several engines have one plot per workload.
-fn render_rates(result: &Throughput, subjects: &[PageRow]) -> Markup {
+fn render_rates(result: &ThroughputResult, subjects: &[PageRow]) -> Markup {
     let workloads = distinct_items(result.cells.iter().map(|cell| cell.workload.as_str()));
     let one_engine = result.cells.windows(2).all(|pair| pair[0].engine == pair[1].engine);
     html! {

@@ -10,7 +10,7 @@ use crate::report::provenance::Provenance;
 
 /// Result of `lsmx bench`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Throughput {
+pub struct ThroughputResult {
     pub provenance: Provenance,
     pub settings: ThroughputSettings,
     pub cells: Vec<ThroughputCell>,

@@ -1,6 +1,6 @@
 //! The workloads of `lsmx bench`.
 
-use crate::named::impl_names;
+use crate::enum_names::impl_names;
 use crate::workload::operation_mix::{OPS_PER_INSERT, OperationMix};
 
 /// Zipf exponent of the access frequencies in YCSB.

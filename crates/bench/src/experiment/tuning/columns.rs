@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 use super::page;
-use super::result::{PutSlice, Tuning, TuningCell};
+use super::result::{PutSlice, TuningCell, TuningResult};
 use crate::error::Result;
 use crate::experiment::throughput::columns::{COMMON, summarize_settings};
-use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
-use crate::numbers::float;
+use crate::metric::{Metric, MetricRegistry, ResultRow, Unit, latency, metric};
+use crate::numbers::to_f64;
 use crate::report::Report;
 use crate::report::provenance::Provenance;
 
@@ -53,7 +53,7 @@ const SLICE: &[Metric] = &[
 ];
 
 /// Metrics of the experiments that measure lookups.
-pub const READS: Registry = Registry {
+pub const READS: MetricRegistry = MetricRegistry {
     command: "bench --experiment (reads)",
     metrics: &[EXPERIMENT, COMMON, SETTING, LATENCY, READ, SLICE],
     identity: &["setting", "workload"],
@@ -71,7 +71,7 @@ pub const READS: Registry = Registry {
 };
 
 /// Metrics of the experiment `put-over-time`.
-pub const SLICES: Registry = Registry {
+pub const SLICES: MetricRegistry = MetricRegistry {
     command: "bench --experiment put-over-time",
     identity: &["engine", "workload"],
     shown: &[
@@ -85,15 +85,15 @@ pub const SLICES: Registry = Registry {
     ..READS
 };
 
-impl Tuning {
+impl TuningResult {
     /// Returns whether the results have time slices.
     pub(super) fn has_slices(&self) -> bool {
         self.cells.iter().any(|cell| !cell.slices.is_empty())
     }
 }
 
-impl Report for Tuning {
-    fn registry(&self) -> &'static Registry {
+impl Report for TuningResult {
+    fn registry(&self) -> &'static MetricRegistry {
         if self.has_slices() { &SLICES } else { &READS }
     }
 
@@ -106,7 +106,7 @@ impl Report for Tuning {
         format!("{}: {settings}, seed {seed}", self.experiment)
     }
 
-    fn rows(&self) -> Result<Vec<Row>> {
+    fn rows(&self) -> Result<Vec<ResultRow>> {
         if self.has_slices() {
             let rows: Result<Vec<_>> = self.cells.iter().map(join_slices).collect();
             return Ok(rows?.concat());
@@ -141,14 +141,14 @@ impl Report for Tuning {
 
 /// Returns the table rows of a measurement. Adjacent time slices are combined so that there are at most
 /// [`SLICE_LINES_MAX`] rows.
-fn join_slices(cell: &TuningCell) -> Result<Vec<Row>> {
-    let row = Row::new(cell)?;
+fn join_slices(cell: &TuningCell) -> Result<Vec<ResultRow>> {
+    let row = ResultRow::new(cell)?;
     let mut start_s = 0.0;
     let chunk = cell.slices.len().div_ceil(SLICE_LINES_MAX).max(1);
     let join = |slices: &[PutSlice]| {
         let end_s = slices.last().map_or(start_s, |slice| slice.end_s);
-        let ops = float(slices.iter().map(|slice| slice.ops).sum());
-        let total_us: f64 = slices.iter().map(|slice| slice.mean_us * float(slice.ops)).sum();
+        let ops = to_f64(slices.iter().map(|slice| slice.ops).sum());
+        let total_us: f64 = slices.iter().map(|slice| slice.mean_us * to_f64(slice.ops)).sum();
         let slowest = slices.iter().map(|slice| slice.ops_per_s).fold(f64::INFINITY, f64::min);
         let longest = slices.iter().map(|slice| slice.max_us).fold(0.0, f64::max);
         let compacted: Option<u64> = slices.iter().map(|slice| slice.compaction_bytes).sum();
@@ -167,6 +167,6 @@ fn join_slices(cell: &TuningCell) -> Result<Vec<Row>> {
     Ok(cell.slices.chunks(chunk).map(join).collect())
 }
 
-pub(super) fn build_row(experiment: &str, cell: &TuningCell) -> Result<Row> {
-    Ok(Row::new(cell)?.with_value("experiment", Value::from(experiment)))
+pub(super) fn build_row(experiment: &str, cell: &TuningCell) -> Result<ResultRow> {
+    Ok(ResultRow::new(cell)?.with_value("experiment", Value::from(experiment)))
 }

@@ -16,8 +16,8 @@ pub mod result;
 
 use std::path::{Path, PathBuf};
 
+use crate::enum_names::impl_names;
 use crate::error::{Error, Result};
-use crate::named::impl_names;
 use crate::peers::{EngineKind, EngineSettings};
 use crate::report::provenance::Provenance;
 use crate::temporary;
@@ -27,7 +27,7 @@ use super::Progress;
 use super::player::ThreadGroup;
 use super::throughput::Config;
 use super::throughput::database::has_entries;
-use result::Tuning;
+use result::TuningResult;
 
 /// An experiment of `lsmx bench`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub fn run_study(
     study: TuningStudy,
     config: &Config,
     progress: &mut dyn Progress,
-) -> Result<Tuning> {
+) -> Result<TuningResult> {
     check_study(study, config)?;
     let place = config.database.as_deref().unwrap_or(&config.directory);
     let provenance = Provenance::new(config.command.clone(), None, config.seed, place);
@@ -80,7 +80,7 @@ pub fn run_study(
         TuningStudy::PutOverTime => put_over_time::measure_puts_over_time(&bench, progress)?,
     };
     let settings = config.reported_settings();
-    Ok(Tuning { provenance, experiment: study.name(), settings, cells })
+    Ok(TuningResult { provenance, experiment: study.name(), settings, cells })
 }
 
 fn check_study(study: TuningStudy, config: &Config) -> Result<()> {

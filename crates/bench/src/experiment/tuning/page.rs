@@ -3,13 +3,13 @@
 use maud::{Markup, html};
 
 use super::columns::{READS, build_row};
-use super::result::{PutSlice, Tuning, TuningCell};
+use super::result::{PutSlice, TuningCell, TuningResult};
 use crate::error::Result;
 use crate::experiment::distinct_items;
 use crate::experiment::throughput::columns::summarize_settings;
 use crate::experiment::throughput::page::filter_by_workload;
 use crate::metric::html::{PageRow, render_bars, render_latency_section, render_table_and_legend};
-use crate::numbers::float;
+use crate::numbers::to_f64;
 use crate::report::html::page::{render_line_figure, render_page, render_section};
 use crate::report::html::plot::frame::{Axis, NumberFormat};
 use crate::report::html::plot::lines::PlotLine;
@@ -28,7 +28,7 @@ const PLOTS: [(&str, &str); 3] = [
 
 type SliceNumber = fn(&PutSlice) -> Option<f64>;
 
-pub(super) fn tuning_page(result: &Tuning) -> Result<String> {
+pub(super) fn tuning_page(result: &TuningResult) -> Result<String> {
     let settings = distinct_items(result.cells.iter().map(|cell| &cell.setting));
     let subject = |cell: &TuningCell| {
         // Results with the same setting have the same marker.
@@ -72,7 +72,7 @@ fn render_slices(cells: &[TuningCell]) -> Markup {
         ("Puts per second", value::format_count, |slice| Some(slice.ops_per_s)),
         ("The longest put of each slice", value::format_micros, |slice| Some(slice.max_us)),
         ("Bytes that compaction wrote per slice", value::format_bytes, |slice| {
-            slice.compaction_bytes.map(float)
+            slice.compaction_bytes.map(to_f64)
         }),
     ];
     let content = html! {

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::experiment::Progress;
 use crate::experiment::player::{ThreadGroup, TimeSlice};
 use crate::experiment::throughput::database::has_entries;
-use crate::numbers::{self, float, length};
+use crate::numbers::{self, to_f64, to_usize};
 use crate::peers::EngineKind;
 
 use super::StudyContext;
@@ -56,7 +56,7 @@ fn measure_engine(
         },
         None,
         &mut |elapsed_ns| {
-            let place = length(elapsed_ns / SLICE_NS);
+            let place = to_usize(elapsed_ns / SLICE_NS);
             compacted.resize(compacted.len().max(place + 1), 0);
             if let Some(bytes) = read_compacted() {
                 compacted[place] += bytes.saturating_sub(before.unwrap_or(bytes));
@@ -91,21 +91,25 @@ fn measure_engine(
 /// The last slice ends with the last put.
 fn combine_slices(slices: &[TimeSlice], compacted: &[u64], elapsed_ns: u64) -> Vec<PutSlice> {
     let joined = slices.len().div_ceil(SLICES_MAX).max(1);
-    let slice_ns = SLICE_NS * numbers::count(joined);
+    let slice_ns = SLICE_NS * numbers::to_u64(joined);
     let parts = slices.chunks(joined).zip(compacted.chunks(joined));
     (0..)
-        .step_by(length(slice_ns))
+        .step_by(to_usize(slice_ns))
         .zip(parts)
         .map(|(begin_ns, (parts, compacted)): (u64, _)| {
             let mut all = TimeSlice::default();
             parts.iter().for_each(|part| all.add(part));
             let end_ns = (begin_ns + slice_ns).min(elapsed_ns.max(begin_ns + 1));
             PutSlice {
-                end_s: float(end_ns) / 1e9,
+                end_s: to_f64(end_ns) / 1e9,
                 ops: all.ops,
-                ops_per_s: float(all.ops) * 1e9 / float(end_ns - begin_ns),
-                mean_us: if all.ops > 0 { float(all.total_ns) / float(all.ops) / 1e3 } else { 0.0 },
-                max_us: float(all.max_ns) / 1e3,
+                ops_per_s: to_f64(all.ops) * 1e9 / to_f64(end_ns - begin_ns),
+                mean_us: if all.ops > 0 {
+                    to_f64(all.total_ns) / to_f64(all.ops) / 1e3
+                } else {
+                    0.0
+                },
+                max_us: to_f64(all.max_ns) / 1e3,
                 compaction_bytes: Some(compacted.iter().sum()),
             }
         })
@@ -122,12 +126,12 @@ mod tests {
         for count in [1, 399, 400, 401, 1999] {
             let elapsed = SLICE_NS * count - SLICE_NS / 2;
             let slices =
-                combine_slices(&vec![one; length(count)], &vec![5; length(count)], elapsed);
+                combine_slices(&vec![one; to_usize(count)], &vec![5; to_usize(count)], elapsed);
             assert!(slices.len() <= SLICES_MAX);
             assert_eq!(slices.iter().map(|slice| slice.ops).sum::<u64>(), 2 * count);
             let compacted: u64 = slices.iter().filter_map(|slice| slice.compaction_bytes).sum();
             assert_eq!(compacted, 5 * count);
-            assert!((slices[slices.len() - 1].end_s - float(elapsed) / 1e9).abs() < 1e-9);
+            assert!((slices[slices.len() - 1].end_s - to_f64(elapsed) / 1e9).abs() < 1e-9);
             assert!(slices.is_sorted_by(|a, b| a.end_s < b.end_s));
             assert!(slices.iter().all(|slice| (slice.mean_us - 2.0).abs() < 1e-9));
         }

@@ -11,7 +11,7 @@ use crate::report::provenance::Provenance;
 
 /// Result of `lsmx bench --experiment`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Tuning {
+pub struct TuningResult {
     pub provenance: Provenance,
     pub experiment: &'static str,
     pub settings: ThroughputSettings,

@@ -46,7 +46,7 @@ pub(crate) fn format_count(n: f64) -> String {
 
 /// Formats a number of bytes in binary units, without a trailing zero.
 pub(crate) fn format_bytes(n: f64) -> String {
-    text::format_bytes(numbers::round(n)).replace(".0 ", " ")
+    text::format_bytes(numbers::round_to_u64(n)).replace(".0 ", " ")
 }
 
 /// Formats a time in microseconds with the unit ns, µs, ms or s.

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 
 use lsmx::{Db, Durability, Keyspace, WriteBatch};
-use lsmx_bench::numbers::count;
+use lsmx_bench::numbers::to_u64;
 use lsmx_bench::workload::record::{ReadError, RecordFormat, RecordReader, encode_record};
 
 use crate::args::{DbArgs, FileArgs};
@@ -66,7 +66,7 @@ fn put_records(
         }
         if batch_records > 0 {
             db.write(batch, Durability::Buffered)?;
-            records += count(batch_records);
+            records += to_u64(batch_records);
         }
         match end {
             Ok(true) => {}
@@ -102,7 +102,7 @@ fn export_to_file(keyspace: &Keyspace, format: RecordFormat, path: &Path) -> Res
     let records = encode_entries(keyspace, format, &mut |chunk| {
         let written = file.write_all(chunk);
         match written {
-            Ok(()) => whole_bytes += count(chunk.len()),
+            Ok(()) => whole_bytes += to_u64(chunk.len()),
             // Cuts a partly written record from the file. Ignores errors, because a pipe cannot be truncated.
             Err(_) => drop(file.set_len(whole_bytes)),
         }

@@ -131,7 +131,7 @@ fn point(
                 Some(args::WriteControl::Stop) => WriteControl::Stop,
                 Some(args::WriteControl::Smooth) | None => WriteControl::Smooth,
             },
-            workers: engine.workers.map_or(WORKERS_DEFAULT, numbers::length),
+            workers: engine.workers.map_or(WORKERS_DEFAULT, numbers::to_usize),
             filter_last_run: engine.filter_last_run.then_some(FilterLastRun::On),
             ..EngineSettings::default()
         },

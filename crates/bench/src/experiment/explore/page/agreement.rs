@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::lookups;
 use crate::experiment::explore::columns::REGISTRY;
 use crate::metric::html::PageRow;
-use crate::metric::{Row, Unit};
+use crate::metric::{ResultRow, Unit};
 use crate::report::html::page::{render_figure, render_section};
 use crate::report::html::plot::frame::Axis;
 use crate::report::html::plot::scale::Scale;
@@ -79,7 +79,7 @@ pub(super) fn render_agreement_plots(subjects: &[PageRow]) -> Markup {
 
 /// Returns the numbers of a row by source. Rows of `lsmx simulate` contain the numbers of the simulator. Other rows
 /// contain the numbers of the engine.
-fn collect_source_numbers(row: &Row) -> SourceNumbers {
+fn collect_source_numbers(row: &ResultRow) -> SourceNumbers {
     let own_source = if row.get("simulated") == Some(&Value::Bool(true)) { 1 } else { 2 };
     let mut compared = SourceNumbers::new();
     for name in row.names() {
@@ -116,7 +116,7 @@ fn render_source_plot(
     let values: Vec<f64> =
         rows.iter().flat_map(|row| row.values.iter().flatten().copied()).collect();
     let unit = REGISTRY.find(name).map_or(Unit::Mean, |metric| metric.unit);
-    let x = Axis::new(Scale::linear_or_log(&values), "", unit.plot_format());
+    let x = Axis::new(Scale::linear_or_log(&values), "", unit.number_format());
     spans::draw_spans(&sources.join(" and "), x, sources, &rows)
 }
 
@@ -191,7 +191,7 @@ mod tests {
             },
             "model": { "write_amplification": 5.0, "absent_lookup_ios": 0.3 },
         });
-        let compared = collect_source_numbers(&Row::new(&cell).unwrap());
+        let compared = collect_source_numbers(&ResultRow::new(&cell).unwrap());
         for (name, numbers) in [
             ("data_moved_ratio", [None, Some(10.4), Some(10.0)]),
             ("write_amplification", [Some(5.0), None, Some(6.0)]),

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::subject::PageCell;
+use super::page_cell::PageCell;
 use crate::experiment::explore::columns::REGISTRY;
 use crate::metric::Unit;
 use crate::metric::html::{

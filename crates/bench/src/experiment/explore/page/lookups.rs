@@ -90,7 +90,7 @@ fn render_alpha_lines(subjects: &[PageRow], alphas: &[f64], title: &str, number:
     let format = REGISTRY
         .find(&alpha_metric_name(0.0, number))
         .map_or(Unit::Mean, |it| it.unit)
-        .plot_format();
+        .number_format();
     render_line_figure(
         title,
         subjects.iter().map(line).collect(),

@@ -4,14 +4,14 @@
 mod agreement;
 mod bars;
 mod lookups;
+pub(crate) mod page_cell;
 mod pareto;
-mod place;
-pub(crate) mod subject;
 mod summary;
 mod sweep;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod workload_difference;
 
 use maud::{Markup, html};
 
@@ -22,7 +22,7 @@ use crate::experiment::simulate::Simulation;
 use crate::metric::html::PageRow;
 use crate::report::html::page;
 use crate::report::provenance::Provenance;
-use subject::PageCell;
+use page_cell::PageCell;
 
 pub(crate) fn exploration_page(result: &Exploration) -> Result<String> {
     let cells = result.cells.iter().map(PageCell::from_exploration).collect::<Result<Vec<_>>>()?;
@@ -35,7 +35,7 @@ pub(crate) fn simulation_page(result: &Simulation) -> Result<String> {
 }
 
 fn render_cells_page(title: &str, cells: &[PageCell<'_>], provenance: &Provenance) -> String {
-    let groups = subject::group_by_workload(cells);
+    let groups = page_cell::group_by_workload(cells);
     let alone = groups.len() == 1;
     let contents: Vec<(String, String)> = (1..)
         .zip(&groups)

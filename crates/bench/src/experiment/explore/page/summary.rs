@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::lookups;
-use super::subject::PageCell;
+use super::page_cell::PageCell;
 use crate::experiment::explore::columns::REGISTRY;
 use crate::metric::html::{PageRow, render_table_and_legend};
 use crate::report::html::page::render_section;
@@ -53,7 +53,7 @@ pub(super) fn render_best_policies(subjects: &[PageRow]) -> Markup {
 
 fn render_best_policy(title: &str, name: &str, subjects: &[PageRow]) -> Option<Markup> {
     let metric = REGISTRY.find(name)?;
-    let text = |number: f64| metric.unit.text_with_unit(number);
+    let text = |number: f64| metric.unit.format_with_unit(number);
     let numbers: Vec<(&PageRow, f64)> =
         subjects.iter().filter_map(|it| Some((it, it.number(name)?))).collect();
     let &(best, least) = numbers.iter().min_by(|(_, a), (_, b)| a.total_cmp(b))?;
@@ -66,7 +66,7 @@ fn render_best_policy(title: &str, name: &str, subjects: &[PageRow]) -> Option<M
                 (best.marker.swatch()) (best.name)
                 @if alike > 0 { small { " and " (alike) " more" } }
             }
-            span class="figure" { (text(least)) " " small { (metric.title_of(name)?) } }
+            span class="figure" { (text(least)) " " small { (metric.expand_title(name)?) } }
         }
     })
 }

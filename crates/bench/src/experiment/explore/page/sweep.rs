@@ -3,10 +3,10 @@
 use maud::{Markup, html};
 
 use super::lookups;
-use super::subject::WorkloadGroup;
+use super::page_cell::WorkloadGroup;
 use crate::experiment::explore::columns::REGISTRY;
 use crate::metric::html::PageRow;
-use crate::numbers::float;
+use crate::numbers::to_f64;
 use crate::report::html::page::{render_line_figure, render_section};
 use crate::report::html::plot::frame::{Axis, NumberFormat};
 use crate::report::html::plot::lines::PlotLine;
@@ -38,7 +38,7 @@ fn render_group_lines(groups: &[WorkloadGroup<'_>], title: &str, name: &str) -> 
     let mut lines: Vec<PlotLine> = Vec::new();
     let mut places: Vec<f64> = Vec::new();
     for (number, group) in (1..).zip(groups) {
-        let place = group.place.number.as_ref().map_or(float(number), |(_, at)| *at);
+        let place = group.place.number.as_ref().map_or(to_f64(number), |(_, at)| *at);
         places.push(place);
         for subject in &group.subjects {
             let Some(value) = subject.number(name) else { continue };
@@ -64,8 +64,9 @@ fn render_group_lines(groups: &[WorkloadGroup<'_>], title: &str, name: &str) -> 
         Some((name, _)) => (name, Scale::linear_or_log(&places), value::format_count),
         None => ("workload", Scale::with_margin(&places), value::format_count),
     };
-    let format =
-        REGISTRY.find(name).map_or(value::format_plain as NumberFormat, |it| it.unit.plot_format());
+    let format = REGISTRY
+        .find(name)
+        .map_or(value::format_plain as NumberFormat, |it| it.unit.number_format());
     render_line_figure(
         title,
         lines,

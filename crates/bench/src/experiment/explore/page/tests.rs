@@ -9,7 +9,7 @@ use crate::experiment::explore::result::{
 };
 use crate::experiment::repeat;
 use crate::experiment::sweep::{SweepPoint, SweepValue};
-use crate::experiment::throughput::result::Throughput;
+use crate::experiment::throughput::result::ThroughputResult;
 use crate::latency::LatencyUs;
 use crate::report::Report;
 use crate::report::provenance::Provenance;
@@ -320,7 +320,7 @@ fn throughput_page_engines_are_compared_by_workload() {
         latency_us: latency(1.0),
         ..ThroughputCell::default()
     };
-    let throughput = Throughput {
+    let throughput = ThroughputResult {
         provenance: result(Vec::new()).provenance,
         settings: ThroughputSettings::default(),
         cells: vec![
@@ -398,10 +398,10 @@ fn updates(mode: &str, base: &str, number: u32) -> crate::experiment::rmw::resul
 
 #[test]
 fn rmw_page_has_bar_and_line_per_mode_and_base() {
-    use crate::experiment::rmw::result::Rmw;
+    use crate::experiment::rmw::result::RmwResult;
 
     let pairs = [("get-put", "tree"), ("merge", "tree"), ("kd", "tree"), ("kd", "value-log")];
-    let mut result = Rmw {
+    let mut result = RmwResult {
         provenance: result(Vec::new()).provenance,
         experiment: None,
         cells: pairs.iter().zip(0..).map(|((mode, base), n)| updates(mode, base, n)).collect(),

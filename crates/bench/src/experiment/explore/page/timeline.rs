@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
-use super::subject::PageCell;
+use super::page_cell::PageCell;
 use crate::experiment::explore::result::{HistoryPoint, LevelPoint};
 use crate::metric::html::PageRow;
-use crate::numbers::float;
+use crate::numbers::to_f64;
 use crate::report::html::page::{render_line_figure, render_part_legend, render_section};
 use crate::report::html::plot::areas::{self, StackedLayers};
 use crate::report::html::plot::frame::Axis;
@@ -29,7 +29,7 @@ pub(super) fn render_timelines(cells: &[&PageCell<'_>], subjects: &[PageRow]) ->
         return html! {};
     }
     let levels: Vec<u64> = levels.into_iter().collect();
-    let max = |of: fn(&HistoryPoint) -> u64| float(points().map(of).max().unwrap_or(0));
+    let max = |of: fn(&HistoryPoint) -> u64| to_f64(points().map(of).max().unwrap_or(0));
     let axes = PanelAxes {
         ingested: ingested_axis(max(|point| point.ingested_bytes)),
         bytes: Axis::new(
@@ -103,10 +103,10 @@ fn stack_levels(
 ) -> StackedLayers {
     let from_below = || levels.iter().rev().copied();
     let amount = |point: &HistoryPoint, number: u64| {
-        point.levels.iter().find(|level| level.level == number).map_or(0.0, |it| float(of(it)))
+        point.levels.iter().find(|level| level.level == number).map_or(0.0, |it| to_f64(of(it)))
     };
     let step = |point: &HistoryPoint| {
-        (float(point.ingested_bytes), from_below().map(|level| amount(point, level)).collect())
+        (to_f64(point.ingested_bytes), from_below().map(|level| amount(point, level)).collect())
     };
     StackedLayers {
         names: from_below().map(|level| (level_class(level), format!("L{level}"))).collect(),
@@ -139,7 +139,7 @@ fn render_final_levels(cells: &[&PageCell<'_>], subjects: &[PageRow]) -> Markup 
                                     td { "L" (level.level) }
                                     td { (level.runs) }
                                     td { (level.files) }
-                                    td { (value::format_bytes(float(level.bytes))) }
+                                    td { (value::format_bytes(to_f64(level.bytes))) }
                                     td { (level.entries) }
                                     td { (level.tombstones) }
                                 }
@@ -155,7 +155,7 @@ fn render_final_levels(cells: &[&PageCell<'_>], subjects: &[PageRow]) -> Markup 
 /// Returns a plot of the written bytes against the ingested bytes, with one line per policy.
 fn render_written_bytes(cells: &[&PageCell<'_>], subjects: &[PageRow], ingested: f64) -> Markup {
     let point = |point: &HistoryPoint| {
-        (float(point.ingested_bytes), float(point.flushed_bytes + point.written_bytes))
+        (to_f64(point.ingested_bytes), to_f64(point.flushed_bytes + point.written_bytes))
     };
     let line = |(cell, subject): (&&PageCell<'_>, &PageRow)| {
         PlotLine::new(subject.marker, &subject.name, cell.history.iter().map(point).collect())

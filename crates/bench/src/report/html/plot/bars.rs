@@ -38,7 +38,7 @@ pub(crate) fn draw_bars(
     let longest = rows.iter().map(|row| row.parts.iter().sum()).fold(0.0, f64::max);
     let scale =
         Scale::from_zero_to(longest).with_positions(names, (WIDTH - texts).max(names + 60.0));
-    let height = ROW_PX * crate::numbers::float(crate::numbers::count(rows.len())) + 4.0;
+    let height = ROW_PX * crate::numbers::to_f64(crate::numbers::to_u64(rows.len())) + 4.0;
     let content = html! {
         @for (row, line) in rows.iter().zip(0_u32..) {
             @let top = 2.0 + f64::from(line) * ROW_PX;

@@ -103,7 +103,7 @@ impl Rectangle {
     /// Returns whether the line between two points crosses this rectangle.
     fn is_crossed(&self, from: (f64, f64), to: (f64, f64)) -> bool {
         // Checking a point every 2 px is enough, because all names are larger than 2 px.
-        let steps = numbers::floor((from.0 - to.0).hypot(from.1 - to.1) / 2.0) + 1;
+        let steps = numbers::floor_to_u64((from.0 - to.0).hypot(from.1 - to.1) / 2.0) + 1;
         (0..=steps).any(|step| {
             let share = numbers::ratio(step, steps);
             let (x, y) = (from.0 + (to.0 - from.0) * share, from.1 + (to.1 - from.1) * share);
@@ -195,9 +195,9 @@ fn candidate_positions(
     distances.flat_map(move |distance| {
         (0..DIRECTIONS).map(move |turn| {
             // The angles are 0, 1, -1, 2, -2, … times 360° ÷ `DIRECTIONS`.
-            let steps = numbers::float(turn.div_ceil(2));
+            let steps = numbers::to_f64(turn.div_ceil(2));
             let sign = if turn % 2 == 0 { -1.0 } else { 1.0 };
-            let angle = sign * steps * std::f64::consts::TAU / numbers::float(DIRECTIONS);
+            let angle = sign * steps * std::f64::consts::TAU / numbers::to_f64(DIRECTIONS);
             let (away_x, away_y) = (libm::cos(angle), libm::sin(angle));
             // `(x, y)` is the center of the name. `distance` is the gap between the edge of the name and the edge of
             // the marker.
@@ -260,7 +260,7 @@ pub(crate) fn spread_heights(desired: &[f64], top: f64, bottom: f64) -> Vec<f64>
 }
 
 fn group_height(members: &[usize]) -> f64 {
-    numbers::float(numbers::count(members.len()))
+    numbers::to_f64(numbers::to_u64(members.len()))
 }
 
 #[cfg(test)]

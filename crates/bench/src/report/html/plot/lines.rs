@@ -37,7 +37,7 @@ pub(crate) fn draw_lines(description: &str, x: Axis, y: Axis, lines: &[PlotLine]
     let lines: Vec<&PlotLine> = lines.iter().filter(|line| !line.points.is_empty()).collect();
     let names = label::max_text_width(lines.iter().map(|line| &line.name)).min(NAMES_PX_MAX);
     let names = names + LEAD_PX + 14.0;
-    let height = HEIGHT_MIN.max(numbers::float(numbers::count(lines.len())) * LINE_PX + 70.0);
+    let height = HEIGHT_MIN.max(numbers::to_f64(numbers::to_u64(lines.len())) * LINE_PX + 70.0);
     let frame =
         Frame::new(x, y, Rectangle { left: 0.0, top: 0.0, right: WIDTH - names, bottom: height });
     let plane = frame.plane();

@@ -175,7 +175,7 @@ fn value_range(values: &[f64]) -> Option<(f64, f64)> {
 }
 
 fn float(n: usize) -> f64 {
-    crate::numbers::float(crate::numbers::count(n))
+    crate::numbers::to_f64(crate::numbers::to_u64(n))
 }
 
 #[cfg(test)]

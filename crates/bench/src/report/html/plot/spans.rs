@@ -30,7 +30,7 @@ pub(crate) fn draw_spans(
     rows: &[ValueSpan],
 ) -> Markup {
     let names = label::max_text_width(rows.iter().map(|row| &row.name)).min(NAMES_PX_MAX) + 24.0;
-    let count = numbers::float(numbers::count(rows.len()));
+    let count = numbers::to_f64(numbers::to_u64(rows.len()));
     // The y axis has no labels.
     let y = Axis {
         scale: super::scale::Scale::from_zero_to(1.0),

@@ -28,7 +28,7 @@ impl LiveRecords {
     }
 
     pub(super) fn contains(&self, i: u64) -> bool {
-        let word = self.deleted_bits.get(numbers::length(i / 64)).copied().unwrap_or(0);
+        let word = self.deleted_bits.get(numbers::to_usize(i / 64)).copied().unwrap_or(0);
         i < self.inserted && word & (1 << (i % 64)) == 0
     }
 
@@ -41,7 +41,7 @@ impl LiveRecords {
     /// Deletes record `i`, which must be present.
     pub(super) fn delete(&mut self, i: u64) {
         debug_assert!(self.contains(i));
-        let word = numbers::length(i / 64);
+        let word = numbers::to_usize(i / 64);
         if self.deleted_bits.len() <= word {
             self.deleted_bits.resize(word + 1, 0);
         }
@@ -136,7 +136,7 @@ impl RecordPicker {
         let record_at = |rank: u64| keys.map_or(rank, |keys| keys.record_at(rank.min(n - 1)));
         match (self.distribution, &self.density) {
             (_, Some(density)) => {
-                record_at(numbers::floor(density.draw(random) * numbers::float(n)))
+                record_at(numbers::floor_to_u64(density.draw(random) * numbers::to_f64(n)))
             }
             (KeyDistribution::Zipf, None) => {
                 let rank = self.zipf.draw(random, inserted);
@@ -151,7 +151,7 @@ impl RecordPicker {
                 // The window contains the newest records until all records are inserted. Afterwards the window moves
                 // through the key order.
                 let width = inserted.div_ceil(WINDOWS);
-                let start = numbers::floor(progress * numbers::float(inserted - width));
+                let start = numbers::floor_to_u64(progress * numbers::to_f64(inserted - width));
                 let place = start + random.next_below(width);
                 if inserted < n {
                     inserted - 1 - random.next_below(width)
@@ -199,7 +199,7 @@ mod tests {
         for draw in 0..draws {
             let progress = f64::from(draw) / f64::from(draws);
             let record = choice.pick_record(&live, Some(&keys), progress, &mut random).unwrap();
-            by_rank[numbers::length(keys.rank(record))] += 1;
+            by_rank[numbers::to_usize(keys.rank(record))] += 1;
         }
         by_rank
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::subject::PageCell;
+use super::page_cell::PageCell;
 use crate::experiment::sweep::{SweepPoint, SweepValue};
-use crate::numbers::float;
+use crate::numbers::to_f64;
 use crate::report::html::value;
 
 /// Differences between a workload and the other workloads of the page.
@@ -58,7 +58,7 @@ fn keep_common_numbers(mut places: Vec<WorkloadDifference>) -> Vec<WorkloadDiffe
 
 fn sweep_point_difference(point: &SweepPoint) -> WorkloadDifference {
     let number = match &point.0[..] {
-        [(key, SweepValue::Whole(whole))] => Some((key.clone(), float(*whole))),
+        [(key, SweepValue::Whole(whole))] => Some((key.clone(), to_f64(*whole))),
         [(key, SweepValue::Real(real))] => Some((key.clone(), *real)),
         _ => None,
     };

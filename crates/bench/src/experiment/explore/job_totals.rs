@@ -60,8 +60,9 @@ impl JobTotals {
         oldest_age_us: Option<u64>,
     ) -> DeletePersistence {
         let within = SHARES_OF_RUN.map(|share_of_run| {
-            let bound_us = numbers::float(run_us) * share_of_run;
-            let late = self.dropped.iter().filter(|(age_us, _)| numbers::float(*age_us) > bound_us);
+            let bound_us = numbers::to_f64(run_us) * share_of_run;
+            let late =
+                self.dropped.iter().filter(|(age_us, _)| numbers::to_f64(*age_us) > bound_us);
             let late: u64 = late.map(|(_, tombstones)| tombstones).sum();
             let in_time = deletes.saturating_sub(live_tombstones).saturating_sub(late);
             PersistedShare { share_of_run, share: numbers::ratio(in_time, deletes) }

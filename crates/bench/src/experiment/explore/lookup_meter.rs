@@ -129,7 +129,7 @@ impl LookupMeter {
     }
 
     pub(super) fn into_results(self) -> (Vec<PointLookups>, RangeLookups) {
-        let rows = self.rows.into_iter().map(PointRow::finish).collect();
+        let rows = self.rows.into_iter().map(PointRow::into_result).collect();
         let mut all = RangeRow::default();
         for ranges in &self.ranges {
             all.row.latencies.merge(&ranges.row.latencies);
@@ -138,7 +138,7 @@ impl LookupMeter {
                 *all.row.blocks_read.entry(*kind).or_default() += blocks;
             }
         }
-        let by_selectivity = self.ranges.into_iter().filter_map(RangeRow::finish).collect();
+        let by_selectivity = self.ranges.into_iter().filter_map(RangeRow::into_result).collect();
         let ranges = RangeLookups {
             ops: all.row.latencies.count(),
             entries: all.entries,
@@ -151,7 +151,7 @@ impl LookupMeter {
 }
 
 impl RangeRow {
-    fn finish(self) -> Option<SelectivityLookups> {
+    fn into_result(self) -> Option<SelectivityLookups> {
         Some(SelectivityLookups {
             selectivity: self.selectivity?,
             ops: self.row.latencies.count(),
@@ -163,7 +163,7 @@ impl RangeRow {
 }
 
 impl PointRow {
-    fn finish(self) -> PointLookups {
+    fn into_result(self) -> PointLookups {
         let (ops, blocks) = (self.latencies.count(), self.blocks_read.values().sum());
         PointLookups {
             alpha: self.alpha,

@@ -60,7 +60,8 @@ impl PresentRecords {
         self.deleted.map_or(0, |deleted| deleted.of - deleted.count)
     }
 
-    /// Returns the `n`-th of the records that will be deleted next. `n` must be below [`PresentRecords::deletable_count`].
+    /// Returns the `n`-th of the records that will be deleted next. `n` must be below
+    /// [`PresentRecords::deletable_count`].
     pub(super) fn nth_deletable_record(&self, n: u64) -> u64 {
         self.deleted.map_or(n, |deleted| deleted.order.permute(deleted.count + n))
     }

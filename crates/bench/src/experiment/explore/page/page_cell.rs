@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::place::{self, WorkloadDifference};
+use super::workload_difference::{self, WorkloadDifference};
 use crate::error::Result;
 use crate::experiment::explore::columns::build_row;
 use crate::experiment::explore::result::{
@@ -10,7 +10,7 @@ use crate::experiment::explore::result::{
 };
 use crate::experiment::simulate;
 use crate::experiment::sweep::SweepPoint;
-use crate::metric::Row;
+use crate::metric::ResultRow;
 use crate::metric::html::PageRow;
 use crate::report::html::plot::marker::{MARKERS, Marker};
 
@@ -49,7 +49,7 @@ pub(crate) struct PageCell<'a> {
     /// Recorded levels of the tree over time. A simulation has neither history nor levels.
     pub(super) history: &'a [HistoryPoint],
     pub(super) levels: &'a [LevelSummary],
-    pub(crate) row: Row,
+    pub(crate) row: ResultRow,
 }
 
 impl<'a> PageCell<'a> {
@@ -107,7 +107,7 @@ pub(super) fn group_by_workload<'a>(cells: &'a [PageCell<'a>]) -> Vec<WorkloadGr
     let firsts: Vec<&PageCell<'_>> = groups.iter().map(|group| group[0]).collect();
     let names: Vec<Vec<String>> = groups.iter().map(|group| name_cells(group)).collect();
     let markers = assign_markers(names.iter().flatten());
-    let groups = groups.into_iter().zip(names).zip(place::find_differences(&firsts));
+    let groups = groups.into_iter().zip(names).zip(workload_difference::find_differences(&firsts));
     let group =
         |((cells, names), place): ((Vec<&'a PageCell<'a>>, Vec<String>), WorkloadDifference)| {
             let subjects = cells.iter().zip(names).map(|(cell, name)| PageRow {
