@@ -11,7 +11,7 @@
 //! makes the two numbers differ. Each commit also appends a byte to a value in the second keyspace, which shows the
 //! order of the commits.
 //!
-//! [`kill_many`] tests one database; `lsmx stress` tests many. [`modelling`] tests databases in memory and simulates
+//! [`kill_many`] tests one database; `lsmx stress` tests many. [`world`] tests databases in memory and simulates
 //! power losses.
 
 mod checkpoints;
@@ -23,7 +23,6 @@ mod detections;
 mod disk_faults;
 mod keyspace_churn;
 mod messages;
-pub mod modelling;
 mod options;
 mod parent;
 
@@ -38,8 +37,7 @@ use lsmx_testkit::simple_store::all_stores;
 pub use child::write_until_killed;
 pub use counts::ChildCounts;
 pub use detections::{Detection, format_detections};
-pub use lsmx_testkit::report_skipped;
-pub use options::draw_filter_bits;
+pub use lsmx_testkit::{report_skipped, world};
 pub use parent::{ChildCommand, KillCounts, KillPlan, kill_many};
 
 /// Result of a check. The error is a message.

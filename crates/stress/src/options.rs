@@ -6,37 +6,31 @@ use lsmx::WalOptions;
 use lsmx::env::Background;
 use lsmx::merge_operator::{Append, Counter};
 use lsmx::vfs::{OsVfs, Vfs};
-use lsmx::{
-    BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
-    ValueSeparation,
-};
+use lsmx::{BlockCacheKind, KeyspaceOptions, Options, PolicySpec, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::TestRng;
+use lsmx_testkit::world::KeyspaceSettings;
 
 /// Draws options of a keyspace. Half of the draws set a policy, and half set an operand store. An option that is not
 /// set keeps its previous value.
 pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
-    let filter = match rng.below(3) {
-        0 => FilterLastRun::Off,
-        1 => FilterLastRun::On,
-        _ => FilterLastRun::Auto,
-    };
-    let compression = if rng.is_one_in(3) { Compression::Lz4 } else { Compression::None };
-    let drawn = KeyspaceOptions::default()
-        .memtable_bytes(4096 << rng.below(5))
-        .table_bytes(8192 << rng.below(4))
-        .block_bytes(256 << rng.below(5))
-        .filter_last_run(filter)
-        .filter_bits(draw_filter_bits(rng))
-        .compression(compression)
-        .value_separation(draw_separation(rng));
-    let drawn = match rng.is_one_in(2) {
-        true => drawn.policy(rng.choose(&PolicySpec::all_presets()).clone()),
-        false => drawn,
+    let has_policy = rng.is_one_in(2);
+    let drawn = KeyspaceSettings::random(rng);
+    let settings = KeyspaceSettings {
+        policy: has_policy.then(|| rng.choose(&PolicySpec::all_presets()).to_string()),
+        memtable_bytes: 4096 << rng.below(5),
+        table_bytes: 8192 << rng.below(4),
+        block_bytes: 256 << rng.below(5),
+        separation: drawn.separation.map(|separation| ValueSeparation {
+            threshold_bytes: 16 << rng.below(6),
+            blob_file_bytes: 1024 << rng.below(5),
+            ..separation
+        }),
+        ..drawn
     };
     match rng.is_one_in(2) {
-        true => drawn.operand_store(draw_store(rng)),
-        false => drawn,
+        true => settings.options().operand_store(draw_store(rng)),
+        false => settings.options(),
     }
 }
 
@@ -47,17 +41,6 @@ pub(crate) fn draw_counted(rng: &mut TestRng, keyspace: usize) -> KeyspaceOption
         0 => drawn.merge_operator(Counter),
         _ => drawn.merge_operator(Append::default()),
     }
-}
-
-fn draw_separation(rng: &mut TestRng) -> Option<ValueSeparation> {
-    let separation = ValueSeparation {
-        threshold_bytes: 16 << rng.below(6),
-        blob_file_bytes: 1024 << rng.below(5),
-        garbage_ratio: *rng.choose(&[0.05, 0.3, 0.5, 1.0]),
-        space_amplification_max: *rng.choose(&[1.02, 1.3, 3.0, 100.0]),
-        scan_read_bytes: *rng.choose(&[0, 100, 400, 16 << 10]),
-    };
-    (!rng.is_one_in(3)).then_some(separation)
 }
 
 /// Draws options of an operand store. Buckets are so few and small that they split, merge, and overflow into the tree.
@@ -88,15 +71,6 @@ pub(crate) fn draw_options(rng: &mut TestRng, dir: &Path) -> Options {
             ..WalOptions::default()
         })
         .operand_store(draw_store(rng))
-}
-
-/// Draws a filter type and its size.
-pub fn draw_filter_bits(rng: &mut TestRng) -> FilterBits {
-    match rng.below(3) {
-        0 => FilterBits::Fuse8,
-        1 => FilterBits::Fuse16,
-        _ => FilterBits::Monkey { bits_per_key: (9 + rng.below(10)) as f64 },
-    }
 }
 
 /// Returns whether the file system of this directory supports direct reads.

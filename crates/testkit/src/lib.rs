@@ -1,9 +1,15 @@
 //! Test code that several crates of the workspace share. Not published.
 //!
 //! [`fuzzing`] defines and runs fuzz targets. [`engine`] and [`delta`] have the targets for file formats and whole
-//! databases, `bench` those for text formats.
+//! databases, `bench` those for text formats. [`world`] compares whole databases with a model.
 
-#![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
+#![allow(
+    clippy::missing_panics_doc,
+    clippy::unwrap_used,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "test code fails by panicking and is not published"
+)]
 
 mod allocator;
 #[cfg(feature = "bench")]
@@ -11,16 +17,20 @@ pub mod bench;
 pub mod delta;
 pub mod engine;
 mod event_log;
+mod failing_test;
 pub mod fuzzing;
+pub mod linear;
 mod merge_operators;
 mod rng;
 pub mod simple_store;
 mod test_order;
 mod test_report;
 mod test_run;
+pub mod world;
 
 pub use allocator::CountingAllocator;
 pub use event_log::EventLog;
+pub use failing_test::{panic_text, shrink_list, watchdog, with_silent_panics};
 pub use merge_operators::merge_operator;
 pub use rng::{TestRng, mix_seeds};
 pub use test_order::{run_alone, run_shared};

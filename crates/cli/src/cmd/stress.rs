@@ -8,7 +8,7 @@ use std::path::Path;
 use lsmx::env::Env;
 use lsmx_bench::report::json;
 use lsmx_bench::report::provenance::Provenance;
-use lsmx_stress::modelling::{Play, Reached, try_play};
+use lsmx_stress::world::{CaseCounts, History, try_play};
 use lsmx_stress::{ChildCommand, KillCounts, KillPlan, Orders, kill_many, write_until_killed};
 use serde::Serialize;
 
@@ -119,16 +119,14 @@ impl StressTest<'_> {
 
     /// Runs random operations on in-memory databases and compares each result with a model.
     fn run_histories(&self) -> Result<(), Failure> {
-        let (mut histories, mut reached, mut failure) = (0, Reached::default(), None);
+        let (mut histories, mut reached, mut failure) = (0, CaseCounts::default(), None);
         output::stdout(format!("histories from seed {} on\n", self.first_seed).as_bytes())?;
         while failure.is_none() && self.limits.allow(histories) {
             let seed = self.first_seed.wrapping_add(histories);
             let replay = format!("lsmx stress --in-memory --seed {seed} --runs 1");
             histories += 1;
-            match try_play("lsmx stress --in-memory", &replay, &Play::drawn(seed)) {
-                Ok(outcome) => reached += outcome.reached,
-                Err(what) => failure = Some(what),
-            }
+            let history = History::random_kind(seed);
+            failure = try_play("lsmx stress --in-memory", &replay, &history, &mut reached).err();
         }
         self.write_report(&std::env::temp_dir(), None, Some(histories), reached, failure.clone())?;
         if let Some(what) = failure {
@@ -137,18 +135,19 @@ impl StressTest<'_> {
             let line = what.lines().take(2).collect::<Vec<_>>().join("; ");
             return Err(Failure::Run(line.into()));
         }
-        let policy_changes = reached.took_over.iter().map(|kinds| u64::from(kinds.count_ones()));
+        let policy_changes =
+            reached.policy_changes.iter().map(|kinds| u64::from(kinds.count_ones()));
         self.print_table(&[
             (histories, "histories in which every answer equals that of the model"),
             (reached.operations, "operations"),
-            (reached.reopenings, "reopens with other options"),
+            (reached.restarts, "reopens with other options"),
             (reached.kills, "power losses and kills among them"),
-            (reached.copies, "checkpoints opened and compared"),
+            (reached.compared_copies, "checkpoints opened and compared"),
             (reached.flushes, "flushes"),
             (reached.merges, "merges of tables"),
             (policy_changes.sum(), "pairs of policies changed into each other"),
             (reached.snapshot_reads, "reads of snapshots"),
-            (reached.collections, "garbage collections of blob files"),
+            (reached.blob_rewrites, "garbage collections of blob files"),
             (reached.operands_in_stores, "operands and delete markers written to operand stores"),
         ])
     }

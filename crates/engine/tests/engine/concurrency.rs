@@ -14,10 +14,9 @@ use lsmx::{
     Db, Durability, Error, Keyspace, KeyspaceOptions, Options, Slice, Snapshot, WriteBatch,
     WriteControl, WriteOptions,
 };
-use lsmx_stress::modelling::linear::{Call, PLACES, Record, linearizable};
-use lsmx_stress::modelling::watchdog;
+use lsmx_testkit::linear::{Call, PLACES, Record, linearizable};
 use lsmx_testkit::simple_store::SimpleStore;
-use lsmx_testkit::{TestRng, case_seeds, scale};
+use lsmx_testkit::{TestRng, case_seeds, scale, watchdog};
 
 use crate::harness::database::{entries, open, policy, small};
 use crate::harness::gate::{Gate, each};

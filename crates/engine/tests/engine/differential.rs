@@ -3,9 +3,9 @@
 //! Half of the option sets are fixed and use extreme option values. The other half are random.
 
 use lsmx::env::Background;
-use lsmx::{BlockCacheKind, FilterBits, FilterLastRun, ValueSeparation};
-use lsmx_stress::modelling::{Op, Opening, Play, Reached, Tuning, play};
+use lsmx::{BlockCacheKind, Compression, FilterBits, FilterLastRun, ValueSeparation, WriteControl};
 use lsmx_testkit::simple_store::SimpleStore;
+use lsmx_testkit::world::{CaseCounts, DbSettings, History, KeyspaceSettings, Operation, play};
 use lsmx_testkit::{TestRng, case_seeds};
 
 const DRAWN_SETS: usize = 20;
@@ -13,27 +13,27 @@ const HISTORIES: u64 = 5;
 const HISTORY_OPERATIONS: usize = 1_000;
 
 /// Returns the base options. Each fixed option set changes some of these options.
-fn plain() -> Opening {
-    Opening {
+fn plain() -> DbSettings {
+    DbSettings {
         warm_up: false,
         cache_bytes: 64 << 10,
         cache_kind: BlockCacheKind::Quick,
         wal_bytes_max: None,
         segment_bytes: 4 << 10,
         sync_every_bytes: 8 << 20,
-        smooth: true,
-        merge_parts: None,
-        open_files: None,
+        write_control: WriteControl::Smooth,
+        subcompactions_max: None,
+        open_files_max: None,
         io_rate: None,
         idle_us: None,
-        tuning: Tuning {
+        keyspaces: KeyspaceSettings {
             policy: Some("leveled".to_owned()),
             memtable_bytes: 4 << 10,
             table_bytes: 4 << 10,
             block_bytes: 256,
             restart_interval: 16,
             block_tags: true,
-            lz4: vec![false],
+            compression: vec![Compression::None],
             filter_last_run: FilterLastRun::Off,
             filter_bits: FilterBits::Fuse8,
             store: None,
@@ -43,51 +43,57 @@ fn plain() -> Opening {
 }
 
 /// Returns the fixed option sets, each with its background mode.
-fn fixed() -> Vec<(Opening, Background)> {
+fn fixed() -> Vec<(DbSettings, Background)> {
     let (inline, stepped) = (Background::Inline, Background::Stepped { seed: 7, workers: 2 });
     let threads = Background::Threads { workers: 2 };
     let policies = ["full", "lo+1", "tiering", "universal", "1-leveling", "leveled"];
     let mut sets: Vec<_> = policies
         .map(|policy| {
             let mut set = plain();
-            set.tuning.policy = Some(policy.to_owned());
+            set.keyspaces.policy = Some(policy.to_owned());
             (set, inline)
         })
         .into();
-    let mut add = |background, change: &dyn Fn(&mut Opening)| {
+    let mut add = |background, change: &dyn Fn(&mut DbSettings)| {
         let mut set = plain();
         change(&mut set);
         sets.push((set, background));
     };
     // The minimum sizes give many levels of tiny files with one entry per block.
     add(inline, &|set| {
-        (set.tuning.memtable_bytes, set.tuning.table_bytes) = (1 << 10, 1 << 10);
-        (set.tuning.block_bytes, set.tuning.restart_interval) = (64, 1);
+        (set.keyspaces.memtable_bytes, set.keyspaces.table_bytes) = (1 << 10, 1 << 10);
+        (set.keyspaces.block_bytes, set.keyspaces.restart_interval) = (64, 1);
     });
-    add(inline, &|set| set.tuning.block_tags = false);
-    add(inline, &|set| set.tuning.policy = Some("leveled(T=2)".to_owned()));
-    add(inline, &|set| set.tuning.policy = Some("tiering(T=2)".to_owned()));
+    add(inline, &|set| set.keyspaces.block_tags = false);
+    add(inline, &|set| set.keyspaces.policy = Some("leveled(T=2)".to_owned()));
+    add(inline, &|set| set.keyspaces.policy = Some("tiering(T=2)".to_owned()));
     // With the next three option sets, each level has one file, each table has one block, and no memtable reaches its
     // size limit.
-    add(inline, &|set| set.tuning.table_bytes = 64 << 20);
+    add(inline, &|set| set.keyspaces.table_bytes = 64 << 20);
     add(inline, &|set| {
-        (set.tuning.table_bytes, set.tuning.block_bytes) = (4 << 20, 1 << 20);
-        set.tuning.restart_interval = 4096;
+        (set.keyspaces.table_bytes, set.keyspaces.block_bytes) = (4 << 20, 1 << 20);
+        set.keyspaces.restart_interval = 4096;
     });
-    add(inline, &|set| set.tuning.memtable_bytes = 64 << 20);
+    add(inline, &|set| set.keyspaces.memtable_bytes = 64 << 20);
     // Of the next two option sets, the first disables the block cache. The second makes the block cache large enough
     // for all blocks.
     add(inline, &|set| set.cache_bytes = 0);
     add(inline, &|set| {
-        (set.cache_bytes, set.tuning.filter_last_run) = (64 << 20, FilterLastRun::On);
+        (set.cache_bytes, set.keyspaces.filter_last_run) = (64 << 20, FilterLastRun::On);
     });
     add(inline, &|set| (set.cache_bytes, set.cache_kind) = (1 << 20, BlockCacheKind::Moka));
     add(inline, &|set| {
-        set.tuning.filter_bits = FilterBits::Monkey { bits_per_key: 10.0 };
-        set.tuning.filter_last_run = FilterLastRun::On;
+        set.keyspaces.filter_bits = FilterBits::Monkey { bits_per_key: 10.0 };
+        set.keyspaces.filter_last_run = FilterLastRun::On;
     });
-    add(inline, &|set| set.tuning.lz4 = vec![true]);
-    add(inline, &|set| set.tuning.lz4 = vec![false, false, true]);
+    add(inline, &|set| set.keyspaces.compression = vec![Compression::Lz4]);
+    add(inline, &|set| {
+        set.keyspaces.compression = vec![Compression::None, Compression::None, Compression::Lz4];
+    });
+    add(inline, &|set| set.keyspaces.compression = vec![Compression::Lz4]);
+    add(inline, &|set| {
+        set.keyspaces.compression = vec![Compression::None, Compression::None, Compression::Lz4];
+    });
     // The thresholds for value separation are 1 byte with early garbage collection, 10 bytes and 60 bytes.
     for (background, threshold_bytes, space_amplification_max) in
         [(inline, 1, 1.01), (stepped, 10, 1.3), (threads, 60, 2.0)]
@@ -99,14 +105,14 @@ fn fixed() -> Vec<(Opening, Background)> {
             space_amplification_max,
             scan_read_bytes: 150,
         };
-        add(background, &|set| set.tuning.separation = Some(separation));
+        add(background, &|set| set.keyspaces.separation = Some(separation));
     }
     // The first of these option sets writes one synced WAL segment per commit. The second one flushes because of the
     // WAL size limit.
     add(inline, &|set| (set.segment_bytes, set.sync_every_bytes) = (1, 1));
     add(inline, &|set| set.wal_bytes_max = Some(1));
-    add(inline, &|set| set.open_files = Some(8));
-    add(stepped, &|set| set.tuning.memtable_bytes = 1 << 10);
+    add(inline, &|set| set.open_files_max = Some(8));
+    add(stepped, &|set| set.keyspaces.memtable_bytes = 1 << 10);
     // The operand store never starts a collection, starts one after every flush, or collects on background threads.
     for (background, memtable_bytes, collect_after, to_tree_one_in, lazy) in [
         (inline, 4 << 10, u64::MAX, 1, true),
@@ -116,22 +122,24 @@ fn fixed() -> Vec<(Opening, Background)> {
     ] {
         let store = SimpleStore { collect_after, to_tree_one_in, lazy };
         add(background, &|set| {
-            (set.tuning.memtable_bytes, set.tuning.store) = (memtable_bytes, Some(store));
+            (set.keyspaces.memtable_bytes, set.keyspaces.store) = (memtable_bytes, Some(store));
         });
     }
-    add(threads, &|set| (set.tuning.memtable_bytes, set.smooth) = (1 << 10, false));
+    add(threads, &|set| {
+        (set.keyspaces.memtable_bytes, set.write_control) = (1 << 10, WriteControl::Stop)
+    });
     sets
 }
 
 /// Replaces all options in the operations by the options of `set`.
-fn under(operations: &[Op], set: &Opening) -> Vec<Op> {
+fn under(operations: &[Operation], set: &DbSettings) -> Vec<Operation> {
     let mut operations = operations.to_vec();
     for op in &mut operations {
         match op {
-            Op::Create { tuning, .. } | Op::Tune { tuning, .. } => *tuning = set.tuning.clone(),
-            Op::Close { opening } | Op::Drop { opening } | Op::Kill { opening } => {
-                *opening = set.clone();
+            Operation::CreateKeyspace(_, settings) | Operation::ChangeOptions(_, settings) => {
+                *settings = set.keyspaces.clone();
             }
+            Operation::Restart(_, settings) => *settings = set.clone(),
             _ => {}
         }
     }
@@ -143,8 +151,8 @@ fn option_sets_give_equal_results() {
     let histories: Vec<_> = case_seeds(&[], HISTORIES)
         // Guarded batches are removed, because the memtable size decides whether an old guard is refused.
         .map(|seed| {
-            let mut history = Play::new(seed, Background::Inline, HISTORY_OPERATIONS);
-            history.operations.retain(|op| !matches!(op, Op::Guarded { .. }));
+            let mut history = History::random(seed, Background::Inline, HISTORY_OPERATIONS);
+            history.operations.retain(|op| !matches!(op, Operation::GuardedBatch(..)));
             history
         })
         .collect();
@@ -155,20 +163,20 @@ fn option_sets_give_equal_results() {
             0 => Background::Stepped { seed: rng.next_u64(), workers: 1 + rng.below(2) },
             _ => Background::Inline,
         };
-        (Opening::random(&mut rng), background)
+        (DbSettings::random(&mut rng), background)
     });
     sets.extend(drawn.collect::<Vec<_>>());
-    let mut reached = Reached::default();
+    let mut reached = CaseCounts::default();
     for (set, background) in &sets {
         for history in &histories {
-            let history = Play {
+            let history = History {
                 background: *background,
-                opening: set.clone(),
-                last: set.clone(),
+                first_settings: set.clone(),
+                last_settings: set.clone(),
                 operations: under(&history.operations, set),
                 ..history.clone()
             };
-            reached += play("option_sets_give_equal_results", &history).reached;
+            play("option_sets_give_equal_results", &history, &mut reached);
         }
     }
     println!("{} sets: {reached:?}", sets.len());

@@ -183,10 +183,10 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
     let keyspaces = [db.default_keyspace()];
     let mut history = History::default();
     for number in 1..=5 + rng.below(40) {
-        let commit = Arc::new(draw_commit(&mut rng, number, 1));
+        let commit = draw_commit(&mut rng, number, 1);
         let written = oracle::write(&db, &keyspaces, &commit, true);
         written.map_err(|error| format!("{error:?}"))?;
-        history.push(commit);
+        history.push(&commit);
     }
     let killed = disk.crash(CrashImage::Keep, 0);
     drop((keyspaces, db));

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx_stress::modelling::{Outcome, PRESETS, Play, Reached, play, shrink};
-use lsmx_testkit::{TestRng, case_seeds, scale};
+use lsmx_testkit::world::{CaseCounts, History, Outcome, PRESETS, play};
+use lsmx_testkit::{TestRng, case_seeds, scale, shrink_list};
 
 /// Total number of operations in runs with inline background work.
 const INLINE_OPERATIONS: usize = 900_000;
@@ -18,11 +18,15 @@ fn stepped(seed: u64) -> Background {
     Background::Stepped { seed, workers: 2 }
 }
 
-fn histories(test: &'static str, operations: usize, background: fn(u64) -> Background) -> Reached {
-    let mut reached = Reached::default();
+fn histories(
+    test: &'static str,
+    operations: usize,
+    background: fn(u64) -> Background,
+) -> CaseCounts {
+    let mut reached = CaseCounts::default();
     for seed in case_seeds(&[], (operations / HISTORY_OPERATIONS) as u64) {
         let length = 1 + TestRng::new(!seed).below(2 * HISTORY_OPERATIONS);
-        reached += play(test, &Play::new(seed, background(seed), length)).reached;
+        play(test, &History::random(seed, background(seed), length), &mut reached);
     }
     println!("{test}: {reached:?}");
     reached
@@ -37,19 +41,22 @@ fn inline_histories_equal_the_model() {
     }
     // The random histories must contain each kind of operation and event more often than these minimum counts.
     assert!(reached.guards_held > 1_000 && reached.guards_refused > 1_000, "{reached:?}");
-    assert!(reached.reopenings > 500 && reached.kills > 100, "{reached:?}");
+    assert!(reached.restarts > 500 && reached.kills > 100, "{reached:?}");
     assert!(reached.flushes > 5_000 && reached.merges > 1_000, "{reached:?}");
-    assert!(reached.moves > 100 && reached.turns > 5_000, "{reached:?}");
+    assert!(reached.moves > 100 && reached.direction_changes > 5_000, "{reached:?}");
     assert!(reached.range_deleted > 5_000 && reached.drops > 100, "{reached:?}");
     assert!(reached.operands > 20_000 && reached.updates > 2_000, "{reached:?}");
     assert!(reached.folded_by_reads > 20_000 && reached.folded_by_jobs > 5_000, "{reached:?}");
-    assert!(reached.collections > 500, "{reached:?}");
-    assert!(reached.bare_lives > 50 && reached.unfolded > 50, "{reached:?}");
-    assert!(reached.dropped > 100 && reached.copies > 500, "{reached:?}");
-    let between = reached.took_over.iter().map(|after| after.count_ones()).sum::<u32>();
+    assert!(reached.blob_rewrites > 500, "{reached:?}");
+    assert!(
+        reached.restarts_without_operators > 50 && reached.reads_without_operator > 50,
+        "{reached:?}"
+    );
+    assert!(reached.dropped_keyspaces > 100 && reached.compared_copies > 500, "{reached:?}");
+    let between = reached.policy_changes.iter().map(|after| after.count_ones()).sum::<u32>();
     assert_eq!(between as usize, PRESETS * PRESETS, "pairs of presets are missing: {reached:?}");
-    assert!(reached.operands_in_stores > 1_000 && reached.anchors > 100, "{reached:?}");
-    assert!(reached.collected > 100 && reached.brought_back > 50, "{reached:?}");
+    assert!(reached.operands_in_stores > 1_000 && reached.delete_markers > 100, "{reached:?}");
+    assert!(reached.keys_to_tree > 100 && reached.stores_removed > 50, "{reached:?}");
     assert!(reached.snapshot_reads > 1_000 && reached.iterators_over_closes > 100, "{reached:?}");
 }
 
@@ -62,7 +69,10 @@ fn stepped_histories_equal_the_model() {
 /// Executes six random operation histories, each twice. Returns the two outcomes of each history.
 fn twice(test: &'static str, background: fn(u64) -> Background) -> Vec<(Outcome, Outcome)> {
     let seeds = case_seeds(&[], 6);
-    let outcome = |seed| play(test, &Play::new(seed, background(seed), 2_000));
+    let outcome = |seed| {
+        let history = History::random(seed, background(seed), 2_000);
+        play(test, &history, &mut CaseCounts::default())
+    };
     seeds.map(|seed| (outcome(seed), outcome(seed))).collect()
 }
 
@@ -89,5 +99,5 @@ fn stepped_history_repeated_is_identical() {
 fn shrink_removes_operations_that_do_not_cause_the_failure() {
     let list: Vec<u32> = (0..1_000).collect();
     let fails = |list: &[u32]| [17, 512, 999].iter().all(|wanted| list.contains(wanted));
-    assert_eq!(shrink(&list, Duration::from_secs(5), fails), [17, 512, 999]);
+    assert_eq!(shrink_list(&list, Duration::from_secs(5), fails), [17, 512, 999]);
 }

@@ -17,7 +17,7 @@ use lsmx::{
     Compression, Db, Durability, Error, KeyspaceOptions, LossKind, Options, RepairOptions,
     RepairReport, ValueSeparation, WalOptions, WriteBatch,
 };
-use lsmx_stress::modelling::watchdog;
+use lsmx_testkit::watchdog;
 use lsmx_testkit::{TestRng, scale, scaled, seed};
 
 use crate::harness::database::{Entries, compact, inline, open, policy, try_open, verify};

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Db, Durability, Error, Keyspace, Options, Slice, VerifyReport, WriteBatch};
+use lsmx::{Db, Durability, Error, Keyspace, Options, VerifyReport, WriteBatch};
 use lsmx_testkit::TestRng;
 use lsmx_testkit::simple_store::{all_stores, may_be_orphan};
+use lsmx_testkit::world::{Pairs, compare_keyspace, compare_pairs};
+
+pub(crate) use lsmx_testkit::world::Trouble;
 
 use super::coverage::Coverage;
-use super::history::{
-    Action, COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys,
-};
+use super::history::{COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys};
 use super::recorder::{Crash, Presence, Promises, Recorder, Sampling};
 use super::{Outcome, options, passing};
 
@@ -23,30 +24,6 @@ pub(crate) const DIR: &str = "db";
 pub(crate) fn open(disk: &MemVfs, options: Options) -> Outcome<Db> {
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
     Db::open(DIR, options.vfs(vfs)).map_err(|error| format!("opening fails: {error:?}"))
-}
-
-/// Failure of a check of contents.
-#[derive(Debug)]
-pub(crate) enum Trouble {
-    /// A read failed, which an injected fault may excuse.
-    Failed(Error),
-    /// A wrong result, which nothing excuses.
-    Wrong(String),
-}
-
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Trouble {
-        Trouble::Failed(error)
-    }
-}
-
-impl From<Trouble> for String {
-    fn from(trouble: Trouble) -> String {
-        match trouble {
-            Trouble::Failed(error) => format!("{error:?}"),
-            Trouble::Wrong(what) => what,
-        }
-    }
 }
 
 /// Returns the number of commits that a database shows.
@@ -67,7 +44,7 @@ pub(crate) fn compare(db: &Db, state: &State, rng: &mut TestRng) -> Result<(), T
                 return Err(Trouble::Wrong(format!("{error}, it has {} keys", state.len())));
             }
         };
-        compare_keyspace(&keyspace, state, rng).map_err(|trouble| match trouble {
+        compare_with_ranges(&keyspace, state, rng).map_err(|trouble| match trouble {
             Trouble::Wrong(what) => Trouble::Wrong(format!("[{name}] {what}")),
             failed => failed,
         })?;
@@ -75,57 +52,26 @@ pub(crate) fn compare(db: &Db, state: &State, rng: &mut TestRng) -> Result<(), T
     Ok(())
 }
 
-type Entries = std::collections::BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn compare_keyspace(
+/// Compares a keyspace, and two random ranges of it, with the model.
+fn compare_with_ranges(
     keyspace: &Keyspace,
-    state: &Entries,
+    pairs: &Pairs,
     rng: &mut TestRng,
 ) -> Result<(), Trouble> {
-    let forward = keyspace.iter().collect::<Result<Vec<_>, _>>()?;
-    same("a scan", &forward, state.iter())?;
-    let mut backward = keyspace.iter().rev().collect::<Result<Vec<_>, _>>()?;
-    backward.reverse();
-    same("a scan backward", &backward, state.iter())?;
-    for key in keys().chain([COUNTER.to_vec(), b"absent".to_vec(), vec![0xff; 9]]) {
-        let found = keyspace.get(&key)?;
-        if found.as_deref() != state.get(&key).map(Vec::as_slice) {
-            let (found, expected) = (found.map(|value| value.len()), state.get(&key).map(Vec::len));
-            let key = String::from_utf8_lossy(&key);
-            let what = format!("key {key:?} has {found:?} bytes, expected {expected:?}");
-            return Err(Trouble::Wrong(what));
-        }
-    }
+    compare_keyspace(
+        keyspace,
+        pairs,
+        keys().chain([COUNTER, b"absent", &[0xff; 9]].map(Into::into)),
+    )?;
     let (one, other) = (key(rng.next_u64()), key(rng.next_u64()));
     let (low, high) = if one < other { (one, other) } else { (other, one) };
-    let found = keyspace.range(low.clone()..high.clone()).collect::<Result<Vec<_>, _>>()?;
-    same("a range", &found, state.range(low.clone()..high.clone()))?;
-    let found = keyspace.range(low.clone()..=high.clone()).rev().collect::<Result<Vec<_>, _>>()?;
-    if found.len() != state.range(low..=high).count() {
-        return Err(Trouble::Wrong(format!("a range backward has {} entries", found.len())));
-    }
-    Ok(())
-}
-
-fn same<'a>(
-    what: &str,
-    found: &[(Slice, Slice)],
-    expected: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>,
-) -> Result<(), Trouble> {
-    let expected: Vec<_> = expected.collect();
-    for (at, ((found_key, found_value), (key, value))) in found.iter().zip(&expected).enumerate() {
-        if found_key[..] != key[..] || found_value[..] != value[..] {
-            let (found, key) = (String::from_utf8_lossy(found_key), String::from_utf8_lossy(key));
-            let why = if found == key { "another value" } else { "another key" };
-            let what = format!("{what}: {why} at {at}: {found:?}, expected {key:?}");
-            return Err(Trouble::Wrong(what));
-        }
-    }
-    if found.len() != expected.len() {
-        let (found, expected) = (found.len(), expected.len());
-        return Err(Trouble::Wrong(format!("{what}: {found} entries, expected {expected}")));
-    }
-    Ok(())
+    let range = low.clone()..high.clone();
+    compare_pairs("range", keyspace.range(range.clone()), pairs.range(range))?;
+    compare_pairs(
+        "backward range",
+        keyspace.range(low.clone()..=high.clone()).rev(),
+        pairs.range(low..=high).rev(),
+    )
 }
 
 /// Contents of a reopened database.
@@ -320,15 +266,8 @@ pub(crate) fn write(
     sync: bool,
 ) -> lsmx::Result<()> {
     let mut batch = WriteBatch::new();
-    for change in &commit.changes {
-        let (keyspace, key) = (&keyspaces[change.keyspace], &change.key[..]);
-        match &change.action {
-            Action::Put(value) => batch.put(keyspace, key, value),
-            Action::Delete => batch.delete(keyspace, key),
-            Action::Merge(operand) => batch.merge(keyspace, key, operand),
-            Action::DeleteRange(Some(end)) => batch.delete_range(keyspace, key..&end[..]),
-            Action::DeleteRange(None) => batch.delete_range(keyspace, key..),
-        }
+    for (keyspace, change) in commit {
+        change.add_to(&mut batch, &keyspaces[*keyspace]);
     }
     db.write(batch, if sync { Durability::Sync } else { Durability::Buffered })
 }

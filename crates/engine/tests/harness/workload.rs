@@ -10,6 +10,7 @@ use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, PolicySpec, Snapshot};
 use lsmx_base::file_name::CURRENT;
 use lsmx_testkit::TestRng;
+use lsmx_testkit::world::compare_pairs;
 
 use super::coverage::Coverage;
 use super::history::{History, KEYSPACES, State, draw_commit, key};
@@ -316,7 +317,7 @@ impl Run<'_> {
             1 => true,
             _ => rng.is_one_in(5),
         };
-        let seq = self.number_given(commit.changes.len() as u64)?;
+        let seq = self.number_given(commit.len() as u64)?;
         let before = {
             let mut promises = self.recorder.promises();
             promises.pending = Some(Arc::clone(&commit));
@@ -372,7 +373,7 @@ impl Run<'_> {
             pending
         };
         if let (Some(pending), true, Some(history)) = (pending, there, self.histories.last_mut()) {
-            history.push(pending);
+            history.push(&pending);
         }
     }
 
@@ -612,10 +613,7 @@ impl Run<'_> {
                     read().map_err(|error| format!("a snapshot: {error:?}"))?
                 }
             };
-            let seen = seen.iter().map(|(key, value)| (&key[..], &value[..]));
-            if !seen.eq(state.iter().map(|(key, value)| (&key[..], &value[..]))) {
-                return Err(format!("a snapshot of [{}] has changed", keyspace.name()));
-            }
+            compare_pairs("snapshot", seen.into_iter().map(Ok), state.iter())?;
         }
         Ok(())
     }

@@ -19,8 +19,7 @@ use lsmx::{
     ValueSeparation, WriteBatch,
 };
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
-use lsmx_stress::modelling::{quietly, watchdog};
-use lsmx_testkit::{TestRng, scale, seed};
+use lsmx_testkit::{TestRng, panic_text, scale, seed, watchdog, with_silent_panics};
 
 use crate::ALLOCATOR;
 
@@ -255,12 +254,10 @@ impl IntactDatabase {
     /// the damage.
     fn sample(&self, disk: &MemVfs, culprits: Culprits<'_>, damage: &str) -> Answer {
         let read = || catch_unwind(AssertUnwindSafe(|| self.read(disk, culprits)));
-        let (answer, bytes) = ALLOCATOR.peak_in_thread(|| quietly(read));
+        let (answer, bytes) = ALLOCATOR.peak_in_thread(|| with_silent_panics(read));
         assert!(bytes < BYTES_MAX, "{} database, {damage}: {bytes} bytes allocated", self.name);
         answer.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            panic!("{} database, {damage}: {}", self.name, text.unwrap_or_default())
+            panic!("{} database, {damage}: {}", self.name, panic_text(&*panic))
         })
     }
 

@@ -8,14 +8,17 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::harness::coverage::Coverage;
-use crate::harness::gate::{Gate, each, returns_while_blocked};
+use crate::harness::gate::{self, Gate, each, returns_while_blocked};
 use crate::harness::guards::{guards_beside_large_batches, guards_older_than_the_memtables};
+use crate::harness::history::draw_commit;
 use crate::harness::liveness::{self, Kind, Mode};
-use crate::harness::lost_log;
-use crate::harness::range_tombstones;
+use crate::harness::log_crashes::enumerate_crashes;
 use crate::harness::recorder::Sampling;
 use crate::harness::workload::{Faults, Plan, play};
-use crate::harness::{Outcome, disk_use, options, oracle};
+use crate::harness::{
+    Outcome, clock, closing, descriptors, device_hangs, disk_use, failed_open, identity, lost_log,
+    memory, missing_store, options, oracle, quarantine, queues, range_tombstones, writers,
+};
 use lsmx::compaction::{CompactionPolicy, Debt, Job, Level, RunningJobs, TreeShape};
 use lsmx::env::{Background, Env};
 use lsmx::internals::cache::BlockCache;
@@ -85,46 +88,48 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         Failpoint::UpdateWithoutGuard => ("updates", updates),
         Failpoint::UpdateGuardLoadedLate => ("updates over a seal", updates_over_a_seal),
         Failpoint::GuardScansCommit => ("guards beside large batches", guards_beside_large_batches),
-        Failpoint::AdmissionIgnoresReserved => {
-            ("batches in flight", crate::harness::memory::batches_in_flight)
-        }
-        Failpoint::DroppedMemtableCounted => {
-            ("drops among folds", crate::harness::memory::drops_among_folds)
-        }
+        Failpoint::AdmissionIgnoresReserved => ("batches in flight", memory::batches_in_flight),
+        Failpoint::DroppedMemtableCounted => ("drops among folds", memory::drops_among_folds),
         Failpoint::GuardHistoryForgotten => {
             ("guards of old reads", guards_older_than_the_memtables)
         }
         Failpoint::FollowerSyncForgotten
         | Failpoint::CommitPublishedEarly
-        | Failpoint::WakeUpLost => ("writers", several_writers),
+        | Failpoint::WakeUpLost => ("writers", |seed| writers::play(seed).map(drop)),
         Failpoint::SnapshotInTwoSteps => ("snapshots among writers", snapshots_among_writers),
         Failpoint::NewestFlushedFirst => ("contents among threads", contents_among_threads),
-        Failpoint::AppendErrorIgnored => {
-            ("crashes after a failed append", crashes_after_a_failed_append)
+        Failpoint::AppendErrorIgnored => ("crashes after a failed append", |seed| {
+            crashes_after(seed, Fault::ShortWrite(Errno::Io), VfsCall::Append, ".wal")
+        }),
+        Failpoint::SyncRetried => ("crashes after a failed sync", |seed| {
+            crashes_after(seed, Fault::Error(Errno::Io), VfsCall::Sync, ".wal")
+        }),
+        Failpoint::UncertainTablesDeleted => ("crashes after a failed edit", |seed| {
+            crashes_after(seed, Fault::Error(Errno::Io), VfsCall::Sync, "MANIFEST")
+        }),
+        Failpoint::ReadOnlyNotCleared => {
+            ("failing writes", |seed| failing(seed, &[VfsCall::Append, VfsCall::Sync], 100))
         }
-        Failpoint::SyncRetried => ("crashes after a failed sync", crashes_after_a_failed_sync),
-        Failpoint::UncertainTablesDeleted => {
-            ("crashes after a failed edit", crashes_after_a_failed_edit)
-        }
-        Failpoint::ReadOnlyNotCleared => ("failing writes", failing_writes),
         Failpoint::BackgroundErrorNotReported => ("a failing compaction", failing_compaction),
-        Failpoint::ReadErrorIsNotFound => ("failing reads", failing_reads),
-        Failpoint::OpenErrorCreatesDatabase => ("failing questions", failing_questions),
+        Failpoint::ReadErrorIsNotFound => {
+            ("failing reads", |seed| failing(seed, &[VfsCall::Read], 1_000))
+        }
+        Failpoint::OpenErrorCreatesDatabase => {
+            ("failing questions", |seed| failing(seed, &[VfsCall::Exists, VfsCall::List], 10))
+        }
         Failpoint::IteratorContinuesAfterError => ("iterators that fail", iterators_that_fail),
-        Failpoint::ReadDuringCloseNamesFile => (
-            "reads over a close",
-            crate::harness::closing::reads_over_a_close_return_values_or_closed,
-        ),
+        Failpoint::ReadDuringCloseNamesFile => {
+            ("reads over a close", closing::reads_over_a_close_return_values_or_closed)
+        }
         Failpoint::StoreFilesOutsideBudget => {
-            ("few descriptors", crate::harness::descriptors::few_descriptors_are_refused_or_enough)
+            ("few descriptors", descriptors::few_descriptors_are_refused_or_enough)
         }
         Failpoint::OperandQuarantineNotCleared => {
-            ("an unreadable bucket", crate::harness::quarantine::readable_bucket_leaves_quarantine)
+            ("an unreadable bucket", quarantine::readable_bucket_leaves_quarantine)
         }
-        Failpoint::QuarantinedBlobRead => (
-            "an unreadable blob file",
-            crate::harness::quarantine::quarantined_blob_file_is_not_read,
-        ),
+        Failpoint::QuarantinedBlobRead => {
+            ("an unreadable blob file", quarantine::quarantined_blob_file_is_not_read)
+        }
         Failpoint::RetriedWithoutPause => ("a full disk", full_disk),
         Failpoint::ReserveNotKept => {
             ("a full disk and its reserve", disk_use::full_disk_takes_the_reserve)
@@ -144,36 +149,38 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         Failpoint::ObservationTakesLogLock => {
             ("observation while a device hangs", hanging_observation)
         }
-        Failpoint::DeadlineIgnoresDevice => ("closes while a device hangs", hanging_close),
-        Failpoint::FollowerExceedsDeadline => ("writes behind a device that hangs", hanging_leader),
+        Failpoint::DeadlineIgnoresDevice => {
+            ("closes while a device hangs", device_hangs::close_keeps_deadline)
+        }
+        Failpoint::FollowerExceedsDeadline => {
+            ("writes behind a device that hangs", device_hangs::follower_keeps_deadline)
+        }
         Failpoint::ReentryUnchecked => ("calls of a listener", calls_of_a_listener),
         Failpoint::EventsDuringLead => {
             ("a listener that waits for a writer", listener_waits_for_writer)
         }
-        Failpoint::FlushWaitsForStore => ("flushes while an operand store hangs", hanging_store),
+        Failpoint::FlushWaitsForStore => ("flushes while an operand store hangs", |_| {
+            device_hangs::flushes_while_store_hangs("lsmx-compact")
+        }),
         Failpoint::WalDamageTreatedAsTail => ("damage in the log", damage_in_the_log),
         Failpoint::ChecksumWithoutLocation => ("foreign blocks", foreign_blocks),
         Failpoint::ClockJumpTrusted => {
-            ("a clock that jumps", crate::harness::clock::jump_of_a_running_database_is_harmless)
+            ("a clock that jumps", clock::jump_of_a_running_database_is_harmless)
         }
-        Failpoint::TimeOverflows => {
-            ("the end of time", crate::harness::clock::time_near_its_end_is_harmless)
-        }
+        Failpoint::TimeOverflows => ("the end of time", clock::time_near_its_end_is_harmless),
         Failpoint::OutputOverwritesEngineFile => {
-            ("names of outputs", crate::harness::identity::output_over_an_engine_file_is_refused)
+            ("names of outputs", identity::output_over_an_engine_file_is_refused)
         }
-        Failpoint::StrayFileNumberCounts => (
-            "stray files",
-            crate::harness::identity::stray_file_with_an_impossible_number_is_ignored,
-        ),
-        Failpoint::CheckpointKeepsUid => (
-            "segments of a checkpoint",
-            crate::harness::identity::segment_of_a_checkpoint_is_foreign,
-        ),
+        Failpoint::StrayFileNumberCounts => {
+            ("stray files", identity::stray_file_with_an_impossible_number_is_ignored)
+        }
+        Failpoint::CheckpointKeepsUid => {
+            ("segments of a checkpoint", identity::segment_of_a_checkpoint_is_foreign)
+        }
         Failpoint::CorruptReadNotRepeated => ("a transient bad read", transient_bad_read),
         Failpoint::DamagedInputsStayBusy => ("an unreadable file", unreadable_file),
         Failpoint::GrownTailTreatedAsDamage | Failpoint::OldestSegmentUnsynced => {
-            ("crashes of the log", crashes_of_the_log)
+            ("crashes of the log", |seed| enumerate_crashes(seed, 120).map(drop))
         }
         Failpoint::StallUnnoticed => ("a policy that stalls", stalling_policy),
         Failpoint::HiddenSpanNumbersKept => (
@@ -185,7 +192,7 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
             range_tombstones::damaged_range_tombstones_fail_overlapping_reads_only,
         ),
         Failpoint::FailedOpenLeavesFiles => {
-            ("opens that fail", crate::harness::failed_open::failed_open_leaves_no_files)
+            ("opens that fail", failed_open::failed_open_leaves_no_files)
         }
         Failpoint::IntactSegmentBlamed => {
             ("missing log segments", lost_log::missing_segment_is_named)
@@ -193,21 +200,19 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         Failpoint::DryRunMissesCommits => {
             ("dry runs of repairs", lost_log::dry_run_reports_the_losses_of_the_repair)
         }
-        Failpoint::SegmentCutAfterClose => (
-            "a handle dropped after close",
-            crate::harness::closing::closed_database_changes_no_file,
-        ),
-        Failpoint::BlockedDropCountsAsDone => {
-            ("late snapshots", crate::harness::queues::late_snapshot_keeps_files)
+        Failpoint::SegmentCutAfterClose => {
+            ("a handle dropped after close", closing::closed_database_changes_no_file)
         }
-        Failpoint::OneFlushThread => ("flushes while a flush to a store hangs", hanging_delivery),
+        Failpoint::BlockedDropCountsAsDone => ("late snapshots", queues::late_snapshot_keeps_files),
+        Failpoint::OneFlushThread => ("flushes while a flush to a store hangs", |_| {
+            device_hangs::flushes_while_store_hangs("lsmx-flush")
+        }),
         Failpoint::FlushesAfterDamageIgnored => {
             ("ends of keyspaces", lost_log::each_keyspace_is_complete_as_reported)
         }
-        Failpoint::KeptLogRemoved | Failpoint::KeptLogDeliveredTwice => (
-            "a missing operand store",
-            crate::harness::missing_store::operands_wait_for_their_store,
-        ),
+        Failpoint::KeptLogRemoved | Failpoint::KeptLogDeliveredTwice => {
+            ("a missing operand store", missing_store::operands_wait_for_their_store)
+        }
         Failpoint::DroppedFlushStaysCounted => {
             ("common prefixes", lost_log::common_prefix_is_restored_or_refused)
         }
@@ -244,10 +249,6 @@ fn crashes(seed: u64) -> Outcome {
     images(plan(seed, Faults::None))
 }
 
-fn several_writers(seed: u64) -> Outcome {
-    crate::harness::writers::play(seed).map(drop)
-}
-
 fn contents(seed: u64) -> Outcome {
     play(&plan(seed, Faults::None), &Arc::default()).map(drop)
 }
@@ -255,7 +256,9 @@ fn contents(seed: u64) -> Outcome {
 /// Memtables wait for their flush while others fill up, and flushes come while jobs run.
 fn contents_among_threads(seed: u64) -> Outcome {
     let background = Background::Stepped { seed, workers: 2 };
-    play(&Plan { background, ..plan(seed, Faults::None) }, &Arc::default()).map(drop)
+    // Long, because few runs have two memtables that wait for their flush.
+    let plan = Plan { background, steps: 500, ..plan(seed, Faults::None) };
+    play(&plan, &Arc::default()).map(drop)
 }
 
 /// One of the first calls fails, and power is cut all around it.
@@ -267,27 +270,11 @@ fn crashes_after(seed: u64, fault: Fault, call: VfsCall, file: &'static str) -> 
     ))
 }
 
-fn crashes_after_a_failed_append(seed: u64) -> Outcome {
-    crashes_after(seed, Fault::ShortWrite(Errno::Io), VfsCall::Append, ".wal")
-}
-
-fn crashes_after_a_failed_sync(seed: u64) -> Outcome {
-    crashes_after(seed, Fault::Error(Errno::Io), VfsCall::Sync, ".wal")
-}
-
-fn crashes_after_a_failed_edit(seed: u64) -> Outcome {
-    crashes_after(seed, Fault::Error(Errno::Io), VfsCall::Sync, "MANIFEST")
-}
-
 /// One call of these fails.
 fn failing(seed: u64, calls: &[VfsCall], within: u64) -> Outcome {
     let k = TestRng::new(seed).below(within);
     let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(calls).nth(k);
     play(&plan(seed, Faults::By(rule)), &Arc::default()).map(drop)
-}
-
-fn failing_writes(seed: u64) -> Outcome {
-    failing(seed, &[VfsCall::Append, VfsCall::Sync], 100)
 }
 
 /// Writes to a small tree while reads of one table return altered bytes: each `times` times, or for ever.
@@ -407,14 +394,6 @@ fn failing_compaction(seed: u64) -> Outcome {
     }
 }
 
-fn failing_reads(seed: u64) -> Outcome {
-    failing(seed, &[VfsCall::Read], 1_000)
-}
-
-fn failing_questions(seed: u64) -> Outcome {
-    failing(seed, &[VfsCall::Exists, VfsCall::List], 10)
-}
-
 fn failed(error: lsmx::Error) -> String {
     format!("{error:?}")
 }
@@ -427,7 +406,7 @@ fn damage_in_the_log(seed: u64) -> Outcome {
     let keyspaces = [db.default_keyspace()];
     let count = 3 + rng.below(5);
     for number in 1..=count {
-        let commit = crate::harness::history::draw_commit(&mut rng, number, 1);
+        let commit = draw_commit(&mut rng, number, 1);
         oracle::write(&db, &keyspaces, &commit, true).map_err(failed)?;
     }
     // The process is killed. After a power loss the mark behind the last sync may be missing, and
@@ -683,7 +662,7 @@ fn bytes_that_end_early(seed: u64) -> Outcome {
     let db = oracle::open(&disk, options::draw(&mut rng, Background::Inline))?;
     let keyspaces = [db.default_keyspace()];
     for number in 1..=20 {
-        let commit = crate::harness::history::draw_commit(&mut rng, number, 1);
+        let commit = draw_commit(&mut rng, number, 1);
         oracle::write(&db, &keyspaces, &commit, false).map_err(failed)?;
     }
     let seeds = lsmx_testkit::engine::seeds_from_files(&disk.snapshot_all());
@@ -728,7 +707,7 @@ fn calls_of_a_listener(_: u64) -> Outcome {
     // On a thread of its own, which is left behind if it hangs.
     let env = db.env().clone();
     env.spawn("flush", move || drop(db.flush())).map_err(|error| error.to_string())?;
-    match answer.recv_timeout(crate::harness::gate::PATIENCE) {
+    match answer.recv_timeout(gate::PATIENCE) {
         Ok(Err(Error::Reentrant { .. })) => Ok(()),
         Ok(result) => Err(format!("the call of a listener returns {result:?}")),
         Err(_) => Err("the call of a listener hangs".to_owned()),
@@ -746,7 +725,7 @@ fn listener_waits_for_writer(_: u64) -> Outcome {
     let listener = Listening(move |event: &Event| {
         if matches!(event, Event::ReadOnly(_)) {
             let wait = wait.lock().unwrap_or_else(PoisonError::into_inner);
-            if wait.recv_timeout(crate::harness::gate::PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if wait.recv_timeout(gate::PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 noted.store(1, Ordering::Relaxed);
             }
         }
@@ -778,26 +757,6 @@ fn listener_waits_for_writer(_: u64) -> Outcome {
     }
 }
 
-/// A database is closed with a deadline while a device hangs.
-fn hanging_close(_: u64) -> Outcome {
-    crate::harness::device_hangs::close_keeps_deadline(0)
-}
-
-/// A write with a deadline is in the group of a thread whose device call hangs.
-fn hanging_leader(_: u64) -> Outcome {
-    crate::harness::device_hangs::follower_keeps_deadline(0)
-}
-
-/// A keyspace is written to and flushed while the collection of another one's operand store hangs.
-fn hanging_store(_: u64) -> Outcome {
-    crate::harness::device_hangs::flushes_while_store_hangs("lsmx-compact")
-}
-
-/// A keyspace is written to and flushed while a flush to another one's operand store hangs.
-fn hanging_delivery(_: u64) -> Outcome {
-    crate::harness::device_hangs::flushes_while_store_hangs("lsmx-flush")
-}
-
 /// The metrics are read while an append to the log hangs.
 fn hanging_observation(_: u64) -> Outcome {
     let gate = Gate::default();
@@ -805,11 +764,6 @@ fn hanging_observation(_: u64) -> Outcome {
     let db = Db::open(oracle::DIR, Options::default().vfs(Arc::new(disk))).map_err(failed)?;
     let hanging = || drop(db.put("key", "value"));
     returns_while_blocked(&gate, hanging, || drop(db.metrics()))
-}
-
-/// Power is lost while a log is appended to and synced at once.
-fn crashes_of_the_log(seed: u64) -> Outcome {
-    crate::harness::log_crashes::enumerate_crashes(seed, 120).map(drop)
 }
 
 /// Tries a check; returns at which try it failed, and how.
@@ -859,6 +813,20 @@ fn every_deliberate_bug_is_found() {
     assert!(hangs.is_none(), "a panic that reaches the engine: {hangs:?}");
     println!("\n{}", format_detections(&caught));
     assert!(missed.is_empty(), "bugs that no check found: {missed:?}");
+}
+
+/// `verify` checks that the filter of a table passes each key.
+#[test]
+fn verify_key_that_the_filter_misses_is_error() {
+    let _alone = lsmx_testkit::run_alone();
+    failpoint::enable(Failpoint::FilterMissesKey);
+    let disk = MemVfs::new();
+    let db = oracle::open(&disk, Options::default().background(Background::Inline)).unwrap();
+    (0..100u8).for_each(|key| db.put([key], "value").unwrap());
+    db.close(None).unwrap();
+    let verified = oracle::verify(&disk);
+    failpoint::disable();
+    assert!(matches!(verified, Err(Error::Corrupt { .. })), "{verified:?}");
 }
 
 /// Part of guarantee 17. The work counters are those of the process, so the test is here.

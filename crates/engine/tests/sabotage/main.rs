@@ -18,5 +18,4 @@ mod harness;
 
 mod database;
 mod manifest;
-mod table;
 mod wal;

@@ -12,7 +12,6 @@ use lsmx::internals::format::version_edit::{Change, VersionEdit};
 use lsmx::internals::manifest::{Manifest, ManifestState};
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 
 fn dir() -> &'static Path {
@@ -160,15 +159,6 @@ fn after_a_crash_at_any_operation_the_state_is_that_of_a_prefix_with_all_acknowl
     let _alone = lsmx_testkit::run_alone();
     let images = enumerate_crashes().unwrap();
     assert!(images > 1_500, "only {images} images");
-}
-
-#[test]
-fn a_directory_that_is_not_synced_is_found() {
-    let _alone = lsmx_testkit::run_alone();
-    failpoint::enable(Failpoint::DirectoryNotSynced);
-    let found = enumerate_crashes();
-    failpoint::disable();
-    assert!(found.is_err());
 }
 
 #[test]

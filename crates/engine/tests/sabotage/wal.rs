@@ -9,13 +9,10 @@ use crate::harness::log_crashes::{
     DB_UID, Ledger, Promises, append, check, dir, disk, enumerate_crashes, options, read_back,
     restart,
 };
-use lsmx::env::Env;
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::internals::wal::{RecoveryMode, Wal, WalOptions};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, SeqNo};
-use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_stress::{Detection, format_detections};
 use lsmx_testkit::TestRng;
 
 #[test]
@@ -23,39 +20,6 @@ fn after_a_crash_at_any_operation_a_prefix_with_all_synced_commits_is_there() {
     let _alone = lsmx_testkit::run_alone();
     let images: u64 = (0..36).map(|seed| enumerate_crashes(seed, 120).unwrap()).sum();
     assert!(images > 5_000, "only {images} images");
-}
-
-#[test]
-fn deliberate_bugs_are_found() {
-    let _alone = lsmx_testkit::run_alone();
-    type Check = fn(u64) -> Result<u64, String>;
-    let crashes: (_, Check) = ("crashes of the log", |seed| enumerate_crashes(seed, 120));
-    let faults: (_, Check) = ("faults of the log", sweep_faults);
-    let damage: (_, Check) = ("damage to the log", |_| {
-        let (vfs, promises) = closed_log(false);
-        damage_everything(&vfs, &promises)
-    });
-    let clock = Env::default();
-    let mut caught = Vec::new();
-    for (bug, (check, fails)) in [
-        (Failpoint::WalSyncSkipped, crashes),
-        (Failpoint::WalOlderSegmentUnsynced, crashes),
-        (Failpoint::DirectoryNotSynced, crashes),
-        (Failpoint::GrownTailTreatedAsDamage, crashes),
-        (Failpoint::OldestSegmentUnsynced, crashes),
-        (Failpoint::AppendErrorIgnored, faults),
-        (Failpoint::SyncRetried, faults),
-        (Failpoint::WalDamageTreatedAsTail, damage),
-    ] {
-        let start_ns = clock.monotonic_ns();
-        failpoint::enable(bug);
-        let found = (0..40).find(|seed| fails(*seed).is_err());
-        failpoint::disable();
-        let tries = found.unwrap_or_else(|| panic!("{} escaped", bug.name())) + 1;
-        let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
-        caught.push(Detection { failpoint: bug, check, runs: tries, ms });
-    }
-    println!("{}", format_detections(&caught));
 }
 
 /// Fails the k-th append or sync, for every k; the log must say so ever after, keep its promises on

@@ -7,13 +7,11 @@ mod recovery;
 mod seeds;
 mod store_context;
 
-use lsmx_base::sync::Arc;
-use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
-
 pub use seeds::seeds_from_files;
 
-use crate::engine::{OperandStores, check_operations};
 use crate::fuzzing::FuzzTarget;
+use crate::simple_store::SimpleStore;
+use crate::world::History;
 
 /// Fuzz targets of `lsmx-delta`.
 pub const TARGETS: &[FuzzTarget] = &[
@@ -59,12 +57,7 @@ pub const TARGETS: &[FuzzTarget] = &[
 
 /// Applies operations to a database whose operand stores are so small that buckets split and collections run.
 fn check_operations_with_store(input: &[u8]) {
-    let stores = OperandStores {
-        add_store: |options| {
-            let small = DeltaOptions::default().bucket_bytes(512).log_bytes_max(1024);
-            options.operand_store(DeltaStoreFactory::new(small.buckets_max(4)))
-        },
-        factories: || vec![Arc::new(DeltaStoreFactory::default())],
-    };
-    check_operations(input, stores);
+    // Buckets of 512 bytes, at most 4 of them, and a log of at most 1024 bytes.
+    let store = SimpleStore { collect_after: 15, to_tree_one_in: 1, lazy: true };
+    History::from_bytes(input, Some(store)).check();
 }

@@ -8,8 +8,8 @@ use lsmx_delta::internals::frame::{FrameKind, decode_frame, put_frame};
 use lsmx_delta::internals::header::HEADER_BYTES;
 
 use super::checksums::{OFFSET, UID, file_uid, frame_ranges};
-use crate::engine::operation_seeds;
 use crate::fuzzing::Seeds;
+use crate::world::byte_seeds;
 
 /// Returns the name of the fuzz target for the contents of a frame.
 fn target_for_contents(kind: FrameKind) -> Option<&'static str> {
@@ -31,7 +31,7 @@ fn target_for_contents(kind: FrameKind) -> Option<&'static str> {
 #[must_use]
 pub fn seeds_from_files(files: &BTreeMap<PathBuf, Vec<u8>>) -> Seeds {
     let mut seeds = Seeds::default();
-    for operations in operation_seeds() {
+    for operations in byte_seeds() {
         seeds.add(&["delta_api"], &operations);
     }
     for (path, contents) in files {

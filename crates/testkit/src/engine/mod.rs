@@ -3,9 +3,7 @@
 mod blob_files;
 mod blocks;
 mod checksums;
-mod database;
 mod logs;
-mod operations;
 mod policies;
 mod recovery;
 mod seeds;
@@ -17,11 +15,10 @@ use lsmx::internals::format::segment_header::SEGMENT_HEADER_BYTES;
 use lsmx::internals::format::workload_trace::TRACE_HEADER_BYTES;
 
 pub(crate) use checksums::{OFFSET, UID};
-pub(crate) use database::{OperandStores, check_operations};
-pub(crate) use operations::operation_seeds;
 pub use seeds::seeds_from_files;
 
 use crate::fuzzing::FuzzTarget;
+use crate::world::History;
 
 /// Fuzz targets of the engine.
 pub const TARGETS: &[FuzzTarget] = &[
@@ -96,5 +93,5 @@ pub const TARGETS: &[FuzzTarget] = &[
         recovery::check_recovery_from_manifest,
         2,
     ),
-    FuzzTarget::new("api", |input| check_operations(input, OperandStores::NONE), 1),
+    FuzzTarget::new("api", |input| History::from_bytes(input, None).check(), 1),
 ];

@@ -22,9 +22,9 @@ use lsmx_compaction::PolicySpec;
 
 use super::blocks::seal_block;
 use super::checksums::{OFFSET, UID, repair_index};
-use super::operations::operation_seeds;
 use super::policies::policy_toml;
 use crate::fuzzing::Seeds;
+use crate::world::byte_seeds;
 
 /// Returns seeds for all fuzz targets of the engine. `files` contains the files of a database by path. The database may
 /// be open.
@@ -58,7 +58,7 @@ pub fn seeds_from_files(files: &BTreeMap<PathBuf, Vec<u8>>) -> Seeds {
             _ => {}
         }
     }
-    for operations in operation_seeds() {
+    for operations in byte_seeds() {
         seeds.add(&["api"], &operations);
     }
     add_policies(&mut seeds);

@@ -17,6 +17,8 @@ use lsmx::operand_store::{
 use lsmx::{Error, Result};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
+use crate::rng::TestRng;
+
 /// Options of a simple operand store. This type is also the factory of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimpleStore {
@@ -68,6 +70,15 @@ pub fn use_delta_stores(uses_delta: bool) {
 pub struct AnyStore(Box<dyn OperandStoreFactory>);
 
 impl SimpleStore {
+    /// Draws a store that often collects.
+    pub fn random(rng: &mut TestRng) -> SimpleStore {
+        SimpleStore {
+            collect_after: 1 + rng.below(6_u64),
+            to_tree_one_in: 1 + rng.below(3_u64),
+            lazy: rng.is_one_in(2),
+        }
+    }
+
     /// Returns this store. After [`use_delta_stores`], returns a `lsmx-delta` store with such small buckets that a few
     /// hundred operands fill several buckets.
     #[must_use]

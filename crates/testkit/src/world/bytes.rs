@@ -1,0 +1,257 @@
+//! Histories decoded from bytes, for fuzzers.
+
+use lsmx::env::Background;
+use lsmx::vfs::CrashImage;
+use lsmx::{
+    BlockCacheKind, Compression, FilterBits, FilterLastRun, PolicySpec, ValueSeparation,
+    WriteControl,
+};
+
+use super::History;
+use super::counts::CaseCounts;
+use super::operations::{Limit, Operation, Place, RestartKind, Span, Value, Write};
+use super::settings::{DbSettings, KeyspaceSettings};
+use crate::simple_store::SimpleStore;
+
+/// Keys of all operations, in ascending order: prefixes of each other, and bytes at both ends of the range.
+const KEYS: [&[u8]; 16] = [
+    b"",
+    b"\0",
+    b"\0\0",
+    b"a",
+    b"a\0",
+    b"aa",
+    b"aaaaaaaaaaaaaaaa",
+    b"aaaaaaaaaaaaaaab",
+    b"ab",
+    b"b",
+    b"key-0001",
+    b"key-0002",
+    b"key-00020",
+    b"\xfe\xff",
+    b"\xff",
+    b"\xff\xff",
+];
+/// Maximum number of operations. Shorter sequences are easier to analyse.
+const OPERATIONS_MAX: usize = 64;
+
+/// Decodes operations. Bytes beyond the end of the input are 0.
+struct OperationDecoder<'a> {
+    input: &'a [u8],
+    /// Number of values so far.
+    values: u64,
+    settings: DbSettings,
+}
+
+impl OperationDecoder<'_> {
+    fn next_byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.input.split_first()?;
+        self.input = rest;
+        Some(*first)
+    }
+
+    fn next_below(&mut self, end: usize) -> usize {
+        usize::from(self.next_byte().unwrap_or(0)) % end
+    }
+
+    fn next_limit(&mut self) -> Limit {
+        match self.next_below(2 * KEYS.len() + 1).checked_sub(1) {
+            None => Limit::Open,
+            Some(index) if index < KEYS.len() => Limit::At(index),
+            Some(index) => Limit::Past(index - KEYS.len()),
+        }
+    }
+
+    fn next_span(&mut self) -> Span {
+        Span { keyspace: self.next_below(2), from: self.next_limit(), to: self.next_limit() }
+    }
+
+    fn next_value(&mut self) -> Value {
+        self.values += 1;
+        Value { tag: self.values, bytes: self.next_below(64) }
+    }
+
+    fn next_write(&mut self) -> Write {
+        let (kind, keyspace) = (self.next_below(6), self.next_below(2));
+        if kind == 0 {
+            let (from, to) = (self.next_limit(), self.next_limit());
+            return Write::DeleteRange(Span { keyspace, from, to });
+        }
+        let place = Place { keyspace, key: self.next_below(KEYS.len()) };
+        match kind {
+            1 => Write::Delete(place),
+            2 | 3 => Write::Merge(place, self.next_value()),
+            _ => Write::Put(place, self.next_value()),
+        }
+    }
+
+    fn restart(&self, kind: RestartKind) -> Operation {
+        Operation::Restart(kind, self.settings.clone())
+    }
+
+    /// Decodes the next operation. Returns `None` at the end of the input.
+    fn next_operation(&mut self) -> Option<Operation> {
+        let kind = self.next_byte()? % 32;
+        Some(match kind {
+            0 => Operation::Flush,
+            1 => {
+                let (span, bits) = (self.next_span(), self.next_below(256));
+                let steps = (0..8).map(|bit| if bits >> bit & 1 == 1 { 1 } else { -1 }).collect();
+                Operation::Scan(None, span, None, steps)
+            }
+            2 => Operation::Snapshot,
+            3 => Operation::DropSnapshot(self.next_below(3)),
+            4 => Operation::CompactRange(self.next_span()),
+            5 => {
+                let (keyspace, presets) = (self.next_below(2), PolicySpec::all_presets());
+                let policy = &presets[self.next_below(256) % presets.len()];
+                // A small size ratio gives small trees several levels.
+                let policy = policy.clone().with_size_ratio(2).unwrap_or(policy.clone());
+                Operation::SetPolicy(keyspace, policy.to_string())
+            }
+            6 => Operation::Sync,
+            7 if self.next_below(2) == 0 => self.restart(RestartKind::Close),
+            7 => self.restart(RestartKind::Drop),
+            8 => {
+                let image = CrashImage::ALL[self.next_below(CrashImage::ALL.len())];
+                let seed = u64::from(self.next_byte().unwrap_or(0));
+                self.restart(RestartKind::PowerLoss(image, seed))
+            }
+            9..13 => {
+                let count = self.next_below(6);
+                let writes = (0..count).map(|_| self.next_write()).collect();
+                Operation::Batch(writes, kind == 9)
+            }
+            _ => Operation::Write(vec![self.next_write()], kind == 13),
+        })
+    }
+}
+
+/// Returns the options that the bits of a byte select.
+fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
+    let is_set = |bit: u8| bits >> bit & 1 == 1;
+    let separation = ValueSeparation { threshold_bytes: 20, ..ValueSeparation::default() };
+    DbSettings {
+        cache_bytes: if is_set(4) { 0 } else { 64 << 10 },
+        cache_kind: BlockCacheKind::Quick,
+        warm_up: false,
+        open_files_max: None,
+        io_rate: None,
+        idle_us: None,
+        wal_bytes_max: None,
+        segment_bytes: 500,
+        sync_every_bytes: 8 << 20,
+        write_control: WriteControl::Smooth,
+        subcompactions_max: None,
+        keyspaces: KeyspaceSettings {
+            policy: None,
+            memtable_bytes: if is_set(0) { 1 << 10 } else { 16 << 10 },
+            table_bytes: 256,
+            block_bytes: 64,
+            restart_interval: if is_set(1) { 2 } else { 16 },
+            block_tags: true,
+            compression: vec![if is_set(2) { Compression::Lz4 } else { Compression::None }],
+            filter_last_run: FilterLastRun::Off,
+            filter_bits: FilterBits::Fuse8,
+            store,
+            separation: is_set(3).then_some(separation),
+        },
+    }
+}
+
+impl History {
+    /// Decodes a history on two keyspaces. The first byte selects options, the others encode operations. All contents are
+    /// compared after each operation.
+    #[must_use]
+    pub fn from_bytes(input: &[u8], store: Option<SimpleStore>) -> History {
+        let (bits, input) = input.split_first().unwrap_or((&0, &[]));
+        let settings = settings_from_bits(*bits, store);
+        let second = Operation::CreateKeyspace(1, settings.keyspaces.clone());
+        let mut decoder = OperationDecoder { input, values: 0, settings: settings.clone() };
+        let decoded = std::iter::from_fn(|| decoder.next_operation()).take(OPERATIONS_MAX);
+        let checked = decoded.flat_map(|operation| [operation, Operation::CheckAll]);
+        History {
+            seed: 0,
+            background: Background::Inline,
+            operations: std::iter::once(second).chain(checked).collect(),
+            first_settings: settings.clone(),
+            last_settings: settings,
+            keys: KEYS.map(Into::into).into(),
+            uses_delta: store.is_some(),
+        }
+    }
+
+    /// Runs the history.
+    ///
+    /// # Panics
+    /// A result differs from the model.
+    pub fn check(&self) {
+        if let Err((index, why)) = self.run(&self.operations, &mut CaseCounts::default()) {
+            panic!("operation {index}: {why}\n{:?}", self.operations);
+        }
+    }
+}
+
+/// Returns encoded sequences of operations that reach rare states.
+#[must_use]
+pub fn byte_seeds() -> Vec<Vec<u8>> {
+    let put = |keyspace, key, bytes| [14, 4, keyspace, key, bytes];
+    let merge = |keyspace, key, bytes| [14, 2, keyspace, key, bytes];
+    let delete = |keyspace, key| [14, 1, keyspace, key];
+    let compact_all = |keyspace| [4, keyspace, 0, 0];
+    // Flushes overlapping tables under one policy after the other.
+    let rounds = (0..6).flat_map(|round| {
+        let puts = (0..5).flat_map(|key| put(round % 2, (key * 3 + round) % 16, 60));
+        puts.chain([0, 5, round % 2, round * 5]).collect::<Vec<u8>>()
+    });
+    vec![
+        // A range tombstone and a point tombstone above a table, iterators from both ends, a compaction.
+        [
+            &[1][..],
+            &put(0, 3, 40),
+            &put(0, 4, 30),
+            &put(0, 9, 30),
+            &[0],
+            &delete(0, 9),
+            &[14, 0, 0, 4, 6],
+            &[1, 0, 0, 0, 0x5a],
+            &compact_all(0),
+            &[1, 0, 4, 20, 0xaa],
+        ]
+        .concat(),
+        // Merge operands with and without a base value, with a snapshot, then without.
+        [
+            &[0][..],
+            &merge(0, 3, 5),
+            &merge(1, 3, 50),
+            &[2],
+            &merge(0, 3, 6),
+            &[0],
+            &merge(1, 3, 60),
+            &delete(0, 3),
+            &merge(0, 3, 4),
+            &[0],
+            &compact_all(0),
+            &[3, 0],
+            &compact_all(1),
+            &[7, 0],
+        ]
+        .concat(),
+        // Batches on both keyspaces, values in blob files, several kinds of power loss.
+        [
+            &[8][..],
+            &[10, 3, 4, 0, 1, 50, 4, 1, 1, 20, 2, 0, 2, 8],
+            &[13, 4, 0, 5, 9],
+            &[10, 2, 1, 0, 1, 0, 1, 0, 0],
+            &[8, 2, 7],
+            &put(1, 9, 30),
+            &[8, 5, 1, 6],
+            &put(0, 0, 10),
+            &[0, 8, 0, 3],
+            &put(0, 0, 11),
+            &[8, 6, 9, 7, 1],
+        ]
+        .concat(),
+        [1].into_iter().chain(rounds).chain(compact_all(0)).chain([7, 1, 7, 0]).collect(),
+    ]
+}

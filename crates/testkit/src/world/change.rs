@@ -1,0 +1,70 @@
+//! Writes of a database and of its model.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use lsmx::{Keyspace, MergeOperator, Result, WriteBatch};
+
+/// A key or a value.
+pub type Bytes = Arc<[u8]>;
+/// Contents of a keyspace.
+pub type Pairs = BTreeMap<Bytes, Bytes>;
+/// Bounds of a range of keys. The end may be before the start.
+pub type Bounds = (Bound<Bytes>, Bound<Bytes>);
+
+/// A write to one keyspace.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Key and value.
+    Put(Bytes, Bytes),
+    Delete(Bytes),
+    /// Key and operand.
+    Merge(Bytes, Bytes),
+    DeleteRange(Bounds),
+}
+
+/// Returns whether a key is within bounds.
+pub(super) fn is_within(bounds: &Bounds, key: &Bytes) -> bool {
+    bounds.contains(key)
+}
+
+impl Change {
+    /// Adds the write to a batch.
+    pub fn add_to(&self, batch: &mut WriteBatch, keyspace: &Keyspace) {
+        match self {
+            Change::Put(key, value) => batch.put(keyspace, key, value),
+            Change::Delete(key) => batch.delete(keyspace, key),
+            Change::Merge(key, operand) => batch.merge(keyspace, key, operand),
+            Change::DeleteRange(bounds) => batch.delete_range::<Bytes>(keyspace, bounds.clone()),
+        }
+    }
+
+    /// Commits the write alone.
+    ///
+    /// # Errors
+    /// Those of the method of [`Keyspace`].
+    pub fn commit(&self, keyspace: &Keyspace) -> Result<()> {
+        match self {
+            Change::Put(key, value) => keyspace.put(key, value),
+            Change::Delete(key) => keyspace.delete(key),
+            Change::Merge(key, operand) => keyspace.merge(key, operand),
+            Change::DeleteRange(bounds) => keyspace.delete_range::<Bytes>(bounds.clone()),
+        }
+    }
+
+    /// Applies the write to a model of the keyspace.
+    pub fn apply(&self, pairs: &mut Pairs, operator: &dyn MergeOperator) {
+        match self {
+            Change::Put(key, value) => drop(pairs.insert(Arc::clone(key), Arc::clone(value))),
+            Change::Delete(key) => drop(pairs.remove(key)),
+            Change::Merge(key, operand) => {
+                let base = pairs.remove(key);
+                let merged = operator.full_merge(key, base.as_deref(), &[operand]);
+                let merged = merged.expect("the operators of tests return no errors");
+                pairs.extend(merged.map(|value| (Arc::clone(key), Bytes::from(value))));
+            }
+            Change::DeleteRange(bounds) => pairs.retain(|key, _| !is_within(bounds, key)),
+        }
+    }
+}

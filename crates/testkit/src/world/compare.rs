@@ -1,0 +1,95 @@
+//! Comparison of a database with its model.
+
+use std::fmt;
+
+use lsmx::{Error, Keyspace, Result, Slice};
+
+use super::change::{Bytes, Pairs};
+
+/// Failure of a comparison.
+#[derive(Debug)]
+pub enum Trouble {
+    /// A read failed, which an injected fault may excuse.
+    Failed(Error),
+    /// A wrong result, which nothing excuses.
+    Wrong(String),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Trouble {
+        Trouble::Failed(error)
+    }
+}
+
+impl From<Trouble> for String {
+    fn from(trouble: Trouble) -> String {
+        match trouble {
+            Trouble::Failed(error) => format!("{error:?}"),
+            Trouble::Wrong(what) => what,
+        }
+    }
+}
+
+/// Bytes with a short printed form.
+#[derive(PartialEq, Eq)]
+pub(super) struct Text<'a>(pub(super) &'a [u8]);
+
+impl fmt::Debug for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.0[..self.0.len().min(60)];
+        write!(f, "\"{}\" ({} bytes)", shown.escape_ascii(), self.0.len())
+    }
+}
+
+/// Compares the pairs that a range returns with the expected ones. `read` names the range in errors.
+///
+/// # Errors
+/// The first difference, or the first error of a read.
+pub fn compare_pairs<'a>(
+    read: &str,
+    mut found: impl Iterator<Item = Result<(Slice, Slice)>>,
+    mut expected: impl Iterator<Item = (&'a Bytes, &'a Bytes)>,
+) -> Result<(), Trouble> {
+    loop {
+        let found = found.next().transpose()?;
+        let found = found.as_ref().map(|(key, value)| (Text(key), Text(value)));
+        let expected = expected.next().map(|(key, value)| (Text(key), Text(value)));
+        if found != expected {
+            return Err(Trouble::Wrong(format!("{read}: {found:?}, expected {expected:?}")));
+        }
+        if expected.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Compares a keyspace with its model by scans in both directions and by lookups of keys.
+///
+/// # Errors
+/// The first difference, or the first error of a read.
+pub fn compare_keyspace(
+    keyspace: &Keyspace,
+    pairs: &Pairs,
+    keys: impl IntoIterator<Item = impl AsRef<[u8]>>,
+) -> Result<(), Trouble> {
+    compare_pairs("scan", keyspace.iter(), pairs.iter())?;
+    compare_pairs("backward scan", keyspace.iter().rev(), pairs.iter().rev())?;
+    for key in keys {
+        let (key, found) = (key.as_ref(), keyspace.get(key.as_ref())?);
+        compare_value(key, found, pairs)?;
+    }
+    Ok(())
+}
+
+/// Compares the result of a lookup with the model.
+pub(super) fn compare_value(
+    key: &[u8],
+    found: Option<Slice>,
+    pairs: &Pairs,
+) -> Result<(), Trouble> {
+    let (found, expected) = (found.as_deref().map(Text), pairs.get(key).map(|it| Text(it)));
+    if found == expected {
+        return Ok(());
+    }
+    Err(Trouble::Wrong(format!("value of {:?}: {found:?}, expected {expected:?}", Text(key))))
+}

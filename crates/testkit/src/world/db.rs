@@ -1,0 +1,812 @@
+//! Applies operations to a database and to its model, and compares the two.
+
+use std::collections::HashMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use lsmx::compaction::Preset;
+use lsmx::env::Background;
+use lsmx::vfs::{CrashImage, MemVfs};
+use lsmx::{
+    Db, Durability, Error, Event, Keyspace, KeyspaceOptions, Options, PolicySpec, SeqNo, Snapshot,
+    WriteBatch, verify,
+};
+
+use super::change::{Bounds, Bytes, Change, Pairs, is_within};
+use super::checked_range::{CheckedRange, assert_pair};
+use super::compare::{Text, compare_keyspace, compare_pairs, compare_value};
+use super::counts::CaseCounts;
+use super::operations::{KEYSPACES, Limit, Operation, Place, RestartKind, Span, Value, Write};
+use super::settings::{DbSettings, KeyspaceSettings};
+use crate::EventLog;
+use crate::merge_operators::merge_operator;
+use crate::simple_store::{SimpleStore, all_stores, may_be_orphan};
+
+/// Maximum length of merged values in keyspaces whose operator has one.
+const MERGED_BYTES_MAX: usize = 600;
+/// Maximum number of snapshots, and of iterators, at a time.
+const HELD_MAX: usize = 6;
+
+/// Contents of all keyspaces; `None` for a keyspace that does not exist.
+type Contents = Vec<Option<Arc<Pairs>>>;
+
+struct HeldSnapshot {
+    snapshot: Snapshot,
+    contents: Contents,
+    /// Keyspaces at that time. One may have been dropped since, and another created under its name.
+    keyspaces: Vec<Option<Keyspace>>,
+    /// Number of operations before the snapshot.
+    clock: u64,
+}
+
+/// A database, its model, and its open snapshots and iterators.
+pub(super) struct ModelledDb {
+    keys: Vec<Bytes>,
+    background: Background,
+    seed: u64,
+    pub(super) disk: MemVfs,
+    /// `None` while the database is closed.
+    db: Option<Db>,
+    keyspaces: Vec<Option<Keyspace>>,
+    contents: Contents,
+    /// Contents after each commit that a power loss may undo, oldest first; `None` if the history has no power loss.
+    unsynced: Option<Vec<Contents>>,
+    policies: Vec<String>,
+    /// Whether each keyspace has an operand store.
+    has_store: Vec<bool>,
+    snapshots: Vec<HeldSnapshot>,
+    iterators: Vec<CheckedRange>,
+    /// Number of operations. `written` has the last one that wrote a key of a keyspace.
+    clock: u64,
+    written: HashMap<(usize, Bytes), u64>,
+    seq_largest: SeqNo,
+    pub(super) events: EventLog,
+    pub(super) counts: CaseCounts,
+    /// Hash of the schedule of each closed database.
+    pub(super) traces: Vec<u64>,
+}
+
+fn operators(keyspace: usize) -> Arc<dyn lsmx::MergeOperator> {
+    merge_operator(keyspace, MERGED_BYTES_MAX)
+}
+
+impl ModelledDb {
+    /// Creates a database. `has_power_loss` keeps the contents that a power loss may restore.
+    pub(super) fn new(
+        keys: Vec<Bytes>,
+        background: Background,
+        seed: u64,
+        settings: &DbSettings,
+        has_power_loss: bool,
+    ) -> ModelledDb {
+        let mut contents = vec![None; KEYSPACES.len()];
+        contents[0] = Some(Arc::default());
+        let mut db = ModelledDb {
+            keys,
+            background,
+            seed,
+            disk: MemVfs::new(),
+            db: None,
+            keyspaces: vec![None; KEYSPACES.len()],
+            unsynced: has_power_loss.then(|| vec![contents.clone()]),
+            contents,
+            policies: vec!["leveled".to_owned(); KEYSPACES.len()],
+            has_store: vec![false; KEYSPACES.len()],
+            snapshots: Vec::new(),
+            iterators: Vec::new(),
+            clock: 0,
+            written: HashMap::new(),
+            seq_largest: SeqNo::ZERO,
+            events: EventLog::default(),
+            counts: CaseCounts::default(),
+            traces: Vec::new(),
+        };
+        db.open(settings, true);
+        db
+    }
+
+    pub(super) fn db(&self) -> &Db {
+        self.db.as_ref().expect("open between operations")
+    }
+
+    /// Opens the database. With even seeds the database gets the operand stores; with odd ones each keyspace gets its own.
+    fn open(&mut self, settings: &DbSettings, has_operators: bool) {
+        self.seed = self.seed.wrapping_add(1);
+        let background = match self.background {
+            Background::Stepped { workers, .. } => Background::Stepped { seed: self.seed, workers },
+            other => other,
+        };
+        let keyspace_options = |(index, has_store): (usize, &bool)| {
+            let options = settings.keyspaces.options_with_store(*has_store);
+            if has_operators { options.merge_operator(operators(index)) } else { options }
+        };
+        let keyspaces: Vec<_> = self.has_store.iter().enumerate().map(keyspace_options).collect();
+        let mut options = settings
+            .options(background, self.seed)
+            .keyspace_defaults(keyspaces[0].clone())
+            .listener(Arc::new(self.events.clone()));
+        if self.seed.is_multiple_of(2) {
+            options = options.operand_store(SimpleStore::default().or_delta());
+        }
+        let db = Db::open("db", options.vfs(Arc::new(self.disk.clone()))).unwrap();
+        for (index, (name, options)) in KEYSPACES.iter().zip(keyspaces).enumerate() {
+            if self.contents[index].is_none() {
+                let missing = db.open_keyspace(name, None);
+                assert!(matches!(missing, Err(Error::UnknownKeyspace { .. })));
+                continue;
+            }
+            let opened = db.keyspace(name, options).unwrap();
+            if let Some(policy) = &settings.keyspaces.policy {
+                self.policies[index].clone_from(policy);
+            }
+            assert_eq!(opened.options().policy.to_string(), self.policies[index]);
+            self.keyspaces[index] = Some(opened);
+        }
+        for (has_store, contents) in self.has_store.iter_mut().zip(&self.contents) {
+            *has_store |= contents.is_some() && settings.keyspaces.store.is_some();
+        }
+        assert!(db.snapshot().seq() >= self.seq_largest, "sequence numbers go back");
+        self.db = Some(db);
+    }
+
+    /// Returns the index and the handle of an existing keyspace.
+    fn keyspace(&self, index: usize) -> (usize, Keyspace) {
+        let index = index % KEYSPACES.len();
+        match &self.keyspaces[index] {
+            Some(keyspace) => (index, keyspace.clone()),
+            None => (0, self.keyspaces[0].clone().expect("the default keyspace")),
+        }
+    }
+
+    fn key(&self, index: usize) -> Bytes {
+        Arc::clone(&self.keys[index % self.keys.len()])
+    }
+
+    fn place(&self, place: Place) -> (usize, Keyspace, Bytes) {
+        let (index, keyspace) = self.keyspace(place.keyspace);
+        (index, keyspace, self.key(place.key))
+    }
+
+    fn span(&self, span: Span) -> (usize, Keyspace, Bounds) {
+        let bound = |limit| match limit {
+            Limit::Open => Bound::Unbounded,
+            Limit::At(key) => Bound::Included(self.key(key)),
+            Limit::Past(key) => Bound::Excluded(self.key(key)),
+        };
+        let (index, keyspace) = self.keyspace(span.keyspace);
+        (index, keyspace, (bound(span.from), bound(span.to)))
+    }
+
+    /// Returns the index and the handle of the keyspace of a write, and the write with its keys and values.
+    fn change(&self, write: Write) -> (usize, Keyspace, Change) {
+        if let Write::DeleteRange(span) = write {
+            let (index, keyspace, bounds) = self.span(span);
+            return (index, keyspace, Change::DeleteRange(bounds));
+        }
+        let (Write::Put(place, _) | Write::Delete(place) | Write::Merge(place, _)) = write else {
+            unreachable!("all other writes")
+        };
+        let (index, keyspace, key) = self.place(place);
+        let change = match write {
+            Write::Put(_, value) => Change::Put(key, value.to_bytes()),
+            Write::Merge(_, operand) => Change::Merge(key, operand.to_bytes()),
+            _ => Change::Delete(key),
+        };
+        (index, keyspace, change)
+    }
+
+    fn batch(&self, writes: &[Write]) -> (WriteBatch, Vec<(usize, Change)>) {
+        let mut batch = WriteBatch::new();
+        let mut changes = Vec::new();
+        for write in writes {
+            let (index, keyspace, change) = self.change(*write);
+            change.add_to(&mut batch, &keyspace);
+            changes.push((index, change));
+        }
+        // A batch ignores empty ranges.
+        let is_range = |(_, change): &&(usize, Change)| matches!(change, Change::DeleteRange(_));
+        let ranges = changes.iter().filter(is_range).count();
+        assert!((writes.len() - ranges..=writes.len()).contains(&batch.len()));
+        (batch, changes)
+    }
+
+    /// Applies a commit to the model.
+    fn apply(&mut self, changes: &[(usize, Change)], is_synced: bool) {
+        for (index, change) in changes {
+            let mut note_written = |key: &Bytes| {
+                self.written.insert((*index, Arc::clone(key)), self.clock);
+            };
+            let pairs = Arc::make_mut(self.contents[*index].as_mut().expect("it exists"));
+            let count = pairs.len();
+            change.apply(pairs, &*operators(*index));
+            match change {
+                Change::Put(key, _) | Change::Delete(key) | Change::Merge(key, _) => {
+                    note_written(key);
+                    self.counts.operands += u64::from(matches!(change, Change::Merge(..)));
+                }
+                Change::DeleteRange(bounds) => {
+                    self.keys.iter().filter(|key| is_within(bounds, key)).for_each(note_written);
+                    self.counts.range_deleted += (count - pairs.len()) as u64;
+                }
+            }
+        }
+        if let Some(unsynced) = &mut self.unsynced {
+            unsynced.push(self.contents.clone());
+        }
+        if is_synced {
+            self.note_synced();
+        }
+    }
+
+    /// Records that all commits are durable.
+    fn note_synced(&mut self) {
+        if let Some(unsynced) = &mut self.unsynced {
+            unsynced.drain(..unsynced.len() - 1);
+        }
+    }
+
+    /// Returns the value in the model.
+    fn model_value(&self, index: usize, key: &Bytes) -> Option<&Bytes> {
+        self.contents[index].as_ref().and_then(|pairs| pairs.get(key))
+    }
+
+    /// Returns a held snapshot, and the index and the handle of the keyspace at its time.
+    fn held(
+        &self,
+        snapshot: Option<usize>,
+        keyspace: &Keyspace,
+    ) -> Option<(&HeldSnapshot, usize, Keyspace)> {
+        let held = self.snapshots.get(snapshot?.checked_rem(self.snapshots.len())?)?;
+        let index = KEYSPACES.iter().position(|name| *name == keyspace.name())?;
+        // A keyspace dropped since needs its old handle; one created since is empty.
+        let keyspace = held.keyspaces[index].clone().unwrap_or_else(|| keyspace.clone());
+        Some((held, index, keyspace))
+    }
+
+    /// Applies an operation to the database and to the model.
+    pub(super) fn apply_operation(&mut self, operation: &Operation) {
+        self.clock += 1;
+        self.counts.operations += 1;
+        match operation {
+            Operation::Write(writes, is_synced) => {
+                writes.iter().for_each(|write| self.write(*write, *is_synced));
+            }
+            Operation::Batch(writes, is_synced) => {
+                let (batch, changes) = self.batch(writes);
+                let durability = if *is_synced { Durability::Sync } else { Durability::Buffered };
+                self.db().write(batch, durability).unwrap();
+                self.apply(&changes, *is_synced);
+            }
+            Operation::GuardedBatch(snapshot, place, writes) => {
+                self.write_guarded(*snapshot, *place, writes);
+            }
+            Operation::Update(place, append, is_fetch) => self.update(*place, *append, *is_fetch),
+            Operation::Clear(keyspace) => {
+                let (index, keyspace) = self.keyspace(*keyspace);
+                keyspace.clear().unwrap();
+                assert_eq!(keyspace.iter().count(), 0);
+                let all = Change::DeleteRange((Bound::Unbounded, Bound::Unbounded));
+                self.apply(&[(index, all)], false);
+            }
+            Operation::DeleteAll(keyspace) => {
+                let (index, keyspace) = self.keyspace(*keyspace);
+                for key in self.contents[index].as_ref().expect("it exists").clone().keys() {
+                    keyspace.delete(key).unwrap();
+                    self.apply(&[(index, Change::Delete(Arc::clone(key)))], false);
+                }
+                assert_eq!(keyspace.iter().count(), 0);
+            }
+            Operation::Snapshot if self.snapshots.len() < HELD_MAX => {
+                let snapshot = self.db().snapshot();
+                assert!(snapshot.seq() >= self.seq_largest, "sequence numbers go back");
+                self.seq_largest = snapshot.seq();
+                let (contents, keyspaces) = (self.contents.clone(), self.keyspaces.clone());
+                let clock = self.clock;
+                self.snapshots.push(HeldSnapshot { snapshot, contents, keyspaces, clock });
+            }
+            Operation::Snapshot => {}
+            Operation::DropSnapshot(index) => {
+                if let Some(index) = index.checked_rem(self.snapshots.len()) {
+                    self.snapshots.swap_remove(index);
+                }
+            }
+            Operation::CreateKeyspace(index, settings) => {
+                self.open_keyspace(index % KEYSPACES.len(), settings, true);
+            }
+            Operation::ChangeOptions(index, settings) => {
+                self.open_keyspace(self.keyspace(*index).0, settings, false);
+            }
+            Operation::SetPolicy(keyspace, policy) => {
+                let (index, keyspace) = self.keyspace(*keyspace);
+                keyspace.set_policy(policy.parse::<PolicySpec>().unwrap()).unwrap();
+                self.note_policy(index, policy);
+                assert_eq!(keyspace.options().policy.to_string(), self.policies[index]);
+            }
+            Operation::DropKeyspace(index) => self.drop_keyspace(index % KEYSPACES.len()),
+            Operation::Restart(kind, settings) => self.restart(*kind, settings),
+            Operation::RestartWithoutOperators(without, deletes, with) => {
+                self.close();
+                self.open(without, false);
+                self.check_without_operators(deletes);
+                self.close();
+                self.open(with, true);
+            }
+            Operation::CheckAll => self.check_all(),
+            Operation::Get(..)
+            | Operation::MultiGet(..)
+            | Operation::Ends(_)
+            | Operation::Scan(..)
+            | Operation::Prefix(..)
+            | Operation::OpenIterator(..)
+            | Operation::StepIterator(..)
+            | Operation::DropIterator(_) => self.read(operation),
+            Operation::Flush
+            | Operation::WaitIdle
+            | Operation::Sync
+            | Operation::CompactRange(_)
+            | Operation::OperandsToTree(_)
+            | Operation::Checkpoint
+            | Operation::OpenReadOnly => self.maintain(operation),
+        }
+    }
+
+    /// Commits a write alone.
+    fn write(&mut self, write: Write, is_synced: bool) {
+        let (index, keyspace, change) = self.change(write);
+        match &change {
+            _ if is_synced => change.commit(&keyspace.with_write_options(Durability::Sync)),
+            Change::Put(key, value) if index == 0 => self.db().put(key, value),
+            _ => change.commit(&keyspace),
+        }
+        .unwrap();
+        self.apply(&[(index, change)], is_synced);
+    }
+
+    fn update(&mut self, place: Place, append: Option<Value>, is_fetch: bool) {
+        let (index, keyspace, key) = self.place(place);
+        let append = append.map(Value::to_bytes);
+        let update = |old: Option<&[u8]>| {
+            append.as_deref().map(|append| [old.unwrap_or_default(), append].concat())
+        };
+        let before = self.model_value(index, &key).cloned();
+        let after = update(before.as_deref()).map(Bytes::from);
+        let (returned, expected) = match is_fetch {
+            true => (keyspace.fetch_update(&key, update), &before),
+            false => (keyspace.update_fetch(&key, update), &after),
+        };
+        assert_eq!(returned.unwrap().as_deref(), expected.as_deref());
+        let change = match after {
+            Some(value) => Change::Put(key, value),
+            None => Change::Delete(key),
+        };
+        self.apply(&[(index, change)], false);
+        self.counts.updates += 1;
+    }
+
+    fn write_guarded(&mut self, snapshot: Option<usize>, place: Place, writes: &[Write]) {
+        let (guarded, keyspace, key) = self.place(place);
+        let (mut batch, changes) = self.batch(writes);
+        let (read, clock) = match self.held(snapshot, &keyspace) {
+            Some((held, ..)) => (held.snapshot.seq(), held.clock),
+            None => (self.db().snapshot().seq(), self.clock),
+        };
+        batch.guard(&keyspace, &key, read);
+        let written = self.written.get(&(guarded, Arc::clone(&key))).copied().unwrap_or(0);
+        match self.db().write(batch, Durability::Buffered) {
+            Ok(()) => {
+                assert!(written <= clock, "a guard held though its key was written since");
+                self.apply(&changes, false);
+                self.counts.guards_held += 1;
+                return;
+            }
+            Err(Error::GuardRefused { read: found, key: found_key, .. }) => {
+                assert_eq!((found, &found_key[..]), (read.0, &key[..]));
+                assert!(written > clock, "a guard was refused though its key was not written");
+            }
+            Err(Error::GuardUnknown { read: found, .. }) => {
+                assert_eq!(found, read.0);
+                // Old snapshots may be older than the known history, a new one is not.
+                assert!(clock < self.clock, "a guard of a new snapshot was not decided");
+            }
+            Err(error) => panic!("a guarded write failed: {error}"),
+        }
+        self.counts.guards_refused += 1;
+    }
+
+    /// Returns an iterator over a range of the current contents or of a snapshot.
+    fn checked_range(
+        &self,
+        snapshot: Option<usize>,
+        span: Span,
+        limit: Option<u64>,
+    ) -> CheckedRange {
+        let (index, keyspace, bounds) = self.span(span);
+        let is_expected = |key: &Bytes| is_within(&bounds, key);
+        match self.held(snapshot, &keyspace) {
+            Some((held, index, keyspace)) => {
+                let range = held.snapshot.range::<Bytes>(&keyspace, bounds.clone());
+                CheckedRange::new(range, held.contents[index].as_ref(), is_expected, limit)
+            }
+            None => {
+                let range = keyspace.range::<Bytes>(bounds.clone());
+                CheckedRange::new(range, self.contents[index].as_ref(), is_expected, limit)
+            }
+        }
+    }
+
+    /// Executes a lookup, a scan or a step of an iterator.
+    fn read(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Get(snapshot, place) => {
+                let (index, keyspace, key) = self.place(*place);
+                let (found, pairs) = match self.held(*snapshot, &keyspace) {
+                    Some((held, index, keyspace)) => {
+                        (held.snapshot.get(&keyspace, &key), &held.contents[index])
+                    }
+                    None if index == 0 => (self.db().get(&key), &self.contents[0]),
+                    None => (keyspace.get(&key), &self.contents[index]),
+                };
+                let pairs = pairs.as_deref().unwrap_or(&NO_PAIRS);
+                compare_value(&key, found.unwrap(), pairs).unwrap();
+                self.counts.snapshot_reads += u64::from(snapshot.is_some());
+            }
+            Operation::MultiGet(snapshot, keyspace, keys) => {
+                let (index, keyspace) = self.keyspace(*keyspace);
+                let keys: Vec<Bytes> = keys.iter().map(|key| self.key(*key)).collect();
+                let (found, pairs) = match self.held(*snapshot, &keyspace) {
+                    Some((held, index, keyspace)) => {
+                        (held.snapshot.multi_get(&keyspace, &keys), &held.contents[index])
+                    }
+                    None => (keyspace.multi_get(&keys), &self.contents[index]),
+                };
+                let pairs = pairs.as_deref().unwrap_or(&NO_PAIRS);
+                for (found, key) in found.unwrap().into_iter().zip(&keys) {
+                    compare_value(key, found, pairs).unwrap();
+                }
+            }
+            Operation::Ends(keyspace) => {
+                let (index, keyspace) = self.keyspace(*keyspace);
+                let pairs = self.contents[index].as_ref().expect("it exists");
+                let owned = |(key, value): (&Bytes, &Bytes)| (key.clone(), value.clone());
+                assert_pair(keyspace.first().transpose(), pairs.first_key_value().map(owned));
+                assert_pair(keyspace.last().transpose(), pairs.last_key_value().map(owned));
+            }
+            Operation::Scan(snapshot, span, limit, steps) => {
+                let mut range = self.checked_range(*snapshot, *span, *limit);
+                self.counts.direction_changes += range.steps(steps);
+                range.finish();
+                self.counts.snapshot_reads += u64::from(snapshot.is_some());
+            }
+            Operation::Prefix(place, bytes) => {
+                let (index, keyspace, key) = self.place(*place);
+                let prefix = &key[..key.len().min(*bytes)];
+                let is_expected = |key: &Bytes| key.starts_with(prefix);
+                let (range, pairs) = (keyspace.prefix(prefix), self.contents[index].as_ref());
+                CheckedRange::new(range, pairs, is_expected, None).finish();
+            }
+            Operation::OpenIterator(snapshot, span) if self.iterators.len() < HELD_MAX => {
+                self.iterators.push(self.checked_range(*snapshot, *span, None));
+            }
+            Operation::StepIterator(index, steps) => {
+                if let Some(index) = index.checked_rem(self.iterators.len()) {
+                    self.counts.direction_changes += self.iterators[index].steps(steps);
+                }
+            }
+            Operation::DropIterator(index) => {
+                if let Some(index) = index.checked_rem(self.iterators.len()) {
+                    self.iterators.swap_remove(index).finish();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Executes a job, a sync or a copy. The contents stay.
+    fn maintain(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Flush => {
+                self.db().flush().unwrap();
+                let metrics = self.db().metrics();
+                assert!(metrics.keyspaces.values().all(|keyspace| keyspace.memtables_sealed == 0));
+                self.note_synced();
+            }
+            Operation::WaitIdle => self.db().wait_idle().unwrap(),
+            Operation::Sync => {
+                self.db().sync().unwrap();
+                self.note_synced();
+            }
+            Operation::CompactRange(span) => {
+                let (_, keyspace, bounds) = self.span(*span);
+                keyspace.compact_range::<Bytes>(bounds).unwrap();
+            }
+            Operation::OperandsToTree(keyspace) => {
+                let (index, keyspace) = self.keyspace(*keyspace);
+                match keyspace.operands_to_tree() {
+                    Ok(()) => {
+                        self.counts.stores_removed += u64::from(self.has_store[index]);
+                        self.has_store[index] = false;
+                    }
+                    Err(Error::SnapshotsHeld { .. }) if self.db().metrics().snapshots > 0 => {}
+                    Err(error) => panic!("operands to the tree: {error}"),
+                }
+            }
+            Operation::Checkpoint => {
+                let path = format!("copy-{}", self.clock);
+                self.db().checkpoint(&path).unwrap();
+                // An open changes the files, so it gets a copy of them.
+                let disk = Arc::new(self.disk.crash(CrashImage::Keep, self.clock));
+                self.compare_copy(&Db::open(&path, self.copy_options().vfs(disk)).unwrap());
+            }
+            Operation::OpenReadOnly => {
+                let disk = self.disk.crash(CrashImage::Keep, self.clock);
+                let before = disk.snapshot_all();
+                let options = self.copy_options().read_only(true);
+                let copy = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
+                self.compare_copy(&copy);
+                assert!(disk.snapshot_all() == before, "a read-only open has changed a file");
+            }
+            _ => {}
+        }
+    }
+
+    /// Creates a keyspace or changes its options.
+    fn open_keyspace(&mut self, index: usize, settings: &KeyspaceSettings, is_creation: bool) {
+        let (name, existed) = (KEYSPACES[index], self.contents[index].is_some());
+        // Without an operator in the options, an open keyspace keeps its own.
+        let given = settings.options_with_store(false);
+        let options = match existed && is_creation {
+            true => given,
+            false => given.merge_operator(operators(index)),
+        };
+        let keyspace = self.db().keyspace(name, options).unwrap();
+        self.has_store[index] = settings.store.is_some() || (existed && self.has_store[index]);
+        let other = settings.options().merge_operator(operators(index + 1));
+        let refused = self.db().keyspace(name, other);
+        assert!(matches!(refused, Err(Error::Contradiction { .. })), "{refused:?}");
+        assert_eq!(keyspace.name(), name);
+        match &settings.policy {
+            Some(policy) if existed => self.note_policy(index, policy),
+            Some(policy) => self.policies[index].clone_from(policy),
+            None if existed => {}
+            None => "leveled".clone_into(&mut self.policies[index]),
+        }
+        assert_eq!(keyspace.options().policy.to_string(), self.policies[index]);
+        if !existed {
+            self.contents[index] = Some(Arc::default());
+            self.apply(&[], true);
+        }
+        self.keyspaces[index] = Some(keyspace);
+    }
+
+    /// Records the change of a policy.
+    fn note_policy(&mut self, index: usize, policy: &str) {
+        let preset = |text: &str| {
+            let preset = text.parse::<PolicySpec>().ok()?.preset()?;
+            Preset::ALL.iter().position(|known| *known == preset)
+        };
+        if let (Some(old), Some(new)) = (preset(&self.policies[index]), preset(policy)) {
+            self.counts.policy_changes[old] |= 1 << new;
+        }
+        policy.clone_into(&mut self.policies[index]);
+    }
+
+    fn drop_keyspace(&mut self, index: usize) {
+        let dropped = self.db().drop_keyspace(KEYSPACES[index]);
+        if index == 0 {
+            assert!(matches!(dropped, Err(Error::DefaultKeyspace)));
+            return;
+        }
+        let Some(keyspace) = self.keyspaces[index].take() else {
+            assert!(matches!(dropped, Err(Error::UnknownKeyspace { .. })));
+            return;
+        };
+        dropped.unwrap();
+        assert!(matches!(keyspace.get("k"), Err(Error::KeyspaceDropped { .. })));
+        assert!(matches!(keyspace.put("k", "v"), Err(Error::KeyspaceDropped { .. })));
+        self.contents[index] = None;
+        self.has_store[index] = false;
+        self.written.retain(|(keyspace, _), _| *keyspace != index);
+        self.counts.dropped_keyspaces += 1;
+        self.apply(&[], true);
+    }
+
+    /// Returns options of a keyspace that keep its settings.
+    fn copied_keyspace_options(&self, index: usize) -> KeyspaceOptions {
+        let options = KeyspaceOptions::default().merge_operator(operators(index));
+        match self.has_store[index] {
+            true => options.operand_store(SimpleStore::default().or_delta()),
+            false => options,
+        }
+    }
+
+    /// Returns options that keep the settings of a copied database.
+    fn copy_options(&self) -> Options {
+        Options::default()
+            .background(Background::Inline)
+            .seed(self.seed)
+            .keyspace_defaults(self.copied_keyspace_options(0))
+    }
+
+    /// Compares a copy of the database with the model.
+    fn compare_copy(&mut self, copy: &Db) {
+        for (index, name) in KEYSPACES.iter().enumerate() {
+            match (&self.contents[index], copy.open_keyspace(name, None)) {
+                (None, Err(Error::UnknownKeyspace { .. })) => {}
+                (Some(pairs), Ok(_)) => {
+                    let options = self.copied_keyspace_options(index);
+                    let keyspace = copy.keyspace(name, options).unwrap();
+                    compare_pairs("copy", keyspace.iter(), pairs.iter()).unwrap();
+                }
+                (model, copy) => panic!("{name}: {:?}, copy {copy:?}", model.is_some()),
+            }
+        }
+        self.counts.compared_copies += 1;
+    }
+
+    /// Checks a database without merge operators: merges fail, reads are correct or fail, jobs continue.
+    fn check_without_operators(&mut self, deletes: &[Place]) {
+        for round in 0..2 {
+            for (index, keyspace) in self.keyspaces.iter().enumerate() {
+                let Some(keyspace) = keyspace else { continue };
+                let refused = keyspace.merge("k", "v");
+                assert!(matches!(refused, Err(Error::NoMergeOperator { .. })), "{refused:?}");
+                for key in &self.keys {
+                    match keyspace.get(key) {
+                        Ok(found) => {
+                            let expected = self.model_value(index, key).map(|value| Text(value));
+                            assert_eq!(found.as_deref().map(Text), expected);
+                        }
+                        Err(Error::NoMergeOperator { .. }) => {
+                            self.counts.reads_without_operator += 1;
+                        }
+                        Err(error) => panic!("without an operator: {error}"),
+                    }
+                }
+            }
+            if round == 0 {
+                for place in deletes {
+                    self.write(Write::Delete(*place), false);
+                    let (_, keyspace, key) = self.place(*place);
+                    assert!(keyspace.get(&key).unwrap().is_none(), "a deleted key is readable");
+                }
+                self.db().flush().unwrap();
+                self.db().wait_idle().unwrap();
+            }
+        }
+        self.counts.restarts_without_operators += 1;
+    }
+
+    /// Compares all contents and snapshots.
+    pub(super) fn check_all(&self) {
+        for (keyspace, pairs) in self.keyspaces.iter().zip(&self.contents) {
+            if let (Some(keyspace), Some(pairs)) = (keyspace, pairs) {
+                compare_keyspace(keyspace, pairs, &self.keys).unwrap();
+            }
+        }
+        for HeldSnapshot { snapshot, contents, keyspaces, .. } in &self.snapshots {
+            for (keyspace, pairs) in keyspaces.iter().zip(contents) {
+                if let (Some(keyspace), Some(pairs)) = (keyspace, pairs) {
+                    compare_pairs("snapshot", snapshot.iter(keyspace), pairs.iter()).unwrap();
+                }
+            }
+        }
+    }
+
+    /// Adds the metrics of the database to the counts. Checks that no job failed.
+    fn count_work(&mut self) {
+        for keyspace in self.db().metrics().keyspaces.values() {
+            self.counts.flushes += keyspace.flushes;
+            self.counts.merges += keyspace.compaction.jobs;
+            self.counts.subcompactions += keyspace.compaction.jobs_divided;
+            self.counts.helped += keyspace.compaction.parts_helped;
+            self.counts.moves += keyspace.compaction.trivial_moves;
+            self.counts.drops += keyspace.compaction.drops;
+            let store = keyspace.operand_store.unwrap_or_default();
+            self.counts.operands_in_stores += store.operands;
+            self.counts.delete_markers += store.anchors;
+            self.counts.keys_to_tree += store.to_tree;
+            self.counts.folded_by_reads += keyspace.merges.reads.operands;
+            self.counts.folded_by_jobs += keyspace.merges.jobs.operands;
+            self.counts.blob_rewrites += keyspace.value_log.rewrites;
+            assert_eq!(keyspace.merges.failures, 0);
+        }
+        self.counts.restarts += 1;
+        let is_failure = |event: &Event| matches!(event, Event::Failure(_) | Event::ReadOnly(_));
+        let failures = self.events.select(|event| is_failure(event).then(|| event.to_string()));
+        assert_eq!(failures, Vec::<String>::new());
+    }
+
+    fn close(&mut self) {
+        self.count_work();
+        let db = self.db.take().expect("open between operations");
+        db.close(None).unwrap();
+        self.note_synced();
+        self.traces.push(db.env().trace_hash());
+        assert!(matches!(db.put("k", "v"), Err(Error::Closed)));
+        assert!(matches!(db.get("k"), Err(Error::Closed)));
+        assert!(matches!(db.flush(), Err(Error::Closed)));
+        assert!(matches!(db.default_keyspace().iter().next(), Some(Err(Error::Closed))));
+        for held in self.snapshots.drain(..) {
+            assert!(matches!(held.snapshot.get(&db.default_keyspace(), "k"), Err(Error::Closed)));
+        }
+        self.keyspaces.fill(None);
+        // Open iterators stay readable after a close.
+        for iterator in &mut self.iterators {
+            iterator.steps(&[2, -2]);
+            self.counts.iterators_over_closes += 1;
+        }
+    }
+
+    /// Drops all handles except iterators.
+    fn drop_handles(&mut self) {
+        self.count_work();
+        self.snapshots.clear();
+        self.keyspaces.fill(None);
+        let env = self.db().env().clone();
+        self.db = None;
+        self.traces.push(env.trace_hash());
+        self.counts.iterators_over_closes += self.iterators.len() as u64;
+    }
+
+    fn restart(&mut self, kind: RestartKind, settings: &DbSettings) {
+        let image = match kind {
+            RestartKind::Close | RestartKind::Drop => None,
+            RestartKind::Kill => Some(self.disk.crash(CrashImage::Keep, self.seed)),
+            RestartKind::PowerLoss(image, seed) => Some(self.disk.crash(image, seed)),
+        };
+        if image.is_some() {
+            self.iterators.clear();
+            self.counts.kills += 1;
+        }
+        match kind {
+            RestartKind::Close => self.close(),
+            _ => self.drop_handles(),
+        }
+        self.disk = image.unwrap_or(self.disk.clone());
+        self.open(settings, true);
+        if let RestartKind::PowerLoss(..) = kind {
+            self.adopt_recovered_contents();
+        }
+    }
+
+    /// Checks that the contents are those after one of the commits since the last sync, and makes them the model.
+    fn adopt_recovered_contents(&mut self) {
+        let pairs = |keyspace: &Keyspace| {
+            let pairs = keyspace.iter().map(|pair| pair.unwrap());
+            pairs.map(|(key, value)| (Bytes::from(&*key), Bytes::from(&*value))).collect()
+        };
+        let found: Contents = self
+            .keyspaces
+            .iter()
+            .map(|keyspace| keyspace.as_ref().map(|keyspace| Arc::new(pairs(keyspace))))
+            .collect();
+        let unsynced = self.unsynced.as_mut().expect("the history has a power loss");
+        let index = unsynced.iter().rposition(|contents| *contents == found);
+        let index = index.unwrap_or_else(|| panic!("not a state after the last sync: {found:?}"));
+        unsynced.truncate(index + 1);
+        self.contents = found;
+        self.note_synced();
+    }
+
+    /// Compares all contents, closes, verifies the files, reopens and compares again.
+    pub(super) fn finish(&mut self, settings: &DbSettings) {
+        self.check_all();
+        for mut iterator in std::mem::take(&mut self.iterators) {
+            iterator.steps(&[3, -3]);
+            iterator.finish();
+        }
+        self.snapshots.clear();
+        self.close();
+        let options = Options::default().vfs(Arc::new(self.disk.clone()));
+        let options = all_stores().into_iter().fold(options, Options::operand_store);
+        let report = verify("db", &options).unwrap();
+        let orphans = report.orphans.iter().filter(|orphan| !may_be_orphan(orphan));
+        assert!(orphans.count() == 0 && report.wal_tail_bytes == 0, "{report:?}");
+        self.open(settings, true);
+        self.check_all();
+        self.drop_handles();
+    }
+}
+
+/// Contents of a keyspace that did not exist at the time of a snapshot.
+static NO_PAIRS: Pairs = Pairs::new();

@@ -1,0 +1,283 @@
+//! Random keys and operations.
+
+use std::sync::Arc;
+
+use super::change::Bytes;
+use super::operations::{KEYSPACES, Limit, Operation, Place, RestartKind, Span, Value, Write};
+use super::settings::{DbSettings, KeyspaceSettings, random_policy};
+use crate::rng::TestRng;
+
+/// Draws keys with common prefixes, extreme bytes and extreme lengths.
+fn draw_keys(rng: &mut TestRng, count: usize) -> Vec<Bytes> {
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    let has_long_keys = rng.is_true_with_percent(4);
+    let shared = rng.below(40);
+    let shared = rng.bytes(shared);
+    while keys.len() < count {
+        let number = keys.len();
+        let mut key = match rng.below(14) {
+            0 => Vec::new(),
+            1 => vec![0; rng.below(5)],
+            2 => vec![0xff; rng.below(5)],
+            3 => vec![b'a'; rng.below(12)],
+            4 => [&[0xff; 3][..], &[rng.below(4)]].concat(),
+            5 => [&vec![0; rng.below(3)][..], &[rng.below(3)]].concat(),
+            // One byte more, or one byte less, than another key.
+            6 if number > 0 => [&rng.choose(&keys)[..], &[0]].concat(),
+            7 if number > 0 => {
+                let mut key = rng.choose(&keys).clone();
+                key.pop();
+                key
+            }
+            8 => format!("key-{number:05}").into_bytes(),
+            9 => (number as u64).to_be_bytes().to_vec(),
+            10 => [&shared[..], &rng.bytes(1)].concat(),
+            11 => [&shared[..], format!("{}", rng.below(count)).as_bytes()].concat(),
+            12 => {
+                let len = rng.below(30);
+                rng.bytes(len)
+            }
+            _ => rng.bytes(1),
+        };
+        if has_long_keys && number < 2 {
+            // Long keys cost time with each job, so histories with few keys get shorter ones.
+            let bytes = if count < 40 { 4 << 10 } else { 64 << 10 };
+            key = vec![[b'a', b'b'][number]; bytes];
+        }
+        key.truncate(64 << 10);
+        keys.push(key);
+    }
+    keys.into_iter().map(Arc::from).collect()
+}
+
+/// Draws a pool of keys and `count` operations on them.
+pub(super) fn draw_operations(rng: &mut TestRng, count: usize) -> (Vec<Bytes>, Vec<Operation>) {
+    let mut generator = Generator::new(rng);
+    let operations = (0..count as u64).map(|tag| {
+        generator.tag = tag;
+        generator.draw_operation()
+    });
+    let operations = operations.collect();
+    let key_count = generator.key_count;
+    (draw_keys(rng, key_count), operations)
+}
+
+/// Enables a random subset of the kinds of operations, so that each kind also occurs without the others.
+struct Generator<'a> {
+    rng: &'a mut TestRng,
+    /// Number of the operation.
+    tag: u64,
+    key_count: usize,
+    /// Percentage of operations that write.
+    writes: usize,
+    value_bytes_max: usize,
+    has_snapshots: bool,
+    has_iterators: bool,
+    has_restarts: bool,
+    has_keyspaces: bool,
+    has_range_deletes: bool,
+}
+
+impl Generator<'_> {
+    fn new(rng: &mut TestRng) -> Generator<'_> {
+        Generator {
+            tag: 0,
+            key_count: *rng.choose(&[3, 12, 40, 150, 400]),
+            writes: *rng.choose(&[30, 50, 70, 95]),
+            value_bytes_max: *rng.choose(&[1, 20, 60, 60, 400]),
+            has_snapshots: rng.is_true_with_percent(60),
+            has_iterators: rng.is_true_with_percent(60),
+            has_restarts: rng.is_true_with_percent(70),
+            has_keyspaces: rng.is_true_with_percent(60),
+            has_range_deletes: rng.is_true_with_percent(60),
+            rng,
+        }
+    }
+
+    fn is_true_with_percent(&mut self, percent: u64) -> bool {
+        self.rng.is_true_with_percent(percent)
+    }
+
+    fn draw_keyspace(&mut self) -> usize {
+        if self.has_keyspaces { self.rng.below(KEYSPACES.len()) } else { 0 }
+    }
+
+    /// Draws a key. Half of the operations use eight keys.
+    fn draw_key(&mut self) -> usize {
+        let is_any = self.is_true_with_percent(50);
+        self.rng.below(if is_any { self.key_count } else { self.key_count.min(8) })
+    }
+
+    fn draw_place(&mut self) -> Place {
+        Place { keyspace: self.draw_keyspace(), key: self.draw_key() }
+    }
+
+    fn draw_value(&mut self) -> Value {
+        let factor = if self.is_true_with_percent(1) { 20 } else { 1 };
+        Value { tag: self.tag, bytes: self.rng.below(self.value_bytes_max * factor + 1) }
+    }
+
+    fn draw_limit(&mut self) -> Limit {
+        match self.rng.below(4) {
+            0 => Limit::Open,
+            1 => Limit::Past(self.draw_key()),
+            _ => Limit::At(self.draw_key()),
+        }
+    }
+
+    fn draw_span(&mut self) -> Span {
+        let keyspace = self.draw_keyspace();
+        Span { keyspace, from: self.draw_limit(), to: self.draw_limit() }
+    }
+
+    /// Draws a range delete. Most are narrow, so that keys remain.
+    fn draw_range_delete(&mut self) -> Write {
+        let (any, key) = (self.draw_span(), self.draw_key());
+        let (from, to) = match self.rng.below(12) {
+            0 => (any.from, any.to),
+            1 => (Limit::At(key), Limit::At(key)),
+            2 => (Limit::At(key), Limit::Past(key)),
+            3 => (any.from, Limit::Past(0)),
+            _ => {
+                let other = self.draw_key();
+                (Limit::At(key.min(other)), Limit::Past(key.max(other)))
+            }
+        };
+        Write::DeleteRange(Span { from, to, ..any })
+    }
+
+    fn draw_steps(&mut self) -> Vec<i8> {
+        let turns = self.rng.below(5);
+        (0..turns).map(|_| self.rng.below(13_i8) - 6).collect()
+    }
+
+    /// Draws the writes of a batch.
+    fn draw_writes(&mut self) -> Vec<Write> {
+        let count = if self.is_true_with_percent(3) { 80 } else { self.rng.below(6) };
+        let mut draw_write = |_| {
+            let place = self.draw_place();
+            if self.has_range_deletes && self.is_true_with_percent(8) {
+                return self.draw_range_delete();
+            }
+            match self.rng.below(100) {
+                0..25 => Write::Delete(place),
+                25..60 => Write::Merge(place, self.draw_value()),
+                _ => Write::Put(place, self.draw_value()),
+            }
+        };
+        (0..count).map(&mut draw_write).collect()
+    }
+
+    fn draw_index(&mut self) -> usize {
+        self.rng.below(8)
+    }
+
+    /// Draws the snapshot of a read or a guard: one with this probability, otherwise none.
+    fn draw_snapshot(&mut self, percent: u64) -> Option<usize> {
+        self.is_true_with_percent(percent).then(|| self.draw_index())
+    }
+
+    fn draw_db_settings(&mut self) -> DbSettings {
+        DbSettings::random(self.rng)
+    }
+
+    fn draw_operation(&mut self) -> Operation {
+        if self.rng.below(100) < self.writes { self.draw_write() } else { self.draw_other() }
+    }
+
+    fn draw_write(&mut self) -> Operation {
+        let place = self.draw_place();
+        match self.rng.below(100) {
+            0..42 => {
+                let write = Write::Put(place, self.draw_value());
+                Operation::Write(vec![write], self.is_true_with_percent(2))
+            }
+            42..66 => {
+                let count = if self.is_true_with_percent(5) { self.rng.below(80) } else { 1 };
+                let merges = (0..count).map(|_| Write::Merge(place, self.draw_value())).collect();
+                Operation::Write(merges, self.is_true_with_percent(2))
+            }
+            66..70 => {
+                let append = self.is_true_with_percent(85).then(|| self.draw_value());
+                Operation::Update(place, append, self.is_true_with_percent(50))
+            }
+            70..73 if self.has_range_deletes => {
+                let write = self.draw_range_delete();
+                Operation::Write(vec![write], self.is_true_with_percent(5))
+            }
+            73 if self.has_range_deletes && self.is_true_with_percent(10) => {
+                Operation::Clear(place.keyspace)
+            }
+            70..88 => Operation::Write(vec![Write::Delete(place)], false),
+            88..96 => Operation::Batch(self.draw_writes(), self.is_true_with_percent(5)),
+            _ => {
+                let snapshot = self.draw_snapshot(60);
+                Operation::GuardedBatch(snapshot, place, self.draw_writes())
+            }
+        }
+    }
+
+    fn draw_other(&mut self) -> Operation {
+        let place = self.draw_place();
+        let keyspace = place.keyspace;
+        match self.rng.below(1000) {
+            0..490 => Operation::Get(None, place),
+            490..510 => {
+                let (snapshot, count) = (self.draw_snapshot(30), self.rng.below(9));
+                let keys = (0..count).map(|_| self.draw_key()).collect();
+                Operation::MultiGet(snapshot, keyspace, keys)
+            }
+            510..520 => Operation::Ends(keyspace),
+            520..532 => Operation::CompactRange(self.draw_span()),
+            532..534 => Operation::OperandsToTree(keyspace),
+            534..540 if self.has_keyspaces => Operation::DropKeyspace(keyspace),
+            540..545 if self.has_restarts => Operation::Checkpoint,
+            545..550 if self.has_restarts => Operation::OpenReadOnly,
+            550..650 => {
+                let limit = self.is_true_with_percent(40).then(|| self.rng.below(40));
+                Operation::Scan(None, self.draw_span(), limit, self.draw_steps())
+            }
+            650..670 => Operation::Prefix(place, self.rng.below(6)),
+            670..700 if self.has_snapshots => Operation::Snapshot,
+            700..770 if self.has_snapshots => Operation::Get(self.draw_snapshot(100), place),
+            770..790 if self.has_snapshots => {
+                let snapshot = self.draw_snapshot(100);
+                Operation::Scan(snapshot, self.draw_span(), None, self.draw_steps())
+            }
+            790..815 if self.has_snapshots => Operation::DropSnapshot(self.draw_index()),
+            815..830 if self.has_iterators => {
+                Operation::OpenIterator(self.draw_snapshot(30), self.draw_span())
+            }
+            830..890 if self.has_iterators => {
+                Operation::StepIterator(self.draw_index(), self.draw_steps())
+            }
+            890..905 if self.has_iterators => Operation::DropIterator(self.draw_index()),
+            905..925 => Operation::Flush,
+            925..940 => Operation::WaitIdle,
+            940..955 => Operation::Sync,
+            955..963 if self.has_keyspaces => {
+                Operation::CreateKeyspace(keyspace, KeyspaceSettings::random(self.rng))
+            }
+            963..969 => Operation::ChangeOptions(keyspace, KeyspaceSettings::random(self.rng)),
+            969..975 => Operation::SetPolicy(keyspace, random_policy(self.rng)),
+            975..977 => Operation::DeleteAll(keyspace),
+            977..980 => Operation::CheckAll,
+            980..986 if self.has_restarts => {
+                Operation::Restart(RestartKind::Close, self.draw_db_settings())
+            }
+            986..988 if self.has_restarts => {
+                let deletes = self.rng.below(4);
+                let deletes = (0..deletes).map(|_| self.draw_place()).collect();
+                let (without, with) = (self.draw_db_settings(), self.draw_db_settings());
+                Operation::RestartWithoutOperators(without, deletes, with)
+            }
+            988..993 if self.has_restarts => {
+                Operation::Restart(RestartKind::Drop, self.draw_db_settings())
+            }
+            993..1000 if self.has_restarts => {
+                Operation::Restart(RestartKind::Kill, self.draw_db_settings())
+            }
+            _ => Operation::Get(None, place),
+        }
+    }
+}

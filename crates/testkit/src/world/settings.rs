@@ -1,0 +1,185 @@
+//! Random options, as plain data that can be printed.
+
+use std::time::Duration;
+
+use lsmx::compaction::Preset;
+use lsmx::env::Background;
+use lsmx::{
+    BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
+    ValueSeparation, WalOptions, WriteControl,
+};
+
+use crate::rng::TestRng;
+use crate::simple_store::SimpleStore;
+
+/// Options of a keyspace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyspaceSettings {
+    /// Keeps the policy of the keyspace if `None`.
+    pub policy: Option<String>,
+    pub memtable_bytes: u64,
+    pub table_bytes: u64,
+    pub block_bytes: u32,
+    pub restart_interval: u32,
+    pub block_tags: bool,
+    /// Compression of each level.
+    pub compression: Vec<Compression>,
+    pub filter_last_run: FilterLastRun,
+    pub filter_bits: FilterBits,
+    /// Operand store for a keyspace without one.
+    pub store: Option<SimpleStore>,
+    pub separation: Option<ValueSeparation>,
+}
+
+/// Draws a preset, mostly with a small size ratio, so that small trees are deep.
+pub fn random_policy(rng: &mut TestRng) -> String {
+    let preset = rng.choose(&PolicySpec::all_presets()).clone();
+    let spec = match preset.preset() {
+        // A history takes about a second of its clock.
+        Some(Preset::TombstoneAge) => {
+            format!("tsa(D={}us)", rng.between(10, 3_000)).parse().unwrap()
+        }
+        _ => preset,
+    };
+    let small_ratio = 2 + rng.below(3_u64);
+    match spec.clone().with_size_ratio(small_ratio) {
+        Ok(small) if rng.is_true_with_percent(67) => small.to_string(),
+        _ => spec.to_string(),
+    }
+}
+
+impl KeyspaceSettings {
+    /// Draws options so small that a few hundred writes cause every kind of job.
+    pub fn random(rng: &mut TestRng) -> KeyspaceSettings {
+        let levels = rng.between(1, 4);
+        let table_bytes = *rng.choose(&[256, 1 << 10, 4 << 10, 16 << 10, 64 << 20]);
+        let block_bytes = *rng.choose(&[64, 64, 128, 256, 512, 1024]);
+        let bits_per_key = 9.0 + rng.below(10_u8) as f64 / 2.0;
+        KeyspaceSettings {
+            policy: (!rng.is_one_in(10)).then(|| random_policy(rng)),
+            memtable_bytes: *rng.choose(&[1 << 10, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10]),
+            table_bytes: u64::from(block_bytes).max(table_bytes),
+            block_bytes,
+            restart_interval: *rng.choose(&[1, 2, 16, 16, 4096]),
+            block_tags: rng.is_true_with_percent(80),
+            compression: (0..levels)
+                .map(|_| *rng.choose(&[Compression::None, Compression::Lz4]))
+                .collect(),
+            filter_last_run: *rng.choose(&[
+                FilterLastRun::Off,
+                FilterLastRun::On,
+                FilterLastRun::Auto,
+            ]),
+            filter_bits: *rng.choose(&[
+                FilterBits::Fuse8,
+                FilterBits::Fuse16,
+                FilterBits::Monkey { bits_per_key },
+            ]),
+            store: rng.is_true_with_percent(40).then(|| SimpleStore::random(rng)),
+            separation: rng.is_true_with_percent(60).then(|| ValueSeparation {
+                threshold_bytes: *rng.choose(&[1, 8, 30, 100]),
+                blob_file_bytes: *rng.choose(&[1 << 10, 4 << 10, 1 << 20]),
+                garbage_ratio: *rng.choose(&[0.05, 0.3, 0.5, 1.0]),
+                space_amplification_max: *rng.choose(&[1.02, 1.3, 2.0, 50.0]),
+                scan_read_bytes: *rng.choose(&[0, 100, 400, 16 << 10]),
+            }),
+        }
+    }
+
+    /// Returns the options without an operand store.
+    pub fn options(&self) -> KeyspaceOptions {
+        let options = KeyspaceOptions::default()
+            .memtable_bytes(self.memtable_bytes)
+            .table_bytes(self.table_bytes)
+            .block_bytes(self.block_bytes)
+            .restart_interval(self.restart_interval)
+            .block_tags(self.block_tags)
+            .compression(self.compression.clone())
+            .filter_last_run(self.filter_last_run)
+            .filter_bits(self.filter_bits)
+            .value_separation(self.separation);
+        match &self.policy {
+            Some(policy) => options.policy(policy.parse::<PolicySpec>().expect("a printed policy")),
+            None => options,
+        }
+    }
+
+    /// Returns the options with the operand store. Without one, a keyspace that `has_store` gets a default store.
+    pub fn options_with_store(&self, has_store: bool) -> KeyspaceOptions {
+        match self.store.or_else(|| has_store.then(SimpleStore::default)) {
+            Some(store) => self.options().operand_store(store.or_delta()),
+            None => self.options(),
+        }
+    }
+}
+
+/// Options of a database.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DbSettings {
+    pub cache_bytes: u64,
+    pub cache_kind: BlockCacheKind,
+    pub warm_up: bool,
+    pub open_files_max: Option<usize>,
+    pub io_rate: Option<u64>,
+    /// Time after which an idle memtable is flushed, in microseconds.
+    pub idle_us: Option<u64>,
+    pub wal_bytes_max: Option<u64>,
+    pub segment_bytes: u64,
+    pub sync_every_bytes: u64,
+    pub write_control: WriteControl,
+    pub subcompactions_max: Option<usize>,
+    /// Options of all its keyspaces.
+    pub keyspaces: KeyspaceSettings,
+}
+
+impl DbSettings {
+    pub fn random(rng: &mut TestRng) -> DbSettings {
+        let is_smooth = rng.is_true_with_percent(70);
+        DbSettings {
+            cache_bytes: *rng.choose(&[0, 300, 4 << 10, 64 << 10, 8 << 20]),
+            cache_kind: *rng.choose(&BlockCacheKind::ALL),
+            warm_up: rng.is_true_with_percent(30),
+            open_files_max: *rng.choose(&[None, Some(1), Some(2), Some(8)]),
+            io_rate: *rng.choose(&[None, None, Some(1 << 20), Some(1 << 30)]),
+            idle_us: *rng.choose(&[None, None, Some(10_000), Some(1_000_000)]),
+            wal_bytes_max: *rng.choose(&[None, None, Some(1), Some(3_000), Some(100_000)]),
+            segment_bytes: *rng.choose(&[1, 500, 4 << 10, 16 << 20]),
+            sync_every_bytes: *rng.choose(&[1, 2_000, 8 << 20]),
+            write_control: if is_smooth { WriteControl::Smooth } else { WriteControl::Stop },
+            subcompactions_max: *rng.choose(&[None, Some(1), Some(3), Some(8)]),
+            keyspaces: KeyspaceSettings::random(rng),
+        }
+    }
+
+    /// Returns the options without those of keyspaces.
+    pub fn options(&self, background: Background, seed: u64) -> Options {
+        let mut options = Options::default()
+            .background(background)
+            .seed(seed)
+            .block_cache_bytes(self.cache_bytes)
+            .block_cache_kind(self.cache_kind)
+            .warm_up(self.warm_up)
+            .write_control(self.write_control)
+            .wal(WalOptions {
+                segment_bytes: self.segment_bytes,
+                sync_every_bytes: self.sync_every_bytes,
+                ..WalOptions::default()
+            });
+        if let Some(files) = self.open_files_max {
+            options = options.open_files_max(files);
+        }
+        if let Some(rate) = self.io_rate {
+            options = options.background_io_rate(rate);
+        }
+        if let Some(us) = self.idle_us {
+            options = options.flush_idle_after(Duration::from_micros(us));
+        }
+        if let Some(parts) = self.subcompactions_max {
+            options = options.subcompactions_max(parts);
+        }
+        match self.wal_bytes_max {
+            Some(bytes) => options.wal_bytes_max(bytes),
+            None => options,
+        }
+    }
+}

@@ -1,3 +1,0 @@
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| lsmx_testkit::fuzzing::run_target("api", input));
