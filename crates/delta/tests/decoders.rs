@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Driver, Write};
+use common::{Driver, draw_writes};
 use lsmx_delta::DeltaOptions;
 use lsmx_testkit::delta::{TARGETS, seeds_from_files};
 use lsmx_testkit::fuzzing::{Seeds, check_targets, run_targets};
@@ -23,20 +23,9 @@ fn add_store(seeds: &mut Seeds, bucket_bytes: u64, rounds: u64, collected_from: 
     let mut driver = Driver::new(options);
     let mut rng = TestRng::new(rounds);
     for round in 0..rounds {
-        let mut write = |_| {
-            let key = format!("key{:02}", rng.below(20)).into_bytes();
-            match rng.below(12) {
-                0 => Write::DeleteMarker { key },
-                1 => Write::RangeDeleteMarker { start: key, end: Some(b"key19".to_vec()) },
-                2 => Write::RangeDeleteMarker { start: key, end: None },
-                _ => Write::Operand { key, bytes: 12 },
-            }
-        };
-        let writes: Vec<Write> = (0..8).map(&mut write).collect();
-        driver.flush(&writes);
+        driver.flush(&draw_writes(&mut rng, 8, true));
         if round >= collected_from {
-            // Does nothing if no collection is due.
-            let _ = driver.collect(None).expect("nothing fails in memory");
+            driver.collect(None).expect("nothing fails in memory");
         }
         seeds.extend(seeds_from_files(&driver.mem.snapshot_all()));
     }

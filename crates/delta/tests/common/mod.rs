@@ -1,156 +1,64 @@
-//! Plays the engine's part against a store: flushes, commits, crashes, and a tree of which only the
-//! operands that left for it and the puts are known.
+//! A driver that plays the part of the engine for one store: flushes, commits, collections, crashes. The tree consists of
+//! the operands that collections moved to it.
 
-#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
-#![allow(clippy::unwrap_used, clippy::missing_errors_doc, missing_docs, reason = "a test")]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of the module")]
+#![allow(clippy::unwrap_used, clippy::missing_errors_doc, missing_docs, reason = "test code")]
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::Path;
 
-use lsmx::env::{Background, Env};
-use lsmx::operand_store::Cursor;
 use lsmx::operand_store::{
-    Operand, OperandFileKind, OperandFiles, OperandMerger, OperandReadCounters, OperandReadTier,
-    OperandStore, OperandStoreFactory, OperandView, PreparedVersion, StoreContext, StoreToken,
+    Cursor, Operand, OperandCollection, OperandReadTier, OperandStore, OperandStoreFactory,
+    OperandView, PreparedVersion, StoreContext, StoreToken,
 };
-use lsmx::vfs::{File, MemVfs, Vfs};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{EntryKind, Error, Result, SeqNo};
-use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
+use lsmx_base::sync::{Arc, Mutex, Ordering};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+use lsmx_testkit::TestRng;
+use lsmx_testkit::delta::{ReadCounts, StoreDir};
 
-/// Files in one directory.
-#[derive(Debug)]
-pub struct Files {
-    pub vfs: Arc<dyn Vfs>,
-    pub dir: PathBuf,
-    pub next: AtomicU64,
-    pub discarded: Mutex<BTreeSet<(OperandFileKind, u64)>>,
+/// Maximum length of operands that partial merges make.
+const MERGED_BYTES_MAX: usize = 24;
+
+pub fn store_context(files: &Arc<StoreDir>, counts: &Arc<ReadCounts>) -> StoreContext {
+    lsmx_testkit::delta::store_context(files, counts, MERGED_BYTES_MAX)
 }
 
-impl Files {
-    pub fn new(vfs: Arc<dyn Vfs>, dir: &str, next: u64) -> Arc<Files> {
-        let (dir, next) = (PathBuf::from(dir), AtomicU64::new(next));
-        Arc::new(Files { vfs, dir, next, discarded: Mutex::default() })
-    }
-
-    /// Kinds and numbers of the files that are there.
-    pub fn existing_files(&self) -> BTreeSet<(OperandFileKind, u64)> {
-        let names = self.vfs.list(&self.dir).unwrap();
-        let kind = |name: &String| {
-            let (number, kind) = name.split_once('.').unwrap();
-            let kind = match kind {
-                "operands" => OperandFileKind::Log,
-                "bucket" => OperandFileKind::Bucket,
-                _ => panic!("{name}"),
-            };
-            (kind, number.parse().unwrap())
-        };
-        names.iter().map(kind).collect()
-    }
+/// Returns a file system with the directory of a database.
+pub fn disk() -> MemVfs {
+    let mem = MemVfs::new();
+    mem.create_dir(Path::new("db")).unwrap();
+    mem.sync_dir(Path::new("")).unwrap();
+    mem
 }
 
-fn io(action: &'static str, path: &std::path::Path, source: std::io::Error) -> Error {
-    Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
-}
-
-impl OperandFiles for Files {
-    fn vfs(&self) -> &Arc<dyn Vfs> {
-        &self.vfs
-    }
-
-    fn path(&self, kind: OperandFileKind, number: u64) -> PathBuf {
-        let extension = match kind {
-            OperandFileKind::Log => "operands",
-            OperandFileKind::Bucket => "bucket",
-        };
-        self.dir.join(format!("{number:06}.{extension}"))
-    }
-
-    fn create(&self, kind: OperandFileKind) -> Result<(u64, Arc<dyn File>)> {
-        lsmx_base::sync::assert_unlocked();
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let path = self.path(kind, number);
-        let file = self.vfs.create(&path).map_err(|e| io("create", &path, e))?;
-        Ok((number, file))
-    }
-
-    fn sync_directory(&self) -> Result<()> {
-        self.vfs.sync_dir(&self.dir).map_err(|e| io("sync", &self.dir, e))
-    }
-
-    fn discard(&self, kind: OperandFileKind, number: u64) {
-        assert!(self.discarded.lock().insert((kind, number)), "{kind:?} {number} twice");
-        // A file system that fails leaves it there, as the engine's would for a while.
-        let _ = self.vfs.remove(&self.path(kind, number));
-    }
-}
-
-/// Appends; long operands do not fold.
-#[derive(Debug)]
-pub struct AppendFolds;
-
-const FOLDED_BYTES_MAX: usize = 24;
-
-impl OperandMerger for AppendFolds {
-    fn partial_merge(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
-        (older.len() + newer.len() <= FOLDED_BYTES_MAX).then(|| [older, newer].concat())
-    }
-}
-
-#[derive(Debug, Default)]
-pub struct Counts {
-    pub hits: AtomicU64,
-    pub reads: AtomicU64,
-    pub bytes: AtomicU64,
-}
-
-impl OperandReadCounters for Counts {
-    fn record_hit(&self) {
-        self.hits.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn record_read(&self, bytes: u64) {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
-
-pub fn store_context(files: &Arc<Files>, counts: &Arc<Counts>) -> StoreContext {
-    StoreContext {
-        keyspace: "default".to_owned(),
-        files: files.clone(),
-        env: Env::new(Background::Inline, Some(files.next.load(Ordering::Relaxed))),
-        merger: Arc::new(AppendFolds),
-        read_counters: counts.clone(),
-        memory_bytes: None,
-        direct_reads: false,
-        read_only: false,
-    }
-}
-
-/// Something that was written, or left for the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Operand(Vec<u8>),
     DeleteMarker,
 }
 
-/// Key, number and bytes of an operand.
+/// Key, sequence number and bytes of an operand.
 pub type Entry = (Vec<u8>, u64, Vec<u8>);
 
 /// The delivered events of each key by sequence number, and the delivered range delete markers.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub keys: BTreeMap<Vec<u8>, BTreeMap<u64, Event>>,
+    /// Start, end and sequence number.
     pub range_markers: Vec<(Vec<u8>, Option<Vec<u8>>, u64)>,
-    /// Operands in the tree: key, number, bytes.
+    /// Operands that collections moved to the tree.
     pub tree: Vec<Entry>,
+    /// Sequence number of the last delivery.
     pub through: u64,
 }
 
 impl Model {
-    /// Newest delete marker of a key up to a number.
-    pub fn newest_marker(&self, key: &[u8], at: u64) -> u64 {
+    /// Returns the newest delete marker of a key up to a sequence number, or 0.
+    fn newest_marker(&self, key: &[u8], at: u64) -> u64 {
         let ranges = self.range_markers.iter().filter(|(start, end, seq)| {
             *seq <= at && **start <= *key && end.as_ref().is_none_or(|end| *key < **end)
         });
@@ -159,28 +67,24 @@ impl Model {
         ranges.map(|range| range.2).chain(own).max().unwrap_or(0)
     }
 
-    /// What the operands of a key amount to for a reader.
-    pub fn expected(&self, key: &[u8], at: u64) -> Vec<u8> {
+    /// Returns the operands of a key that a reader sees, concatenated.
+    fn expected(&self, key: &[u8], at: u64) -> Vec<u8> {
         let marker = self.newest_marker(key, at);
         let events = self.keys.get(key).into_iter().flat_map(|events| events.range(marker..=at));
-        let mut all = Vec::new();
-        for (_, event) in events {
-            if let Event::Operand(bytes) = event {
-                all.extend_from_slice(bytes);
-            }
-        }
-        all
+        let operands = events.map(|(_, event)| match event {
+            Event::Operand(bytes) => &bytes[..],
+            Event::DeleteMarker => &[],
+        });
+        operands.flatten().copied().collect()
     }
 
-    /// What the first `len` operands in the tree amount to.
-    pub fn in_tree(&self, key: &[u8], at: u64, len: usize) -> Vec<u8> {
+    /// Returns the part of [`Model::expected`] that is among the first `len` operands in the tree.
+    fn expected_in_tree(&self, key: &[u8], at: u64, len: usize) -> Vec<u8> {
         let marker = self.newest_marker(key, at);
-        let mut own: Vec<_> = self.tree[..len]
-            .iter()
-            .filter(|(own, seq, _)| own == key && (marker..=at).contains(seq))
-            .collect();
-        own.sort_by_key(|(_, seq, _)| *seq);
-        own.iter().flat_map(|(_, _, bytes)| bytes.clone()).collect()
+        let is_visible = |(own, seq, _): &&Entry| own == key && (marker..=at).contains(seq);
+        let mut visible: Vec<_> = self.tree[..len].iter().filter(is_visible).collect();
+        visible.sort_by_key(|(_, seq, _)| *seq);
+        visible.iter().flat_map(|(_, _, bytes)| bytes.clone()).collect()
     }
 }
 
@@ -192,38 +96,91 @@ pub enum Write {
     RangeDeleteMarker { start: Vec<u8>, end: Option<Vec<u8>> },
 }
 
+/// Draws writes to 20 keys, mostly operands.
+pub fn draw_writes(rng: &mut TestRng, count: usize, has_ranges: bool) -> Vec<Write> {
+    let mut draw = |_| {
+        let key = format!("key{:02}", rng.below(20)).into_bytes();
+        match rng.below(12) {
+            0 => Write::DeleteMarker { key },
+            1 if has_ranges => {
+                let end = (!rng.is_one_in(4)).then(|| b"key19".to_vec());
+                Write::RangeDeleteMarker { start: key, end }
+            }
+            _ => Write::Operand { key, bytes: 12 },
+        }
+    };
+    (0..count).map(&mut draw).collect()
+}
+
+/// The state that the manifest of the engine would hold: the token, the model and the snapshots.
+pub type Committed = (Option<StoreToken>, Model, BTreeSet<u64>);
+
 /// The engine's part.
 #[derive(Debug)]
 pub struct Driver {
     pub mem: MemVfs,
-    pub files: Arc<Files>,
-    pub counts: Arc<Counts>,
+    pub files: Arc<StoreDir>,
+    pub counts: Arc<ReadCounts>,
     pub options: DeltaOptions,
     pub store: Arc<dyn OperandStore>,
     pub token: Option<StoreToken>,
     pub model: Model,
     pub seq: u64,
     pub snapshots: BTreeSet<u64>,
+    /// Follows each commit before the store may discard files.
+    pub committed: Arc<Mutex<Committed>>,
 }
 
 impl Driver {
     pub fn new(options: DeltaOptions) -> Driver {
-        let mem = MemVfs::new();
-        mem.create_dir(std::path::Path::new("db")).unwrap();
-        mem.sync_dir(std::path::Path::new("")).unwrap();
+        let mem = disk();
         Driver::on(mem.clone(), Arc::new(mem), options)
     }
 
+    /// Opens a new store. `vfs` is a layer above `mem`.
     pub fn on(mem: MemVfs, vfs: Arc<dyn Vfs>, options: DeltaOptions) -> Driver {
-        let files = Files::new(vfs, "db", 1);
-        let counts = Arc::<Counts>::default();
-        let store =
-            DeltaStoreFactory::new(options).open(store_context(&files, &counts), None).unwrap();
-        let (model, snapshots) = (Model::default(), BTreeSet::new());
-        Driver { mem, files, counts, options, store, token: None, model, seq: 0, snapshots }
+        let files = StoreDir::new(vfs, "db", 1);
+        let counts = Arc::<ReadCounts>::default();
+        let context = store_context(&files, &counts);
+        let store = DeltaStoreFactory::new(options).open(context, None).unwrap();
+        let (token, seq, model, snapshots) = (None, 0, Model::default(), BTreeSet::new());
+        let committed = Arc::default();
+        Driver { mem, files, counts, options, store, token, model, seq, snapshots, committed }
     }
 
-    /// Delivers writes with the next numbers; the model afterwards.
+    /// Returns a store with sorted parts, unsorted pages, files of an earlier open, tails, and a log with all kinds of
+    /// frames.
+    pub fn sample(cache_bytes: u64) -> Driver {
+        let options = DeltaOptions::default().bucket_bytes(1024).log_bytes_max(2500);
+        let mut driver = Driver::new(options.cache_bytes(cache_bytes));
+        let mut rng = TestRng::new(7);
+        for round in 0..14 {
+            driver.flush(&draw_writes(&mut rng, 25, round > 10));
+            if round < 12 {
+                driver.collect(None).unwrap();
+            }
+            if round == 9 {
+                driver.reopen().unwrap();
+            }
+        }
+        driver.check().unwrap();
+        driver.verify().unwrap();
+        driver
+    }
+
+    /// Fills a few buckets with sorted and unsorted parts of many pages. Each round has 60 operands for some of 200 keys.
+    pub fn fill_buckets(&mut self, rounds: Range<u64>) {
+        for round in rounds {
+            let write = |number: u64| {
+                let key = format!("key{:03}", (number * 7 + round) % 200).into_bytes();
+                Write::Operand { key, bytes: 30 }
+            };
+            self.flush(&(0..60).map(write).collect::<Vec<_>>());
+            self.collect(None).unwrap();
+        }
+    }
+
+    /// Delivers writes with the next sequence numbers. Returns the prepared version and the model after it.
     pub fn deliver(&mut self, writes: &[Write]) -> Result<(PreparedVersion, Model)> {
         let mut model = self.model.clone();
         let prepared = self.deliver_on(&mut model, writes)?;
@@ -235,19 +192,19 @@ impl Driver {
         let mut ranges = Vec::new();
         for write in writes {
             self.seq += 1;
-            match write {
+            let (key, event) = match write {
                 Write::Operand { key, bytes } => {
                     let mut operand = format!("{},", self.seq).into_bytes();
                     operand.resize(operand.len().max(*bytes), b'.');
-                    flush.entry(key.clone()).or_default().insert(self.seq, Event::Operand(operand));
+                    (key, Event::Operand(operand))
                 }
-                Write::DeleteMarker { key } => {
-                    flush.entry(key.clone()).or_default().insert(self.seq, Event::DeleteMarker);
-                }
+                Write::DeleteMarker { key } => (key, Event::DeleteMarker),
                 Write::RangeDeleteMarker { start, end } => {
                     ranges.push((start.clone(), end.clone(), self.seq));
+                    continue;
                 }
-            }
+            };
+            flush.entry(key.clone()).or_default().insert(self.seq, event);
         }
         let mut delivery = self.store.deliver(SeqNo(self.seq))?;
         for (key, events) in &flush {
@@ -255,8 +212,8 @@ impl Driver {
                 match event {
                     Event::Operand(bytes) => delivery.add_operand(key, SeqNo(*seq), bytes)?,
                     Event::DeleteMarker => {
-                        let older = events.range(..seq).next().is_some();
-                        if older || delivery.may_contain(key) {
+                        let has_older = events.range(..seq).next().is_some();
+                        if has_older || delivery.may_contain(key) {
                             delivery.add_delete_marker(key, SeqNo(*seq))?;
                         }
                     }
@@ -276,9 +233,19 @@ impl Driver {
     }
 
     pub fn commit(&mut self, prepared: &PreparedVersion, model: Model) {
-        self.token = Some(prepared.token);
-        self.model = model;
+        (self.token, self.model) = (Some(prepared.token), model);
+        self.save_committed();
         self.store.mark_committed(prepared.token);
+    }
+
+    pub fn save_committed(&self) {
+        *self.committed.lock() = (self.token, self.model.clone(), self.snapshots.clone());
+    }
+
+    /// Takes over a saved state. Later writes get larger sequence numbers than any before.
+    pub fn restore_committed(&mut self, committed: Committed) {
+        (self.token, self.model, self.snapshots) = committed;
+        self.seq = self.seq.max(self.model.through) + 1000;
     }
 
     /// Delivers and commits.
@@ -287,43 +254,44 @@ impl Driver {
         self.commit(&prepared, model);
     }
 
-    /// What the engine says when a collection begins: snapshots, and the last number that is visible.
+    /// Returns the snapshots, and the last visible sequence number, as the engine passes them to a collection.
     pub fn snapshots(&self) -> Vec<SeqNo> {
         let before = self.snapshots.iter().filter(|seq| **seq < self.model.through);
         before.chain([&self.model.through]).map(|seq| SeqNo(*seq)).collect()
     }
 
-    /// Collects what is due, with a delivery in the middle if there are writes; commits.
+    /// Collects and commits if a collection is due. Delivers `between` after the start of the collection.
     pub fn collect(&mut self, between: Option<&[Write]>) -> Result<bool> {
         let store = self.store.clone();
-        let Some(mut collection) = store.collect(&self.snapshots())? else { return Ok(false) };
+        let Some(collection) = store.collect(&self.snapshots())? else { return Ok(false) };
         if let Some(writes) = between {
             let (prepared, model) = self.deliver(writes)?;
             self.commit(&prepared, model);
         }
-        let mut model = self.model.clone();
-        if let Some(mut leaving) = collection.moved_operands()? {
-            move_to_tree(&mut model, &mut *leaving)?;
-        }
-        let prepared = collection.prepare()?;
-        self.commit(&prepared, model);
+        self.finish_collection(collection)?;
         Ok(true)
     }
 
-    /// Everything leaves for the tree.
+    /// Moves all operands to the tree.
     pub fn collect_all(&mut self) -> Result<()> {
         let store = self.store.clone();
-        let mut collection = store.collect_all()?;
+        self.finish_collection(store.collect_all()?)
+    }
+
+    pub fn finish_collection(
+        &mut self,
+        mut collection: Box<dyn OperandCollection + '_>,
+    ) -> Result<()> {
         let mut model = self.model.clone();
-        if let Some(mut leaving) = collection.moved_operands()? {
-            move_to_tree(&mut model, &mut *leaving)?;
+        if let Some(mut moved) = collection.moved_operands()? {
+            move_to_tree(&mut model, &mut *moved)?;
         }
         let prepared = collection.prepare()?;
         self.commit(&prepared, model);
         Ok(())
     }
 
-    /// Opens the store anew as of what is committed.
+    /// Opens the committed version again, and removes other files.
     pub fn reopen(&mut self) -> Result<()> {
         let vfs = self.files.vfs.clone();
         self.reopen_on(vfs)
@@ -332,19 +300,20 @@ impl Driver {
     pub fn reopen_on(&mut self, vfs: Arc<dyn Vfs>) -> Result<()> {
         self.open_on(vfs)?;
         let live: BTreeSet<_> = self.store.live_files().into_iter().collect();
-        let there = self.files.existing_files();
-        assert!(live.is_subset(&there), "{live:?} {there:?}");
-        for (kind, number) in there.difference(&live) {
-            self.files.vfs.remove(&self.files.path(*kind, *number)).unwrap();
+        let existing = self.files.existing_files();
+        assert!(live.is_subset(&existing), "{live:?} {existing:?}");
+        for (kind, number) in existing.difference(&live) {
+            let path = lsmx::operand_store::OperandFiles::path(&*self.files, *kind, *number);
+            self.files.vfs.remove(&path).unwrap();
         }
         Ok(())
     }
 
-    /// Opens the store as of what is committed, whatever files are there.
+    /// Opens the committed version, whatever files exist.
     pub fn open_on(&mut self, vfs: Arc<dyn Vfs>) -> Result<()> {
-        // No number is used twice, whatever a crash has left.
-        let next = self.files.next.load(Ordering::Relaxed) + 100;
-        self.files = Files::new(vfs, "db", next);
+        // A crash may have left files with numbers that this driver does not know.
+        let next = self.files.next_number.load(Ordering::Relaxed) + 100;
+        self.files = StoreDir::new(vfs, "db", next);
         self.counts = Arc::default();
         let context = store_context(&self.files, &self.counts);
         self.store = DeltaStoreFactory::new(self.options).open(context, self.token)?;
@@ -353,13 +322,16 @@ impl Driver {
 
     pub fn verify(&self) -> Result<()> {
         let Some(token) = self.token else { return Ok(()) };
-        let counts = Arc::<Counts>::default();
-        DeltaStoreFactory::new(self.options).verify(store_context(&self.files, &counts), token)?;
+        let context = store_context(&self.files, &Arc::default());
+        DeltaStoreFactory::new(self.options).verify(context, token)?;
         Ok(())
     }
 
-    /// Compares all that readers of what is committed may see.
+    /// Compares the committed view with the model at all sequence numbers of readers. Each file was discarded at most once.
     pub fn check(&self) -> Result<()> {
+        let discarded = self.files.discarded.lock();
+        let distinct: BTreeSet<_> = discarded.iter().collect();
+        assert_eq!(distinct.len(), discarded.len(), "a file was discarded twice: {discarded:?}");
         let view = self.store.view();
         let len = self.model.tree.len();
         for at in self.snapshots.iter().copied().chain([self.model.through, SeqNo::MAX.0]) {
@@ -369,13 +341,13 @@ impl Driver {
     }
 }
 
-pub fn move_to_tree(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
+fn move_to_tree(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
     let before = model.tree.len();
     cursor.first()?;
     while cursor.valid() {
         let key = cursor.key();
         assert_eq!(key.kind, EntryKind::Merge);
-        // It becomes the newest of its key in the tree.
+        // A moved operand becomes the newest of its key in the tree.
         let marker = model.newest_marker(key.user_key, u64::MAX);
         assert!(key.seq.0 > marker, "{} moves below {marker}", key.seq);
         let older = model.tree[..before].iter().filter(|it| it.0 == key.user_key);
@@ -386,81 +358,91 @@ pub fn move_to_tree(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
     Ok(())
 }
 
-/// What operands, newest first, amount to.
-pub fn concat_operands(operands: &[Operand]) -> Vec<u8> {
+/// Reads the operands of a key from storage, in the order of their age, and concatenates them.
+pub fn read_operands(view: &dyn OperandView, key: &[u8], at: SeqNo) -> Result<Vec<u8>> {
+    let mut found = Vec::new();
+    view.read_operands(key, at, OperandReadTier::Storage, &mut found)?;
+    assert!(found.iter().all(|operand| operand.last <= at));
+    Ok(concat_operands(&found))
+}
+
+/// Concatenates operands, which are newest first, in the order of their age.
+fn concat_operands(operands: &[Operand]) -> Vec<u8> {
     assert!(operands.windows(2).all(|two| two[0].first > two[1].last), "{operands:?}");
     operands.iter().rev().flat_map(|operand| operand.bytes.to_vec()).collect()
 }
 
-/// Compares what a reader of a view at a number sees, key by key and by cursors both ways, with the model,
-/// of whose tree the reader knows `tree` operands.
-pub fn check_view(view: &Arc<dyn OperandView>, model: &Model, at: u64, tree: usize) -> Result<()> {
-    let mut by_key: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+fn read_cursor(cursor: &mut dyn Cursor, is_forward: bool) -> Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    if is_forward {
+        cursor.first()?
+    } else {
+        cursor.last()?
+    }
+    while cursor.valid() {
+        let key = cursor.key();
+        assert_eq!(cursor.value_slice(), cursor.value());
+        entries.push((key.user_key.to_vec(), key.seq.0, cursor.value().to_vec()));
+        if is_forward { cursor.next()? } else { cursor.prev()? }
+    }
+    if !is_forward {
+        entries.reverse();
+    }
+    Ok(entries)
+}
+
+/// Compares the operands that a reader of a view sees with the model: by lookups, by cursors in both directions, and by
+/// seeks. `tree_len` is the number of operands in the tree of the reader.
+pub fn check_view(
+    view: &Arc<dyn OperandView>,
+    model: &Model,
+    at: u64,
+    tree_len: usize,
+) -> Result<()> {
+    let mut looked_up: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     for key in model.keys.keys() {
-        let mut found = Vec::new();
-        view.read_operands(key, SeqNo(at), OperandReadTier::Storage, &mut found)?;
-        assert!(found.iter().all(|operand| operand.last.0 <= at));
-        let own = concat_operands(&found);
-        let whole = [model.in_tree(key, at, tree), own.clone()].concat();
+        let own = read_operands(&**view, key, SeqNo(at))?;
+        let all = [model.expected_in_tree(key, at, tree_len), own.clone()].concat();
         let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
         let expected = model.expected(key, at);
-        assert_eq!(shown(&whole), shown(&expected), "key {} at {at}", shown(key));
-        if !own.is_empty() {
-            assert!(view.may_contain(key) && !view.is_empty());
-            by_key.insert(key.clone(), own);
-        }
-        // Memory alone gives the same or nothing.
-        let mut again = Vec::new();
-        match view.read_operands(key, SeqNo(at), OperandReadTier::Memory, &mut again) {
-            Ok(()) => assert_eq!(concat_operands(&again), concat_operands(&found)),
+        assert_eq!(shown(&all), shown(&expected), "key {} at {at}", shown(key));
+        // A read from memory alone gives the same or nothing.
+        let mut from_memory = Vec::new();
+        match view.read_operands(key, SeqNo(at), OperandReadTier::Memory, &mut from_memory) {
+            Ok(()) => assert_eq!(concat_operands(&from_memory), own),
             Err(Error::WouldBlock) => {}
             Err(other) => return Err(other),
         }
+        if !own.is_empty() {
+            assert!(view.may_contain(key) && !view.is_empty());
+            looked_up.insert(key.clone(), own);
+        }
     }
-    let mut found = Vec::new();
-    view.read_operands(b"never written", SeqNo(at), OperandReadTier::Storage, &mut found)?;
-    assert!(found.is_empty());
-    let entries = |cursor: &mut dyn Cursor, forwards: bool| -> Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        if forwards {
-            cursor.first()?
-        } else {
-            cursor.last()?
-        }
-        while cursor.valid() {
-            let key = cursor.key();
-            assert_eq!(cursor.value_slice(), cursor.value());
-            entries.push((key.user_key.to_vec(), key.seq.0, cursor.value().to_vec()));
-            if forwards { cursor.next()? } else { cursor.prev()? }
-        }
-        Ok(entries)
-    };
+    assert!(read_operands(&**view, b"never written", SeqNo(at))?.is_empty());
     let mut cursor = view.clone().cursor(SeqNo(at), OperandReadTier::Storage);
-    let ahead = entries(&mut *cursor, true)?;
-    let mut back = entries(&mut *cursor, false)?;
-    back.reverse();
-    assert_eq!(ahead, back);
-    let mut amounts: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
-    assert!(ahead.is_sorted_by(|a, b| (&a.0, b.1) < (&b.0, a.1)));
-    for (key, _, bytes) in ahead.iter().rev() {
-        amounts.entry(key.clone()).or_default().extend_from_slice(bytes);
+    let entries = read_cursor(&mut *cursor, true)?;
+    assert_eq!(entries, read_cursor(&mut *cursor, false)?);
+    assert!(entries.is_sorted_by(|a, b| (&a.0, b.1) < (&b.0, a.1)));
+    let mut scanned: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    for (key, _, bytes) in entries.iter().rev() {
+        scanned.entry(key.clone()).or_default().extend_from_slice(bytes);
     }
-    assert_eq!(amounts, by_key);
+    assert_eq!(scanned, looked_up);
+    let position = |cursor: &dyn Cursor| {
+        cursor.valid().then(|| (cursor.key().user_key.to_vec(), cursor.key().seq.0))
+    };
+    let entry_at = |index: Option<usize>| {
+        let entry = index.and_then(|index| entries.get(index));
+        entry.map(|(key, seq, _)| (key.clone(), *seq))
+    };
     for key in model.keys.keys() {
         for seq in [SeqNo::MAX, SeqNo(at / 2)] {
-            let before = |entry: &&Entry| {
-                (&entry.0, std::cmp::Reverse(entry.1)) < (key, std::cmp::Reverse(seq.0))
-            };
-            let split = ahead.iter().take_while(before).count();
+            let is_before = |entry: &Entry| (&entry.0, Reverse(entry.1)) < (key, Reverse(seq.0));
+            let split = entries.partition_point(is_before);
             cursor.seek(key, seq)?;
-            let stands =
-                cursor.valid().then(|| (cursor.key().user_key.to_vec(), cursor.key().seq.0));
-            assert_eq!(stands, ahead.get(split).map(|entry| (entry.0.clone(), entry.1)));
+            assert_eq!(position(&*cursor), entry_at(Some(split)));
             cursor.seek_before(key, seq)?;
-            let stands =
-                cursor.valid().then(|| (cursor.key().user_key.to_vec(), cursor.key().seq.0));
-            let expected = split.checked_sub(1).map(|index| &ahead[index]);
-            assert_eq!(stands, expected.map(|entry| (entry.0.clone(), entry.1)));
+            assert_eq!(position(&*cursor), entry_at(split.checked_sub(1)));
         }
     }
     Ok(())

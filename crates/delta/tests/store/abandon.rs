@@ -5,25 +5,26 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-use crate::common::{Counts, Files, concat_operands, store_context};
+use crate::common::{disk, read_operands, store_context};
 use lsmx::operand_store::{
-    OperandFileKind, OperandFiles, OperandReadTier, OperandStore, OperandStoreFactory, StoreContext,
+    OperandFileKind, OperandFiles, OperandStore, OperandStoreFactory, StoreContext,
 };
-use lsmx::vfs::{File, MemVfs, Vfs};
+use lsmx::vfs::{File, Vfs};
 use lsmx::{Result, SeqNo};
 use lsmx_base::sync::Arc;
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+use lsmx_testkit::delta::StoreDir;
 
 thread_local! {
-    /// Called once, when somebody asks where a log lies.
+    /// Called once, at the next request for the path of a log.
     static HOOK: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
-/// Files of which a log that is about to be read calls a hook.
+/// Calls a hook before a log is read.
 #[derive(Debug)]
-struct Hooked(Arc<Files>);
+struct HookedDir(Arc<StoreDir>);
 
-impl OperandFiles for Hooked {
+impl OperandFiles for HookedDir {
     fn vfs(&self) -> &Arc<dyn Vfs> {
         self.0.vfs()
     }
@@ -46,7 +47,7 @@ impl OperandFiles for Hooked {
     }
 
     fn discard(&self, kind: OperandFileKind, number: u64) {
-        // A log goes later on, as the engine's janitor has it.
+        // The engine removes logs later.
         if kind == OperandFileKind::Bucket {
             self.0.discard(kind, number);
         }
@@ -62,22 +63,19 @@ fn deliver(store: &dyn OperandStore, key: &[u8], seq: u64, commit: bool) {
     }
 }
 
-/// A collection has not the turn while it begins. It read again what was abandoned, and when a delivery
-/// came meanwhile put what it had read in the place of what that had brought: the next was built on it,
-/// and operands that were committed were gone.
+/// A collection does not hold the store while it starts. It once read abandoned contents again, and replaced those of a
+/// delivery that had come meanwhile, so that committed operands were lost.
 #[test]
 fn collection_started_after_abandon_loses_no_delivery() {
-    let vfs = MemVfs::new();
-    vfs.create_dir("db".as_ref()).unwrap();
-    let files = Files::new(Arc::new(vfs), "db", 1);
-    let place = StoreContext {
-        files: Arc::new(Hooked(files.clone())),
-        ..store_context(&files, &Arc::<Counts>::default())
+    let files = StoreDir::new(Arc::new(disk()), "db", 1);
+    let context = StoreContext {
+        files: Arc::new(HookedDir(files.clone())),
+        ..store_context(&files, &Arc::default())
     };
     let options = DeltaOptions::default().bucket_bytes(512);
-    // A hook cannot borrow it.
+    // Leaked, because a hook cannot borrow it.
     let store: &'static _ =
-        Box::leak(Box::new(DeltaStoreFactory::new(options).open(place, None).unwrap()));
+        Box::leak(Box::new(DeltaStoreFactory::new(options).open(context, None).unwrap()));
     let mut seq = 0;
     while !store.is_collection_due() {
         seq += 1;
@@ -88,17 +86,14 @@ fn collection_started_after_abandon_loses_no_delivery() {
     let late = seq + 10;
     HOOK.set(Some(Box::new(move || deliver(&**store, b"late", late, true))));
     drop(store.collect(&[SeqNo(seq)]).unwrap());
-    // Nothing was read, so that it could come between; it does now.
+    // If the collection has read no log, the delivery follows it.
     if let Some(hook) = HOOK.take() {
         hook();
     }
     deliver(&**store, b"later", late + 1, true);
     for (key, expected) in [("late", late), ("later", late + 1), ("key1", 1)] {
-        let mut found = Vec::new();
-        let view = store.view();
-        view.read_operands(key.as_bytes(), SeqNo::MAX, OperandReadTier::Storage, &mut found)
-            .unwrap();
-        assert_eq!(concat_operands(&found), format!("{expected},").into_bytes(), "{key}");
+        let found = read_operands(&*store.view(), key.as_bytes(), SeqNo::MAX).unwrap();
+        assert_eq!(found, format!("{expected},").into_bytes(), "{key}");
     }
     assert!(store.is_collection_due());
     assert!(store.collect(&[SeqNo(late + 1)]).unwrap().is_some());

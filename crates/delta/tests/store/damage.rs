@@ -1,70 +1,29 @@
 //! Changed bytes, cut files and missing files: each result is correct, or an error names the file.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use crate::common::{Driver, Write};
-use lsmx::operand_store::{OperandFileKind, OperandFiles};
-use lsmx::vfs::{MemVfs, Vfs};
+use crate::common::Driver;
+use lsmx::vfs::MemVfs;
 use lsmx::{Error, Result};
 use lsmx_base::sync::Arc;
-use lsmx_delta::DeltaOptions;
-use lsmx_testkit::TestRng;
 
-/// A store with sorted parts, unsorted pages, files of an earlier opening, tails, and a log with all kinds
-/// of entries.
-fn store() -> Driver {
-    let options = DeltaOptions::default().bucket_bytes(1024).log_bytes_max(2500).cache_bytes(0);
-    let mut driver = Driver::new(options);
-    let mut rng = TestRng::new(7);
-    for round in 0..14 {
-        let mut writes = Vec::new();
-        for _ in 0..25 {
-            let key = format!("key{:02}", rng.below(20)).into_bytes();
-            writes.push(match rng.below(12) {
-                0 => Write::DeleteMarker { key },
-                1 if round > 10 => {
-                    Write::RangeDeleteMarker { start: key, end: Some(b"key19".to_vec()) }
-                }
-                _ => Write::Operand { key, bytes: 12 },
-            });
-        }
-        driver.flush(&writes);
-        if round < 12 {
-            driver.collect(None).unwrap();
-        }
-        if round == 9 {
-            driver.reopen().unwrap();
-        }
-    }
-    driver.check().unwrap();
-    driver.verify().unwrap();
-    driver
-}
+/// Files of a store by path.
+type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// A file system with the same files, one of them with other bytes.
-fn changed(driver: &Driver, victim: &Path, bytes: Option<&[u8]>) -> MemVfs {
-    let vfs = MemVfs::new();
-    vfs.create_dir("db".as_ref()).unwrap();
-    for (kind, number) in driver.files.existing_files() {
-        let path = driver.files.path(kind, number);
-        if path != victim {
-            vfs.create(&path).unwrap().append(&contents(driver, &path)).unwrap();
-        } else if let Some(bytes) = bytes {
-            vfs.create(&path).unwrap().append(bytes).unwrap();
+/// Returns a file system with the files. The file at `damaged` gets other bytes, or is missing for `None`.
+fn copy_files(files: &Files, damaged: &Path, bytes: Option<&[u8]>) -> MemVfs {
+    let vfs = crate::common::disk();
+    for (path, whole) in files {
+        let bytes = if path == damaged { bytes } else { Some(&whole[..]) };
+        if let Some(bytes) = bytes {
+            vfs.write_all(path, bytes).unwrap();
         }
     }
     vfs
 }
 
-fn contents(driver: &Driver, path: &Path) -> Vec<u8> {
-    let file = driver.files.vfs.open(path).unwrap();
-    let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
-    file.read_at(&mut bytes, 0).unwrap();
-    bytes
-}
-
-/// Whether the error names the file.
-fn names(error: &Error, file: &Path) -> bool {
+fn names_file(error: &Error, file: &Path) -> bool {
     match error {
         Error::Corrupt { path, .. }
         | Error::UnsupportedVersion { path, .. }
@@ -73,27 +32,24 @@ fn names(error: &Error, file: &Path) -> bool {
     }
 }
 
-/// Opens and asks everything; wrong answers panic.
-fn ask(driver: &mut Driver, vfs: MemVfs) -> (Result<()>, Result<()>) {
-    let answers = driver.open_on(Arc::new(vfs)).and_then(|()| driver.check());
-    (answers, driver.verify())
+/// Returns the results of an open with all reads, and of `verify`. Panics on a wrong read.
+fn open_and_verify(driver: &mut Driver, vfs: MemVfs) -> (Result<()>, Result<()>) {
+    let opened = driver.open_on(Arc::new(vfs)).and_then(|()| driver.check());
+    (opened, driver.verify())
 }
 
 #[test]
 fn damaged_file_is_reported_or_harmless() {
-    let source = store();
-    let (mut found, mut harmless, mut kinds) = (0, 0, 0);
-    for (kind, number) in source.files.existing_files() {
-        let path = source.files.path(kind, number);
-        let whole = contents(&source, &path);
-        let mut driver = store();
-        kinds += 1;
-        let mut try_one = |bytes: Option<&[u8]>, what: &str| {
-            let (answers, verified) = ask(&mut driver, changed(&source, &path, bytes));
-            for error in [answers.as_ref().err(), verified.as_ref().err()].into_iter().flatten() {
-                assert!(names(error, &path), "{what} of {}: {error:?}", path.display());
+    let files = Driver::sample(0).mem.snapshot_all();
+    let (mut found, mut harmless) = (0, 0);
+    for (path, whole) in &files {
+        let mut driver = Driver::sample(0);
+        let mut is_reported = |bytes: Option<&[u8]>, damage: &str| {
+            let (opened, verified) = open_and_verify(&mut driver, copy_files(&files, path, bytes));
+            for error in [opened.as_ref().err(), verified.as_ref().err()].into_iter().flatten() {
+                assert!(names_file(error, path), "{damage} of {}: {error:?}", path.display());
             }
-            assert!(answers.is_ok() || verified.is_err(), "{what} of {}", path.display());
+            assert!(opened.is_ok() || verified.is_err(), "{damage} of {}", path.display());
             if verified.is_err() {
                 found += 1
             } else {
@@ -101,41 +57,38 @@ fn damaged_file_is_reported_or_harmless() {
             }
             verified.is_err()
         };
-        // Pages that came after the log's snapshot are in the log too, so their file may go.
-        assert!(try_one(None, "all") || kind == OperandFileKind::Bucket);
+        // The log also has the pages that came after its snapshot, so their bucket file may be missing.
+        assert!(is_reported(None, "removal") || path.extension().is_some_and(|it| it == "bucket"));
         let step = (whole.len() / 150).max(1);
         for at in (0..64.min(whole.len())).chain((64..whole.len()).step_by(step)) {
             let mut bytes = whole.clone();
             bytes[at] ^= 1 << (at % 8);
-            try_one(Some(&bytes), &format!("byte {at}"));
-            try_one(Some(&whole[..at]), &format!("cut at {at}"));
+            is_reported(Some(&bytes), &format!("byte {at}"));
+            is_reported(Some(&whole[..at]), &format!("cut at {at}"));
         }
-        // Bytes behind what counts are nobody's.
         let longer = [&whole[..], b"beyond"].concat();
-        assert!(!try_one(Some(&longer), "longer"));
+        assert!(!is_reported(Some(&longer), "bytes after the end"));
     }
+    let kinds = files.len();
     println!("{kinds} files, {found} found, {harmless} harmless");
     assert!(kinds > 4 && found > 500, "{kinds} files, {found} found");
 }
 
 #[test]
 fn dump_prints_every_frame_and_reports_damage() {
-    let source = store();
-    let mut all = String::new();
-    for (kind, number) in source.files.existing_files() {
-        let path = source.files.path(kind, number);
+    let files = Driver::sample(0).mem.snapshot_all();
+    let intact = copy_files(&files, Path::new(""), None);
+    let mut all = Vec::new();
+    for (path, whole) in &files {
+        lsmx_delta::dump(&intact, path, &mut all).unwrap();
+        let mut bytes = whole.clone();
+        *bytes.last_mut().unwrap() ^= 1;
         let mut text = Vec::new();
-        lsmx_delta::dump(&*source.files.vfs, &path, &mut text).unwrap();
-        all.push_str(std::str::from_utf8(&text).unwrap());
-        let mut bytes = contents(&source, &path);
-        let last = bytes.len() - 1;
-        bytes[last] ^= 1;
-        let vfs = changed(&source, &path, Some(&bytes));
-        let mut text = Vec::new();
-        lsmx_delta::dump(&vfs, &path, &mut text).unwrap_err();
+        lsmx_delta::dump(&copy_files(&files, path, Some(&bytes)), path, &mut text).unwrap_err();
         let text = String::from_utf8(text).unwrap();
         assert!(text.lines().last().unwrap().starts_with("damaged: "), "{text}");
     }
+    let all = String::from_utf8(all).unwrap();
     for kind in ["sorted page", "index", "filter", "unsorted page", "snapshot", "end of delivery"] {
         assert!(all.contains(&format!(" {kind}: ")), "no {kind} in\n{all}");
     }

@@ -1,8 +1,8 @@
 //! A version depends only on synced bytes of the log, and never on bytes of a failed sync.
 
-use crate::common::{Driver, Write};
+use crate::common::{Driver, Write, check_view, disk};
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
-use lsmx::vfs::{MemVfs, Vfs};
+use lsmx::vfs::MemVfs;
 use lsmx_base::sync::Arc;
 use lsmx_delta::DeltaOptions;
 
@@ -11,7 +11,7 @@ fn round(keys: u64, bytes: usize) -> Vec<Write> {
     (0..keys).map(write).collect()
 }
 
-fn survives(driver: &mut Driver, mem: &MemVfs, seed: u64) {
+fn check_after_crashes(driver: &mut Driver, mem: &MemVfs, seed: u64) {
     for image in CrashImage::ALL {
         driver.reopen_on(Arc::new(mem.crash(image, seed))).unwrap();
         driver.check().unwrap();
@@ -19,15 +19,13 @@ fn survives(driver: &mut Driver, mem: &MemVfs, seed: u64) {
     }
 }
 
-/// A new log relies on pages that deliveries have written. When a sync of them fails, the next delivery
-/// succeeds without anybody's help, and relies on none of them.
+/// A new log refers to pages that deliveries have written. If a sync of the pages fails, the next delivery succeeds and
+/// refers to none of them.
 #[test]
 fn failed_sync_pages_are_not_reused() {
-    // What a failed sync does to pages follows from the seed.
+    // The seed determines which pages a failed sync drops.
     for seed in 0..8 {
-        let mem = MemVfs::new();
-        mem.create_dir("db".as_ref()).unwrap();
-        mem.sync_dir("".as_ref()).unwrap();
+        let mem = disk();
         let vfs = FaultVfs::new(Arc::new(mem.clone()), seed);
         let options =
             DeltaOptions::default().bucket_bytes(4096).log_bytes_max(3000).cache_bytes(4000);
@@ -44,17 +42,16 @@ fn failed_sync_pages_are_not_reused() {
             }
         };
         assert!(failed.to_string().contains(".bucket"), "{failed}");
-        // Until the next commit readers may come across pages that are gone; the log has their records.
+        // Until the next commit, readers may find dropped pages. The log has their records.
         for _ in 0..3 {
             driver.flush(&round(30, 30));
             driver.check().unwrap();
         }
-        survives(&mut driver, &mem, seed);
+        check_after_crashes(&mut driver, &mem, seed);
     }
 }
 
-/// Files that are closed because there are too many are synced before that, for a log may come to rely on
-/// them.
+/// Files that are closed because there are too many are synced before, because a log may refer to them.
 #[test]
 fn sync_more_buckets_than_descriptors_syncs_all() {
     const FILES: u64 = 1300;
@@ -70,6 +67,6 @@ fn sync_more_buckets_than_descriptors_syncs_all() {
         driver.reopen_on(Arc::new(mem.crash(image, 1))).unwrap();
         driver.verify().unwrap();
         let view = driver.store.view();
-        crate::common::check_view(&view, &driver.model, driver.model.through, 0).unwrap();
+        check_view(&view, &driver.model, driver.model.through, 0).unwrap();
     }
 }

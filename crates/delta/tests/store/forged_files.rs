@@ -2,56 +2,26 @@
 //!
 //! Every call returns a result or an error that names a file. No panic, no hang, no unbounded allocation.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::common::{Driver, Write};
-use lsmx::operand_store::Cursor;
-use lsmx::operand_store::{OperandFiles, OperandReadTier};
-use lsmx::vfs::{MemVfs, Vfs};
+use crate::common::{Driver, Write, disk, read_operands};
+use lsmx::operand_store::OperandReadTier;
+use lsmx::vfs::MemVfs;
 use lsmx::{Error, Result, SeqNo};
-use lsmx_base::sync::Arc;
-use lsmx_delta::DeltaOptions;
+use lsmx_base::sync::{Arc, Ordering};
+use lsmx_testkit::delta::{frame_ranges, repair_file};
 use lsmx_testkit::{TestRng, scaled, seed};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const INPUTS: u64 = 3000;
-const HEADER_BYTES: usize = 32;
-const FRAME_HEADER_BYTES: usize = 16;
 
-/// As `docs/reference/format.md` says of blocks.
-fn checksum(bytes: &[u8], uid: u64, offset: u64) -> u64 {
-    let mut x = uid ^ offset.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    xxh3_64_with_seed(bytes, x ^ (x >> 31))
-}
-
-fn number(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(bytes.try_into().unwrap())
-}
-
-/// Where the frames of a file begin, and end.
-fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
-    let mut frames = Vec::new();
-    let mut at = HEADER_BYTES;
-    while let Some(length) = bytes.get(at + 8..at + 12) {
-        let end = at + FRAME_HEADER_BYTES + u32::from_le_bytes(length.try_into().unwrap()) as usize;
-        frames.push((at, end));
-        at = end;
-    }
-    frames
-}
-
-/// Changes some bytes of a frame, its kind perhaps among them, and puts its checksum right.
+/// Changes some bytes of frames, perhaps with their kinds, and corrects the checksums.
 fn forge(bytes: &mut [u8], rng: &mut TestRng) {
-    let uid = number(&bytes[16..24]);
-    let frames = frames(bytes);
+    let frames = frame_ranges(bytes);
     for _ in 0..=rng.below(2) {
-        let (from, end) = frames[rng.below(frames.len())];
+        let (from, end) = *rng.choose(&frames);
         for _ in 0..=rng.below(3) {
-            // From the kind on: with another length there would be other frames behind.
+            // The length in front of the kind stays, so that the later frames do.
             let at = from + 12 + rng.below(end - from - 12);
             bytes[at] = match rng.below(4) {
                 0 => 0,
@@ -60,57 +30,17 @@ fn forge(bytes: &mut [u8], rng: &mut TestRng) {
                 _ => rng.next_u64().to_le_bytes()[0],
             };
         }
-        let sum = checksum(&bytes[from + 8..end], uid, from as u64);
-        bytes[from..from + 8].copy_from_slice(&sum.to_le_bytes());
     }
+    repair_file(bytes);
 }
 
-/// A store with frames of all kinds, and its files.
-fn store() -> (Driver, BTreeMap<PathBuf, Vec<u8>>) {
-    let options = DeltaOptions::default().bucket_bytes(1024).log_bytes_max(2500).cache_bytes(2000);
-    let mut driver = Driver::new(options);
-    let mut rng = TestRng::new(3);
-    for round in 0..12 {
-        let writes: Vec<Write> = (0..25)
-            .map(|_| {
-                let key = format!("key{:02}", rng.below(20)).into_bytes();
-                match rng.below(12) {
-                    0 => Write::DeleteMarker { key },
-                    1 if round > 8 => {
-                        Write::RangeDeleteMarker { start: key, end: Some(b"key19".to_vec()) }
-                    }
-                    _ => Write::Operand { key, bytes: 12 },
-                }
-            })
-            .collect();
-        driver.flush(&writes);
-        if round < 10 {
-            driver.collect(None).unwrap();
-        }
-    }
-    let path = |(kind, number)| driver.files.path(kind, number);
-    let read = |path: PathBuf| {
-        let bytes = driver.mem.read_all(&path).unwrap();
-        (path, bytes)
-    };
-    let files = driver.files.existing_files().into_iter().map(path).map(read).collect();
-    (driver, files)
-}
-
-/// Asks all there is to be asked, and writes.
-fn play(driver: &mut Driver, vfs: MemVfs) -> Result<()> {
+/// Opens, verifies and reads a store, then delivers and collects.
+fn exercise(driver: &mut Driver, vfs: MemVfs) -> Result<()> {
     let verified = driver.open_on(Arc::new(vfs)).and_then(|()| driver.verify());
     driver.store.live_files();
     let view = driver.store.view();
-    let mut found = Vec::new();
     for key in 0..20 {
-        let key = format!("key{key:02}");
-        view.read_operands(
-            key.as_bytes(),
-            SeqNo(driver.seq),
-            OperandReadTier::Storage,
-            &mut found,
-        )?;
+        read_operands(&*view, format!("key{key:02}").as_bytes(), SeqNo(driver.seq))?;
     }
     let mut cursor = view.clone().cursor(SeqNo::MAX, OperandReadTier::Storage);
     cursor.first()?;
@@ -140,38 +70,33 @@ fn names_a_file(error: &Error) -> bool {
 #[test]
 fn forged_file_is_read_or_rejected() {
     let (seed, inputs) = (seed(), scaled(INPUTS));
-    let (driver, files) = store();
-    let (token, seq) = (driver.token, driver.seq);
+    let sample = Driver::sample(2000);
+    let files = sample.mem.snapshot_all();
     let paths: Vec<&PathBuf> = files.keys().collect();
-    let (mut answered, mut refused) = (0_u64, 0_u64);
+    let log = paths.iter().find(|path| path.extension().is_some_and(|it| it == "operands"));
+    let (mut accepted, mut rejected) = (0_u64, 0_u64);
     for input in 0..inputs {
         let mut rng = TestRng::new(seed.wrapping_mul(0x1_0000_0001).wrapping_add(input));
-        // The log is one of many files, and most is decoded of it.
-        let log = paths.iter().position(|path| path.extension().is_some_and(|it| it == "operands"));
-        let victim = match rng.below(2) {
-            0 => log.unwrap(),
-            _ => rng.below(paths.len()),
-        };
-        let vfs = MemVfs::new();
-        vfs.create_dir(Path::new("db")).unwrap();
+        // The log is one of many files, but has most of the decoders.
+        let forged = if rng.is_one_in(2) { log.unwrap() } else { rng.choose(&paths) };
+        let vfs = disk();
         for (path, bytes) in &files {
             let mut bytes = bytes.clone();
-            if path == paths[victim] {
+            if path == *forged {
                 forge(&mut bytes, &mut rng);
             }
             vfs.write_all(path, &bytes).unwrap();
         }
-        let mut driver = Driver::new(driver.options);
-        (driver.token, driver.seq) = (token, seq);
-        driver.files.next.store(1000, lsmx_base::sync::Ordering::Relaxed);
-        let played = catch_unwind(AssertUnwindSafe(|| play(&mut driver, vfs)));
-        match played {
-            Ok(Ok(())) => answered += 1,
-            Ok(Err(error)) if names_a_file(&error) => refused += 1,
+        let mut driver = Driver::new(sample.options);
+        (driver.token, driver.seq) = (sample.token, sample.seq);
+        driver.files.next_number.store(1000, Ordering::Relaxed);
+        match catch_unwind(AssertUnwindSafe(|| exercise(&mut driver, vfs))) {
+            Ok(Ok(())) => accepted += 1,
+            Ok(Err(error)) if names_a_file(&error) => rejected += 1,
             Ok(Err(error)) => panic!("seed {seed}, input {input}: {error:?} names no file"),
-            Err(_) => panic!("seed {seed}, input {input} panicked"),
+            Err(_) => panic!("seed {seed}, input {input}: panic"),
         }
     }
-    println!("{inputs} inputs, {answered} answered, {refused} refused");
-    assert!(refused > inputs / 4, "{refused} of {inputs} refused");
+    println!("{inputs} inputs, {accepted} accepted, {rejected} rejected");
+    assert!(rejected > inputs / 4, "{rejected} of {inputs} rejected");
 }

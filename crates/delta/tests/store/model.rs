@@ -1,10 +1,11 @@
 //! A store compared with a model: deliveries, all kinds of collections, snapshots, old views, reopens, copies.
 
-use crate::common::{Counts, Driver, Files, Model, Write, check_view, store_context};
+use crate::common::{Driver, Model, Write, check_view, store_context};
 use lsmx::operand_store::{OperandStoreFactory, OperandView};
 use lsmx::vfs::Vfs;
 use lsmx_base::sync::Arc;
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+use lsmx_testkit::delta::StoreDir;
 use lsmx_testkit::scaled;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -12,25 +13,25 @@ use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 #[derive(Clone, Debug)]
 enum Step {
     Flush(Vec<Write>),
-    /// Prepared, then a second on top, then both committed at once.
+    /// Two deliveries, committed at once.
     FlushTwice(Vec<Write>, Vec<Write>),
-    /// Prepared, and abandoned.
+    /// A prepared delivery that is abandoned.
     Abandon(Vec<Write>),
-    /// Begun, and dropped.
-    TakeBack(Vec<Write>),
-    /// What is due, with a delivery meanwhile.
+    /// A delivery that is dropped before it is prepared.
+    DropDelivery(Vec<Write>),
+    /// A collection, if one is due, with a delivery meanwhile.
     Collect(Option<Vec<Write>>),
-    /// Begun and dropped.
-    CollectInVain,
-    /// Prepared and abandoned.
-    CollectAbandoned,
+    /// A collection that is dropped before it is prepared.
+    DropCollection,
+    /// A prepared collection that is abandoned.
+    AbandonCollection,
     Snapshot,
     Release,
     Pin,
     Unpin,
     Reopen,
     Copy,
-    Everything,
+    CollectAll,
 }
 
 fn key() -> impl Strategy<Value = Vec<u8>> {
@@ -59,17 +60,17 @@ fn step() -> impl Strategy<Value = Step> {
         12 => writes().prop_map(Step::Flush),
         1 => (writes(), writes()).prop_map(|(a, b)| Step::FlushTwice(a, b)),
         1 => writes().prop_map(Step::Abandon),
-        1 => writes().prop_map(Step::TakeBack),
+        1 => writes().prop_map(Step::DropDelivery),
         5 => proptest::option::of(writes()).prop_map(Step::Collect),
-        1 => Just(Step::CollectInVain),
-        1 => Just(Step::CollectAbandoned),
+        1 => Just(Step::DropCollection),
+        1 => Just(Step::AbandonCollection),
         2 => Just(Step::Snapshot),
         2 => Just(Step::Release),
         2 => Just(Step::Pin),
         2 => Just(Step::Unpin),
         2 => Just(Step::Reopen),
         1 => Just(Step::Copy),
-        1 => Just(Step::Everything),
+        1 => Just(Step::CollectAll),
     ]
 }
 
@@ -89,10 +90,10 @@ fn options() -> impl Strategy<Value = DeltaOptions> {
     })
 }
 
-/// A view that a reader holds, what was so when it was taken, and the reader's number.
+/// A view of a reader, the model at its time, and the sequence number of the reader.
 struct Pinned(Arc<dyn OperandView>, Model, u64);
 
-/// What runs have come across.
+/// Counts of cases in all runs.
 #[derive(Default)]
 struct Seen {
     rewrites: u64,
@@ -130,7 +131,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
                 let _ = driver.deliver(&writes).unwrap();
                 driver.store.abandon();
             }
-            Step::TakeBack(writes) => {
+            Step::DropDelivery(writes) => {
                 let mut delivery = driver.store.deliver(lsmx::SeqNo(driver.seq)).unwrap();
                 for write in &writes {
                     if let Write::Operand { key, .. } = write {
@@ -141,8 +142,8 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
             Step::Collect(between) => {
                 driver.collect(between.as_deref()).unwrap();
             }
-            Step::CollectInVain => drop(driver.store.collect(&driver.snapshots()).unwrap()),
-            Step::CollectAbandoned => {
+            Step::DropCollection => drop(driver.store.collect(&driver.snapshots()).unwrap()),
+            Step::AbandonCollection => {
                 if let Some(mut collection) = driver.store.collect(&driver.snapshots()).unwrap() {
                     collection.moved_operands().unwrap();
                     collection.prepare().unwrap();
@@ -170,9 +171,9 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
             }
             Step::Copy => {
                 driver.mem.create_dir("copy".as_ref()).unwrap();
-                let target = Files::new(driver.files.vfs.clone(), "copy", 1);
+                let target = StoreDir::new(driver.files.vfs.clone(), "copy", 1);
                 let token = driver.store.view().copy_to(&*target).unwrap();
-                let counts = Arc::<Counts>::default();
+                let counts = Arc::default();
                 let factory = DeltaStoreFactory::new(driver.options);
                 factory.verify(store_context(&target, &counts), token).unwrap();
                 let copy = factory.open(store_context(&target, &counts), Some(token)).unwrap();
@@ -184,11 +185,11 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
                         .remove(&lsmx::operand_store::OperandFiles::path(&*target, kind, number))
                         .unwrap();
                 }
-                // Directories cannot be removed: the next copy goes into one of another name.
+                // Directories cannot be removed, so the next copy uses a new one.
                 driver.mem.rename("copy".as_ref(), format!("copy{}", driver.seq).as_ref()).unwrap();
                 driver.seq += 1;
             }
-            Step::Everything => {
+            Step::CollectAll => {
                 if driver.snapshots.is_empty() {
                     driver.collect_all().unwrap();
                     assert!(driver.store.view().is_empty());
@@ -200,7 +201,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
             check_view(view, model, *at, model.tree.len()).unwrap();
         }
     }
-    // What readers do not need is gone once something is committed; each file went once.
+    // A commit removes all files that no reader needs.
     pins.clear();
     driver.flush(&[]);
     let live = driver.store.live_files().into_iter().collect();
@@ -215,7 +216,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
 fn random_operations_match_model() {
     let cases = u32::try_from(scaled(80)).unwrap();
     let config = ProptestConfig { cases, failure_persistence: None, ..Default::default() };
-    // The same cases in every run, for what must be seen; then others.
+    // The first runner has the same cases in every run, for the counts below.
     let same = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let runners = [TestRunner::new_with_rng(config.clone(), same), TestRunner::new(config)];
     let seen = std::cell::RefCell::new(Seen::default());
@@ -229,7 +230,6 @@ fn random_operations_match_model() {
             panic!("{error}");
         }
     }
-    // A run that leaves a case out shows nothing of it.
     let Seen { rewrites, splits, merges, to_tree, cache_hits, snapshots_kept } = seen.into_inner();
     for (name, count) in [
         ("rewrites", rewrites),

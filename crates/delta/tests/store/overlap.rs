@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 
-use crate::common::{Driver, Write, move_to_tree};
+use crate::common::{Driver, Write};
 use lsmx::internals::vfs::MemOperationKind;
 use lsmx::operand_store::{OperandCollection, OperandStore};
 use lsmx_base::sync::{Arc, AtomicBool, Ordering};
@@ -13,8 +13,8 @@ use lsmx_delta::DeltaOptions;
 const KEYS: u64 = 12;
 
 thread_local! {
-    /// What the observer has begun, on the thread of the test.
-    static BEGUN: RefCell<Option<Box<dyn OperandCollection>>> = const { RefCell::new(None) };
+    /// Collection that the observer has started on the thread of the test.
+    static STARTED: RefCell<Option<Box<dyn OperandCollection>>> = const { RefCell::new(None) };
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -29,9 +29,8 @@ fn round(with_markers: bool) -> Vec<Write> {
     (0..KEYS).map(write).collect()
 }
 
-/// The delivery had looked which buckets are under collection before this one began, and wrote pages to
-/// files of victims: the collection took what had come since from their tails alone, and the operands on
-/// these pages were lost.
+/// A delivery once wrote pages to buckets whose collection had started after the delivery had chosen the buckets. The
+/// collection read only the tails of the delivery, and the operands on these pages were lost.
 #[test]
 fn collection_keeps_pages_of_concurrent_delivery() {
     for (most, to_tree) in [(40, false), (4, true)] {
@@ -40,7 +39,7 @@ fn collection_keeps_pages_of_concurrent_delivery() {
         while !driver.store.is_collection_due() {
             driver.flush(&round(false));
         }
-        // Collections borrow their store, and this one is kept by an observer.
+        // Leaked, because the observer keeps a collection, which borrows its store.
         let store: &'static Arc<dyn OperandStore> = Box::leak(Box::new(driver.store.clone()));
         let armed = Arc::new(AtomicBool::new(true));
         let snapshots = driver.snapshots();
@@ -51,18 +50,13 @@ fn collection_keeps_pages_of_concurrent_delivery() {
                 && armed.swap(false, Ordering::AcqRel)
             {
                 let collection = store.collect(&snapshots).unwrap().unwrap();
-                BEGUN.set(Some(collection));
+                STARTED.set(Some(collection));
             }
         })));
         driver.flush(&round(to_tree));
         driver.mem.set_observer(None);
-        let mut collection = BEGUN.take().expect("the delivery wrote a page");
-        let mut model = driver.model.clone();
-        if let Some(mut leaving) = collection.moved_operands().unwrap() {
-            move_to_tree(&mut model, &mut *leaving).unwrap();
-        }
-        let prepared = collection.prepare().unwrap();
-        driver.commit(&prepared, model);
+        let collection = STARTED.take().expect("the delivery wrote a page");
+        driver.finish_collection(collection).unwrap();
         driver.check().unwrap();
         driver.reopen().unwrap();
         driver.check().unwrap();

@@ -1,64 +1,49 @@
 //! Number of reads of a lookup.
 
-use crate::common::{Driver, Write};
+use crate::common::{Driver, read_operands};
 use lsmx::operand_store::OperandReadTier;
 use lsmx::{Error, SeqNo};
 use lsmx_base::sync::Ordering;
 use lsmx_delta::DeltaOptions;
 
-fn write(key: u64) -> Write {
-    Write::Operand { key: format!("key{key:03}").into_bytes(), bytes: 30 }
-}
-
-/// A few buckets with sorted and unsorted parts of many pages.
-fn store(cache_bytes: u64) -> Driver {
+/// Returns a store whose few buckets have sorted and unsorted parts of many pages.
+fn filled_store(cache_bytes: u64) -> Driver {
     let options = DeltaOptions::default().bucket_bytes(16 << 10).cache_bytes(cache_bytes);
     let mut driver = Driver::new(options);
-    for round in 0..60 {
-        let writes: Vec<Write> = (0..60).map(|key| write((key * 7 + round) % 200)).collect();
-        driver.flush(&writes);
-        driver.collect(None).unwrap();
-    }
+    driver.fill_buckets(0..60);
     driver
 }
 
+/// Looks up a key. Returns the numbers of reads and of cache hits.
 fn read(driver: &Driver, key: u64) -> (u64, u64) {
     let counts = || {
         let counts = &driver.counts;
         (counts.reads.load(Ordering::Relaxed), counts.hits.load(Ordering::Relaxed))
     };
     let (reads, hits) = counts();
-    let mut found = Vec::new();
     let key = format!("key{key:03}");
-    driver
-        .store
-        .view()
-        .read_operands(key.as_bytes(), SeqNo::MAX, OperandReadTier::Storage, &mut found)
-        .unwrap();
+    let found = read_operands(&*driver.store.view(), key.as_bytes(), SeqNo::MAX).unwrap();
     assert!(!found.is_empty());
     (counts().0 - reads, counts().1 - hits)
 }
 
 #[test]
 fn lookup_many_operands_takes_one_read() {
-    let driver = store(0);
+    let driver = filled_store(0);
     assert!(driver.store.metrics().splits > 0);
-    let mut read_at_all = 0;
+    let mut reads_of_all = 0;
     for key in 0..200 {
         let (reads, hits) = read(&driver, key);
         assert!(reads <= 1, "{reads} reads of key {key}");
         assert_eq!(reads + hits, 1);
-        read_at_all += reads;
+        reads_of_all += reads;
     }
-    assert!(read_at_all > 150, "{read_at_all}");
-    // Absent keys cost nothing, but for a few that filters let pass.
+    assert!(reads_of_all > 150, "{reads_of_all}");
+    // Lookups of absent keys read only for false positives of filters.
     let before = driver.counts.reads.load(Ordering::Relaxed);
     for key in 0..200 {
-        let mut found = Vec::new();
         let key = format!("key{key:03}x");
-        let view = driver.store.view();
-        view.read_operands(key.as_bytes(), SeqNo::MAX, OperandReadTier::Storage, &mut found)
-            .unwrap();
+        read_operands(&*driver.store.view(), key.as_bytes(), SeqNo::MAX).unwrap();
     }
     let reads = driver.counts.reads.load(Ordering::Relaxed) - before;
     assert!(reads < 20, "{reads} reads of absent keys");
@@ -66,13 +51,11 @@ fn lookup_many_operands_takes_one_read() {
 
 #[test]
 fn lookup_cached_key_reads_nothing_after_delivery_and_collection() {
-    let mut driver = store(1 << 20);
-    // A key is read from its bucket at most once; before that, memory had all of it.
+    let mut driver = filled_store(1 << 20);
+    // Each key is read from its bucket at most once, after it has left memory.
     let mut reads_of = vec![0; 200];
     for round in 0..40 {
-        let writes: Vec<Write> = (0..60).map(|key| write((key * 7 + round) % 200)).collect();
-        driver.flush(&writes);
-        driver.collect(None).unwrap();
+        driver.fill_buckets(round..round + 1);
         for key in 0..200 {
             reads_of[usize::try_from(key).unwrap()] += read(&driver, key).0;
         }
@@ -85,7 +68,7 @@ fn lookup_cached_key_reads_nothing_after_delivery_and_collection() {
 
 #[test]
 fn open_reads_no_bucket_and_memory_read_would_block() {
-    let mut driver = store(0);
+    let mut driver = filled_store(0);
     driver.reopen().unwrap();
     assert_eq!(driver.counts.reads.load(Ordering::Relaxed), 0);
     let view = driver.store.view();
@@ -95,7 +78,7 @@ fn open_reads_no_bucket_and_memory_read_would_block() {
     assert!(view.may_contain(b"key003"));
     assert_eq!(driver.counts.reads.load(Ordering::Relaxed), 0);
     read(&driver, 3);
-    // Index, filter and fingerprints are there now.
+    // Index, filter and fingerprints are in memory now.
     let (reads, _) = read(&driver, 3);
     assert!(reads <= 2, "{reads}");
 }

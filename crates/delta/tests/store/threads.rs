@@ -2,13 +2,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test of real threads")]
 
-use crate::common::{Driver, Write};
-use lsmx::operand_store::OperandReadTier;
+use crate::common::{Driver, Write, read_operands};
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use lsmx_delta::DeltaOptions;
 
-/// Each delivery brings two operands for every key, or a delete marker and one; what is read must be all rounds
-/// in order, from some delete marker on, and end with the round of the view.
+/// Each delivery has two operands for every key, or a delete marker and an operand. A reader must see all rounds from a
+/// delete marker on, in order, up to the round of its view.
 #[test]
 fn concurrent_readers_see_complete_deliveries() {
     const KEYS: u64 = 40;
@@ -30,15 +29,8 @@ fn concurrent_readers_see_complete_deliveries() {
                 let mut first_seen: Option<Vec<u64>> = None;
                 for _ in 0..5 {
                     let key = format!("key{:02}", rng.below(KEYS));
-                    let mut found = Vec::new();
-                    view.read_operands(
-                        key.as_bytes(),
-                        lsmx::SeqNo::MAX,
-                        OperandReadTier::Storage,
-                        &mut found,
-                    )
-                    .unwrap();
-                    let text = String::from_utf8(crate::common::concat_operands(&found)).unwrap();
+                    let found = read_operands(&*view, key.as_bytes(), lsmx::SeqNo::MAX).unwrap();
+                    let text = String::from_utf8(found).unwrap();
                     let seqs = text.split(',').map(|seq| seq.trim_matches('.'));
                     let rounds: Vec<u64> = seqs
                         .filter(|seq| !seq.is_empty())
@@ -67,7 +59,7 @@ fn concurrent_readers_see_complete_deliveries() {
             writes.push(Write::Operand { key, bytes: 12 });
         }
         driver.flush(&writes);
-        // Nothing may leave for the tree, which these readers do not ask.
+        // The readers do not read the tree, so nothing may move to it.
         let tree = driver.model.tree.len();
         driver.collect(None).unwrap();
         assert_eq!(driver.model.tree.len(), tree);

@@ -12,7 +12,7 @@ pub(super) fn file_uid(file: &[u8]) -> u64 {
 }
 
 /// Returns the start and end offsets of the frames of a file, up to the first frame with an invalid length.
-pub(super) fn frame_ranges(file: &[u8]) -> Vec<(usize, usize)> {
+pub fn frame_ranges(file: &[u8]) -> Vec<(usize, usize)> {
     let mut frames = Vec::new();
     let mut start = HEADER_BYTES;
     while let Some(rest) = file.get(start..)
@@ -43,7 +43,7 @@ pub(super) fn repair_frame(frame: &mut [u8], uid: u64, offset: u64) {
 }
 
 /// Corrects the checksums of the header and the frames of a file.
-pub(super) fn repair_file(file: &mut [u8]) {
+pub fn repair_file(file: &mut [u8]) {
     repair_header(file);
     let uid = file_uid(file);
     for (start, end) in frame_ranges(file) {

@@ -26,7 +26,7 @@ use lsmx_delta::{DeltaOptions, dump};
 
 use super::checksums::{file_uid, frame_ranges};
 use super::store_context::{
-    FILE_NUMBER, NoCounters, log_token, path_under_test, store_context, vfs_with_file,
+    FILE_NUMBER, ReadCounts, fuzz_context, log_token, path_under_test, vfs_with_file,
 };
 use crate::fuzzing::PROBE_KEYS;
 
@@ -59,7 +59,7 @@ pub(super) fn check_log(input: &[u8]) {
     let resources = Arc::new(StoreResources {
         recover_view,
         options: DeltaOptions::default(),
-        files: FileTable::new(store_context(&vfs, 0)),
+        files: FileTable::new(fuzz_context(&vfs, 0)),
         cache: None,
         memory: MemoryUsage::default(),
         counters: StoreCounters::default(),
@@ -117,7 +117,7 @@ fn scan_pages(file: &[u8], page_kind: FrameKind) -> Vec<Record> {
 /// Checks a bucket file to which an operand log refers.
 pub(super) fn check_bucket_file(input: &[u8]) {
     let vfs = vfs_with_file(OperandFileKind::Bucket, input);
-    let (files, memory) = (FileTable::new(store_context(&vfs, 0)), MemoryUsage::default());
+    let (files, memory) = (FileTable::new(fuzz_context(&vfs, 0)), MemoryUsage::default());
     let (sorted, extents) = bucket_parts(input);
     let (smallest_key, collected_through, tail) = (Bytes::new(), SeqNo::MAX, Bytes::new());
     let entry = BucketEntry { id: 1, smallest_key, collected_through, sorted, extents, tail };
@@ -125,7 +125,8 @@ pub(super) fn check_bucket_file(input: &[u8]) {
     let bucket = Bucket::from_entry(&entry, tail, &files);
     assert_eq!(bucket.to_entry(), entry);
     let find = |query: KeyQuery<'_>, tier: OperandReadTier| -> Result<BTreeSet<_>> {
-        let mut reader = BucketReader::for_user(tier, &NoCounters);
+        let counts = ReadCounts::default();
+        let mut reader = BucketReader::for_user(tier, &counts);
         let found = find_records(&bucket, query, &mut reader, &memory)?;
         Ok(found.into_iter().map(|it| (it.last, it.first, it.operand)).collect())
     };

@@ -7,7 +7,9 @@ mod recovery;
 mod seeds;
 mod store_context;
 
+pub use checksums::{frame_ranges, repair_file};
 pub use seeds::seeds_from_files;
+pub use store_context::{ReadCounts, StoreDir, store_context};
 
 use crate::fuzzing::FuzzTarget;
 use crate::simple_store::SimpleStore;

@@ -9,7 +9,7 @@ use lsmx_delta::DeltaOptions;
 use lsmx_delta::internals::DeltaStore;
 use lsmx_delta::internals::StoreView;
 
-use super::store_context::{is_missing_file, log_token, store_context, vfs_with_file};
+use super::store_context::{fuzz_context, is_missing_file, log_token, vfs_with_file};
 use crate::fuzzing::{Entry, read_entries};
 
 /// Maximum number of collections that one input may cause.
@@ -77,7 +77,7 @@ pub(super) fn check_recovery_from_log(input: &[u8]) {
     let options = DeltaOptions::default().bucket_bytes(1024).buckets_max(4);
     let options = options.log_bytes_max(1024).cache_bytes(2000);
     let open = |open_number: u64, token: StoreToken| {
-        DeltaStore::open(store_context(&vfs, open_number), Some(token), options)
+        DeltaStore::open(fuzz_context(&vfs, open_number), Some(token), options)
     };
     let Ok(store) = open(1, log_token(input, input.len())) else { return };
     let before = read_view(&store.view());

@@ -1,5 +1,6 @@
 //! Context of an operand store whose files are in memory.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use lsmx::env::{Background, Env};
@@ -9,115 +10,157 @@ use lsmx::operand_store::{
 use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx::{Error, Result};
 use lsmx_base::coding::len_u64;
-use lsmx_base::sync::{Arc, AtomicU64, Ordering};
+use lsmx_base::file_name::FileName;
+use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
 
 use super::checksums::file_uid;
 
 /// Number of the file under test.
 pub(super) const FILE_NUMBER: u64 = 7;
-/// Smallest file number that a store assigns to a new file.
+/// Smallest number of files that a store under test creates.
 const CREATED_NUMBER_MIN: u64 = 1 << 40;
 
-/// Operand files in the root directory of a file system.
+/// Files of a store, in one directory.
 #[derive(Debug)]
-struct RootFiles {
-    vfs: Arc<dyn Vfs>,
-    next_number: AtomicU64,
+pub struct StoreDir {
+    pub vfs: Arc<dyn Vfs>,
+    pub dir: PathBuf,
+    /// Number of the next file.
+    pub next_number: AtomicU64,
+    /// Files that the store has discarded, in order.
+    pub discarded: Mutex<Vec<(OperandFileKind, u64)>>,
 }
 
-fn file_path(kind: OperandFileKind, number: u64) -> PathBuf {
+fn file_name(kind: OperandFileKind, number: u64) -> FileName {
     match kind {
-        OperandFileKind::Log => format!("/{number:06}.operands").into(),
-        OperandFileKind::Bucket => format!("/{number:06}.bucket").into(),
+        OperandFileKind::Log => FileName::Operands(number),
+        OperandFileKind::Bucket => FileName::Bucket(number),
     }
 }
 
-fn io_error(action: &'static str, path: &Path, source: std::io::Error) -> Error {
-    Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    move |source| Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
 }
 
-impl OperandFiles for RootFiles {
+impl StoreDir {
+    pub fn new(vfs: Arc<dyn Vfs>, dir: &str, next_number: u64) -> Arc<StoreDir> {
+        let (dir, next_number) = (dir.into(), next_number.into());
+        Arc::new(StoreDir { vfs, dir, next_number, discarded: Mutex::default() })
+    }
+
+    /// Returns the kinds and numbers of the files in the directory.
+    pub fn existing_files(&self) -> BTreeSet<(OperandFileKind, u64)> {
+        let names = self.vfs.list(&self.dir).unwrap();
+        let kind = |name: &String| match FileName::parse(name) {
+            Some(FileName::Operands(number)) => (OperandFileKind::Log, number),
+            Some(FileName::Bucket(number)) => (OperandFileKind::Bucket, number),
+            _ => panic!("{name}"),
+        };
+        names.iter().map(kind).collect()
+    }
+}
+
+impl OperandFiles for StoreDir {
     fn vfs(&self) -> &Arc<dyn Vfs> {
         &self.vfs
     }
 
     fn path(&self, kind: OperandFileKind, number: u64) -> PathBuf {
-        file_path(kind, number)
+        file_name(kind, number).in_dir(&self.dir)
     }
 
     fn create(&self, kind: OperandFileKind) -> Result<(u64, Arc<dyn File>)> {
+        lsmx_base::sync::assert_unlocked();
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        let path = file_path(kind, number);
-        let file = self.vfs.create(&path).map_err(|e| io_error("create", &path, e))?;
+        let path = self.path(kind, number);
+        let file = self.vfs.create(&path).map_err(io_error("create", &path))?;
         Ok((number, file))
     }
 
     fn sync_directory(&self) -> Result<()> {
-        let root = Path::new("/");
-        self.vfs.sync_dir(root).map_err(|e| io_error("sync", root, e))
+        self.vfs.sync_dir(&self.dir).map_err(io_error("sync", &self.dir))
     }
 
     fn discard(&self, kind: OperandFileKind, number: u64) {
-        // Ignores errors, because a changed log may refer to files that do not exist.
-        let _ = self.vfs.remove(&file_path(kind, number));
+        self.discarded.lock().push((kind, number));
+        // The removal may fail: a changed log may name files that do not exist, and file systems fail in some tests.
+        let _ = self.vfs.remove(&self.path(kind, number));
     }
 }
 
-/// Operand merger that never merges, so that operands stay as they were delivered.
+/// Merges two operands by appending, if the result is not longer than the maximum.
 #[derive(Debug)]
-struct NoPartialMerge;
+struct AppendMerger {
+    bytes_max: usize,
+}
 
-impl OperandMerger for NoPartialMerge {
-    fn partial_merge(&self, _: &[u8], _: &[u8], _: &[u8]) -> Option<Vec<u8>> {
-        None
+impl OperandMerger for AppendMerger {
+    fn partial_merge(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+        (older.len() + newer.len() <= self.bytes_max).then(|| [older, newer].concat())
     }
 }
 
-/// Read counters that count nothing.
-#[derive(Debug)]
-pub(super) struct NoCounters;
-
-impl OperandReadCounters for NoCounters {
-    fn record_hit(&self) {}
-
-    fn record_read(&self, _: u64) {}
+/// Numbers of reads of a store.
+#[derive(Debug, Default)]
+pub struct ReadCounts {
+    pub hits: AtomicU64,
+    pub reads: AtomicU64,
 }
 
-/// Returns a file system with one file, which has the number [`FILE_NUMBER`].
-pub(super) fn vfs_with_file(kind: OperandFileKind, contents: &[u8]) -> MemVfs {
-    let vfs = MemVfs::new();
-    vfs.write_all(&file_path(kind, FILE_NUMBER), contents).expect("I/O in memory succeeds");
-    vfs
+impl OperandReadCounters for ReadCounts {
+    fn record_hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn record_read(&self, _: u64) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
-/// Returns the path of the file that [`vfs_with_file`] writes.
-pub(super) fn path_under_test(kind: OperandFileKind) -> PathBuf {
-    file_path(kind, FILE_NUMBER)
-}
-
-/// Returns a context for the keyspace `default`, which all seeds use. Stores with different `open_number`s create
-/// different files.
-pub(super) fn store_context(vfs: &MemVfs, open_number: u64) -> StoreContext {
-    let vfs: Arc<dyn Vfs> = Arc::new(vfs.clone());
-    let next_number = AtomicU64::new(CREATED_NUMBER_MIN + open_number * 1000);
+/// Returns a context for the default keyspace. Its merger appends operands up to `merged_bytes_max`.
+pub fn store_context(
+    files: &Arc<StoreDir>,
+    read_counters: &Arc<ReadCounts>,
+    merged_bytes_max: usize,
+) -> StoreContext {
     StoreContext {
         keyspace: "default".to_owned(),
-        files: Arc::new(RootFiles { vfs, next_number }),
-        env: Env::new(Background::Inline, Some(open_number)),
-        merger: Arc::new(NoPartialMerge),
-        read_counters: Arc::new(NoCounters),
+        files: files.clone(),
+        env: Env::new(Background::Inline, Some(files.next_number.load(Ordering::Relaxed))),
+        merger: Arc::new(AppendMerger { bytes_max: merged_bytes_max }),
+        read_counters: read_counters.clone(),
         memory_bytes: None,
         direct_reads: false,
         read_only: false,
     }
 }
 
-/// Returns the store token that refers to the first `bytes` bytes of a log.
+/// Returns a file system with one file, which has the number [`FILE_NUMBER`].
+pub(super) fn vfs_with_file(kind: OperandFileKind, contents: &[u8]) -> MemVfs {
+    let vfs = MemVfs::new();
+    vfs.write_all(&path_under_test(kind), contents).expect("in memory");
+    vfs
+}
+
+/// Returns the path of the file that [`vfs_with_file`] writes.
+pub(super) fn path_under_test(kind: OperandFileKind) -> PathBuf {
+    file_name(kind, FILE_NUMBER).in_dir(Path::new("/"))
+}
+
+/// Returns a context in the root directory without partial merges, so that operands stay as they were delivered. Stores
+/// with different `open_number`s create different files.
+pub(super) fn fuzz_context(vfs: &MemVfs, open_number: u64) -> StoreContext {
+    let next_number = CREATED_NUMBER_MIN + open_number * 1000;
+    let files = StoreDir::new(Arc::new(vfs.clone()), "/", next_number);
+    store_context(&files, &Arc::default(), 0)
+}
+
+/// Returns the token of the first `bytes` bytes of a log.
 pub(super) fn log_token(log: &[u8], bytes: usize) -> StoreToken {
     StoreToken([FILE_NUMBER, len_u64(bytes), file_uid(log), 0])
 }
 
-/// Returns whether the error means that a file does not exist. In most inputs, the log refers to missing bucket files.
+/// Returns whether a file does not exist. Bucket files that a log names are missing in most checks.
 pub(super) fn is_missing_file(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
 }
