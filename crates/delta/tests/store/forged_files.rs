@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use crate::common::{Driver, Write, disk, read_operands};
+use crate::common::{Driver, Write, disk};
 use lsmx::operand_store::OperandReadTier;
 use lsmx::vfs::MemVfs;
 use lsmx::{Error, Result, SeqNo};
@@ -40,7 +40,8 @@ fn exercise(driver: &mut Driver, vfs: MemVfs) -> Result<()> {
     driver.store.live_files();
     let view = driver.store.view();
     for key in 0..20 {
-        read_operands(&*view, format!("key{key:02}").as_bytes(), SeqNo(driver.seq))?;
+        let (key, at) = (format!("key{key:02}"), SeqNo(driver.seq));
+        view.read_operands(key.as_bytes(), at, OperandReadTier::Storage, &mut Vec::new())?;
     }
     let mut cursor = view.clone().cursor(SeqNo::MAX, OperandReadTier::Storage);
     cursor.first()?;
