@@ -22,13 +22,13 @@ use super::{Outcome, options};
 /// Prefix of the names of checkpoints.
 const COPY: &str = "copy-";
 
-/// Failing calls of a run.
+/// The file system calls that fail during a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Faults {
     None,
-    /// Random calls that write.
+    /// Random calls of those that change the file system.
     Random,
-    /// Calls that match the rule, until the run has handled the first failure.
+    /// Every call that matches the rule fails, until the run has handled the first failure.
     By(FaultRule),
 }
 
@@ -39,18 +39,18 @@ pub(crate) struct Plan {
     pub(crate) name: String,
     /// Seed of all decisions.
     pub(crate) seed: u64,
-    /// Number of steps; seven of ten are commits.
+    /// Number of steps. On average seven of ten steps are commits.
     pub(crate) steps: u64,
     /// Whether the run closes and reopens the database. Each open starts a new manifest, so manifests grow long only
     /// without reopens.
     pub(crate) reopens: bool,
-    /// First policy.
+    /// The compaction policy of the first open.
     pub(crate) policy: PolicySpec,
     /// Mode of background work.
     pub(crate) background: Background,
     /// Failing calls.
     pub(crate) faults: Faults,
-    /// Images to take.
+    /// Which disk images the run takes.
     pub(crate) sampling: Sampling,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct Played {
     pub(crate) crashes: Vec<Crash>,
-    /// One history for each epoch.
+    /// One history of commits for each epoch.
     pub(crate) histories: Vec<History>,
     /// Number of file system operations.
     pub(crate) operations: u64,
@@ -76,7 +76,7 @@ struct Still {
 }
 
 struct Open {
-    // Dropped in this order: the database closes with its last handle.
+    // The fields are dropped in this order. Dropping the last handle, `db`, closes the database.
     stills: Vec<Still>,
     keyspaces: Vec<Keyspace>,
     passing: Option<Keyspace>,
@@ -94,9 +94,9 @@ struct Run<'a> {
     open: Option<Open>,
     /// Whether a fault rule is active.
     armed: bool,
-    /// Background failures that the listener has received before this run, and writes that returned one.
+    /// Background failures that were received before this run, plus the number of writes that have returned one.
     excused: u64,
-    /// Number of calls until the rules were removed at the end.
+    /// Number of file system calls until the run removed the fault rules at its end.
     calls: CallCounts,
 }
 
@@ -150,7 +150,7 @@ fn fault_name(fault: Fault) -> &'static str {
     }
 }
 
-/// Returns whether an injected fault may have caused an error: a fault occurred, and the error names a file.
+/// An injected fault may have caused an error if a fault occurred and the error names a file. Fails otherwise.
 fn excuse(
     armed: bool,
     vfs: &FaultVfs,
@@ -161,7 +161,7 @@ fn excuse(
     if !armed || vfs.fired_counts().is_empty() {
         return Err(format!("{what} fails: {error:?}"));
     }
-    // The directory, a file of it, or the root, whose names are synced for a new database.
+    // A new database also syncs the root directory, so the error may name it.
     match file_of(error) {
         Some(path)
             if path.starts_with(DIR)
@@ -187,7 +187,7 @@ fn without_store(db: &Db) -> Option<Error> {
 fn file_of(error: &Error) -> Option<&Path> {
     match error {
         Error::Io { path, .. } | Error::Corrupt { path, .. } => Some(path),
-        // What a read of a header with one bit altered may look like.
+        // A read that alters one bit of a file header may cause this error.
         Error::UnsupportedVersion { path, .. } => Some(path),
         Error::ReadOnly { cause }
         | Error::Background { cause, .. }
@@ -277,13 +277,13 @@ impl Run<'_> {
         self.armed = false;
     }
 
-    /// Returns whether an injected fault may have caused an error.
+    /// Fails if no injected fault can have caused the error.
     fn excuse(&self, what: &'static str, error: &Error) -> Outcome {
         excuse(self.armed, &self.vfs, &self.coverage, what, error)
     }
 
-    /// Returns whether a write may return a background failure: the listener has received it, and no other write has
-    /// returned it.
+    /// Fails if a write returns a background failure that the listener has not received, or that another write has
+    /// returned.
     fn excuse_background(&mut self, error: &Error) -> Outcome {
         self.excused += 1;
         if self.coverage.count("jobs", "background failure") < self.excused {
@@ -298,8 +298,8 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the largest sequence number that a commit of so many operations may get, or the current one if writes are
-    /// refused.
+    /// Returns the largest sequence number that a commit of `operations` operations may get. If the database is
+    /// read-only, returns the current sequence number.
     fn number_given(&self, operations: u64) -> Result<u64, String> {
         let db = &self.opened()?.db;
         let operations = if db.health().read_only.is_some() { 0 } else { operations };
@@ -311,7 +311,7 @@ impl Run<'_> {
         let mut rng = self.rng.clone();
         let open = self.opened()?;
         let commit = Arc::new(draw_commit(&mut rng, number, open.keyspaces.len()));
-        // Nearly all buffered, mixed, or all synced.
+        // Depending on the seed, one in 40 commits, one in 5 commits or every commit is synced.
         let sync = match self.plan.seed / 4 % 4 {
             0 => rng.is_one_in(40),
             1 => true,
@@ -336,7 +336,7 @@ impl Run<'_> {
                 Ok(())
             }
             Err(error @ Error::ReadOnly { .. }) => self.excuse("a commit", &error),
-            // It was refused at the hard stop, and must not be found later.
+            // The hard stop refused the commit, so the commit must not be found later.
             Err(error)
                 if self
                     .opened()?
@@ -354,7 +354,7 @@ impl Run<'_> {
                 self.coverage.add("failed calls", "a commit at the hard stop");
                 Ok(())
             }
-            // It was not done, and is not to be found later.
+            // The commit failed without effect, so it must not be found later.
             Err(error @ Error::Background { .. }) => {
                 self.settle_pending(false);
                 self.recorder.promises().seq_largest = before;
@@ -364,7 +364,7 @@ impl Run<'_> {
         }
     }
 
-    /// Decides whether the pending commit is part of the history.
+    /// Removes the pending commit. Adds it to the history if `there` is true.
     fn settle_pending(&mut self, there: bool) {
         let pending = {
             let mut promises = self.recorder.promises();
@@ -421,7 +421,7 @@ impl Run<'_> {
         }
     }
 
-    /// Creates the passing keyspace, writes to it, or drops it.
+    /// Creates the keyspace [`PASSING`], writes to it, or drops it.
     fn come_and_go(&mut self) -> Outcome {
         let Some(keyspace) = self.opened()?.passing.clone() else { return self.come() };
         if self.rng.is_one_in(3) { self.go(&keyspace) } else { self.stay(&keyspace) }
@@ -497,7 +497,7 @@ impl Run<'_> {
                     Err(Error::KeyspaceDropped { .. } | Error::ReadOnly { .. }) => {}
                     other => return Err(format!("a write to what was dropped: {other:?}")),
                 }
-                // One from before the drop goes on seeing it.
+                // A snapshot from before the drop can still read the keyspace.
                 let written = self.recorder.promises().passing.written;
                 let seen = snapshot.iter(keyspace).collect::<Result<Vec<_>, _>>();
                 match seen {
@@ -528,7 +528,7 @@ impl Run<'_> {
             }
             Err(error) => self.excuse("a checkpoint", &error)?,
         }
-        // As it lies there, for opening it would change it.
+        // Opening the checkpoint would change its files, so the check uses a copy of the disk.
         let disk = self.disk.crash(CrashImage::Keep, 0);
         let checkpoint = self.recorder.promises().checkpoints[at].clone();
         passing::check_checkpoint(&disk, &checkpoint, &history, &mut self.rng)
@@ -544,7 +544,7 @@ impl Run<'_> {
                 self.coverage.add("calls", "compact range");
                 Ok(())
             }
-            // A file that was once read wrongly stays set aside until the database is reopened.
+            // After a damaged read, a file stays in quarantine until the database is reopened.
             Err(Error::Corrupt { .. }) if !self.vfs.fired_counts().is_empty() => {
                 self.coverage.add("failed calls", "compacting a range");
                 Ok(())
@@ -553,7 +553,7 @@ impl Run<'_> {
         }
     }
 
-    /// Moves the operands of a keyspace to the tree. The keyspace stays without a store until its options name one.
+    /// Moves the operands of a keyspace to the tree. The keyspace has no operand store until an open names one for it.
     fn operands_to_tree(&mut self) -> Outcome {
         let count = self.opened()?.keyspaces.len() as u64;
         let which = usize::try_from(self.rng.below(count)).unwrap_or(0);
@@ -590,7 +590,7 @@ impl Run<'_> {
         }
     }
 
-    /// Takes a snapshot, or compares an older one with its expected contents and drops it.
+    /// Takes a snapshot, or compares an older snapshot with its expected contents and drops it.
     fn look_through_a_snapshot(&mut self) -> Outcome {
         let state = self.history().state(self.history().last());
         let take = self.opened()?.stills.is_empty() || self.rng.is_one_in(3);
@@ -630,7 +630,8 @@ impl Run<'_> {
         }
     }
 
-    /// Compares all contents. A read may fail because of a fault. Without the fault, all reads must be correct.
+    /// Compares all contents with the model. A read may fail if a fault was injected. Otherwise all reads must be
+    /// correct.
     fn check_live(&mut self) -> Outcome {
         let state = self.history().state(self.history().last());
         let seed = self.rng.next_u64();
@@ -651,8 +652,8 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the number of injected read errors that a call must have returned. A lack of descriptors need not be
-    /// returned, because the engine closes others and opens the file again.
+    /// Returns the number of injected read errors that a call must have returned. Excludes failures for lack of
+    /// descriptors, because the engine then closes other files and retries.
     fn read_errors(&self) -> u64 {
         let inline = self.plan.background == Background::Inline;
         let errors = |(fault, count)| match fault {
@@ -662,8 +663,8 @@ impl Run<'_> {
         if inline { self.vfs.fired_counts().into_iter().map(errors).sum() } else { 0 }
     }
 
-    /// Checks a read-only database and resumes it: reads are correct, writes fail at once, and `resume` decides whether the
-    /// failed commit exists. The second call of `resume` must succeed.
+    /// Checks that reads of a read-only database are correct and that a write fails. Then calls `resume` or reopens
+    /// the database.
     fn recover_if_failed(&mut self) -> Outcome {
         let Some(open) = &self.open else { return Ok(()) };
         if open.db.health().read_only.is_none() {
@@ -684,7 +685,7 @@ impl Run<'_> {
             self.disarm();
         }
         if self.rng.is_one_in(8) {
-            // Closing and reopening must do as well.
+            // Closing and reopening the database must work as well as `resume`.
             return self.reopen_after_failure();
         }
         if !self.armed && self.rng.is_one_in(2) {
@@ -703,8 +704,8 @@ impl Run<'_> {
                     let found = self.count()?;
                     self.settle(found)?;
                     self.all_synced();
-                    // All numbers that were given are visible now. A commit that failed before it got its numbers
-                    // has left a larger guess.
+                    // All assigned sequence numbers are visible now. If a commit failed before it got its numbers, the
+                    // recorded bound is too large.
                     let given = self.opened()?.db.snapshot().seq().0;
                     self.recorder.promises().seq_largest = given;
                     self.check_live()?;
@@ -712,7 +713,7 @@ impl Run<'_> {
                         self.disarm();
                         return Ok(());
                     };
-                    // It took writes again; then background work met the fault.
+                    // `resume` succeeded, and then background work failed because of the fault.
                     self.excuse("work after resume", &cause)?;
                 }
                 Err(error) => self.excuse("resume", &error)?,
@@ -723,7 +724,7 @@ impl Run<'_> {
         Err("resume fails though no call does".to_owned())
     }
 
-    /// Continues with a history of the `found` commits that the database shows.
+    /// Continues with a history of the first `found` commits, which the database contains.
     fn settle(&mut self, found: u64) -> Outcome {
         let (synced, committed, attempted) = {
             let promises = self.recorder.promises();
@@ -771,7 +772,7 @@ impl Run<'_> {
             *known = vec![policy];
         }
         if found < committed {
-            // What was acknowledged without a sync is lost: a new history begins.
+            // Commits that were acknowledged without a sync are lost, so a new history begins.
             let shorter = self.histories[self.histories.len() - 1].until(found);
             self.histories.push(shorter);
             promises.epoch += 1;
@@ -802,7 +803,7 @@ impl Run<'_> {
 
     fn reopen_after_failure(&mut self) -> Outcome {
         self.coverage.add("calls", "reopen after an error");
-        // Its errors were told already.
+        // The test has seen the errors of this database, so it ignores the result of `close`.
         self.recorder.promises().phase = Phase::Closing;
         if let Some(open) = self.open.take() {
             let _ = open.db.close(None);
@@ -813,7 +814,7 @@ impl Run<'_> {
     fn reopen(&mut self, policy: Option<PolicySpec>) -> Outcome {
         let mut options = self.options();
         if let Some(policy) = policy {
-            // A crash before the database is there has another made, with the default policy.
+            // If the power fails before the database exists, the next open creates it with the default policy.
             self.recorder.promises().policies[0] =
                 vec![policy.to_string(), PolicySpec::default().to_string()];
             let keyspace = options::draw_keyspace(&mut self.rng);
@@ -869,13 +870,13 @@ impl Run<'_> {
             }
             promises.seq_largest = seq;
         }
-        // What recovery has shown is durable.
+        // All commits that recovery returns are durable.
         self.all_synced();
         self.check_live()
     }
 
-    /// Checks that a refused open has changed no file. An open that failed with an I/O error may have added files, and may
-    /// have changed `CURRENT`.
+    /// Checks that a rejected open has changed no file. An open that failed with an I/O error may have added files and
+    /// changed `CURRENT`.
     fn unchanged(&self, before: Option<BTreeMap<PathBuf, Vec<u8>>>, error: &Error) -> Outcome {
         let Some(before) = before else { return Ok(()) };
         let mut after = self.disk.snapshot_all();

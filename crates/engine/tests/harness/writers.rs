@@ -1,7 +1,7 @@
 //! Power losses while several threads write under a random schedule.
 //!
-//! The order of the commits is known in part: a commit that was acknowledged before another began comes before it. If the
-//! later one survives a crash, the earlier one must, too.
+//! If one commit was acknowledged before another commit began, it precedes the other commit. If the later commit
+//! survives a crash, the earlier commit must survive too.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,13 +20,13 @@ const WRITERS: usize = 3;
 /// Number of commits of each writer.
 type Counts = [u64; WRITERS];
 
-/// The guarantees at one moment.
+/// The number of commits of each writer that were attempted, acknowledged and synced at a point in time.
 #[derive(Clone, Debug, Default)]
 struct Board {
     attempted: Counts,
     acknowledged: Counts,
     synced: Counts,
-    /// For each commit of each writer, the acknowledged commits at its start.
+    /// For each commit of each writer, the numbers of commits that were acknowledged when this commit began.
     before: [Vec<Counts>; WRITERS],
 }
 
@@ -46,7 +46,7 @@ struct Shared {
     failure: Mutex<Outcome>,
 }
 
-/// Runs one schedule and checks its disk images. Returns their number.
+/// Runs one schedule and checks the disk images taken during it. Returns the number of images.
 pub(crate) fn play(seed: u64) -> Outcome<u64> {
     let failed = |error: lsmx::Error| format!("{error:?}");
     let mut rng = TestRng::new(seed);
@@ -103,7 +103,7 @@ fn name(writer: usize) -> String {
     format!("writer-{writer}")
 }
 
-/// Commits batches over both keyspaces, some synced, and reads each of them back.
+/// Commits batches to both keyspaces, some with a sync. Reads each batch after its commit.
 fn write(
     db: &Db,
     keyspaces: &[Keyspace; 2],
@@ -138,13 +138,13 @@ fn write(
                 raise(&mut board.synced, &synced);
             }
         }
-        // A snapshot does not change and shows whole batches.
+        // A snapshot never changes, and contains each batch completely or not at all.
         let snapshot = db.snapshot();
         let views = [0, 1, 0].map(|at: usize| counts(|key| snapshot.get(&keyspaces[at], key)));
         if views[0] != views[1] || views[0] != views[2] {
             return Err(format!("one snapshot shows {views:?}"));
         }
-        // A read shows the own commit and all that were acknowledged before it.
+        // A read of a writer returns its last commit and all commits that were acknowledged before this commit began.
         let seen = counts(|key| keyspaces[1].get(key))?;
         if seen.iter().zip(&synced).any(|(seen, known)| seen < known) {
             return Err(format!("writer {writer} sees {seen:?}, {synced:?} was acknowledged"));
@@ -153,7 +153,7 @@ fn write(
     Ok(())
 }
 
-/// Returns the visible commits of each writer.
+/// Returns the number of visible commits of each writer.
 fn counts(get: impl Fn(String) -> lsmx::Result<Option<Slice>>) -> Outcome<Counts> {
     let mut counts = Counts::default();
     for (writer, count) in counts.iter_mut().enumerate() {

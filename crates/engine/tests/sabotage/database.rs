@@ -1,4 +1,4 @@
-//! Deliberate bugs of whole databases, and for each one the check that finds it.
+//! For each deliberate bug of the engine, the check that detects it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -34,15 +34,15 @@ use lsmx_base::file_name::FileName;
 use lsmx_stress::{Detection, format_detections};
 use lsmx_testkit::{TestRng, mix_seeds, seed};
 
-/// Something that passes where no bug is; the number varies it.
+/// A function of a seed that returns an error if it detects a bug.
 type Check = fn(u64) -> Outcome;
 
-/// How often a check is tried with a bug switched on before the bug counts as missed.
+/// Number of seeds with which a check may run before an enabled bug counts as missed.
 const TRIES: u64 = 200;
-/// How often a check must pass without one.
+/// Number of seeds with which a check must pass while no bug is enabled.
 const PASSES: u64 = 6;
 
-/// The check that is there for a bug, and its name.
+/// Returns the name of the check that must detect a bug, and the check.
 fn check_for(bug: Failpoint) -> (&'static str, Check) {
     match bug {
         Failpoint::WalSyncSkipped
@@ -233,7 +233,7 @@ fn plan(seed: u64, faults: Faults) -> Plan {
     }
 }
 
-/// Plays a run and checks some hundred images of it.
+/// Runs a random workload and checks some hundred disk images of it.
 fn images(plan: Plan) -> Outcome {
     let coverage = Arc::new(Coverage::default());
     let plan = Plan { sampling: Sampling::Chance(15_000), ..plan };
@@ -253,15 +253,15 @@ fn contents(seed: u64) -> Outcome {
     play(&plan(seed, Faults::None), &Arc::default()).map(drop)
 }
 
-/// Memtables wait for their flush while others fill up, and flushes come while jobs run.
+/// Several memtables wait for a flush at the same time, and flushes overlap compactions.
 fn contents_among_threads(seed: u64) -> Outcome {
     let background = Background::Stepped { seed, workers: 2 };
-    // Long, because few runs have two memtables that wait for their flush.
+    // The run is long, because few runs ever have two memtables that wait for a flush.
     let plan = Plan { background, steps: 500, ..plan(seed, Faults::None) };
     play(&plan, &Arc::default()).map(drop)
 }
 
-/// One of the first calls fails, and power is cut all around it.
+/// One of the first matching calls fails. Disk images are checked before and after this failure.
 fn crashes_after(seed: u64, fault: Fault, call: VfsCall, file: &'static str) -> Outcome {
     let k = TestRng::new(seed).below(40);
     images(plan(
@@ -270,14 +270,15 @@ fn crashes_after(seed: u64, fault: Fault, call: VfsCall, file: &'static str) -> 
     ))
 }
 
-/// One call of these fails.
+/// One of the first `within` calls of the given kinds fails.
 fn failing(seed: u64, calls: &[VfsCall], within: u64) -> Outcome {
     let k = TestRng::new(seed).below(within);
     let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(calls).nth(k);
     play(&plan(seed, Faults::By(rule)), &Arc::default()).map(drop)
 }
 
-/// Writes to a small tree while reads of one table return altered bytes: each `times` times, or for ever.
+/// Writes to a small tree while reads of one table return altered bytes. If `times` is `None`, every later read is
+/// altered, otherwise one read.
 fn altered_reads(seed: u64, times: Option<u64>) -> Result<Db, String> {
     let disk = MemVfs::new();
     let faults = FaultVfs::new(Arc::new(disk.clone()), seed);
@@ -313,7 +314,7 @@ fn transient_bad_read(seed: u64) -> Outcome {
     db.wait_idle().map_err(failed)
 }
 
-/// Writes go on around the table, and L0 does not grow without bound.
+/// Reads of one table always return altered bytes. Writes continue, and the number of runs in L0 must stay bounded.
 fn unreadable_file(seed: u64) -> Outcome {
     let db = altered_reads(seed, None)?;
     let levels = &db.metrics().keyspaces["default"].levels;
@@ -325,7 +326,7 @@ fn unreadable_file(seed: u64) -> Outcome {
     }
 }
 
-/// Stops writes at three runs, and picks no job.
+/// A compaction policy that stops writes at three runs and never picks a job.
 #[derive(Debug)]
 struct Stalling;
 
@@ -362,7 +363,7 @@ fn stalling_policy(seed: u64) -> Outcome {
     }
 }
 
-/// A compaction that cannot write its tables, in the background: the next write is told.
+/// A background compaction cannot create its tables. The next write must return the failure.
 fn failing_compaction(seed: u64) -> Outcome {
     let disk = MemVfs::new();
     let faults = FaultVfs::new(Arc::new(disk), seed);
@@ -380,7 +381,7 @@ fn failing_compaction(seed: u64) -> Outcome {
     let create =
         FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Create]).path_contains(".sst");
     faults.add_rule(create.from_then_on());
-    // Its hard stop is not reached: there writes fail in any case.
+    // With this policy the tree stays below the hard stop, at which every write fails.
     keyspace
         .set_policy("tiering(T=10)".parse::<lsmx::PolicySpec>().map_err(|why| format!("{why}"))?)
         .map_err(failed)?;
@@ -398,7 +399,7 @@ fn failed(error: lsmx::Error) -> String {
     format!("{error:?}")
 }
 
-/// A bit of a synced commit is flipped: opening fails, or all that was synced is there.
+/// Flips one bit of the log of a killed process. The open must either fail or return all synced commits.
 fn damage_in_the_log(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
@@ -409,8 +410,8 @@ fn damage_in_the_log(seed: u64) -> Outcome {
         let commit = draw_commit(&mut rng, number, 1);
         oracle::write(&db, &keyspaces, &commit, true).map_err(failed)?;
     }
-    // The process is killed. After a power loss the mark behind the last sync may be missing, and
-    // then nobody can tell damage there from a commit that was cut short.
+    // The test simulates a killed process. After a power loss, the mark of the last sync may be missing, and recovery
+    // cannot distinguish damage after the previous mark from an incomplete commit.
     let crashed = disk.crash(CrashImage::Keep, seed);
     let logs: Vec<_> =
         crashed.paths().into_iter().filter(|p| p.to_string_lossy().ends_with(".wal")).collect();
@@ -429,8 +430,8 @@ fn damage_in_the_log(seed: u64) -> Outcome {
     }
 }
 
-/// Threads make a value longer under a schedule, some by updates, one by merges, which come between
-/// reading and writing of the updates.
+/// Two threads append to a value by updates, and a third thread by merges. A merge may be committed between the read
+/// and the write of an update. No append may be lost.
 fn updates(seed: u64) -> Outcome {
     const TIMES: usize = 12;
     let disk = MemVfs::new();
@@ -463,8 +464,8 @@ fn updates(seed: u64) -> Outcome {
     }
 }
 
-/// One thread fills the memtable and then replaces a value, which seals the memtable. Another thread updates the value.
-/// The update is before or after the replacement, so the last value starts with the replacement.
+/// One thread fills the memtable and then replaces a value, which seals the memtable. Another thread updates the value
+/// at the same time. In either order, the last value starts with the replacement.
 fn updates_over_a_seal(seed: u64) -> Outcome {
     let tuning = KeyspaceOptions::default().memtable_bytes(1 << 10);
     let options = Options::default().background(Background::Stepped { seed, workers: 1 });
@@ -489,8 +490,8 @@ fn updates_over_a_seal(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Threads count on, each commit one number, while one takes snapshots: each shows as many commits as it has
-/// numbers, whatever is flushed and merged meanwhile.
+/// Each commit of the writers adds one number while another thread takes snapshots. Each snapshot must contain exactly
+/// the commits up to its sequence number, also during flushes and compactions.
 fn snapshots_among_writers(seed: u64) -> Outcome {
     const WRITERS: u8 = 2;
     const TIMES: u64 = 60;
@@ -529,7 +530,8 @@ fn snapshots_among_writers(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Two databases alike but for their values; one gets a data block of the other.
+/// Two databases differ only in their values. The data blocks of one database are copied over those of the other. A
+/// lookup must not return a value of the wrong database.
 fn foreign_blocks(seed: u64) -> Outcome {
     let make = |seed: u64, value: u8| -> Outcome<MemVfs> {
         let disk = MemVfs::new();
@@ -562,7 +564,7 @@ fn foreign_blocks(seed: u64) -> Outcome {
     }
 }
 
-/// The only table of a database that is closed.
+/// Returns the path and the reader of the only table in a closed database.
 fn only_table(disk: &MemVfs) -> Outcome<(std::path::PathBuf, Table)> {
     let loaded = Manifest::load(disk, oracle::dir()).map_err(failed)?;
     let files = loaded.state.keyspaces.values().flat_map(|keyspace| keyspace.tree.files());
@@ -574,7 +576,7 @@ fn only_table(disk: &MemVfs) -> Outcome<(std::path::PathBuf, Table)> {
     Ok((path, table))
 }
 
-/// One read fails while an iterator walks: from there on it gives errors alone.
+/// One read of an iterator fails. After that, the iterator must return only errors.
 fn iterators_that_fail(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
@@ -602,7 +604,7 @@ fn iterators_that_fail(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Compactions fail for want of space: they are tried again after a pause, and not in a loop.
+/// Compactions fail because the disk is full. The engine must retry them after a pause and not in a busy loop.
 fn full_disk(seed: u64) -> Outcome {
     const TRIES_MAX: u64 = 20;
     let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
@@ -618,7 +620,7 @@ fn full_disk(seed: u64) -> Outcome {
     }
     db.flush().map_err(failed)?;
     let tries = Arc::new(AtomicU64::new(0));
-    // Nobody else could end a loop of the caller's thread: the disk gets room again.
+    // A busy loop would block this thread. After too many attempts, the hook therefore ends the fault.
     let (counted, emptied) = (Arc::clone(&tries), disk.clone());
     disk.set_delay_hook(Some(Arc::new(move |_, _| {
         if counted.fetch_add(1, Ordering::Relaxed) >= TRIES_MAX {
@@ -637,15 +639,16 @@ fn full_disk(seed: u64) -> Outcome {
     }
 }
 
-/// A call to the file system panics: every call ends, the cause is named, and writes go on after `resume`.
+/// A file system call panics. Every call must return, the reported cause must name the file system, and `resume` must
+/// allow writes again.
 fn panics_of_the_file_system(seed: u64) -> Outcome {
     let calls = [VfsCall::Append, VfsCall::Sync, VfsCall::Create, VfsCall::Remove];
     let call = *TestRng::new(seed).choose(&calls);
     liveness::play(Kind::VfsPanic { call }, Mode::Stepped, seed, Duration::from_secs(60)).map(drop)
 }
 
-/// The guards of the commit pipeline and of jobs hold by themselves, without the ones around the file system: with these
-/// switched off, a panic is reported without its name, but no call hangs.
+/// A panic of a file system call reaches the commit pipeline or a job, because the guard of the file system is
+/// disabled. The cause need not be named, but no call may hang.
 fn panics_that_reach_the_engine(seed: u64) -> Outcome {
     let hangs = |what: &String| ["more steps", "hangs"].iter().any(|text| what.contains(text));
     // The calls that a commit leader makes.
@@ -655,7 +658,7 @@ fn panics_that_reach_the_engine(seed: u64) -> Outcome {
     played.map(drop).or_else(|what| if hangs(&what) { Err(what) } else { Ok(()) })
 }
 
-/// Files and parts of them that end before their time are refused, without a panic.
+/// Truncated files and blocks are rejected without a panic.
 fn bytes_that_end_early(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
@@ -686,7 +689,7 @@ impl<F: Fn(&Event) + Send + Sync> EventListener for Listening<F> {
     }
 }
 
-/// A listener waits for background work on the thread that does it.
+/// A listener calls `flush` on the thread that runs flushes. The call must return [`Error::Reentrant`].
 fn calls_of_a_listener(_: u64) -> Outcome {
     let (handles, received) = channel::<Db>();
     let (answers, answer) = channel();
@@ -704,7 +707,7 @@ fn calls_of_a_listener(_: u64) -> Outcome {
     db.put("key", "value").map_err(failed)?;
     handles.send(db.clone()).map_err(|error| error.to_string())?;
     drop(handles);
-    // On a thread of its own, which is left behind if it hangs.
+    // The call runs on its own thread. If it hangs, the test abandons the thread.
     let env = db.env().clone();
     env.spawn("flush", move || drop(db.flush())).map_err(|error| error.to_string())?;
     match answer.recv_timeout(gate::PATIENCE) {
@@ -714,7 +717,7 @@ fn calls_of_a_listener(_: u64) -> Outcome {
     }
 }
 
-/// A listener that is called because a write failed waits until the next write returns.
+/// A write fails, and the listener that receives the failure waits until the next write returns.
 fn listener_waits_for_writer(_: u64) -> Outcome {
     let gate = Gate::default();
     let disk = gate.disk(each(&[VfsCall::Append], ".wal"), "");
@@ -745,7 +748,7 @@ fn listener_waits_for_writer(_: u64) -> Outcome {
             let _returned = returned;
             db.put("next", "value")
         });
-        // Until the second write waits behind the first.
+        // Waits until the second write is queued behind the first.
         while db.metrics().commits.behind_sync == 0 {
             std::thread::yield_now();
         }
@@ -757,7 +760,7 @@ fn listener_waits_for_writer(_: u64) -> Outcome {
     }
 }
 
-/// The metrics are read while an append to the log hangs.
+/// `metrics` must return while an append to the log hangs.
 fn hanging_observation(_: u64) -> Outcome {
     let gate = Gate::default();
     let disk = gate.disk(each(&[VfsCall::Append], ".wal"), "");
@@ -766,10 +769,10 @@ fn hanging_observation(_: u64) -> Outcome {
     returns_while_blocked(&gate, hanging, || drop(db.metrics()))
 }
 
-/// Tries a check; returns at which try it failed, and how.
+/// Runs a check with up to `tries` seeds. Returns the number of the first failed run and its error.
 fn found(check: Check, seed: u64, tries: u64) -> Option<(u64, String)> {
     (0..tries).find_map(|number| {
-        // A panic finds a bug as well: debug assertions are tests, too.
+        // A panic also counts as detection, because debug assertions detect bugs too.
         let tried = std::panic::catch_unwind(|| check(mix_seeds(seed, number) >> 16));
         match tried {
             Ok(Ok(())) => None,
@@ -815,7 +818,7 @@ fn every_deliberate_bug_is_found() {
     assert!(missed.is_empty(), "bugs that no check found: {missed:?}");
 }
 
-/// `verify` checks that the filter of a table passes each key.
+/// `verify` reports a table whose filter rejects one of its keys.
 #[test]
 fn verify_key_that_the_filter_misses_is_error() {
     let _alone = lsmx_testkit::run_alone();
@@ -829,7 +832,8 @@ fn verify_key_that_the_filter_misses_is_error() {
     assert!(matches!(verified, Err(Error::Corrupt { .. })), "{verified:?}");
 }
 
-/// Part of guarantee 17. The work counters are those of the process, so the test is here.
+/// Part of guarantee 17. The check reads work counters of the process, so it must not run in parallel with other
+/// tests.
 #[test]
 fn flush_of_nested_range_deletes_is_linear() {
     let _alone = lsmx_testkit::run_alone();

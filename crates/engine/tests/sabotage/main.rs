@@ -1,7 +1,7 @@
-//! Tests that enable failpoints: with each deliberate bug enabled, the check for its class fails.
+//! Tests that enable failpoints. Each failpoint is a deliberate bug, and the check for this class of bugs must fail.
 //!
-//! A failpoint is enabled in the whole process, so one test runs at a time.
-//! `cargo test -p lsmx --test sabotage -- --nocapture` prints which check found which bug, and how soon.
+//! A failpoint affects the whole process, so only one test runs at a time. `cargo test -p lsmx --test sabotage --
+//! --nocapture` prints which check detected which bug, and after how many runs.
 
 #![allow(
     clippy::unwrap_used,

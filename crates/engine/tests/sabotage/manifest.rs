@@ -1,6 +1,7 @@
-//! The manifest under power losses, write errors and damage.
+//! Checks of the manifest after power losses, failed writes and damage.
 //!
-//! The state is that of a prefix of the edits, with all acknowledged ones, or an error names the file.
+//! A load returns the state after a prefix of the edits that includes all acknowledged edits, or an error that names
+//! the file.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -25,7 +26,7 @@ fn disk() -> MemVfs {
     vfs
 }
 
-/// The n-th edit: its number can be read from the state, and it adds a file.
+/// Returns the n-th edit. The edit adds a file and sets the last sequence number to `n`.
 fn edit(n: u64) -> VersionEdit {
     let keyspace = 0;
     let mut changes = vec![Change::LastSeq(SeqNo(n))];
@@ -55,7 +56,7 @@ fn edit(n: u64) -> VersionEdit {
     changes.into()
 }
 
-/// The state after `n` edits.
+/// Returns the state after `n` edits.
 fn state(n: u64) -> ManifestState {
     let mut state = ManifestState { db_uid: 77, ..ManifestState::default() };
     (1..=n).for_each(|n| state.apply_edit(&edit(n)).unwrap());
@@ -64,7 +65,7 @@ fn state(n: u64) -> ManifestState {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Promises {
-    /// `CURRENT` has been written and its directory synced.
+    /// Whether `CURRENT` has been written and its directory synced.
     created: bool,
     acknowledged: u64,
     attempted: u64,
@@ -91,7 +92,8 @@ fn check(image: &MemVfs, promises: Promises) -> Result<(), String> {
     Ok(())
 }
 
-/// Edits, with a fresh manifest now and then. `promise` is told what is in force.
+/// Applies 12 edits, some by a rewrite of the manifest. Passes the current guarantees to `promise` before and after
+/// each edit.
 fn workload(vfs: &Arc<dyn Vfs>, promise: &dyn Fn(Promises)) -> lsmx::Result<()> {
     let mut promises = Promises::default();
     let mut number = 1;
@@ -114,7 +116,7 @@ fn workload(vfs: &Arc<dyn Vfs>, promise: &dyn Fn(Promises)) -> lsmx::Result<()> 
                 assert!(matches!(again, Error::ReadOnly { .. }), "{error:?}, then {again:?}");
                 assert_eq!(manifest.with_state(|state| state.last_seq.0), n - 1);
                 number += 1;
-                // The old manifest may be the one in use after a crash, until this has returned.
+                // Until `rewrite` has returned, a crash may leave the old manifest in use.
                 Some(manifest.rewrite(number, &[edit(n)])?)
             }
         };
@@ -180,7 +182,7 @@ fn a_manifest_in_doubt_starts_afresh_and_nothing_acknowledged_is_lost() {
             let promised = Mutex::new(Promises::default());
             let done = workload(&shared, &|promises| *promised.lock().unwrap() = promises);
             let promises = *promised.lock().unwrap();
-            // Only what fails before there is a manifest ends the workload: a fault fires once.
+            // The fault fires once, so the workload fails only if the creation of the manifest fails.
             assert!(done.is_ok() || promises.attempted == 0, "k {k}: {done:?}");
             for image in CrashImage::ALL {
                 check(&disk.crash(image, k), promises)
@@ -195,7 +197,7 @@ fn a_manifest_in_doubt_starts_afresh_and_nothing_acknowledged_is_lost() {
     assert!(points > 80, "only {points} fault points");
 }
 
-/// A manifest of a closed database, as the disk has it.
+/// Returns the disk of a closed database with a manifest.
 fn closed() -> MemVfs {
     let vfs = disk();
     let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
@@ -270,7 +272,7 @@ fn only_a_directory_without_data_is_not_a_database() {
         let error = Manifest::load(&lost, dir()).unwrap_err();
         let current = PathBuf::from("db/CURRENT");
         assert!(matches!(&error, Error::Missing { path, .. } if *path == current), "{error}");
-        // No table is to blame.
+        // The error must not name a table.
         assert!(!error.to_string().contains(name), "{error}");
     }
 

@@ -1,6 +1,7 @@
-//! The WAL under power losses, write errors and damage.
+//! Checks of the WAL after power losses, failed writes and damage.
 //!
-//! A replay yields exactly a prefix of the appended records, with all synced ones, or an error that names the file.
+//! A replay returns a prefix of the appended records that includes all synced records, or an error that names the
+//! file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,8 +23,8 @@ fn after_a_crash_at_any_operation_a_prefix_with_all_synced_commits_is_there() {
     assert!(images > 5_000, "only {images} images");
 }
 
-/// Fails the k-th append or sync, for every k; the log must say so ever after, keep its promises on
-/// the disk, and work again after a restart.
+/// For every `k`, makes the k-th append or sync fail. The log must then reject all calls, keep all synced records on
+/// the disk, and accept records again after a restart.
 fn sweep_faults(seed: u64) -> Result<u64, String> {
     for k in 0.. {
         let (disk, ledger) = (disk(), Ledger::default());
@@ -79,7 +80,7 @@ fn faulty_workload(
             wal.sync().map(|synced| ledger.change(|promises| promises.synced = synced.0))
         };
         if done.is_err() {
-            // It must go on failing, also when the disk is well again.
+            // The log must reject calls even when the disk works again.
             if !matches!(wal.append(&[]), Err(Error::ReadOnly { .. })) {
                 return Err("an append went through after a failure".to_owned());
             }
@@ -88,7 +89,7 @@ fn faulty_workload(
             }
             let promises = ledger.now();
             at_failure(&promises)?;
-            // The fault fires once, so this goes through.
+            // The fault fires once, so the restart succeeds.
             restart(&wal, ledger, &mut next).map_err(|error| format!("{error:?}"))?;
             assert!(ledger.now().oldest > promises.oldest);
         }
@@ -103,7 +104,7 @@ fn after_any_failed_call_nothing_false_is_said_and_a_restart_goes_on() {
     assert!(points > 200, "only {points} fault points");
 }
 
-/// A log of several segments, all of it synced; `clean` if it was also closed.
+/// Returns a log of several synced segments. If `clean` is true, the log was also closed.
 fn closed_log(clean: bool) -> (MemVfs, Promises) {
     let (vfs, ledger) = (disk(), Ledger::default());
     let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
@@ -123,14 +124,14 @@ fn closed_log(clean: bool) -> (MemVfs, Promises) {
     }
     assert!(wal.segments().len() > 2);
     if clean {
-        // Without the zeros by which its files have grown.
+        // The drop of a closed log removes the preallocated zeros at the ends of the segments.
         drop(wal);
     }
     (vfs.crash(CrashImage::Keep, 0), ledger.now())
 }
 
-/// Changes every byte in three ways and cuts every file at every length. The answer is the same
-/// as before, or an error names the file.
+/// Changes every byte in three ways and truncates every file at every length. Each replay must return the same records
+/// as before, or an error that names the file.
 fn damage_everything(vfs: &MemVfs, promises: &Promises) -> Result<u64, String> {
     let mut noticed = 0;
     let mut judge = |disk: &MemVfs, path: &Path, what: String| {
@@ -163,7 +164,7 @@ fn damage_everything(vfs: &MemVfs, promises: &Promises) -> Result<u64, String> {
                 .iter()
                 .max()
                 .is_some_and(|id| path.to_string_lossy().contains(&format!("{id:06}")));
-            // Without the manifest's mark nothing says how long the last segment was.
+            // If the manifest has no mark, the length of the last segment is unknown.
             if promises.mark.is_some() || !last {
                 judge(&disk, &path, format!("cut to {at}"))?;
             }
@@ -216,14 +217,16 @@ fn swapped_copied_and_foreign_segments_are_refused_or_harmless() {
             }
         }
     }
-    // A copy under a number that nobody names is what a disk may hold in a torn new segment.
+    // A torn new segment may contain a copy of an older segment. The manifest does not name the new segment, so replay
+    // ends before it.
     let disk = vfs.crash(CrashImage::Keep, 0);
     let copy = PathBuf::from("db/000099.wal");
     disk.write_all(&copy, &files[0].1).unwrap();
     let (numbers, report) = read_back(&disk, &promises, RecoveryMode::Strict).unwrap();
     assert!(numbers.iter().copied().eq(1..=promises.synced));
     assert_eq!(report.cut_at, Some((copy, 0)));
-    // So does one of another database. In the place of a live segment it is an error that names it.
+    // A torn new segment may also contain a segment of another database. If such a segment replaces a live one, replay
+    // returns an error that names it.
     let foreign = MemVfs::new();
     foreign.create_dir(dir()).unwrap();
     let ledger = Arc::new(Ledger::default());
@@ -250,7 +253,7 @@ fn tolerant_mode_keeps_the_prefix_before_the_damage_and_reports_it() {
             let disk = vfs.crash(CrashImage::Keep, 0);
             disk.flip_bits(&path, at, 0x10).unwrap();
             let Ok((numbers, report)) = read_back(&disk, &promises, RecoveryMode::Tolerant) else {
-                // A changed uid or version is refused in every mode.
+                // Both recovery modes reject a changed uid or version.
                 assert!(at < 80, "byte {at}");
                 continue;
             };
@@ -317,7 +320,7 @@ fn a_group_is_one_write_and_a_sync_is_due_by_bytes_or_time() {
     let operations = vfs.operations();
     wal.sync().unwrap();
     wal.sync().unwrap();
-    // A sync and its mark; the second call finds nothing to do.
+    // The first call syncs and writes a mark. The second call has nothing to do.
     assert_eq!(vfs.operations(), operations + 2);
     assert_eq!(wal.durable_seq(), SeqNo(34));
 }
