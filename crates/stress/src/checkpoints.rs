@@ -12,14 +12,14 @@ use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use crate::compare::KeyspaceView;
 use crate::{Outcome, keyspace_churn, open};
 
-/// Bounds of the numbers of commits that a checkpoint may contain.
+/// Minimum and maximum number of commits of each writer that a checkpoint may contain.
 pub(crate) struct CheckpointBounds {
-    /// Number of commits of each writer before the checkpoint.
+    /// Number of commits of each writer that were visible before the checkpoint was taken.
     pub(crate) least: Vec<u64>,
-    /// Number of commits of each writer after the checkpoint.
+    /// Number of commits of each writer that were visible after the checkpoint was taken.
     pub(crate) most: Vec<u64>,
-    /// Exact number of keyspace churn steps. One thread runs these steps and takes the checkpoint, so the number cannot
-    /// change.
+    /// Number of completed keyspace churn steps. The thread that runs these steps also takes the checkpoint, so the
+    /// checkpoint contains exactly this number of steps.
     pub(crate) steps: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The child process. It opens the database and commits from several threads until the parent kills it. The main thread
-//! of the child runs [`ConcurrentTasks`] at the same time.
+//! The child process of the stress test. Writer threads commit until the parent kills the process. The main thread
+//! concurrently runs the operations of [`ConcurrentTasks`].
 
 use std::path::Path;
 
@@ -17,18 +17,18 @@ use crate::options::draw_counted;
 use crate::{Orders, counter_key, keyspace_churn, merged_key, open};
 use lsmx_testkit::TestRng;
 
-/// Number of concurrent tasks after which the child sends its counts to the parent.
+/// Number of calls of [`ConcurrentTasks::run_one`] between two reports of the counts to the parent.
 const TASKS_PER_MESSAGE: u64 = 4;
 /// Maximum time in nanoseconds for which a commit is retried after injected faults.
 const RETRY_NS_MAX: u64 = 10_000_000_000;
-/// Number of commits after which a writer reads and checks its commit counters.
+/// Number of commits after which a writer reads and checks the counters that its commits update.
 const COMMITS_PER_READ: u64 = 8;
 
 /// Opens the database and writes to it until the process is killed. Sends a message on standard error for each
 /// acknowledged commit. No other code may write to standard error.
 ///
 /// # Errors
-/// The first violated guarantee. The function does not return otherwise.
+/// Returns an error if the database violates a guarantee. Otherwise, the function does not return.
 pub fn write_until_killed(orders: &Orders) -> Outcome {
     messages::send(Message::Opening);
     let disk = FaultyDisk::new(orders.round, orders.faults);
@@ -151,10 +151,10 @@ struct ConcurrentTasks<'a> {
     disk: &'a FaultyDisk,
     keyspaces: &'a [Keyspace],
     rng: TestRng,
-    /// Number of completed steps of the keyspace churn.
+    /// Number of completed keyspace churn steps.
     steps: u64,
-    /// An open snapshot, with the number of commits of each writer and the number of churn steps at the time of the
-    /// snapshot.
+    /// An open snapshot. The vector holds the number of commits of each writer in the snapshot, then the number of
+    /// keyspace churn steps.
     snapshot: Option<(Snapshot, Vec<u64>)>,
     reached: ChildCounts,
 }
@@ -181,7 +181,8 @@ impl ConcurrentTasks<'_> {
         }
     }
 
-    /// Resumes the database after an injected fault. Counts the failed churn step if the database contains its effect.
+    /// Resumes the database after an injected fault. A failed churn step counts as completed if the database contains
+    /// the effect of the step.
     fn recover_from_fault(&mut self) -> Outcome {
         self.disk.recover(self.db)?;
         let found = keyspace_churn::count_steps(self.db, &self.keyspaces[0])?;
@@ -195,7 +196,7 @@ impl ConcurrentTasks<'_> {
         Ok(())
     }
 
-    /// Compares the open snapshot with the model and drops it. If no snapshot is open, takes one.
+    /// Compares the open snapshot with the model and drops the snapshot. If no snapshot is open, takes one.
     fn check_snapshot(&mut self) -> Outcome {
         let view = |snapshot| KeyspaceView { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
         if let Some((snapshot, counts)) = self.snapshot.take() {

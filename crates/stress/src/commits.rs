@@ -1,15 +1,15 @@
-//! The changes of each commit, and their effect on the model. The seed determines the changes.
+//! Draws the changes of each commit from the seed, and applies changes to the model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lsmx_testkit::{TestRng, mix_seeds};
 
-/// Number of keys per writer and keyspace that puts and deletes use.
+/// Number of keys that a writer puts and deletes in each keyspace.
 const KEYS: u64 = 300;
-/// Number of keys per writer and keyspace that merges use.
+/// Number of keys in each keyspace to which a writer applies merges.
 const MERGED_KEYS: u64 = 30;
-/// Each commit of a writer appends a byte to the same value. Every 500th commit replaces the value by a put.
+/// Each commit of a writer appends a byte to one value. Every 500th commit puts a one-byte value instead.
 const APPENDS: u64 = 500;
 
 /// Expected contents of a keyspace.
@@ -41,8 +41,8 @@ fn append(writer: u64, number: u64) -> Change {
     }
 }
 
-/// Draws a key range of a writer. One range in 20 contains all keys that puts use. Another one in 20 contains all keys
-/// that puts and merges use.
+/// Draws a key range of a writer. In 5 % of the draws, the range contains all keys that the writer puts. In another 5
+/// %, the range contains all keys that the writer puts or merges.
 fn draw_range(rng: &mut TestRng, writer: u64) -> Range<Vec<u8>> {
     let (from, merged_from) = (rng.below(KEYS), rng.below(MERGED_KEYS));
     match rng.below(20) {
@@ -53,8 +53,8 @@ fn draw_range(rng: &mut TestRng, writer: u64) -> Range<Vec<u8>> {
     }
 }
 
-/// Draws the changes of a commit, each with the index of its keyspace, and whether the commit is synced. The commit
-/// counters are not included. Commit numbers start at 1.
+/// Draws the changes of the commit `number`, which is at least 1. Each change has the index of its keyspace. The
+/// boolean is true if the commit is synced. The changes do not include the updates of the commit counters.
 pub(crate) fn draw_changes(seed: u64, writer: u64, number: u64) -> (Vec<(usize, Change)>, bool) {
     let mut rng = TestRng::new(mix_seeds(mix_seeds(seed, writer), number));
     let count = if rng.is_one_in(50) { 60 } else { rng.below(5) };

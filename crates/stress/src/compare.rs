@@ -6,7 +6,7 @@ use crate::Outcome;
 use crate::commits::{Model, draw_changes};
 use crate::{KEYSPACES, counter_key, keyspace_churn, merged_key, number};
 
-/// Reads keyspaces, either their newest state or a snapshot.
+/// Read access to keyspaces, either to the newest state or to a snapshot.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyspaceView<'a> {
     pub(crate) keyspaces: &'a [Keyspace],
@@ -39,7 +39,8 @@ impl KeyspaceView<'_> {
     /// Returns the number of visible commits of a writer.
     ///
     /// # Errors
-    /// A read fails, or the counters differ: a commit is visible in part or was applied twice.
+    /// Returns an error if a read fails or the counters of the writer differ. Counters differ if only a part of a
+    /// commit is visible or if a commit was applied twice.
     pub(crate) fn commits_of(&self, writer: u64) -> Outcome<u64> {
         let read = |keyspace: &Keyspace, key: Vec<u8>| {
             let value =
@@ -58,11 +59,11 @@ impl KeyspaceView<'_> {
         }
     }
 
-    /// Compares all entries with the model, by `get`, `multi_get`, and scans in both directions. `counts` holds the
+    /// Compares all entries with the model, using `get`, `multi_get`, and scans in both directions. `counts` holds the
     /// number of commits of each writer, then the number of keyspace churn steps.
     ///
     /// # Errors
-    /// The first difference that was found.
+    /// Returns an error for the first difference from the model.
     pub(crate) fn check(&self, seed: u64, counts: &[u64]) -> Outcome {
         for (keyspace, model) in self.keyspaces.iter().zip(&expected(seed, counts)?) {
             let wrong = |what: String| format!("{}: {what}", keyspace.name());
@@ -85,12 +86,13 @@ impl KeyspaceView<'_> {
     }
 }
 
-/// Returns the expected contents of each keyspace. `counts` has the same meaning as in [`KeyspaceView::check`].
+/// Returns the expected contents of each keyspace. `counts` holds the number of commits of each writer, then the number
+/// of keyspace churn steps.
 fn expected(seed: u64, counts: &[u64]) -> Outcome<[Model; KEYSPACES.len()]> {
     let mut models = [const { Model::new() }; KEYSPACES.len()];
     let (steps, counts) = counts.split_last().ok_or("there are no counts")?;
     for (writer, &count) in (0..).zip(counts) {
-        // Uses one map per writer, because writers have separate keys and small maps are faster.
+        // Fills one map per writer, because writers have disjoint keys and small maps are faster.
         let mut own = [const { Model::new() }; KEYSPACES.len()];
         for number in 1..=count {
             for (keyspace, change) in draw_changes(seed, writer, number).0 {

@@ -8,29 +8,29 @@ use crate::messages::{self, Message};
 /// Operation counts of one child, or their sums over several children.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ChildCounts {
-    /// Operands delivered to operand stores.
+    /// Number of operands delivered to operand stores.
     pub operands: u64,
-    /// Delete markers delivered to operand stores.
+    /// Number of delete markers delivered to operand stores.
     pub anchors: u64,
-    /// Buckets rewritten.
+    /// Number of rewritten buckets.
     pub rewrites: u64,
-    /// Buckets split.
+    /// Number of buckets that were split.
     pub splits: u64,
-    /// Pairs of buckets merged.
+    /// Number of pairs of buckets that were merged.
     pub merges: u64,
-    /// Buckets whose operands moved to the tree.
+    /// Number of buckets whose operands were moved to the tree.
     pub overflows: u64,
-    /// Blob files rewritten.
+    /// Number of rewritten blob files.
     pub blob_rewrites: u64,
-    /// Keyspaces that got an operand store while they were open.
+    /// Number of open keyspaces to which an operand store was added.
     pub to_store: u64,
-    /// Keyspaces whose operands moved from the operand store to the tree while they were open.
+    /// Number of open keyspaces whose operands were moved from the operand store to the tree.
     pub back_to_tree: u64,
-    /// Snapshots compared with the model after later commits.
+    /// Number of snapshots that were compared with the model after later commits.
     pub snapshots: u64,
-    /// Checkpoints opened and compared.
+    /// Number of checkpoints that were compared with the model.
     pub copies: u64,
-    /// Calls of `resume` after an injected write error.
+    /// Number of calls of `resume` after an injected write error.
     pub resumed: u64,
 }
 
@@ -52,8 +52,8 @@ impl ChildCounts {
         ]
     }
 
-    /// Raises each count to the value in the database metrics. Keeps a larger count, because the counters of a new
-    /// operand store start at 0.
+    /// Updates each count from the database metrics, unless the count is already larger. The counters of a new operand
+    /// store start at 0.
     pub(crate) fn update_from(&mut self, metrics: &Metrics) {
         let mut now = ChildCounts::default();
         for keyspace in metrics.keyspaces.values() {

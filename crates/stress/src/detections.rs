@@ -11,13 +11,13 @@ pub struct Detection {
     pub failpoint: Failpoint,
     /// Name of the check that failed.
     pub check: &'static str,
-    /// Number of runs of the check, including the failed one.
+    /// Number of runs of the check, including the run that failed.
     pub runs: u64,
     /// Total time of all runs of the check, in milliseconds.
     pub ms: u64,
 }
 
-/// Formats detections as an aligned Markdown table, sorted by class of bugs.
+/// Formats detections as an aligned Markdown table. The rows are sorted by the bug class of the failpoint.
 #[must_use]
 pub fn format_detections(detections: &[Detection]) -> String {
     let mut detections = detections.to_vec();

@@ -16,11 +16,11 @@ use lsmx_testkit::{TestRng, mix_seeds};
 /// File system calls that may fail with an injected error.
 const WRITES: &[VfsCall] =
     &[VfsCall::Append, VfsCall::Create, VfsCall::Sync, VfsCall::SyncDir, VfsCall::Rename];
-/// Number of children of which one, on average, runs with injected faults.
+/// On average, one of this number of children runs with injected faults.
 const FAULTY_ONE_IN: u64 = 3;
-/// Mixed into the seed of a child, so that the random faults do not depend on the random options.
+/// Constant that is mixed into the seed of a child. Random faults then do not depend on the random options.
 const SEED_SALT: u64 = 0x0064_6973_6b21;
-/// Candidates for the maximum number of calls until the next fault. Each fault draws one of them.
+/// One of these numbers is drawn for each fault. The fault occurs within that number of write calls.
 const CALLS_UNTIL_FAULT: [u64; 3] = [30, 300, 3000];
 
 /// File system of a child process.
@@ -28,15 +28,16 @@ const CALLS_UNTIL_FAULT: [u64; 3] = [30, 300, 3000];
 pub(crate) struct FaultyDisk {
     /// `None` if no faults are injected.
     faults: Option<FaultVfs>,
-    /// Random generator for the next fault. A thread holds this lock while it resumes the database.
+    /// Random generator for the next fault. The mutex is locked during `resume`, so that one thread at a time resumes
+    /// the database.
     rng: Mutex<TestRng>,
     /// Number of successful calls of `resume`.
     resumed: AtomicU64,
 }
 
 impl FaultyDisk {
-    /// Creates a disk. If `with_faults` is set, one seed in three gives a faulty disk. Calls of a faulty disk fail only
-    /// after [`FaultyDisk::arm_fault`].
+    /// Creates the file system of a child. If `with_faults` is true, one seed in three enables fault injection. Calls
+    /// fail only after [`FaultyDisk::arm_fault`].
     pub(crate) fn new(seed: u64, with_faults: bool) -> FaultyDisk {
         let seed = mix_seeds(seed, SEED_SALT);
         let mut rng = TestRng::new(seed);
@@ -52,7 +53,8 @@ impl FaultyDisk {
         }
     }
 
-    /// Schedules the next fault of a faulty disk: one call fails, or all calls from a random call on fail.
+    /// Schedules the next fault, if fault injection is enabled. Either one write call fails, or this call and all later
+    /// ones fail.
     pub(crate) fn arm_fault(&self) {
         let Some(faults) = &self.faults else { return };
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,12 +77,12 @@ impl FaultyDisk {
     /// Resumes the database if a fault has made it read-only.
     ///
     /// # Errors
-    /// `resume` fails although no fault is active, or a read fails while the database is read-only.
+    /// Returns an error if `resume` fails while no fault is active, or if a read fails while the database is read-only.
     pub(crate) fn recover(&self, db: &Db) -> Outcome {
         let Some(faults) = &self.faults else { return Ok(()) };
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(cause) = db.health().read_only else {
-            // The database still accepts writes. The engine retries a failed compaction.
+            // A failed compaction does not make the database read-only. The engine retries the compaction.
             faults.clear_rules();
             return Ok(());
         };

@@ -1,5 +1,5 @@
-//! Keyspace churn: one thread repeatedly creates a keyspace, writes to it and drops it. Steps are numbered from 1. The
-//! number of completed steps follows from the contents of the database.
+//! Keyspace churn: one thread repeatedly creates a keyspace, writes to it and drops it, in steps numbered from 1. The
+//! number of completed steps can be derived from the contents of the database.
 
 use lsmx::merge_operator::Append;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, WriteBatch};
@@ -9,29 +9,30 @@ use crate::number;
 use crate::options::{draw_keyspace, draw_store};
 use lsmx_testkit::TestRng;
 
-/// Name of the keyspace that is created and dropped. The first keyspace stores the number of the last put step under
-/// the same key.
+/// Name of the keyspace that is repeatedly created and dropped. In the first keyspace, the key with this name stores
+/// the number of the last step that put an entry.
 pub(crate) const NAME: &str = "passing";
-/// Number of steps from the creation of the keyspace to its drop. The first step creates the keyspace, the last step
-/// drops it, and each other step puts an entry.
+/// Number of churn steps from the creation of the keyspace to its drop. The first step creates the keyspace, the last
+/// step drops the keyspace, and each other step puts an entry.
 const STEPS_PER_LIFE: u64 = 8;
-/// Index of the step that moves operands from the operand store to the tree. Only every second incarnation of the
-/// keyspace does this.
+/// In every second incarnation of the keyspace, the churn step with this index moves operands from the operand store to
+/// the tree.
 const TO_TREE: u64 = 5;
-/// Key to whose value each put step appends a merge operand.
+/// Key whose value each put step extends by a merge operand.
 const APPENDED_KEY: &[u8] = b"appended";
 
-/// Returns the incarnation of the keyspace to which a step belongs, and the index of the step in it. Both start at 0.
+/// Returns the number of the incarnation of the keyspace in which a churn step runs, and the index of the step within
+/// this incarnation. Both start at 0.
 fn life_and_index(step: u64) -> (u64, u64) {
     ((step - 1) / STEPS_PER_LIFE, (step - 1) % STEPS_PER_LIFE)
 }
 
-/// Returns the key and the value that a step puts, and the merge operand that it writes.
+/// Returns the key, the value and the merge operand that churn step `at` of incarnation `life` writes.
 fn entry(life: u64, at: u64) -> ([u8; 8], Vec<u8>, [u8; 8]) {
     (at.to_be_bytes(), life.to_le_bytes().repeat(100), (life ^ at << 32).to_le_bytes())
 }
 
-/// Returns the expected contents of the keyspace after `puts` put steps.
+/// Returns the expected contents of incarnation `life` of the keyspace after `puts` put steps.
 fn contents(life: u64, puts: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut contents = Vec::new();
     let mut appended = Vec::new();
@@ -50,7 +51,8 @@ pub(crate) fn draw_options(rng: &mut TestRng) -> KeyspaceOptions {
     draw_keyspace(rng).memtable_bytes(2048).merge_operator(Append::default())
 }
 
-/// If the keyspace exists, opens it with its merge operator and, if it uses one, an operand store.
+/// Opens the keyspace with random options, if the keyspace exists. If the keyspace uses an operand store, the options
+/// contain one.
 pub(crate) fn reopen(db: &Db, rng: &mut TestRng) -> Result<()> {
     let drawn = draw_options(rng);
     let Ok(keyspace) = db.open_keyspace(NAME, None) else { return Ok(()) };
@@ -84,17 +86,17 @@ pub(crate) fn run_step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
     db.write(batch, Durability::Buffered)
 }
 
-/// Returns the entry that the first keyspace stores under [`NAME`] after `steps` steps.
+/// Returns the expected entry with the key [`NAME`] in the first keyspace after `steps` churn steps.
 pub(crate) fn expected_note(steps: u64) -> Option<(Vec<u8>, Vec<u8>)> {
     let puts = |step: &u64| (1..STEPS_PER_LIFE - 1).contains(&life_and_index(*step).1);
     let last = (1..=steps).rev().take(3).find(puts)?;
     Some((NAME.into(), last.to_le_bytes().to_vec()))
 }
 
-/// Derives the number of completed steps from the contents of the database.
+/// Derives the number of completed churn steps from the contents of the database.
 ///
 /// # Errors
-/// A read fails, or no number of steps explains the contents.
+/// Returns an error if a read fails, or if the contents match no number of churn steps.
 pub(crate) fn count_steps(db: &Db, notes: &Keyspace) -> Outcome<u64> {
     let noted = notes.get(NAME).map_err(|error| format!("notes: {error:?}"))?;
     let noted = number(noted.as_deref())?;

@@ -2,17 +2,17 @@
 //!
 //! A child process opens a database with random options and writes from several threads until it is killed. The child
 //! also changes options, converts keyspaces to operand stores and back, creates and drops a keyspace, and compares
-//! snapshots and checkpoints with a model. On request, it injects write errors. The parent then reads all data by every
-//! read method and verifies the files. Each acknowledged commit must be present, complete and in order. No other commit
-//! may be present, except one that was in progress at the kill.
+//! snapshots and checkpoints with a model. Optionally, the child injects write errors. The parent then reads all data
+//! by every read method and verifies the files. Each acknowledged commit must be present, complete and in order. No
+//! other commit may be present, except one that was in progress at the kill.
 //!
-//! A seed determines the commits of a writer, so the model can be computed for any number of commits. Each commit puts
-//! its number in every keyspace, and increments a counter in the first keyspace by a merge. A lost or repeated merge
-//! makes the two numbers differ. Each commit also appends a byte to a value in the second keyspace, which shows the
-//! order of the commits.
+//! The commits of a writer depend only on a seed, so the model can be computed for any number of commits. Each commit
+//! puts its commit number in every keyspace. In the first keyspace, each commit also increments a counter by a merge.
+//! If a merge is lost or repeated, the counter differs from the commit number. In the second keyspace, each commit
+//! appends a byte to a value, which shows the order of the commits.
 //!
-//! [`kill_many`] tests one database; `lsmx stress` tests many. [`world`] tests databases in memory and simulates
-//! power losses.
+//! [`kill_many`] tests one database, and `lsmx stress` tests many databases. [`world`] tests in-memory databases and
+//! simulates power losses.
 
 mod checkpoints;
 mod child;
@@ -67,7 +67,7 @@ impl Orders {
     /// Reads the orders from the environment. Returns `None` if this process is not a child of a stress test.
     ///
     /// # Errors
-    /// The value of [`ORDERS`] is malformed.
+    /// Returns an error if the value of [`ORDERS`] is malformed.
     pub fn from_env() -> Outcome<Option<Orders>> {
         let Some(text) = std::env::var_os(ORDERS) else { return Ok(None) };
         let orders = text.to_str().and_then(Orders::from_text);
@@ -102,8 +102,8 @@ fn number(bytes: Option<&[u8]>) -> Outcome<u64> {
     Ok(u64::from_le_bytes(bytes.map_err(|_| "a counter has not 8 bytes")?))
 }
 
-/// Opens the database and its keyspaces with random options. For half of the seeds, the database options contain every
-/// operand store implementation.
+/// Opens the database and its keyspaces with random options. For half of the seeds, the options register every operand
+/// store implementation.
 pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Vec<Keyspace>)> {
     let rng = &mut TestRng::new(seed);
     let mut options =

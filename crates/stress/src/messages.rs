@@ -1,22 +1,22 @@
-//! Messages that a child sends to its parent on standard error. A message has 16 bytes and is written by one call, so
-//! the parent never receives a partial message.
+//! Messages that a child sends to its parent on standard error. Each message is written by one call of 16 bytes, so the
+//! parent never receives a partial message.
 
 use std::io::Write;
 
 /// Exit code of a child whose parent has closed the pipe.
 const EXIT_CODE_ORPHANED: i32 = 4;
-/// Smallest actor number that denotes a count. Smaller numbers denote threads of the child.
+/// Smallest actor number that denotes an operation count. Smaller actor numbers denote threads of the child.
 const COUNTS_START: u64 = 1 << 32;
 
-/// A message of 16 bytes: an actor number and a value.
+/// Message of 16 bytes, encoded as an actor number and a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The child is about to open the database.
     Opening,
-    /// A commit of a writer was acknowledged. The actor number after the last writer denotes the thread that creates
-    /// and drops a keyspace. Its messages count steps instead of commits.
+    /// Commit `number` of the writer `actor` was acknowledged. If `actor` equals the number of writers, the main thread
+    /// has completed the keyspace churn step `number`.
     Progress { actor: u64, number: u64 },
-    /// One of the counts in [`crate::counts::ChildCounts`], with its index.
+    /// Value of one count in [`crate::counts::ChildCounts`], and the index of this count.
     Count { index: u64, count: u64 },
 }
 

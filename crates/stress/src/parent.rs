@@ -1,5 +1,5 @@
-//! The parent process. It starts children, kills them, and checks that the database contains the commits that they
-//! acknowledged.
+//! The parent process of the stress test. The parent starts and kills children, and checks that the database contains
+//! all acknowledged commits.
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ use crate::messages::Message;
 use crate::{ChildCounts, ORDERS, Orders, open};
 use lsmx_testkit::TestRng;
 
-/// Maximum number of kills in a plan that [`KillPlan::draw`] returns.
+/// Maximum number of kills in a random [`KillPlan`].
 const KILLS_MAX: u64 = 10;
-/// Maximum number of acknowledged commits before a kill, in a plan that [`KillPlan::draw`] returns.
+/// Maximum number of acknowledged commits before a kill in a random [`KillPlan`].
 const ACKNOWLEDGEMENTS_MAX: u64 = 5_000;
 /// A child that sends no message for this number of seconds is treated as hung.
 const SILENCE_MAX_S: u64 = 60;
 
-/// Command that starts a child. The child gets its orders in the environment variable [`ORDERS`].
+/// Command that starts a child. The environment variable [`ORDERS`] holds the parameters of the child.
 #[derive(Clone, Debug)]
 pub struct ChildCommand {
     /// Path of the program.
@@ -38,10 +38,10 @@ pub struct ChildCommand {
     pub variables: Vec<(&'static str, String)>,
 }
 
-/// Number and times of the kills of one database.
+/// Parameters of the kill test of one database.
 #[derive(Clone, Copy, Debug)]
 pub struct KillPlan {
-    /// Seed of all random choices. The exact times of the kills also depend on the scheduling of threads.
+    /// Seed of all random choices. The exact times of kills also depend on thread scheduling.
     pub seed: u64,
     /// Number of kills, at least 1.
     pub kills: u64,
@@ -49,12 +49,12 @@ pub struct KillPlan {
     pub acknowledgements_max: u64,
     /// Whether some children run with injected write errors.
     pub faults: bool,
-    /// Whether a failed run keeps the database files, in their states before and after the last check.
+    /// Whether a failed run keeps the database files and a copy of them from before the last check.
     pub keep: bool,
 }
 
 impl KillPlan {
-    /// Draws a random number of kills and a random maximum of commits before a kill.
+    /// Draws a plan with a random number of kills and a random maximum number of commits before a kill.
     #[must_use]
     pub fn draw(seed: u64, faults: bool) -> KillPlan {
         let mut rng = TestRng::new(!seed);
@@ -64,17 +64,17 @@ impl KillPlan {
     }
 }
 
-/// Counts of one database, or their sums over several databases.
+/// Result counts of the kill test of one database, or their sums over several databases.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct KillCounts {
-    /// Killed children.
+    /// Number of killed children.
     pub kills: u64,
-    /// Acknowledged commits.
+    /// Number of acknowledged commits.
     pub acknowledged: u64,
-    /// Complete checks of the database contents and files.
+    /// Number of complete checks of the database contents and files.
     #[serde(rename = "looks")]
     pub checks: u64,
-    /// Operations that the children ran.
+    /// Numbers of operations that the children ran.
     pub reached: ChildCounts,
 }
 
@@ -88,10 +88,10 @@ impl KillCounts {
     }
 }
 
-/// Starts and kills children that write to one database. Creates the database in a new directory in `home`.
+/// Creates a database in a new subdirectory of `home`, and starts and kills children that write to this database.
 ///
 /// # Errors
-/// The first violated guarantee.
+/// Returns an error if the database violates a guarantee.
 pub fn kill_many(plan: KillPlan, children: &ChildCommand, home: &Path) -> Outcome<KillCounts> {
     let failed = |error| format!("cannot create a directory in {}: {error}", home.display());
     let own = tempfile::Builder::new().prefix("stress-").tempdir_in(home).map_err(failed)?;
@@ -107,13 +107,14 @@ struct KillRun<'a> {
     plan: KillPlan,
     children: &'a ChildCommand,
     dir: PathBuf,
-    /// Directory with a copy of the database files from before the last check.
+    /// Directory for a copy of the database files, which is made before each check.
     before: PathBuf,
     rng: TestRng,
     writers: u64,
-    /// Number of acknowledged commits of each writer, then the number of keyspace churn steps.
+    /// Number of acknowledged commits of each writer. The last element is the number of keyspace churn steps.
     counts: Vec<u64>,
-    /// Number of kills since the last check. Each writer of a killed child may have one commit that it did not report.
+    /// Number of kills since the last check. At each kill, each writer may have one applied commit that was not
+    /// acknowledged.
     kills_since_check: u64,
     sum: KillCounts,
 }
@@ -128,14 +129,15 @@ impl<'a> KillRun<'a> {
         KillRun { plan, children, dir, before, rng, writers, counts, kills_since_check, sum }
     }
 
-    /// Starts and kills one child. Then checks the database, or leaves recovery to the next child, which may be killed
-    /// during recovery.
+    /// Starts and kills one child, then checks the database. The check is sometimes skipped, so that the next child
+    /// opens an unrecovered database and may be killed during recovery.
     fn run_round(&mut self, round: u64) -> Outcome {
         let dir = self.dir.to_str().ok_or_else(|| format!("{:?} is not UTF-8", self.dir))?;
         let dir = dir.to_owned();
         let (writers, KillPlan { seed, faults, .. }) = (self.writers, self.plan);
         let orders = Orders { dir, seed, round: self.rng.next_u64() >> 1, writers, faults };
-        // Kills some children during the open, some soon after the open, and the others later.
+        // On average, one child in four is killed during the open, one in four soon after the open, and the others
+        // later.
         let after = match self.rng.below(4) {
             0 => self.rng.below(3),
             1 => self.rng.below(200),
@@ -156,7 +158,7 @@ impl<'a> KillRun<'a> {
     }
 
     /// Starts a child and kills it after `acknowledged` messages. Returns the number of the last acknowledged commit of
-    /// each writer, then of the last keyspace churn step. A number is 0 if the child reported none.
+    /// each writer, then the number of the last keyspace churn step. Numbers that the child did not send are 0.
     fn kill_one(&mut self, orders: &Orders, acknowledged: u64) -> Outcome<Vec<u64>> {
         let ChildCommand { program, arguments, variables } = self.children;
         let mut child = Command::new(program)
@@ -209,8 +211,8 @@ impl<'a> KillRun<'a> {
         Ok(last)
     }
 
-    /// Checks that the database contains the acknowledged commits and equals the model. Sets the counts to the commits
-    /// found.
+    /// Checks that the database contains the acknowledged commits and equals the model. Sets `counts` to the numbers of
+    /// commits in the database.
     fn check_database(&mut self) -> Outcome {
         if self.plan.keep {
             let copied = copy_dir(&self.dir, &self.before);
@@ -263,7 +265,7 @@ impl WatchedChild {
                     Ok(()) => {}
                     Err(RecvTimeoutError::Disconnected) => return false,
                     Err(RecvTimeoutError::Timeout) => {
-                        // Ignores the error, which occurs if the child has just ended.
+                        // The call fails if the child has just ended, which is not an error.
                         let _ = watched.lock().unwrap_or_else(PoisonError::into_inner).kill();
                         return true;
                     }
@@ -274,7 +276,7 @@ impl WatchedChild {
     }
 
     fn note_message(&self) {
-        // If the channel is full, the watchdog has a pending notice, and one notice suffices.
+        // If the channel is full, the watchdog has not yet received the previous notice, which has the same effect.
         let _ = self.messages.try_send(());
     }
 

@@ -19,12 +19,12 @@ use lsmx_testkit::{mix_seeds, scaled, seed};
 const KILLS: u64 = 40;
 /// Number of kills per database.
 const KILLS_PER_DATABASE: u64 = 8;
-/// Maximum number of databases until a failpoint must be detected. With 8 kills per database, this is 96 kills.
+/// A failpoint must be detected within this number of databases. With 8 kills per database, this is 96 kills.
 const DATABASES_PER_FAILPOINT: u64 = 12;
 /// Environment variable with the name of the failpoint that a child enables.
 const FAILPOINT: &str = "LSMX_TEST_KILL_BUG";
 
-/// Failpoints that lose, tear or repeat commits of a killed process.
+/// Failpoints that make the database lose, tear or repeat commits when its process is killed.
 const VISIBLE: &[Failpoint] = &[
     Failpoint::BufferedNotLogged,
     Failpoint::ReplaySkipsUnflushed,
@@ -37,7 +37,7 @@ const VISIBLE: &[Failpoint] = &[
     Failpoint::LiveBlobDeleted,
 ];
 
-/// Runs as the child process that the other tests start and kill. Does nothing if the process is not such a child.
+/// Entry point of the child processes that the other tests start and kill. Does nothing in any other process.
 #[test]
 fn child() {
     let Some(orders) = Orders::from_env().unwrap() else { return };
@@ -45,7 +45,7 @@ fn child() {
         failpoint::enable(Failpoint::from_name(&name).expect("the variable names a failpoint"));
     }
     println!("{:?}", lsmx_stress::write_until_killed(&orders));
-    // A child that was not killed has failed.
+    // The parent reports a failure if a child ends before the parent kills it.
     std::process::exit(3);
 }
 
