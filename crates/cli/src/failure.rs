@@ -47,7 +47,7 @@ impl Failure {
         }
     }
 
-    /// Converts an error that a write to standard output returned.
+    /// Converts the error of a write to standard output. A closed pipe becomes [`Failure::OutputClosed`].
     pub(crate) fn stdout(error: io::Error) -> Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Failure::OutputClosed;

@@ -13,7 +13,8 @@ const EXIT_CODE: i32 = 130;
 /// Maximum number of attempts to remove the directory. An attempt fails if another thread creates a file in it.
 const TRIES: usize = 100;
 
-/// Set by the SIGINT handler before it removes files. A thread that fails because of a removed file checks this flag.
+/// Whether SIGINT has arrived. The SIGINT handler sets this flag before it removes files. A thread that fails because
+/// of a removed file checks the flag.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// After SIGINT, blocks until the process exits, so that the caller prints no error about removed files.
@@ -27,7 +28,7 @@ pub(crate) fn wait_if_interrupted() {
 /// once.
 ///
 /// The temporary directory is removed when the returned handle is dropped or when SIGINT arrives. If `resume` is set,
-/// the SIGINT handler also prints that the finished results are in that directory.
+/// the SIGINT handler also prints that the directory `resume` contains the finished results.
 pub(crate) fn make_temporary(
     prefix: &str,
     directory: &mut PathBuf,

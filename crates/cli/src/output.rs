@@ -14,7 +14,7 @@ pub(crate) fn stdout(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Writes an error message to standard error.
 pub(crate) fn stderr(line: &str) {
-    // If standard error is closed, the error cannot be reported.
+    // Ignores the error, because an error on standard error cannot be reported.
     let _ = writeln!(io::stderr().lock(), "error: {line}");
 }
 

@@ -37,7 +37,7 @@ fn config(arguments: &AdviseArgs, words: &[OsString]) -> Result<Config, Failure>
             (PlannedWorkload::Trace(Arc::new(TraceFile::open(path)?)), arguments.entries)
         }
         (None, Some(path), Some(text)) => (generated(parse_phases(text, path)?), arguments.entries),
-        // The generated phases already include the number of entries.
+        // The phases already contain the number of entries that `--entries` sets.
         _ => (generated(explore::mix(flags, arguments.entries).phases()?), None),
     };
     Ok(Config {

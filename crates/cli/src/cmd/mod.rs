@@ -42,9 +42,9 @@ fn result_words(words: &[OsString]) -> String {
     kept.join(" ")
 }
 
-/// Opens the `--resume` directory, which stores the results that earlier runs of the same command completed.
+/// Opens the `--resume` directory, which stores the finished results of earlier runs of the same command.
 ///
-/// `inputs` lists the files that the run reads. A dry run does not create the directory.
+/// `inputs` lists the files that the run reads. A dry run does not create the `--resume` directory.
 fn open_finished(
     run: &RunArgs,
     words: &[OsString],

@@ -36,8 +36,8 @@ struct Report<T> {
     failure: Option<String>,
 }
 
-/// Runs the stress test and prints the counts. If [`Orders`] are in the environment, this process is a child of a
-/// stress test and writes to a database until it is killed.
+/// Runs the stress test and prints the counts. If the environment contains [`Orders`], this process is a child of a
+/// stress test. A child writes to a database until it is killed.
 pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Failure> {
     if let Some(orders) = Orders::from_env().map_err(Failure::Usage)? {
         let outcome = write_until_killed(&orders);
@@ -95,7 +95,7 @@ impl StressTest<'_> {
         }
         self.write_report(&home, Some(databases), None, sum, failure.clone())?;
         if let Some(what) = failure {
-            // Keeps the directory, because it contains the files of the failed database.
+            // The directory contains the files of the database that failed the test.
             let kept = temporary.keep();
             kept.map_err(|error| Failure::file("keep", "the files of the database", error))?;
             return Err(Failure::Run(what.into()));
@@ -130,7 +130,7 @@ impl StressTest<'_> {
         }
         self.write_report(&std::env::temp_dir(), None, Some(histories), reached, failure.clone())?;
         if let Some(what) = failure {
-            // Prints the operations to standard output, because an error message has only one line.
+            // The list of operations has many lines, but an error message must have one line.
             output::stdout(what.as_bytes())?;
             let line = what.lines().take(2).collect::<Vec<_>>().join("; ");
             return Err(Failure::Run(line.into()));
@@ -200,7 +200,7 @@ impl Limits {
         (self.env.monotonic_ns() - self.start_ns) as f64 / 1e9
     }
 
-    /// Returns whether another run may start after `done` runs. The first run may always start.
+    /// Returns whether another run may start after `done` completed runs. The first run may always start.
     fn allow(&self, done: u64) -> bool {
         done == 0
             || (self.runs.is_none_or(|runs| done < runs)

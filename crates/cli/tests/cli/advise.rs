@@ -24,8 +24,8 @@ fn advise_best_design_can_be_explored() {
     ));
     let space = &explored[0]["space_amplification"];
     assert_eq!(space, &ranked[0]["measured"]["costs"]["space"]);
-    // Without deletes, the presets that prefer files with tombstones are equal to `lo+1` and have no cells of their
-    // own.
+    // Without deletes, the presets that prefer files with tombstones are equivalent to `lo+1`, so the result does not
+    // list them.
     assert_eq!(list(&run.result, "/presets/cells").len(), 15);
     assert_eq!(run.csv.len(), ranked.len() + 1);
     assert_contains(

@@ -185,7 +185,7 @@ fn rejected_arguments_and_files_are_named() {
     assert!(!std::fs::exists("x").unwrap(), "no database is created");
 }
 
-/// Checks that `6K` and `6000` as a count, for example, give the same results.
+/// Checks that a number with a unit and the same plain number give equal results, for example `6K` and `6000`.
 #[test]
 fn counts_and_sizes_with_units_equal_plain_numbers() {
     for (command, units, plain) in [
@@ -228,7 +228,8 @@ fn old_names_of_flags_are_accepted_and_hidden() {
     }
 }
 
-/// If no workload flag is given, half of the writes are updates. If one is given, the default share of updates is 0.
+/// If no workload flag is given, half of the writes are updates. With any workload flag, the default share of updates
+/// is 0.
 #[test]
 fn default_workload_has_updates() {
     for command in ["explore", "simulate"] {

@@ -78,18 +78,18 @@ fn kept_database_is_reused_by_later_reads() {
     assert_eq!(caching.len(), 16);
     let cell = &cells(&format!("bench --experiment put-over-time {at} --ops 500"))[0];
     assert_eq!((&cell["workload"], &cell["ops"]), (&json!("overwrite"), &json!(500)));
-    // These workloads fail if a record does not have its original value.
+    // readrandom and scan fail if a record does not have its original value.
     lsmx(&format!("bench readrandom scan {at} --ops 500")).ok();
     lsmx(&format!("bench --experiment caching {at} --seed 9")).fails(1, &["wrong answer"]);
     lsmx(&format!("db {path} verify")).ok();
 }
 
-/// The scan workload fails if entries or bytes are missing, so it checks that each key was put exactly once.
+/// The scan workload fails if entries or bytes are missing. A successful scan shows that each key was put exactly once.
 #[test]
 fn fill_with_threads_puts_each_key_once() {
     let words = "fillrandom scan readrandom deleterandom scan ycsb-d";
     let cells = cells(&format!("bench {words} {SMALL} --threads 3"));
-    // Each thread scans all records: 3000, or 1500 after deleterandom has deleted half of them.
+    // Each of the 3 threads scans all records. Before the second scan, deleterandom deletes half of the 3000 records.
     let ops = [3000.0, 9000.0, 9000.0, 3000.0, 1500.0, 4500.0, 4500.0, 3000.0];
     assert_eq!(numbers(&cells, "/ops"), ops);
     assert_eq!(numbers(&cells, "/threads"), [3.0; 8]);
@@ -98,10 +98,12 @@ fn fill_with_threads_puts_each_key_once() {
 #[test]
 fn latencies_at_a_rate_count_from_the_due_time() {
     let run = cells(&format!("bench fillrandom overwrite {SMALL} --ops 300 --rate 2000"));
-    // At 2000 operations per second, operations are due every 0.5 ms. 3000 operations span 2999 intervals.
+    // At a rate of 2000 operations per second, one operation is scheduled every 0.5 ms. 3000 operations span 2999
+    // intervals.
     assert!(number(&run[0], "/elapsed_s") >= 2999.0 / 2000.0, "{}", run[0]);
     assert!(number(&run[1], "/elapsed_s") >= 299.0 / 2000.0, "{}", run[1]);
-    // No machine reaches this rate, so operations queue and their latencies grow.
+    // A rate of 10⁹ operations per second exceeds the speed of any machine, so operations queue and their latencies
+    // grow.
     let cell = &cells(&format!("bench fillrandom {SMALL} --rate 1e9"))[0];
     let elapsed_us = number(cell, "/elapsed_s") * 1e6;
     assert!(number(cell, "/latency_us/max") > elapsed_us / 2.0, "{cell}");
@@ -159,7 +161,7 @@ fn caching_experiment_shows_the_effect_of_index_and_filters() {
         let [ios, physical] =
             ["/reads/ios_per_get", "/reads/physical_reads_per_get"].map(|path| number(cell, path));
         assert!((ios - physical).abs() < 0.05, "{cell}");
-        // If everything is cached, only blocks that the warm-up did not load are read, and each of them only once.
+        // If the block cache holds all blocks, a lookup reads a file only for a block that the warm-up has not loaded.
         assert!(ios < 0.05 || !text(cell, "setting").starts_with("all cached"), "{cell}");
     }
 }
@@ -231,7 +233,8 @@ fn interrupted_run_removes_its_databases() {
     let dir = TestDir::new();
     let root = dir.root().display();
     let mut child = spawn(&format!("bench fillrandom --entries 1G --memtable 1M --dir {root}"));
-    // Waits for a database to exist, because the signal handler is installed before the database is created.
+    // The signal handler is installed before the database is created. The test therefore sends SIGINT after the
+    // database exists.
     let has_database = || {
         let mut created = std::fs::read_dir(dir.root()).unwrap().flatten();
         created.any(|entry| {

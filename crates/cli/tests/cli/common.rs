@@ -48,7 +48,7 @@ impl CliOutput {
     }
 }
 
-/// Directory of an in-memory file system. `explore` and `advise` sync each flush, so they run much faster there.
+/// Directory of an in-memory file system. `explore` and `advise` sync every flush, which is much faster in memory.
 const IN_MEMORY: &str = "/dev/shm";
 
 pub(crate) fn command(words: &str) -> Command {
@@ -58,7 +58,7 @@ pub(crate) fn command(words: &str) -> Command {
     command
 }
 
-/// Runs `lsmx` with arguments separated by spaces and waits for its end.
+/// Runs `lsmx` with arguments separated by spaces and waits until the process ends.
 pub(crate) fn lsmx(words: &str) -> CliOutput {
     CliOutput::new(command(words).output().unwrap())
 }
@@ -68,7 +68,7 @@ pub(crate) fn spawn(words: &str) -> Child {
     command(words).spawn().unwrap()
 }
 
-/// Sends SIGINT to an `lsmx` process and waits for its end.
+/// Sends SIGINT to an `lsmx` process and waits until the process ends.
 #[cfg(unix)]
 pub(crate) fn interrupt(child: Child) -> CliOutput {
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
@@ -117,7 +117,7 @@ impl TestDir {
 pub(crate) struct Experiment {
     pub(crate) table: String,
     pub(crate) result: Value,
-    /// Lines of the CSV file. The first line is the header, and all lines have the same number of columns.
+    /// Lines of the CSV file. The first line is the header. All lines have the same number of columns.
     pub(crate) csv: Vec<String>,
     pub(crate) html: String,
 }
@@ -132,7 +132,7 @@ impl Experiment {
 #[track_caller]
 pub(crate) fn experiment(words: &str) -> Experiment {
     let files = TestDir::new();
-    // Only these experiments run in memory, because the results of the others include device I/O.
+    // Results of the other experiments include device I/O, so those experiments need a real file system.
     let in_memory = words.starts_with("explore") || words.starts_with("advise");
     let databases = if in_memory { TestDir::new() } else { TestDir::on_disk() };
     let [json, csv, html] = ["a.json", "a.csv", "a.html"].map(|name| files.path(name));
@@ -146,7 +146,7 @@ pub(crate) fn experiment(words: &str) -> Experiment {
     let result = read_json(&json);
     assert!(text(&result["provenance"], "command").contains(words.split(' ').next().unwrap()));
     let csv: Vec<String> = fs::read_to_string(csv).unwrap().lines().map(str::to_owned).collect();
-    // Splits the line at quotes. Every second part is quoted text, in which commas do not separate columns.
+    // Removes quoted text from a CSV line, because commas in quotes do not separate columns.
     let unquoted = |line: &String| line.split('"').step_by(2).collect::<String>();
     let columns = |line: &String| unquoted(line).matches(',').count();
     assert!(csv.iter().all(|line| columns(line) == columns(&csv[0])), "{csv:?}");

@@ -11,7 +11,7 @@ fn run(dir: &TestDir, name: &str, words: &str) -> String {
     dir.write(name, experiment(words).result.to_string())
 }
 
-/// Writes a copy of a JSON result with changed cells. Returns the path of the copy.
+/// Writes a copy of a JSON result in which `change` has modified each element of `cells`. Returns the path of the copy.
 fn change(dir: &TestDir, from: &str, name: &str, change: impl Fn(&mut Value)) -> String {
     let mut result = read_json(from);
     result["cells"].as_array_mut().unwrap().iter_mut().for_each(change);

@@ -208,7 +208,7 @@ fn exported_records_equal_imported_ones() {
     let dir = TestDir::new();
     for (format, name) in [(RecordFormat::Tsv, "tsv"), (RecordFormat::Jsonl, "jsonl")] {
         let mut text = Vec::new();
-        // The records are in key order, as an export writes them. An import splits them into several batches.
+        // The records are in key order, like the records of an export. An import splits them into several batches.
         for byte in 0..=255u8 {
             for low in [0, 9, 10, 13, 92, 200] {
                 let value = [byte, b'\\', b't', low, b'\n'].repeat(usize::from(low % 4));
@@ -346,7 +346,7 @@ fn repair_salvages_a_damaged_table_and_reports_the_loss() {
     assert!(*"key0000" < *from && from < to && *to < *"key4999", "{from} {to}");
     assert!(data.path.join(report["set_aside"].as_str().unwrap()).join(name_of(&table)).exists());
     assert_contains(&data.run("verify").ok(), &["no damage was found"]);
-    // The repair keeps all entries except those between the reported bounds.
+    // The repair keeps all entries up to the key `from` and all entries from the key `to` on.
     let expected: String = records
         .lines()
         .filter(|line| line[..7] <= *from || line[..7] >= *to)

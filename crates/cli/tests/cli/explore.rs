@@ -13,7 +13,8 @@ use serde_json::Value;
 const SMALL: &str = "--entries 20000 --value-len 48 --memtable 16K --size-ratio 4 --lookups 500 \
                      --ranges 20 --selectivity 0.01";
 
-/// Compares the result digests with `tests/digests.txt`, which earlier builds wrote. `UPDATE=1` rewrites the file.
+/// Compares the result digests with the checked-in file `tests/digests.txt`. With `UPDATE=1`, the test rewrites the
+/// file.
 #[test]
 fn deterministic_digests_equal_the_checked_in_list() {
     let cells = cells(
@@ -34,7 +35,7 @@ fn deterministic_digests_equal_the_checked_in_list() {
     assert_eq!(digests.len(), cells.len(), "each policy has its own digest");
 }
 
-/// JSON pointers of numbers that each cell of a result must have.
+/// JSON pointers of numbers that each element of `cells` in a result must have.
 const FIELDS: &str = "
     /ingested_bytes /flushed_bytes /compaction/jobs /compaction/trivial_moves
     /compaction/read_bytes /compaction/written_bytes /compaction/latency_us/mean
@@ -64,7 +65,7 @@ fn cell_has_every_documented_field() {
     assert!(cell["point_lookups"][0]["blocks_read"].is_object());
     assert!(cell["range_lookups"]["blocks_read"].is_object());
     assert!(cell["digest"].is_null(), "no digest without --deterministic");
-    // The workload has 14,000 inserts and 4,000 updates of 16 + 48 bytes, and 2,000 deletes of 16 bytes.
+    // The workload has 14,000 inserts, 4,000 updates and 2,000 deletes. Keys have 16 bytes, and values have 48 bytes.
     assert_eq!(cell["ingested_bytes"], 18_000 * 64 + 2_000 * 16);
     assert_eq!(cell["point_lookups"][1]["alpha"], 0.5);
     assert_eq!(cell["point_lookups"][1]["ops"], 500);
@@ -76,7 +77,8 @@ fn cell_has_every_documented_field() {
     check_history(cell);
 }
 
-/// Checks that the counters in the history of a run never decrease, and that the last entry describes the final tree.
+/// Checks the array `history` of a result. The counters never decrease, and the last element describes the tree at the
+/// end of the run.
 fn check_history(cell: &Value) {
     let history = list(cell, "/history");
     assert!((20..=200).contains(&history.len()), "{} points", history.len());
@@ -142,8 +144,8 @@ fn data_moved_has_the_published_order_of_policies() {
     assert!(moved[0] > moved[1] && moved[1] > moved[2], "{moved:?}");
 }
 
-/// The table has a note on the write amplification of `full` and `universal`, but only if these policies are in the
-/// table.
+/// The printed table has a note on the write amplification of the policies `full` and `universal`, if the table
+/// contains these policies.
 #[test]
 fn table_explains_the_writes_of_full_and_universal() {
     for (policies, noted) in [

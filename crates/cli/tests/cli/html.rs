@@ -57,7 +57,7 @@ fn render(browser: &Path, page: &str, dark: bool, width: u32) -> (Vec<String>, s
 }
 
 /// Checks the sections of a page and its rendering in both color schemes and in a narrow window. `minimum` holds the
-/// minimum number of each kind of rendered element.
+/// minimum number of rendered elements of each kind.
 #[track_caller]
 fn check_page(page: &str, sections: &[&str], minimum: &[(&str, u64)]) {
     for title in sections {

@@ -39,8 +39,8 @@ fn each_number_of_a_result_is_a_metric() {
         for row in list(&experiment(&words).result, rows) {
             for (name, value) in flatten_scalars(row) {
                 let part = name.split(['.', '[']).next().unwrap();
-                // Skips the description of the workload, and predictions, which have the same names as measured
-                // metrics.
+                // Skips the description of the workload. Also skips predictions, because predictions have the same
+                // names as measured metrics.
                 let described = matches!(part, "workload" | "simulated" | "history");
                 assert!(
                     described || !value.is_number() || registry.find(&name).is_some(),
@@ -136,7 +136,7 @@ fn read_amplification_is_blocks_per_successful_lookup() {
     assert_eq!(number(cell, "/range_lookups/entries"), entries.iter().sum::<f64>());
 }
 
-/// With `--write-control stop`, writes wait only when the backlog of compaction reaches its hard limit.
+/// With `--write-control stop`, writes wait only when the compaction backlog reaches the hard limit.
 #[test]
 fn write_control_stop_waits_at_the_hard_stop_and_never_slows() {
     let words = "explore --policy full --entries 40000 --value-len 48 --memtable 16K --lookups 0 \
@@ -180,8 +180,8 @@ fn workers_table_and_filter_flags_take_effect() {
     assert!(blocks[0] > 1000.0 && blocks[1] < 100.0, "{blocks:?}");
 }
 
-/// Checks two settings of a phases file: `empty-lookups`, the shares of lookups of absent keys, and `hot`, which
-/// selects the most frequent keys.
+/// Checks two settings of a phases file. `empty-lookups` sets the shares of lookups of absent keys, and `hot` selects
+/// the keys that are used most often.
 #[test]
 fn phases_have_their_own_shares_and_hot_keys() {
     let dir = TestDir::new();
@@ -200,7 +200,7 @@ fn phases_have_their_own_shares_and_hot_keys() {
         cells(&format!("explore {words} --phases {file}")).remove(0)
     };
     let (same, other) = (run(0), run(1));
-    // The test does not compare digests, because they include the workload and thus always differ.
+    // Digests include the workload. The workloads differ in `hot`, so a comparison of digests would prove nothing.
     let entries = |cell: &Value| sum_of_levels(cell, "/entries");
     assert!(
         entries(&other) > entries(&same),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// Arguments of a short run with several flushes.
 const SMALL: &str = "rmw --entries 3000 --ops 6000 --value-len 500 --field-len 50";
-/// Arguments of a run with more records, for the mix UP2X, whose values are small.
+/// Arguments of a run with more records, which is used for the mix UP2X because UP2X has small values.
 const MANY: &str = "rmw --entries 10000 --ops 10000";
 
 #[test]
@@ -147,7 +147,7 @@ fn resume_does_not_repeat_finished_runs() {
     let rate = &repeats["metrics"]["ops_per_s"];
     assert_eq!(rate["median"], first[0]["ops_per_s"]);
     assert!(number(rate, "/low") <= number(rate, "/median"));
-    // If the second run measured again, its times would differ.
+    // The second run measures nothing, because repeated measurements would give different times.
     assert_eq!(run(), first);
     assert_contains(&lsmx(&format!("{words} --dry-run")).ok(), &["finished"]);
     lsmx(&words.replace("--repeat 3", "--repeat 2")).fails(2, &["--resume", "--repeat 3"]);

@@ -32,7 +32,7 @@ fn composed_policies_run_after_named_ones_and_explain_each_job() {
     // The policy text in the result parses to the same policy.
     let spec = text(&cells[1], "spec");
     assert_eq!(spec.parse::<lsmx::PolicySpec>().unwrap().to_string(), spec);
-    // The explanation has one decision for each compaction job and each trivial move.
+    // The explanation lists one decision for each compaction job and each trivial move.
     for (name, cell) in names.iter().zip(cells) {
         assert!(table.contains(name) && !table.contains("{name"), "{table}");
         let head = format!("{name} in default:");

@@ -29,7 +29,7 @@ fn stress_run_without_failure_removes_databases() {
 #[test]
 fn failed_database_is_kept_and_reported_with_its_seed() {
     let dir = TestDir::on_disk();
-    // The file size limit of 0 makes all writes of the children fail.
+    // The file size limit of 0 bytes makes every write of a child process fail.
     let limited = "ulimit -f 0; exec \"$0\" stress --seed 7 --runs 3 --dir \"$1\"";
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", limited, env!("CARGO_BIN_EXE_lsmx")]).arg(dir.root());

@@ -157,7 +157,7 @@ fn resumed_sweep_equals_uninterrupted_sweep() {
         read_json(dir.path(&format!("{name}.json")))
     };
     let (mut resumed, mut straight) = (run("interrupted"), run("straight"));
-    // Configurations that had finished before the interruption did not run again.
+    // The resumed run does not repeat the configurations that were finished before the interruption.
     let elapsed =
         numbers(resumed["cells"].as_array().unwrap(), "/repeats/metrics/elapsed_s/values/0");
     assert_eq!(elapsed[0], number(&before, "/elapsed_s"));

@@ -14,12 +14,13 @@ use crate::output;
 
 /// Maximum number of records in one write batch of an import.
 const BATCH_RECORDS: usize = 1000;
-/// Size of keys and values in bytes at which an import writes a batch, even if the batch has few records.
+/// An import writes a batch as soon as its keys and values have this total size in bytes.
 const BATCH_BYTES: usize = 1 << 20;
 /// Size of the output buffer of an export in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Puts the records in file order, in batches, and syncs the WAL. Records before a malformed line stay in the database.
+/// Puts the records in batches, in file order, and syncs the WAL. If a line is malformed, the records before this line
+/// stay in the database.
 pub(super) fn import(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
     let format = file.format.unwrap_or_else(|| RecordFormat::of_file(&file.file));
     // Opens the file before the database, so that an unreadable file creates no database.
@@ -103,7 +104,7 @@ fn export_to_file(keyspace: &Keyspace, format: RecordFormat, path: &Path) -> Res
         let written = file.write_all(chunk);
         match written {
             Ok(()) => whole_bytes += to_u64(chunk.len()),
-            // Cuts a partly written record from the file. Ignores errors, because a pipe cannot be truncated.
+            // Truncates the file to its last complete record. Ignores errors, because a pipe cannot be truncated.
             Err(_) => drop(file.set_len(whole_bytes)),
         }
         written.map_err(failed("write"))

@@ -33,7 +33,7 @@ pub(super) fn run(arguments: &DbArgs, stats: &StatsArgs) -> Result<(), Failure> 
     output::stdout(text.as_bytes())
 }
 
-/// Removes the fields of [`Metrics`] that count writes and background jobs, which a read-only database does not run.
+/// Removes the metrics of writes and background jobs, because a read-only database runs neither.
 fn select_known(mut metrics: Value) -> Value {
     let keep = |value: &mut Value, names: &[&str]| {
         if let Some(fields) = value.as_object_mut() {
@@ -134,7 +134,8 @@ fn write_keyspace(text: &mut String, name: &str, keyspace: &KeyspaceMetrics) -> 
     Ok(())
 }
 
-/// Prints the manifest and the file sizes at intervals. Does not open the database, so another process may use it.
+/// Prints the manifest and the file sizes at intervals. Another process may have the database open, because this
+/// function reads only the files.
 fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Failure> {
     let pause = Duration::try_from_secs_f64(seconds).map_err(|_| {
         Failure::Usage(format!(

@@ -30,7 +30,7 @@ use sweep::SweptArguments;
 const ENTRIES_DEFAULT: u64 = 1_000_000;
 pub(super) const KEY_LEN_DEFAULT: u64 = 16;
 pub(super) const VALUE_LEN_DEFAULT: u64 = 112;
-/// Share of updates among the writes if no workload flag is given.
+/// Default share of updates among the writes, if no workload flag is given.
 const UPDATES_DEFAULT: f64 = 0.5;
 /// Default number of writes per point lookup. The compaction study of Sarkar et al. runs 10 million writes and 1
 /// million lookups.
@@ -83,7 +83,7 @@ pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Conf
     })
 }
 
-/// Returns the configuration for one combination of swept values. `spec` is the text of the `--phases` file.
+/// Returns the configuration for one combination of swept values. `spec` holds the contents of the `--phases` file.
 fn point(
     swept: &SweptArguments,
     spec: Option<&str>,
@@ -139,7 +139,8 @@ fn point(
     })
 }
 
-/// Rejects `--empty-lookups` without lookups and `--selectivity` without range lookups.
+/// Returns an error if `--empty-lookups` is given although the number of lookups is 0, or `--selectivity` although the
+/// number of range lookups is 0.
 pub(super) fn check(workload: &WorkloadArgs) -> Result<(), Failure> {
     if workload.reads.lookups == Some(0) && workload.reads.empty_lookups.is_some() {
         return Err(contradiction("--empty-lookups", "--lookups 0", "there are no lookups"));
