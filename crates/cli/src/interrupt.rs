@@ -10,11 +10,11 @@ use crate::output;
 
 /// Exit code after SIGINT: 128 plus the signal number, as in shells.
 const EXIT_CODE: i32 = 130;
-/// Maximum number of attempts to remove the directory. An attempt fails if another thread creates a file in it.
+/// Maximum number of attempts to remove the directory. An attempt fails if another thread creates a file meanwhile.
 const TRIES: usize = 100;
 
-/// Whether SIGINT has arrived. The SIGINT handler sets this flag before it removes files. A thread that fails because
-/// of a removed file checks the flag.
+/// The SIGINT handler sets this flag before it removes files. A thread that fails because of a removed file checks the
+/// flag.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// After SIGINT, blocks until the process exits, so that the caller prints no error about removed files.

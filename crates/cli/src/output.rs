@@ -14,7 +14,7 @@ pub(crate) fn stdout(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Writes an error message to standard error.
 pub(crate) fn stderr(line: &str) {
-    // Ignores the error, because an error on standard error cannot be reported.
+    // A failed write to standard error cannot be reported, so the failure is ignored.
     let _ = writeln!(io::stderr().lock(), "error: {line}");
 }
 

@@ -70,7 +70,7 @@ pub fn write_until_killed(orders: &Orders) -> Outcome {
     })
 }
 
-/// A thread that writes commits. Each writer has its own keys.
+/// A thread that writes commits. Each writer uses its own set of keys.
 struct Writer<'a> {
     orders: &'a Orders,
     db: &'a Db,

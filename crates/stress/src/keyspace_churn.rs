@@ -12,8 +12,8 @@ use lsmx_testkit::TestRng;
 /// Name of the keyspace that is repeatedly created and dropped. In the first keyspace, the key with this name stores
 /// the number of the last step that put an entry.
 pub(crate) const NAME: &str = "passing";
-/// Number of churn steps from the creation of the keyspace to its drop. The first step creates the keyspace, the last
-/// step drops the keyspace, and each other step puts an entry.
+/// Number of churn steps in one incarnation of the keyspace. The first step creates the keyspace, the last step drops
+/// the keyspace, and each other step puts an entry.
 const STEPS_PER_LIFE: u64 = 8;
 /// In every second incarnation of the keyspace, the churn step with this index moves operands from the operand store to
 /// the tree.

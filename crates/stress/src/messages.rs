@@ -1,4 +1,4 @@
-//! Messages that a child sends to its parent on standard error. Each message is written by one call of 16 bytes, so the
+//! Messages that a child sends to its parent on standard error. One call writes the 16 bytes of a message, so the
 //! parent never receives a partial message.
 
 use std::io::Write;

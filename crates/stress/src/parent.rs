@@ -276,7 +276,7 @@ impl WatchedChild {
     }
 
     fn note_message(&self) {
-        // If the channel is full, the watchdog has not yet received the previous notice, which has the same effect.
+        // A full channel already holds a notice for the watchdog, so another notice is not needed.
         let _ = self.messages.try_send(());
     }
 

@@ -50,8 +50,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
     Err(Failure::Run(format!("worse than allowed: {named}{more}").into()))
 }
 
-/// Returns the command line and the `cells` array of a result file. If the file stores no command line, returns an
-/// empty one.
+/// Returns the command line and the `cells` array of a result file. The command line may be empty.
 fn read(path: &Path) -> Result<(String, Vec<Value>), Failure> {
     let bad = |what: String| Failure::Usage(format!("{}: {what}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;

@@ -95,7 +95,7 @@ impl StressTest<'_> {
         }
         self.write_report(&home, Some(databases), None, sum, failure.clone())?;
         if let Some(what) = failure {
-            // The directory contains the files of the database that failed the test.
+            // Keeps the temporary directory, which contains the files of the database that failed the test.
             let kept = temporary.keep();
             kept.map_err(|error| Failure::file("keep", "the files of the database", error))?;
             return Err(Failure::Run(what.into()));
@@ -130,7 +130,7 @@ impl StressTest<'_> {
         }
         self.write_report(&std::env::temp_dir(), None, Some(histories), reached, failure.clone())?;
         if let Some(what) = failure {
-            // The list of operations has many lines, but an error message must have one line.
+            // Prints the list of operations to standard output, because an error message must have one line.
             output::stdout(what.as_bytes())?;
             let line = what.lines().take(2).collect::<Vec<_>>().join("; ");
             return Err(Failure::Run(line.into()));

@@ -149,8 +149,8 @@ fn caching_experiment_shows_the_effect_of_index_and_filters() {
         let [nothing, filters, index] = [(false, false), (false, true), (true, true)]
             .map(|(index, filters)| ios("readrandom", index, filters, last_run));
         assert!(nothing > filters && filters > index, "{nothing} {filters} {index}");
-        // With cached filters, a lookup reads an index block and a data block. With a cached index, it reads only a
-        // data block.
+        // With cached filters, a lookup reads an index block and a data block. With a cached index, a lookup reads only
+        // a data block.
         assert!((1.5..=2.2).contains(&filters) && (0.9..=1.2).contains(&index));
     }
     assert!(ios("readmissing", true, true, true) < 0.1, "filters exclude absent keys");
@@ -175,8 +175,7 @@ fn wider_filters_are_larger_and_have_fewer_false_positives() {
     assert_eq!(widths, ["filters 8", "filters monkey(10)", "filters monkey(13)", "filters 16"]);
     let bytes = numbers(&cells, "/reads/filter_bytes");
     assert!(bytes[3] > 1.7 * bytes[0], "{bytes:?}");
-    // Filters with 8-bit fingerprints have an expected false positive rate of 1 in 256; filters with 16 bits, 1 in
-    // 65,536.
+    // The expected false positive rate is 1/256 with 8-bit fingerprints and 1/65,536 with 16-bit fingerprints.
     let rates = numbers(&cells, "/reads/filter_false_positive_rate");
     assert!((0.002..0.008).contains(&rates[0]) && rates[3] < 0.001, "{rates:?}");
     assert!(numbers(&cells, "/reads/ios_per_get").iter().all(|ios| *ios < 0.1));

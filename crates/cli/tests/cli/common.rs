@@ -76,7 +76,7 @@ pub(crate) fn interrupt(child: Child) -> CliOutput {
     CliOutput::new(child.wait_with_output().unwrap())
 }
 
-/// Temporary directory. Its methods return paths as strings, for use in command lines.
+/// Temporary directory whose methods return paths as strings for command lines.
 pub(crate) struct TestDir(TempDir);
 
 impl TestDir {

@@ -208,7 +208,8 @@ fn exported_records_equal_imported_ones() {
     let dir = TestDir::new();
     for (format, name) in [(RecordFormat::Tsv, "tsv"), (RecordFormat::Jsonl, "jsonl")] {
         let mut text = Vec::new();
-        // The records are in key order, like the records of an export. An import splits them into several batches.
+        // The records are in key order, like the records of an export. An import splits the records into several
+        // batches.
         for byte in 0..=255u8 {
             for low in [0, 9, 10, 13, 92, 200] {
                 let value = [byte, b'\\', b't', low, b'\n'].repeat(usize::from(low % 4));
@@ -393,7 +394,7 @@ fn checkpoint_is_a_database_and_needs_a_free_target() {
     data.run(&words).fails(1, &["copy", "not an empty directory"]);
 }
 
-/// A host clock in the year 2099 sets the database clock to 2099. Only `reset-clock` sets it back.
+/// The database clock advances with a host clock in the year 2099. Only `reset-clock` sets the database clock back.
 #[test]
 fn reset_clock_sets_a_stored_time_of_2099_back() {
     const YEAR_2099_US: u64 = 4_070_908_800_000_000;

@@ -28,7 +28,8 @@ fn browser() -> Option<PathBuf> {
     found
 }
 
-/// Renders a page in a browser. Returns the layout errors that `check.js` found, and its element counts as JSON.
+/// Renders a page in a browser. Returns the layout errors that `check.js` found, and the number of elements of each
+/// kind.
 fn render(browser: &Path, page: &str, dark: bool, width: u32) -> (Vec<String>, serde_json::Value) {
     let dir = TestDir::new();
     let scheme = if dark { "dark" } else { "light" };
@@ -93,8 +94,8 @@ fn page_of_all_policies_has_every_plot_and_no_overlaps() {
     ];
     let policies = 6;
     let minimum = [
-        // The page has 4 plots of costs, 6 or more of compaction, 2 of latencies, 8 of point lookups, 2 of range
-        // lookups, and 1 of written bytes. It also has one plot of the tree for each policy.
+        // The page has at least 23 plots: 4 of costs, 6 of compaction, 2 of latencies, 8 of point lookups, 2 of range
+        // lookups, and 1 of written bytes. One more plot for each policy shows the tree.
         ("plots", 23 + policies),
         ("marks", 23 * policies),
         ("texts", 23 * policies),
@@ -244,7 +245,7 @@ fn page_of_a_simulation_has_no_times_and_no_log() {
     check_page(&page, &sections, &[("plots", 4 + 2 * 12), ("tables", 2)]);
 }
 
-/// A finished run is resumed with `--html` to write its page, because `--html` does not affect the results.
+/// `--html` does not affect the results, so a finished run can be resumed with `--html` to write a page.
 #[test]
 fn page_of_finished_cells_needs_no_run() {
     let dir = TestDir::new();

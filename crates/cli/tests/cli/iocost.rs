@@ -84,7 +84,7 @@ fn existing_database_is_read_with_its_own_keys_and_both_caches() {
     assert!(entries >= 5000.0);
     // A filter with 16-bit fingerprints needs 18 bits per key.
     assert!(number(&result, "/all_filters_bytes") >= entries * 18.0 / 8.0);
-    // Without a block cache, a lookup reads every block from a file.
+    // Without a block cache, each lookup reads several blocks from a file.
     let ios = numbers(list(&result, "/points"), "/ios_per_get");
     assert!(ios[0] >= 3.0 && ios[1] < 0.5, "{ios:?}");
 }
@@ -103,7 +103,7 @@ fn direct_io_reads_each_block_from_the_device() {
     for point in list(&result, "/points") {
         let metric = |name: &str| point[name].as_f64();
         assert_eq!(metric("ios_per_get"), metric("physical_reads_per_get"));
-        // Device I/O is only counted on some systems. The counts include the I/O of other processes.
+        // Only some systems count device I/O. The counts include the I/O of other processes.
         if let Some(bytes) = metric("device_read_bytes_per_get") {
             assert!(bytes >= metric("physical_read_bytes_per_get").unwrap(), "{point}");
         }

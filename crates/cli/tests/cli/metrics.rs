@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use crate::common::{TestDir, cells, experiment, list, number, numbers, sum_of_levels};
 
-/// Checks that each number in a result is a registered metric. Otherwise, tables and `compare` cannot interpret the
-/// number.
+/// Checks that each number in a result is a registered metric. Tables and `compare` interpret only registered metrics.
 #[test]
 fn each_number_of_a_result_is_a_metric() {
     let tree = "--policy tiering,tsa --entries 20000 --memtable 64K --deletes 0.1 --updates 0.2 --selectivity 0.001,0.01";

@@ -147,7 +147,7 @@ fn resume_does_not_repeat_finished_runs() {
     let rate = &repeats["metrics"]["ops_per_s"];
     assert_eq!(rate["median"], first[0]["ops_per_s"]);
     assert!(number(rate, "/low") <= number(rate, "/median"));
-    // The second run measures nothing, because repeated measurements would give different times.
+    // Equal times show that the second run reuses the measurements of the first run.
     assert_eq!(run(), first);
     assert_contains(&lsmx(&format!("{words} --dry-run")).ok(), &["finished"]);
     lsmx(&words.replace("--repeat 3", "--repeat 2")).fails(2, &["--resume", "--repeat 3"]);

@@ -9,8 +9,8 @@ use lsmx::workload_trace::TraceOptions;
 use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
 use serde_json::json;
 
-/// Records a trace of a database with two keyspaces. The trace has all kinds of operations, and reads of present and
-/// absent keys.
+/// Records a trace of a database with two keyspaces. The trace contains all kinds of operations, with reads of present
+/// and of absent keys.
 fn record(dir: &TestDir, options: TraceOptions) -> PathBuf {
     let path = dir.root().join("hour.trace");
     let keyspace = KeyspaceOptions::default().merge_operator(FieldUpdate::default());

@@ -134,8 +134,8 @@ fn write_keyspace(text: &mut String, name: &str, keyspace: &KeyspaceMetrics) -> 
     Ok(())
 }
 
-/// Prints the manifest and the file sizes at intervals. Another process may have the database open, because this
-/// function reads only the files.
+/// Prints the manifest and the file sizes at intervals. Does not open the database, so another process may have it
+/// open.
 fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Failure> {
     let pause = Duration::try_from_secs_f64(seconds).map_err(|_| {
         Failure::Usage(format!(

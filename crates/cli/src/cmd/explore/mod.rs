@@ -139,8 +139,7 @@ fn point(
     })
 }
 
-/// Returns an error if `--empty-lookups` is given although the number of lookups is 0, or `--selectivity` although the
-/// number of range lookups is 0.
+/// Rejects `--empty-lookups` with `--lookups 0`, and `--selectivity` with `--ranges 0`.
 pub(super) fn check(workload: &WorkloadArgs) -> Result<(), Failure> {
     if workload.reads.lookups == Some(0) && workload.reads.empty_lookups.is_some() {
         return Err(contradiction("--empty-lookups", "--lookups 0", "there are no lookups"));
