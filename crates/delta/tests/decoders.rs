@@ -1,7 +1,7 @@
-//! Fuzz targets of `lsmx-delta` on changed inputs: no panic, no hang, no allocation beyond a bound, and no violated
-//! invariant. `lsmx_testkit::fuzzing` documents the targets and how to replay a failure.
+//! Runs the fuzz targets of `lsmx-delta` on changed inputs. `lsmx_testkit::fuzzing` documents the targets and how to
+//! replay a failure.
 //!
-//! Seeds are the files of small operand stores, and `fuzz/corpus`.
+//! The seeds are the files of small operand stores and the files in `fuzz/corpus`.
 
 mod common;
 
@@ -14,10 +14,11 @@ use lsmx_testkit::{CountingAllocator, TestRng};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Inputs over all targets at `LSMX_TEST_SCALE=1`.
+/// Number of inputs of all targets together if `LSMX_TEST_SCALE` is 1.
 const INPUTS: u64 = 300_000;
 
-/// Adds the files of a store after each of its deliveries. Collects after deliveries from `collected_from` on.
+/// Delivers random writes in `rounds` rounds, and adds the files of the store as seeds after each round. From round
+/// `collected_from` on, also runs due collections.
 fn add_store(seeds: &mut Seeds, bucket_bytes: u64, rounds: u64, collected_from: u64) {
     let options = DeltaOptions::default().bucket_bytes(bucket_bytes).log_bytes_max(1500);
     let mut driver = Driver::new(options);
@@ -34,7 +35,7 @@ fn add_store(seeds: &mut Seeds, bucket_bytes: u64, rounds: u64, collected_from: 
 fn all_seeds() -> Seeds {
     let mut seeds = Seeds::default();
     add_store(&mut seeds, 512, 24, 8);
-    // A store whose records are all in its logs.
+    // All records of this store are in its logs.
     add_store(&mut seeds, 64 << 10, 6, 6);
     seeds.remove_redundant();
     seeds

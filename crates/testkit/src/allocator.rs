@@ -6,12 +6,13 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 thread_local! {
-    /// Bytes that the thread allocated minus those that it freed, and the peak of this difference.
+    /// `LIVE` is the number of bytes that the thread allocated minus the bytes that it freed. `PEAK` is the maximum of
+    /// `LIVE`.
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Counts the bytes of the process and of each thread.
+/// Counts the bytes that the process and each thread allocate.
 #[derive(Debug)]
 pub struct CountingAllocator {
     live: AtomicUsize,
@@ -20,7 +21,7 @@ pub struct CountingAllocator {
 }
 
 impl CountingAllocator {
-    /// Returns an allocator for a `static` with `#[global_allocator]`.
+    /// Returns an allocator for a `static` with the attribute `#[global_allocator]`.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "a default cannot be made in a `static`")]
     pub const fn new() -> CountingAllocator {
@@ -41,13 +42,12 @@ impl CountingAllocator {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of all allocations since the start of the process, freed ones included.
+    /// Returns the sum of all allocations since the start of the process, including freed ones.
     pub fn total_bytes(&self) -> u64 {
         self.total.load(Ordering::Relaxed) as u64
     }
 
-    /// Runs `work`. Returns its result and the maximum of bytes that the thread held meanwhile, in addition to those
-    /// before.
+    /// Runs `work`. Returns its result and the peak of bytes that the thread allocated during `work` and did not free.
     pub fn peak_in_thread<T>(&self, work: impl FnOnce() -> T) -> (T, isize) {
         let before = LIVE.get();
         PEAK.set(before);

@@ -1,4 +1,4 @@
-//! Help for tests that fail or hang: shrinks failing lists, silences expected panics, and ends a process that hangs.
+//! Helpers that shrink failing lists, silence expected panics, and abort a process that hangs.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::test_run::scale;
 
-/// Removes smaller and smaller parts of a list while the rest still fails. Stops after `time_max`.
+/// Removes ever smaller parts of a list as long as the remaining list still fails. Stops after `time_max`.
 #[expect(clippy::disallowed_methods, reason = "the limit is one of real time")]
 pub fn shrink_list<T: Clone>(
     list: &[T],
@@ -55,7 +55,7 @@ thread_local! {
     static IS_SILENT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work`. Panics of this thread print nothing meanwhile.
+/// Runs `work`. Meanwhile, panics of this thread print no message.
 pub fn with_silent_panics<T>(work: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -72,14 +72,14 @@ pub fn with_silent_panics<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Ends the process if the returned sender is still alive after `time_max` times the scale.
+/// Aborts the process if the returned sender still exists after `time_max`. A scale above 1 multiplies this time.
 #[expect(clippy::disallowed_methods, reason = "it watches those that could hang")]
 pub fn watchdog(test: &'static str, seed: u64, time_max: Duration) -> Sender<()> {
     let (alive, is_dropped) = channel();
     let time_max = time_max.mul_f64(scale().max(1.0));
     std::thread::spawn(move || {
         if is_dropped.recv_timeout(time_max) == Err(RecvTimeoutError::Timeout) {
-            // The test harness would capture the output of a macro.
+            // The test harness would capture the output of a print macro.
             let text = format!("{test} hangs: LSMX_TEST_SEED={seed}\n");
             let _ = std::io::stderr().write_all(text.as_bytes());
             std::process::abort();

@@ -1,26 +1,26 @@
-//! A linearizability checker for recorded histories of several threads.
+//! A linearizability checker for recorded calls of several threads.
 //!
-//! Source: Wing and Gong, JPDC 17 (1993), with Lowe's cache of states already tried. The store has a few places. The state of
-//! a place is the number of its last write.
+//! Source: Wing and Gong, JPDC 17 (1993), with Lowe's cache of tried states. The store has a few places, such as keys.
+//! The checker represents the state of a place by the number of its last write.
 
 use std::collections::HashSet;
 
-/// Places of the store, such as one key in each of two keyspaces.
+/// Number of places in the store. A place is, for example, one key in one of two keyspaces.
 pub const PLACES: usize = 3;
 
-/// Number of a write; 0 is the empty store.
+/// Number of a write. 0 is the state before the first write.
 pub type WriteId = u32;
 
 /// A call and its result.
 #[derive(Clone, Debug)]
 pub enum Call {
-    /// An atomic write of places. With `deletes`, they have no value after it.
+    /// An atomic write to several places. If `deletes` is true, the places have no value afterwards.
     Write { id: WriteId, places: Vec<usize>, deletes: bool },
-    /// A write of a place that was accepted on condition that its last write was `last`.
+    /// A write with a guard, which succeeded. At this time the last write of the place was `last`.
     GuardHeld { id: WriteId, place: usize, last: WriteId },
-    /// A refused write.
+    /// A write whose guard was refused.
     GuardRefused,
-    /// An atomic read of places; `None` for no value.
+    /// An atomic read of several places. A read of a place without a value returns `None`.
     Read { seen: Vec<(usize, Option<WriteId>)> },
 }
 
@@ -40,8 +40,8 @@ struct Search<'a> {
     tried: HashSet<(Vec<usize>, Store)>,
 }
 
-/// Returns whether some order of the calls explains all results. A call that ended before another began must come before
-/// it.
+/// Returns whether some order of the calls explains all results. If one call ended before another began, it must
+/// precede the other in this order.
 pub fn linearizable(threads: &[Vec<Record>]) -> bool {
     let deletes = threads.iter().flatten().filter_map(|record| match record.call {
         Call::Write { id, deletes: true, .. } => Some(id),
@@ -64,7 +64,7 @@ impl Search<'_> {
         let first_end = (0..threads.len()).filter_map(|t| next(t, done)).map(|at| at.end).min();
         for thread in 0..threads.len() {
             let Some(record) = next(thread, done) else { continue };
-            // A call that is not placed yet ended before this one began.
+            // Another call that is not in the order yet ended before this call began, so it must come first.
             if first_end.is_some_and(|end| end < record.begin) {
                 continue;
             }
@@ -105,7 +105,8 @@ fn the_checker_tells_right_from_wrong() {
     let at = |begin, end, call| Record { call, begin, end };
     let write = |id| Call::Write { id, places: vec![0], deletes: false };
     let read = |seen| Call::Read { seen: vec![(0, seen)] };
-    // A read during a write may see it or not; what was seen stays seen.
+    // A read during a write may return the old or the new value. After one read has returned the new value, later
+    // reads must too.
     let history = |first, second| {
         vec![vec![at(1, 9, write(7))], vec![at(2, 3, read(first)), at(4, 5, read(second))]]
     };
@@ -114,13 +115,13 @@ fn the_checker_tells_right_from_wrong() {
     assert!(linearizable(&history(Some(7), Some(7))));
     assert!(!linearizable(&history(Some(7), None)));
     assert!(!linearizable(&history(None, Some(8))));
-    // An acknowledged write is seen.
+    // A read after an acknowledged write must return it.
     assert!(!linearizable(&[vec![at(1, 2, write(7))], vec![at(3, 4, read(None))]]));
-    // Both places of a batch at once.
+    // A read returns both writes of a batch or none.
     let both = Call::Write { id: 7, places: vec![0, 1], deletes: false };
     let torn = Call::Read { seen: vec![(0, Some(7)), (1, None)] };
     assert!(!linearizable(&[vec![at(1, 9, both)], vec![at(2, 3, torn)]]));
-    // Two guards on the same write cannot both hold.
+    // Two writes with guards on the same last write cannot both succeed.
     let guard = |id| Call::GuardHeld { id, place: 0, last: 0 };
     assert!(!linearizable(&[vec![at(1, 5, guard(7))], vec![at(1, 5, guard(8))]]));
     assert!(linearizable(&[vec![at(1, 5, guard(7))], vec![at(1, 5, Call::GuardRefused)]]));

@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Generator whose sequence depends on a seed alone and is the same in every release.
+/// Random number generator. Equal seeds give equal sequences in all releases.
 #[derive(Clone, Debug)]
 pub struct TestRng(ChaCha8Rng);
 
@@ -27,7 +27,7 @@ impl TestRng {
         self.0.next_u64()
     }
 
-    /// Returns a number from 0 to below `end`, which must be positive.
+    /// Returns a number from 0 to `end - 1`. `end` must be positive.
     pub fn below<N: TryFrom<u64> + TryInto<u64>>(&mut self, end: N) -> N {
         let Ok(end) = end.try_into() else { panic!("a negative number") };
         let Ok(number) = N::try_from(self.next_u64() % end) else { unreachable!("below `end`") };

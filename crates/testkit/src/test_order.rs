@@ -1,4 +1,4 @@
-//! Locks for tests of one program that must not run at the same time.
+//! A lock for tests of one program that must not run at the same time as others.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -6,15 +6,15 @@ use crate::test_report::time_test;
 
 static RUNNING: RwLock<()> = RwLock::new(());
 
-/// Waits until no other test of the program runs that holds a guard. For tests that set or count something in the whole
-/// process, such as failpoints, allocated bytes, descriptors.
+/// Waits until no other test of the program holds a guard. Use this for tests that change or count something of the
+/// whole process, such as failpoints, allocated bytes or descriptors.
 pub fn run_alone() -> RwLockWriteGuard<'static, ()> {
     let guard = RUNNING.write().unwrap_or_else(PoisonError::into_inner);
     time_test();
     guard
 }
 
-/// Waits until no test runs that called [`run_alone`].
+/// Waits until no test that called [`run_alone`] is running.
 pub fn run_shared() -> RwLockReadGuard<'static, ()> {
     let guard = RUNNING.read().unwrap_or_else(PoisonError::into_inner);
     time_test();

@@ -1,12 +1,13 @@
-//! Lines of a test on standard error: its time, and the parts of it that do not run.
+//! Prints to standard error how long a test took and which parts of a test were skipped.
 //!
-//! The test harness captures only what the print macros write, so the lines are shown for passing tests too.
+//! The test harness captures only the output of print macros. These lines are written directly, so they also appear if
+//! the test passes.
 
 use std::fmt::Display;
 use std::io::Write;
 use std::time::Instant;
 
-/// Returns the name of the running test. The harness gives it to the thread of the test.
+/// Returns the name of the running test, which is the name of its thread.
 fn test_name() -> Option<String> {
     std::thread::current().name().filter(|name| *name != "main").map(str::to_owned)
 }
@@ -14,7 +15,7 @@ fn test_name() -> Option<String> {
 /// Prints `skipped: TEST: PART: REASON`.
 pub fn report_skipped(part: &str, reason: impl Display) {
     let name = test_name().unwrap_or_default();
-    // A test does not fail because its standard error is closed.
+    // A test must not fail if its standard error is closed.
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {part}: {reason}");
 }
 
@@ -40,7 +41,7 @@ impl Timer {
 
 /// With `LSMX_TEST_TIMES=1`, prints the time from the first call in a test to the end of the test.
 ///
-/// [`seed`](crate::seed) calls it. Other tests that take more than a second call it first.
+/// [`seed`](crate::seed) calls this function. Other tests that take more than one second call it at their start.
 pub fn time_test() {
     thread_local! {
         static TIMER: Timer = Timer::start();

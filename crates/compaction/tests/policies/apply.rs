@@ -1,4 +1,5 @@
-//! Results and errors of `TreeShape::apply_job`, `TreeShape::check_invariants` and `RunningJobs::can_run_job`.
+//! Checks the results and errors of `TreeShape::apply_job`, `TreeShape::check_invariants` and
+//! `RunningJobs::can_run_job`.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use lsmx_compaction::{
     SplitRule, TableMeta, TreeEdit, TreeShape, TreeUpdate,
 };
 
-/// Returns a file whose range is two letters, with sequence numbers `seq` to `seq + 9`.
+/// Returns a file with sequence numbers `seq` to `seq + 9`. `range` is two letters, the smallest and the largest key.
 fn file(id: u64, range: &str, seq: u64) -> Arc<TableMeta> {
     let (smallest, largest) = range.split_at(1);
     let range = KeyRange::new(smallest.to_owned(), largest.to_owned());
@@ -24,7 +25,7 @@ fn file(id: u64, range: &str, seq: u64) -> Arc<TableMeta> {
 
 type Runs<'a> = &'a [(u64, &'a [(u64, &'a str, u64)])];
 
-/// Builds a tree of levels with runs: (run, [(file, range, sequence number)]).
+/// Builds a tree. Each level is a list of runs `(run, files)`, and each file is `(file, range, sequence number)`.
 fn try_tree(levels: &[Runs<'_>]) -> Result<TreeShape, Error> {
     let run = |(run, files): &(u64, &[(u64, &str, u64)])| {
         let files = files.iter().map(|&(id, range, seq)| file(id, range, seq));
@@ -175,7 +176,7 @@ fn apply_without_outputs_leaves_no_empty_run_or_level() {
 
 #[test]
 fn apply_missing_target_run_is_replaced_in_order_of_age() {
-    // The job was picked when r5 was the next older run. Another job has removed r5 since then.
+    // When the job was picked, r5 was the next older run. Another job has removed r5 since then.
     let shape = tree(&[
         &[(9, &[(90, "az", 900)]), (8, &[(80, "az", 800)]), (7, &[(70, "az", 700)])],
         &[(4, &[(40, "az", 400)])],
@@ -183,7 +184,7 @@ fn apply_missing_target_run_is_replaced_in_order_of_age() {
     let in_l0 = job(JobKind::Merge, &[(0, 8, &[80]), (0, 7, &[70])], 0, before(5));
     let applied = apply(&shape, &in_l0, vec![file(100, "az", 700)]);
     assert_eq!(show(&applied.shape), "r9(90) r50(100) | r4(40)");
-    // No input is in the target level, so the new run is the newest there.
+    // The inputs come from a newer level, so the new run is the newest in the target level.
     let below = job(JobKind::Merge, &[(0, 8, &[80]), (0, 7, &[70])], 1, before(5));
     let applied = apply(&shape, &below, vec![file(100, "az", 700)]);
     assert_eq!(show(&applied.shape), "r9(90) | r50(100) r4(40)");
@@ -196,7 +197,7 @@ fn apply_missing_target_run_is_replaced_in_order_of_age() {
 fn apply_input_passing_overlapping_file_is_error() {
     let shape = sample();
     let refused = |job: &Job| shape.apply_job(job, vec![]).unwrap_err();
-    // File 70 overlaps r6 and would become older than it.
+    // The move would place file 70 below r6, which is older and overlaps the file.
     let passes = |input, other| Error::PassesOverlap { input: FileId(input), other: FileId(other) };
     assert_eq!(refused(&job(JobKind::Move, &[(1, 7, &[70])], 2, LAST)), passes(70, 60));
     assert_eq!(refused(&job(JobKind::Move, &[(1, 7, &[70])], 3, LAST)), passes(70, 60));
@@ -204,10 +205,10 @@ fn apply_input_passing_overlapping_file_is_error() {
         refused(&job(JobKind::Merge, &[(1, 7, &[70]), (2, 5, &[50])], 2, join(5))),
         passes(70, 60)
     );
-    // An older file would become newer than an overlapping one.
+    // The move would place an older file above a newer file that overlaps it.
     assert_eq!(refused(&job(JobKind::Move, &[(2, 5, &[50])], 1, before(7))), passes(50, 70));
     assert_eq!(refused(&job(JobKind::Move, &[(2, 5, &[51])], 2, before(6))), passes(51, 60));
-    // File 72 overlaps no file up to its position after r6.
+    // File 72 overlaps no file between its old position and its new position below r6.
     let free = job(JobKind::Move, &[(1, 7, &[72])], 2, before(5));
     assert_eq!(
         show(&apply(&shape, &free, vec![]).shape).split(" | ").last(),
@@ -277,7 +278,7 @@ fn apply_invalid_job_is_error() {
         shape.apply_job(&moved, vec![]).unwrap_err(),
         Error::MoveOverlap { left: FileId(60), right: FileId(50) }
     );
-    // The output overlaps a file of the joined run.
+    // The output overlaps file 71, which stays in the joined run.
     let joined = job(JobKind::Merge, &[(1, 7, &[70, 72])], 1, join(7));
     let error = shape.apply_job(&joined, vec![file(100, "az", 300)]).unwrap_err();
     assert!(matches!(error, Error::Overlap { level: Level(1), run: RunId(7), .. }));
@@ -293,7 +294,7 @@ fn check_invalid_tree_is_error_with_ids() {
         right: FileId(right),
     };
     assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 1), (2, "cf", 1)])]]), overlap(1, 2));
-    // Two files of a run must not share a single key.
+    // Two files of a run must not have even one key in common.
     assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 1), (2, "df", 1)])]]), overlap(1, 2));
     assert_eq!(
         wrong(&[&[(7, &[(1, "da", 1)])]]),
@@ -312,13 +313,13 @@ fn check_invalid_tree_is_error_with_ids() {
         Error::DuplicateFile { file: FileId(1) }
     );
     let age = Error::AgeOrder { above: FileId(1), below: FileId(2) };
-    // The files must share a bound.
+    // The age order only applies if the files have a bound in common.
     assert_eq!(wrong(&[&[(7, &[(1, "ad", 10)])], &[(6, &[(2, "az", 100)])]]), age);
     assert!(try_tree(&[&[(7, &[(1, "bd", 10)])], &[(6, &[(2, "az", 100)])]]).is_ok());
     assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 10)])], &[(6, &[(2, "az", 100)])]]), age);
     assert_eq!(wrong(&[&[], &[(7, &[(1, "ad", 10)]), (6, &[(2, "dz", 100)])]]), age);
     assert!(try_tree(&[&[], &[(7, &[(1, "ad", 10)])], &[(6, &[(2, "bc", 100)])]]).is_ok());
-    // With overlapping sequence numbers, the order is valid.
+    // If the sequence numbers overlap, either order is valid.
     assert!(try_tree(&[&[(7, &[(1, "ad", 95)])], &[(6, &[(2, "az", 100)])]]).is_ok());
     let mut shape = sample();
     let run = lsmx_compaction::SortedRun { id: RunId(40), files: Vec::new().into() };
@@ -419,7 +420,7 @@ fn can_run_conflicting_jobs_is_false() {
     assert_eq!(busy.jobs[0].1, 5);
     assert!(busy.finish(&running) && !busy.finish(&running));
     assert!(busy.files.is_empty());
-    // One job out of L0 at a time; inside L0 others may run.
+    // Only one running job may move data out of L0. Jobs within L0 may run in parallel.
     busy.start(job(JobKind::Merge, &[(0, 8, &[80])], 1, LAST), 10);
     assert_eq!(
         busy.can_run_job(&job(JobKind::Merge, &[(0, 9, &[90])], 3, LAST), &shape),
@@ -436,7 +437,7 @@ fn apply_edit_agrees_with_apply_job_for_random_jobs() {
     for preset in Preset::ALL.into_iter().chain(Preset::DROPPING) {
         let policy = PolicySpec::new(preset).build();
         for seed in 0..8 {
-            // The tree of the checker applies each edit, too, and compares the results.
+            // The checker also applies each edit to its tree, and compares the two results.
             let mut checker = PolicyChecker::new(&*policy, seed);
             checker.set_random_tree().unwrap();
             checker.run_until_idle().unwrap();

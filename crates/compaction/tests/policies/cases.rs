@@ -1,4 +1,4 @@
-//! Policy decisions as text: executes all cases in `cases/*.txt`.
+//! Executes all cases in `cases/*.txt`, which describe trees and the expected decisions of policies.
 //!
 //! ```text
 //! # a comment
@@ -133,7 +133,8 @@ fn settle(policy: &dyn CompactionPolicy, shape: &TreeShape, answer: &mut String)
     panic!("the tree does not settle:\n{answer}");
 }
 
-/// Returns outputs of the target size; the first letters of the key range are divided evenly.
+/// Returns output files of about the target size. The first letters of the key range are divided evenly among the
+/// files.
 fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<Arc<TableMeta>> {
     let (range, bytes) = (job.input_key_range(shape).unwrap(), job.input_bytes(shape).unwrap());
     let files: Vec<_> = job.input_files().map(|id| shape.find_file(id).unwrap().2).collect();
@@ -151,7 +152,7 @@ fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<Arc<TableMe
             } else {
                 vec![letter(part + 1) - 1].into()
             };
-            // The outputs have no tombstones, as after a rewrite.
+            // The outputs of a job contain no tombstones.
             Arc::new(TableMeta {
                 bytes: bytes / count,
                 created_us: shape.now_us,
@@ -171,7 +172,7 @@ fn parse_tree(text: &str) -> TreeShape {
     let (mut memtable, mut table, mut resting) = (1 << 20, 1 << 20, false);
     let (mut levels, mut runs) = (Vec::<LevelShape>::new(), Vec::<(usize, Vec<_>)>::new());
     let (mut now_us, mut snapshots) = (0, None);
-    // Sequence numbers decrease from run to run. The steps leave room for explicit numbers.
+    // Sequence numbers decrease from each run to the next older run. The gaps leave room for explicit numbers.
     let mut seq = 1_000_000;
     for word in text.split_whitespace() {
         if word == "resting" {
@@ -223,7 +224,7 @@ fn parse_tree(text: &str) -> TreeShape {
     shape
 }
 
-/// Parses `7[a..f]4M`, optionally followed by `t30`, `s5` and fields after colons.
+/// Parses a file such as `7[a..f]4M`, optionally followed by `t30`, `s5` and fields after colons.
 fn parse_file(word: &str, seq: u64) -> TableMeta {
     let parse = || {
         let mut fields = word.split(':');
@@ -267,7 +268,7 @@ fn parse_file(word: &str, seq: u64) -> TableMeta {
     parse().unwrap_or_else(|| panic!("invalid word {word:?}"))
 }
 
-/// Parses `merge 7 6 -> L1 left=3M`.
+/// Parses a job such as `merge 7 6 -> L1 left=3M`.
 fn parse_busy(text: &str, shape: &TreeShape) -> (Job, u64) {
     let (inputs, rest) = text.strip_prefix("merge ").unwrap().split_once(" -> L").unwrap();
     let (level, left) = rest.split_once(" left=").unwrap();

@@ -1,5 +1,5 @@
-//! Properties of all presets and of several compositions: from any valid tree, with parallel jobs that end in
-//! any order, all invariants hold after every step, and the tree settles.
+//! Checks all presets and several compositions on random valid trees. Parallel jobs end in random order. All
+//! invariants must hold after every step, and finally no job may be due.
 //!
 //! `LSMX_TEST_SCALE` multiplies the number of seeds, `LSMX_TEST_SEED` sets the first seed. A failure prints its
 //! seed.
@@ -24,8 +24,8 @@ fn for_seeds(count: u64, test: impl Fn(u64)) {
     case_seeds(&[], count).for_each(test);
 }
 
-/// Returns every preset with its defaults, and presets and compositions with small parameters, which give
-/// small trees many levels.
+/// Returns every preset with default parameters, and presets and compositions with parameters so small that small
+/// trees have many levels.
 fn policies() -> Vec<PolicySpec> {
     let mut specs = PolicySpec::all_presets();
     let small = [
@@ -85,7 +85,8 @@ fn policies() -> Vec<PolicySpec> {
     specs
 }
 
-/// A preset or composition. Its headroom is 0 exactly while writes are stopped.
+/// A policy that forwards calls to a preset or composition. It checks that the headroom is 0 if and only if writes
+/// must stop.
 #[derive(Debug)]
 struct WithExactHeadroom(Arc<dyn CompactionPolicy>);
 
@@ -113,7 +114,8 @@ impl CompactionPolicy for WithExactHeadroom {
     }
 }
 
-/// Calls `test` with a checker of `spec`, then checks that the tree has settled in the shape of its layout.
+/// Calls `test` with a checker of `spec`. Afterwards, the tree must have the shape that the layout of `spec` permits
+/// without due jobs.
 fn check(
     spec: &PolicySpec,
     seed: u64,
@@ -128,7 +130,7 @@ fn check(
     check_settled(spec, &checker.tree);
 }
 
-/// Checks the shape in which a policy leaves a tree.
+/// Checks that no level has more runs than the policy permits, and that no rule about files is due.
 fn check_settled(spec: &PolicySpec, tree: &ModelTree) {
     let shape = &tree.shape;
     let primitives = spec.primitives();
@@ -158,7 +160,7 @@ fn check_settled(spec: &PolicySpec, tree: &ModelTree) {
             }
             assert!(shape.levels.is_empty() || runs(0) < wait, "{}", text());
             if !shape.levels.is_empty() && runs(0) >= trigger {
-                // Without writes, the waiting runs of L0 are merged into one.
+                // If the memtables are empty, the policy merges the waiting runs of L0 into one.
                 assert!(!shape.memtables_empty || runs(0) == 1, "{}", text());
                 assert!(is_merge_of_l0_inefficient(shape), "{}", text());
             }
@@ -168,7 +170,7 @@ fn check_settled(spec: &PolicySpec, tree: &ModelTree) {
     check_settled_files(&primitives, tree, &text);
 }
 
-/// Checks that no file is due by a rule about files.
+/// Checks that no rule about single files, such as an age limit, is due.
 fn check_settled_files(primitives: &PolicyPrimitives, tree: &ModelTree, text: &dyn Fn() -> String) {
     let shape = &tree.shape;
     let last = shape.last_run().map(|(_, run)| run.id);
@@ -195,7 +197,7 @@ fn check_settled_files(primitives: &PolicyPrimitives, tree: &ModelTree, text: &d
     }
 }
 
-/// Returns whether a merge of L0 rewrites more bytes of the next level with files than L0 has.
+/// Returns whether a merge of L0 into the next nonempty level would rewrite more bytes of that level than L0 has.
 fn is_merge_of_l0_inefficient(shape: &TreeShape) -> bool {
     let files = |level: usize| shape.levels[level].runs.iter().flat_map(|run| &run.files);
     let bytes: u64 = files(0).map(|file| file.bytes).sum();
@@ -263,7 +265,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// The inputs are small, so that a failure shrinks to a readable one.
+    /// The inputs are small, so that a failure shrinks to a readable case.
     #[test]
     fn every_policy_any_flushes_settle_and_are_found(
         flushes in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! Compares the bytes that strategies move with Sarkar et al., PVLDB 14 (2021), figure 4: 150 flushes of unique
-//! uniform keys, T = 10, one file per memtable.
+//! Compares the bytes that compaction policies move with the measurements of Sarkar et al., PVLDB 14 (2021), figure 4.
+//! The load is 150 flushes of unique uniform keys. T is 10, and a memtable becomes one file.
 
 use lsmx_compaction::check_policy::PolicyChecker;
 use lsmx_compaction::model_tree::{ENTRY_BYTES, ModelTotals, ModelTree};
@@ -29,7 +29,7 @@ fn load(policy: &str, seed: u64) -> ModelTotals {
     checker.tree.totals
 }
 
-/// Returns the mean of data moved ÷ data flushed, and of the merges, over three seeds.
+/// Returns moved bytes divided by flushed bytes, and the number of merges. Both are means over three seeds.
 fn mean(policy: &str) -> (f64, f64) {
     let loads: Vec<ModelTotals> = (1..=3).map(|seed| load(policy, seed)).collect();
     let moved: f64 = loads.iter().map(|t| t.moved_bytes() as f64 / t.flushed_bytes as f64).sum();
@@ -48,13 +48,13 @@ fn strategies_data_moved_has_order_of_study() {
         "full {full:.1} ({full_merges} merges), lo+1 {least_overlap:.1} ({least_overlap_merges} \
          merges), 1-leveling {one_leveling:.1}, tiering {tiering:.1}, universal {universal:.1}"
     );
-    // "Partial leveling 34-56 % less than Full"; the bars of the figure show 49 % for LO+1.
+    // The paper states "Partial leveling 34-56 % less than Full". The bars of the figure show 49 % less for LO+1.
     assert!(least_overlap < 0.66 * full, "{all}");
     assert!(one_leveling < 0.66 * full, "{all}");
-    // The bars show 15.3 of 44 GB for the study's tiering, which is RocksDB's universal compaction.
+    // The bars show 15.3 GB instead of 44 GB for tiering, which in the study is the universal compaction of RocksDB.
     assert!(universal <= 0.5 * least_overlap, "{all}");
     assert!(tiering <= 0.5 * least_overlap, "{all}");
-    // The bars show 354 and 108 jobs.
+    // The bars show 354 jobs for LO+1 and 108 jobs for Full.
     let ratio = least_overlap_merges / full_merges;
     assert!((2.3..4.0).contains(&ratio), "{all}");
 }
@@ -68,7 +68,7 @@ fn leveled_data_moved_is_close_to_one_leveling() {
 
 #[test]
 fn tiering_rewrites_an_entry_once_per_level() {
-    // 150 flushes of equal size: 15 merges of ten flushes, and one of ten merged runs.
+    // 150 flushes of equal size cause 15 merges of ten flushes each, and one merge of ten merged runs.
     let totals = load("tiering", 1);
     let memtable = MEMTABLE_ENTRIES as u64 * ENTRY_BYTES;
     assert_eq!((totals.merges, totals.moves), (16, 0));

@@ -1,5 +1,5 @@
-//! A driver that plays the part of the engine for one store: flushes, commits, collections, crashes. The tree consists of
-//! the operands that collections moved to it.
+//! A driver that calls one store as the engine does, with flushes, commits, collections and crashes. Its tree is a
+//! list of the operands that collections moved out of the store.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of the module")]
 #![allow(clippy::unwrap_used, clippy::missing_errors_doc, missing_docs, reason = "test code")]
@@ -20,14 +20,14 @@ use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::TestRng;
 use lsmx_testkit::delta::{ReadCounts, StoreDir};
 
-/// Maximum length of operands that partial merges make.
+/// Maximum length of an operand that a partial merge returns.
 const MERGED_BYTES_MAX: usize = 24;
 
 pub fn store_context(files: &Arc<StoreDir>, counts: &Arc<ReadCounts>) -> StoreContext {
     lsmx_testkit::delta::store_context(files, counts, MERGED_BYTES_MAX)
 }
 
-/// Returns a file system with the directory of a database.
+/// Returns a file system with an empty database directory.
 pub fn disk() -> MemVfs {
     let mem = MemVfs::new();
     mem.create_dir(Path::new("db")).unwrap();
@@ -44,11 +44,11 @@ pub enum Event {
 /// Key, sequence number and bytes of an operand.
 pub type Entry = (Vec<u8>, u64, Vec<u8>);
 
-/// The delivered events of each key by sequence number, and the delivered range delete markers.
+/// The delivered operands and delete markers of each key by sequence number, and the delivered range delete markers.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub keys: BTreeMap<Vec<u8>, BTreeMap<u64, Event>>,
-    /// Start, end and sequence number.
+    /// Start, end and sequence number of each range delete marker.
     pub range_markers: Vec<(Vec<u8>, Option<Vec<u8>>, u64)>,
     /// Operands that collections moved to the tree.
     pub tree: Vec<Entry>,
@@ -57,7 +57,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Returns the newest delete marker of a key up to a sequence number, or 0.
+    /// Returns the sequence number of the newest delete marker of a key that is visible at `at`, or 0.
     fn newest_marker(&self, key: &[u8], at: u64) -> u64 {
         let ranges = self.range_markers.iter().filter(|(start, end, seq)| {
             *seq <= at && **start <= *key && end.as_ref().is_none_or(|end| *key < **end)
@@ -67,7 +67,7 @@ impl Model {
         ranges.map(|range| range.2).chain(own).max().unwrap_or(0)
     }
 
-    /// Returns the operands of a key that a reader sees, concatenated.
+    /// Returns the concatenated operands of a key that a reader at sequence number `at` sees.
     fn expected(&self, key: &[u8], at: u64) -> Vec<u8> {
         let marker = self.newest_marker(key, at);
         let events = self.keys.get(key).into_iter().flat_map(|events| events.range(marker..=at));
@@ -78,7 +78,7 @@ impl Model {
         operands.flatten().copied().collect()
     }
 
-    /// Returns the part of [`Model::expected`] that is among the first `len` operands in the tree.
+    /// Works like [`Model::expected`], but returns only operands that are among the first `len` operands of the tree.
     fn expected_in_tree(&self, key: &[u8], at: u64, len: usize) -> Vec<u8> {
         let marker = self.newest_marker(key, at);
         let is_visible = |(own, seq, _): &&Entry| own == key && (marker..=at).contains(seq);
@@ -112,10 +112,11 @@ pub fn draw_writes(rng: &mut TestRng, count: usize, has_ranges: bool) -> Vec<Wri
     (0..count).map(&mut draw).collect()
 }
 
-/// The state that the manifest of the engine would hold: the token, the model and the snapshots.
+/// The committed state, which the engine would store in its manifest. It consists of the token, the model and the
+/// snapshots.
 pub type Committed = (Option<StoreToken>, Model, BTreeSet<u64>);
 
-/// The engine's part.
+/// Calls the store as the engine does.
 #[derive(Debug)]
 pub struct Driver {
     pub mem: MemVfs,
@@ -127,7 +128,7 @@ pub struct Driver {
     pub model: Model,
     pub seq: u64,
     pub snapshots: BTreeSet<u64>,
-    /// Follows each commit before the store may discard files.
+    /// The last committed state. It is updated before the store may discard files.
     pub committed: Arc<Mutex<Committed>>,
 }
 
@@ -137,7 +138,7 @@ impl Driver {
         Driver::on(mem.clone(), Arc::new(mem), options)
     }
 
-    /// Opens a new store. `vfs` is a layer above `mem`.
+    /// Opens a new store. `vfs` is a file system that forwards calls to `mem`.
     pub fn on(mem: MemVfs, vfs: Arc<dyn Vfs>, options: DeltaOptions) -> Driver {
         let files = StoreDir::new(vfs, "db", 1);
         let counts = Arc::<ReadCounts>::default();
@@ -168,7 +169,8 @@ impl Driver {
         driver
     }
 
-    /// Fills a few buckets with sorted and unsorted parts of many pages. Each round has 60 operands for some of 200 keys.
+    /// Fills a few buckets with sorted and unsorted parts of many pages. In each round, delivers 60 operands to some
+    /// of 200 keys.
     pub fn fill_buckets(&mut self, rounds: Range<u64>) {
         for round in rounds {
             let write = |number: u64| {
@@ -180,7 +182,7 @@ impl Driver {
         }
     }
 
-    /// Delivers writes with the next sequence numbers. Returns the prepared version and the model after it.
+    /// Delivers writes with the next sequence numbers. Returns the prepared version, and the model with these writes.
     pub fn deliver(&mut self, writes: &[Write]) -> Result<(PreparedVersion, Model)> {
         let mut model = self.model.clone();
         let prepared = self.deliver_on(&mut model, writes)?;
@@ -242,7 +244,7 @@ impl Driver {
         *self.committed.lock() = (self.token, self.model.clone(), self.snapshots.clone());
     }
 
-    /// Takes over a saved state. Later writes get larger sequence numbers than any before.
+    /// Continues with a saved state. Later writes get larger sequence numbers than all earlier ones.
     pub fn restore_committed(&mut self, committed: Committed) {
         (self.token, self.model, self.snapshots) = committed;
         self.seq = self.seq.max(self.model.through) + 1000;
@@ -254,13 +256,14 @@ impl Driver {
         self.commit(&prepared, model);
     }
 
-    /// Returns the snapshots, and the last visible sequence number, as the engine passes them to a collection.
+    /// Returns the sequence numbers of the snapshots and the last visible one, as the engine passes them to a
+    /// collection.
     pub fn snapshots(&self) -> Vec<SeqNo> {
         let before = self.snapshots.iter().filter(|seq| **seq < self.model.through);
         before.chain([&self.model.through]).map(|seq| SeqNo(*seq)).collect()
     }
 
-    /// Collects and commits if a collection is due. Delivers `between` after the start of the collection.
+    /// If a collection is due, runs and commits it. Delivers `between` after the start of the collection.
     pub fn collect(&mut self, between: Option<&[Write]>) -> Result<bool> {
         let store = self.store.clone();
         let Some(collection) = store.collect(&self.snapshots())? else { return Ok(false) };
@@ -291,7 +294,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Opens the committed version again, and removes other files.
+    /// Reopens the committed version and removes all other files.
     pub fn reopen(&mut self) -> Result<()> {
         let vfs = self.files.vfs.clone();
         self.reopen_on(vfs)
@@ -309,7 +312,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Opens the committed version, whatever files exist.
+    /// Opens the committed version and keeps all other files.
     pub fn open_on(&mut self, vfs: Arc<dyn Vfs>) -> Result<()> {
         // A crash may have left files with numbers that this driver does not know.
         let next = self.files.next_number.load(Ordering::Relaxed) + 100;
@@ -327,7 +330,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Compares the committed view with the model at all sequence numbers of readers. Each file was discarded at most once.
+    /// Compares the committed view with the model at every snapshot and at the newest sequence number. Checks that no
+    /// file was discarded twice.
     pub fn check(&self) -> Result<()> {
         let discarded = self.files.discarded.lock();
         let distinct: BTreeSet<_> = discarded.iter().collect();
@@ -347,7 +351,7 @@ fn move_to_tree(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
     while cursor.valid() {
         let key = cursor.key();
         assert_eq!(key.kind, EntryKind::Merge);
-        // A moved operand becomes the newest of its key in the tree.
+        // An operand that moves to the tree must be newer than all operands of its key in the tree.
         let marker = model.newest_marker(key.user_key, u64::MAX);
         assert!(key.seq.0 > marker, "{} moves below {marker}", key.seq);
         let older = model.tree[..before].iter().filter(|it| it.0 == key.user_key);
@@ -358,7 +362,7 @@ fn move_to_tree(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
     Ok(())
 }
 
-/// Reads the operands of a key from storage, in the order of their age, and concatenates them.
+/// Reads the operands of a key from storage, and concatenates them from oldest to newest.
 pub fn read_operands(view: &dyn OperandView, key: &[u8], at: SeqNo) -> Result<Vec<u8>> {
     let mut found = Vec::new();
     view.read_operands(key, at, OperandReadTier::Storage, &mut found)?;
@@ -366,7 +370,7 @@ pub fn read_operands(view: &dyn OperandView, key: &[u8], at: SeqNo) -> Result<Ve
     Ok(concat_operands(&found))
 }
 
-/// Concatenates operands, which are newest first, in the order of their age.
+/// Concatenates operands from oldest to newest. The input is ordered from newest to oldest.
 fn concat_operands(operands: &[Operand]) -> Vec<u8> {
     assert!(operands.windows(2).all(|two| two[0].first > two[1].last), "{operands:?}");
     operands.iter().rev().flat_map(|operand| operand.bytes.to_vec()).collect()
@@ -391,8 +395,8 @@ fn read_cursor(cursor: &mut dyn Cursor, is_forward: bool) -> Result<Vec<Entry>> 
     Ok(entries)
 }
 
-/// Compares the operands that a reader of a view sees with the model: by lookups, by cursors in both directions, and by
-/// seeks. `tree_len` is the number of operands in the tree of the reader.
+/// Compares the operands that a reader sees with the model, by lookups, seeks and cursors in both directions.
+/// `tree_len` is the number of operands in the tree that the reader sees.
 pub fn check_view(
     view: &Arc<dyn OperandView>,
     model: &Model,
@@ -406,7 +410,7 @@ pub fn check_view(
         let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
         let expected = model.expected(key, at);
         assert_eq!(shown(&all), shown(&expected), "key {} at {at}", shown(key));
-        // A read from memory alone gives the same or nothing.
+        // A read from memory returns the same operands or fails with `WouldBlock`.
         let mut from_memory = Vec::new();
         match view.read_operands(key, SeqNo(at), OperandReadTier::Memory, &mut from_memory) {
             Ok(()) => assert_eq!(concat_operands(&from_memory), own),

@@ -1,4 +1,4 @@
-//! Reads while a prepared version is abandoned.
+//! A collection starts while a prepared version is abandoned.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic")]
 
@@ -16,11 +16,11 @@ use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::delta::StoreDir;
 
 thread_local! {
-    /// Called once, at the next request for the path of a log.
+    /// The hook is called once, at the next request for the path of a log.
     static HOOK: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
-/// Calls a hook before a log is read.
+/// A store directory that calls the hook before the store reads a log.
 #[derive(Debug)]
 struct HookedDir(Arc<StoreDir>);
 
@@ -63,8 +63,8 @@ fn deliver(store: &dyn OperandStore, key: &[u8], seq: u64, commit: bool) {
     }
 }
 
-/// A collection does not hold the store while it starts. It once read abandoned contents again, and replaced those of a
-/// delivery that had come meanwhile, so that committed operands were lost.
+/// Regression: a collection that started after an abandoned delivery read the store without a lock. It replaced the
+/// contents of a concurrent delivery, and committed operands were lost.
 #[test]
 fn collection_started_after_abandon_loses_no_delivery() {
     let files = StoreDir::new(Arc::new(disk()), "db", 1);
@@ -73,7 +73,7 @@ fn collection_started_after_abandon_loses_no_delivery() {
         ..store_context(&files, &Arc::default())
     };
     let options = DeltaOptions::default().bucket_bytes(512);
-    // Leaked, because a hook cannot borrow it.
+    // The store is leaked, because the hook cannot borrow it.
     let store: &'static _ =
         Box::leak(Box::new(DeltaStoreFactory::new(options).open(context, None).unwrap()));
     let mut seq = 0;
@@ -86,7 +86,7 @@ fn collection_started_after_abandon_loses_no_delivery() {
     let late = seq + 10;
     HOOK.set(Some(Box::new(move || deliver(&**store, b"late", late, true))));
     drop(store.collect(&[SeqNo(seq)]).unwrap());
-    // If the collection has read no log, the delivery follows it.
+    // If the collection has read no log, the hook delivers after it.
     if let Some(hook) = HOOK.take() {
         hook();
     }

@@ -1,4 +1,4 @@
-//! Power losses before every operation of the file system, and one failure of each call.
+//! Simulates a power loss before every file system operation, and makes each file system call fail once.
 
 use crate::common::{Committed, Driver, Write, disk};
 use lsmx::Result;
@@ -49,7 +49,7 @@ fn work(driver: &mut Driver, seed: u64, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Opens and checks what a crash has left, continues, crashes again and checks again.
+/// Opens a store after a power loss, checks it and continues. Then simulates a second power loss and checks again.
 fn recover(vfs: MemVfs, committed: Committed, seed: u64) {
     let mut driver = Driver::new(options());
     driver.restore_committed(committed);
@@ -88,7 +88,8 @@ fn committed_state_survives_power_loss() {
     println!("{} images", images.load(Ordering::Relaxed));
 }
 
-/// Each call fails once. No committed state is lost, and the store continues. A reopen gives the last committed version.
+/// Each file system call fails once. The store must continue and lose no committed state. A reopen must return the
+/// last committed version.
 #[test]
 fn failed_call_loses_no_committed_state() {
     lsmx_testkit::time_test();
@@ -115,7 +116,7 @@ fn failed_call_loses_no_committed_state() {
             }
             points += 1;
             vfs.clear_rules();
-            // The engine abandons before it resumes. A store that was not abandoned must continue, too.
+            // The engine calls `abandon` before it resumes. A store must also continue without this call.
             if nth % 2 == 0 {
                 driver.store.abandon();
             }

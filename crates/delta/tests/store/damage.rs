@@ -1,4 +1,5 @@
-//! Changed bytes, cut files and missing files: each result is correct, or an error names the file.
+//! Changes bytes of files, truncates files and removes files. Each result must be correct, or an error must name the
+//! file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use lsmx_base::sync::Arc;
 /// Files of a store by path.
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// Returns a file system with the files. The file at `damaged` gets other bytes, or is missing for `None`.
+/// Returns a file system with copies of the files. The file at `damaged` contains `bytes`, or does not exist if
+/// `bytes` is `None`.
 fn copy_files(files: &Files, damaged: &Path, bytes: Option<&[u8]>) -> MemVfs {
     let vfs = crate::common::disk();
     for (path, whole) in files {
@@ -32,7 +34,7 @@ fn names_file(error: &Error, file: &Path) -> bool {
     }
 }
 
-/// Returns the results of an open with all reads, and of `verify`. Panics on a wrong read.
+/// Opens and reads a store, then verifies it. Returns both results. Panics if a read returns a wrong result.
 fn open_and_verify(driver: &mut Driver, vfs: MemVfs) -> (Result<()>, Result<()>) {
     let opened = driver.open_on(Arc::new(vfs)).and_then(|()| driver.check());
     (opened, driver.verify())
@@ -57,7 +59,8 @@ fn damaged_file_is_reported_or_harmless() {
             }
             verified.is_err()
         };
-        // The log also has the pages that came after its snapshot, so their bucket file may be missing.
+        // The log also contains all pages that were written after its snapshot, so a bucket file with only such pages
+        // may be missing.
         assert!(is_reported(None, "removal") || path.extension().is_some_and(|it| it == "bucket"));
         let step = (whole.len() / 150).max(1);
         for at in (0..64.min(whole.len())).chain((64..whole.len()).step_by(step)) {

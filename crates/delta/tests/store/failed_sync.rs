@@ -1,4 +1,4 @@
-//! A version depends only on synced bytes of the log, and never on bytes of a failed sync.
+//! Checks that a version depends only on bytes whose sync succeeded.
 
 use crate::common::{Driver, Write, check_view, disk};
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
@@ -19,8 +19,8 @@ fn check_after_crashes(driver: &mut Driver, mem: &MemVfs, seed: u64) {
     }
 }
 
-/// A new log refers to pages that deliveries have written. If a sync of the pages fails, the next delivery succeeds and
-/// refers to none of them.
+/// A new log refers to bucket pages of earlier deliveries. If a sync of these pages fails, the next delivery must
+/// succeed and must not refer to them.
 #[test]
 fn failed_sync_pages_are_not_reused() {
     // The seed determines which pages a failed sync drops.
@@ -42,7 +42,8 @@ fn failed_sync_pages_are_not_reused() {
             }
         };
         assert!(failed.to_string().contains(".bucket"), "{failed}");
-        // Until the next commit, readers may find dropped pages. The log has their records.
+        // Readers may use pages that the failed sync dropped until the next commit. The log also contains the records
+        // of these pages.
         for _ in 0..3 {
             driver.flush(&round(30, 30));
             driver.check().unwrap();
@@ -51,7 +52,7 @@ fn failed_sync_pages_are_not_reused() {
     }
 }
 
-/// Files that are closed because there are too many are synced before, because a log may refer to them.
+/// The store closes bucket files when too many are open. It must sync them first, because a log may refer to them.
 #[test]
 fn sync_more_buckets_than_descriptors_syncs_all() {
     const FILES: u64 = 1300;

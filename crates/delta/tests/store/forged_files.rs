@@ -1,6 +1,7 @@
-//! Invalid contents with valid checksums, which no writer and no disk produces.
+//! Checks invalid contents with valid checksums. No writer and no disk error produces such files.
 //!
-//! Every call returns a result or an error that names a file. No panic, no hang, no unbounded allocation.
+//! Every call must return a result, or an error that names a file. It must not panic, hang or allocate unbounded
+//! memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -15,13 +16,13 @@ use lsmx_testkit::{TestRng, scaled, seed};
 
 const INPUTS: u64 = 3000;
 
-/// Changes some bytes of frames, perhaps with their kinds, and corrects the checksums.
+/// Changes some bytes of frames, sometimes including the frame kind, and corrects the checksums.
 fn forge(bytes: &mut [u8], rng: &mut TestRng) {
     let frames = frame_ranges(bytes);
     for _ in 0..=rng.below(2) {
         let (from, end) = *rng.choose(&frames);
         for _ in 0..=rng.below(3) {
-            // The length in front of the kind stays, so that the later frames do.
+            // The length before the frame kind is not changed. Otherwise the later frames would not be found.
             let at = from + 12 + rng.below(end - from - 12);
             bytes[at] = match rng.below(4) {
                 0 => 0,
@@ -34,7 +35,7 @@ fn forge(bytes: &mut [u8], rng: &mut TestRng) {
     repair_file(bytes);
 }
 
-/// Opens, verifies and reads a store, then delivers and collects.
+/// Opens, verifies and reads a store. Then delivers an operand and runs a collection.
 fn exercise(driver: &mut Driver, vfs: MemVfs) -> Result<()> {
     let verified = driver.open_on(Arc::new(vfs)).and_then(|()| driver.verify());
     driver.store.live_files();
@@ -78,7 +79,7 @@ fn forged_file_is_read_or_rejected() {
     let (mut accepted, mut rejected) = (0_u64, 0_u64);
     for input in 0..inputs {
         let mut rng = TestRng::new(seed.wrapping_mul(0x1_0000_0001).wrapping_add(input));
-        // The log is one of many files, but has most of the decoders.
+        // Half of the cases change the log, because most decoders read the log.
         let forged = if rng.is_one_in(2) { log.unwrap() } else { rng.choose(&paths) };
         let vfs = disk();
         for (path, bytes) in &files {

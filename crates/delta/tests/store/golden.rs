@@ -1,4 +1,4 @@
-//! A database of format version 1 with an operand store: every version must open, read and continue it.
+//! A database of format version 1 with an operand store. Every later version must open it, read it and write to it.
 #![expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ fn open(disk: &MemVfs, kept_apart: bool) -> Db {
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A round of writes that puts, deletes, deletes ranges and merges; nothing of it is random.
+/// Executes a fixed sequence of puts, deletes, range deletes and merges.
 fn write(db: &Db, model: &mut Model, round: u32) {
     for at in 0..40 {
         let number = (round * 40 + at) * 7919 % 61;
@@ -56,13 +56,13 @@ fn write(db: &Db, model: &mut Model, round: u32) {
     }
 }
 
-/// How many rounds the golden database has seen.
+/// Number of rounds of writes in the golden database.
 const ROUNDS: u32 = 12;
 
 /// The files of a database, by name.
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// Writes it; the last round is in the log alone, as after a kill.
+/// Writes the database of the golden files. The last round is only in the WAL, as after a killed process.
 fn written() -> Files {
     let (disk, mut model) = (MemVfs::new(), Model::new());
     let db = open(&disk, true);
@@ -127,7 +127,7 @@ fn golden_database_opens_and_continues() {
         )
         .unwrap();
         let mut model = Model::new();
-        // What the writer did, done to the model alone.
+        // Repeats the writes of the golden database to build the model.
         let scratch = open(&MemVfs::new(), false);
         (0..ROUNDS).for_each(|round| write(&scratch, &mut model, round));
         let db = open(&disk, kept_apart);

@@ -1,4 +1,4 @@
-//! A store compared with a model: deliveries, all kinds of collections, snapshots, old views, reopens, copies.
+//! Compares a store with a model after random deliveries, collections, snapshots, reopens and copies.
 
 use crate::common::{Driver, Model, Write, check_view, store_context};
 use lsmx::operand_store::{OperandStoreFactory, OperandView};
@@ -13,13 +13,13 @@ use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 #[derive(Clone, Debug)]
 enum Step {
     Flush(Vec<Write>),
-    /// Two deliveries, committed at once.
+    /// Two deliveries that are committed together.
     FlushTwice(Vec<Write>, Vec<Write>),
     /// A prepared delivery that is abandoned.
     Abandon(Vec<Write>),
     /// A delivery that is dropped before it is prepared.
     DropDelivery(Vec<Write>),
-    /// A collection, if one is due, with a delivery meanwhile.
+    /// A collection, if one is due. Its operand is a delivery after the start of the collection.
     Collect(Option<Vec<Write>>),
     /// A collection that is dropped before it is prepared.
     DropCollection,
@@ -90,10 +90,10 @@ fn options() -> impl Strategy<Value = DeltaOptions> {
     })
 }
 
-/// A view of a reader, the model at its time, and the sequence number of the reader.
+/// The view of a reader, the model at the time of the view, and the sequence number of the reader.
 struct Pinned(Arc<dyn OperandView>, Model, u64);
 
-/// Counts of cases in all runs.
+/// Counts of rare cases in all runs.
 #[derive(Default)]
 struct Seen {
     rewrites: u64,
@@ -185,7 +185,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
                         .remove(&lsmx::operand_store::OperandFiles::path(&*target, kind, number))
                         .unwrap();
                 }
-                // Directories cannot be removed, so the next copy uses a new one.
+                // The file system cannot remove directories, so the next copy needs a new directory.
                 driver.mem.rename("copy".as_ref(), format!("copy{}", driver.seq).as_ref()).unwrap();
                 driver.seq += 1;
             }
@@ -201,7 +201,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
             check_view(view, model, *at, model.tree.len()).unwrap();
         }
     }
-    // A commit removes all files that no reader needs.
+    // Without readers, a commit must remove all unused files.
     pins.clear();
     driver.flush(&[]);
     let live = driver.store.live_files().into_iter().collect();
@@ -216,7 +216,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
 fn random_operations_match_model() {
     let cases = u32::try_from(scaled(80)).unwrap();
     let config = ProptestConfig { cases, failure_persistence: None, ..Default::default() };
-    // The first runner has the same cases in every run, for the counts below.
+    // The first runner uses a fixed seed, so that every run reaches the minimum counts below.
     let same = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let runners = [TestRunner::new_with_rng(config.clone(), same), TestRunner::new(config)];
     let seen = std::cell::RefCell::new(Seen::default());

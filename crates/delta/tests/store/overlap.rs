@@ -1,4 +1,4 @@
-//! A collection that starts during a delivery.
+//! A collection starts during a delivery.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic")]
 
@@ -13,7 +13,7 @@ use lsmx_delta::DeltaOptions;
 const KEYS: u64 = 12;
 
 thread_local! {
-    /// Collection that the observer has started on the thread of the test.
+    /// The collection that the observer has started on the thread of the test.
     static STARTED: RefCell<Option<Box<dyn OperandCollection>>> = const { RefCell::new(None) };
 }
 
@@ -29,8 +29,8 @@ fn round(with_markers: bool) -> Vec<Write> {
     (0..KEYS).map(write).collect()
 }
 
-/// A delivery once wrote pages to buckets whose collection had started after the delivery had chosen the buckets. The
-/// collection read only the tails of the delivery, and the operands on these pages were lost.
+/// Regression: a delivery chose buckets, and then a collection of these buckets started. The delivery wrote pages to
+/// the buckets that the collection did not read, and the operands on these pages were lost.
 #[test]
 fn collection_keeps_pages_of_concurrent_delivery() {
     for (most, to_tree) in [(40, false), (4, true)] {
@@ -39,7 +39,7 @@ fn collection_keeps_pages_of_concurrent_delivery() {
         while !driver.store.is_collection_due() {
             driver.flush(&round(false));
         }
-        // Leaked, because the observer keeps a collection, which borrows its store.
+        // The store is leaked, because the observer keeps a collection that borrows the store.
         let store: &'static Arc<dyn OperandStore> = Box::leak(Box::new(driver.store.clone()));
         let armed = Arc::new(AtomicBool::new(true));
         let snapshots = driver.snapshots();

@@ -1,4 +1,4 @@
-//! Lookups give the file system read-ahead hints for buckets before they read tables.
+//! A prefetch gives the file system read-ahead hints for the buckets of a key.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
-/// A call for a file, with start and end offset.
+/// A file system call with the start and end offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Hint(u64, u64),
@@ -69,12 +69,12 @@ fn key(number: u64) -> Vec<u8> {
     format!("key{number:03}").into_bytes()
 }
 
-/// Returns an absent key of the same bucket.
+/// Returns a key that is absent and belongs to the same bucket as key `number`.
 fn absent(number: u64) -> Vec<u8> {
     [&key(number)[..], b"x"].concat()
 }
 
-/// Returns the calls of a prefetch, and those of the lookup after it.
+/// Prefetches and looks up a key. Returns the file system calls of each step.
 fn look_up(view: &dyn OperandView, calls: &Calls, key: &[u8]) -> (Vec<Call>, Vec<Call>) {
     calls.lock().clear();
     view.prefetch(key, SeqNo::MAX);
@@ -99,7 +99,7 @@ fn lookup_prefetches_pages_and_direct_reads_drop_them() {
         let store =
             DeltaStoreFactory::new(options).open(context(direct_reads), driver.token).unwrap();
         let view = store.view();
-        // The first lookups also read the indexes of the buckets.
+        // The first lookups also read the indexes of the buckets, so they are not counted.
         for number in 0..200 {
             look_up(&*view, &calls, &absent(number));
         }
@@ -115,14 +115,14 @@ fn lookup_prefetches_pages_and_direct_reads_drop_them() {
                     panic!("{hints:?} {read:?}")
                 };
                 assert_eq!((a, b), (from, to));
-                // Drops cover whole pages, because the system keeps partial ones.
+                // The hint to drop cached bytes covers whole pages, because the system ignores it for partial pages.
                 let pages = (from - from % 4_096, to.next_multiple_of(4_096));
                 let is_dropped = done_calls.contains(&Call::Drop(pages.0, pages.1));
                 assert_eq!(is_dropped, direct_reads, "{done_calls:?}");
             }
             // The second lookup reads from the cache.
             assert_eq!(look_up(&*view, &calls, &key(number)), (Vec::new(), Vec::new()));
-            // A lookup of an absent key reads only for a false positive of a filter.
+            // A lookup of an absent key reads only after a false positive of a filter.
             let (hints, done_calls) = look_up(&*view, &calls, &absent(number));
             assert!(hints.len() <= 1 && done_calls.len() <= 2, "{hints:?} {done_calls:?}");
         }

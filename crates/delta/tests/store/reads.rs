@@ -1,4 +1,4 @@
-//! Number of reads of a lookup.
+//! Checks the number of file reads per lookup.
 
 use crate::common::{Driver, read_operands};
 use lsmx::operand_store::OperandReadTier;
@@ -6,7 +6,7 @@ use lsmx::{Error, SeqNo};
 use lsmx_base::sync::Ordering;
 use lsmx_delta::DeltaOptions;
 
-/// Returns a store whose few buckets have sorted and unsorted parts of many pages.
+/// Returns a store with a few buckets. The buckets have sorted and unsorted parts of many pages.
 fn filled_store(cache_bytes: u64) -> Driver {
     let options = DeltaOptions::default().bucket_bytes(16 << 10).cache_bytes(cache_bytes);
     let mut driver = Driver::new(options);
@@ -39,7 +39,7 @@ fn lookup_many_operands_takes_one_read() {
         reads_of_all += reads;
     }
     assert!(reads_of_all > 150, "{reads_of_all}");
-    // Lookups of absent keys read only for false positives of filters.
+    // Lookups of absent keys read only after a false positive of a filter.
     let before = driver.counts.reads.load(Ordering::Relaxed);
     for key in 0..200 {
         let key = format!("key{key:03}x");
@@ -52,7 +52,7 @@ fn lookup_many_operands_takes_one_read() {
 #[test]
 fn lookup_cached_key_reads_nothing_after_delivery_and_collection() {
     let mut driver = filled_store(1 << 20);
-    // Each key is read from its bucket at most once, after it has left memory.
+    // Once a key has left memory, at most one lookup of the key reads its bucket.
     let mut reads_of = vec![0; 200];
     for round in 0..40 {
         driver.fill_buckets(round..round + 1);
@@ -78,7 +78,7 @@ fn open_reads_no_bucket_and_memory_read_would_block() {
     assert!(view.may_contain(b"key003"));
     assert_eq!(driver.counts.reads.load(Ordering::Relaxed), 0);
     read(&driver, 3);
-    // Index, filter and fingerprints are in memory now.
+    // The first lookup has loaded the index, the filter and the fingerprints.
     let (reads, _) = read(&driver, 3);
     assert!(reads <= 2, "{reads}");
 }

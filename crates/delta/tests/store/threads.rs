@@ -1,4 +1,4 @@
-//! Readers of committed views during deliveries and collections.
+//! Threads read committed views during deliveries and collections.
 
 #![allow(clippy::disallowed_methods, reason = "a test of real threads")]
 
@@ -6,8 +6,8 @@ use crate::common::{Driver, Write, read_operands};
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use lsmx_delta::DeltaOptions;
 
-/// Each delivery has two operands for every key, or a delete marker and an operand. A reader must see all rounds from a
-/// delete marker on, in order, up to the round of its view.
+/// Each delivery writes to every key, either two operands or a delete marker and an operand. For each key, a reader
+/// must see the consecutive rounds from the last delete marker to the delivery of its view.
 #[test]
 fn concurrent_readers_see_complete_deliveries() {
     const KEYS: u64 = 40;
@@ -40,7 +40,7 @@ fn concurrent_readers_see_complete_deliveries() {
                         rounds.windows(2).all(|two| two[0] + 1 == two[1] || two[0] == two[1]),
                         "{key}: {rounds:?}"
                     );
-                    // All keys of one view are of one round.
+                    // In one view, the last operand of each key must have the same round.
                     let last = first_seen.get_or_insert_with(|| rounds.clone()).last();
                     assert_eq!(rounds.last(), last, "{key}");
                     reads.fetch_add(1, Ordering::Relaxed);
@@ -59,7 +59,7 @@ fn concurrent_readers_see_complete_deliveries() {
             writes.push(Write::Operand { key, bytes: 12 });
         }
         driver.flush(&writes);
-        // The readers do not read the tree, so nothing may move to it.
+        // The readers cannot read the tree, so a collection must move no operand to it.
         let tree = driver.model.tree.len();
         driver.collect(None).unwrap();
         assert_eq!(driver.model.tree.len(), tree);

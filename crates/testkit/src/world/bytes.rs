@@ -13,7 +13,8 @@ use super::operations::{Limit, Operation, Place, RestartKind, Span, Value, Write
 use super::settings::{DbSettings, KeyspaceSettings};
 use crate::simple_store::SimpleStore;
 
-/// Keys of all operations, in ascending order: prefixes of each other, and bytes at both ends of the range.
+/// All keys of the operations in ascending order. Some keys are prefixes of others, and some contain the smallest or
+/// the largest byte.
 const KEYS: [&[u8]; 16] = [
     b"",
     b"\0",
@@ -35,10 +36,10 @@ const KEYS: [&[u8]; 16] = [
 /// Maximum number of operations. Shorter sequences are easier to analyse.
 const OPERATIONS_MAX: usize = 64;
 
-/// Decodes operations. Bytes beyond the end of the input are 0.
+/// Decodes operations. After the end of the input, every byte reads as 0.
 struct OperationDecoder<'a> {
     input: &'a [u8],
-    /// Number of values so far.
+    /// Number of decoded values.
     values: u64,
     settings: DbSettings,
 }
@@ -105,7 +106,7 @@ impl OperationDecoder<'_> {
             5 => {
                 let (keyspace, presets) = (self.next_below(2), PolicySpec::all_presets());
                 let policy = &presets[self.next_below(256) % presets.len()];
-                // A small size ratio gives small trees several levels.
+                // With a small size ratio, small trees have several levels.
                 let policy = policy.clone().with_size_ratio(2).unwrap_or(policy.clone());
                 Operation::SetPolicy(keyspace, policy.to_string())
             }
@@ -127,7 +128,7 @@ impl OperationDecoder<'_> {
     }
 }
 
-/// Returns the options that the bits of a byte select.
+/// Returns database options, each selected by one bit of `bits`.
 fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
     let is_set = |bit: u8| bits >> bit & 1 == 1;
     let separation = ValueSeparation { threshold_bytes: 20, ..ValueSeparation::default() };
@@ -160,8 +161,8 @@ fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
 }
 
 impl History {
-    /// Decodes a history on two keyspaces. The first byte selects options, the others encode operations. All contents are
-    /// compared after each operation.
+    /// Decodes a history with operations on two keyspaces. The first byte selects options, and the other bytes encode
+    /// operations. The history compares all contents with the model after each operation.
     #[must_use]
     pub fn from_bytes(input: &[u8], store: Option<SimpleStore>) -> History {
         let (bits, input) = input.split_first().unwrap_or((&0, &[]));
@@ -184,7 +185,7 @@ impl History {
     /// Runs the history.
     ///
     /// # Panics
-    /// A result differs from the model.
+    /// If a result differs from the model.
     pub fn check(&self) {
         if let Err((index, why)) = self.run(&self.operations, &mut CaseCounts::default()) {
             panic!("operation {index}: {why}\n{:?}", self.operations);
@@ -199,13 +200,14 @@ pub fn byte_seeds() -> Vec<Vec<u8>> {
     let merge = |keyspace, key, bytes| [14, 2, keyspace, key, bytes];
     let delete = |keyspace, key| [14, 1, keyspace, key];
     let compact_all = |keyspace| [4, keyspace, 0, 0];
-    // Flushes overlapping tables under one policy after the other.
+    // Flushes overlapping tables and changes the policy after each flush.
     let rounds = (0..6).flat_map(|round| {
         let puts = (0..5).flat_map(|key| put(round % 2, (key * 3 + round) % 16, 60));
         puts.chain([0, 5, round % 2, round * 5]).collect::<Vec<u8>>()
     });
     vec![
-        // A range tombstone and a point tombstone above a table, iterators from both ends, a compaction.
+        // Flushes a table and writes a range tombstone and a point tombstone over it. Reads with iterators in both
+        // directions, before and after a compaction.
         [
             &[1][..],
             &put(0, 3, 40),
@@ -219,7 +221,8 @@ pub fn byte_seeds() -> Vec<Vec<u8>> {
             &[1, 0, 4, 20, 0xaa],
         ]
         .concat(),
-        // Merge operands with and without a base value, with a snapshot, then without.
+        // Writes merge operands with and without a base value. Flushes and compacts while a snapshot exists, and
+        // compacts again without it.
         [
             &[0][..],
             &merge(0, 3, 5),
@@ -237,7 +240,7 @@ pub fn byte_seeds() -> Vec<Vec<u8>> {
             &[7, 0],
         ]
         .concat(),
-        // Batches on both keyspaces, values in blob files, several kinds of power loss.
+        // Writes batches to both keyspaces with values in blob files, and simulates several kinds of power loss.
         [
             &[8][..],
             &[10, 3, 4, 0, 1, 50, 4, 1, 1, 20, 2, 0, 2, 8],

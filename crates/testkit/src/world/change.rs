@@ -1,4 +1,4 @@
-//! Writes of a database and of its model.
+//! Writes that tests apply both to a database and to its model.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
@@ -10,7 +10,7 @@ use lsmx::{Keyspace, MergeOperator, Result, WriteBatch};
 pub type Bytes = Arc<[u8]>;
 /// Contents of a keyspace.
 pub type Pairs = BTreeMap<Bytes, Bytes>;
-/// Bounds of a range of keys. The end may be before the start.
+/// Bounds of a key range. The end may be before the start, in which case the range is empty.
 pub type Bounds = (Bound<Bytes>, Bound<Bytes>);
 
 /// A write to one keyspace.
@@ -43,7 +43,7 @@ impl Change {
     /// Commits the write alone.
     ///
     /// # Errors
-    /// Those of the method of [`Keyspace`].
+    /// Returns the error of the [`Keyspace`] method.
     pub fn commit(&self, keyspace: &Keyspace) -> Result<()> {
         match self {
             Change::Put(key, value) => keyspace.put(key, value),

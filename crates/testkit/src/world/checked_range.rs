@@ -1,4 +1,4 @@
-//! Iterators with the pairs that the model expects of them.
+//! Iterators whose pairs are compared with the pairs of the model.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use lsmx::{Range, Result, Slice};
 use super::change::{Bytes, Pairs};
 use super::compare::compare_pairs;
 
-/// An iterator and the pairs that it has not returned yet.
+/// An iterator, and the expected pairs that it has not returned yet.
 pub(super) struct CheckedRange {
     range: Range,
     expected: VecDeque<(Bytes, Bytes)>,
@@ -17,7 +17,8 @@ pub(super) struct CheckedRange {
 }
 
 impl CheckedRange {
-    /// Returns the iterator, limited to a number of pairs. It is expected to return the pairs that `is_expected` accepts.
+    /// Limits the iterator to `limit` pairs. Of `pairs`, the iterator must return those with a key that `is_expected`
+    /// accepts.
     pub(super) fn new(
         range: Range,
         pairs: Option<&Arc<Pairs>>,
@@ -34,7 +35,7 @@ impl CheckedRange {
         CheckedRange { range, expected, left: limit.unwrap_or(u64::MAX) }
     }
 
-    /// Moves by one pair. Returns whether there was one.
+    /// Compares the next pair of the iterator in one direction. Returns whether a pair was expected.
     fn step(&mut self, is_forward: bool) -> bool {
         let has_pair = self.left > 0 && !self.expected.is_empty();
         self.left -= u64::from(has_pair);
@@ -46,7 +47,8 @@ impl CheckedRange {
         has_pair
     }
 
-    /// Moves forward, or back for negative counts. Returns the number of changes of direction.
+    /// For each number, moves forward by this number of pairs, or back if the number is negative. Returns the number
+    /// of changes of direction.
     pub(super) fn steps(&mut self, steps: &[i8]) -> u64 {
         for &count in steps {
             for _ in 0..count.unsigned_abs() {
@@ -56,14 +58,14 @@ impl CheckedRange {
         steps.windows(2).filter(|pair| (pair[0] < 0) != (pair[1] < 0)).count() as u64
     }
 
-    /// Moves to the end and past it.
+    /// Moves to the end, and checks that further calls return no pair.
     pub(super) fn finish(mut self) {
         while self.step(true) {}
         assert!(self.range.next().is_none() && self.range.next_back().is_none());
     }
 }
 
-/// Compares a pair with that of the model.
+/// Compares a pair of an iterator with the pair of the model.
 pub(super) fn assert_pair(found: Option<Result<(Slice, Slice)>>, expected: Option<(Bytes, Bytes)>) {
     let expected = expected.iter().map(|(key, value)| (key, value));
     compare_pairs("iterator", found.into_iter(), expected).unwrap();

@@ -9,9 +9,9 @@ use super::change::{Bytes, Pairs};
 /// Failure of a comparison.
 #[derive(Debug)]
 pub enum Trouble {
-    /// A read failed, which an injected fault may excuse.
+    /// A read failed. An injected fault may be the cause.
     Failed(Error),
-    /// A wrong result, which nothing excuses.
+    /// A read returned a wrong result. No fault permits this.
     Wrong(String),
 }
 
@@ -30,7 +30,7 @@ impl From<Trouble> for String {
     }
 }
 
-/// Bytes with a short printed form.
+/// Bytes that are printed in a short form.
 #[derive(PartialEq, Eq)]
 pub(super) struct Text<'a>(pub(super) &'a [u8]);
 
@@ -41,10 +41,10 @@ impl fmt::Debug for Text<'_> {
     }
 }
 
-/// Compares the pairs that a range returns with the expected ones. `read` names the range in errors.
+/// Compares the pairs of a range with the expected pairs. `read` is the name of the range in error messages.
 ///
 /// # Errors
-/// The first difference, or the first error of a read.
+/// Returns the first difference, or the first error of a read.
 pub fn compare_pairs<'a>(
     read: &str,
     mut found: impl Iterator<Item = Result<(Slice, Slice)>>,
@@ -66,7 +66,7 @@ pub fn compare_pairs<'a>(
 /// Compares a keyspace with its model by scans in both directions and by lookups of keys.
 ///
 /// # Errors
-/// The first difference, or the first error of a read.
+/// Returns the first difference, or the first error of a read.
 pub fn compare_keyspace(
     keyspace: &Keyspace,
     pairs: &Pairs,

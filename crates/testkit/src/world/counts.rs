@@ -2,7 +2,7 @@
 
 use lsmx::compaction::Preset;
 
-/// Counts of rare cases. Tests require minimum counts.
+/// Counts of rare cases. Tests require that each count reaches a minimum.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct CaseCounts {
     pub operations: u64,
@@ -19,7 +19,8 @@ pub struct CaseCounts {
     pub iterators_over_closes: u64,
     pub flushes: u64,
     pub merges: u64,
-    /// Compactions in parts, and parts that other threads ran.
+    /// `subcompactions` counts the parts of divided compactions. `helped` counts the parts that were executed by
+    /// additional threads.
     #[serde(rename = "divided")]
     pub subcompactions: u64,
     pub helped: u64,
@@ -43,7 +44,7 @@ pub struct CaseCounts {
     pub blob_rewrites: u64,
     #[serde(rename = "dropped")]
     pub dropped_keyspaces: u64,
-    /// Checkpoints and read-only opens, compared with the model.
+    /// Number of checkpoints and read-only opens that were compared with the model.
     #[serde(rename = "copies")]
     pub compared_copies: u64,
     /// Operands delivered to stores.
@@ -52,13 +53,13 @@ pub struct CaseCounts {
     /// Delete markers delivered to stores.
     #[serde(rename = "anchors")]
     pub delete_markers: u64,
-    /// Keys that collections of stores moved to the tree.
+    /// Keys whose operands a collection moved from an operand store to the tree.
     #[serde(rename = "collected")]
     pub keys_to_tree: u64,
-    /// Keyspaces whose operands all moved from a store to the tree.
+    /// Keyspaces from which a call removed the operand store and moved all operands to the tree.
     #[serde(rename = "brought_back")]
     pub stores_removed: u64,
-    /// Changes of policy of an open keyspace: for each preset a bit set of its successors.
+    /// Policy changes of open keyspaces. For each preset, a bit set contains the presets that replaced it.
     #[serde(rename = "took_over")]
     pub policy_changes: [u32; PRESETS],
 }

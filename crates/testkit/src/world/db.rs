@@ -22,18 +22,19 @@ use crate::EventLog;
 use crate::merge_operators::merge_operator;
 use crate::simple_store::{SimpleStore, all_stores, may_be_orphan};
 
-/// Maximum length of merged values in keyspaces whose operator has one.
+/// Maximum length of merged values, for keyspaces whose merge operator has a limit.
 const MERGED_BYTES_MAX: usize = 600;
-/// Maximum number of snapshots, and of iterators, at a time.
+/// Maximum number of open snapshots, and of open iterators.
 const HELD_MAX: usize = 6;
 
-/// Contents of all keyspaces; `None` for a keyspace that does not exist.
+/// Contents of all keyspaces. `None` if the keyspace does not exist.
 type Contents = Vec<Option<Arc<Pairs>>>;
 
 struct HeldSnapshot {
     snapshot: Snapshot,
     contents: Contents,
-    /// Keyspaces at that time. One may have been dropped since, and another created under its name.
+    /// Keyspaces at the time of the snapshot. A keyspace may have been dropped since then, and created again with the
+    /// same name.
     keyspaces: Vec<Option<Keyspace>>,
     /// Number of operations before the snapshot.
     clock: u64,
@@ -49,20 +50,21 @@ pub(super) struct ModelledDb {
     db: Option<Db>,
     keyspaces: Vec<Option<Keyspace>>,
     contents: Contents,
-    /// Contents after each commit that a power loss may undo, oldest first; `None` if the history has no power loss.
+    /// Contents after each commit that a power loss may undo, oldest first. `None` if the history contains no power
+    /// loss.
     unsynced: Option<Vec<Contents>>,
     policies: Vec<String>,
     /// Whether each keyspace has an operand store.
     has_store: Vec<bool>,
     snapshots: Vec<HeldSnapshot>,
     iterators: Vec<CheckedRange>,
-    /// Number of operations. `written` has the last one that wrote a key of a keyspace.
+    /// `clock` is the number of operations. `written` is the `clock` of the last write of each key in each keyspace.
     clock: u64,
     written: HashMap<(usize, Bytes), u64>,
     seq_largest: SeqNo,
     pub(super) events: EventLog,
     pub(super) counts: CaseCounts,
-    /// Hash of the schedule of each closed database.
+    /// For each closed database, the hash of its thread schedule.
     pub(super) traces: Vec<u64>,
 }
 
@@ -71,7 +73,7 @@ fn operators(keyspace: usize) -> Arc<dyn lsmx::MergeOperator> {
 }
 
 impl ModelledDb {
-    /// Creates a database. `has_power_loss` keeps the contents that a power loss may restore.
+    /// Creates a database. If `has_power_loss` is true, keeps the contents that a power loss may restore.
     pub(super) fn new(
         keys: Vec<Bytes>,
         background: Background,
@@ -109,7 +111,8 @@ impl ModelledDb {
         self.db.as_ref().expect("open between operations")
     }
 
-    /// Opens the database. With even seeds the database gets the operand stores; with odd ones each keyspace gets its own.
+    /// Opens the database. The options of each keyspace name its operand store. If the seed is even, the options of
+    /// the database also name a store.
     fn open(&mut self, settings: &DbSettings, has_operators: bool) {
         self.seed = self.seed.wrapping_add(1);
         let background = match self.background {
@@ -177,7 +180,7 @@ impl ModelledDb {
         (index, keyspace, (bound(span.from), bound(span.to)))
     }
 
-    /// Returns the index and the handle of the keyspace of a write, and the write with its keys and values.
+    /// For a write, returns the index and the handle of its keyspace, and the change with keys and values.
     fn change(&self, write: Write) -> (usize, Keyspace, Change) {
         if let Write::DeleteRange(span) = write {
             let (index, keyspace, bounds) = self.span(span);
@@ -238,7 +241,7 @@ impl ModelledDb {
         }
     }
 
-    /// Records that all commits are durable.
+    /// Records that all commits so far are durable.
     fn note_synced(&mut self) {
         if let Some(unsynced) = &mut self.unsynced {
             unsynced.drain(..unsynced.len() - 1);
@@ -250,7 +253,7 @@ impl ModelledDb {
         self.contents[index].as_ref().and_then(|pairs| pairs.get(key))
     }
 
-    /// Returns a held snapshot, and the index and the handle of the keyspace at its time.
+    /// Returns an open snapshot, and the index and the handle of a keyspace at the time of this snapshot.
     fn held(
         &self,
         snapshot: Option<usize>,
@@ -258,7 +261,8 @@ impl ModelledDb {
     ) -> Option<(&HeldSnapshot, usize, Keyspace)> {
         let held = self.snapshots.get(snapshot?.checked_rem(self.snapshots.len())?)?;
         let index = KEYSPACES.iter().position(|name| *name == keyspace.name())?;
-        // A keyspace dropped since needs its old handle; one created since is empty.
+        // If the keyspace was dropped after the snapshot, only its old handle can read it. If the keyspace was created
+        // after the snapshot, it is empty in the snapshot.
         let keyspace = held.keyspaces[index].clone().unwrap_or_else(|| keyspace.clone());
         Some((held, index, keyspace))
     }
@@ -350,7 +354,7 @@ impl ModelledDb {
         }
     }
 
-    /// Commits a write alone.
+    /// Commits a write in its own commit.
     fn write(&mut self, write: Write, is_synced: bool) {
         let (index, keyspace, change) = self.change(write);
         match &change {
@@ -405,7 +409,8 @@ impl ModelledDb {
             }
             Err(Error::GuardUnknown { read: found, .. }) => {
                 assert_eq!(found, read.0);
-                // Old snapshots may be older than the known history, a new one is not.
+                // The engine no longer knows the writes since an old snapshot. For a new snapshot, it must decide the
+                // guard.
                 assert!(clock < self.clock, "a guard of a new snapshot was not decided");
             }
             Err(error) => panic!("a guarded write failed: {error}"),
@@ -501,7 +506,7 @@ impl ModelledDb {
         }
     }
 
-    /// Executes a job, a sync or a copy. The contents stay.
+    /// Executes a job, a sync or a copy. None of them changes the contents.
     fn maintain(&mut self, operation: &Operation) {
         match operation {
             Operation::Flush => {
@@ -533,7 +538,7 @@ impl ModelledDb {
             Operation::Checkpoint => {
                 let path = format!("copy-{}", self.clock);
                 self.db().checkpoint(&path).unwrap();
-                // An open changes the files, so it gets a copy of them.
+                // The open changes files, so it uses a copy of the disk.
                 let disk = Arc::new(self.disk.crash(CrashImage::Keep, self.clock));
                 self.compare_copy(&Db::open(&path, self.copy_options().vfs(disk)).unwrap());
             }
@@ -552,7 +557,7 @@ impl ModelledDb {
     /// Creates a keyspace or changes its options.
     fn open_keyspace(&mut self, index: usize, settings: &KeyspaceSettings, is_creation: bool) {
         let (name, existed) = (KEYSPACES[index], self.contents[index].is_some());
-        // Without an operator in the options, an open keyspace keeps its own.
+        // If the options name no merge operator, an open keyspace keeps its current one.
         let given = settings.options_with_store(false);
         let options = match existed && is_creation {
             true => given,
@@ -610,7 +615,7 @@ impl ModelledDb {
         self.apply(&[], true);
     }
 
-    /// Returns options of a keyspace that keep its settings.
+    /// Returns options with which a copy of a keyspace can be opened unchanged.
     fn copied_keyspace_options(&self, index: usize) -> KeyspaceOptions {
         let options = KeyspaceOptions::default().merge_operator(operators(index));
         match self.has_store[index] {
@@ -619,7 +624,7 @@ impl ModelledDb {
         }
     }
 
-    /// Returns options that keep the settings of a copied database.
+    /// Returns options with which a copy of the database can be opened unchanged.
     fn copy_options(&self) -> Options {
         Options::default()
             .background(Background::Inline)
@@ -643,7 +648,8 @@ impl ModelledDb {
         self.counts.compared_copies += 1;
     }
 
-    /// Checks a database without merge operators: merges fail, reads are correct or fail, jobs continue.
+    /// Checks a database without merge operators. Merges must fail. A read must be correct or fail, and jobs must
+    /// succeed.
     fn check_without_operators(&mut self, deletes: &[Place]) {
         for round in 0..2 {
             for (index, keyspace) in self.keyspaces.iter().enumerate() {
@@ -692,7 +698,7 @@ impl ModelledDb {
         }
     }
 
-    /// Adds the metrics of the database to the counts. Checks that no job failed.
+    /// Adds the metrics of the database to the case counts, and checks that no job has failed.
     fn count_work(&mut self) {
         for keyspace in self.db().metrics().keyspaces.values() {
             self.counts.flushes += keyspace.flushes;
@@ -769,7 +775,8 @@ impl ModelledDb {
         }
     }
 
-    /// Checks that the contents are those after one of the commits since the last sync, and makes them the model.
+    /// After a power loss, checks that the contents equal the contents after the last sync or after a later commit.
+    /// They become the new model.
     fn adopt_recovered_contents(&mut self) {
         let pairs = |keyspace: &Keyspace| {
             let pairs = keyspace.iter().map(|pair| pair.unwrap());
@@ -788,7 +795,7 @@ impl ModelledDb {
         self.note_synced();
     }
 
-    /// Compares all contents, closes, verifies the files, reopens and compares again.
+    /// Compares all contents with the model, closes the database, verifies its files, reopens it and compares again.
     pub(super) fn finish(&mut self, settings: &DbSettings) {
         self.check_all();
         for mut iterator in std::mem::take(&mut self.iterators) {

@@ -22,7 +22,7 @@ fn draw_keys(rng: &mut TestRng, count: usize) -> Vec<Bytes> {
             3 => vec![b'a'; rng.below(12)],
             4 => [&[0xff; 3][..], &[rng.below(4)]].concat(),
             5 => [&vec![0; rng.below(3)][..], &[rng.below(3)]].concat(),
-            // One byte more, or one byte less, than another key.
+            // The key is one byte longer or one byte shorter than another key.
             6 if number > 0 => [&rng.choose(&keys)[..], &[0]].concat(),
             7 if number > 0 => {
                 let mut key = rng.choose(&keys).clone();
@@ -40,7 +40,7 @@ fn draw_keys(rng: &mut TestRng, count: usize) -> Vec<Bytes> {
             _ => rng.bytes(1),
         };
         if has_long_keys && number < 2 {
-            // Long keys cost time with each job, so histories with few keys get shorter ones.
+            // Long keys slow down every job, so a history with few keys has shorter ones.
             let bytes = if count < 40 { 4 << 10 } else { 64 << 10 };
             key = vec![[b'a', b'b'][number]; bytes];
         }
@@ -62,13 +62,13 @@ pub(super) fn draw_operations(rng: &mut TestRng, count: usize) -> (Vec<Bytes>, V
     (draw_keys(rng, key_count), operations)
 }
 
-/// Enables a random subset of the kinds of operations, so that each kind also occurs without the others.
+/// Draws random operations. Each generator enables a random subset of the kinds of operations.
 struct Generator<'a> {
     rng: &'a mut TestRng,
     /// Number of the operation.
     tag: u64,
     key_count: usize,
-    /// Percentage of operations that write.
+    /// Percentage of write operations.
     writes: usize,
     value_bytes_max: usize,
     has_snapshots: bool,
@@ -102,7 +102,7 @@ impl Generator<'_> {
         if self.has_keyspaces { self.rng.below(KEYSPACES.len()) } else { 0 }
     }
 
-    /// Draws a key. Half of the operations use eight keys.
+    /// Draws the index of a key. Half of the operations use only the first eight keys.
     fn draw_key(&mut self) -> usize {
         let is_any = self.is_true_with_percent(50);
         self.rng.below(if is_any { self.key_count } else { self.key_count.min(8) })
@@ -130,7 +130,7 @@ impl Generator<'_> {
         Span { keyspace, from: self.draw_limit(), to: self.draw_limit() }
     }
 
-    /// Draws a range delete. Most are narrow, so that keys remain.
+    /// Draws a range delete. Most ranges are narrow, so that other keys remain.
     fn draw_range_delete(&mut self) -> Write {
         let (any, key) = (self.draw_span(), self.draw_key());
         let (from, to) = match self.rng.below(12) {
@@ -172,7 +172,7 @@ impl Generator<'_> {
         self.rng.below(8)
     }
 
-    /// Draws the snapshot of a read or a guard: one with this probability, otherwise none.
+    /// With a probability of `percent` per cent, draws a snapshot for a read or a guard. Otherwise returns `None`.
     fn draw_snapshot(&mut self, percent: u64) -> Option<usize> {
         self.is_true_with_percent(percent).then(|| self.draw_index())
     }

@@ -1,4 +1,4 @@
-//! Runs a history and reports its failure.
+//! Runs histories, and reports a failure with the shortest failing list of operations.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ pub struct History {
     pub last_settings: DbSettings,
     pub keys: Vec<Bytes>,
     pub operations: Vec<Operation>,
-    /// Whether operand stores are those of `lsmx-delta`.
+    /// Whether the operand stores are `lsmx-delta` stores.
     pub uses_delta: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct Outcome {
     pub events: Vec<String>,
     /// Metrics at the end, as text.
     pub metrics: String,
-    /// Hash of the schedule of each opened database.
+    /// For each open of the database, the hash of its thread schedule.
     pub traces: Vec<u64>,
     /// Contents of all files.
     pub files: BTreeMap<PathBuf, Vec<u8>>,
@@ -64,7 +64,7 @@ impl History {
         }
     }
 
-    /// Draws a history with its length and its background mode.
+    /// Draws a history of random length in a random background mode.
     #[must_use]
     pub fn random_kind(seed: u64) -> History {
         let mut rng = TestRng::new(!seed);
@@ -76,7 +76,8 @@ impl History {
         History::random(seed, background, count)
     }
 
-    /// Runs operations and adds to the counts. The error has the number of the failed operation and the reason.
+    /// Runs operations and adds their cases to the counts. An error contains the index of the failed operation and the
+    /// reason.
     pub(super) fn run(
         &self,
         operations: &[Operation],
@@ -110,7 +111,7 @@ impl History {
         catch_unwind(run).map_err(|panic| (index, panic_text(&*panic)))
     }
 
-    /// Returns the shortest failing sublist that was found, as text with the command that repeats it.
+    /// Shrinks a failing list of operations. Returns the result as text, with the command that repeats the failure.
     fn report(&self, replay: &str, index: usize, why: &str) -> String {
         let until = &self.operations[..self.operations.len().min(index + 1)];
         let run = |operations: &[Operation]| self.run(operations, &mut CaseCounts::default());
@@ -137,17 +138,17 @@ impl History {
     }
 }
 
-/// Runs a history and adds to the counts. Ends the process if the history hangs.
+/// Runs a history and adds its cases to `counts`. Ends the process if the history hangs.
 ///
 /// # Errors
-/// The failure, with the shortest failing list of operations and the command that repeats it.
+/// Returns the failure, the shortest failing list of operations, and the command that repeats the failure.
 pub fn try_play(
     name: &'static str,
     replay: &str,
     history: &History,
     counts: &mut CaseCounts,
 ) -> Result<Outcome, String> {
-    // A hundred times the time of the slowest history, for sanitizers and busy machines.
+    // The limit is a hundred times the duration of the slowest history, for sanitizers and busy machines.
     let _watchdog = watchdog(name, history.seed, Duration::from_secs(300));
     with_silent_panics(|| {
         let run = history.run(&history.operations, counts);
@@ -155,7 +156,8 @@ pub fn try_play(
     })
 }
 
-/// Runs a history and adds to the counts. Panics with the shortest failing list of operations.
+/// Runs a history and adds its cases to `counts`. If the history fails, panics with the shortest failing list of
+/// operations.
 pub fn play(test: &'static str, history: &History, counts: &mut CaseCounts) -> Outcome {
     let replay = format!("LSMX_TEST_SEED={} cargo test -p lsmx {test}", history.seed);
     try_play(test, &replay, history, counts).unwrap_or_else(|report| panic!("{test}: {report}"))

@@ -1,8 +1,8 @@
-//! A database in memory beside a model: random operations, options and power losses. Every result must equal that of the
-//! model.
+//! Executes random operations, option changes and power losses on an in-memory database and on its model. Every result
+//! of the database must equal the result of the model.
 //!
-//! [`Operation`]s are data. They come from a random generator ([`History::random`]) or from bytes ([`History::from_bytes`]).
-//! [`play`] applies them and shrinks a failing list. A difference from the model is a panic.
+//! A random generator ([`History::random`]) or an array of bytes ([`History::from_bytes`]) yields a list of
+//! [`Operation`]s. [`play`] executes the list, and panics with a shrunk list if a result differs from the model.
 
 mod bytes;
 mod change;

@@ -1,4 +1,5 @@
-//! Operations as data. Each index is taken modulo the number of existing items, so any sublist is valid too.
+//! Operations of a history. An index is taken modulo the number of existing items, so any sublist of operations is
+//! also valid.
 
 use lsmx::vfs::CrashImage;
 
@@ -8,7 +9,7 @@ use super::settings::{DbSettings, KeyspaceSettings};
 /// Names of the keyspaces. The first is the default keyspace, which always exists.
 pub(super) const KEYSPACES: [&str; 4] = ["default", "second", "Ümläut / ../ \u{0}", "4"];
 
-/// A value. Its bytes follow from both numbers.
+/// A value. Its tag and its length determine its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Value {
     pub tag: u64,
@@ -16,7 +17,7 @@ pub struct Value {
 }
 
 impl Value {
-    /// Returns the bytes. Values with odd tags are incompressible.
+    /// Returns the bytes of the value. Values with odd tags are incompressible.
     pub(super) fn to_bytes(self) -> Bytes {
         let low_byte = self.tag.to_le_bytes()[0];
         let text = [&[low_byte], format!("{:x}.", self.tag).as_bytes()].concat();
@@ -39,7 +40,7 @@ pub struct Place {
     pub key: usize,
 }
 
-/// A bound of a range, with the index of a key.
+/// A bound of a key range. The number is the index of a key.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
     Open,
@@ -47,7 +48,7 @@ pub enum Limit {
     Past(usize),
 }
 
-/// Index of a keyspace, and bounds.
+/// A key range of a keyspace.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub keyspace: usize,
@@ -64,20 +65,20 @@ pub enum Write {
     DeleteRange(Span),
 }
 
-/// End of an open database.
+/// How a history ends an open database.
 #[derive(Clone, Copy, Debug)]
 pub enum RestartKind {
     /// A call of `close`.
     Close,
     /// Drops of all handles.
     Drop,
-    /// A killed process, which loses nothing.
+    /// The process is killed. No commit is lost.
     Kill,
-    /// A power loss, with the kind and the seed of the disk image.
+    /// The power fails. The kind and the seed determine the disk image.
     PowerLoss(CrashImage, u64),
 }
 
-/// An operation of a history. A snapshot is an index; reads without one see the current contents.
+/// An operation of a history. `Option<usize>` is the index of a snapshot, or `None` to read the current contents.
 #[expect(
     clippy::large_enum_variant,
     reason = "few operations have options, and histories are short"
@@ -88,22 +89,22 @@ pub enum Operation {
     Write(Vec<Write>, bool),
     /// Commits the writes as one batch, with a sync if the flag is set.
     Batch(Vec<Write>, bool),
-    /// A batch that is refused if a key was written after the snapshot. `None` takes a new snapshot.
+    /// A batch that fails if the key was written after the snapshot. For `None`, the operation takes a new snapshot.
     GuardedBatch(Option<usize>, Place, Vec<Write>),
-    /// An update that appends to the value, or deletes it for `None`. The flag selects `fetch_update`, which returns the old
-    /// value, in place of `update_fetch`.
+    /// An update that appends a value, or deletes the key if there is no value. If the flag is true, the operation
+    /// calls `fetch_update`, which returns the old value, otherwise `update_fetch`.
     Update(Place, Option<Value>, bool),
     Clear(usize),
     DeleteAll(usize),
     Get(Option<usize>, Place),
     /// Snapshot, keyspace and keys.
     MultiGet(Option<usize>, usize, Vec<usize>),
-    /// The first and the last pair of a keyspace.
+    /// Reads the first and the last pair of a keyspace.
     Ends(usize),
-    /// Iterates over a range, or over its first pairs if there is a limit. Positive steps go forward, negative ones back;
-    /// then to the end.
+    /// Iterates over a range, with an optional limit of pairs. Positive steps move forward and negative steps move
+    /// back. After the last step, moves to the end.
     Scan(Option<usize>, Span, Option<u64>, Vec<i8>),
-    /// A scan of the keys that start with so many bytes of the key.
+    /// Scans all keys that share a prefix of the given length with the key.
     Prefix(Place, usize),
     Snapshot,
     DropSnapshot(usize),
@@ -126,9 +127,9 @@ pub enum Operation {
     OpenReadOnly,
     /// Compares all contents with the model.
     CheckAll,
-    /// Ends the database and opens it with other options.
+    /// Ends the open database and reopens it with other options.
     Restart(RestartKind, DbSettings),
-    /// Closes, opens without merge operators, which keeps operands unmerged, deletes keys, closes, and opens with operators.
-    /// The first settings are those without operators.
+    /// Reopens the database without merge operators, so that operands stay unmerged. Deletes keys, and reopens the
+    /// database with operators. The first settings apply to the open without operators.
     RestartWithoutOperators(DbSettings, Vec<Place>, DbSettings),
 }

@@ -1,4 +1,4 @@
-//! Random options, as plain data that can be printed.
+//! Random options in a form that can be printed.
 
 use std::time::Duration;
 
@@ -31,11 +31,11 @@ pub struct KeyspaceSettings {
     pub separation: Option<ValueSeparation>,
 }
 
-/// Draws a preset, mostly with a small size ratio, so that small trees are deep.
+/// Draws a preset. Most presets get a small size ratio, so that small trees have many levels.
 pub fn random_policy(rng: &mut TestRng) -> String {
     let preset = rng.choose(&PolicySpec::all_presets()).clone();
     let spec = match preset.preset() {
-        // A history takes about a second of its clock.
+        // The database clock of a history runs for about one second.
         Some(Preset::TombstoneAge) => {
             format!("tsa(D={}us)", rng.between(10, 3_000)).parse().unwrap()
         }
@@ -104,7 +104,8 @@ impl KeyspaceSettings {
         }
     }
 
-    /// Returns the options with the operand store. Without one, a keyspace that `has_store` gets a default store.
+    /// Returns the options with the operand store. If the settings have no store and `has_store` is true, adds a
+    /// default store.
     pub fn options_with_store(&self, has_store: bool) -> KeyspaceOptions {
         match self.store.or_else(|| has_store.then(SimpleStore::default)) {
             Some(store) => self.options().operand_store(store.or_delta()),
@@ -128,7 +129,7 @@ pub struct DbSettings {
     pub sync_every_bytes: u64,
     pub write_control: WriteControl,
     pub subcompactions_max: Option<usize>,
-    /// Options of all its keyspaces.
+    /// Options of all keyspaces.
     pub keyspaces: KeyspaceSettings,
 }
 
@@ -151,7 +152,7 @@ impl DbSettings {
         }
     }
 
-    /// Returns the options without those of keyspaces.
+    /// Returns the options of the database without its keyspace options.
     pub fn options(&self, background: Background, seed: u64) -> Options {
         let mut options = Options::default()
             .background(background)
