@@ -1,10 +1,10 @@
 //! Kills processes that write to databases on real files, and checks that no acknowledged commit is lost.
 //!
-//! A child process opens a database with random options and writes from several threads until it is killed. The child
-//! also changes options, converts keyspaces to operand stores and back, creates and drops a keyspace, and compares
-//! snapshots and checkpoints with a model. Optionally, the child injects write errors. The parent then reads all data
-//! by every read method and verifies the files. Each acknowledged commit must be present, complete and in order. No
-//! other commit may be present, except one that was in progress at the kill.
+//! A child process opens a database with random options and writes from several threads until the parent kills the
+//! process. The child also changes options, converts keyspaces to operand stores and back, creates and drops a
+//! keyspace, and compares snapshots and checkpoints with a model. Optionally, the child injects write errors. The
+//! parent then reads all data by every read method and verifies the files. Each acknowledged commit must be present,
+//! complete and in order. The only other commits may be those that were in progress at the kill.
 //!
 //! The commits of a writer depend only on a seed, so the model can be computed for any number of commits. Each commit
 //! puts its commit number in every keyspace. In the first keyspace, each commit also increments a counter by a merge.

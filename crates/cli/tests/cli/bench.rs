@@ -41,7 +41,7 @@ fn every_workload_runs_in_one_command() {
     let written: f64 = kinds.iter().map(|kind| number(&load["written"], kind)).sum();
     let amplification = written / (3000.0 * 116.0);
     assert!((number(load, "/device_write_amplification") - amplification).abs() < 1e-9);
-    assert!(amplification > 2.0, "the log and the flushes write each byte once");
+    assert!(amplification > 2.0, "the WAL and the flushes each write every byte");
     let writer = &cells[8];
     assert_eq!(number(writer, "/put_bytes"), number(writer, "/writer/ops") * 116.0);
     assert!(number(&run.result, "/settings/clock_ns") > 0.0);

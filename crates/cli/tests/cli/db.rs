@@ -490,7 +490,7 @@ fn dump_prints_each_kind_of_file_and_names_damage() {
     assert_contains(&dump("--hex"), &["6b65793030303030"]);
     assert_eq!(dump("--limit 2").lines().count(), 3);
     let entries = dump("--all-entries");
-    assert_eq!(dump("--entries"), entries, "the old name of the flag");
+    assert_eq!(dump("--entries"), entries, "old flag name");
     assert!(entries.lines().count() > 2_000);
     data.run("dump 999999.sst").fails(1, &["999999.sst"]);
     // The dump names the damaged block and prints the other blocks.

@@ -81,9 +81,9 @@ fn cell_has_every_documented_field() {
 /// end of the run.
 fn check_history(cell: &Value) {
     let history = list(cell, "/history");
-    assert!((20..=200).contains(&history.len()), "{} points", history.len());
+    assert!((20..=200).contains(&history.len()), "{} elements", history.len());
     for counter in ["/ingested_bytes", "/flushed_bytes", "/read_bytes", "/written_bytes"] {
-        assert!(numbers(history, counter).is_sorted(), "{counter} falls");
+        assert!(numbers(history, counter).is_sorted(), "{counter} decreases");
     }
     let last = history.last().unwrap();
     assert_eq!(last["ingested_bytes"], cell["ingested_bytes"]);

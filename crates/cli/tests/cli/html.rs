@@ -51,7 +51,7 @@ fn render(browser: &Path, page: &str, dark: bool, width: u32) -> (Vec<String>, s
     let report = dom
         .split_once("<pre id=\"findings\">BEGIN\n")
         .and_then(|(_, rest)| rest.split_once("\nEND"))
-        .unwrap_or_else(|| panic!("the script of the check did not end: {}", output.status))
+        .unwrap_or_else(|| panic!("check.js did not finish: {}", output.status))
         .0;
     let (findings, seen) = report.rsplit_once("SEEN ").unwrap();
     (findings.lines().map(str::to_owned).collect(), serde_json::from_str(seen).unwrap())

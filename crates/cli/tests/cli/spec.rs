@@ -29,7 +29,7 @@ fn composed_policies_run_after_named_ones_and_explain_each_job() {
     let cells = list(&result, "/cells");
     let names: Vec<_> = cells.iter().map(|cell| text(cell, "policy")).collect();
     assert_eq!(names, ["tiering", "tiered-top", "second"]);
-    // The policy text in the result parses to the same policy.
+    // Parsing the policy text of a result and formatting the parsed policy gives the same text.
     let spec = text(&cells[1], "spec");
     assert_eq!(spec.parse::<lsmx::PolicySpec>().unwrap().to_string(), spec);
     // The explanation lists one decision for each compaction job and each trivial move.

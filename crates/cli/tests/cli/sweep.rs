@@ -22,7 +22,7 @@ fn every_combination_has_a_cell_and_a_row() {
     assert_eq!(named(&cells[0]), r#""full" {"size-ratio":2,"updates":0}"#);
     assert_eq!(named(&cells[3]), r#""tiering" {"size-ratio":2,"updates":0.5}"#);
     let digests: BTreeSet<&str> = cells.iter().map(|cell| text(cell, "digest")).collect();
-    assert_eq!(digests.len(), 8, "each cell has its own digest");
+    assert_eq!(digests.len(), 8, "each configuration has its own digest");
     assert_eq!(cells[7]["spec"], "tiering(T=4)");
     assert_eq!(cells[7]["workload"]["phases"][0]["updates"], 3000);
 
@@ -147,9 +147,9 @@ fn resumed_sweep_equals_uninterrupted_sweep() {
     assert_contains(&interrupted.stderr, &["interrupted-cells"]);
     assert_eq!(interrupted.stderr.lines().count(), 1);
     let names = ["interrupted-cells", "interrupted.json"];
-    assert_eq!(dir.names(), names, "the database of the last cell is removed");
+    assert_eq!(dir.names(), names, "the temporary database is removed");
     let kept = finished("interrupted");
-    assert!((3..CELLS).contains(&kept), "{kept} cells were finished");
+    assert!((3..CELLS).contains(&kept), "{kept} configurations were finished");
     let before = read_json(dir.path("interrupted-cells/000000.json"));
 
     let run = |name: &str| {

@@ -134,8 +134,7 @@ fn write_keyspace(text: &mut String, name: &str, keyspace: &KeyspaceMetrics) -> 
     Ok(())
 }
 
-/// Prints the manifest and the file sizes at intervals. Does not open the database, so another process may have it
-/// open.
+/// Prints the manifest and the file sizes at intervals. The database may be open in another process.
 fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Failure> {
     let pause = Duration::try_from_secs_f64(seconds).map_err(|_| {
         Failure::Usage(format!(

@@ -32,8 +32,7 @@ pub(super) const KEY_LEN_DEFAULT: u64 = 16;
 pub(super) const VALUE_LEN_DEFAULT: u64 = 112;
 /// Default share of updates among the writes, if no workload flag is given.
 const UPDATES_DEFAULT: f64 = 0.5;
-/// Default number of writes per point lookup. The compaction study of Sarkar et al. runs 10 million writes and 1
-/// million lookups.
+/// Default number of writes per point lookup. The compaction study of Sarkar et al. runs 10 writes per lookup.
 const WRITES_PER_LOOKUP: u64 = 10;
 const RANGES_DEFAULT: u64 = 1000;
 const EMPTY_LOOKUPS_DEFAULT: [f64; 2] = [0.0, 1.0];
