@@ -1,7 +1,8 @@
 //! Test code that several crates of the workspace share. Not published.
 //!
-//! [`fuzzing`] defines and runs fuzz targets. [`engine`] and [`delta`] have the targets for file formats and whole
-//! databases, `bench` those for text formats. [`world`] compares whole databases with a model.
+//! [`fuzzing`] defines and runs fuzz targets. The modules [`engine`] and [`delta`] contain the targets for file
+//! formats and whole databases, and `bench` the targets for text formats. [`world`] compares whole databases with a
+//! model.
 
 #![allow(
     clippy::missing_panics_doc,

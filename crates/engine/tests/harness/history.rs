@@ -1,4 +1,4 @@
-//! A list of commits. Recovery must yield exactly a prefix of it.
+//! A list of commits. Recovery must return exactly the first commits of the list.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use lsmx::merge_operator::Append;
 use lsmx_testkit::TestRng;
 use lsmx_testkit::world::{Bytes, Change, Pairs};
 
-/// Keyspaces of each test database. The first always exists.
+/// Keyspaces of each test database. The first keyspace always exists.
 pub(crate) const KEYSPACES: [&str; 2] = ["default", "other"];
 
-/// Key to which each commit writes its number, in each keyspace.
+/// Each commit writes its number to this key in each keyspace.
 pub(crate) const COUNTER: &[u8] = b"counter";
 
-/// Number of keys. Few keys have many versions each.
+/// Number of keys. With so few keys, each key has many versions.
 const KEYS: u64 = 40;
 
-/// A batch: the index of the keyspace and the write of each operation.
+/// A batch of operations. Each operation is the index of a keyspace and a write.
 pub(crate) type Commit = Vec<(usize, Change)>;
 
 /// Contents of both keyspaces.
 pub(crate) type State = [Arc<Pairs>; 2];
 
-/// The contents after each number of commits, from 0 on.
+/// Element `n` is the contents after the first `n` commits.
 #[derive(Clone, Debug)]
 pub(crate) struct History(Vec<State>);
 
@@ -62,7 +62,7 @@ pub(crate) fn apply(state: &mut State, commit: &Commit) {
     }
 }
 
-/// Returns a key: an ordinary one, the empty one, a long one, or one of 0xff bytes.
+/// Returns a key. One of the keys is empty, one is long, and one consists of 0xff bytes.
 pub(crate) fn key(number: u64) -> Bytes {
     match number % KEYS {
         0 => Bytes::default(),
@@ -77,12 +77,12 @@ pub(crate) fn keys() -> impl Iterator<Item = Bytes> {
     (0..KEYS).map(key)
 }
 
-/// Draws the commit with a number: a put of the number in each keyspace, and a few random changes. A key may occur twice;
-/// the later change counts.
+/// Draws a commit, which puts its number in each keyspace and makes a few random changes. If a key occurs twice, the
+/// later change wins.
 pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize) -> Commit {
     let mut commit = Commit::new();
     if rng.is_one_in(12) {
-        // Before the counters, which must stay.
+        // The range delete precedes the puts of the counters, so the counters remain.
         commit.push((rng.below(keyspaces), draw_range_delete(rng)));
     }
     let counter = Change::Put(COUNTER.into(), number.to_le_bytes().into());
@@ -99,7 +99,7 @@ pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize) -> C
         commit.push((keyspace, change));
     }
     if rng.is_one_in(24) {
-        // So many operands of one key that the writer folds them in the memtable.
+        // The commit has so many operands of one key that the writer merges them in the memtable.
         let (keyspace, key) = (rng.below(keyspaces), key(rng.next_u64()));
         for _ in 0..30 + rng.below(20) {
             commit.push((keyspace, Change::Merge(key.clone(), rng.bytes(2).into())));
@@ -108,7 +108,7 @@ pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize) -> C
     commit
 }
 
-/// Draws a range delete that is not empty, mostly of a few keys.
+/// Draws a nonempty range delete. Most ranges contain few keys.
 fn draw_range_delete(rng: &mut TestRng) -> Change {
     let (one, other) = (key(rng.next_u64()), key(rng.next_u64()));
     let (from, to) = if one < other { (one, other) } else { (other, one) };

@@ -9,8 +9,8 @@ use lsmx_testkit::TestRng;
 use lsmx_testkit::simple_store::{SimpleStore, use_delta_stores};
 use lsmx_testkit::world::{DbSettings, KeyspaceSettings};
 
-/// Appends, so that a lost, repeated or misplaced operand changes the value. Partial merges may be on with one open and
-/// off with the next.
+/// Appends operands, so that a lost, repeated or misplaced operand changes the value. Partial merges may be enabled in
+/// one open and disabled in the next.
 #[derive(Debug)]
 struct AppendOperator {
     merges_partially: bool,
@@ -31,24 +31,24 @@ impl MergeOperator for AppendOperator {
 }
 
 thread_local! {
-    /// Operand stores of the databases of this thread. Each open must name the same.
+    /// Operand stores of the databases of this thread. Every open of a database must name the same store.
     static STORES: Cell<Stores> = const { Cell::new(Stores::None) };
 }
 
-/// Location of the operands of a database.
+/// Where a database stores its operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stores {
-    /// Trees.
+    /// In the trees of the keyspaces.
     #[default]
     None,
-    /// Simple stores of `lsmx-testkit`.
+    /// In simple stores of `lsmx-testkit`.
     Simple,
-    /// Stores of `lsmx-delta`.
+    /// In stores of `lsmx-delta`.
     Delta,
 }
 
 impl Stores {
-    /// Returns the location for the run with a seed.
+    /// Returns the location that the seed of a run selects.
     pub(crate) fn of_seed(seed: u64) -> Stores {
         match seed % 4 {
             1 => Stores::Simple,
@@ -58,7 +58,7 @@ impl Stores {
     }
 }
 
-/// Sets the operand stores of the options that this thread draws.
+/// Sets which operand stores the options of this thread name.
 pub(crate) fn set_stores(stores: Stores) {
     STORES.set(stores);
     use_delta_stores(stores == Stores::Delta);

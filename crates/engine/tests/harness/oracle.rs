@@ -1,4 +1,5 @@
-//! The oracle: checks that all keyspaces show the same prefix of the history, with all commits that must survive.
+//! Checks that all keyspaces contain the same prefix of the history, and that the prefix includes all commits that
+//! must survive.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub(crate) fn open(disk: &MemVfs, options: Options) -> Outcome<Db> {
     Db::open(DIR, options.vfs(vfs)).map_err(|error| format!("opening fails: {error:?}"))
 }
 
-/// Returns the number of commits that a database shows.
+/// Returns the number of commits that a database contains.
 pub(crate) fn counter(db: &Db) -> Result<u64, Trouble> {
     let Some(value) = db.get(COUNTER)? else { return Ok(0) };
     let bytes = <[u8; 8]>::try_from(&*value);
@@ -80,7 +81,8 @@ struct Recovered {
     state: State,
 }
 
-/// Opens a disk image and checks it. `history` is that of the epoch of the image. Returns the number of checked images.
+/// Opens a disk image and checks it. `history` contains the commits of the run up to this image. Returns the number of
+/// checked images.
 pub(crate) fn check(crash: &Crash, history: &History, coverage: &Arc<Coverage>) -> Outcome<u64> {
     options::set_stores(crash.promises.stores);
     let mut rng = TestRng::new(crash.image_seed);
@@ -176,7 +178,7 @@ pub(crate) fn verify(disk: &MemVfs) -> Result<VerifyReport, Error> {
     lsmx::verify(DIR, &all_stores().into_iter().fold(options, Options::operand_store))
 }
 
-/// Verifies the files after a clean close: no orphans, no bytes after the last record of the WAL.
+/// Verifies the files after a clean close. There must be no orphans and no bytes after the last WAL record.
 pub(crate) fn verify_clean(disk: &MemVfs) -> Outcome {
     let report = verify(disk).map_err(|error| format!("verify fails: {error:?}"))?;
     let orphans = report.orphans.iter().any(|orphan| !may_be_orphan(orphan));
@@ -186,7 +188,7 @@ pub(crate) fn verify_clean(disk: &MemVfs) -> Outcome {
     Err(format!("after a clean close: {report:?}"))
 }
 
-/// Writes more commits, takes a second image, and checks it and the first database.
+/// Writes more commits to a recovered database. Then takes another disk image, and checks the image and the database.
 fn go_on(
     db: Db,
     disk: &MemVfs,
@@ -237,14 +239,14 @@ fn go_on(
     }
     drop(again);
     verify_clean(&second).map_err(describe)?;
-    // The first database still closes cleanly.
+    // The recovered database must still close cleanly.
     compare(&db, &states[states.len() - 1], rng)?;
     db.close(None).map_err(failed)?;
     verify_clean(disk)?;
     Ok(2)
 }
 
-/// Checks an image from inside recovery: it must show the same commits as the recovery.
+/// Checks a disk image that was taken during a recovery. It must contain the same commits as the recovered database.
 fn check_nested(crash: &Crash, recovered: &Recovered, coverage: &Arc<Coverage>) -> Outcome {
     let mut rng = TestRng::new(crash.image_seed);
     coverage.add("crashes in recovery", super::recorder::image_name(crash.image));
@@ -272,7 +274,7 @@ pub(crate) fn write(
     db.write(batch, if sync { Durability::Sync } else { Durability::Buffered })
 }
 
-/// Returns the message of a failed image, with the command that repeats it.
+/// Returns the error message for a failed image, with the command that repeats the check.
 pub(crate) fn tell(run: &str, crash: &Crash, what: &str) -> String {
     let Crash { index, at, image, image_seed, promises, .. } = crash;
     let Promises { synced, .. } = promises;

@@ -16,8 +16,8 @@ use super::{Outcome, options};
 /// The name of the keyspace that is repeatedly created, filled and dropped.
 pub(crate) const PASSING: &str = "passing";
 
-/// The known state of the keyspace [`PASSING`]. The keys are consecutive numbers from 0. Each value is the `life` in
-/// which it was written.
+/// The known state of the keyspace [`PASSING`]. Its keys are consecutive numbers from 0. Its values are the value of
+/// `life` when the key was written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Passing {
     pub(crate) presence: Presence,

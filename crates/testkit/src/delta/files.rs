@@ -160,7 +160,7 @@ pub(super) fn check_bucket_file(input: &[u8]) {
         ] {
             let query = KeyQuery { key, after, at, void_below };
             let mut found = find(query, OperandReadTier::Storage).expect("the file was verified");
-            // A lookup may also return records below `void_below`.
+            // `void_below` permits a lookup to skip older records, but does not require it.
             found.retain(|(last, ..)| *last >= void_below);
             let is_visible = |record: &&Record| {
                 let is_after = after.is_none_or(|after| record.last > after);

@@ -129,7 +129,7 @@ fn check_data_block_rebuild(input: &[u8], block: &DataBlock, entries: &[Entry]) 
 /// Checks the contents of an index block or a top index.
 pub(super) fn check_index_block(input: &[u8]) {
     let Ok(index) = IndexBlock::new(Bytes::copy_from_slice(input)) else { return };
-    // An index block needs at least one bit per data block.
+    // Each data block needs at least one bit in the index block, which limits the number of data blocks.
     assert!(index.count() <= 8 * input.len() && index.bytes() == input.len());
     for key in PROBE_KEYS {
         let _ = index.seek(key, SeqNo(20));

@@ -13,7 +13,8 @@ type Entry = (Vec<u8>, Operand);
 
 /// Iterates over operands in ascending key order. The operands of a key are ordered from newest to oldest.
 pub(super) struct OperandCursor {
-    /// View from which the entries must still be loaded, the read tier, and the sequence number of the reader.
+    /// Where to load the entries: the view, the read tier, and the sequence number of the reader. `None` if the
+    /// entries are loaded.
     source: Option<(Arc<View>, OperandReadTier, SeqNo)>,
     entries: Vec<Entry>,
     position: Option<usize>,

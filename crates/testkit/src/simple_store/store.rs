@@ -252,7 +252,8 @@ impl OperandDelivery for Delivery<'_> {
 struct Collection<'a> {
     store: &'a Store,
     snapshots: Vec<SeqNo>,
-    /// Operands with larger sequence numbers stay unchanged, because `snapshots` may lack snapshots that read them.
+    /// Operands with sequence numbers above `through` are not changed. They may be visible to newer snapshots that
+    /// `snapshots` does not contain.
     through: SeqNo,
     to_tree: bool,
     /// Keys whose operands move to the tree.
@@ -282,8 +283,8 @@ impl OperandCollection for Collection<'_> {
         for (key, items) in &contents.keys {
             let visible = contents.visible_operands(key, SeqNo::MAX);
             let operands = items.iter().filter_map(Item::operand).count();
-            // Operands that only a snapshot can read stay in the store. In the tree, they would be below the delete
-            // marker of their key.
+            // A key with deleted operands that a snapshot can still read stays in the store. In the tree, these
+            // operands would be older than the delete marker of the key.
             if visible.len() == operands || self.through == SeqNo::MAX {
                 self.moved_keys.insert(key.clone());
                 moved.extend(visible.into_iter().map(|operand| (key.clone(), operand)));

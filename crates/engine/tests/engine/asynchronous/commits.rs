@@ -245,7 +245,7 @@ fn operand_chains_of_dropped_futures_are_folded() {
                 }
             }
             db.put("other", "z").await.unwrap();
-            // Background work merges long operand chains, so the last chains may still be long.
+            // Background work has merged older operands, but the newest ones may still be a long chain.
             db.run_blocking(lsmx::Db::wait_idle).await.unwrap();
             widest.store(0, Ordering::Relaxed);
             for _ in 0..1_000 {

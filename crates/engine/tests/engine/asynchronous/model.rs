@@ -1,4 +1,4 @@
-//! Random operations of tasks, compared with a model.
+//! Tasks execute random operations, and a model checks the results.
 
 use std::future::poll_fn;
 use std::ops::Bound;
@@ -36,7 +36,7 @@ async fn open(disk: &MemVfs, background: Background) -> (Db, Keyspace) {
         .table_bytes(8 << 10)
         .block_bytes(256)
         .merge_operator(Append::default());
-    // The cache is smaller than the data, so that many reads read files.
+    // The cache is smaller than the data, so many reads need files.
     let options = Options::default().background(background).block_cache_bytes(16 << 10);
     let options = options.keyspace_defaults(keyspace_options.clone());
     let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).await.unwrap();
@@ -192,7 +192,8 @@ fn owned((key, value): (Slice, Slice)) -> (Bytes, Bytes) {
     (Bytes::from(&*key), Bytes::from(&*value))
 }
 
-/// Reads a range from the front, from the back as a stream, or from both ends, perhaps with a limit. Compares the pairs.
+/// Reads a range forward, backward as a stream, or from both ends, sometimes with a limit. Compares the pairs with the
+/// model.
 async fn compare_range(range: Range, pairs: &Pairs, from: Bytes, to: Bytes, rng: &mut TestRng) {
     let expected = pairs.range(from..to).map(|(key, value)| (key.clone(), value.clone()));
     let mut expected: Vec<_> = expected.collect();

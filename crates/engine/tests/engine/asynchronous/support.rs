@@ -1,4 +1,4 @@
-//! Runtimes, disks and dice that these tests share.
+//! Helpers for runtimes, blocking file systems and polls of futures.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use lsmx::vfs::MemVfs;
 use lsmx::{Event, EventListener};
 use tokio::runtime::{Builder, Runtime};
 
-/// A runtime for each flavour, with a blocking pool of one thread and of many.
+/// Returns current-thread and multi-thread runtimes, each with a blocking pool of 1 and of 64 threads.
 pub(crate) fn runtimes() -> Vec<Runtime> {
     let mut runtimes = Vec::new();
     for blocking_threads in [1, 64] {
@@ -32,18 +32,18 @@ pub(crate) fn multi_thread(blocking_threads: usize) -> Runtime {
     builder.worker_threads(2).enable_time().max_blocking_threads(blocking_threads).build().unwrap()
 }
 
-/// Runs a test to its end, which comes long before this gives up.
+/// Runs a test on a runtime. Panics after five minutes.
 pub(crate) fn run<T>(runtime: &Runtime, test: impl Future<Output = T>) -> T {
     let limited = async { tokio::time::timeout(Duration::from_secs(300), test).await };
     runtime.block_on(limited).expect("the test hangs")
 }
 
-/// Polls once, with nobody to wake.
+/// Polls a future once, with a waker that does nothing.
 pub(crate) fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Polls a future so many times at most, then drops it.
+/// Polls a future at most `left` times.
 pub(crate) struct Polls<F> {
     pub(crate) future: Pin<Box<F>>,
     pub(crate) left: u64,
@@ -59,7 +59,7 @@ impl<F: Future> Future for Polls<F> {
         self.left -= 1;
         match self.future.as_mut().poll(task) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            // Given up at once, though it would be polled no more.
+            // After the last poll nothing wakes the task, so the future must be ready now.
             Poll::Pending if self.left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
@@ -77,7 +77,8 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     panic!("a minute passed without: {what}");
 }
 
-/// A disk on which calls of a kind on files of a kind wait while the gate is shut.
+/// Returns a file system and a gate. While the gate is `true`, calls of this kind on files whose paths contain `file`
+/// wait.
 pub(crate) fn gated(call: VfsCall, file: &str) -> (FaultVfs, Arc<AtomicBool>) {
     let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
     let shut = Arc::new(AtomicBool::new(false));
@@ -91,7 +92,7 @@ pub(crate) fn gated(call: VfsCall, file: &str) -> (FaultVfs, Arc<AtomicBool>) {
     (disk, shut)
 }
 
-/// Counts beginnings and ends of stalls.
+/// A listener that counts how many stalls have begun and ended.
 #[derive(Debug, Default)]
 pub(crate) struct Stalls {
     pub(crate) begun: AtomicUsize,
@@ -99,9 +100,9 @@ pub(crate) struct Stalls {
 }
 
 impl Stalls {
-    /// Writes that stand still.
+    /// Returns the number of writes that are stalled.
     pub(crate) fn standing(&self) -> usize {
-        // In this order: never fewer than there are.
+        // `ended` is read first, so the difference is never negative.
         let ended = self.ended.load(Ordering::Acquire);
         self.begun.load(Ordering::Acquire) - ended
     }
@@ -117,7 +118,7 @@ impl EventListener for Stalls {
     }
 }
 
-/// The only thread of a runtime's blocking pool is taken while this lives.
+/// Keeps the only thread of the blocking pool of a runtime busy until it is dropped.
 pub(crate) struct Taken(std::sync::mpsc::Sender<()>);
 
 impl Taken {
@@ -137,7 +138,7 @@ impl Taken {
     }
 }
 
-/// Opens a database that some thread is about to close.
+/// Opens a database that another thread is closing. Retries while the database is locked.
 pub(crate) fn reopen(disk: &MemVfs, options: impl Fn() -> lsmx::Options) -> lsmx::Db {
     let mut db = None;
     until("the database is closed", || {

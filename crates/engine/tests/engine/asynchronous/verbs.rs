@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Returns the public methods of a type, searched in all files below a folder.
+/// Returns the public methods of a type in all source files of a directory.
 fn methods(folder: &Path, type_name: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in std::fs::read_dir(folder).unwrap() {
