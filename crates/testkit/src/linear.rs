@@ -16,7 +16,7 @@ pub type WriteId = u32;
 pub enum Call {
     /// An atomic write to several places. If `deletes` is true, the places have no value afterwards.
     Write { id: WriteId, places: Vec<usize>, deletes: bool },
-    /// A write with a guard, which succeeded. At this time the last write of the place was `last`.
+    /// A write with a guard that succeeded. Before it, the last write of the place was `last`.
     GuardHeld { id: WriteId, place: usize, last: WriteId },
     /// A write whose guard was refused.
     GuardRefused,

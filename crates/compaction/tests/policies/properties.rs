@@ -130,7 +130,7 @@ fn check(
     check_settled(spec, &checker.tree);
 }
 
-/// Checks that no level has more runs than the policy permits, and that no rule about files is due.
+/// Checks that no level has more runs than the policy permits, and that no rule about single files requires a job.
 fn check_settled(spec: &PolicySpec, tree: &ModelTree) {
     let shape = &tree.shape;
     let primitives = spec.primitives();
@@ -170,7 +170,7 @@ fn check_settled(spec: &PolicySpec, tree: &ModelTree) {
     check_settled_files(&primitives, tree, &text);
 }
 
-/// Checks that no rule about single files, such as an age limit, is due.
+/// Checks that no rule about single files, such as an age limit, requires a job.
 fn check_settled_files(primitives: &PolicyPrimitives, tree: &ModelTree, text: &dyn Fn() -> String) {
     let shape = &tree.shape;
     let last = shape.last_run().map(|(_, run)| run.id);

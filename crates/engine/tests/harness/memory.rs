@@ -96,7 +96,7 @@ pub(crate) fn drops_among_folds(_: u64) -> Outcome {
             BlockingOperator { merges: Mutex::new(merges), permits: Mutex::new(permits) };
         let options = KeyspaceOptions::default().merge_operator(operator);
         let keyspace = db.keyspace("k", options).unwrap();
-        // The engine treats a single operand of this size like a long chain.
+        // The engine merges a single operand of this size at once, like a long chain of operands.
         std::thread::scope(|scope| {
             let write = scope.spawn(|| keyspace.merge("key", [7; OPERAND_BYTES]));
             let is_merging = merged.recv_timeout(PATIENCE);

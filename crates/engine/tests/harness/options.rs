@@ -1,4 +1,4 @@
-//! Random options so small that a few hundred commits cause every kind of job.
+//! Draws random options. The sizes are so small that a few hundred commits cause every kind of job.
 
 use std::cell::Cell;
 

@@ -37,9 +37,9 @@ use lsmx_testkit::{TestRng, mix_seeds, seed};
 /// A function of a seed that returns an error if it detects a bug.
 type Check = fn(u64) -> Outcome;
 
-/// Number of seeds with which a check may run before an enabled bug counts as missed.
+/// Maximum number of runs of a check with an enabled bug. If all of them pass, the bug counts as missed.
 const TRIES: u64 = 200;
-/// Number of seeds with which a check must pass while no bug is enabled.
+/// Number of runs of a check without a bug, all of which must pass.
 const PASSES: u64 = 6;
 
 /// Returns the name of the check that must detect a bug, and the check.

@@ -1,4 +1,5 @@
-//! Tests that enable failpoints. Each failpoint is a deliberate bug, and the check for this class of bugs must fail.
+//! Tests that enable failpoints. Each failpoint causes a deliberate bug, and the check for this class of bugs must
+//! then fail.
 //!
 //! A failpoint affects the whole process, so only one test runs at a time. `cargo test -p lsmx --test sabotage --
 //! --nocapture` prints which check detected which bug, and after how many runs.

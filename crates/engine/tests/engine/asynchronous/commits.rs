@@ -71,8 +71,8 @@ fn write_with_dropped_future_is_complete_or_absent() {
             }
         });
         assert!(dropped > WRITERS * WRITES / 4, "{dropped}");
-        // For odd `at`, the test does not call `close`. The drop of the last handle closes the database after the
-        // runtime has ended.
+        // If `at` is odd, the test does not call `close`. The drop of the last handle then closes the database after
+        // the runtime has ended.
         let db = reopen(&disk, options);
         for (writer, acknowledged) in acknowledged {
             let get = |key: u64| db.get(key.to_be_bytes()).unwrap().map(|value| value.to_vec());

@@ -206,7 +206,7 @@ fn panic_on_pool_thread_reaches_awaiting_task() {
             keyspace.fetch_update("key", |_| -> Vec<u8> { panic!("deliberate") }).await
         });
         assert!(panics.await.unwrap_err().is_panic());
-        // The panic of the call has released the lock of the key.
+        // The call panicked, and this released its lock of the key.
         db.default_keyspace().fetch_update("key", |_| b"1".to_vec()).await.unwrap();
         db.close(None).await.unwrap();
     });

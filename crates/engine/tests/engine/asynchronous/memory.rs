@@ -183,7 +183,8 @@ fn counters_of(mut metrics: Metrics, has_evictions: bool) -> Metrics {
     metrics
 }
 
-/// Number of lookups. The filter policy of the last run depends on timing and would change after more lookups.
+/// Number of lookups. After more lookups, the engine would change the filters of the last run at a time that depends
+/// on the scheduler.
 const LOOKUPS: u64 = 3_000;
 
 #[test]

@@ -40,7 +40,7 @@ fn stalled_writes_of_hundreds_of_tasks_occupy_no_thread() {
             run(&runtime, async {
                 let options = options(&stalls, memtable_bytes_max);
                 let db = Db::open("db", options.vfs(Arc::new(disk))).await.unwrap();
-                // The first write of writer 0 may stall and thus be absent. The test reads its key and therefore writes
+                // The test reads the first key of writer 0 below. The write of this key may stall, so the test writes
                 // it in advance.
                 db.put([0; 16], [7; 200]).await.unwrap();
                 shut.store(true, Ordering::Release);

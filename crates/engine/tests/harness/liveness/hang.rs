@@ -22,8 +22,8 @@ use super::user_code::{FaultyOperator, Trigger};
 /// Maximum duration of a call that must return, even on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(20);
 
-/// If `stage` has this value, the device call hangs during `close`. For values without a constant, one of the first
-/// device calls of the writer hangs.
+/// Value of `stage` for which the device call hangs during `close`. If no constant has the value of `stage`, one of
+/// the first device calls of the writer hangs.
 const AT_CLOSE: u64 = 0;
 const AT_CREATION: u64 = 1;
 

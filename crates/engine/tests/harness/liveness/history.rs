@@ -71,7 +71,7 @@ struct Writer {
     state: [BTreeMap<Vec<u8>, Vec<u8>>; 2],
     /// The acknowledged commits, by number.
     acknowledged: Vec<(u64, Vec<Change>)>,
-    /// The failed commits. Each may nevertheless be stored.
+    /// Commits that failed. Each of them may be stored nevertheless.
     doubtful: Vec<(u64, Vec<Change>)>,
 }
 
