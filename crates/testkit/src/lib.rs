@@ -1,4 +1,4 @@
-//! Test code that several crates of the workspace share. Not published.
+//! Test code that several crates of the workspace share. This crate is not published.
 //!
 //! [`fuzzing`] defines and runs fuzz targets. The modules [`engine`] and [`delta`] contain the targets for file
 //! formats and whole databases, and `bench` the targets for text formats. [`world`] compares whole databases with a

@@ -64,7 +64,7 @@ impl Search<'_> {
         let first_end = (0..threads.len()).filter_map(|t| next(t, done)).map(|at| at.end).min();
         for thread in 0..threads.len() {
             let Some(record) = next(thread, done) else { continue };
-            // Another call that is not in the order yet ended before this call began, so it must come first.
+            // A call without a position in the order ended before this call began, so it must come first.
             if first_end.is_some_and(|end| end < record.begin) {
                 continue;
             }

@@ -27,7 +27,7 @@ pub fn scaled(count: u64) -> u64 {
 /// Returns `LSMX_TEST_SEED`. By default, returns a random number that is constant in the process. Each call prints the
 /// seed, so the output of a failed test contains it.
 ///
-/// The first call enables the failpoint in `LSMX_TEST_SABOTAGE`, to try whether a test detects this deliberate bug.
+/// The first call enables the failpoint in `LSMX_TEST_SABOTAGE`. This shows whether a test detects the deliberate bug.
 pub fn seed() -> u64 {
     time_test();
     static SEED: OnceLock<u64> = OnceLock::new();

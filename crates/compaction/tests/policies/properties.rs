@@ -114,8 +114,7 @@ impl CompactionPolicy for WithExactHeadroom {
     }
 }
 
-/// Calls `test` with a checker of `spec`. Afterwards, the tree must have the shape that the layout of `spec` permits
-/// without due jobs.
+/// Calls `test` with a checker of `spec`. Afterwards, the tree must have a shape for which the policy needs no job.
 fn check(
     spec: &PolicySpec,
     seed: u64,

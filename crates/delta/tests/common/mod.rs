@@ -149,8 +149,8 @@ impl Driver {
         Driver { mem, files, counts, options, store, token, model, seq, snapshots, committed }
     }
 
-    /// Returns a store with sorted parts, unsorted pages, files of an earlier open, tails, and a log with all kinds of
-    /// frames.
+    /// Returns a store with sorted parts, unsorted pages, files that an earlier open created, tails, and a log with
+    /// all kinds of frames.
     pub fn sample(cache_bytes: u64) -> Driver {
         let options = DeltaOptions::default().bucket_bytes(1024).log_bytes_max(2500);
         let mut driver = Driver::new(options.cache_bytes(cache_bytes));

@@ -86,7 +86,7 @@ fn collection_started_after_abandon_loses_no_delivery() {
     let late = seq + 10;
     HOOK.set(Some(Box::new(move || deliver(&**store, b"late", late, true))));
     drop(store.collect(&[SeqNo(seq)]).unwrap());
-    // If the collection has read no log, the hook delivers after it.
+    // If the collection has read no log, the hook delivers after the collection.
     if let Some(hook) = HOOK.take() {
         hook();
     }

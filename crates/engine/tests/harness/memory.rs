@@ -76,7 +76,7 @@ impl MergeOperator for BlockingOperator {
     }
 
     fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
-        // The results are ignored, because both channels are closed at the end of the check.
+        // The results of the channel calls are ignored, because both channels are closed at the end of the check.
         let _ = lock(&self.merges).send(());
         let _ = lock(&self.permits).recv();
         Ok(Some([&[base.unwrap_or_default()], operands].concat().concat()))

@@ -135,7 +135,7 @@ pub(crate) fn quarantined_blob_file_is_not_read(seed: u64) -> Outcome {
     const STEP_US: u64 = 10_000_000;
     let database = FaultyReads::with_options(options(Background::Inline).seed(seed));
     let [_, values, _] = open_kinds(&database.db);
-    // Every fourth number is a key that is written only once, so each blob file keeps some live values.
+    // Every fourth put uses a new key, so each blob file keeps some live values.
     let put = |number: u64| {
         let key = if number.is_multiple_of(4) { number } else { number % 97 };
         let key = key.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();

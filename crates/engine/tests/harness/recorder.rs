@@ -84,7 +84,7 @@ impl Promises {
 pub(crate) struct Crash {
     /// Number of file system operations before the crash.
     pub(crate) index: u64,
-    /// The operation that follows the image, and its file.
+    /// The operation before which the image was taken, and the file of this operation.
     pub(crate) at: (MemOperationKind, PathBuf),
     pub(crate) image: CrashImage,
     pub(crate) image_seed: u64,

@@ -26,7 +26,7 @@ const COPY: &str = "copy-";
 #[derive(Clone, Debug)]
 pub(crate) enum Faults {
     None,
-    /// Random calls of those that change the file system.
+    /// Random calls that change the file system fail.
     Random,
     /// Every call that matches the rule fails, until the run has handled the first failure.
     By(FaultRule),
@@ -94,7 +94,7 @@ struct Run<'a> {
     open: Option<Open>,
     /// Whether a fault rule is active.
     armed: bool,
-    /// Background failures that were received before this run, plus the number of writes that have returned one.
+    /// Number of background failures before this run, plus the number of writes that have returned one since.
     excused: u64,
     /// Number of file system calls until the run removed the fault rules at its end.
     calls: CallCounts,
@@ -150,7 +150,8 @@ fn fault_name(fault: Fault) -> &'static str {
     }
 }
 
-/// An injected fault may have caused an error if a fault occurred and the error names a file. Fails otherwise.
+/// Fails unless an injected fault may have caused the error. A fault must have occurred, and the error must name a
+/// file.
 fn excuse(
     armed: bool,
     vfs: &FaultVfs,

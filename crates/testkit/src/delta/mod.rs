@@ -59,7 +59,7 @@ pub const TARGETS: &[FuzzTarget] = &[
 
 /// Applies operations to a database whose operand stores are so small that buckets split and collections run.
 fn check_operations_with_store(input: &[u8]) {
-    // Buckets of 512 bytes, at most 4 of them, and a log of at most 1024 bytes.
+    // Options of a store with at most 4 buckets of 512 bytes, and a log of at most 1024 bytes.
     let store = SimpleStore { collect_after: 15, to_tree_one_in: 1, lazy: true };
     History::from_bytes(input, Some(store)).check();
 }

@@ -17,7 +17,7 @@ use super::checksums::file_uid;
 
 /// Number of the file under test.
 pub(super) const FILE_NUMBER: u64 = 7;
-/// Smallest number of files that a store under test creates.
+/// Smallest file number that a store under test assigns to a new file.
 const CREATED_NUMBER_MIN: u64 = 1 << 40;
 
 /// Files of a store, in one directory.

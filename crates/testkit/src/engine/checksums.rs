@@ -92,8 +92,8 @@ fn repair_header(header: &mut [u8]) {
 
 /// Corrects the checksums of the header and the records of a WAL segment, a manifest or a workload trace.
 ///
-/// The headers of these files end with a checksum. The two numbers of the record checksum seed have the same offsets in
-/// all of them.
+/// The headers of these files end with a checksum. The seed of the record checksums consists of two numbers, which
+/// have the same offsets in all headers.
 pub(super) fn repair_log(log: &mut [u8], header_bytes: usize) {
     if log.len() < header_bytes {
         return;

@@ -129,7 +129,7 @@ pub(super) fn check_wal_segment(input: &[u8]) {
             assert!(report.damage.is_some(), "strict recovery rejects a segment without damage")
         }
     }
-    // The segment without its torn end must have the same records.
+    // A replay of the segment without its torn end must return the same records.
     if let (None, Some((_, cut_at))) = (&report.damage, &report.cut_at)
         && *cut_at >= len_u64(SEGMENT_HEADER_BYTES)
     {

@@ -93,8 +93,8 @@ fn vfs_with_manifest(manifest: &[u8]) -> MemVfs {
     vfs
 }
 
-/// Files of a small database. A changed manifest of this database needs them, because recovery fails early if a table
-/// is missing.
+/// Files of a small database. A changed manifest of this database needs these files, because recovery fails early if a
+/// table is missing.
 struct SampleDatabase {
     manifest: Vec<u8>,
     other_files: Vec<(FileName, Vec<u8>)>,

@@ -25,7 +25,7 @@ pub(super) fn check_footer(input: &[u8]) {
     }
 }
 
-/// Checks a table. The manifest entry has the size, uid and checksum of the input, so these checks pass.
+/// Checks a table. The manifest entry has the size, uid and checksum of the input, so the open accepts them.
 pub(super) fn check_table(input: &[u8]) {
     static CACHE: std::sync::OnceLock<Arc<BlockCache>> = std::sync::OnceLock::new();
     let cache = CACHE.get_or_init(|| BlockCache::new(1 << 20));

@@ -24,7 +24,7 @@ use crate::rng::TestRng;
 pub struct SimpleStore {
     /// Number of deliveries after which a collection is due.
     pub collect_after: u64,
-    /// Interval, counted in collections, at which a collection moves operands to the tree.
+    /// One in this number of collections moves operands to the tree.
     pub to_tree_one_in: u64,
     /// Whether a view loads its contents from the file on the first read. Otherwise, a view always keeps its contents
     /// in memory.
@@ -120,7 +120,8 @@ pub fn may_be_orphan(path: &Path) -> bool {
     USES_DELTA.get() && path.extension().is_some_and(|extension| extension == "bucket")
 }
 
-/// Returns a factory for each kind of operand store. A database opens with these factories, whichever store created it.
+/// Returns a factory for each kind of operand store. With both factories, any database can be opened, whichever kind
+/// created it.
 #[must_use]
 pub fn all_stores() -> [Arc<dyn OperandStoreFactory>; 2] {
     let delta = DeltaStoreFactory::new(DeltaOptions::default());

@@ -17,8 +17,7 @@ pub(super) struct CheckedRange {
 }
 
 impl CheckedRange {
-    /// Limits the iterator to `limit` pairs. Of `pairs`, the iterator must return those with a key that `is_expected`
-    /// accepts.
+    /// Limits the iterator to `limit` pairs. It must return the pairs whose keys `is_expected` accepts.
     pub(super) fn new(
         range: Range,
         pairs: Option<&Arc<Pairs>>,

@@ -19,8 +19,8 @@ pub struct CaseCounts {
     pub iterators_over_closes: u64,
     pub flushes: u64,
     pub merges: u64,
-    /// `subcompactions` counts the parts of divided compactions. `helped` counts the parts that were executed by
-    /// additional threads.
+    /// `subcompactions` counts the compactions that were divided into parts. `helped` counts the parts that additional
+    /// threads executed.
     #[serde(rename = "divided")]
     pub subcompactions: u64,
     pub helped: u64,

@@ -24,7 +24,7 @@ use crate::simple_store::{SimpleStore, all_stores, may_be_orphan};
 
 /// Maximum length of merged values, for keyspaces whose merge operator has a limit.
 const MERGED_BYTES_MAX: usize = 600;
-/// Maximum number of open snapshots, and of open iterators.
+/// Maximum number of open snapshots. Also the maximum number of open iterators.
 const HELD_MAX: usize = 6;
 
 /// Contents of all keyspaces. `None` if the keyspace does not exist.
@@ -409,8 +409,8 @@ impl ModelledDb {
             }
             Err(Error::GuardUnknown { read: found, .. }) => {
                 assert_eq!(found, read.0);
-                // The engine no longer knows the writes since an old snapshot. For a new snapshot, it must decide the
-                // guard.
+                // The engine may not know all writes since an old snapshot. It must decide the guard of a new
+                // snapshot.
                 assert!(clock < self.clock, "a guard of a new snapshot was not decided");
             }
             Err(error) => panic!("a guarded write failed: {error}"),
@@ -775,8 +775,8 @@ impl ModelledDb {
         }
     }
 
-    /// After a power loss, checks that the contents equal the contents after the last sync or after a later commit.
-    /// They become the new model.
+    /// After a power loss, checks that the contents equal those after the last sync or after a later commit. The model
+    /// adopts these contents.
     fn adopt_recovered_contents(&mut self) {
         let pairs = |keyspace: &Keyspace| {
             let pairs = keyspace.iter().map(|pair| pair.unwrap());

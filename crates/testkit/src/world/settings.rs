@@ -15,7 +15,7 @@ use crate::simple_store::SimpleStore;
 /// Options of a keyspace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyspaceSettings {
-    /// Keeps the policy of the keyspace if `None`.
+    /// Policy of the keyspace. `None` keeps the current policy.
     pub policy: Option<String>,
     pub memtable_bytes: u64,
     pub table_bytes: u64,

@@ -77,8 +77,8 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     panic!("a minute passed without: {what}");
 }
 
-/// Returns a file system and a gate. While the gate is `true`, calls of this kind on files whose paths contain `file`
-/// wait.
+/// Returns a file system and a gate. While the gate is `true`, calls of kind `call` wait if the path of their file
+/// contains `file`.
 pub(crate) fn gated(call: VfsCall, file: &str) -> (FaultVfs, Arc<AtomicBool>) {
     let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
     let shut = Arc::new(AtomicBool::new(false));
