@@ -32,7 +32,6 @@ impl CountingAllocator {
         }
     }
 
-    /// Returns the bytes that are allocated now.
     pub fn live_bytes(&self) -> usize {
         self.live.load(Ordering::Relaxed)
     }

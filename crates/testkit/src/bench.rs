@@ -23,7 +23,6 @@ use lsmx_bench::workload::trace::TraceLineParser;
 
 use crate::fuzzing::{FuzzTarget, Seeds};
 
-/// All targets of `lsmx-bench`.
 pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget::new("bench_records", check_records, 400),
     FuzzTarget::new("bench_trace_line", check_trace_line, 200),

@@ -19,7 +19,6 @@ impl EventLog {
         self.0.lock().iter().filter_map(select).collect()
     }
 
-    /// Returns the number of matching events.
     pub fn count(&self, matches: impl Fn(&Event) -> bool) -> usize {
         self.0.lock().iter().filter(|event| matches(event)).count()
     }

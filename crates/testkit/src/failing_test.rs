@@ -44,7 +44,6 @@ pub fn shrink_list<T: Clone>(
     list
 }
 
-/// Returns the message of a panic.
 #[must_use]
 pub fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();

@@ -8,7 +8,6 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 pub struct TestRng(ChaCha8Rng);
 
 impl TestRng {
-    /// Returns a generator for the seed.
     #[must_use]
     pub fn new(seed: u64) -> TestRng {
         TestRng(ChaCha8Rng::seed_from_u64(seed))
@@ -22,7 +21,6 @@ impl TestRng {
         TestRng(rng)
     }
 
-    /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
@@ -54,7 +52,6 @@ impl TestRng {
         &items[self.below(items.len())]
     }
 
-    /// Returns `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.0.fill_bytes(&mut bytes);

@@ -88,7 +88,6 @@ impl Model {
     }
 }
 
-/// One write of a flush.
 #[derive(Clone, Debug)]
 pub enum Write {
     Operand { key: Vec<u8>, bytes: usize },
@@ -116,7 +115,6 @@ pub fn draw_writes(rng: &mut TestRng, count: usize, has_ranges: bool) -> Vec<Wri
 /// snapshots.
 pub type Committed = (Option<StoreToken>, Model, BTreeSet<u64>);
 
-/// Calls the store as the engine does.
 #[derive(Debug)]
 pub struct Driver {
     pub mem: MemVfs,

@@ -25,7 +25,6 @@ fn writes(rng: &mut TestRng) -> Vec<Write> {
     (0..count).map(&mut write).collect()
 }
 
-/// Executes flushes, collections and reopens.
 fn work(driver: &mut Driver, seed: u64, rounds: usize) -> Result<()> {
     let mut rng = TestRng::new(seed);
     for round in 0..rounds {

@@ -9,7 +9,6 @@ use lsmx::vfs::MemVfs;
 use lsmx::{Error, Result};
 use lsmx_base::sync::Arc;
 
-/// Files of a store by path.
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 /// Returns a file system with copies of the files. The file at `damaged` contains `bytes`, or does not exist if

@@ -56,10 +56,8 @@ fn write(db: &Db, model: &mut Model, round: u32) {
     }
 }
 
-/// Number of rounds of writes in the golden database.
 const ROUNDS: u32 = 12;
 
-/// The files of a database, by name.
 type Files = BTreeMap<String, Vec<u8>>;
 
 /// Writes the database of the golden files. The last round is only in the WAL, as after a killed process.

@@ -19,7 +19,6 @@ const KEYS: u64 = 40;
 /// A batch of operations. Each operation is the index of a keyspace and a write.
 pub(crate) type Commit = Vec<(usize, Change)>;
 
-/// Contents of both keyspaces.
 pub(crate) type State = [Arc<Pairs>; 2];
 
 /// Element `n` is the contents after the first `n` commits.
@@ -33,7 +32,6 @@ impl Default for History {
 }
 
 impl History {
-    /// Returns the number of the last commit.
     pub(crate) fn last(&self) -> u64 {
         self.0.len() as u64 - 1
     }
@@ -49,13 +47,11 @@ impl History {
         History(self.0[..=n as usize].to_vec())
     }
 
-    /// Returns the contents after `n` commits.
     pub(crate) fn state(&self, n: u64) -> State {
         self.0[n as usize].clone()
     }
 }
 
-/// Applies a commit to contents.
 pub(crate) fn apply(state: &mut State, commit: &Commit) {
     for (keyspace, change) in commit {
         change.apply(Arc::make_mut(&mut state[*keyspace]), &Append::default());
@@ -72,7 +68,6 @@ pub(crate) fn key(number: u64) -> Bytes {
     }
 }
 
-/// Returns all keys of workloads.
 pub(crate) fn keys() -> impl Iterator<Item = Bytes> {
     (0..KEYS).map(key)
 }

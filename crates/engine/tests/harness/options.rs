@@ -100,12 +100,10 @@ pub(crate) fn draw(rng: &mut TestRng, background: Background) -> Options {
     settings.options(background, rng.next_u64()).keyspace_defaults(draw_keyspace(rng))
 }
 
-/// Draws a policy.
 pub(crate) fn draw_policy(rng: &mut TestRng) -> PolicySpec {
     rng.choose(&policies()).clone()
 }
 
-/// Returns all presets.
 pub(crate) fn policies() -> Vec<PolicySpec> {
     PolicySpec::all_presets()
 }

@@ -19,7 +19,6 @@ use super::history::{COUNTER, Commit, History, KEYSPACES, State, apply, draw_com
 use super::recorder::{Crash, Presence, Promises, Recorder, Sampling};
 use super::{Outcome, options, passing};
 
-/// Directory of test databases.
 pub(crate) const DIR: &str = "db";
 
 pub(crate) fn open(disk: &MemVfs, options: Options) -> Outcome<Db> {
@@ -260,7 +259,6 @@ fn check_nested(crash: &Crash, recovered: &Recovered, coverage: &Arc<Coverage>) 
     verify_clean(&crash.disk)
 }
 
-/// Writes a commit of the history.
 pub(crate) fn write(
     db: &Db,
     keyspaces: &[Keyspace],
@@ -288,7 +286,6 @@ pub(crate) fn tell(run: &str, crash: &Crash, what: &str) -> String {
     )
 }
 
-/// Returns the directory of the database.
 pub(crate) fn dir() -> &'static Path {
     Path::new(DIR)
 }

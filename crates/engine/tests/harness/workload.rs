@@ -37,7 +37,6 @@ pub(crate) enum Faults {
 pub(crate) struct Plan {
     /// Name of the run in `LSMX_TEST_REPLAY`.
     pub(crate) name: String,
-    /// Seed of all decisions.
     pub(crate) seed: u64,
     /// Number of steps. On average seven of ten steps are commits.
     pub(crate) steps: u64,
@@ -46,7 +45,6 @@ pub(crate) struct Plan {
     pub(crate) reopens: bool,
     /// The compaction policy of the first open.
     pub(crate) policy: PolicySpec,
-    /// Mode of background work.
     pub(crate) background: Background,
     /// Failing calls.
     pub(crate) faults: Faults,
@@ -60,9 +58,7 @@ pub(crate) struct Played {
     pub(crate) crashes: Vec<Crash>,
     /// One history of commits for each epoch.
     pub(crate) histories: Vec<History>,
-    /// Number of file system operations.
     pub(crate) operations: u64,
-    /// Number of calls by kind.
     pub(crate) calls: CallCounts,
     /// Whether an injected fault occurred.
     pub(crate) fired: bool,
@@ -100,7 +96,6 @@ struct Run<'a> {
     calls: CallCounts,
 }
 
-/// Executes a run.
 pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
     let disk = MemVfs::new();
     let stores = options::Stores::of_seed(plan.seed);
@@ -184,7 +179,6 @@ fn without_store(db: &Db) -> Option<Error> {
     errors.find(|error| matches!(error, Error::NoOperandStore { .. }))
 }
 
-/// Returns the file that an error names.
 fn file_of(error: &Error) -> Option<&Path> {
     match error {
         Error::Io { path, .. } | Error::Corrupt { path, .. } => Some(path),

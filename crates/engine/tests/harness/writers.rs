@@ -14,7 +14,6 @@ use lsmx_testkit::{TestRng, mix_seeds};
 use super::history::KEYSPACES;
 use super::{Outcome, options, oracle};
 
-/// Number of writing threads.
 const WRITERS: usize = 3;
 
 /// Number of commits of each writer.

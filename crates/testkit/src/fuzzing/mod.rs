@@ -1,7 +1,7 @@
 //! Fuzz targets: functions that decode arbitrary bytes and check the result.
 //!
-//! A target panics if the decoder panics or if a decoded value violates an invariant. Strict decoders accept only bytes that
-//! the encoder writes. Searches in a block must agree with a sequential scan of the same bytes.
+//! A target panics if the decoder panics or if a decoded value violates an invariant. Strict decoders accept only
+//! bytes that the encoder writes. Searches in a block must agree with a sequential scan of the same bytes.
 //!
 //! Targets with names that end in `_repaired` first correct the checksums of the input, so that changed contents reach
 //! the decoder. [`run_targets`] runs targets on corpora and on randomly changed seeds. `fuzz/` has one libFuzzer binary

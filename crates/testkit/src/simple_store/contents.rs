@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use lsmx::operand_store::{Operand, OperandMerger};
 use lsmx::{SeqNo, Slice};
 
-/// All operands and delete markers of a store.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contents {
     /// Items of each key, newest first.

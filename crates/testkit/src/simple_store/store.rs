@@ -256,7 +256,6 @@ struct Collection<'a> {
     /// `snapshots` does not contain.
     through: SeqNo,
     to_tree: bool,
-    /// Keys whose operands move to the tree.
     moved_keys: BTreeSet<Vec<u8>>,
 }
 

@@ -13,7 +13,6 @@ pub type Pairs = BTreeMap<Bytes, Bytes>;
 /// Bounds of a key range. The end may be before the start, in which case the range is empty.
 pub type Bounds = (Bound<Bytes>, Bound<Bytes>);
 
-/// A write to one keyspace.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// Key and value.
@@ -24,13 +23,11 @@ pub enum Change {
     DeleteRange(Bounds),
 }
 
-/// Returns whether a key is within bounds.
 pub(super) fn is_within(bounds: &Bounds, key: &Bytes) -> bool {
     bounds.contains(key)
 }
 
 impl Change {
-    /// Adds the write to a batch.
     pub fn add_to(&self, batch: &mut WriteBatch, keyspace: &Keyspace) {
         match self {
             Change::Put(key, value) => batch.put(keyspace, key, value),

@@ -81,7 +81,6 @@ pub fn compare_keyspace(
     Ok(())
 }
 
-/// Compares the result of a lookup with the model.
 pub(super) fn compare_value(
     key: &[u8],
     found: Option<Slice>,

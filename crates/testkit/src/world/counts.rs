@@ -8,7 +8,6 @@ pub struct CaseCounts {
     pub operations: u64,
     pub guards_held: u64,
     pub guards_refused: u64,
-    /// Changes of direction of iterators.
     #[serde(rename = "turns")]
     pub direction_changes: u64,
     #[serde(rename = "reopenings")]
@@ -64,5 +63,4 @@ pub struct CaseCounts {
     pub policy_changes: [u32; PRESETS],
 }
 
-/// Number of presets.
 pub const PRESETS: usize = Preset::ALL.len();

@@ -54,7 +54,6 @@ pub(super) struct ModelledDb {
     /// loss.
     unsynced: Option<Vec<Contents>>,
     policies: Vec<String>,
-    /// Whether each keyspace has an operand store.
     has_store: Vec<bool>,
     snapshots: Vec<HeldSnapshot>,
     iterators: Vec<CheckedRange>,
@@ -583,7 +582,6 @@ impl ModelledDb {
         self.keyspaces[index] = Some(keyspace);
     }
 
-    /// Records the change of a policy.
     fn note_policy(&mut self, index: usize, policy: &str) {
         let preset = |text: &str| {
             let preset = text.parse::<PolicySpec>().ok()?.preset()?;
@@ -632,7 +630,6 @@ impl ModelledDb {
             .keyspace_defaults(self.copied_keyspace_options(0))
     }
 
-    /// Compares a copy of the database with the model.
     fn compare_copy(&mut self, copy: &Db) {
         for (index, name) in KEYSPACES.iter().enumerate() {
             match (&self.contents[index], copy.open_keyspace(name, None)) {

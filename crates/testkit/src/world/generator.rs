@@ -151,7 +151,6 @@ impl Generator<'_> {
         (0..turns).map(|_| self.rng.below(13_i8) - 6).collect()
     }
 
-    /// Draws the writes of a batch.
     fn draw_writes(&mut self) -> Vec<Write> {
         let count = if self.is_true_with_percent(3) { 80 } else { self.rng.below(6) };
         let mut draw_write = |_| {

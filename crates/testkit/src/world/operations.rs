@@ -56,7 +56,6 @@ pub struct Span {
     pub to: Limit,
 }
 
-/// A write to one keyspace.
 #[derive(Clone, Copy, Debug)]
 pub enum Write {
     Put(Place, Value),
@@ -118,7 +117,6 @@ pub enum Operation {
     OperandsToTree(usize),
     CreateKeyspace(usize, KeyspaceSettings),
     DropKeyspace(usize),
-    /// Changes the options of an open keyspace.
     ChangeOptions(usize, KeyspaceSettings),
     SetPolicy(usize, String),
     /// Makes a checkpoint, opens it and compares it with the model.

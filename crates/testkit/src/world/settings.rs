@@ -12,7 +12,6 @@ use lsmx::{
 use crate::rng::TestRng;
 use crate::simple_store::SimpleStore;
 
-/// Options of a keyspace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyspaceSettings {
     /// Policy of the keyspace. `None` keeps the current policy.
@@ -114,7 +113,6 @@ impl KeyspaceSettings {
     }
 }
 
-/// Options of a database.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DbSettings {
     pub cache_bytes: u64,
@@ -129,7 +127,6 @@ pub struct DbSettings {
     pub sync_every_bytes: u64,
     pub write_control: WriteControl,
     pub subcompactions_max: Option<usize>,
-    /// Options of all keyspaces.
     pub keyspaces: KeyspaceSettings,
 }
 
