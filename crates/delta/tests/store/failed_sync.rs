@@ -42,7 +42,7 @@ fn failed_sync_pages_are_not_reused() {
             }
         };
         assert!(failed.to_string().contains(".bucket"), "{failed}");
-        // Readers may use pages that the failed sync dropped until the next commit. The log also contains the records
+        // Until the next commit, readers may use pages that the failed sync dropped. The log also contains the records
         // of these pages.
         for _ in 0..3 {
             driver.flush(&round(30, 30));

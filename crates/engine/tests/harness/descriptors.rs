@@ -20,8 +20,8 @@ pub(crate) struct FewDescriptors {
     inner: MemVfs,
     limit: usize,
     open: Arc<AtomicUsize>,
-    /// Calls that failed because no descriptor was free. For files and locks, the path. For other calls, the name of
-    /// the call.
+    /// The calls that failed because no descriptor was free. Each entry is the path of a file or lock, or the name of
+    /// another call.
     refused: Arc<Mutex<Vec<PathBuf>>>,
 }
 

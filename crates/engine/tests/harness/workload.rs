@@ -72,7 +72,7 @@ struct Still {
 }
 
 struct Open {
-    // The fields are dropped in this order. Dropping the last handle, `db`, closes the database.
+    // The fields are dropped in the order of their declaration. Dropping the last handle, `db`, closes the database.
     stills: Vec<Still>,
     keyspaces: Vec<Keyspace>,
     passing: Option<Keyspace>,

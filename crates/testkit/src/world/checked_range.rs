@@ -17,7 +17,7 @@ pub(super) struct CheckedRange {
 }
 
 impl CheckedRange {
-    /// Limits the iterator to `limit` pairs. It must return the pairs whose keys `is_expected` accepts.
+    /// Expects the pairs whose keys `is_expected` accepts, but at most `limit` pairs.
     pub(super) fn new(
         range: Range,
         pairs: Option<&Arc<Pairs>>,
