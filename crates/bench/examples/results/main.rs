@@ -145,7 +145,7 @@ impl ResultsPage {
             commit.trim().replace('\n', ", "),
             date.trim(),
             origin.cpu,
-            origin.kernel,
+            std::env::consts::OS,
             origin.file_system
         );
         write_file(&path, &(origin + &output))
