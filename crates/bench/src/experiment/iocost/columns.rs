@@ -24,19 +24,19 @@ const POINT: &[Metric] = &[
     metric("cache_bytes", "cache", Unit::Bytes, "size of the block cache").csv("cache_bytes"),
     metric("cache_fraction", "of db", Unit::SmallShare, "block cache ÷ bytes of the tables").csv("cache_fraction"),
     metric("at", "size for", Unit::Text, "inflection_1: the cache holds all filters but the last run's, and top indexes; inflection_2: also index blocks; all_metadata: also the last run's filters, which only this line uses").csv("at"),
-    metric("hit_rate.filter", "filter hits", Unit::Share, "share of the filters that lookups of present keys found in memory").rate().csv("filter_hit_rate"),
+    metric("hit_rate.filter", "filter hits", Unit::Share, "share of the filters that lookups of present keys found in the block cache; – if they used no filter").rate().csv("filter_hit_rate"),
     metric("hit_rate.top_index", "top index hits", Unit::Share, "share of the top indexes that lookups of present keys found in memory; the top index of a table locates its index blocks").rate().csv("top_index_hit_rate"),
     metric("hit_rate.index", "index hits", Unit::Share, "share of the index blocks that lookups of present keys found in memory").rate().csv("index_hit_rate"),
     metric("hit_rate.range_tombstones", "range tombstone hits", Unit::Share, "share of the range tombstones that lookups of present keys found in memory").rate().csv("range_tombstones_hit_rate"),
     metric("hit_rate.data", "data hits", Unit::Share, "share of the data blocks that lookups of present keys found in memory").rate().csv("data_hit_rate"),
     metric("hit_rate.*", "{} hits", Unit::Share, "share of the blocks of this kind that lookups of present keys found in memory").rate(),
     metric("hit_rate_overall", "hits", Unit::Share, "share of all blocks that lookups of present keys found in memory").rate().csv("hit_rate_overall"),
-    metric("ios_per_get", "I/Os", Unit::Blocks, "blocks per lookup of a present key that the block cache did not have").cost().csv("ios_per_get"),
+    metric("ios_per_get", "I/Os", Unit::Blocks, "blocks of any kind (data, index, top index, filter) per lookup of a present key that the block cache did not have").cost().csv("ios_per_get"),
     metric("physical_reads_per_get", "reads", Unit::Mean, "read calls to the file system per lookup of a present key").csv("physical_reads_per_get"),
     metric("physical_read_bytes_per_get", "read bytes", Unit::MeanBytes, "bytes of these calls per lookup").csv("physical_read_bytes_per_get"),
     metric("device_reads_per_get", "device reads", Unit::Mean, "reads of the block device per lookup of a present key, by all processes").csv("device_reads_per_get"),
     metric("device_read_bytes_per_get", "device bytes", Unit::MeanBytes, "bytes that the device read for this process per lookup").csv("device_read_bytes_per_get"),
-    metric("ios_per_absent_get", "I/Os absent", Unit::Blocks, "blocks per lookup of an absent key that the block cache did not have").cost().csv("ios_per_absent_get"),
+    metric("ios_per_absent_get", "I/Os absent", Unit::Blocks, "blocks of any kind per lookup of an absent key that the block cache did not have; only the row all_metadata uses the filter of the last run").cost().csv("ios_per_absent_get"),
     metric("physical_reads_per_absent_get", "reads absent", Unit::Mean, "read calls to the file system per lookup of an absent key").csv("physical_reads_per_absent_get"),
     metric("device_reads_per_absent_get", "device reads absent", Unit::Mean, "reads of the block device per lookup of an absent key").csv("device_reads_per_absent_get"),
     metric("filter_false_positive_rate", "false positives", Unit::SmallShare, "share of the filter checks for absent keys that passed").cost().ungated().csv("filter_false_positive_rate"),
@@ -131,7 +131,7 @@ fn table_heading(result: &IoCostResult, cost: &DatabaseCost) -> String {
     let database = match (&settings.database, settings.key_len, settings.value_len) {
         (Some(path), _, _) => format!("{path}, keyspace {}", settings.keyspace),
         (None, Some(key), Some(value)) => format!(
-            "{} records of {key} + {value} B, memtable {}, table {}",
+            "{} records of {key} + {value} B (key + value), memtable {}, table {}",
             cost.entries,
             format_bytes(settings.memtable_bytes.unwrap_or_default()),
             format_bytes(settings.table_bytes.unwrap_or_default()),
@@ -153,10 +153,10 @@ fn table_heading(result: &IoCostResult, cost: &DatabaseCost) -> String {
     format!(
         "{database}, {}, {} lookups of present and of absent keys per row{}, seed {}\n\
          tables {}: {}; {:.1} % of the entries are above the last run\n\
-         inflection 1: {} = filters without the last run {}, top indexes {}, range tombstones {}\n\
-         inflection 2: {} = inflection 1 and index blocks {}; the index takes {:.2} B per data block\n\
+         inflection 1, from which a lookup reads two blocks: {} = filters without the last run {}, top indexes {}, range tombstones {}\n\
+         inflection 2, from which a lookup reads one block: {} = inflection 1 and index blocks {}; the index takes {:.2} B per data block\n\
          all metadata: {} = inflection 2 and the filters of the last run\n\
-         false positives of filters: {} of {} checks ({:.4} %{})\n",
+         false positives of filters, with all metadata in the cache: {} of {} checks ({:.4} %{})\n",
         cost.name(),
         settings.gets,
         if settings.direct_io { ", without the page cache" } else { "" },

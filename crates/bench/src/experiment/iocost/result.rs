@@ -75,9 +75,9 @@ pub struct DatabaseCost {
 impl DatabaseCost {
     pub fn name(&self) -> String {
         let blocks = self.block_bytes.map(|bytes| format!("blocks of {bytes} B, "));
-        let filters = self.filter_bits.map(|bits| format!("filters {bits}, "));
+        let filters = self.filter_bits.map(|bits| format!("filter fingerprints of {bits} bits, "));
         let [blocks, filters] = [blocks, filters].map(Option::unwrap_or_default);
-        format!("{blocks}{filters}{} cache", self.cache_kind)
+        format!("{blocks}{filters}block cache `{}`", self.cache_kind)
     }
 }
 

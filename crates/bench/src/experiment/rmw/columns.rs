@@ -54,15 +54,15 @@ const RESOURCES: &[Metric] = &[
     metric("cpu.system_s", "CPU system", Unit::Seconds, "system time of the operating threads; in steps of 10 ms").cost().csv("cpu_system_s"),
     metric("process_cpu.user_s", "process user", Unit::Seconds, "user time of the process, until compaction was idle; in steps of 10 ms").cost().csv("process_cpu_user_s"),
     metric("process_cpu.system_s", "process system", Unit::Seconds, "system time of the process, until compaction was idle; in steps of 10 ms").cost().csv("process_cpu_system_s"),
-    metric("ios_per_read", "I/Os", Unit::Blocks, "blocks per plain read that came from files").cost().csv("ios_per_read"),
-    metric("read_bytes", "file reads", Unit::Bytes, "bytes that read calls returned, until compaction was idle").cost().csv("read_bytes"),
-    metric("written_bytes", "file writes", Unit::Bytes, "bytes that write calls wrote, until compaction was idle").cost().csv("written_bytes"),
+    metric("ios_per_read", "I/Os", Unit::Blocks, "blocks of any kind per plain read that the block cache did not have").cost().csv("ios_per_read"),
+    metric("read_bytes", "file reads", Unit::Bytes, "bytes that read calls returned, from the first operation until compaction was idle; files in the page cache count too").cost().csv("read_bytes"),
+    metric("written_bytes", "file writes", Unit::Bytes, "bytes that write calls wrote, from the first operation until compaction was idle, with the log").cost().csv("written_bytes"),
     metric("file_bytes", "file I/O", Unit::Bytes, "bytes of read and write calls, until compaction was idle").cost(),
     metric("device_bytes", "device", Unit::Bytes, "bytes that the block device read and wrote meanwhile, for all processes"),
     metric("device.read_bytes", "device read", Unit::Bytes, "bytes that the block device read meanwhile, for all processes").cost().ungated().csv("device_read_bytes"),
     metric("device.written_bytes", "device wrote", Unit::Bytes, "bytes that the block device wrote meanwhile, for all processes").cost().ungated().csv("device_written_bytes"),
     metric("device.*", "device {}", Unit::Count, "count of the block device, for all processes"),
-    metric("storage_bytes", "storage", Unit::Bytes, "bytes of all files of the idle database").cost().csv("storage_bytes"),
+    metric("storage_bytes", "storage", Unit::Bytes, "bytes of all files of the idle database, with the log and the file reserved for full disks").cost().csv("storage_bytes"),
     metric("blob_bytes", "blobs", Unit::Bytes, "bytes of the blob files").csv("blob_bytes"),
     metric("memory_bytes", "memory", Unit::Bytes, "largest resident memory of the process during the operations").cost().csv("memory_bytes"),
     metric("memory_bytes_before", "memory before", Unit::Bytes, "resident memory before the database was created").csv("memory_bytes_before"),
@@ -79,7 +79,7 @@ pub const REGISTRY: MetricRegistry = MetricRegistry {
     metrics: &[
         SUBJECT,
         &latency!("read_latency_us", "read", "time of a plain read", "read_"),
-        &latency!("rmw_latency_us", "RMW", "time of an update of a field", "rmw_"),
+        &latency!("rmw_latency_us", "RMW", "time of a read-modify-write, which updates one field of a value", "rmw_"),
         &latency!("put_latency_us", "put", "time of a put of a whole value", "put_"),
         &latency!("scan_latency_us", "scan", "time of a scan", "scan_"),
         RESOURCES,
@@ -152,8 +152,8 @@ impl Report for RmwResult {
         };
         let checked = self.cells.iter().map(|cell| cell.checked_records).min().unwrap_or(0);
         format!(
-            "{} of {} + {} B{}, mix {}{}{ops}, {} thread{}, memory {}{}, seed {}\n\
-             in each row the final values of at least {checked} records were checked and are right",
+            "{} of {} + {} B (key + value){}, operation mix {}{}{ops}, {} thread{}, memory budget {}{}, seed {}\n\
+             each run ended with a check: at least {checked} sampled records had their expected values",
             unless_varied("value_len", format!("{} records", workload.records)),
             workload.key_len,
             workload.value_len,

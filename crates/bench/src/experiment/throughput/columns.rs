@@ -14,11 +14,11 @@ use crate::report::text::format_bytes;
 /// Metrics that all workloads and experiments of `lsmx bench` report.
 #[rustfmt::skip]
 pub(crate) const COMMON: &[Metric] = &[
-    metric("workload", "workload", Unit::Text, "name of the workload").csv("workload"),
+    metric("workload", "workload", Unit::Text, "fills load records; overwrite puts them again; readrandom gets present keys, readmissing absent ones; seekrandom seeks and reads the next entries; scan reads all entries; readwhilewriting gets while one more thread puts").csv("workload"),
     metric("engine", "engine", Unit::Text, "storage engine").csv("engine"),
-    metric("threads", "threads", Unit::Count, "threads that run operations").csv("threads"),
-    metric("ops", "ops", Unit::Count, "operations of all threads; a scan counts entries").csv("ops"),
-    metric("ops_per_s", "rate", Unit::Rate, "operations per second; for loads until compaction is idle").rate().csv("ops_per_s"),
+    metric("threads", "threads", Unit::Count, "threads that run the operations, without the concurrent writer of readwhilewriting").csv("threads"),
+    metric("ops", "ops", Unit::Count, "operations of these threads, without the puts of a concurrent writer; a scan counts entries").csv("ops"),
+    metric("ops_per_s", "rate", Unit::Rate, "operations per second; for fills, overwrite and deleterandom until compaction is idle").rate().csv("ops_per_s"),
 ];
 
 #[rustfmt::skip]
@@ -35,7 +35,7 @@ const CELL: &[Metric] = &[
 const LATENCY: &[Metric] = &latency!(
     "latency_us",
     "op",
-    "time of an operation; for scans the step to the next entry; with --rate from the due time",
+    "time of an operation of these threads; for scans of a step to the next entry; with --rate since the scheduled start",
     ""
 );
 
@@ -44,7 +44,7 @@ const SIZES: &[Metric] = &[
     metric("entries_read", "entries read", Unit::Count, "entries that seeks and scans read").csv("entries_read"),
     metric("absent", "absent", Unit::Count, "lookups that found nothing").csv("absent"),
     metric("put_bytes", "put", Unit::Bytes, "key and value bytes of the puts").csv("put_bytes"),
-    metric("device_write_amplification", "device amp", Unit::Times, "bytes that log, flushes and compaction wrote ÷ bytes of puts").cost().csv("device_write_amplification"),
+    metric("device_write_amplification", "device amp", Unit::Times, "bytes that log, flushes and compaction wrote ÷ key and value bytes of the puts").cost().csv("device_write_amplification"),
     metric("space_amplification", "space amp", Unit::Times, SPACE_AMPLIFICATION).cost().csv("space_amplification"),
     metric("table_bytes", "tables", Unit::Bytes, "bytes of live tables").cost().csv("table_bytes"),
     metric("disk_bytes", "disk", Unit::Bytes, "bytes of all files of the database, with the log").cost().csv("disk_bytes"),
@@ -120,7 +120,7 @@ impl Report for ThroughputResult {
     fn head(&self) -> String {
         let settings = &self.settings;
         let mut head = format!(
-            "{}, cache {}, seed {}; measuring adds {:.0} ns to an operation, which the latencies include\n",
+            "{}, block cache {}, seed {}; measuring adds {:.0} ns to an operation, which the latencies include\n",
             summarize_settings(settings),
             format_bytes(settings.block_cache_bytes),
             self.provenance.seed,
@@ -147,7 +147,7 @@ impl Report for ThroughputResult {
 /// Describes the settings that are the same for all engines and workloads.
 pub(crate) fn summarize_settings(settings: &ThroughputSettings) -> String {
     format!(
-        "{} records of {} + {} B, memtable {}, {} compaction threads",
+        "{} records of {} + {} B (key + value), memtable {}, {} compaction threads",
         settings.entries,
         settings.key_len,
         settings.value_len,
