@@ -4,11 +4,12 @@
 //! 2. [`keys`] computes the key of a record from its number, so no list of keys is stored.
 //! 3. [`records`] generates keys and values. [`record`] and [`data_file`] read them from a file.
 //! 4. [`record_picker`] chooses the records that operations access. [`stream`] generates the operations of a phase.
-//! 5. [`operation_mix`] draws operations of YCSB and similar mixes.
+//! 5. [`operation_mix`] draws operations of YCSB and similar mixes, [`mixgraph`] those of MixGraph.
 //! 6. [`trace`] reads recorded operations. [`model`] computes the database content that they produce.
 
 pub mod data_file;
 pub mod keys;
+pub mod mixgraph;
 pub mod model;
 pub mod operation_mix;
 pub mod phases;

@@ -51,7 +51,7 @@ pub(crate) struct StressArgs {
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     /// Workloads, which run in this order on one database: fillseq, fillrandom, overwrite, readrandom,
-    /// readmissing, seekrandom, scan, readwhilewriting, deleterandom, fillsync, ycsb-a … ycsb-f.
+    /// readmissing, seekrandom, scan, readwhilewriting, deleterandom, fillsync, ycsb-a … ycsb-f, mixgraph.
     #[arg(required_unless_present = "experiment", value_name = "WORKLOAD")]
     pub(crate) workloads: Vec<Workload>,
     /// Experiment to run in place of workloads: caching (reads by contents of the block cache), filter-size

@@ -11,7 +11,7 @@ const SMALL: &str = "--entries 3000 --memtable 64K";
 #[test]
 fn every_workload_runs_in_one_command() {
     let words = "fillseq fillrandom overwrite readrandom readmissing seekrandom scan \
-                 readwhilewriting fillsync ycsb-a ycsb-b ycsb-c ycsb-d ycsb-e ycsb-f deleterandom";
+                 readwhilewriting fillsync ycsb-a ycsb-b ycsb-c ycsb-d ycsb-e ycsb-f mixgraph deleterandom";
     let run = experiment(&format!("bench {words} {SMALL} --ops 1000"));
     let cells = run.cells();
     let names: Vec<&str> = cells.iter().map(|cell| text(cell, "workload")).collect();

@@ -13,6 +13,7 @@ use crate::experiment::player::{
 use crate::numbers::ratio;
 use crate::peers::{Engine, EngineKind, EngineSettings, WrittenBytes};
 use crate::process;
+use crate::workload::mixgraph::MixGraph;
 use crate::workload::operation_mix::{MixedOperation, OperationMix, Popularity};
 use crate::workload::random::Random;
 use crate::workload::records::GeneratedRecords;
@@ -332,6 +333,7 @@ impl WorkloadOperations<'_> {
                 player.scan(self.backward, entries, records.total_bytes(entries))
             }
             Workload::Ycsb(mix) => self.run_mix(mix, player),
+            Workload::Mixgraph => self.run_mixgraph(player),
         }
     }
 
@@ -364,26 +366,49 @@ impl WorkloadOperations<'_> {
             let inserted = self.next_record.load(Ordering::Relaxed) - self.present.end();
             let drawn = mix.draw_record(&popularity, loaded + inserted, &mut player.random);
             let record = self.present.nth_record(drawn);
-            match operation {
-                MixedOperation::Read if record < self.present.end() => player.get_present(record),
-                // Another thread may have reserved this record number without having put the record yet.
-                MixedOperation::Read if player.group.threads > 1 => player.get(record).map(drop),
-                MixedOperation::Read => player.get_present(record),
-                MixedOperation::Scan(entries) => player.seek(record, entries),
-                MixedOperation::Put | MixedOperation::Insert => put_new_value(player, record),
-                MixedOperation::Update | MixedOperation::Rewrite => {
-                    let version = player.random.next_u64();
-                    player.prepare_record(record, version);
-                    let records = player.group.records;
-                    player.measure_operation(OperationKind::Update, |engine, key, value| {
-                        if get_and_check(engine, records, record, key)? {
-                            return engine.put(key, value);
-                        }
-                        Err(Error::wrong_answer(key, "absent", "present"))
-                    })
-                }
+            self.run_mixed_operation(operation, record, player)
+        })
+    }
+
+    fn run_mixgraph(&self, player: &mut Player<'_>) -> Result<()> {
+        let keys = self.plan.records.keys();
+        let mix = MixGraph::new(keys.len(), self.plan.seed);
+        player.for_each_own_number(self.ops, |player, _| {
+            let operation = mix.draw_operation(&mut player.random);
+            let rank = mix.draw_key_rank(&mut player.random);
+            match self.present.next_in_key_order(rank, keys) {
+                Some(record) => self.run_mixed_operation(operation, record, player),
+                None => Ok(()),
             }
         })
+    }
+
+    /// Runs an operation of a mix, other than an insert, on a record.
+    fn run_mixed_operation(
+        &self,
+        operation: MixedOperation,
+        record: u64,
+        player: &mut Player<'_>,
+    ) -> Result<()> {
+        match operation {
+            MixedOperation::Read if record < self.present.end() => player.get_present(record),
+            // Another thread may have reserved this record number without having put the record yet.
+            MixedOperation::Read if player.group.threads > 1 => player.get(record).map(drop),
+            MixedOperation::Read => player.get_present(record),
+            MixedOperation::Scan(entries) => player.seek(record, entries),
+            MixedOperation::Put | MixedOperation::Insert => put_new_value(player, record),
+            MixedOperation::Update | MixedOperation::Rewrite => {
+                let version = player.random.next_u64();
+                player.prepare_record(record, version);
+                let records = player.group.records;
+                player.measure_operation(OperationKind::Update, |engine, key, value| {
+                    if get_and_check(engine, records, record, key)? {
+                        return engine.put(key, value);
+                    }
+                    Err(Error::wrong_answer(key, "absent", "present"))
+                })
+            }
+        }
     }
 }
 

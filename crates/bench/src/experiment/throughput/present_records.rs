@@ -1,6 +1,6 @@
 //! The set of records that are present in a database.
 
-use crate::workload::keys::Permutation;
+use crate::workload::keys::{KeySpace, Permutation};
 use crate::workload::random::hash_u64;
 
 /// The present records are those with numbers below `end`, except deleted records.
@@ -27,6 +27,20 @@ impl PresentRecords {
 
     pub(super) fn count(&self) -> u64 {
         self.end - self.deleted.map_or(0, |deleted| deleted.count)
+    }
+
+    pub(super) fn contains(&self, record: u64) -> bool {
+        let is_deleted = |deleted: &DeletedRecords| {
+            record < deleted.of && deleted.order.invert(record) < deleted.count
+        };
+        record < self.end && !self.deleted.as_ref().is_some_and(is_deleted)
+    }
+
+    /// Returns the first present record whose position in key order is at least `rank`. After the last key, the search
+    /// continues at the first key. `None` if no record is present.
+    pub(super) fn next_in_key_order(&self, rank: u64, keys: &KeySpace) -> Option<u64> {
+        let ranks = (rank..keys.len()).chain(0..rank);
+        ranks.map(|rank| keys.record_at(rank)).find(|record| self.contains(*record))
     }
 
     /// Returns the number of records that were put, including records deleted later.
@@ -77,7 +91,24 @@ impl PresentRecords {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::KeyDistribution;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn next_in_key_order_skips_absent_records() {
+        let keys = KeySpace::new(KeyDistribution::Uniform, 120, 8, 1).unwrap();
+        let mut records = PresentRecords::default();
+        assert_eq!(records.next_in_key_order(7, &keys), None);
+        records.extend_to(100);
+        records.draw_deletion_order(9);
+        records.delete_next(40);
+        for rank in 0..120 {
+            let found = keys.rank(records.next_in_key_order(rank, &keys).unwrap());
+            let skipped = if found < rank { (rank..120).chain(0..found) } else { (rank..found).chain(0..0) };
+            assert!(records.contains(keys.record_at(found)));
+            assert!(skipped.map(|rank| keys.record_at(rank)).all(|it| !records.contains(it)));
+        }
+    }
 
     #[test]
     fn deleted_records_are_not_present() {
@@ -92,5 +123,6 @@ mod tests {
         assert_eq!(present.len(), 70);
         assert!(present.is_disjoint(&deleted));
         assert!((100..110).all(|record| present.contains(&record)));
+        assert!((0..120).all(|record| records.contains(record) == present.contains(&record)));
     }
 }

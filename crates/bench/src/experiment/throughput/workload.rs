@@ -35,13 +35,15 @@ pub enum Workload {
     Fillsync,
     /// An operation mix of YCSB.
     Ycsb(OperationMix),
+    /// The mix of gets, puts and scans of [`MixGraph`](crate::workload::mixgraph::MixGraph).
+    Mixgraph,
 }
 
 impl_names!(Workload, "workload");
 
 impl Workload {
     /// All workloads, in the order of the help text.
-    pub const ALL: [Workload; 16] = [
+    pub const ALL: [Workload; 17] = [
         Workload::Fillseq,
         Workload::Fillrandom,
         Workload::Overwrite,
@@ -58,6 +60,7 @@ impl Workload {
         Workload::Ycsb(OperationMix::D),
         Workload::Ycsb(OperationMix::E),
         Workload::Ycsb(OperationMix::F),
+        Workload::Mixgraph,
     ];
 
     /// Returns the name of the workload on the command line.
@@ -74,6 +77,7 @@ impl Workload {
             Workload::Deleterandom => "deleterandom",
             Workload::Fillsync => "fillsync",
             Workload::Ycsb(mix) => mix.name(),
+            Workload::Mixgraph => "mixgraph",
         }
     }
 
