@@ -30,9 +30,9 @@ mod tests {
     use std::fmt::Debug;
     use std::str::FromStr;
 
+    use crate::experiment::bench_experiment::BenchExperiment;
     use crate::experiment::rmw::{RmwStudy, UpdateMode, ValuePlacement};
     use crate::experiment::throughput::workload::Workload;
-    use crate::experiment::tuning;
     use crate::workload::operation_mix::OperationMix;
     use crate::workload::record::RecordFormat;
 
@@ -60,6 +60,6 @@ mod tests {
         check(&OperationMix::ALL, OperationMix::name);
         check(&RmwStudy::ALL, RmwStudy::name);
         check(&Workload::ALL, Workload::name);
-        check(&tuning::TuningStudy::ALL, tuning::TuningStudy::name);
+        check(&BenchExperiment::ALL, BenchExperiment::name);
     }
 }

@@ -8,10 +8,10 @@ use lsmx::FilterBits;
 use lsmx::workload_trace::TraceEvent;
 use lsmx_base::coding::len_u64;
 use lsmx_bench::experiment::advise::CostWeights;
+use lsmx_bench::experiment::bench_experiment::BenchExperiment;
 use lsmx_bench::experiment::iocost::CacheSweep;
 use lsmx_bench::experiment::rmw::{self, UpdateMode, ValuePlacement};
 use lsmx_bench::experiment::throughput::workload::Workload;
-use lsmx_bench::experiment::tuning;
 use lsmx_bench::peers::EngineSettings;
 use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::operation_mix::OperationMix;
@@ -97,7 +97,7 @@ fn check_arguments(input: &[u8]) {
     check_name::<ValuePlacement>(text);
     check_name::<OperationMix>(text);
     check_name::<rmw::RmwStudy>(text);
-    check_name::<tuning::TuningStudy>(text);
+    check_name::<BenchExperiment>(text);
     check_name::<Workload>(text);
     if let Ok(CostWeights { writes, points, ranges, space }) = text.parse() {
         assert!([writes, points, ranges, space].iter().all(|it| it.is_finite() && *it >= 0.0));

@@ -1,6 +1,7 @@
 //! Experiments. Each experiment has a configuration, a function that runs it, and a result.
 
 pub mod advise;
+pub mod bench_experiment;
 pub mod explore;
 pub mod iocost;
 pub mod model;
@@ -9,6 +10,7 @@ pub mod repeat;
 pub mod resume;
 pub mod rmw;
 pub mod simulate;
+pub mod steady_state;
 pub mod sweep;
 pub mod throughput;
 pub mod tuning;

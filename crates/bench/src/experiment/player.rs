@@ -43,19 +43,58 @@ pub(super) enum OperationKind {
     Scan,
 }
 
+/// Latencies by kind of operation. `None` if there was no operation of the kind.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LatenciesByKind([Option<Latencies>; 5]);
+
+impl LatenciesByKind {
+    fn merge(&mut self, other: &LatenciesByKind) {
+        for (all, one) in self.0.iter_mut().zip(&other.0) {
+            match (all, one) {
+                (Some(all), Some(one)) => all.merge(one),
+                (all, one) => *all = all.take().or_else(|| one.clone()),
+            }
+        }
+    }
+
+    pub(super) fn count(&self, kind: OperationKind) -> u64 {
+        self.0[kind as usize].as_ref().map_or(0, Latencies::count)
+    }
+
+    /// Returns the latency of operations of this kind, or zeros if there were no such operations.
+    pub(super) fn summary(&self, kind: OperationKind) -> LatencyUs {
+        self.0[kind as usize].as_ref().map(Latencies::summary).unwrap_or_default()
+    }
+}
+
 /// Measurements of the operations that ended within a time slice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct TimeSlice {
     pub(super) ops: u64,
     pub(super) total_ns: u64,
     pub(super) max_ns: u64,
+    /// Latencies with a relative error of up to 1 %. `None` if [`SliceSettings::latencies`] is not set.
+    pub(super) latencies: Option<Box<LatenciesByKind>>,
 }
 
 impl TimeSlice {
+    fn record(&mut self, kind: OperationKind, ns: u64, has_latencies: bool) {
+        self.ops += 1;
+        self.total_ns += ns;
+        self.max_ns = self.max_ns.max(ns);
+        if has_latencies {
+            let latencies = self.latencies.get_or_insert_default();
+            latencies.0[kind as usize].get_or_insert_with(Latencies::coarse).record_ns(ns);
+        }
+    }
+
     pub(super) fn add(&mut self, other: &TimeSlice) {
         self.ops += other.ops;
         self.total_ns += other.total_ns;
         self.max_ns = self.max_ns.max(other.max_ns);
+        if let Some(other) = &other.latencies {
+            self.latencies.get_or_insert_default().merge(other);
+        }
     }
 }
 
@@ -66,8 +105,7 @@ pub(super) struct OperationMeasurements {
     pub(super) ops: u64,
     /// Time from the start of the thread group until the last operation ended, in nanoseconds.
     pub(super) elapsed_ns: u64,
-    /// Latencies by kind of operation. `None` if there was no operation of the kind.
-    latencies: [Option<Latencies>; 5],
+    pub(super) latencies: LatenciesByKind,
     /// Number of blocks that lookups read from files. 0 if block reads are not counted.
     pub(super) block_reads: u64,
     /// Number of lookups that found no entry.
@@ -83,7 +121,7 @@ pub(super) struct OperationMeasurements {
 
 impl OperationMeasurements {
     fn record(&mut self, kind: OperationKind, ns: u64) {
-        self.latencies[kind as usize].get_or_insert_default().record_ns(ns);
+        self.latencies.0[kind as usize].get_or_insert_default().record_ns(ns);
     }
 
     fn time_slice_mut(&mut self, place: u64) -> &mut TimeSlice {
@@ -97,11 +135,7 @@ impl OperationMeasurements {
     fn merge(&mut self, other: &OperationMeasurements) {
         self.ops += other.ops;
         self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
-        for (all, one) in self.latencies.iter_mut().zip(&other.latencies) {
-            if let Some(one) = one {
-                all.get_or_insert_default().merge(one);
-            }
-        }
+        self.latencies.merge(&other.latencies);
         self.block_reads += other.block_reads;
         self.absent += other.absent;
         self.entries_read += other.entries_read;
@@ -115,17 +149,17 @@ impl OperationMeasurements {
     }
 
     pub(super) fn count(&self, kind: OperationKind) -> u64 {
-        self.latencies[kind as usize].as_ref().map_or(0, Latencies::count)
+        self.latencies.count(kind)
     }
 
     /// Returns the latency of operations of this kind, or zeros if there were no such operations.
     pub(super) fn latency(&self, kind: OperationKind) -> LatencyUs {
-        self.latencies[kind as usize].as_ref().map(Latencies::summary).unwrap_or_default()
+        self.latencies.summary(kind)
     }
 
     pub(super) fn total_latency(&self) -> LatencyUs {
         let mut all = Latencies::new();
-        self.latencies.iter().flatten().for_each(|one| all.merge(one));
+        self.latencies.0.iter().flatten().for_each(|one| all.merge(one));
         all.summary()
     }
 
@@ -157,6 +191,15 @@ impl GroupState {
     }
 }
 
+/// Time slices into which a run is divided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SliceSettings {
+    /// Length of a time slice, in nanoseconds.
+    pub(super) ns: u64,
+    /// Whether each slice has percentiles of the latencies. Each thread needs 36 KiB per slice and kind of operation.
+    pub(super) latencies: bool,
+}
+
 /// A group of threads that run operations on one engine.
 #[derive(Clone, Copy)]
 pub(super) struct ThreadGroup<'a> {
@@ -166,8 +209,8 @@ pub(super) struct ThreadGroup<'a> {
     /// Target rate of all threads together, in operations per second. `None` starts each operation when the preceding
     /// one ends.
     pub(super) rate: Option<f64>,
-    /// Length of a time slice in [`OperationMeasurements::slices`], in nanoseconds.
-    pub(super) slice_ns: Option<u64>,
+    /// Time slices of [`OperationMeasurements::slices`].
+    pub(super) slices: Option<SliceSettings>,
     /// Whether block reads of lookups are counted. Counting slows RocksDB down.
     pub(super) counts_block_reads: bool,
     /// `seed` and `purpose` initialize the random number generator of each thread. Different purposes give different
@@ -188,7 +231,7 @@ impl<'a> ThreadGroup<'a> {
             records,
             threads: 1,
             rate: None,
-            slice_ns: None,
+            slices: None,
             counts_block_reads: false,
             seed: 0,
             purpose: 0,
@@ -365,9 +408,8 @@ impl<'a> Player<'a> {
         let ns = ended_ns.saturating_sub(begun_ns);
         self.played.record(kind, ns);
         self.played.ops += 1;
-        if let Some(slice_ns) = self.group.slice_ns {
-            let slice = TimeSlice { ops: 1, total_ns: ns, max_ns: ns };
-            self.played.time_slice_mut(ended_ns / slice_ns).add(&slice);
+        if let Some(slices) = self.group.slices {
+            self.played.time_slice_mut(ended_ns / slices.ns).record(kind, ns, slices.latencies);
         }
         if self.played.ops.is_multiple_of(PROGRESS_OPS) {
             self.state.done.fetch_add(PROGRESS_OPS, Ordering::Relaxed);
@@ -375,13 +417,32 @@ impl<'a> Player<'a> {
         Ok(result)
     }
 
+    /// Runs operations until `end_ns` nanoseconds after the start of the group. Stops early if all threads must stop.
+    pub(super) fn run_until(
+        &mut self,
+        end_ns: u64,
+        mut operate: impl FnMut(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        while !self.is_stopped() && self.state.start.elapsed_ns() < end_ns {
+            if self.next_due_ns().is_some_and(|due_ns| due_ns >= end_ns) {
+                break;
+            }
+            operate(self)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the due time of the next operation; `None` if no rate is set.
+    fn next_due_ns(&self) -> Option<u64> {
+        // The due times of the threads are evenly spaced within an interval.
+        let turn = to_f64(self.played.ops) + to_f64(self.thread) / to_f64(self.group.threads);
+        self.interval_ns.map(|interval_ns| numbers::floor_to_u64(interval_ns * turn))
+    }
+
     /// Waits until the next operation is due. Returns the time from which its latency is measured.
     fn wait_until_due(&self) -> u64 {
         let start = self.state.start;
-        let Some(interval_ns) = self.interval_ns else { return start.elapsed_ns() };
-        // The due times of the threads are evenly spaced within an interval.
-        let turn = to_f64(self.played.ops) + to_f64(self.thread) / to_f64(self.group.threads);
-        let due_ns = numbers::floor_to_u64(interval_ns * turn);
+        let Some(due_ns) = self.next_due_ns() else { return start.elapsed_ns() };
         wait_until_elapsed(start, due_ns);
         due_ns
     }

@@ -17,7 +17,8 @@ pub use unit::Unit;
 
 use std::cmp::Ordering;
 
-use crate::experiment::{advise, explore, iocost, rmw, simulate, throughput, tuning};
+use crate::experiment::bench_experiment::BenchExperiment;
+use crate::experiment::{advise, explore, iocost, rmw, simulate, steady_state, throughput, tuning};
 
 /// Whether less or more of a number is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,12 +246,13 @@ impl TableColumn {
     }
 }
 
-pub const ALL: [&MetricRegistry; 9] = [
+pub const ALL: [&MetricRegistry; 10] = [
     &explore::columns::REGISTRY,
     &simulate::columns::REGISTRY,
     &throughput::columns::REGISTRY,
     &tuning::columns::READS,
     &tuning::columns::SLICES,
+    &steady_state::columns::REGISTRY,
     &iocost::columns::REGISTRY,
     &rmw::columns::REGISTRY,
     &advise::columns::RANKED,
@@ -266,8 +268,11 @@ pub fn find_metric(name: &str) -> Option<&'static Metric> {
 pub fn find_registry(command_line: &str) -> Option<&'static MetricRegistry> {
     let mut words = command_line.split_whitespace().skip(1);
     let command = words.find(|word| !word.starts_with('-'))?;
-    if command == "bench" && words.any(|word| word.starts_with("--experiment")) {
-        return Some(&tuning::columns::READS);
+    if command == "bench"
+        && let Some(flag) = words.find(|word| word.starts_with("--experiment"))
+    {
+        let name = flag.split_once('=').map(|(_, name)| name).or_else(|| words.next())?;
+        return Some(name.parse::<BenchExperiment>().ok()?.registry());
     }
     ALL.into_iter().find(|registry| registry.command == command)
 }
@@ -349,6 +354,10 @@ mod tests {
             ("lsmx bench fillseq --entries 10", Some("bench")),
             ("./lsmx --no-progress rmw --mode kd", Some("rmw")),
             ("lsmx bench --experiment=caching", Some(tuning::columns::READS.command)),
+            (
+                "lsmx bench --minutes 5 --experiment steady-state",
+                Some(steady_state::columns::REGISTRY.command),
+            ),
             ("lsmx db stats", None),
             ("", None),
         ] {

@@ -133,6 +133,12 @@ impl Engine for Lsmx {
         })
     }
 
+    fn write_stall_us(&self) -> Option<u64> {
+        let metrics = self.db.metrics();
+        let stalls = &metrics.keyspaces.get(self.keyspace.name())?.stalls;
+        Some(stalls.us_total + stalls.throttle_us_total)
+    }
+
     fn table_bytes(&self) -> Result<u64> {
         let metrics = self.db.metrics();
         let tree = metrics.keyspaces.get(self.keyspace.name());

@@ -62,6 +62,17 @@ pub trait Engine: Send + Sync {
         None
     }
 
+    /// Returns the time by which the engine has delayed writes because of flushes and compactions, in microseconds; `None`
+    /// if the engine does not count this time. Each delayed write adds its delay.
+    fn write_stall_us(&self) -> Option<u64> {
+        None
+    }
+
+    /// Returns the engine's estimate of the bytes that pending compactions rewrite; `None` if the engine has no estimate.
+    fn pending_compaction_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns the total length of the live tables, in bytes.
     fn table_bytes(&self) -> Result<u64>;
 

@@ -127,6 +127,17 @@ fn peer_error<E: StdError + Send + Sync + 'static>(
     }
 }
 
+/// Returns the cumulative stall in a text of the property `rocksdb.dbstats`, in microseconds. An example of the line is
+/// `Cumulative stall: 00:01:02.500 H:M:S, 3.0 percent`.
+fn parse_stall_us(statistics: &str) -> Option<u64> {
+    let line = statistics.lines().find_map(|line| line.strip_prefix("Cumulative stall: "))?;
+    let mut fields = line.split(" H:M:S").next()?.split(':');
+    let (hours, minutes) =
+        (fields.next()?.parse::<f64>().ok()?, fields.next()?.parse::<f64>().ok()?);
+    let seconds = fields.next()?.parse::<f64>().ok()?;
+    Some(numbers::round_to_u64((hours * 3600.0 + minutes * 60.0 + seconds) * 1e6))
+}
+
 impl Engine for Rocksdb {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.db.put(key, value).map_err(peer_error("put a value"))
@@ -178,6 +189,14 @@ impl Engine for Rocksdb {
 
     // `written_bytes` is not implemented, because the tickers of RocksDB slow down every operation.
 
+    fn write_stall_us(&self) -> Option<u64> {
+        parse_stall_us(&self.db.property_value("rocksdb.dbstats").ok()??)
+    }
+
+    fn pending_compaction_bytes(&self) -> Option<u64> {
+        self.db.property_int_value("rocksdb.estimate-pending-compaction-bytes").ok()?
+    }
+
     fn table_bytes(&self) -> Result<u64> {
         let bytes = self.db.property_int_value("rocksdb.live-sst-files-size");
         Ok(bytes.map_err(peer_error("read the length of the tables"))?.unwrap_or(0))
@@ -195,5 +214,21 @@ impl Engine for Rocksdb {
 
     fn thread_block_reads(&self) -> u64 {
         PERF.with(|perf| perf.metric(PerfMetric::BlockReadCount))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stall_of_the_statistics_is_parsed() {
+        let text = "Uptime(secs): 70.0 total\nCumulative stall: 01:01:02.500 H:M:S, 3.0 percent\n";
+        assert_eq!(parse_stall_us(text), Some(3_662_500_000));
+        assert_eq!(parse_stall_us("Interval stall: 00:00:0.000 H:M:S, 0.0 percent"), None);
+        let directory = tempfile::tempdir().unwrap();
+        let engine = Rocksdb::open(directory.path(), &EngineSettings::default()).unwrap();
+        assert_eq!(engine.write_stall_us(), Some(0));
+        assert_eq!(engine.pending_compaction_bytes(), Some(0));
     }
 }

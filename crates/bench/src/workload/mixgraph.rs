@@ -138,7 +138,9 @@ mod tests {
         }
         counts.sort_by(|a: &f64, b| b.total_cmp(a));
         // The weights decrease with the number of the range: the first range has 0.78, the second 0.05.
-        assert!((range_weight(1) - 0.782).abs() < 0.001 && (range_weight(2) - 0.0555).abs() < 0.001);
+        assert!(
+            (range_weight(1) - 0.782).abs() < 0.001 && (range_weight(2) - 0.0555).abs() < 0.001
+        );
         for (count, number) in counts.into_iter().zip(1..) {
             assert_share(count / f64::from(DRAWS), range_weight(number) / sum);
         }

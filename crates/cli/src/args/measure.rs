@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lsmx::{BlockCacheKind, FilterBits};
+use lsmx_bench::experiment::bench_experiment::BenchExperiment;
 use lsmx_bench::experiment::iocost::CacheSweep;
 use lsmx_bench::experiment::rmw::{RmwStudy, UpdateMode, ValuePlacement};
 use lsmx_bench::experiment::throughput::workload::Workload;
-use lsmx_bench::experiment::tuning;
 use lsmx_bench::workload::operation_mix::OperationMix;
 
 use super::output::OutputArgs;
@@ -55,9 +55,10 @@ pub(crate) struct BenchArgs {
     #[arg(required_unless_present = "experiment", value_name = "WORKLOAD")]
     pub(crate) workloads: Vec<Workload>,
     /// Experiment to run in place of workloads: caching (reads by contents of the block cache), filter-size
-    /// (reads by width of the filters), put-over-time (puts over time while compactions run).
+    /// (reads by width of the filters), put-over-time (puts over time while compactions run), steady-state (latencies at a
+    /// rate that each engine sustains).
     #[arg(long, value_name = "NAME", conflicts_with_all = ["workloads", "seek_entries"])]
-    pub(crate) experiment: Option<tuning::TuningStudy>,
+    pub(crate) experiment: Option<BenchExperiment>,
     /// Database that is kept; reads need one that was filled with the same flags [default: a temporary database].
     #[arg(long, value_name = "PATH", conflicts_with = "dir")]
     pub(crate) db: Option<PathBuf>,
@@ -86,7 +87,17 @@ pub(crate) struct BenchArgs {
     /// Size of a memtable in bytes.
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
     pub(crate) memtable: u64,
-    /// Operations per second [default: no limit]. Latencies count from the time at which an operation was due.
+    /// Length of the testing phase of steady-state in minutes [default: 10]. Its second half finds the sustained rate.
+    #[arg(long, value_name = "N")]
+    pub(crate) testing_minutes: Option<f64>,
+    /// Length of the running phase of steady-state in minutes [default: 20].
+    #[arg(long, value_name = "N")]
+    pub(crate) minutes: Option<f64>,
+    /// Share of gets among the operations of steady-state [default: 0.5]. The others are puts.
+    #[arg(long, value_name = "R")]
+    pub(crate) read_ratio: Option<f64>,
+    /// Operations per second [default: no limit; of steady-state 95 % of the sustained rate]. Latencies count from the
+    /// time at which an operation was due.
     #[arg(long, value_name = "OPS", value_parser = rate)]
     pub(crate) rate: Option<f64>,
     /// Option of lsmx, such as `policy=tiering` or `filter_last_run=on`; may be given several times.

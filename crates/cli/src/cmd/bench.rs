@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 
+use lsmx_bench::experiment::bench_experiment::BenchExperiment;
+use lsmx_bench::experiment::steady_state::{SteadyStateArguments, run_steady_state};
 use lsmx_bench::experiment::throughput::{self, Config};
-use lsmx_bench::experiment::tuning::{self, TuningStudy};
+use lsmx_bench::experiment::tuning;
 use lsmx_bench::peers::EngineSettings;
 
 use crate::args::BenchArgs;
@@ -14,19 +16,34 @@ use crate::output::Bar;
 /// Runs the workloads or the experiment, and writes the results.
 pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
-    let registry = match arguments.experiment {
-        None => &throughput::columns::REGISTRY,
-        Some(TuningStudy::PutOverTime) => &tuning::columns::SLICES,
-        Some(_) => &tuning::columns::READS,
+    let steady = SteadyStateArguments {
+        testing_minutes: arguments.testing_minutes,
+        minutes: arguments.minutes,
+        read_ratio: arguments.read_ratio,
     };
+    match arguments.experiment {
+        None => steady.check_unused("the workloads")?,
+        Some(BenchExperiment::Tuning(study)) => {
+            steady.check_unused(&format!("--experiment {}", study.name()))?;
+        }
+        Some(BenchExperiment::SteadyState) => {}
+    }
+    let registry =
+        arguments.experiment.map_or(&throughput::columns::REGISTRY, BenchExperiment::registry);
     arguments.output.probe(registry)?;
     let _temporary = match arguments.db {
         Some(_) => None,
         None => Some(interrupt::make_temporary("lsmx-bench-", &mut config.directory, None)?),
     };
+    let bar = &mut Bar::new();
     match arguments.experiment {
-        Some(study) => arguments.output.write(&tuning::run_study(study, &config, &mut Bar::new())?),
-        None => arguments.output.write(&config.run(&mut Bar::new())?),
+        None => arguments.output.write(&config.run(bar)?),
+        Some(BenchExperiment::Tuning(study)) => {
+            arguments.output.write(&tuning::run_study(study, &config, bar)?)
+        }
+        Some(BenchExperiment::SteadyState) => {
+            arguments.output.write(&run_steady_state(&config, &steady, bar)?)
+        }
     }
 }
 

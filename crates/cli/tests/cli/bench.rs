@@ -202,6 +202,52 @@ fn puts_over_time_are_slices_of_all_puts() {
     );
 }
 
+#[test]
+fn steady_state_schedules_95_percent_of_the_sustained_rate() {
+    let words = "--experiment steady-state --testing-minutes 0.02 --minutes 0.01 --threads 2";
+    let run = experiment(&format!("bench {words} {SMALL}"));
+    let cell = &run.cells()[0];
+    let [sustained, scheduled] =
+        ["/sustained_ops_per_s", "/scheduled_ops_per_s"].map(|path| number(cell, path));
+    assert!(sustained > 0.0 && (scheduled / sustained - 0.95).abs() < 1e-9, "{cell}");
+    let minutes = list(cell, "/by_minute");
+    assert_eq!(minutes.len(), 1);
+    for name in ["/ops", "/gets", "/puts"] {
+        assert_eq!(number(&minutes[0], name), number(cell, name));
+    }
+    assert_eq!(number(cell, "/gets") + number(cell, "/puts"), number(cell, "/ops"));
+    for kind in ["put", "get"] {
+        for percentile in ["p50", "p99", "p999", "max"] {
+            let path = format!("/{kind}_latency_us/{percentile}");
+            let [whole, minute] = [cell, &minutes[0]].map(|it| number(it, &path));
+            assert!(whole > 0.0 && (minute / whole - 1.0).abs() < 0.02, "{path}: {cell}");
+        }
+    }
+    assert!(cell["stall_s"].is_number() && number(cell, "/space_amplification") > 1.0, "{cell}");
+    assert_eq!(run.csv.len(), 3);
+    assert!(run.csv[1].starts_with("lsmx,1,2,0.5,"), "{}", run.csv[1]);
+    assert!(run.csv[2].starts_with("lsmx,all,2,0.5,"), "{}", run.csv[2]);
+    assert_contains(&run.table, &["testing phase of 0.02 min", "operations per s sustained"]);
+}
+
+#[test]
+fn steady_state_given_rate_replaces_the_testing_phase() {
+    let dir = TestDir::new();
+    let words = format!("--experiment steady-state --db {} --rate 2000 {SMALL}", dir.path("data"));
+    let cell = &cells(&format!("bench {words} --minutes 0.01 --read-ratio 0"))[0];
+    assert!(cell["sustained_ops_per_s"].is_null(), "{cell}");
+    assert_eq!((&cell["scheduled_ops_per_s"], &cell["gets"]), (&json!(2000.0), &json!(0)));
+    // 2000 operations per second are scheduled for 0.6 s. A slow machine completes fewer of them.
+    let puts = number(cell, "/puts");
+    assert!(puts > 0.0 && puts <= 1200.0, "{cell}");
+    assert!(cell["device_read_bytes_per_get"].is_null(), "{cell}");
+
+    let cell = &cells(&format!("bench {words} --minutes 0.005 --read-ratio 1"))[0];
+    assert_eq!(cell["puts"], 0);
+    let other = format!("bench {words} --minutes 0.005 --seed 9");
+    lsmx(&other).fails(2, &["--db", "--seed"]);
+}
+
 #[cfg(not(any(feature = "peers", feature = "peer-rocksdb")))]
 #[test]
 fn missing_peer_error_names_the_feature() {

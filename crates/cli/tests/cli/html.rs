@@ -172,6 +172,14 @@ fn pages_of_bench_experiments_have_their_plots() {
 }
 
 #[test]
+fn page_of_steady_state_has_each_minute() {
+    let words = "--entries 5000 --memtable 64K --rate 5000 --minutes 0.01";
+    let page = experiment(&format!("bench --experiment steady-state {words}"));
+    let sections = ["Summary", "Latency", "By minute"];
+    check_page(&page.html, &sections, &[("plots", 12), ("marks", 20), ("tables", 1)]);
+}
+
+#[test]
 fn page_of_iocost_has_a_part_for_each_block_size() {
     let page = experiment(
         "iocost --entries 20000 --memtable 64K --table 64K --block-bytes 1024,4096 --gets 1000",

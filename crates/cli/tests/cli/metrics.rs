@@ -1,6 +1,6 @@
 //! Tests of the metrics in the results of `lsmx explore`.
 
-use lsmx_bench::experiment::{explore, iocost, rmw, simulate, throughput, tuning};
+use lsmx_bench::experiment::{explore, iocost, rmw, simulate, steady_state, throughput, tuning};
 use lsmx_bench::metric::{MetricRegistry, flatten_scalars};
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::common::{TestDir, cells, experiment, list, number, numbers, sum_of_le
 #[test]
 fn each_number_of_a_result_is_a_metric() {
     let tree = "--policy tiering,tsa --entries 20000 --memtable 64K --deletes 0.1 --updates 0.2 --selectivity 0.001,0.01";
-    let commands: [(String, &MetricRegistry, &str); 6] = [
+    let commands: [(String, &MetricRegistry, &str); 7] = [
         (format!("explore {tree}"), &explore::columns::REGISTRY, "/cells"),
         (format!("simulate {tree}"), &simulate::columns::REGISTRY, "/cells"),
         (
@@ -21,6 +21,11 @@ fn each_number_of_a_result_is_a_metric() {
         (
             "bench --experiment caching --entries 5000 --memtable 64K --ops 500".to_owned(),
             &tuning::columns::READS,
+            "/cells",
+        ),
+        (
+            "bench --experiment steady-state --entries 5000 --rate 5000 --minutes 0.005".to_owned(),
+            &steady_state::columns::REGISTRY,
             "/cells",
         ),
         (

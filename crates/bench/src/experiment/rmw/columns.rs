@@ -79,7 +79,12 @@ pub const REGISTRY: MetricRegistry = MetricRegistry {
     metrics: &[
         SUBJECT,
         &latency!("read_latency_us", "read", "time of a plain read", "read_"),
-        &latency!("rmw_latency_us", "RMW", "time of a read-modify-write, which updates one field of a value", "rmw_"),
+        &latency!(
+            "rmw_latency_us",
+            "RMW",
+            "time of a read-modify-write, which updates one field of a value",
+            "rmw_"
+        ),
         &latency!("put_latency_us", "put", "time of a put of a whole value", "put_"),
         &latency!("scan_latency_us", "scan", "time of a scan", "scan_"),
         RESOURCES,

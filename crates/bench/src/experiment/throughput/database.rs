@@ -27,7 +27,7 @@ const PROBES: u64 = 100;
 
 /// A workload to run with a given number of threads.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WorkloadStep {
+pub(in crate::experiment) struct WorkloadStep {
     pub(super) workload: Workload,
     /// Position in the list of workloads to run. The random numbers of a workload depend on its position.
     pub(super) place: u64,
@@ -36,14 +36,14 @@ pub(super) struct WorkloadStep {
 
 /// Parameters that are the same for all workloads.
 #[derive(Debug)]
-pub(super) struct BenchPlan {
-    pub(super) settings: EngineSettings,
-    pub(super) records: GeneratedRecords,
-    pub(super) entries: u64,
+pub(in crate::experiment) struct BenchPlan {
+    pub(in crate::experiment) settings: EngineSettings,
+    pub(in crate::experiment) records: GeneratedRecords,
+    pub(in crate::experiment) entries: u64,
     pub(super) ops: Option<u64>,
     pub(super) seek_entries: u64,
     pub(super) rate: Option<f64>,
-    pub(super) seed: u64,
+    pub(in crate::experiment) seed: u64,
 }
 
 /// The database of an engine, and the set of records that it contains.
@@ -65,7 +65,7 @@ impl BenchDatabase {
         let mut database = BenchDatabase { kind, path, engine: None, present, existed };
         if existed {
             let engine = kind.open(&database.path, &plan.settings)?;
-            if let Err(error) = database.check_records(engine.as_ref(), plan) {
+            if let Err(error) = check_records(engine.as_ref(), &database.path, plan) {
                 engine.close()?;
                 return Err(error);
             }
@@ -73,25 +73,6 @@ impl BenchDatabase {
             database.present = PresentRecords::with_records_below(plan.entries);
         }
         Ok(database)
-    }
-
-    fn check_records(&self, engine: &dyn Engine, plan: &BenchPlan) -> Result<()> {
-        let mut random = Random::new(plan.seed, 0);
-        let mut key = Vec::new();
-        for _ in 0..PROBES {
-            let record = random.next_below(plan.entries);
-            plan.records.write_key(record, &mut key);
-            match get_and_check(engine, &plan.records, record, &key) {
-                Ok(true) => {}
-                Ok(false) | Err(Error::WrongAnswer { .. }) => {
-                    let must = "new, or filled with the same --entries, --key-len, --value-len, \
-                                --seed and workloads that insert as many records";
-                    return Err(Error::invalid_argument("--db", self.path.display(), must));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 
     /// Runs a workload. Returns one result, or two results (forward and backward) for the workload `scan`.
@@ -272,6 +253,30 @@ pub(in crate::experiment) fn has_entries(path: &Path) -> bool {
         Ok(mut entries) => entries.next().is_some(),
         Err(_) => path.exists(),
     }
+}
+
+/// Looks up a few records to check that an existing database contains the records of the plan.
+pub(in crate::experiment) fn check_records(
+    engine: &dyn Engine,
+    path: &Path,
+    plan: &BenchPlan,
+) -> Result<()> {
+    let mut random = Random::new(plan.seed, 0);
+    let mut key = Vec::new();
+    for _ in 0..PROBES {
+        let record = random.next_below(plan.entries);
+        plan.records.write_key(record, &mut key);
+        match get_and_check(engine, &plan.records, record, &key) {
+            Ok(true) => {}
+            Ok(false) | Err(Error::WrongAnswer { .. }) => {
+                let must = "new, or filled with the same --entries, --key-len, --value-len, \
+                            --seed and workloads that insert as many records";
+                return Err(Error::invalid_argument("--db", path.display(), must));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 struct WorkloadOperations<'a> {

@@ -132,14 +132,9 @@ impl Config {
             return Err(Error::invalid_argument("WORKLOAD", "missing", format!("of {known}")));
         }
         self.check_numbers()?;
-        if let Some(rate) = self.rate {
-            if !(rate.is_finite() && rate > 0.0) {
-                return Err(Error::invalid_argument("--rate", rate, "above 0"));
-            }
-            if self.workloads.contains(&Workload::Scan) {
-                let why = "its entries come as one stream";
-                return Err(Error::contradictory_arguments("--rate", "scan", why));
-            }
+        if self.rate.is_some() && self.workloads.contains(&Workload::Scan) {
+            let why = "its entries come as one stream";
+            return Err(Error::contradictory_arguments("--rate", "scan", why));
         }
         if self.repeat > 1 && self.database.is_some() {
             let why = "every repetition needs a new database";
@@ -149,6 +144,11 @@ impl Config {
     }
 
     pub(super) fn check_numbers(&self) -> Result<()> {
+        if let Some(rate) = self.rate
+            && !(rate.is_finite() && rate > 0.0)
+        {
+            return Err(Error::invalid_argument("--rate", rate, "above 0"));
+        }
         Error::check_range("--key-len", self.key_bytes, 1..=KEY_BYTES_MAX)?;
         Error::check_range("--value-len", self.value_bytes, 0..=VALUE_BYTES_MAX)?;
         Error::check_range("--entries", self.entries, 1..=1 << 40)?;
@@ -175,7 +175,7 @@ impl Config {
         steps
     }
 
-    fn bench_plan(&self, steps: &[WorkloadStep]) -> Result<BenchPlan> {
+    pub(super) fn bench_plan(&self, steps: &[WorkloadStep]) -> Result<BenchPlan> {
         let inserts: u64 = steps
             .iter()
             .map(|step| {

@@ -104,7 +104,8 @@ mod tests {
         records.delete_next(40);
         for rank in 0..120 {
             let found = keys.rank(records.next_in_key_order(rank, &keys).unwrap());
-            let skipped = if found < rank { (rank..120).chain(0..found) } else { (rank..found).chain(0..0) };
+            let skipped =
+                if found < rank { (rank..120).chain(0..found) } else { (rank..found).chain(0..0) };
             assert!(records.contains(keys.record_at(found)));
             assert!(skipped.map(|rank| keys.record_at(rank)).all(|it| !records.contains(it)));
         }

@@ -16,7 +16,6 @@ pub mod result;
 
 use std::path::{Path, PathBuf};
 
-use crate::enum_names::impl_names;
 use crate::error::{Error, Result};
 use crate::peers::{EngineKind, EngineSettings};
 use crate::report::provenance::Provenance;
@@ -29,7 +28,7 @@ use super::throughput::Config;
 use super::throughput::database::has_entries;
 use result::TuningResult;
 
-/// An experiment of `lsmx bench`.
+/// An experiment that varies one setting, or measures puts over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TuningStudy {
     /// Measures lookups with different cache sizes.
@@ -40,13 +39,7 @@ pub enum TuningStudy {
     PutOverTime,
 }
 
-impl_names!(TuningStudy, "experiment");
-
 impl TuningStudy {
-    /// All experiments, in the order of the help text.
-    pub const ALL: [TuningStudy; 3] =
-        [TuningStudy::Caching, TuningStudy::FilterSize, TuningStudy::PutOverTime];
-
     /// Returns the name of the experiment on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -100,7 +93,8 @@ fn check_study(study: TuningStudy, config: &Config) -> Result<()> {
         ),
     ] {
         if is_given {
-            return Err(Error::contradictory_arguments(flag, format!("--experiment {study}"), why));
+            let experiment = format!("--experiment {}", study.name());
+            return Err(Error::contradictory_arguments(flag, experiment, why));
         }
     }
     Ok(())

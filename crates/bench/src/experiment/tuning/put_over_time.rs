@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::experiment::Progress;
-use crate::experiment::player::{ThreadGroup, TimeSlice};
+use crate::experiment::player::{SliceSettings, ThreadGroup, TimeSlice};
 use crate::experiment::throughput::database::has_entries;
 use crate::numbers::{self, to_f64, to_usize};
 use crate::peers::EngineKind;
@@ -36,7 +36,7 @@ fn measure_engine(
     let ops = if overwrites { bench.ops() } else { bench.config.entries };
     let group = ThreadGroup {
         threads: bench.threads(),
-        slice_ns: Some(SLICE_NS),
+        slices: Some(SliceSettings { ns: SLICE_NS, latencies: false }),
         seed: bench.config.seed,
         purpose: PURPOSE,
         ..ThreadGroup::single_thread(engine.as_ref(), bench.records)
@@ -122,11 +122,14 @@ mod tests {
 
     #[test]
     fn combined_slices_are_few_and_hold_every_put() {
-        let one = TimeSlice { ops: 2, total_ns: 4000, max_ns: 3000 };
+        let one = TimeSlice { ops: 2, total_ns: 4000, max_ns: 3000, latencies: None };
         for count in [1, 399, 400, 401, 1999] {
             let elapsed = SLICE_NS * count - SLICE_NS / 2;
-            let slices =
-                combine_slices(&vec![one; to_usize(count)], &vec![5; to_usize(count)], elapsed);
+            let slices = combine_slices(
+                &vec![one.clone(); to_usize(count)],
+                &vec![5; to_usize(count)],
+                elapsed,
+            );
             assert!(slices.len() <= SLICES_MAX);
             assert_eq!(slices.iter().map(|slice| slice.ops).sum::<u64>(), 2 * count);
             let compacted: u64 = slices.iter().filter_map(|slice| slice.compaction_bytes).sum();

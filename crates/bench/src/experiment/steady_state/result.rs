@@ -1,0 +1,61 @@
+//! Results of the experiment `steady-state`. The field names are those of the JSON output.
+
+#![expect(missing_docs, reason = "the metrics in `columns` document the fields")]
+
+use serde::Serialize;
+
+use crate::experiment::throughput::result::ThroughputSettings;
+use crate::latency::LatencyUs;
+use crate::report::provenance::Provenance;
+
+/// Result of `lsmx bench --experiment steady-state`.
+#[derive(Clone, Debug, Serialize)]
+pub struct SteadyStateResult {
+    pub provenance: Provenance,
+    pub experiment: &'static str,
+    pub settings: ThroughputSettings,
+    /// Length of the testing phase in minutes; `None` if the rate was given.
+    pub testing_minutes: Option<f64>,
+    /// Length of the running phase in minutes.
+    pub minutes: f64,
+    pub cells: Vec<SteadyStateCell>,
+}
+
+/// Measurements of one engine.
+#[derive(Clone, Debug, Serialize)]
+pub struct SteadyStateCell {
+    pub workload: &'static str,
+    pub engine: String,
+    pub threads: u64,
+    pub read_ratio: f64,
+    /// `None` if the rate was given.
+    pub sustained_ops_per_s: Option<f64>,
+    pub scheduled_ops_per_s: f64,
+    /// Measurements of the whole running phase.
+    #[serde(flatten)]
+    pub total: SteadyStatePeriod,
+    /// Measurements of each minute of the running phase. The last minute may be shorter.
+    pub by_minute: Vec<SteadyStatePeriod>,
+}
+
+/// Measurements of a part of the running phase.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SteadyStatePeriod {
+    pub elapsed_s: f64,
+    pub ops: u64,
+    pub ops_per_s: f64,
+    pub gets: u64,
+    pub puts: u64,
+    /// Latency of a put since its scheduled start.
+    pub put_latency_us: LatencyUs,
+    /// Latency of a get since its scheduled start.
+    pub get_latency_us: LatencyUs,
+    pub device_read_bytes_per_get: Option<f64>,
+    pub device_written_bytes_per_put: Option<f64>,
+    pub stall_s: Option<f64>,
+    /// Estimate of the engine at the end of the period.
+    pub pending_compaction_bytes: Option<u64>,
+    pub space_amplification: f64,
+    pub table_bytes: u64,
+    pub disk_bytes: u64,
+}
