@@ -1,10 +1,12 @@
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 
 use lsmx_base::error_chain::error_chain;
 use lsmx_compaction::error::known_names;
 
+use crate::report::text::format_bytes;
 use crate::workload::record::{RecordError, to_hex};
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -55,9 +57,35 @@ pub enum Error {
         action: &'static str,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The child process that runs the workloads of an engine failed. `step` is the workload, or `start` or `close`.
+    #[error("{engine}, {step}: {failure}")]
+    EngineProcess { engine: &'static str, step: String, failure: EngineProcessFailure },
     /// A database returned a wrong value. `key` contains the hexadecimal digits of the key.
     #[error("wrong answer of the database: key {key} is {found}, must be {must}")]
     WrongAnswer { key: String, found: &'static str, must: &'static str },
+}
+
+/// Failure of a child process that runs the workloads of an engine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineProcessFailure {
+    /// The process reported an error of a workload.
+    #[error("{text}")]
+    Reported { text: String, is_usage: bool },
+    #[error("the process needed more memory than --memory-limit {}, and the kernel ended it", format_bytes(*limit_bytes))]
+    OutOfMemory { limit_bytes: u64 },
+    /// The process ended before it answered.
+    #[error("the process ended early, {status}")]
+    Ended { status: ExitStatus },
+    #[error("the process answered {answer:?}, which is not an answer of this version")]
+    WrongAnswer { answer: String },
+    #[error("no memory control group can be created: {reason}")]
+    NoGroup { reason: String },
+    /// This process has killed all its child processes.
+    #[error("the run was interrupted")]
+    Interrupted,
+    #[error("cannot exchange messages with the process: {source}")]
+    Io { source: io::Error },
 }
 
 impl Error {
@@ -110,6 +138,9 @@ impl Error {
             | Error::Contradiction { .. }
             | Error::Spec { .. }
             | Error::Resume { .. } => true,
+            Error::EngineProcess { failure, .. } => {
+                matches!(failure, EngineProcessFailure::Reported { is_usage: true, .. })
+            }
             Error::Engine { source, .. } => matches!(
                 source,
                 lsmx::Error::InvalidOption { .. } | lsmx::Error::Contradiction { .. }

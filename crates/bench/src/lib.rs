@@ -14,6 +14,7 @@ mod enum_names;
 pub mod error;
 pub mod experiment;
 pub mod latency;
+pub mod memory_group;
 pub mod metric;
 pub mod numbers;
 pub mod peers;

@@ -132,11 +132,11 @@ fn parse_cpu_times(stat: &str) -> Option<CpuTimes> {
     Some(CpuTimes { user_s: seconds()?, system_s: seconds()? })
 }
 
-fn read_proc_field(path: &str, name: &str) -> Option<u64> {
+/// Returns the number that follows `name` in a file of the kernel, in the first line that starts with `name`.
+pub(crate) fn read_proc_field(path: impl AsRef<Path>, name: &str) -> Option<u64> {
     parse_proc_field(&std::fs::read_to_string(path).ok()?, name)
 }
 
-/// Returns the number that follows `name` in the first line that starts with `name`.
 fn parse_proc_field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()

@@ -1,4 +1,6 @@
-//! Parses counts and sizes that users type.
+//! Parses counts, sizes and rates that users type.
+
+use crate::numbers::to_f64;
 
 /// Describes an accepted count, for error messages.
 const COUNT: &str = "a whole number below 2^64, such as 2000000, 2_000_000, 1.5M or 1e9 (K, M, G, T are powers of 1000)";
@@ -19,6 +21,11 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     parse_fraction(text, 1024)
         .and_then(|(numerator, denominator)| u64::try_from(numerator / denominator).ok())
         .ok_or_else(|| SIZE.to_owned())
+}
+
+/// Parses a rate: a decimal number, or a count with a unit such as `10K`. The range is not checked.
+pub fn parse_rate(text: &str) -> Result<f64, String> {
+    text.parse().or_else(|_| parse_count(text).map(to_f64))
 }
 
 /// Parses a number with an optional unit, which is a power of `base`. Returns the number as numerator and denominator,

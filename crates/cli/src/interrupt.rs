@@ -1,7 +1,9 @@
-//! Temporary directories that are removed when the command ends or SIGINT interrupts it.
+//! Actions when SIGINT interrupts a command, and temporary directories that are removed when the command ends or is
+//! interrupted.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lsmx_bench::temporary::TemporaryDirectory;
 
@@ -17,6 +19,11 @@ const TRIES: usize = 100;
 /// flag.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
+type Action = Box<dyn Fn() + Send>;
+
+/// Actions of the SIGINT handler. The handler is installed with the first action.
+static ACTIONS: Mutex<Vec<Action>> = Mutex::new(Vec::new());
+
 /// After SIGINT, blocks until the process exits, so that the caller prints no error about removed files.
 pub(crate) fn wait_if_interrupted() {
     while INTERRUPTED.load(Ordering::SeqCst) {
@@ -24,8 +31,7 @@ pub(crate) fn wait_if_interrupted() {
     }
 }
 
-/// Creates a temporary directory in `directory` and sets `directory` to its path. A command calls this function at most
-/// once.
+/// Creates a temporary directory in `directory` and sets `directory` to its path.
 ///
 /// The temporary directory is removed when the returned handle is dropped or when SIGINT arrives. If `resume` is set,
 /// the SIGINT handler also prints that the directory `resume` contains the finished results.
@@ -37,8 +43,7 @@ pub(crate) fn make_temporary(
     let temporary = lsmx_bench::temporary::create_temporary_directory(prefix, directory)?;
     *directory = temporary.path().to_owned();
     let (path, resume) = (directory.clone(), resume.map(Path::to_owned));
-    ctrlc::set_handler(move || {
-        INTERRUPTED.store(true, Ordering::SeqCst);
+    on_interrupt(move || {
         for _ in 0..TRIES {
             match std::fs::remove_dir_all(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
@@ -51,8 +56,26 @@ pub(crate) fn make_temporary(
                 "interrupted; finished cells are in {cells}, the same command continues with the others"
             ));
         }
+    })?;
+    Ok(temporary)
+}
+
+/// Adds an action that the SIGINT handler executes before the process exits. Actions are executed in the order of the
+/// calls.
+pub(crate) fn on_interrupt(action: impl Fn() + Send + 'static) -> Result<(), Failure> {
+    let mut actions = lock_actions();
+    actions.push(Box::new(action));
+    if actions.len() > 1 {
+        return Ok(());
+    }
+    ctrlc::set_handler(|| {
+        INTERRUPTED.store(true, Ordering::SeqCst);
+        lock_actions().iter().for_each(|action| action());
         std::process::exit(EXIT_CODE);
     })
-    .map_err(|error| Failure::Run(Box::new(error)))?;
-    Ok(temporary)
+    .map_err(|error| Failure::Run(Box::new(error)))
+}
+
+fn lock_actions() -> MutexGuard<'static, Vec<Action>> {
+    ACTIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -18,6 +18,11 @@ pub(crate) fn stderr(line: &str) {
     let _ = writeln!(io::stderr().lock(), "error: {line}");
 }
 
+/// Writes a remark about the run to standard error.
+pub(crate) fn note(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "note: {line}");
+}
+
 /// Progress bar on standard error. The bar is hidden if standard error is not a terminal.
 #[derive(Debug)]
 pub(crate) struct Bar {

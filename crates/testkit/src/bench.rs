@@ -12,6 +12,7 @@ use lsmx_bench::experiment::bench_experiment::BenchExperiment;
 use lsmx_bench::experiment::iocost::CacheSweep;
 use lsmx_bench::experiment::rmw::{self, UpdateMode, ValuePlacement};
 use lsmx_bench::experiment::throughput::workload::Workload;
+use lsmx_bench::experiment::throughput::workload_argument::WorkloadArgument;
 use lsmx_bench::peers::EngineSettings;
 use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::operation_mix::OperationMix;
@@ -93,6 +94,7 @@ fn check_arguments(input: &[u8]) {
     check_printed_value::<CacheSweep>(text);
     check_printed_value::<KeyDistribution>(text);
     check_printed_value::<FilterBits>(text);
+    check_printed_value::<WorkloadArgument>(text);
     check_name::<UpdateMode>(text);
     check_name::<ValuePlacement>(text);
     check_name::<OperationMix>(text);
@@ -180,6 +182,7 @@ const SEED_TEXTS: &[(&str, &[&str])] = &[
             "recovery",
             "filter-size",
             "ycsb-f",
+            "seekrandom:threads=2,ops=5K,entries=100,rate=2.5",
         ],
     ),
 ];

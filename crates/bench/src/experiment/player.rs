@@ -572,6 +572,8 @@ pub(super) struct ResourceCounters {
     pub(super) engine_written: Option<WrittenBytes>,
     /// Bytes that the process has written, according to the operating system.
     pub(super) process_written_bytes: Option<u64>,
+    /// Bytes that the process has read from storage, without reads from the page cache.
+    pub(super) storage_read_bytes: Option<u64>,
     /// I/O of the block device, caused by all processes.
     pub(super) device: Option<DeviceIo>,
     pub(super) cpu: Option<CpuTimes>,
@@ -584,6 +586,7 @@ impl ResourceCounters {
             io: engine.io_bytes(),
             engine_written: engine.written_bytes(),
             process_written_bytes: process::process_written_bytes(),
+            storage_read_bytes: process::process_storage_read_bytes(),
             device: process::device_io(path),
             cpu: process::process_cpu_times(),
         }
@@ -592,6 +595,7 @@ impl ResourceCounters {
     /// Returns the difference between these counters and the earlier counters `before`.
     pub(super) fn since(&self, before: &ResourceCounters) -> ResourceCounters {
         let written = self.process_written_bytes.zip(before.process_written_bytes);
+        let read = self.storage_read_bytes.zip(before.storage_read_bytes);
         ResourceCounters {
             io: IoBytes {
                 read: self.io.read.saturating_sub(before.io.read),
@@ -599,6 +603,7 @@ impl ResourceCounters {
             },
             engine_written: self.engine_written.zip(before.engine_written).map(|(a, b)| a.since(b)),
             process_written_bytes: written.map(|(after, before)| after.saturating_sub(before)),
+            storage_read_bytes: read.map(|(after, before)| after.saturating_sub(before)),
             device: self.device.zip(before.device).map(|(after, before)| after.since(before)),
             cpu: self.cpu.zip(before.cpu).map(|(after, before)| after.since(before)),
         }

@@ -23,6 +23,8 @@ pub use settings::EngineSettings;
 
 /// Filter bits per key, for each engine that has this setting.
 pub const FILTER_BITS_PER_KEY: f64 = 10.0;
+/// Maximum number of memtables of an engine for which no memory budget is set.
+pub const MEMTABLES_MAX: u64 = 4;
 /// Target length of a data block in bytes, for each engine.
 pub const BLOCK_BYTES: u32 = 4096;
 
@@ -133,7 +135,7 @@ pub(crate) fn write_field(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
 }
 
 /// Bytes that an engine has written to the WAL, in flushes and in compactions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WrittenBytes {
     pub wal_bytes: u64,
     pub flushed_bytes: u64,
@@ -188,6 +190,11 @@ impl EngineKind {
             EngineKind::Rocksdb => cfg!(feature = "peer-rocksdb"),
             EngineKind::Fjall => cfg!(feature = "peer-fjall"),
         }
+    }
+
+    /// Returns whether the engine can bypass the page cache, see [`EngineSettings::direct_io`].
+    pub fn has_direct_io(self) -> bool {
+        self != EngineKind::Fjall
     }
 
     /// Fails if this build does not contain the engine or the engine has no merge operators.

@@ -15,10 +15,11 @@ use rocksdb::{
 use crate::error::{Error, Result};
 use crate::numbers;
 
-use super::{BLOCK_BYTES, Engine, EngineKind, EngineSettings, EntryVisitor, FILTER_BITS_PER_KEY};
+use super::{
+    BLOCK_BYTES, Engine, EngineKind, EngineSettings, EntryVisitor, FILTER_BITS_PER_KEY,
+    MEMTABLES_MAX,
+};
 
-/// Maximum number of memtables if no memory budget is set. lsmx has the same maximum.
-const MEMTABLES_MAX: u64 = 4;
 /// Number of memtables if a memory budget is set: one receives writes while the other is flushed.
 const MEMTABLES_OF_BUDGET: u64 = 2;
 /// Size of L1 ÷ size of a memtable, if a memory budget is set. The defaults of RocksDB have the same ratio.
@@ -69,10 +70,8 @@ impl Rocksdb {
         // RocksDB reserves a quarter of the jobs, at least one, for flushes.
         let jobs = settings.workers.saturating_add(1);
         options.set_max_background_jobs(i32::try_from(jobs).unwrap_or(i32::MAX));
-        if budget.is_some() {
-            options.set_use_direct_reads(settings.direct_io);
-            options.set_use_direct_io_for_flush_and_compaction(settings.direct_io);
-        }
+        options.set_use_direct_reads(settings.direct_io);
+        options.set_use_direct_io_for_flush_and_compaction(settings.direct_io);
         if let Some(operator) = settings.merge_operator {
             let full = move |key: &[u8], base: Option<&[u8]>, operands: &MergeOperands| {
                 let operands: Vec<&[u8]> = operands.iter().collect();

@@ -34,7 +34,8 @@ pub struct EngineSettings {
     /// Number of compaction threads. One additional thread flushes memtables.
     pub workers: usize,
     pub write_control: WriteControl,
-    /// Whether table reads bypass the page cache. In RocksDB, flushes and compactions bypass the page cache too.
+    /// Whether table reads of each engine bypass the page cache. In RocksDB, flushes and compactions bypass the page
+    /// cache too. fjall ignores the setting.
     pub direct_io: bool,
     pub merge_operator: Option<FieldUpdate>,
     pub value_separation: Option<ValueSeparation>,
@@ -101,8 +102,8 @@ impl EngineSettings {
             .clone()
             .background(Background::Threads { workers: self.workers })
             .write_control(self.write_control)
-            .direct_reads(self.direct_io)
             .keyspace_defaults(self.keyspace_options());
+        let options = apply_if_set(options, self.direct_io.then_some(true), Options::direct_reads);
         let options = apply_if_set(options, self.memory_budget, Options::memory_budget);
         let options = apply_if_set(options, self.block_cache_bytes, Options::block_cache_bytes);
         apply_if_set(options, self.block_cache_kind, Options::block_cache_kind)
@@ -156,7 +157,7 @@ impl EngineSettings {
                 let known = [WriteControl::Smooth, WriteControl::Stop];
                 self.write_control = parse_choice(value, &["smooth", "stop"], &known)?;
             }
-            "direct_reads" => self.direct_io = parse_on_off(value)?,
+            "direct_reads" => self.other_options = options.direct_reads(parse_on_off(value)?),
             "workers" => self.workers = parse_positive(value)?,
             "merge_parts_max" => {
                 self.other_options = options.subcompactions_max(parse_positive(value)?)

@@ -7,7 +7,7 @@ use lsmx::{BlockCacheKind, FilterBits};
 use lsmx_bench::experiment::bench_experiment::BenchExperiment;
 use lsmx_bench::experiment::iocost::CacheSweep;
 use lsmx_bench::experiment::rmw::{RmwStudy, UpdateMode, ValuePlacement};
-use lsmx_bench::experiment::throughput::workload::Workload;
+use lsmx_bench::experiment::throughput::workload_argument::WorkloadArgument;
 use lsmx_bench::workload::operation_mix::OperationMix;
 
 use super::output::OutputArgs;
@@ -51,9 +51,10 @@ pub(crate) struct StressArgs {
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     /// Workloads, which run in this order on one database: fillseq, fillrandom, overwrite, readrandom,
-    /// readmissing, seekrandom, scan, readwhilewriting, deleterandom, fillsync, ycsb-a … ycsb-f, mixgraph.
+    /// readmissing, seekrandom, scan, readwhilewriting, deleterandom, fillsync, ycsb-a … ycsb-f, mixgraph. Settings after
+    /// a colon replace flags: seekrandom:entries=100, readrandom:threads=2,ops=500K (keys: threads, ops, entries, rate).
     #[arg(required_unless_present = "experiment", value_name = "WORKLOAD")]
-    pub(crate) workloads: Vec<Workload>,
+    pub(crate) workloads: Vec<WorkloadArgument>,
     /// Experiment to run in place of workloads: caching (reads by contents of the block cache), filter-size
     /// (reads by width of the filters), put-over-time (puts over time while compactions run), steady-state (latencies at a
     /// rate that each engine sustains).
@@ -87,6 +88,12 @@ pub(crate) struct BenchArgs {
     /// Size of a memtable in bytes.
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "64M")]
     pub(crate) memtable: u64,
+    /// Limit of the memory of each engine, with the page cache of its files [default: no limit].
+    ///
+    /// Each engine runs in a process of its own, in a memory control group of Linux. Where no group can be created,
+    /// engines read without the page cache.
+    #[arg(long, value_name = "SIZE", value_parser = bytes, conflicts_with = "experiment")]
+    pub(crate) memory_limit: Option<u64>,
     /// Length of the testing phase of steady-state in minutes [default: 10]. Its second half finds the sustained rate.
     #[arg(long, value_name = "N")]
     pub(crate) testing_minutes: Option<f64>,

@@ -1,7 +1,6 @@
 //! Parsers of the values of flags.
 
-use lsmx_bench::numbers;
-use lsmx_bench::quantity::{parse_bytes, parse_count};
+use lsmx_bench::quantity::{parse_bytes, parse_count, parse_rate};
 use lsmx_compaction::PolicySpec;
 
 /// Policies in the order of the command line.
@@ -68,7 +67,7 @@ pub(super) fn positive_count(text: &str) -> Result<u64, String> {
 
 /// Parses a rate per second: a decimal number, or a count such as `10K`.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
-    text.parse().or_else(|_| count(text).map(numbers::to_f64))
+    parse_rate(text).map_err(|must| format!("must be {must}"))
 }
 
 /// Parses a percentage of 0 or more, with or without `%`.

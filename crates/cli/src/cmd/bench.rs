@@ -4,6 +4,8 @@ use std::ffi::OsString;
 
 use lsmx_bench::experiment::bench_experiment::BenchExperiment;
 use lsmx_bench::experiment::steady_state::{SteadyStateArguments, run_steady_state};
+use lsmx_bench::experiment::throughput::engine_child::EngineAssignment;
+use lsmx_bench::experiment::throughput::memory_limit::{LimitMethod, MemoryLimit};
 use lsmx_bench::experiment::throughput::{self, Config};
 use lsmx_bench::experiment::tuning;
 use lsmx_bench::peers::EngineSettings;
@@ -11,11 +13,15 @@ use lsmx_bench::peers::EngineSettings;
 use crate::args::BenchArgs;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::output::Bar;
+use crate::output::{self, Bar};
 
-/// Runs the workloads or the experiment, and writes the results.
+/// Runs the workloads or the experiment, and writes the results. If the environment contains an [`EngineAssignment`],
+/// this process is a child of another `lsmx bench`, which sends it the workloads to run.
 pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
+    if let Some(assignment) = EngineAssignment::from_env()? {
+        return Ok(assignment.serve(&config)?);
+    }
     let steady = SteadyStateArguments {
         testing_minutes: arguments.testing_minutes,
         minutes: arguments.minutes,
@@ -31,6 +37,9 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
     let registry =
         arguments.experiment.map_or(&throughput::columns::REGISTRY, BenchExperiment::registry);
     arguments.output.probe(registry)?;
+    if let Some(bytes) = arguments.memory_limit {
+        limit_memory(&mut config, bytes, words)?;
+    }
     let _temporary = match arguments.db {
         Some(_) => None,
         None => Some(interrupt::make_temporary("lsmx-bench-", &mut config.directory, None)?),
@@ -45,6 +54,21 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
             arguments.output.write(&run_steady_state(&config, &steady, bar)?)
         }
     }
+}
+
+/// Sets the memory limit. If no memory control group can be created, prints the reason.
+fn limit_memory(config: &mut Config, bytes: u64, words: &[OsString]) -> Result<(), Failure> {
+    let limit = MemoryLimit::choose(bytes, words.iter().skip(1).cloned().collect());
+    let (method, processes) = (limit.method.clone(), limit.processes.clone());
+    interrupt::on_interrupt(move || processes.kill_all())?;
+    config.memory_limit = Some(limit);
+    config.check()?;
+    if let LimitMethod::DirectIo { reason } = method {
+        output::note(&format!(
+            "memory is not limited: {reason}; engines read without the page cache"
+        ));
+    }
+    Ok(())
 }
 
 fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> {
@@ -72,6 +96,7 @@ fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> 
         seed: arguments.setup.seed,
         directory: arguments.setup.directory(),
         database: arguments.db.clone(),
+        memory_limit: None,
         command: super::command_line(words),
     })
 }

@@ -57,6 +57,15 @@ bench fillseq --option policy=nosuch => policy=nosuch | tiering
 bench fillseq --peers leveldb => leveldb | rocksdb | fjall
 bench fillseq --memtable 1 => memtable_bytes | at least 1024
 bench seekrandom --seek-entries 0 => --seek-entries
+bench seekrandom:entires=5 => "entires" of seekrandom; did you mean entries? known: threads, ops, entries, rate
+bench readrandom:entries=5 => "entries" of readrandom | known: threads, ops, rate
+bench readrandom:threads=0 => threads of readrandom is "0" | from 1 to 1024
+bench readrandom:ops=many => ops of readrandom is "many" | a whole number
+bench readrandom:ops=1,ops=2 => ops of readrandom | twice
+bench fillseq --memory-limit 0 => --memory-limit is 0 | at least 335544320 | block cache (64.0 MiB) | memtables (of 64.0 MiB
+bench fillseq --memory-limit 100M => --memory-limit is 104857600 | at least 335544320
+bench fillseq --memory-limit lots => --memory-limit | number of bytes
+bench --experiment caching --memory-limit 1G => --experiment | --memory-limit
 bench --experiment speed => speed | caching, filter-size, put-over-time, steady-state
 bench fillseq --experiment caching => --experiment | WORKLOAD
 bench --experiment caching --rate 5 => --rate | --experiment caching

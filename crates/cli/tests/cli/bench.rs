@@ -121,6 +121,22 @@ fn repetitions_report_the_median_and_the_interval() {
 }
 
 #[test]
+fn settings_of_a_workload_replace_the_flags() {
+    let words = "seekrandom seekrandom:entries=100 readrandom:threads=2,ops=50 readrandom";
+    let run = experiment(&format!("bench {words} {SMALL} --ops 20 --seek-entries 5"));
+    let cells = run.cells();
+    let names: Vec<&str> = cells.iter().map(|cell| text(cell, "workload")).collect();
+    assert_eq!(names, ["seekrandom", "seekrandom:entries=100", "readrandom", "readrandom"]);
+    assert_eq!(numbers(cells, "/threads"), [1.0, 1.0, 2.0, 1.0]);
+    assert_eq!(numbers(cells, "/ops"), [20.0, 20.0, 50.0, 20.0]);
+    assert!(number(&cells[0], "/entries_read") <= 100.0);
+    assert!(number(&cells[1], "/entries_read") > 1000.0);
+    assert!(run.csv[2].starts_with("seekrandom:entries=100,lsmx,1,20,"), "{}", run.csv[2]);
+    assert_contains(&run.table, &["seekrandom:entries=100"]);
+    assert_contains(&run.html, &["seekrandom:entries=100"]);
+}
+
+#[test]
 fn options_reach_the_engine() {
     let bytes = |words: &str| {
         let words = format!("bench fillseq {SMALL} --value-len 400 {words}");
@@ -269,6 +285,9 @@ fn peers_run_the_same_workloads() {
         assert!(of_workload.iter().all(|cell| cell["ops"] == of_workload[0]["ops"]));
     }
 }
+
+#[cfg(target_os = "linux")]
+mod memory_limit;
 
 #[cfg(unix)]
 #[test]

@@ -1,5 +1,6 @@
 //! Metrics, text table and CSV rows of `lsmx bench`.
 
+use super::memory_limit::DIRECT_IO;
 use super::page;
 use super::result::{ThroughputCell, ThroughputResult, ThroughputSettings};
 use crate::error::Result;
@@ -27,6 +28,9 @@ const CELL: &[Metric] = &[
     metric("ops_per_s_min", "slowest", Unit::Rate, "rate of the slowest repetition").csv("ops_per_s_min"),
     metric("ops_per_s_max", "fastest", Unit::Rate, "rate of the fastest repetition").csv("ops_per_s_max"),
     metric("ratio", "lsmx ÷", Unit::Times, "rate of lsmx ÷ rate of this engine; on lines of lsmx ÷ rate of the fastest other engine"),
+    metric("best_peer_ratio.median", "÷ best", Unit::Times, "rate of lsmx ÷ rate of the fastest other engine in the same repetition: median of the repetitions"),
+    metric("best_peer_ratio.min", "÷ best min", Unit::Times, "the lowest of these ratios"),
+    metric("best_peer_ratio.max", "÷ best max", Unit::Times, "the highest of these ratios"),
     metric("elapsed_s", "took", Unit::Seconds, "time until the last operation ended").cost().csv("elapsed_s"),
     metric("settle_s", "settle", Unit::Seconds, "time from then until compaction was idle").cost().csv("settle_s"),
     metric("cpu_s", "CPU", Unit::Seconds, "processor time of the process, until compaction was idle; in steps of 10 ms").cost().csv("cpu_s"),
@@ -43,6 +47,8 @@ const LATENCY: &[Metric] = &latency!(
 const SIZES: &[Metric] = &[
     metric("entries_read", "entries read", Unit::Count, "entries that seeks and scans read").csv("entries_read"),
     metric("absent", "absent", Unit::Count, "lookups that found nothing").csv("absent"),
+    metric("device_read_bytes_per_op", "device read", Unit::MeanBytes, "bytes that the process read from the device per operation, until the last operation ended").cost().ungated().csv("device_read_bytes_per_op"),
+    metric("device_reads_per_op", "device reads", Unit::Mean, "reads of the block device per operation, by all processes, until the last operation ended").cost().ungated().csv("device_reads_per_op"),
     metric("put_bytes", "put", Unit::Bytes, "key and value bytes of the puts").csv("put_bytes"),
     metric("device_write_amplification", "device amp", Unit::Times, "bytes that log, flushes and compaction wrote ÷ key and value bytes of the puts").cost().csv("device_write_amplification"),
     metric("space_amplification", "space amp", Unit::Times, SPACE_AMPLIFICATION).cost().csv("space_amplification"),
@@ -67,6 +73,7 @@ pub const REGISTRY: MetricRegistry = MetricRegistry {
         "ops",
         "ops_per_s",
         "ratio",
+        "best_peer_ratio.*",
         "latency_us.mean",
         "latency_us.p50",
         "latency_us.p99",
@@ -78,6 +85,27 @@ pub const REGISTRY: MetricRegistry = MetricRegistry {
     ],
 };
 
+/// Metrics of `lsmx bench --memory-limit`.
+pub const LIMITED: MetricRegistry = MetricRegistry {
+    shown: &[
+        "ops",
+        "ops_per_s",
+        "ratio",
+        "best_peer_ratio.*",
+        "latency_us.p50",
+        "latency_us.p99",
+        "latency_us.p999",
+        "latency_us.max",
+        "device_read_bytes_per_op",
+        "device_reads_per_op",
+        "device_write_amplification",
+        "space_amplification",
+        "writer.ops_per_s",
+        "cpu_s",
+    ],
+    ..REGISTRY
+};
+
 /// Returns the table rows. The rows of all engines for the same workload are adjacent.
 ///
 /// # Errors
@@ -87,11 +115,7 @@ pub fn build_rows(cells: &[ThroughputCell]) -> Result<Vec<ResultRow>> {
         cells.iter().filter(|cell| cell.engine == EngineKind::Lsmx.name()).collect();
     let mut rows = Vec::new();
     for (place, ours) in of_lsmx.iter().enumerate() {
-        // Each engine runs the same workloads in the same order.
-        let engines = distinct_items(cells.iter().map(|cell| cell.engine.as_str()));
-        let of_engine =
-            |engine: &&str| cells.iter().filter(|cell| cell.engine == *engine).nth(place);
-        let same: Vec<&ThroughputCell> = engines.iter().filter_map(of_engine).collect();
+        let same = cells_of_step(cells, place);
         let others = same.iter().filter(|cell| cell.engine != ours.engine);
         let best = others.map(|cell| cell.ops_per_s).max_by(f64::total_cmp);
         for cell in &same {
@@ -103,6 +127,15 @@ pub fn build_rows(cells: &[ThroughputCell]) -> Result<Vec<ResultRow>> {
     Ok(rows)
 }
 
+/// Returns the measurements of all engines for the same workload. `place` counts the workloads, including the backward
+/// part of `scan`.
+pub(super) fn cells_of_step(cells: &[ThroughputCell], place: usize) -> Vec<&ThroughputCell> {
+    // Each engine runs the same workloads in the same order.
+    let engines = distinct_items(cells.iter().map(|cell| cell.engine.as_str()));
+    let of_engine = |engine: &&str| cells.iter().filter(|cell| cell.engine == *engine).nth(place);
+    engines.iter().filter_map(of_engine).collect()
+}
+
 fn build_row(cell: &ThroughputCell) -> Result<ResultRow> {
     let [min, max] = cell.ops_per_s_interval;
     Ok(ResultRow::new(cell)?.with_value("ops_per_s_min", min).with_value("ops_per_s_max", max))
@@ -110,7 +143,7 @@ fn build_row(cell: &ThroughputCell) -> Result<ResultRow> {
 
 impl Report for ThroughputResult {
     fn registry(&self) -> &'static MetricRegistry {
-        &REGISTRY
+        self.settings.memory_limit_bytes.map_or(&REGISTRY, |_| &LIMITED)
     }
 
     fn provenance(&self) -> &Provenance {
@@ -126,6 +159,19 @@ impl Report for ThroughputResult {
             self.provenance.seed,
             settings.clock_ns,
         );
+        if let (Some(bytes), Some(method)) =
+            (settings.memory_limit_bytes, &settings.memory_limit_method)
+        {
+            let bytes = format_bytes(bytes);
+            head.push_str(&match method.as_str() {
+                DIRECT_IO => format!(
+                    "no memory control group for the limit of {bytes}: reads bypass the page cache\n"
+                ),
+                _ => format!(
+                    "memory of each engine, with its page cache, limited to {bytes} by {method}\n"
+                ),
+            });
+        }
         if self.cells.iter().any(|cell| cell.loaded_first) {
             head.push_str(&format!(
                 "the database was empty: {} records were put in random order first\n",
@@ -136,7 +182,21 @@ impl Report for ThroughputResult {
     }
 
     fn rows(&self) -> Result<Vec<ResultRow>> {
-        build_rows(&self.cells)
+        let mut rows = build_rows(&self.cells)?;
+        for cell in &self.device {
+            rows.push(build_row(cell)?);
+        }
+        Ok(rows)
+    }
+
+    fn notes(&self) -> Vec<&'static str> {
+        match self.device.is_empty() {
+            true => Vec::new(),
+            false => vec![
+                "page reads: the device reads random pages of 4 KiB of the tables of lsmx without the page cache, \
+                 for two seconds before and after the workloads; threads is the number of reads at the same time",
+            ],
+        }
     }
 
     fn html(&self) -> Result<String> {

@@ -21,17 +21,23 @@ use crate::workload::records::GeneratedRecords;
 use super::present_records::PresentRecords;
 use super::result::{ThroughputCell, WriterRates};
 use super::workload::{Workload, YCSB_ZIPF_EXPONENT};
+use super::workload_argument::WorkloadArgument;
 
 /// Number of records that are looked up to check that an existing database contains the expected records.
 const PROBES: u64 = 100;
 
-/// A workload to run with a given number of threads.
+/// A workload to run with given settings.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::experiment) struct WorkloadStep {
-    pub(super) workload: Workload,
+    /// The workload as it is on the command line.
+    pub(super) argument: WorkloadArgument,
     /// Position in the list of workloads to run. The random numbers of a workload depend on its position.
     pub(super) place: u64,
     pub(super) threads: u64,
+    /// Number of operations of all threads.
+    pub(super) ops: u64,
+    pub(super) seek_entries: u64,
+    pub(super) rate: Option<f64>,
 }
 
 /// Parameters that are the same for all workloads.
@@ -40,9 +46,6 @@ pub(in crate::experiment) struct BenchPlan {
     pub(in crate::experiment) settings: EngineSettings,
     pub(in crate::experiment) records: GeneratedRecords,
     pub(in crate::experiment) entries: u64,
-    pub(super) ops: Option<u64>,
-    pub(super) seek_entries: u64,
-    pub(super) rate: Option<f64>,
     pub(in crate::experiment) seed: u64,
 }
 
@@ -85,25 +88,26 @@ impl BenchDatabase {
         plan: &BenchPlan,
         progress: &mut dyn Progress,
     ) -> Result<Vec<ThroughputCell>> {
-        if step.workload == Workload::Fillsync {
+        let workload = step.argument.workload;
+        if workload == Workload::Fillsync {
             let mut path = self.path.clone().into_os_string();
             path.push(".fillsync");
             let mut separate = BenchDatabase::new(self.kind, path.into(), plan)?;
-            separate.replace_database(step.workload, plan)?;
+            separate.replace_database(workload, plan)?;
             let cell = separate.measure_operations(step, false, plan, progress)?;
             separate.close()?;
             remove_directory(&separate.path)?;
             return Ok(vec![cell]);
         }
-        let loaded_first = !step.workload.needs_new_database() && self.present.count() == 0;
+        let loaded_first = !workload.needs_new_database() && self.present.count() == 0;
         if loaded_first {
             self.load_records(plan, progress)?;
-        } else if step.workload.needs_new_database() {
-            self.replace_database(step.workload, plan)?;
+        } else if workload.needs_new_database() {
+            self.replace_database(workload, plan)?;
         }
         let mut cells = Vec::new();
         for backward in [false, true] {
-            if !backward || step.workload == Workload::Scan {
+            if !backward || workload == Workload::Scan {
                 let cell = self.measure_operations(step, backward, plan, progress)?;
                 cells.push(ThroughputCell { loaded_first, ..cell });
             }
@@ -117,12 +121,13 @@ impl BenchDatabase {
 
     fn measure_operations(
         &mut self,
-        WorkloadStep { workload, place, threads }: WorkloadStep,
+        step: WorkloadStep,
         backward: bool,
         plan: &BenchPlan,
         progress: &mut dyn Progress,
     ) -> Result<ThroughputCell> {
-        let mut ops = workload.ops(plan.entries, plan.ops);
+        let WorkloadStep { argument, threads, mut ops, .. } = step;
+        let workload = argument.workload;
         if workload == Workload::Deleterandom {
             self.present.draw_deletion_order(plan.seed);
             ops = ops.min(self.present.deletable_count());
@@ -134,19 +139,20 @@ impl BenchDatabase {
             workload,
             backward,
             ops,
+            seek_entries: step.seek_entries,
             plan,
             present: &self.present,
             next_record,
         };
         let group = ThreadGroup {
             threads,
-            rate: plan.rate,
+            rate: step.rate,
             seed: plan.seed,
-            purpose: place,
+            purpose: step.place,
             ..ThreadGroup::single_thread(engine, &plan.records)
         };
         let writer: &ThreadWork<'_> = &|player| operations.overwrite_until_stopped(player);
-        let name = if backward { "scan-backward" } else { workload.name() };
+        let name = if backward { "scan-backward".to_owned() } else { argument.result_name() };
         let (played, writer) = group.run_work_with_writer(
             (&format!("{}: {name}", self.kind), ops),
             progress,
@@ -154,6 +160,8 @@ impl BenchDatabase {
             (workload == Workload::Readwhilewriting).then_some(writer),
             &mut |_| {},
         )?;
+        let until_last = ResourceCounters::read(engine, &self.path).since(&before);
+        let per_op = |count: u64| ratio(count, played.ops);
         let inserted_to = operations.next_record.into_inner();
         match workload {
             _ if workload.needs_new_database() => {
@@ -177,7 +185,7 @@ impl BenchDatabase {
         let counted_s = if workload.includes_idle_wait() { settle_s } else { 0.0 };
         let ops_per_s = played.ops_per_s(counted_s);
         Ok(ThroughputCell {
-            workload: name.to_owned(),
+            workload: name,
             engine: self.kind.name().to_owned(),
             threads,
             ops: played.ops,
@@ -189,6 +197,8 @@ impl BenchDatabase {
             latency_us: played.total_latency(),
             entries_read: played.entries_read,
             absent: played.absent,
+            device_read_bytes_per_op: until_last.storage_read_bytes.map(per_op),
+            device_reads_per_op: until_last.device.map(|device| per_op(device.reads)),
             put_bytes,
             device_write_amplification: written
                 .filter(|_| put_bytes > 0)
@@ -208,6 +218,7 @@ impl BenchDatabase {
             repetition: 1,
             ops_per_s_runs: vec![ops_per_s],
             ops_per_s_interval: [ops_per_s; 2],
+            best_peer_ratio: None,
         })
     }
 
@@ -284,6 +295,7 @@ struct WorkloadOperations<'a> {
     backward: bool,
     /// Number of operations of all threads. For `scan`, the number of entries that each thread reads.
     ops: u64,
+    seek_entries: u64,
     plan: &'a BenchPlan,
     /// Set of records that are present when the workload starts.
     present: &'a PresentRecords,
@@ -331,7 +343,7 @@ impl WorkloadOperations<'_> {
             }),
             Workload::Seekrandom => player.for_each_own_number(ops, |player, _| {
                 let record = self.draw_present(player);
-                player.seek(record, self.plan.seek_entries)
+                player.seek(record, self.seek_entries)
             }),
             Workload::Scan => {
                 let entries = ops.min(self.present.count());

@@ -3,13 +3,21 @@
 //! Each engine has one database, on which the workloads run in the order of the command line. A fill workload starts
 //! with a new database. Each workload runs on all engines before the next workload starts, so that other load on the
 //! machine affects all engines alike. All answers of the engines are checked.
+//!
+//! With a memory limit, each engine runs in a child process in a memory control group of its own.
 
 pub mod columns;
 pub(super) mod database;
+mod device_limit;
+pub mod engine_child;
+pub mod engine_process;
+pub mod memory_limit;
 pub(super) mod page;
 mod present_records;
+mod repetitions;
 pub mod result;
 pub mod workload;
+pub mod workload_argument;
 
 use std::path::{Path, PathBuf};
 
@@ -23,18 +31,25 @@ use crate::workload::records::GeneratedRecords;
 
 use super::Progress;
 use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use database::{BenchDatabase, BenchPlan, WorkloadStep};
+use database::{BenchDatabase, BenchPlan, WorkloadStep, has_entries};
+use device_limit::measure_device;
+use engine_process::EngineProcess;
+use memory_limit::MemoryLimit;
+use repetitions::median_repetitions;
 use result::{ThroughputCell, ThroughputResult, ThroughputSettings};
 use workload::{FILLSYNC_THREADS, Workload};
+use workload_argument::WorkloadArgument;
 
 /// Maximum number of threads that run operations.
 pub const THREADS_MAX: u64 = 1024;
+/// Maximum number of records, of operations, and of entries that are read after a seek.
+const COUNT_MAX: u64 = 1 << 40;
 
 /// Configuration of `lsmx bench`.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
-    pub workloads: Vec<Workload>,
+    pub workloads: Vec<WorkloadArgument>,
     pub peers: Vec<EngineKind>,
     pub settings: EngineSettings,
     /// Options of lsmx as given on the command line, for the report.
@@ -56,6 +71,7 @@ pub struct Config {
     /// Path of the database of lsmx. The database is kept after the command. For other engines, the name of the engine
     /// is appended to the path. `None` uses temporary databases.
     pub database: Option<PathBuf>,
+    pub memory_limit: Option<MemoryLimit>,
     pub command: String,
 }
 
@@ -70,14 +86,15 @@ impl Config {
         let plan = self.bench_plan(&steps)?;
         let place = self.database.as_deref().unwrap_or(&self.directory);
         let provenance = Provenance::new(self.command.clone(), None, self.seed, place);
-        let mut repetitions = Vec::new();
+        let (mut repetitions, mut device) = (Vec::new(), Vec::new());
         for _ in 0..self.repeat {
-            repetitions.push(self.run_repetition(&steps, &plan, progress)?);
+            repetitions.push(self.run_repetition(&steps, &plan, &mut device, progress)?);
         }
         Ok(ThroughputResult {
             provenance,
             settings: self.reported_settings(),
-            cells: median_repetitions(repetitions),
+            cells: median_repetitions(&repetitions),
+            device: median_repetitions(&device),
         })
     }
 
@@ -99,10 +116,13 @@ impl Config {
         }
     }
 
+    /// Runs all workloads on all engines once. With a memory limit, also appends measurements of the device to
+    /// `device`: one as soon as a database exists, and one after the last workload.
     fn run_repetition(
         &self,
         steps: &[WorkloadStep],
         plan: &BenchPlan,
+        device: &mut Vec<Vec<ThroughputCell>>,
         progress: &mut dyn Progress,
     ) -> Result<Vec<ThroughputCell>> {
         let temporary = match &self.database {
@@ -110,29 +130,64 @@ impl Config {
             None => Some(temporary::create_temporary_directory("lsmx-bench-", &self.directory)?),
         };
         let directory = temporary.as_ref().map_or(&*self.directory, |temporary| temporary.path());
-        let mut databases = self
+        let tables = self.database_path(EngineKind::Lsmx, directory);
+        let mut is_device_measured = self.memory_limit.is_none();
+        let mut engines = self
             .engine_kinds()
-            .map(|kind| BenchDatabase::new(kind, self.database_path(kind, directory), plan))
+            .map(|kind| self.start_engine(kind, self.database_path(kind, directory), plan))
             .collect::<Result<Vec<_>>>()?;
         let mut cells = Vec::new();
         for step in steps {
-            for database in &mut databases {
-                cells.extend(database.run_step(*step, plan, progress)?);
+            if !is_device_measured && has_entries(&tables) {
+                device.extend(measure_device(&tables, self.seed, progress)?);
+                is_device_measured = true;
+            }
+            for engine in &mut engines {
+                cells.extend(match engine {
+                    RunningEngine::Here(database) => database.run_step(*step, plan, progress)?,
+                    RunningEngine::Child(process) => process.run_step(step, progress)?,
+                });
             }
         }
-        for database in &mut databases {
-            database.close()?;
+        if self.memory_limit.is_some() && has_entries(&tables) {
+            device.extend(measure_device(&tables, self.seed, progress)?);
+        }
+        for engine in engines {
+            match engine {
+                RunningEngine::Here(mut database) => database.close()?,
+                RunningEngine::Child(process) => process.close()?,
+            }
         }
         Ok(cells)
     }
 
-    fn check(&self) -> Result<()> {
+    fn start_engine(
+        &self,
+        kind: EngineKind,
+        database: PathBuf,
+        plan: &BenchPlan,
+    ) -> Result<RunningEngine> {
+        Ok(match &self.memory_limit {
+            Some(limit) if limit.has_processes() => {
+                RunningEngine::Child(EngineProcess::start(kind, &database, limit)?)
+            }
+            _ => RunningEngine::Here(BenchDatabase::new(kind, database, plan)?),
+        })
+    }
+
+    /// Checks the configuration.
+    ///
+    /// # Errors
+    /// A parameter is out of range, or parameters contradict each other.
+    pub fn check(&self) -> Result<()> {
         if self.workloads.is_empty() {
             let known = Workload::ALL.map(Workload::name).join(", ");
             return Err(Error::invalid_argument("WORKLOAD", "missing", format!("of {known}")));
         }
         self.check_numbers()?;
-        if self.rate.is_some() && self.workloads.contains(&Workload::Scan) {
+        if self.rate.is_some()
+            && self.workloads.iter().any(|argument| argument.workload == Workload::Scan)
+        {
             let why = "its entries come as one stream";
             return Err(Error::contradictory_arguments("--rate", "scan", why));
         }
@@ -140,7 +195,7 @@ impl Config {
             let why = "every repetition needs a new database";
             return Err(Error::contradictory_arguments("--repeat", "--db", why));
         }
-        Ok(())
+        self.memory_limit.as_ref().map_or(Ok(()), |limit| limit.check(&self.settings, &self.peers))
     }
 
     pub(super) fn check_numbers(&self) -> Result<()> {
@@ -151,25 +206,31 @@ impl Config {
         }
         Error::check_range("--key-len", self.key_bytes, 1..=KEY_BYTES_MAX)?;
         Error::check_range("--value-len", self.value_bytes, 0..=VALUE_BYTES_MAX)?;
-        Error::check_range("--entries", self.entries, 1..=1 << 40)?;
+        Error::check_range("--entries", self.entries, 1..=COUNT_MAX)?;
         Error::check_range("--repeat", self.repeat, 1..=1000)?;
-        Error::check_range("--ops", self.ops.unwrap_or(1), 1..=1 << 40)?;
-        Error::check_range("--seek-entries", self.seek_entries, 1..=1 << 40)?;
+        Error::check_range("--ops", self.ops.unwrap_or(1), 1..=COUNT_MAX)?;
+        Error::check_range("--seek-entries", self.seek_entries, 1..=COUNT_MAX)?;
         Error::check_range("--threads", self.threads.unwrap_or(1), 1..=THREADS_MAX)
     }
 
     /// Returns the workloads to run. Each workload is listed once per number of threads.
     fn workload_steps(&self) -> Vec<WorkloadStep> {
         let mut steps = Vec::new();
-        for workload in &self.workloads {
-            let threads = match (self.threads, workload) {
+        for argument in &self.workloads {
+            let threads = match (argument.threads.or(self.threads), argument.workload) {
                 (Some(threads), _) => vec![threads],
                 (None, Workload::Fillsync) => FILLSYNC_THREADS.to_vec(),
                 (None, _) => vec![1],
             };
             for threads in threads {
-                let place = numbers::to_u64(steps.len());
-                steps.push(WorkloadStep { workload: *workload, place, threads });
+                steps.push(WorkloadStep {
+                    argument: *argument,
+                    place: numbers::to_u64(steps.len()),
+                    threads,
+                    ops: argument.workload.ops(self.entries, argument.ops.or(self.ops)),
+                    seek_entries: argument.seek_entries.unwrap_or(self.seek_entries),
+                    rate: argument.rate.or(self.rate),
+                });
             }
         }
         steps
@@ -178,13 +239,13 @@ impl Config {
     pub(super) fn bench_plan(&self, steps: &[WorkloadStep]) -> Result<BenchPlan> {
         let inserts: u64 = steps
             .iter()
-            .map(|step| {
-                step.workload.max_inserts(step.workload.ops(self.entries, self.ops), step.threads)
-            })
+            .map(|step| step.argument.workload.max_inserts(step.ops, step.threads))
             .sum();
         let capacity = self.entries + inserts;
+        let has_direct_io = self.memory_limit.as_ref().is_some_and(|limit| !limit.has_processes());
+        let direct_io = self.settings.direct_io || has_direct_io;
         Ok(BenchPlan {
-            settings: self.settings.clone(),
+            settings: EngineSettings { direct_io, ..self.settings.clone() },
             records: GeneratedRecords::with_tagged_values(
                 capacity,
                 self.key_bytes,
@@ -192,9 +253,6 @@ impl Config {
                 self.seed,
             )?,
             entries: self.entries,
-            ops: self.ops,
-            seek_entries: self.seek_entries,
-            rate: self.rate,
             seed: self.seed,
         })
     }
@@ -210,29 +268,16 @@ impl Config {
             options: self.options.clone(),
             rate: self.rate,
             seek_entries: self.seek_entries,
+            memory_limit_bytes: self.memory_limit.as_ref().map(|limit| limit.bytes),
+            memory_limit_method: self.memory_limit.as_ref().map(|limit| limit.method.to_string()),
             clock_ns: clock::measure_clock_cost_ns(),
         }
     }
 }
 
-/// Selects the repetition with the median rate for each engine and workload. For an even number of repetitions, the
-/// repetition with the lower of the two middle rates is selected. The returned results also contain the rates of all
-/// repetitions.
-fn median_repetitions(repetitions: Vec<Vec<ThroughputCell>>) -> Vec<ThroughputCell> {
-    let cells = repetitions.first().map_or(0, Vec::len);
-    (0..cells)
-        .filter_map(|place| {
-            let mut runs: Vec<(u64, &ThroughputCell)> =
-                (1..).zip(repetitions.iter().filter_map(|cells| cells.get(place))).collect();
-            let rates: Vec<f64> = runs.iter().map(|(_, cell)| cell.ops_per_s).collect();
-            runs.sort_by(|(_, a), (_, b)| a.ops_per_s.total_cmp(&b.ops_per_s));
-            let (slowest, fastest) = (runs.first()?.1.ops_per_s, runs.last()?.1.ops_per_s);
-            let (repetition, median) = runs[(runs.len() - 1) / 2];
-            let mut cell = median.clone();
-            cell.repetition = repetition;
-            cell.ops_per_s_runs = rates;
-            cell.ops_per_s_interval = [slowest, fastest];
-            Some(cell)
-        })
-        .collect()
+/// Where the workloads of an engine run.
+enum RunningEngine {
+    /// In this process.
+    Here(BenchDatabase),
+    Child(EngineProcess),
 }

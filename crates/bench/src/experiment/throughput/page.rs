@@ -2,13 +2,14 @@
 
 use maud::{Markup, html};
 
-use super::columns::{REGISTRY, build_rows, summarize_settings};
-use super::result::{ThroughputCell, ThroughputResult};
+use super::columns::{REGISTRY, summarize_settings};
+use super::result::ThroughputResult;
 use crate::error::Result;
 use crate::experiment::distinct_items;
 use crate::metric::ResultRow;
 use crate::metric::html::{PageRow, render_bars, render_latency_section, render_table_and_legend};
 use crate::numbers::to_f64;
+use crate::report::Report;
 use crate::report::html::page::{render_page, render_section};
 use crate::report::html::plot::marker::Marker;
 use crate::report::html::value;
@@ -24,14 +25,14 @@ pub(super) fn throughput_page(result: &ThroughputResult) -> Result<String> {
         format_bytes(settings.block_cache_bytes),
         rate.unwrap_or_default(),
     );
-    let subjects = name_cells(&result.cells)?;
+    let subjects = name_rows(result)?;
     let amplifications = html! {
         (render_bars(&REGISTRY, "device_write_amplification",
             "Write amplification, with the log, ÷ bytes of puts", &subjects))
         (render_bars(&REGISTRY, "space_amplification",
             "Space amplification: live tables ÷ live records", &subjects))
     };
-    let columns = [REGISTRY.shown, &["ops_per_s_unsettled"]].concat();
+    let columns = [result.registry().shown, &["ops_per_s_unsettled"]].concat();
     let how = "Loads count until compaction is idle. A click on a heading sorts.";
     let sections = html! {
         (render_section("Summary", how, &render_table_and_legend(&REGISTRY, "workload", &columns, &subjects)))
@@ -48,7 +49,8 @@ pub(super) fn throughput_page(result: &ThroughputResult) -> Result<String> {
 
 /// Names each result by its workload. If there are several engines, the engine is appended. If the workload ran with
 /// several numbers of threads, the number of threads is appended.
-fn name_cells(cells: &[ThroughputCell]) -> Result<Vec<PageRow>> {
+fn name_rows(result: &ThroughputResult) -> Result<Vec<PageRow>> {
+    let cells = [&result.cells[..], &result.device].concat();
     let engines = distinct_items(cells.iter().map(|cell| cell.engine.as_str()));
     let subject = |row: ResultRow| {
         let text = |name| row.get(name).and_then(|it| it.as_str()).unwrap_or_default();
@@ -67,7 +69,7 @@ fn name_cells(cells: &[ThroughputCell]) -> Result<Vec<PageRow>> {
         let number = engines.iter().position(|known| *known == engine).unwrap_or(0);
         PageRow { name, marker: Marker::with_number(number), row }
     };
-    Ok(build_rows(cells)?.into_iter().map(subject).collect())
+    Ok(result.rows()?.into_iter().map(subject).collect())
 }
 
 /// Returns plots of the rates. A single engine has one plot; several engines have one plot per workload.

@@ -2,7 +2,7 @@
 
 #![expect(missing_docs, reason = "the metrics in `columns` document the fields")]
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::latency::LatencyUs;
 use crate::peers::WrittenBytes;
@@ -14,6 +14,9 @@ pub struct ThroughputResult {
     pub provenance: Provenance,
     pub settings: ThroughputSettings,
     pub cells: Vec<ThroughputCell>,
+    /// Reads of single pages from the device, which no engine can exceed. Empty without a memory limit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device: Vec<ThroughputCell>,
 }
 
 /// Settings that are the same for all engines and workloads.
@@ -28,14 +31,21 @@ pub struct ThroughputSettings {
     pub options: Vec<String>,
     pub rate: Option<f64>,
     pub seek_entries: u64,
+    /// Limit of the memory of each engine, with the page cache of its files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
+    /// How the memory is limited: `cgroup v1`, `cgroup v2` or `direct I/O`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit_method: Option<String>,
     /// Time that reading the clock adds to each measured operation, in nanoseconds.
     pub clock_ns: f64,
 }
 
 /// Measurements of one workload on one engine.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ThroughputCell {
-    /// Name of the workload. The backward part of `scan` is named `scan-backward`.
+    /// Name of the workload, with its settings that have no field. The backward part of `scan` is named
+    /// `scan-backward`.
     pub workload: String,
     pub engine: String,
     pub threads: u64,
@@ -50,6 +60,11 @@ pub struct ThroughputCell {
     pub latency_us: LatencyUs,
     pub entries_read: u64,
     pub absent: u64,
+    /// Bytes that the process read from storage until the last operation ended, divided by the operations. `None` if
+    /// the system does not count these bytes.
+    pub device_read_bytes_per_op: Option<f64>,
+    /// Reads of the block device by all processes in the same time, divided by the operations.
+    pub device_reads_per_op: Option<f64>,
     pub put_bytes: u64,
     /// Written bytes divided by the bytes of puts. `None` if the workload has no puts. For engines that do not count
     /// their written bytes, the bytes written by the process are used.
@@ -66,10 +81,22 @@ pub struct ThroughputCell {
     pub repetition: u64,
     pub ops_per_s_runs: Vec<f64>,
     pub ops_per_s_interval: [f64; 2],
+    /// Rate of lsmx divided by the rate of the fastest other engine in the same repetition. `None` for other engines
+    /// and for a single repetition.
+    pub best_peer_ratio: Option<RatioInterval>,
+}
+
+/// Median, lowest and highest ratio of the repetitions. For an even number of repetitions, the median is the lower of
+/// the two middle ratios.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RatioInterval {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
 }
 
 /// Measurements of the concurrent writer of `readwhilewriting`.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WriterRates {
     pub ops: u64,
     pub ops_per_s: f64,

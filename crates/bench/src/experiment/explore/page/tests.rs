@@ -329,6 +329,7 @@ fn throughput_page_engines_are_compared_by_workload() {
             cell("fillseq", "</g>", 1e6),
             cell("readrandom", "</g>", 4e6),
         ],
+        device: Vec::new(),
     };
     let page = throughput.html().unwrap();
     let rates = plot(&page, "Operations per second, readrandom");
