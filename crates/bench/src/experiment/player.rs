@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lsmx_base::sync::{AtomicBool, AtomicU64, Ordering};
 
-use crate::clock::{Stopwatch, wait_until_elapsed};
+use crate::clock::{Stopwatch, shorten_timer_slack, wait_until_elapsed};
 use crate::error::{Error, Result};
 use crate::latency::{Latencies, LatencyUs};
 use crate::numbers::{self, to_f64};
@@ -361,6 +361,9 @@ impl<'a> Player<'a> {
     }
 
     fn run(mut self, work: &ThreadWork<'_>) -> Result<OperationMeasurements> {
+        if self.interval_ns.is_some() {
+            shorten_timer_slack();
+        }
         let before = process::thread_cpu_times();
         work(&mut self)?;
         self.played.elapsed_ns = self.state.start.elapsed_ns();
