@@ -92,7 +92,7 @@ pub(crate) struct BenchArgs {
     ///
     /// Each engine runs in a process of its own, in a memory control group of Linux. Where no group can be created,
     /// engines read without the page cache.
-    #[arg(long, value_name = "SIZE", value_parser = bytes, conflicts_with = "experiment")]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) memory_limit: Option<u64>,
     /// Length of the testing phase of steady-state in minutes [default: 10]. Its second half finds the sustained rate.
     #[arg(long, value_name = "N")]

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 
 use lsmx_bench::experiment::bench_experiment::BenchExperiment;
-use lsmx_bench::experiment::steady_state::{SteadyStateArguments, run_steady_state};
+use lsmx_bench::experiment::steady_state::{
+    SteadyStateArguments, run_steady_state, serve_steady_state,
+};
 use lsmx_bench::experiment::throughput::engine_child::EngineAssignment;
 use lsmx_bench::experiment::throughput::memory_limit::{LimitMethod, MemoryLimit};
 use lsmx_bench::experiment::throughput::{self, Config};
@@ -19,14 +21,20 @@ use crate::output::{self, Bar};
 /// this process is a child of another `lsmx bench`, which sends it the workloads to run.
 pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
-    if let Some(assignment) = EngineAssignment::from_env()? {
-        return Ok(assignment.serve(&config)?);
-    }
     let steady = SteadyStateArguments {
         testing_minutes: arguments.testing_minutes,
         minutes: arguments.minutes,
         read_ratio: arguments.read_ratio,
     };
+    if let Some(assignment) = EngineAssignment::from_env()? {
+        match arguments.experiment {
+            Some(BenchExperiment::SteadyState) => {
+                serve_steady_state(&assignment, &config, &steady)?;
+            }
+            _ => assignment.serve_workloads(&config)?,
+        }
+        return Ok(());
+    }
     match arguments.experiment {
         None => steady.check_unused("the workloads")?,
         Some(BenchExperiment::Tuning(study)) => {
@@ -62,7 +70,7 @@ fn limit_memory(config: &mut Config, bytes: u64, words: &[OsString]) -> Result<(
     let (method, processes) = (limit.method.clone(), limit.processes.clone());
     interrupt::on_interrupt(move || processes.kill_all())?;
     config.memory_limit = Some(limit);
-    config.check()?;
+    config.check_memory_limit()?;
     if let LimitMethod::DirectIo { reason } = method {
         output::note(&format!(
             "memory is not limited: {reason}; engines read without the page cache"

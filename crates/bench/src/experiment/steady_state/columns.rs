@@ -4,7 +4,7 @@ use super::page;
 use super::result::{SteadyStateCell, SteadyStateResult};
 use crate::error::Result;
 use crate::experiment::explore::columns::SPACE_AMPLIFICATION;
-use crate::experiment::throughput::columns::summarize_settings;
+use crate::experiment::throughput::columns::{describe_memory_limit, summarize_settings};
 use crate::metric::{Metric, MetricRegistry, ResultRow, Unit, latency, metric};
 use crate::report::Report;
 use crate::report::provenance::Provenance;
@@ -114,6 +114,7 @@ impl Report for SteadyStateResult {
             format_bytes(settings.block_cache_bytes),
             self.provenance.seed,
         );
+        head.push_str(&describe_memory_limit(settings));
         if let Some(minutes) = self.testing_minutes {
             head.push_str(&format!("testing phase of {minutes} min, "));
         }

@@ -22,13 +22,15 @@ use crate::process;
 use crate::report::provenance::Provenance;
 use crate::temporary;
 
-use super::Progress;
 use super::player::{
     LatenciesByKind, OperationKind, Player, ResourceCounters, SliceSettings, ThreadGroup,
     TimeSlice, flush_and_wait_idle, remove_directory,
 };
 use super::throughput::Config;
 use super::throughput::database::{BenchPlan, check_records, has_entries};
+use super::throughput::engine_child::{EngineAssignment, serve_requests};
+use super::throughput::engine_process::{EngineProcess, Request};
+use super::{NoProgress, Progress};
 use result::{SteadyStateCell, SteadyStatePeriod, SteadyStateResult};
 
 /// Name of the experiment on the command line.
@@ -88,6 +90,7 @@ impl SteadyStateArguments {
 
     fn check(&self, config: &Config) -> Result<Phases> {
         config.check_numbers()?;
+        config.check_memory_limit()?;
         for (flag, is_given, other, why) in [
             ("--repeat", config.repeat > 1, "--experiment steady-state", "it runs once"),
             ("--ops", config.ops.is_some(), "--experiment steady-state", "it runs for a time"),
@@ -144,8 +147,18 @@ pub fn run_steady_state(
     let mut cells = Vec::new();
     for kind in config.engine_kinds() {
         let path = config.database_path(kind, temporary.path());
-        let database = SteadyDatabase { kind, path: &path, plan: &plan, phases };
-        cells.push(database.measure(config.threads.unwrap_or(1), progress)?);
+        cells.push(match &config.memory_limit {
+            Some(limit) if limit.has_processes() => {
+                let mut process = EngineProcess::start(kind, &path, limit)?;
+                let cell = process.measure(NAME, progress)?;
+                process.close()?;
+                cell
+            }
+            _ => {
+                let database = SteadyDatabase { kind, path: &path, plan: &plan, phases };
+                database.measure(config.threads.unwrap_or(1), progress)?
+            }
+        });
         if config.database.is_none() {
             // The next engine needs the disk space and the page cache.
             remove_directory(&path)?;
@@ -159,6 +172,30 @@ pub fn run_steady_state(
         testing_minutes: phases.rate.is_none().then(|| minutes(phases.testing_ns)),
         minutes: minutes(phases.running_ns),
         cells,
+    })
+}
+
+/// Runs the experiment on one engine at the request of the parent. This process is a child of `lsmx bench`. `config` and
+/// `arguments` are those of the parent.
+///
+/// # Errors
+/// A request is malformed, or an answer cannot be written.
+pub fn serve_steady_state(
+    assignment: &EngineAssignment,
+    config: &Config,
+    arguments: &SteadyStateArguments,
+) -> Result<()> {
+    serve_requests(|request| match request {
+        Request::Measure => {
+            assignment.drop_cached_files()?;
+            let (plan, phases) = (config.bench_plan(&[])?, arguments.check(config)?);
+            let (kind, path) = (assignment.engine(), assignment.database());
+            let database = SteadyDatabase { kind, path, plan: &plan, phases };
+            let cell = database.measure(config.threads.unwrap_or(1), &mut NoProgress)?;
+            Ok(serde_json::to_value(cell)?)
+        }
+        Request::Close => Ok(serde_json::Value::Null),
+        Request::Run(_) => Err(Error::invalid_argument("the request", "run", "measure")),
     })
 }
 
@@ -196,7 +233,7 @@ impl SteadyDatabase<'_> {
         let (total, by_minute) = self.run_at_rate(group, scheduled, progress)?;
         engine.close()?;
         Ok(SteadyStateCell {
-            workload: NAME,
+            workload: NAME.to_owned(),
             engine: kind.name().to_owned(),
             threads,
             read_ratio: self.phases.read_ratio,

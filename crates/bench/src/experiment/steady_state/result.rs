@@ -2,7 +2,7 @@
 
 #![expect(missing_docs, reason = "the metrics in `columns` document the fields")]
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::experiment::throughput::result::ThroughputSettings;
 use crate::latency::LatencyUs;
@@ -22,9 +22,9 @@ pub struct SteadyStateResult {
 }
 
 /// Measurements of one engine.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SteadyStateCell {
-    pub workload: &'static str,
+    pub workload: String,
     pub engine: String,
     pub threads: u64,
     pub read_ratio: f64,
@@ -39,7 +39,7 @@ pub struct SteadyStateCell {
 }
 
 /// Measurements of a part of the running phase.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SteadyStatePeriod {
     pub elapsed_s: f64,
     pub ops: u64,

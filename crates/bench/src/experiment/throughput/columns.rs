@@ -159,19 +159,7 @@ impl Report for ThroughputResult {
             self.provenance.seed,
             settings.clock_ns,
         );
-        if let (Some(bytes), Some(method)) =
-            (settings.memory_limit_bytes, &settings.memory_limit_method)
-        {
-            let bytes = format_bytes(bytes);
-            head.push_str(&match method.as_str() {
-                DIRECT_IO => format!(
-                    "no memory control group for the limit of {bytes}: reads bypass the page cache\n"
-                ),
-                _ => format!(
-                    "memory of each engine, with its page cache, limited to {bytes} by {method}\n"
-                ),
-            });
-        }
+        head.push_str(&describe_memory_limit(settings));
         if self.cells.iter().any(|cell| cell.loaded_first) {
             head.push_str(&format!(
                 "the database was empty: {} records were put in random order first\n",
@@ -214,4 +202,23 @@ pub(crate) fn summarize_settings(settings: &ThroughputSettings) -> String {
         format_bytes(settings.memtable_bytes),
         settings.workers,
     )
+}
+
+/// Returns a line about the memory limit; an empty text without a limit.
+pub(crate) fn describe_memory_limit(settings: &ThroughputSettings) -> String {
+    let (Some(bytes), Some(method)) = (settings.memory_limit_bytes, &settings.memory_limit_method)
+    else {
+        return String::new();
+    };
+    let bytes = format_bytes(bytes);
+    match method.as_str() {
+        DIRECT_IO => {
+            format!(
+                "no memory control group for the limit of {bytes}: reads bypass the page cache\n"
+            )
+        }
+        _ => {
+            format!("memory of each engine, with its page cache, limited to {bytes} by {method}\n")
+        }
+    }
 }

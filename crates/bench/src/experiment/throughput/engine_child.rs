@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use lsmx::vfs::{OsVfs, Vfs as _};
 use lsmx_base::error_chain::error_chain;
+use serde_json::Value;
 
 use super::Config;
 use super::database::{BenchDatabase, BenchPlan, WorkloadStep, has_entries};
 use super::engine_process::{Answer, Request};
-use super::result::ThroughputCell;
 use crate::error::{Error, Result};
 use crate::experiment::NoProgress;
 use crate::peers::EngineKind;
@@ -51,36 +51,58 @@ impl EngineAssignment {
         [(ENGINE, engine.name().into()), (DATABASE, database.as_os_str().to_owned())]
     }
 
-    /// Answers the requests of the parent until the parent closes the database. `config` is the configuration of the
-    /// parent.
+    pub(in crate::experiment) fn engine(&self) -> EngineKind {
+        self.engine
+    }
+
+    pub(in crate::experiment) fn database(&self) -> &Path {
+        &self.database
+    }
+
+    /// Runs workloads at the request of the parent until the parent closes the database. `config` is the configuration
+    /// of the parent.
     ///
     /// # Errors
     /// A request is malformed, or an answer cannot be written.
-    pub fn serve(self, config: &Config) -> Result<()> {
+    pub fn serve_workloads(&self, config: &Config) -> Result<()> {
         let mut child = EngineChild { assignment: self, config, state: None };
-        for line in receive_lines() {
-            let request = serde_json::from_str(&line)?;
-            let answer = match child.answer(request) {
-                Ok(cells) => Answer::Cells(cells),
-                Err(error) => {
-                    Answer::Failed { text: error_chain(&error), is_usage: error.is_usage() }
-                }
-            };
-            let line = format!("{}\n", serde_json::to_string(&answer)?);
-            let mut out = io::stdout().lock();
-            out.write_all(line.as_bytes())
-                .and_then(|()| out.flush())
-                .map_err(Error::io("write to", Path::new("standard output")))?;
-            if matches!(request, Request::Close) {
-                break;
-            }
-        }
-        Ok(())
+        serve_requests(|request| child.answer(request))
+    }
+
+    /// Removes the files of an existing database from the page cache. Cached pages belong to the group of the process
+    /// that first read or wrote them, so pages of an earlier process would not count toward the limit.
+    pub(in crate::experiment) fn drop_cached_files(&self) -> Result<()> {
+        if has_entries(&self.database) { drop_cached_files(&self.database) } else { Ok(()) }
     }
 }
 
+/// Answers the requests of the parent until the parent closes the database.
+///
+/// # Errors
+/// A request is malformed, or an answer cannot be written.
+pub(in crate::experiment) fn serve_requests(
+    mut answer: impl FnMut(Request) -> Result<Value>,
+) -> Result<()> {
+    for line in receive_lines() {
+        let request = serde_json::from_str(&line)?;
+        let answer = match answer(request) {
+            Ok(measured) => Answer::Done(measured),
+            Err(error) => Answer::Failed { text: error_chain(&error), is_usage: error.is_usage() },
+        };
+        let line = format!("{}\n", serde_json::to_string(&answer)?);
+        let mut out = io::stdout().lock();
+        out.write_all(line.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(Error::io("write to", Path::new("standard output")))?;
+        if matches!(request, Request::Close) {
+            break;
+        }
+    }
+    Ok(())
+}
+
 struct EngineChild<'a> {
-    assignment: EngineAssignment,
+    assignment: &'a EngineAssignment,
     config: &'a Config,
     /// `None` before the first request. The process is not in its group before the first request, so it allocates no
     /// memory until then.
@@ -94,10 +116,10 @@ struct ChildState {
 }
 
 impl EngineChild<'_> {
-    fn answer(&mut self, request: Request) -> Result<Vec<ThroughputCell>> {
+    fn answer(&mut self, request: Request) -> Result<Value> {
         let state = match &mut self.state {
             Some(state) => state,
-            none => none.insert(ChildState::open(&self.assignment, self.config)?),
+            none => none.insert(ChildState::open(self.assignment, self.config)?),
         };
         match request {
             Request::Run(place) => {
@@ -105,9 +127,11 @@ impl EngineChild<'_> {
                 let known = || format!("below {}", state.steps.len());
                 let step =
                     step.ok_or_else(|| Error::invalid_argument("the step", place, known()))?;
-                state.database.run_step(*step, &state.plan, &mut NoProgress)
+                let cells = state.database.run_step(*step, &state.plan, &mut NoProgress)?;
+                Ok(serde_json::to_value(cells)?)
             }
-            Request::Close => state.database.close().map(|()| Vec::new()),
+            Request::Measure => Err(Error::invalid_argument("the request", "measure", "run")),
+            Request::Close => state.database.close().map(|()| Value::Null),
         }
     }
 }
@@ -116,17 +140,13 @@ impl ChildState {
     fn open(assignment: &EngineAssignment, config: &Config) -> Result<ChildState> {
         let steps = config.workload_steps();
         let plan = config.bench_plan(&steps)?;
-        let EngineAssignment { engine, database } = assignment;
-        if has_entries(database) {
-            drop_cached_files(database)?;
-        }
-        let database = BenchDatabase::new(*engine, database.clone(), &plan)?;
+        assignment.drop_cached_files()?;
+        let database = BenchDatabase::new(assignment.engine, assignment.database.clone(), &plan)?;
         Ok(ChildState { steps, plan, database })
     }
 }
 
-/// Removes the files in a directory tree from the page cache. Cached pages belong to the group of the process that first
-/// read or wrote them, so pages of an earlier process would not count toward the limit.
+/// Removes the files in a directory tree from the page cache.
 fn drop_cached_files(directory: &Path) -> Result<()> {
     let entries = std::fs::read_dir(directory).map_err(Error::io("read", directory))?;
     for entry in entries {

@@ -11,7 +11,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::database::WorkloadStep;
 use super::engine_child::EngineAssignment;
@@ -28,9 +30,11 @@ const PROGRAM: &str = "/proc/self/exe";
 /// A request to a child process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Request {
-    /// Runs the step at this place in the list of steps.
+pub(in crate::experiment) enum Request {
+    /// Runs the step at this place in the list of steps, and returns its cells.
     Run(u64),
+    /// Runs the experiment, and returns its cell.
+    Measure,
     /// Closes the database.
     Close,
 }
@@ -39,8 +43,12 @@ pub(super) enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
-    Cells(Vec<ThroughputCell>),
-    Failed { text: String, is_usage: bool },
+    /// The requested measurements; null after [`Request::Close`].
+    Done(Value),
+    Failed {
+        text: String,
+        is_usage: bool,
+    },
 }
 
 /// The child processes that run. The handles share one list.
@@ -94,7 +102,7 @@ impl Drop for RunningProcess {
 
 /// The child process that runs the workloads of one engine. Dropping the handle ends the process.
 #[derive(Debug)]
-pub(super) struct EngineProcess {
+pub(in crate::experiment) struct EngineProcess {
     engine: EngineKind,
     id: u32,
     limit_bytes: u64,
@@ -106,7 +114,7 @@ pub(super) struct EngineProcess {
 
 impl EngineProcess {
     /// Starts a process and moves it into a new group. The process does nothing before its first request.
-    pub(super) fn start(
+    pub(in crate::experiment) fn start(
         engine: EngineKind,
         database: &Path,
         limit: &MemoryLimit,
@@ -171,26 +179,45 @@ impl EngineProcess {
         cells
     }
 
+    /// Runs the experiment `name` in the process and returns its measurements.
+    pub(in crate::experiment) fn measure<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        progress: &mut dyn Progress,
+    ) -> Result<T> {
+        progress.begin_phase(&format!("{}: {name}", self.engine), 0);
+        let cell = self.request(Request::Measure, name);
+        progress.end_phase();
+        cell
+    }
+
     /// Closes the database and ends the process.
-    pub(super) fn close(mut self) -> Result<()> {
-        self.request(Request::Close, "close").map(drop)
+    pub(in crate::experiment) fn close(mut self) -> Result<()> {
+        self.request(Request::Close, "close")
     }
 
     /// Sends a request and waits for the answer. `name` describes the request in errors.
-    fn request(&mut self, request: Request, name: &str) -> Result<Vec<ThroughputCell>> {
+    fn request<T: DeserializeOwned>(&mut self, request: Request, name: &str) -> Result<T> {
         let line = format!("{}\n", serde_json::to_string(&request)?);
         let answer = self.requests.write_all(line.as_bytes()).and_then(|()| {
             let mut answer = String::new();
             self.answers.read_line(&mut answer).map(|_| answer)
         });
         let failure = match answer {
-            Ok(answer) if answer.ends_with('\n') => match serde_json::from_str(&answer) {
-                Ok(Answer::Cells(cells)) => return Ok(cells),
-                Ok(Answer::Failed { text, is_usage }) => {
-                    EngineProcessFailure::Reported { text, is_usage }
+            Ok(answer) if answer.ends_with('\n') => {
+                let wrong =
+                    || EngineProcessFailure::WrongAnswer { answer: answer.trim().to_owned() };
+                match serde_json::from_str(&answer) {
+                    Ok(Answer::Done(measured)) => match serde_json::from_value(measured) {
+                        Ok(measured) => return Ok(measured),
+                        Err(_) => wrong(),
+                    },
+                    Ok(Answer::Failed { text, is_usage }) => {
+                        EngineProcessFailure::Reported { text, is_usage }
+                    }
+                    Err(_) => wrong(),
                 }
-                Err(_) => EngineProcessFailure::WrongAnswer { answer: answer.trim().to_owned() },
-            },
+            }
             // The pipes of an ended process are closed.
             Ok(_) => self.end_failure(),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.end_failure(),

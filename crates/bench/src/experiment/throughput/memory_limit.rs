@@ -63,7 +63,7 @@ impl MemoryLimit {
     }
 
     /// Returns whether each engine runs in a child process.
-    pub(super) fn has_processes(&self) -> bool {
+    pub(in crate::experiment) fn has_processes(&self) -> bool {
         matches!(self.method, LimitMethod::Group(_))
     }
 

@@ -175,11 +175,7 @@ impl Config {
         })
     }
 
-    /// Checks the configuration.
-    ///
-    /// # Errors
-    /// A parameter is out of range, or parameters contradict each other.
-    pub fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         if self.workloads.is_empty() {
             let known = Workload::ALL.map(Workload::name).join(", ");
             return Err(Error::invalid_argument("WORKLOAD", "missing", format!("of {known}")));
@@ -195,6 +191,14 @@ impl Config {
             let why = "every repetition needs a new database";
             return Err(Error::contradictory_arguments("--repeat", "--db", why));
         }
+        self.check_memory_limit()
+    }
+
+    /// Checks the memory limit.
+    ///
+    /// # Errors
+    /// The limit is too low, or an engine cannot be limited.
+    pub fn check_memory_limit(&self) -> Result<()> {
         self.memory_limit.as_ref().map_or(Ok(()), |limit| limit.check(&self.settings, &self.peers))
     }
 

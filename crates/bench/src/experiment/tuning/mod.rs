@@ -80,6 +80,7 @@ fn check_study(study: TuningStudy, config: &Config) -> Result<()> {
     config.check_numbers()?;
     for (flag, is_given, why) in [
         ("--repeat", config.repeat > 1, "it runs once"),
+        ("--memory-limit", config.memory_limit.is_some(), "it runs in one process"),
         ("--rate", config.rate.is_some(), "operations follow one another"),
         (
             "--db",

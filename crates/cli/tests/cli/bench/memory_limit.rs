@@ -145,6 +145,25 @@ fn limited_run_reads_an_existing_database_from_the_device() {
 }
 
 #[test]
+fn limited_steady_state_runs_in_a_process_of_its_own() {
+    if !has_groups("a steady state with a limit") {
+        return;
+    }
+    let dir = TestDir::on_disk();
+    let db = dir.path("data");
+    let words = format!("bench --experiment steady-state --minutes 0.01 --db {db}");
+    let limited = LIMITED.replace("--ops 500", "");
+    let run = experiment(&format!("{words} --testing-minutes 0.02 {limited}"));
+    assert!(text(&run.result["settings"], "memory_limit_method").starts_with("cgroup v"));
+    assert_contains(&run.table, &["limited to 32.0 MiB by cgroup v"]);
+    let cell = &run.cells()[0];
+    assert!(number(cell, "/gets") > 0.0 && number(cell, "/puts") > 0.0, "{cell}");
+    assert!(number(cell, "/sustained_ops_per_s") > number(cell, "/scheduled_ops_per_s"), "{cell}");
+    lsmx(&format!("{words} --rate 1000 {limited} --seed 9"))
+        .fails(2, &["lsmx, steady-state: --db is", "--seed"]);
+}
+
+#[test]
 fn process_without_enough_memory_is_an_error_that_names_the_workload() {
     if !has_groups("an engine without enough memory") {
         return;
