@@ -1,7 +1,7 @@
 //! Size model of the engine's tables and memtables.
 //!
 //! The formulas follow the engine's writers; `docs/reference/format.md` describes the layouts. Each data block loses
-//! the space into which the next entry does not fit. A key is stored without the prefix that it shares
+//! the space into which the next entry does not fit, as padding. A key is stored without the prefix that it shares
 //! with the key before it, and the length of that prefix depends on the density of the table's keys.
 //! Constants marked as measured stand for details that the formulas leave out, such as the length of
 //! separators and the fill of memtable nodes. `crates/bench/tests/simulation.rs` compares the model with
@@ -28,8 +28,10 @@ const TAGGED_ENTRY_BYTES_MIN: f64 = 32.0;
 const BLOCK_FRAME_BYTES: f64 = 1.0 + 3.0 + 10.0;
 /// Lengths of the shared and the stored part of a key, and the kind of the entry.
 const ENTRY_HEAD_BYTES: f64 = 3.0;
-/// Bytes of an index block per data block: a packed boundary and offset. Measured.
-const INDEX_ENTRY_BYTES: f64 = 2.0;
+/// Maximum padding of a data block, as a share of [`BLOCK_BYTES`].
+const PADDING_SHARE_MAX: f64 = 1.0 / 16.0;
+/// Bytes of an index block per data block: a packed boundary. Measured.
+const INDEX_ENTRY_BYTES: f64 = 1.7;
 /// Other bytes of an index block: common prefix of the boundaries, and trailer. Measured.
 const INDEX_FRAME_BYTES: f64 = 45.0;
 /// Bytes of the top index per index block. Measured.
@@ -121,6 +123,16 @@ pub(crate) struct TableSize {
     pub(crate) total_bytes: f64,
 }
 
+/// Returns the mean of the largest integer that is at most a normally distributed number.
+fn mean_floor(mean: f64, deviation: f64) -> f64 {
+    // The Fourier series of the fractional part. The terms vanish as the deviation grows.
+    let term = |j: u32| {
+        let wave = std::f64::consts::PI * f64::from(j);
+        libm::exp(-2.0 * wave * wave * deviation * deviation) * libm::sin(2.0 * wave * mean) / wave
+    };
+    mean - 0.5 + (1..=40).map(term).sum::<f64>()
+}
+
 impl SizeModel {
     /// Returns the model for records of the given sizes in a workload of `writes` writes.
     pub(crate) fn new(key_bytes: u64, value_bytes: u64, writes: u64) -> SizeModel {
@@ -168,7 +180,15 @@ impl SizeModel {
         }
         let mean = totals.bytes_by_kind(entry_bytes) / entries;
         let room = to_f64(BLOCK_BYTES) - BLOCK_FRAME_BYTES;
-        // On average the unused space is half an entry.
+        let square_deviations = entry_bytes.map(|bytes| (bytes - mean) * (bytes - mean));
+        let variance = totals.bytes_by_kind(square_deviations) / entries
+            + ENTRY_BYTES_DEVIATION * ENTRY_BYTES_DEVIATION;
+        let deviation = libm::sqrt(variance * room / mean) / mean;
+        let fitting = mean_floor(room / mean, deviation).max(1.0);
+        if room - fitting * mean <= PADDING_SHARE_MAX * to_f64(BLOCK_BYTES) {
+            return to_f64(BLOCK_BYTES) / (fitting * mean);
+        }
+        // Without padding, a block has about the target size.
         let fitting = (room / mean - 0.5).max(1.0);
         (fitting * mean + BLOCK_FRAME_BYTES) / (fitting * mean)
     }
@@ -182,9 +202,8 @@ impl SizeModel {
         let entry_bytes = self.entry_bytes(density);
         let overhead = SizeModel::block_overhead(totals, entry_bytes);
         let mean = ratio(totals.bytes_by_kind(entry_bytes), totals.entries());
-        // The frame is the share 1 − 1 ÷ overhead of a block, so frame ÷ share is the size of a block. The
-        // maximum accounts for entries that are larger than a block.
-        let block = (mean * overhead).max(BLOCK_FRAME_BYTES / (1.0 - 1.0 / overhead).max(1e-9));
+        // An entry that is larger than a block is alone in its block.
+        let block = (mean * overhead).max(to_f64(BLOCK_BYTES));
         TableBytesPerEntry {
             entry_bytes: entry_bytes.map(|bytes| bytes * overhead),
             range_tombstone: 2.0 * to_f64(self.key_bytes) + 12.0,
@@ -354,6 +373,16 @@ mod tests {
         assert!(sizes.table_size(&puts(6000.0), 1e6).total_bytes < table.total_bytes);
         let rates = sizes.table_bytes_per_entry(&puts(1.0), 6000.0);
         assert!((rates.written_bytes(&puts(6000.0)) / table.total_bytes - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn mean_floor_is_that_of_the_distribution() {
+        for (mean, deviation, expected) in
+            [(33.5, 0.02, 33.0), (33.97, 1e-2, 33.0), (33.0, 0.05, 32.5), (33.2, 3.0, 32.7)]
+        {
+            let floor = mean_floor(mean, deviation);
+            assert!((floor - expected).abs() < 0.03, "{mean}, {deviation}: {floor}");
+        }
     }
 
     #[test]

@@ -35,8 +35,10 @@ pub fn terminal_width() -> Option<usize> {
 
 /// Fails if the name of a column is unknown. Names may contain `*`.
 pub fn check_columns(registry: &MetricRegistry, columns: &[String]) -> Result<()> {
-    let is_known =
-        |name: &&String| *name == "all" || registry.find(&name.replace('*', "x")).is_some();
+    let is_known = |name: &&String| {
+        let column = column_name(registry, name).replace('*', "x");
+        *name == "all" || registry.find(&column).is_some()
+    };
     match columns.iter().find(|name| !is_known(name)) {
         None => Ok(()),
         Some(name) => Err(Error::Unknown {
@@ -45,6 +47,11 @@ pub fn check_columns(registry: &MetricRegistry, columns: &[String]) -> Result<()
             known: registry.metrics().map(|metric| metric.key).collect::<Vec<_>>().join(", "),
         }),
     }
+}
+
+/// Returns the JSON name of the metric whose title is `name`, or `name` itself if no metric has this title.
+fn column_name<'a>(registry: &MetricRegistry, name: &'a str) -> &'a str {
+    registry.metrics().find(|metric| metric.title == name).map_or(name, |metric| metric.key)
 }
 
 /// Returns the table of `rows`. Fails if a column is unknown.
@@ -57,7 +64,7 @@ pub fn format_table(
     let names: Vec<&str> = match &style.columns[..] {
         [] => registry.shown.to_vec(),
         [one] if one == "all" => registry.metrics().map(|metric| metric.key).collect(),
-        named => named.iter().map(String::as_str).collect(),
+        named => named.iter().map(|name| column_name(registry, name)).collect(),
     };
     let mut identity = registry.columns(registry.identity, rows);
     let mut columns = registry.columns(&names, rows);
@@ -234,5 +241,12 @@ mod tests {
         );
         let one = format_table(&REGISTRY, &[row("a")], &style).unwrap();
         assert!(one.starts_with("name") && one.contains("lsmx"), "{one}");
+    }
+
+    #[test]
+    fn column_can_be_named_by_its_title() {
+        assert_eq!(column_name(&REGISTRY, "reads"), "share");
+        assert!(check_columns(&REGISTRY, &["reads".to_owned()]).is_ok());
+        assert!(check_columns(&REGISTRY, &["writes".to_owned()]).is_err());
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! ```text
 //!  0  n  payload
-//!  n  1  kind         u8, see `BlockKind`
-//!  +  1  compression  u8, see `Compression`
-//!  +  8  checksum     u64, XXH3-64 over payload, kind and compression,
+//!     p  padding      only if the flag 0x80 is set: zeros, then p as u16, 2 to 65,535
+//!     1  kind         u8, see `BlockKind`
+//!     1  compression  u8, see `Compression`, and the flag 0x80 if there is padding
+//!     8  checksum     u64, XXH3-64 over all bytes before it,
 //!                     seeded by the file's uid and the block's offset
 //! ```
+//!
+//! Padding extends a data block to the end of a page, so that a read of the next block needs no bytes of this page.
 //!
 //! A payload with compression 1 (lz4):
 //!
@@ -32,6 +35,11 @@ use super::{BlockKind, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 /// Bytes after the payload of a block.
 pub const TRAILER_BYTES: usize = 2 * size_of::<u8>() + size_of::<u64>();
 const _: () = assert!(TRAILER_BYTES == 10, "the diagram above says 10");
+
+/// Flag in the compression byte of a block with padding.
+const PADDED: u8 = 0x80;
+/// Minimum bytes of padding: its length.
+pub(crate) const PADDING_BYTES_MIN: usize = size_of::<u16>();
 
 /// Maximum size of the contents of a block, in bytes. A block is closed after the entry that exceeds its target size,
 /// so the limit is a key and a value of maximum size after 64 MiB of smaller entries.
@@ -66,6 +74,11 @@ impl Compression {
             _ => None,
         }
     }
+}
+
+/// Returns whether the byte is a valid compression byte of a block trailer.
+pub(crate) fn is_compression_byte(byte: u8) -> bool {
+    Compression::from_u8(byte & !PADDED).is_some()
 }
 
 /// Location of a block in its file.
@@ -137,11 +150,13 @@ pub fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
 }
 
 /// Turns block contents into a block for `offset` of the file `uid`, in place: compresses them if that
-/// saves enough, and appends the trailer.
+/// saves enough, adds `padding` bytes, and appends the trailer. Padding of fewer than [`PADDING_BYTES_MIN`] or more
+/// than 65,535 bytes is left out.
 pub fn encode_block(
     contents: &mut Vec<u8>,
     kind: BlockKind,
     compression: Compression,
+    padding: usize,
     uid: u64,
     offset: u64,
     scratch: &mut Vec<u8>,
@@ -153,8 +168,16 @@ pub fn encode_block(
     if packed {
         std::mem::swap(contents, scratch);
     }
+    let mut flags = if packed { compression } else { Compression::None } as u8;
+    if let Ok(bytes) = u16::try_from(padding)
+        && padding >= PADDING_BYTES_MIN
+    {
+        contents.resize(contents.len() + padding - PADDING_BYTES_MIN, 0);
+        contents.extend_from_slice(&bytes.to_le_bytes());
+        flags |= PADDED;
+    }
     contents.push(kind as u8);
-    contents.push(if packed { compression } else { Compression::None } as u8);
+    contents.push(flags);
     let sum = checksum(contents, uid, offset);
     put_u64(contents, sum);
 }
@@ -239,15 +262,23 @@ fn verify_block(
             found: u64::from(block[payload_bytes]),
         });
     }
-    let compression = block[payload_bytes + 1];
-    match Compression::from_u8(compression) {
-        Some(compression) => Ok((payload_bytes, compression)),
-        None => Err(Malformed::invalid_field(
-            "block compression",
-            u64::from(compression),
-            "0 (none) or 1 (lz4)",
-        )),
+    let flags = block[payload_bytes + 1];
+    let Some(compression) = Compression::from_u8(flags & !PADDED) else {
+        let expected = "0 (none) or 1 (lz4), and 128 for padding";
+        return Err(Malformed::invalid_field("block compression", u64::from(flags), expected));
+    };
+    if flags & PADDED == 0 {
+        return Ok((payload_bytes, compression));
     }
+    let padding = match block[..payload_bytes] {
+        [.., low, high] => usize::from(u16::from_le_bytes([low, high])),
+        _ => 0,
+    };
+    if padding < PADDING_BYTES_MIN || padding > payload_bytes {
+        let expected = "at least 2, and at most the bytes of the block";
+        return Err(Malformed::invalid_field("block padding", len_u64(padding), expected));
+    }
+    Ok((payload_bytes - padding, compression))
 }
 
 pub(super) fn decompress_lz4(payload: &[u8]) -> Result<Vec<u8>, Malformed> {
@@ -279,8 +310,12 @@ mod tests {
     use crate::format::assert_damage_is_detected;
 
     fn sealed(contents: &[u8], compression: Compression) -> Vec<u8> {
+        sealed_with_padding(contents, compression, 0)
+    }
+
+    fn sealed_with_padding(contents: &[u8], compression: Compression, padding: usize) -> Vec<u8> {
         let mut block = contents.to_vec();
-        encode_block(&mut block, BlockKind::Data, compression, 7, 4096, &mut Vec::new());
+        encode_block(&mut block, BlockKind::Data, compression, padding, 7, 4096, &mut Vec::new());
         block
     }
 
@@ -308,12 +343,47 @@ mod tests {
     }
 
     #[test]
+    fn block_with_padding_round_trips() {
+        for contents in samples() {
+            for compression in [Compression::None, Compression::Lz4] {
+                let plain = sealed(&contents, compression).len();
+                for padding in [2, 3, 100, 65_535] {
+                    let block = sealed_with_padding(&contents, compression, padding);
+                    assert_eq!(block.len(), plain + padding);
+                    let copied = decode_block_copy(&block, BlockKind::Data, 7, 4096, None).unwrap();
+                    assert_eq!(*copied, *contents);
+                    assert_eq!(decode_block(block, BlockKind::Data, 7, 4096).unwrap(), contents);
+                }
+                for padding in [1, 65_536] {
+                    assert_eq!(sealed_with_padding(&contents, compression, padding).len(), plain);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn block_with_invalid_padding_length_is_error() {
+        for length in [0, 1, 13, u16::MAX] {
+            let mut block = vec![7; 10];
+            block.extend_from_slice(&length.to_le_bytes());
+            block.extend_from_slice(&[BlockKind::Data as u8, PADDED]);
+            let sum = checksum(&block, 1, 0);
+            put_u64(&mut block, sum);
+            let error = decode_block(block, BlockKind::Data, 1, 0).unwrap_err();
+            assert!(matches!(error, Malformed::Field { what: "block padding", .. }), "{error}");
+        }
+    }
+
+    #[test]
     fn block_damaged_is_error() {
         for contents in [&b"some contents"[..], &[3; 300]] {
             for compression in [Compression::None, Compression::Lz4] {
-                assert_damage_is_detected(&sealed(contents, compression), |block| {
-                    decode_block(block.to_vec(), BlockKind::Data, 7, 4096).is_ok()
-                });
+                for padding in [0, 50] {
+                    let block = sealed_with_padding(contents, compression, padding);
+                    assert_damage_is_detected(&block, |block| {
+                        decode_block(block.to_vec(), BlockKind::Data, 7, 4096).is_ok()
+                    });
+                }
             }
         }
     }

@@ -18,8 +18,10 @@ use crate::iter::prefetch::{Entry, PrefetchContext, PrefetchIter};
 use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::iter::read_purpose;
 use crate::iter::run_iter::RunCursor;
+use crate::lookup::batch::is_device_read;
 use crate::lookup::point::ReadScope;
 use crate::options::read::{ReadOptions, ReadTier};
+use crate::table::{ReadPurpose, ScanExtent};
 use crate::tree::Tree;
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::snapshots::SnapshotGuard;
@@ -209,7 +211,9 @@ impl Range {
         Ok(RangeTombstoneFilter::for_reader(sources.into(), self.snapshot))
     }
 
-    fn open_iter(&self) -> Result<DbIter<MergingCursor>> {
+    /// Opens the cursors of all sources. If recent seeks waited for the device, announces the blocks that a seek to the
+    /// bound of the given end needs in all sorted runs, so that the device reads them at the same time.
+    fn open_iter(&self, backward: bool) -> Result<DbIter<MergingCursor>> {
         let deleted = self.tombstone_filter()?;
         let mut sources: Vec<Box<dyn Cursor>> = Vec::new();
         for memtable in self.view.memtables() {
@@ -221,16 +225,48 @@ impl Range {
             let view = Arc::clone(&operands.view);
             sources.push(view.cursor(self.snapshot, ReadScope::from(&self.options).into()));
         }
-        for run in self.view.version.runs() {
+        let purpose = read_purpose(&self.options);
+        let seek_key = match if backward { &self.upper } else { &self.lower } {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key),
+            Bound::Unbounded => None,
+        };
+        let announces = purpose != ReadPurpose::MemoryOnly
+            && self.env.is_some()
+            && self.view.version.device_waits().are_expected();
+        let runs = self.view.version.runs();
+        let entries: u64 = runs.iter().map(|run| run.entries()).sum();
+        for run in runs {
             let tables = Arc::clone(run.tables());
-            let purpose = read_purpose(&self.options);
-            sources.push(Box::new(RunCursor::new(tables, purpose, deleted.clone())));
+            let extent = self.scan_extent(run.entries(), entries, backward);
+            let mut cursor = RunCursor::new(tables, purpose, deleted.clone()).with_extent(extent);
+            if let (true, Some(key)) = (announces, seek_key) {
+                cursor.announce_seek(key, SeqNo::MAX, backward)?;
+            }
+            sources.push(Box::new(cursor));
         }
         let resolver = Arc::clone(&self.resolver);
         let inner = MergingCursor::new(sources);
         let values = ValueResolver::new(self.view.version.blobs(), &self.options);
         let cursor = DbIter::new(inner, self.snapshot, deleted, resolver, values);
         Ok(if self.options.tier == ReadTier::Memory { cursor.with_step_limit() } else { cursor })
+    }
+
+    /// Returns the part of a sorted run with `run_entries` of all `entries` that the given end reads.
+    fn scan_extent(&self, run_entries: u64, entries: u64, backward: bool) -> ScanExtent {
+        let share = |limit: u64| {
+            let product = u128::from(limit) * u128::from(run_entries) / u128::from(entries.max(1));
+            // The share of a run is at most the limit.
+            u64::try_from(product).unwrap_or(limit).saturating_add(1)
+        };
+        let key = |bound: &Bound<Bytes>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
+            Bound::Unbounded => None,
+        };
+        ScanExtent {
+            entries: self.expected_count().map(share),
+            lower: if backward { key(&self.lower) } else { None },
+            upper: if backward { None } else { key(&self.upper) },
+        }
     }
 
     /// Returns the context for prefetching if the view has separated values and files may be read.
@@ -242,7 +278,8 @@ impl Range {
 
     /// Opens the cursor of one end at its first entry.
     fn open_prefetch_iter_at_end(&self, backward: bool) -> Result<PrefetchIter> {
-        let mut iter = self.open_iter()?;
+        let start_ns = self.env.as_ref().map(Env::monotonic_ns);
+        let mut iter = self.open_iter(backward)?;
         match (backward, if backward { &self.upper } else { &self.lower }) {
             (false, Bound::Unbounded) => iter.first()?,
             (false, Bound::Included(key)) => iter.seek(key)?,
@@ -260,6 +297,10 @@ impl Range {
                     iter.seek_before(key)?;
                 }
             }
+        }
+        if let (Some(env), Some(start_ns)) = (&self.env, start_ns) {
+            let elapsed_ns = env.monotonic_ns().saturating_sub(start_ns);
+            self.view.version.device_waits().record_seek(is_device_read(env, elapsed_ns));
         }
         Ok(PrefetchIter::new(iter, backward, self.prefetch_context()))
     }

@@ -11,7 +11,7 @@ use lsmx_base::sync::Arc;
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
-use crate::table::{ReadPurpose, TableCursor};
+use crate::table::{ReadPurpose, ScanExtent, TableCursor};
 use crate::tree::table_file::TableFile;
 
 /// Iterates over the tables of a sorted run. A table is opened when the cursor reaches it.
@@ -19,6 +19,7 @@ use crate::tree::table_file::TableFile;
 pub(crate) struct RunCursor {
     tables: Arc<[Arc<TableFile>]>,
     purpose: ReadPurpose,
+    extent: ScanExtent,
     /// Index of the table of `current`.
     index: usize,
     current: Option<TableCursor>,
@@ -42,7 +43,32 @@ impl RunCursor {
         purpose: ReadPurpose,
         deleted: Option<RangeTombstoneFilter>,
     ) -> RunCursor {
-        RunCursor { tables, purpose, index: 0, current: None, deleted }
+        let extent = ScanExtent::default();
+        RunCursor { tables, purpose, extent, index: 0, current: None, deleted }
+    }
+
+    /// Limits the read-ahead to what a scan needs.
+    pub(crate) fn with_extent(self, extent: ScanExtent) -> RunCursor {
+        RunCursor { extent, ..self }
+    }
+
+    /// Announces the blocks that a seek to (`user_key`, `seq`) and the following steps need. With `backward`, the steps
+    /// are those to smaller keys.
+    ///
+    /// # Errors
+    /// If metadata cannot be read.
+    pub(crate) fn announce_seek(
+        &mut self,
+        user_key: &[u8],
+        seq: SeqNo,
+        backward: bool,
+    ) -> Result<()> {
+        let index = self.tables.partition_point(|table| table.shape().range.largest < user_key);
+        let extent = self.extent.clone();
+        match self.open_table(index) {
+            Some(cursor) => cursor.announce_seek(user_key, seq, &extent, backward),
+            None => Ok(()),
+        }
     }
 
     fn table_cursor(&self) -> &TableCursor {
@@ -57,7 +83,8 @@ impl RunCursor {
         }
         let table = self.tables.get(index)?;
         self.index = index;
-        Some(self.current.get_or_insert_with(|| TableCursor::new(table.table(), self.purpose)))
+        let new = || TableCursor::new(table.table(), self.purpose).with_extent(&self.extent);
+        Some(self.current.get_or_insert_with(new))
     }
 
     /// Closes the table if the move failed or left the table.

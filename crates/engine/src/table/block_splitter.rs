@@ -4,18 +4,33 @@
 //! 2. The index stores keys up to the first bit in which the last key of a block and the next key differ. Among the
 //!    possible ends, the splitter takes the one with the fewest common bits.
 //! 3. The shorter index keys outweigh the variation of the block sizes.
+//!
+//! **Pages.** A read of a block that crosses the end of a page fetches one page more. If the target is a multiple of
+//! the page size, the splitter therefore ends a block before the page end that is nearest to the target, and pads the
+//! block up to this page end. Large entries can leave a gap of more than 1/16 of the target. Such a block gets no
+//! padding, and ends by the rules above.
 
+use crate::format::block::PADDING_BYTES_MIN;
+use crate::format::data_block::{DataBlockBuilder, SplitPoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 
-use crate::format::data_block::{DataBlockBuilder, SplitPoint};
+/// Bytes of a page of the page cache, and of the reads of most devices.
+pub(super) const PAGE_BYTES: usize = 4096;
 
 /// Best end found so far for the current data block, and the limits of its size.
 #[derive(Debug)]
 pub(super) struct BlockSplitter {
+    /// Target size of a block in bytes.
+    target: usize,
     /// Bytes from which on the block may end.
     bytes_min: usize,
     /// Maximum bytes of a block with more than one entry.
     bytes_max: usize,
+    /// Bytes of a block that ends at the end of a page. `None` if blocks are not padded, or if no entry ends closely
+    /// before the page end.
+    page_end: Option<usize>,
+    /// Whether blocks are padded up to the end of a page.
+    pads_to_pages: bool,
     /// Common bits at the best end so far.
     best_bits: Option<usize>,
     best_end: SplitPoint,
@@ -26,22 +41,40 @@ pub(super) struct BlockSplitter {
 pub(super) enum SplitDecision<'a> {
     /// The block continues.
     Continue,
-    /// The block ends before the entry.
-    EndHere,
+    /// The block ends before the entry. It has this many bytes with its padding, or no padding for `None`.
+    EndHere(Option<usize>),
     /// The block ends at an earlier entry. The caller then repeats the call for the rest.
     EndAt(&'a SplitPoint),
 }
 
 impl BlockSplitter {
-    /// Creates a splitter for blocks of about `target` bytes.
-    pub(super) fn new(target: usize) -> BlockSplitter {
+    /// Creates a splitter for blocks of about `target` bytes. With `pads_to_pages`, blocks end at the end of a page if
+    /// the target is a multiple of the page size.
+    pub(super) fn new(target: usize, pads_to_pages: bool) -> BlockSplitter {
         let slack = target / 16;
-        BlockSplitter {
+        let mut splitter = BlockSplitter {
+            target,
             bytes_min: target - slack,
             bytes_max: target + slack,
+            page_end: None,
+            pads_to_pages: pads_to_pages && target.is_multiple_of(PAGE_BYTES),
             best_bits: None,
             best_end: SplitPoint::default(),
+        };
+        splitter.start_block(0);
+        splitter
+    }
+
+    /// Starts a block at `offset` of the file.
+    pub(super) fn start_block(&mut self, offset: u64) {
+        if self.pads_to_pages {
+            let page = PAGE_BYTES as u64;
+            // The remainder is less than `PAGE_BYTES`, and the target at least that large.
+            let in_page = usize::try_from(offset % page).unwrap_or_default();
+            let nearest = (in_page + self.target + PAGE_BYTES / 2) / PAGE_BYTES * PAGE_BYTES;
+            self.page_end = Some(nearest - in_page);
         }
+        self.best_bits = None;
     }
 
     /// Decides whether the block ends before the entry `key`.
@@ -57,6 +90,16 @@ impl BlockSplitter {
         common: usize,
         last: (SeqNo, EntryKind),
     ) -> SplitDecision<'_> {
+        if let Some(page_end) = self.page_end {
+            if bytes_with + PADDING_BYTES_MIN <= page_end {
+                return SplitDecision::Continue;
+            }
+            let fits = bytes == page_end || bytes + PADDING_BYTES_MIN <= page_end;
+            if fits && page_end - bytes <= self.target / 16 {
+                return SplitDecision::EndHere(Some(page_end));
+            }
+            self.page_end = None;
+        }
         if bytes_with <= self.bytes_max && bytes < self.bytes_min {
             return SplitDecision::Continue;
         }
@@ -69,10 +112,9 @@ impl BlockSplitter {
             }
             return SplitDecision::Continue;
         }
-        self.best_bits = None;
         // After an earlier end, the remaining entries and a long entry could form a block that is too long.
         if is_better || bytes_with - bytes > self.bytes_min {
-            SplitDecision::EndHere
+            SplitDecision::EndHere(None)
         } else {
             SplitDecision::EndAt(&self.best_end)
         }

@@ -1,5 +1,6 @@
 //! A cursor over the entries of one table, in both directions.
 
+use bytes::Bytes;
 use lsmx_base::key::{InternalKey, SeqNo};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::Slice;
@@ -11,7 +12,7 @@ use crate::format::block::BlockHandle;
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::IndexBlock;
-use crate::table::read_ahead::BlockReadAhead;
+use crate::table::read_ahead::{ANNOUNCED_BYTES_MAX, BlockReadAhead, ScanExtent};
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
 
@@ -22,6 +23,8 @@ pub struct TableCursor {
     table: Arc<Table>,
     context: ReadContext,
     read_ahead: BlockReadAhead,
+    /// Smallest and largest key of the scan, if known.
+    bounds: [Option<Bytes>; 2],
     top: Option<Arc<IndexBlock>>,
     /// The index block used last, with its ordinal.
     index: Option<(usize, Arc<IndexBlock>)>,
@@ -54,8 +57,66 @@ impl TableCursor {
 
     /// Creates a cursor without a current entry that continues the counts in `context`.
     pub(crate) fn with_read_context(table: &Arc<Table>, context: ReadContext) -> TableCursor {
-        let (table, read_ahead) = (Arc::clone(table), BlockReadAhead::default());
-        TableCursor { table, context, read_ahead, top: None, index: None, current: None }
+        let (table, read_ahead) = (Arc::clone(table), BlockReadAhead::new(u64::MAX));
+        let (bounds, top, index, current) = Default::default();
+        TableCursor { table, context, read_ahead, bounds, top, index, current }
+    }
+
+    /// Limits the read-ahead to what a scan needs.
+    pub(crate) fn with_extent(mut self, extent: &ScanExtent) -> TableCursor {
+        if let Some(entries) = extent.entries {
+            self.read_ahead = BlockReadAhead::new(self.table.estimate_scan_bytes(entries));
+        }
+        self.bounds = [extent.lower.clone(), extent.upper.clone()];
+        self
+    }
+
+    /// Announces the blocks that a seek to (`user_key`, `seq`) and the following steps need, unless the first of them is
+    /// in memory. Reads metadata that is not in memory.
+    ///
+    /// # Errors
+    /// If metadata cannot be read, as the seek.
+    pub(crate) fn announce_seek(
+        &mut self,
+        user_key: &[u8],
+        seq: SeqNo,
+        extent: &ScanExtent,
+        backward: bool,
+    ) -> Result<()> {
+        let Some((handle, _)) = self.find_block(user_key, seq)? else { return Ok(()) };
+        if self.table.is_data_block_resident(handle) {
+            return Ok(());
+        }
+        let bytes = self.table.estimate_scan_bytes(extent.entries.unwrap_or(1)).max(handle.bytes);
+        let bytes = bytes.min(ANNOUNCED_BYTES_MAX.max(handle.bytes));
+        let end = handle.offset.saturating_add(handle.bytes);
+        let (start, end) = match backward {
+            true => (end.saturating_sub(bytes), end),
+            false => {
+                let data_end = self.table.properties().data_bytes;
+                (handle.offset, handle.offset.saturating_add(bytes).min(data_end).max(end))
+            }
+        };
+        self.table.will_need(BlockHandle { offset: start, bytes: end - start }).map(drop)
+    }
+
+    /// Returns the offsets between which the scan needs data blocks. Returns an error if that would need a read.
+    fn scan_limits(&mut self) -> Result<(u64, u64)> {
+        // A scan that ends early needs no index block of its bounds.
+        let memory_only = ReadContext::new(ReadPurpose::MemoryOnly);
+        let context = std::mem::replace(&mut self.context, memory_only);
+        let bounds = self.bounds.clone();
+        let mut find = |key: &Option<Bytes>, seq| match key {
+            Some(key) => self.find_block(key, seq),
+            None => Ok(None),
+        };
+        let (first, last) = (find(&bounds[0], SeqNo::MAX), find(&bounds[1], SeqNo::ZERO));
+        self.context = context;
+        let end = |handle: BlockHandle| handle.offset.saturating_add(handle.bytes);
+        Ok((
+            first?.map_or(0, |(handle, _)| handle.offset),
+            last?.map_or(u64::MAX, |(handle, _)| end(handle)),
+        ))
     }
 
     /// Returns the context with the counts of the lookup.
@@ -145,6 +206,12 @@ impl TableCursor {
         (handle, position): (BlockHandle, BlockPosition),
         position_entries: impl FnOnce(&mut DataBlockCursor) -> Result<(), Malformed>,
     ) -> Result<()> {
+        if self.bounds.iter().any(Option::is_some)
+            && self.read_ahead.lacks_limits()
+            && let Ok(limits) = self.scan_limits()
+        {
+            self.read_ahead.set_limits(limits);
+        }
         let at = |what: Malformed| Error::malformed(what, self.table.path(), handle.offset);
         // A seek to a near key often stays in the current block.
         if self.current.as_ref().is_none_or(|current| current.handle != handle) {

@@ -2,6 +2,7 @@
 
 mod block_splitter;
 mod cursor;
+mod device_waits;
 pub(crate) mod explain;
 mod fd_cache;
 mod fd_cache_vfs;
@@ -23,6 +24,7 @@ pub use lsmx_base::filter::FilterWidth;
 
 pub use crate::format::block::Compression;
 pub use cursor::TableCursor;
+pub(crate) use device_waits::DeviceWaits;
 pub(crate) use fd_cache::{CachedFile, FdCache, FileIdentity, JobReadOptions, ReadSource};
 pub(crate) use fd_cache_vfs::FdCacheVfs;
 pub(crate) use file_appender::FileAppender;
@@ -32,6 +34,7 @@ pub use index_stats::IndexBlockKeys;
 pub(crate) use index_stats::index_blocks_with_keys;
 pub(crate) use index_stats::{KeyWeight, bytes_before_key, estimate_bytes_by_key, metadata_sizes};
 pub use options::TableOptions;
+pub(crate) use read_ahead::ScanExtent;
 pub(crate) use read_buffer::with_read_buffer;
 pub use read_context::ReadContext;
 pub use read_context::ReadPurpose;

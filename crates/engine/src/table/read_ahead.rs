@@ -2,12 +2,16 @@
 //!
 //! 1. The block that a seek leads to is read alone, and so is the next block. Both stay in the cache, as for a lookup.
 //! 2. A cursor that moves on to adjacent blocks, in either direction, is a scan. Each further read covers twice as many
-//!    bytes as the last one, and its blocks do not stay in the cache.
+//!    bytes as the last one, and its blocks do not stay in the cache. After each read the system is asked to read the
+//!    bytes of the next one, so that the device works while the cursor decodes.
+//! 3. A [`ScanExtent`] limits the read-ahead to the blocks that the scan needs.
 
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
 use lsmx_base::sync::Arc;
+
+use bytes::Bytes;
 
 use crate::cache::BlockCache;
 use crate::error::{Error, Result};
@@ -22,11 +26,28 @@ const READ_BYTES_FIRST: u64 = 16 << 10;
 /// Maximum bytes of a read-ahead.
 const READ_BYTES_MAX: u64 = 256 << 10;
 
+/// Minimum bytes of a window whose successor is announced. A shorter scan often ends in its window.
+const ANNOUNCED_WINDOW_BYTES_MIN: u64 = 64 << 10;
+
+/// Maximum bytes that a seek announces.
+pub(super) const ANNOUNCED_BYTES_MAX: u64 = 128 << 10;
+
 /// Number of adjacent blocks after a seek from which on a cursor counts as a scan.
 const SCAN_BLOCKS_MIN: u32 = 2;
 
+/// The part of a sorted run that a scan needs, as far as it is known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ScanExtent {
+    /// Expected number of entries from the seek on.
+    pub(crate) entries: Option<u64>,
+    /// Smallest key of a backward scan.
+    pub(crate) lower: Option<Bytes>,
+    /// Largest key of a forward scan.
+    pub(crate) upper: Option<Bytes>,
+}
+
 /// Bytes of one table's data blocks that were read ahead.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct BlockReadAhead {
     /// Offset of the window in the file.
     offset: u64,
@@ -39,6 +60,12 @@ pub(super) struct BlockReadAhead {
     adjacent_blocks: u32,
     /// Bytes of the next read-ahead.
     next_bytes: u64,
+    /// Expected bytes of data blocks from the block of a seek on.
+    scan_bytes: u64,
+    /// Expected bytes of data blocks from the last requested block on.
+    remaining_bytes: u64,
+    /// Offsets in the file between which the scan needs data blocks. `None` if they were not set.
+    limits: Option<(u64, u64)>,
     /// The cache that counts the buffer. Set with the first buffer.
     counted_by: Option<Arc<BlockCache>>,
 }
@@ -59,6 +86,32 @@ impl Drop for BlockReadAhead {
 }
 
 impl BlockReadAhead {
+    /// Creates a read-ahead for scans that need about `scan_bytes` bytes of data blocks from the block of a seek on.
+    pub(super) fn new(scan_bytes: u64) -> BlockReadAhead {
+        BlockReadAhead {
+            offset: 0,
+            buffer: Vec::new(),
+            window_bytes: 0,
+            last_block: None,
+            adjacent_blocks: 0,
+            next_bytes: 0,
+            scan_bytes,
+            remaining_bytes: scan_bytes,
+            limits: None,
+            counted_by: None,
+        }
+    }
+
+    /// Whether the next block may be read ahead although no limits were set.
+    pub(super) fn lacks_limits(&self) -> bool {
+        self.limits.is_none() && self.adjacent_blocks + 1 >= SCAN_BLOCKS_MIN
+    }
+
+    /// Sets the offsets in the file between which the scan needs data blocks.
+    pub(super) fn set_limits(&mut self, limits: (u64, u64)) {
+        self.limits = Some(limits);
+    }
+
     /// Returns the contents of a data block from the cache, the window or the file.
     pub(super) fn read_block(
         &mut self,
@@ -104,16 +157,20 @@ impl BlockReadAhead {
         // The handles are unchecked, so their sum may overflow.
         let is_before =
             |a: BlockHandle, b: BlockHandle| a.offset.checked_add(a.bytes) == Some(b.offset);
-        let direction = match self.last_block.replace(handle) {
+        let last = self.last_block.replace(handle);
+        let direction = match last {
             Some(last) if is_before(last, handle) => Some(ReadDirection::Forward),
             Some(last) if is_before(handle, last) => Some(ReadDirection::Backward),
             _ => None,
         };
         if direction.is_some() {
             self.adjacent_blocks = self.adjacent_blocks.saturating_add(1);
+            let passed = last.map_or(0, |last| last.bytes);
+            self.remaining_bytes = self.remaining_bytes.saturating_sub(passed);
         } else {
             self.adjacent_blocks = 0;
             self.next_bytes = READ_BYTES_FIRST;
+            self.remaining_bytes = self.scan_bytes;
         }
         direction
     }
@@ -146,18 +203,20 @@ impl BlockReadAhead {
     ) -> Result<()> {
         // After a failed read the window is empty.
         self.window_bytes = 0;
-        let end = handle.offset + handle.bytes;
+        let block = (handle.offset, handle.offset + handle.bytes);
         let (start, end) = match direction {
-            None => (handle.offset, end),
+            None => block,
             Some(direction) => {
-                let bytes = self.next_bytes.max(handle.bytes);
+                let window_bytes = self.next_bytes.min(self.remaining_bytes).max(handle.bytes);
                 self.next_bytes = (self.next_bytes * 2).min(READ_BYTES_MAX);
-                let data_bytes = table.properties().data_bytes.min(table.identity().bytes);
+                let limits = self.limits(table);
                 match direction {
                     ReadDirection::Forward => {
-                        (handle.offset, data_bytes.max(end).min(handle.offset + bytes))
+                        (block.0, (block.0 + window_bytes).min(limits.1).max(block.1))
                     }
-                    ReadDirection::Backward => (end.saturating_sub(bytes), end),
+                    ReadDirection::Backward => {
+                        (block.1.saturating_sub(window_bytes).max(limits.0).min(block.0), block.1)
+                    }
                 }
             }
         };
@@ -166,6 +225,36 @@ impl BlockReadAhead {
         self.resize_buffer(table, bytes);
         table.file.read_for_purpose(purpose, start, &mut self.buffer[..bytes])?;
         (self.offset, self.window_bytes) = (start, bytes);
+        if let Some(direction) = direction {
+            self.announce_next_window(table, (start, end), direction);
+        }
         Ok(())
+    }
+
+    /// Returns the offsets between which the scan needs data blocks.
+    fn limits(&self, table: &Table) -> (u64, u64) {
+        let data_bytes = table.properties().data_bytes.min(table.identity().bytes);
+        let (start, end) = self.limits.unwrap_or((0, u64::MAX));
+        (start, end.min(data_bytes))
+    }
+
+    /// Announces the read that follows the window from `start` to `end`. Short windows are not worth a system call.
+    fn announce_next_window(
+        &self,
+        table: &Table,
+        (start, end): (u64, u64),
+        direction: ReadDirection,
+    ) {
+        let remaining_bytes = self.remaining_bytes.saturating_sub(end - start);
+        let bytes = self.next_bytes.min(remaining_bytes);
+        let limits = self.limits(table);
+        let (offset, next_end) = match direction {
+            ReadDirection::Forward => (end, end.saturating_add(bytes).min(limits.1)),
+            ReadDirection::Backward => (start.saturating_sub(bytes).max(limits.0), start),
+        };
+        if end - start >= ANNOUNCED_WINDOW_BYTES_MIN && offset < next_end {
+            // An error to open the file is returned by the read.
+            let _ = table.will_need(BlockHandle { offset, bytes: next_end - offset });
+        }
     }
 }

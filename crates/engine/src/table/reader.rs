@@ -510,6 +510,15 @@ impl Table {
         self.slots.cache()
     }
 
+    /// Estimates the bytes of data blocks that a scan of this many entries reads, from the block of its seek on.
+    pub(super) fn estimate_scan_bytes(&self, entries: u64) -> u64 {
+        let (blocks, all_entries) = (self.properties.data_blocks.max(1), self.properties.entries);
+        // A seek leads to the middle of a block on average.
+        let further = entries.saturating_mul(blocks).saturating_add(all_entries / 2);
+        let further = further / all_entries.max(1);
+        further.saturating_add(1).saturating_mul(self.properties.data_bytes / blocks)
+    }
+
     /// Announces a read of a block. Returns whether the file system reads it ahead.
     pub(crate) fn will_need(&self, handle: BlockHandle) -> Result<bool> {
         self.file.will_need(handle.offset, handle.bytes)

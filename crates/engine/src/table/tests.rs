@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use bytes::Bytes;
+use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::range_tombstone::RangeTombstone;
@@ -14,6 +16,8 @@ use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::format::{BlockKind, copies_with_flipped_bit};
 use crate::table::*;
+use crate::vfs::call::VfsCall;
+use crate::vfs::counting::CountingVfs;
 use crate::vfs::{MemVfs, Vfs};
 
 type Entry = (Vec<u8>, u64, EntryKind, Vec<u8>);
@@ -354,6 +358,13 @@ fn any_move() -> impl Strategy<Value = Move> {
     ]
 }
 
+/// Generates extents, which must not change the result of any move.
+fn any_extent() -> impl Strategy<Value = ScanExtent> {
+    let bound = || proptest::option::of(any_key().prop_map(Bytes::from));
+    (proptest::option::of(0u64..100), bound(), bound())
+        .prop_map(|(entries, lower, upper)| ScanExtent { entries, lower, upper })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -365,6 +376,7 @@ proptest! {
         moves in proptest::collection::vec(any_move(), 0..120),
         budget in prop_oneof![Just(0u64), 0u64..20_000, Just(1u64 << 20)],
         fill in prop_oneof![Just(ReadPurpose::Lookup), Just(ReadPurpose::Scan), Just(ReadPurpose::Job)],
+        extent in any_extent(),
     ) {
         let vfs = MemVfs::new();
         let summary = write(&vfs, &options, &entries, &[]);
@@ -385,7 +397,7 @@ proptest! {
             }
         }
 
-        let mut cursor = TableCursor::new(&table, fill);
+        let mut cursor = TableCursor::new(&table, fill).with_extent(&extent);
         let mut model: Option<usize> = None;
         for step in moves {
             let before = |user_key: &[u8], seq: u64| {
@@ -416,6 +428,7 @@ proptest! {
                     model = index.checked_sub(1);
                 }
                 Move::Seek(user_key, seq) => {
+                    cursor.announce_seek(&user_key, SeqNo(seq), &extent, seq % 2 == 0).unwrap();
                     cursor.seek(&user_key, SeqNo(seq)).unwrap();
                     model = Some(before(&user_key, seq)).filter(|&index| index < entries.len());
                 }
@@ -498,5 +511,91 @@ fn cursor_read_ahead_returns_all_entries() {
             ReadPurpose::Lookup => assert!(resident[BlockKind::Data] > 0),
             ReadPurpose::WarmUp | ReadPurpose::MemoryOnly => unreachable!("not tested here"),
         }
+    }
+}
+
+/// Returns the offset and the size of each data block.
+fn data_block_handles(table: &Arc<Table>) -> Vec<(u64, u64)> {
+    let mut context = ReadContext::new(ReadPurpose::Job);
+    let top = table.top_index(&mut context).unwrap().unwrap();
+    let mut handles = Vec::new();
+    for ordinal in 0..top.count() {
+        let handle = top.handle(ordinal).unwrap().unwrap();
+        let index = table.index_block(ordinal, &top, handle, &mut context).unwrap();
+        for block in 0..index.count() {
+            let handle = index.handle(block).unwrap().unwrap();
+            handles.push((handle.offset, handle.bytes));
+        }
+    }
+    handles
+}
+
+#[test]
+fn data_blocks_end_at_pages_if_the_padding_is_small() {
+    // Bytes of a value, the target size, and whether blocks are padded.
+    let cases = [
+        (20, 4096, true),
+        (100, 4096, true),
+        (180, 8192, true),
+        (320, 4096, true),
+        (1_000, 4096, true),
+        (1_100, 4096, false),
+        (2_500, 4096, false),
+        (100, 4000, false),
+        (5_000, 4096, false),
+    ];
+    for (value_bytes, block_bytes, padded) in cases {
+        let vfs = MemVfs::new();
+        let value = "v".repeat(value_bytes);
+        let entries: Vec<Entry> =
+            (0..2_000u64).map(|i| put(format!("{i:08}"), i, &value)).collect();
+        let options = TableOptions {
+            block_bytes,
+            compression: Compression::None,
+            filter: None,
+            ..TableOptions::default()
+        };
+        let summary = write(&vfs, &options, &entries, &[]);
+        let table = open(&vfs, &summary, &BlockCache::new(1 << 20));
+        let handles = data_block_handles(&table);
+        let inner = &handles[..handles.len() - 1];
+        let at_pages = inner.iter().filter(|(offset, bytes)| (offset + bytes) % 4096 == 0).count();
+        let case = format!("values of {value_bytes} bytes, blocks of {block_bytes} bytes");
+        if padded {
+            assert_eq!(at_pages, inner.len(), "{case}");
+        } else {
+            assert!(at_pages < inner.len() / 2, "{case}: {at_pages} of {}", inner.len());
+        }
+        let (data, filled) = (summary.properties.data_bytes, len_u64(2_000 * (value_bytes + 4)));
+        assert!(data < filled + filled / 4, "{case}: {data} bytes");
+        assert_eq!(verify_table(&table).unwrap(), ());
+    }
+}
+
+#[test]
+fn scan_with_extent_reads_only_the_blocks_that_it_needs() {
+    let counting = CountingVfs::new(Arc::new(MemVfs::new()));
+    let value = "v".repeat(100);
+    let entries: Vec<Entry> = (0..20_000u64).map(|i| put(format!("{i:08}"), i, &value)).collect();
+    let summary = write(&counting, &TableOptions::default(), &entries, &[]);
+    let table = open(&counting, &summary, &BlockCache::new(1 << 20));
+    let data_bytes = || counting.counts().bytes.count_of(VfsCall::Read);
+    let last = |i: u64| Some(Bytes::from(format!("{i:08}")));
+    let cases = [
+        ("no extent", ScanExtent::default(), 60 << 10),
+        ("300 entries", ScanExtent { entries: Some(300), ..ScanExtent::default() }, 45 << 10),
+        ("upper bound", ScanExtent { upper: last(10_300), ..ScanExtent::default() }, 45 << 10),
+    ];
+    for (case, extent, bytes_max) in cases {
+        table.top_index(&mut ReadContext::new(ReadPurpose::Lookup)).unwrap();
+        let mut cursor = TableCursor::new(&table, ReadPurpose::Scan).with_extent(&extent);
+        cursor.seek(b"00010000", SeqNo::MAX).unwrap();
+        let before = data_bytes();
+        for entry in &entries[10_000..10_300] {
+            assert_eq!(at(&cursor).as_ref(), Some(entry), "{case}");
+            cursor.next().unwrap();
+        }
+        let read = data_bytes() - before;
+        assert!(read <= bytes_max, "{case}: {read} bytes");
     }
 }

@@ -113,7 +113,10 @@ impl TableWriter {
             data: DataBlockBuilder::new(options.restart_interval, options.block_tags),
             block: Vec::new(),
             compressed: Vec::new(),
-            splitter: BlockSplitter::new(options.block_bytes as usize),
+            splitter: BlockSplitter::new(
+                options.block_bytes as usize,
+                options.compression == Compression::None,
+            ),
             index: SuccinctIndexBuilder::default(),
             index_blocks: Vec::new(),
             index_blocks_bytes: 0,
@@ -200,12 +203,13 @@ impl TableWriter {
             let bytes_with = self.data.bytes_after_add(key, common, value) + TRAILER_BYTES;
             match self.splitter.decide_split(&self.data, (bytes, bytes_with), key, common, last) {
                 SplitDecision::Continue => break,
-                SplitDecision::EndHere => {
+                SplitDecision::EndHere(padded_bytes) => {
                     let (seq, kind) = last;
                     let last = InternalKey { user_key: self.data.last_key(), seq, kind };
                     let end = BlockEnd::between_keys(last, Some(key));
                     self.data.finish(&mut self.block);
-                    self.write_data_block(end)?;
+                    let padding = padded_bytes.map_or(0, |padded| padded.saturating_sub(bytes));
+                    self.write_data_block(end, padding)?;
                 }
                 SplitDecision::EndAt(mark) => {
                     let end = self.data.finish_at_split(mark, &mut self.block, |next| {
@@ -214,7 +218,7 @@ impl TableWriter {
                     let end = end.map_err(|what| {
                         Error::malformed(what, self.file.path(), self.file.bytes())
                     })?;
-                    self.write_data_block(end)?;
+                    self.write_data_block(end, 0)?;
                 }
             }
         }
@@ -282,7 +286,7 @@ impl TableWriter {
         if let Some(last) = self.last_internal_key() {
             let end = BlockEnd::between_keys(last, None);
             self.data.finish(&mut self.block);
-            self.write_data_block(end)?;
+            self.write_data_block(end, 0)?;
         }
         self.properties.data_bytes = self.file.bytes();
         self.write_index()?;
@@ -296,7 +300,7 @@ impl TableWriter {
             range_tombstones::ENCODING_FRAGMENTS,
         ];
         self.block = self.properties.encode();
-        let properties = self.write_block(BlockKind::Open, Compression::None)?;
+        let properties = self.write_block(BlockKind::Open, Compression::None, 0)?;
         let footer = Footer { properties, uid: self.uid, version: FORMAT_VERSION };
         self.file.write(&footer.encode())?;
         self.file.flush()?;
@@ -313,9 +317,10 @@ impl TableWriter {
         })
     }
 
-    /// Writes the data block in `block` and adds it to the index.
-    fn write_data_block(&mut self, end: BlockEnd) -> Result<()> {
-        let handle = self.write_block(BlockKind::Data, self.options.compression)?;
+    /// Writes the data block in `block` with `padding` bytes of padding, and adds it to the index.
+    fn write_data_block(&mut self, end: BlockEnd, padding: usize) -> Result<()> {
+        let handle = self.write_block(BlockKind::Data, self.options.compression, padding)?;
+        self.splitter.start_block(self.file.bytes());
         self.properties.data_blocks += 1;
         let is_last = end.boundary.is_none();
         self.index.add(handle, end.boundary);
@@ -334,7 +339,7 @@ impl TableWriter {
         let mut top = PrefixIndexBuilder::new();
         for (separator, contents) in std::mem::take(&mut self.index_blocks) {
             self.block = contents;
-            let handle = self.write_block(BlockKind::Index, Compression::None)?;
+            let handle = self.write_block(BlockKind::Index, Compression::None, 0)?;
             top.add(separator, handle);
         }
         self.properties.index_blocks = u64::from(top.count());
@@ -344,7 +349,7 @@ impl TableWriter {
         }
         check_block_bytes("top index", top.bytes())?;
         self.block = top.finish();
-        let handle = self.write_block(BlockKind::TopIndex, Compression::None)?;
+        let handle = self.write_block(BlockKind::TopIndex, Compression::None, 0)?;
         self.properties.top_index = Some(handle);
         Ok(())
     }
@@ -361,7 +366,7 @@ impl TableWriter {
             return Ok(false);
         };
         self.block = contents;
-        let handle = self.write_block(BlockKind::Filter, Compression::None)?;
+        let handle = self.write_block(BlockKind::Filter, Compression::None, 0)?;
         self.properties.filter = Some(handle);
         Ok(true)
     }
@@ -390,18 +395,24 @@ impl TableWriter {
         self.properties.range_tombstone_count = len_u64(tombstones.len());
         self.block = range_tombstones::encode(tombstones);
         check_block_bytes("range tombstones", self.block.len())?;
-        let handle = self.write_block(BlockKind::RangeTombstones, Compression::None)?;
+        let handle = self.write_block(BlockKind::RangeTombstones, Compression::None, 0)?;
         self.properties.range_tombstones = Some(handle);
         Ok(())
     }
 
-    /// Seals the contents in `block` and writes them.
-    fn write_block(&mut self, kind: BlockKind, compression: Compression) -> Result<BlockHandle> {
+    /// Seals the contents in `block` and writes them with `padding` bytes of padding.
+    fn write_block(
+        &mut self,
+        kind: BlockKind,
+        compression: Compression,
+        padding: usize,
+    ) -> Result<BlockHandle> {
         let offset = self.file.bytes();
         block::encode_block(
             &mut self.block,
             kind,
             compression,
+            padding,
             self.uid,
             offset,
             &mut self.compressed,

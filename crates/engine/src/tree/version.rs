@@ -13,7 +13,7 @@ use lsmx_compaction::{FileId, SortedRun, TreeShape};
 use crate::deferred_drop::DeferredDrop;
 use crate::error::Error;
 use crate::format::range_tombstones::FragmentedTombstones;
-use crate::table::ReadPurpose;
+use crate::table::{DeviceWaits, ReadPurpose};
 use crate::tree::blob_set::BlobSet;
 use crate::tree::table_file::TableFile;
 
@@ -25,12 +25,20 @@ pub(crate) struct OpenRun {
     tables: Arc<[Arc<TableFile>]>,
     /// Search structure over the largest keys of the tables.
     largest_keys: KeySearch,
+    /// Number of entries of all tables.
+    entries: u64,
 }
 
 impl OpenRun {
     fn new(shape: Arc<SortedRun>, tables: Arc<[Arc<TableFile>]>) -> OpenRun {
         let largest_keys = KeySearch::new(tables.iter().map(|table| &*table.shape().range.largest));
-        OpenRun { shape, tables, largest_keys }
+        let entries = tables.iter().map(|table| table.shape().entries).sum();
+        OpenRun { shape, tables, largest_keys, entries }
+    }
+
+    /// Returns the number of entries of all tables.
+    pub(crate) fn entries(&self) -> u64 {
+        self.entries
     }
 
     /// Returns the tables in key order.
@@ -61,6 +69,8 @@ pub(crate) struct Version {
     range_tombstones: OnceLock<Arc<TombstoneIndex>>,
     /// Frees the contents in the background.
     deferred_drop: DeferredDrop,
+    /// Shared by all versions of a tree.
+    device_waits: DeviceWaits,
 }
 
 impl Drop for Version {
@@ -90,6 +100,7 @@ impl Version {
             has_range_tombstones,
             range_tombstones,
             deferred_drop,
+            device_waits: DeviceWaits::default(),
         }
     }
 
@@ -142,7 +153,13 @@ impl Version {
             has_range_tombstones,
             range_tombstones: OnceLock::new(),
             deferred_drop: before.deferred_drop.clone(),
+            device_waits: before.device_waits.clone(),
         })
+    }
+
+    /// Returns whether recent seeks waited for the device.
+    pub(crate) fn device_waits(&self) -> &DeviceWaits {
+        &self.device_waits
     }
 
     /// Returns the queue that frees memtables and tables in the background.

@@ -44,6 +44,8 @@ pub enum FileHint {
     EnablePreallocation,
     /// [`File::disable_preallocation`].
     DisablePreallocation,
+    /// [`File::expect_random_reads`].
+    ExpectRandomReads,
     /// [`File::will_need`].
     WillNeed {
         /// First byte.
@@ -66,6 +68,7 @@ impl FileHint {
         match self {
             FileHint::EnablePreallocation => file.enable_preallocation(),
             FileHint::DisablePreallocation => file.disable_preallocation(),
+            FileHint::ExpectRandomReads => file.expect_random_reads(),
             FileHint::WillNeed { offset, bytes } => return file.will_need(offset, bytes),
             FileHint::DropCachedPages { offset, bytes } => file.drop_cached_pages(offset, bytes),
         }
@@ -265,6 +268,10 @@ impl<L: FileLayer> File for L {
 
     fn disable_preallocation(&self) {
         self.intercept_hint(FileHint::DisablePreallocation);
+    }
+
+    fn expect_random_reads(&self) {
+        self.intercept_hint(FileHint::ExpectRandomReads);
     }
 
     fn will_need(&self, offset: u64, bytes: u64) -> bool {

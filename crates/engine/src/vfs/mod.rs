@@ -176,6 +176,10 @@ pub trait File: fmt::Debug + Send + Sync {
     /// Without this call the last drop of the file removes the zeros, possibly after another process has opened it.
     fn disable_preallocation(&self) {}
 
+    /// Hints that the reads of this handle have no order, so that the system reads nothing ahead of them. Does
+    /// nothing by default.
+    fn expect_random_reads(&self) {}
+
     /// Hints that a range will be read soon.
     ///
     /// Returns whether the file system prefetches the range or has it in memory. Reads of many prefetched ranges take

@@ -238,7 +238,7 @@ pub(super) fn check_sealed_block(input: &[u8]) {
 pub(super) fn seal_block(contents: &[u8], kind: BlockKind) -> [Vec<u8>; 2] {
     [Compression::None, Compression::Lz4].map(|compression| {
         let mut sealed = contents.to_vec();
-        block::encode_block(&mut sealed, kind, compression, UID, OFFSET, &mut Vec::new());
+        block::encode_block(&mut sealed, kind, compression, 0, UID, OFFSET, &mut Vec::new());
         sealed
     })
 }

@@ -7,7 +7,9 @@ use std::io;
 use std::path::Path;
 
 use crate::vfs::{File, LockGuard, Vfs};
-use syscalls::{drop_cached_pages, read_full, sync_file, will_need, write_once};
+use syscalls::{
+    drop_cached_pages, expect_random_reads, read_full, sync_file, will_need, write_once,
+};
 
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
 
@@ -308,6 +310,10 @@ impl File for ReadOnlyFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
+    }
+
+    fn expect_random_reads(&self) {
+        expect_random_reads(&self.file);
     }
 
     fn will_need(&self, offset: u64, bytes: u64) -> bool {

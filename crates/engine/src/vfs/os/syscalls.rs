@@ -52,6 +52,16 @@ pub(crate) fn sync_file(file: &fs::File) -> io::Result<()> {
     if cfg!(target_vendor = "apple") { file.sync_all() } else { file.sync_data() }
 }
 
+/// Disables the system's read-ahead for a handle.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+pub(crate) fn expect_random_reads(file: &fs::File) {
+    // Failure is harmless: the system may read ahead.
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+pub(crate) fn expect_random_reads(_: &fs::File) {}
+
 /// Starts to prefetch a range into the page cache. Returns whether the system does so.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 pub(crate) fn will_need(file: &fs::File, offset: u64, bytes: u64) -> bool {

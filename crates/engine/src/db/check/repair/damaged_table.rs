@@ -15,7 +15,7 @@ use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
-use crate::format::block::{self, BlockHandle, Compression, TRAILER_BYTES};
+use crate::format::block::{self, BlockHandle, TRAILER_BYTES};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::IndexBlock;
 use crate::format::properties::TableProperties;
@@ -296,7 +296,7 @@ impl<'a> BlockSearch<'a> {
     fn new(uid: u64, offset: u64, bytes: &'a [u8]) -> BlockSearch<'a> {
         let can_end_block = |&end: &usize| {
             let trailer = &bytes[end - TRAILER_BYTES..end];
-            BlockKind::from_u8(trailer[0]).is_some() && Compression::from_u8(trailer[1]).is_some()
+            BlockKind::from_u8(trailer[0]).is_some() && block::is_compression_byte(trailer[1])
         };
         let ends = (TRAILER_BYTES + 1..=bytes.len()).filter(can_end_block).collect();
         BlockSearch { uid, offset, bytes, ends, budget_bytes: CHECKSUM_BYTES_MAX }
