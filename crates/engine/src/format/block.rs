@@ -150,7 +150,7 @@ pub fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
 }
 
 /// Turns block contents into a block for `offset` of the file `uid`, in place: compresses them if that
-/// saves enough, adds `padding` bytes, and appends the trailer. Padding of fewer than [`PADDING_BYTES_MIN`] or more
+/// saves enough, adds `padding` bytes, and appends the trailer. Padding of fewer than 2 or more
 /// than 65,535 bytes is left out.
 pub fn encode_block(
     contents: &mut Vec<u8>,
