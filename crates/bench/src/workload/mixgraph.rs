@@ -1,6 +1,6 @@
 //! The workload MixGraph: a model of the operations on ZippyDB, a distributed key-value store at Facebook.
 //!
-//! 1. The keys are divided into [`KEY_RANGES`] ranges of equal size, in key order. The weights of the ranges are
+//! 1. The keys are divided into 30 ranges of equal size, in key order. The weights of the ranges are
 //!    a × eᵇⁱ + c × eᵈⁱ for i = 1, 2, …, in a random order.
 //! 2. Within a range, the keys with the popularity ranks 1 to x receive the share a × xᵇ of the operations. A hash
 //!    function maps popularity ranks to keys.

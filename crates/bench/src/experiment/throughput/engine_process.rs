@@ -2,8 +2,8 @@
 //! memory control group of its own.
 //!
 //! A child is a process of the same program with the same arguments. Environment variables contain its engine and its
-//! database. The parent writes one [`Request`] per line to standard input of the child. The child answers each request
-//! with one line on standard output, an [`Answer`]. A child ends when its standard input ends, so that no child outlives
+//! database. The parent writes one `Request` per line to standard input of the child. The child answers each request
+//! with one line on standard output, an `Answer`. A child ends when its standard input ends, so that no child outlives
 //! a killed parent.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
