@@ -47,9 +47,7 @@ impl FileLayer for WatchedFile {
         let call = match hint {
             FileHint::WillNeed { offset, bytes } => Call::Hint(offset, offset + bytes),
             FileHint::DropCachedPages { offset, bytes } => Call::Drop(offset, offset + bytes),
-            FileHint::EnablePreallocation
-            | FileHint::DisablePreallocation
-            | FileHint::ExpectRandomReads => return false,
+            FileHint::EnablePreallocation | FileHint::DisablePreallocation => return false,
         };
         self.calls.lock().push(call);
         matches!(call, Call::Hint(..))

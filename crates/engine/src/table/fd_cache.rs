@@ -563,8 +563,6 @@ impl CachedFile {
                     self.check_identity(&*file)?;
                     cache.reopened.fetch_add(1, Ordering::Relaxed);
                 }
-                // Lookups have no order, and scans and jobs read ahead themselves.
-                file.expect_random_reads();
                 Ok(Arc::new(OpenFile(file)))
             });
         match opened {
@@ -650,10 +648,6 @@ impl File for FdCacheFile {
 
     fn disable_preallocation(&self) {
         self.0.with_file_if_open(|file| file.disable_preallocation());
-    }
-
-    fn expect_random_reads(&self) {
-        self.0.with_file_if_open(|file| file.expect_random_reads());
     }
 
     fn will_need(&self, offset: u64, bytes: u64) -> bool {

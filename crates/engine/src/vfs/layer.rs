@@ -44,8 +44,6 @@ pub enum FileHint {
     EnablePreallocation,
     /// [`File::disable_preallocation`].
     DisablePreallocation,
-    /// [`File::expect_random_reads`].
-    ExpectRandomReads,
     /// [`File::will_need`].
     WillNeed {
         /// First byte.
@@ -68,7 +66,6 @@ impl FileHint {
         match self {
             FileHint::EnablePreallocation => file.enable_preallocation(),
             FileHint::DisablePreallocation => file.disable_preallocation(),
-            FileHint::ExpectRandomReads => file.expect_random_reads(),
             FileHint::WillNeed { offset, bytes } => return file.will_need(offset, bytes),
             FileHint::DropCachedPages { offset, bytes } => file.drop_cached_pages(offset, bytes),
         }
@@ -268,10 +265,6 @@ impl<L: FileLayer> File for L {
 
     fn disable_preallocation(&self) {
         self.intercept_hint(FileHint::DisablePreallocation);
-    }
-
-    fn expect_random_reads(&self) {
-        self.intercept_hint(FileHint::ExpectRandomReads);
     }
 
     fn will_need(&self, offset: u64, bytes: u64) -> bool {

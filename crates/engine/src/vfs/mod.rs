@@ -37,7 +37,8 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// `AlreadyExists` if the name exists.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>>;
 
-    /// Opens an existing file for reading.
+    /// Opens an existing file for reading. The system need not read ahead, because the engine reads large
+    /// pieces where it reads a file in order.
     ///
     /// # Errors
     /// `NotFound` only if the name does not exist.
@@ -175,10 +176,6 @@ pub trait File: fmt::Debug + Send + Sync {
     ///
     /// Without this call the last drop of the file removes the zeros, possibly after another process has opened it.
     fn disable_preallocation(&self) {}
-
-    /// Hints that the reads of this handle have no order, so that the system reads nothing ahead of them. Does
-    /// nothing by default.
-    fn expect_random_reads(&self) {}
 
     /// Hints that a range will be read soon.
     ///

@@ -33,8 +33,11 @@ impl Vfs for OsVfs {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        let file = open_for_reading(path)?;
+        // Lookups have no order, and all other readers read large pieces.
+        expect_random_reads(&file);
         Ok(Arc::new(ReadOnlyFile {
-            file: open_for_reading(path)?,
+            file,
             #[cfg(windows)]
             path: path.to_owned(),
         }))
@@ -310,10 +313,6 @@ impl File for ReadOnlyFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
-    }
-
-    fn expect_random_reads(&self) {
-        expect_random_reads(&self.file);
     }
 
     fn will_need(&self, offset: u64, bytes: u64) -> bool {
