@@ -16,9 +16,10 @@ fn advise_best_design_can_be_explored() {
         assert_eq!(design["measured"].is_null(), at >= 1, "{design}");
     }
     let best = text(&ranked[0], "spec");
+    let without_spaces = best.replace(' ', "");
     assert_contains(&run.table, &[&format!("lsmx explore --policy '{best}'")]);
     let explored = cells(&format!(
-        "explore --policy {best} --entries 15000 --memtable {} --block-cache {} --lookups 500 \
+        "explore --policy {without_spaces} --entries 15000 --memtable {} --block-cache {} --lookups 500 \
          --ranges 20 --seed 3 --deterministic",
         ranked[0]["memtable_bytes"], ranked[0]["block_cache_bytes"],
     ));

@@ -251,7 +251,8 @@ fn without_groups_reads_bypass_the_page_cache() {
     let result = read_json(json);
     assert_eq!(result["settings"]["memory_limit_method"], json!("direct I/O"));
     let read = &result["cells"][1];
-    assert!(number(read, "/device_read_bytes_per_op") >= 4096.0, "{read}");
+    // Some lookups find their block in the block cache.
+    assert!(number(read, "/device_read_bytes_per_op") >= 3000.0, "{read}");
     assert_eq!(dir.names(), ["a.json"]);
 }
 
