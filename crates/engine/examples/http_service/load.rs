@@ -287,7 +287,7 @@ impl fmt::Display for Report {
         let rate = total as f64 / self.seconds;
         let (found, counted) = (self.found, self.counted);
         writeln!(f, "{handle} handle: {total} requests, {rate:.0} per second")?;
-        writeln!(f, "{found} found what they asked for; {counted} counted, as the counters say")?;
+        writeln!(f, "{found} lookups found a value; the counters contain all {counted} updates")?;
         let columns = ["count", "p50 µs", "p99 µs", "p99.9 µs", "max µs"];
         write!(f, "{:<34} {:>9}", "", columns[0])?;
         columns[1..].iter().try_for_each(|column| write!(f, " {column:>10}"))?;

@@ -10,12 +10,13 @@
 //! block up to this page end. Large entries can leave a gap of more than 1/16 of the target. Such a block gets no
 //! padding, and ends by the rules above.
 
-use crate::format::block::PADDING_BYTES_MIN;
-use crate::format::data_block::{DataBlockBuilder, SplitPoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 
+use crate::format::block::PADDING_BYTES_MIN;
+use crate::format::data_block::{DataBlockBuilder, SplitPoint};
+
 /// Bytes of a page of the page cache, and of the reads of most devices.
-pub(super) const PAGE_BYTES: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 
 /// Best end found so far for the current data block, and the limits of its size.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pub(super) struct BlockSplitter {
 pub(super) enum SplitDecision<'a> {
     /// The block continues.
     Continue,
-    /// The block ends before the entry. It has this many bytes with its padding, or no padding for `None`.
+    /// The block ends before the entry. With `Some`, padding extends the block to this number of bytes.
     EndHere(Option<usize>),
     /// The block ends at an earlier entry. The caller then repeats the call for the rest.
     EndAt(&'a SplitPoint),

@@ -2,16 +2,15 @@
 //!
 //! 1. The block that a seek leads to is read alone, and so is the next block. Both stay in the cache, as for a lookup.
 //! 2. A cursor that moves on to adjacent blocks, in either direction, is a scan. Each further read covers twice as many
-//!    bytes as the last one, and its blocks do not stay in the cache. After each read the system is asked to read the
-//!    bytes of the next one, so that the device works while the cursor decodes.
+//!    bytes as the last one, and its blocks do not stay in the cache. After a read of at least 64 KiB, the cursor
+//!    announces the next read to the system, so that the device works while the cursor decodes.
 //! 3. A [`ScanExtent`] limits the read-ahead to the blocks that the scan needs.
 
+use bytes::Bytes;
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
 use lsmx_base::sync::Arc;
-
-use bytes::Bytes;
 
 use crate::cache::BlockCache;
 use crate::error::{Error, Result};

@@ -69,7 +69,7 @@ pub(crate) struct Version {
     range_tombstones: OnceLock<Arc<TombstoneIndex>>,
     /// Frees the contents in the background.
     deferred_drop: DeferredDrop,
-    /// Shared by all versions of a tree.
+    /// Observer of seeks that wait for the device, shared by all versions of a tree.
     device_waits: DeviceWaits,
 }
 
@@ -157,7 +157,7 @@ impl Version {
         })
     }
 
-    /// Returns whether recent seeks waited for the device.
+    /// Returns the observer of seeks that wait for the device.
     pub(crate) fn device_waits(&self) -> &DeviceWaits {
         &self.device_waits
     }

@@ -37,8 +37,8 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// `AlreadyExists` if the name exists.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>>;
 
-    /// Opens an existing file for reading. The system need not read ahead, because the engine reads large
-    /// pieces where it reads a file in order.
+    /// Opens an existing file for reading. Read-ahead by the file system is not useful: lookups read at random offsets,
+    /// and other readers read large pieces or announce them with [`File::will_need`].
     ///
     /// # Errors
     /// `NotFound` only if the name does not exist.

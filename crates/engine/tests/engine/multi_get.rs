@@ -1,4 +1,4 @@
-//! Parallel reads of blocks and separated values by `multi_get` and scans.
+//! Parallel reads of blocks and separated values by `multi_get`, seeks and scans.
 
 #![allow(clippy::disallowed_methods, reason = "the simulated slow device waits in real time")]
 
@@ -186,6 +186,37 @@ fn multi_get_inline_gives_hints_from_the_second_read_on() {
     device.reads_ahead.store(true, Ordering::SeqCst);
     look_up(&db);
     assert!(device.hints.load(Ordering::SeqCst) > 20);
+}
+
+#[test]
+fn seek_after_a_slow_seek_announces_the_blocks_of_all_runs() {
+    const RUNS: u32 = 5;
+    let device = Arc::new(Device::default());
+    let disk = SlowVfs { inner: MemVfs::new(), device: Arc::clone(&device) };
+    let keyspace = KeyspaceOptions::default().policy(policy("tiering(T=20)"));
+    let options = Options::default()
+        .background(Background::Inline)
+        .block_cache_bytes(0)
+        .keyspace_defaults(keyspace);
+    let db = open(&disk, options);
+    for run in 0..RUNS {
+        for number in (run..KEYS).step_by(RUNS as usize) {
+            db.put(number.to_be_bytes(), number.to_le_bytes().repeat(25)).unwrap();
+        }
+        db.flush().unwrap();
+    }
+    let hints = || device.hints.swap(0, Ordering::SeqCst);
+    let first_entries = |from: u32| {
+        let range = db.default_keyspace().range(from.to_be_bytes()..).limit(10);
+        let entries: Vec<_> = range.map(Result::unwrap).collect();
+        let keys: Vec<u32> = (from..from + 10).collect();
+        assert!(entries.iter().zip(&keys).all(|((key, _), number)| **key == number.to_be_bytes()));
+    };
+    // With inline background work, each seek counts as a read of the device.
+    first_entries(100);
+    assert_eq!(hints(), 0);
+    first_entries(2_000);
+    assert_eq!(hints(), RUNS as usize);
 }
 
 /// Returns a database and its device. The values of neighbouring keys are in different blob files.

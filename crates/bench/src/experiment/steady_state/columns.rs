@@ -40,7 +40,7 @@ const GET_LATENCY: &[Metric] = &latency!(
 
 #[rustfmt::skip]
 const COSTS: &[Metric] = &[
-    metric("device_read_bytes_per_get", "read per get", Unit::Bytes, "bytes that the block device read ÷ gets; for all processes, with the reads of compactions").cost().csv("device_read_bytes_per_get"),
+    metric("device_read_bytes_per_get", "read per get", Unit::Bytes, "bytes that the process read from the device ÷ gets, with the reads of compactions").cost().csv("device_read_bytes_per_get"),
     metric("device_written_bytes_per_put", "written per put", Unit::Bytes, "bytes that the block device wrote ÷ puts; for all processes, with the writes of compactions").cost().csv("device_written_bytes_per_put"),
     metric("stall_s", "stalls", Unit::Seconds, "time by which the engine delayed writes because of flushes and compactions, summed over the threads").cost().csv("stall_s"),
     metric("pending_compaction_bytes", "pending", Unit::Bytes, "bytes that pending compactions rewrite, by the estimate of the engine at the end of this time").cost().ungated().csv("pending_compaction_bytes"),

@@ -330,7 +330,7 @@ impl SteadyDatabase<'_> {
         [before, after]: [&Sample; 2],
     ) -> SteadyStatePeriod {
         let [gets, puts] = [OperationKind::Get, OperationKind::Put].map(|it| latencies.count(it));
-        let device = after.counters.since(&before.counters).device;
+        let used = after.counters.since(&before.counters);
         let per = |bytes: u64, ops: u64| (ops > 0).then(|| ratio(bytes, ops));
         let stall_us = after.stall_us.zip(before.stall_us);
         SteadyStatePeriod {
@@ -341,8 +341,10 @@ impl SteadyDatabase<'_> {
             puts,
             put_latency_us: latencies.summary(OperationKind::Put),
             get_latency_us: latencies.summary(OperationKind::Get),
-            device_read_bytes_per_get: device.and_then(|device| per(device.read_bytes, gets)),
-            device_written_bytes_per_put: device.and_then(|device| per(device.written_bytes, puts)),
+            device_read_bytes_per_get: used.storage_read_bytes.and_then(|bytes| per(bytes, gets)),
+            device_written_bytes_per_put: used
+                .device
+                .and_then(|device| per(device.written_bytes, puts)),
             stall_s: stall_us.map(|(after, before)| to_f64(after.saturating_sub(before)) / 1e6),
             pending_compaction_bytes: after.pending_compaction_bytes,
             space_amplification: ratio(

@@ -34,7 +34,7 @@ impl Vfs for OsVfs {
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let file = open_for_reading(path)?;
-        // Lookups have no order, and all other readers read large pieces.
+        // See `Vfs::open`.
         expect_random_reads(&file);
         Ok(Arc::new(ReadOnlyFile {
             file,

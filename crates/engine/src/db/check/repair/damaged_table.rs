@@ -139,6 +139,7 @@ impl<'a> DamagedTable<'a> {
         for region in self.data_regions() {
             match region {
                 DataRegion::Indexed(handles) => {
+                    self.announce(&handles);
                     for handle in handles {
                         visit(handle, self.read_block(handle, BlockKind::Data))?;
                         end = handle.end_offset().unwrap_or(end);
@@ -148,6 +149,14 @@ impl<'a> DamagedTable<'a> {
             }
         }
         Ok(end)
+    }
+
+    /// Announces the reads of the blocks of one index block.
+    fn announce(&self, handles: &[BlockHandle]) {
+        if let [first, .., last] = handles {
+            let end = last.end_offset().unwrap_or(self.bytes).min(self.bytes);
+            self.file.will_need(first.offset, end.saturating_sub(first.offset));
+        }
     }
 
     /// Finds the range tombstone block of a table without readable properties. It follows the data blocks. Returns its
