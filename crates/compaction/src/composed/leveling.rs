@@ -202,9 +202,10 @@ impl<'a> LevelingPicker<'a> {
         let bytes: u64 = idle.iter().map(|run| run.total_bytes()).sum();
         let by_runs = match self.context.primitives.run_counts() {
             Some((trigger, wait))
-                if self.is_merge_efficient(&idle, bytes)
+                if wait <= trigger // Merges never wait.
+                    || self.is_merge_efficient(&idle, bytes)
                     || (self.memtable_count(&idle) >= len_u64(wait)
-                        && (wait <= trigger || !self.are_runs_small(&idle, bytes))) =>
+                        && !self.are_runs_small(&idle, bytes)) =>
             {
                 ratio_milli(len_u64(runs), len_u64(trigger))
             }

@@ -21,8 +21,13 @@ use proptest::test_runner::RngSeed;
 
 /// Calls `test` with many seeds.
 fn for_seeds(count: u64, test: impl Fn(u64)) {
-    case_seeds(&[], count).for_each(test);
+    case_seeds(REGRESSIONS, count).for_each(test);
 }
+
+/// Seeds that have found a defect.
+const REGRESSIONS: &[u64] = &[
+    590_526_710_841, // A merge of L0 waited, although its wait limit was its trigger.
+];
 
 /// Returns every preset with default parameters, and presets and compositions with parameters so small that small
 /// trees have many levels.
