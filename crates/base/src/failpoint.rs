@@ -160,6 +160,10 @@ failpoints! {
     ReadDuringCloseNamesFile = "read-during-close-names-file" of 16,
     /// Files of operand stores do not count toward the limit of open files.
     StoreFilesOutsideBudget = "store-files-outside-budget" of 15,
+    /// Files that jobs open for direct reads do not count toward the limit of open files.
+    JobFilesOutsideBudget = "job-files-outside-budget" of 15,
+    /// A file with direct appends is not synced, as if direct appends were on stable storage.
+    DirectAppendsNotSynced = "direct-appends-not-synced" of 5,
     /// Quarantined files of operand stores are never read again.
     OperandQuarantineNotCleared = "operand-quarantine-not-cleared" of 15,
     /// Background jobs read quarantined blob files.

@@ -66,6 +66,7 @@ pub(crate) fn draw_options(rng: &mut TestRng, dir: &Path) -> Options {
         .block_cache_kind(*rng.choose(&BlockCacheKind::ALL))
         .warm_up(rng.is_one_in(3))
         .direct_reads(rng.is_one_in(3) && direct_reads_work(dir))
+        .keep_compactions_cached(rng.is_one_in(2))
         .wal_bytes_max(32_768 << rng.below(4))
         .wal(WalOptions {
             segment_bytes: 8192 << rng.below(5),

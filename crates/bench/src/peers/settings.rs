@@ -158,6 +158,9 @@ impl EngineSettings {
                 self.write_control = parse_choice(value, &["smooth", "stop"], &known)?;
             }
             "direct_reads" => self.other_options = options.direct_reads(parse_on_off(value)?),
+            "keep_compactions_cached" => {
+                self.other_options = options.keep_compactions_cached(parse_on_off(value)?);
+            }
             "workers" => self.workers = parse_positive(value)?,
             "merge_parts_max" => {
                 self.other_options = options.subcompactions_max(parse_positive(value)?)
@@ -170,7 +173,8 @@ impl EngineSettings {
 
 /// Names of the options that [`EngineSettings::with_option`] accepts.
 const NAMES: &str = "policy, filter_last_run, filter_bits, cache_kind, block_bytes, restart_interval, block_tags, \
-    compression, table_bytes, wal_bytes_max, memtable_bytes_max, write_control, direct_reads, workers, merge_parts_max";
+    compression, table_bytes, wal_bytes_max, memtable_bytes_max, write_control, direct_reads, \
+    keep_compactions_cached, workers, merge_parts_max";
 
 /// Returns the value whose name is `text`. `names` and `values` have the same order. The error lists the names.
 fn parse_choice<T: Copy>(
@@ -207,7 +211,7 @@ mod tests {
 
     #[test]
     fn every_named_option_takes_a_value() {
-        let values = "tiering on monkey(10) moka 8K 8 off lz4 1M 1G 256M stop on 3 1";
+        let values = "tiering on monkey(10) moka 8K 8 off lz4 1M 1G 256M stop on off 3 1";
         let names = NAMES.split(", ");
         assert_eq!(values.split(' ').count(), names.clone().count());
         let mut settings = EngineSettings::default();

@@ -12,7 +12,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
 use crate::deferred_drop::run_in_background;
-use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
+use crate::env::{Background, JoinHandle, WaitCause, YieldKind, lower_thread_priority};
 use crate::error::{Error, Result};
 use crate::jobs::compaction::pick::pick_job;
 use crate::jobs::compaction::retry::{defer_error, handle_failure};
@@ -125,6 +125,10 @@ impl JobScheduler {
         let scheduler = Arc::clone(self);
         self.running_threads.fetch_add(1, Ordering::AcqRel);
         let body = move || {
+            // Writes wait for flushes, so flushes keep the priority of the writers.
+            if kind == WorkKind::Compaction {
+                lower_thread_priority();
+            }
             run_in_background(|| scheduler.run_thread(kind));
             scheduler.running_threads.fetch_sub(1, Ordering::AcqRel);
             scheduler.state.progress.notify();

@@ -15,6 +15,7 @@ use crate::options::keyspace::KeyspaceOptions;
 use crate::options::memory_plan::{MemoryPlan, MemorySettings};
 use crate::options::stored::StoredOptions;
 use crate::options::write::WriteControl;
+use crate::vfs::cache_bypass::CacheBypassRule;
 use crate::vfs::catch_panic::CatchPanicVfs;
 use crate::vfs::{OsVfs, Vfs};
 use crate::wal::{RecoveryMode, WalOptions};
@@ -59,7 +60,7 @@ pub struct Options {
     pub(crate) block_cache_kind: BlockCacheKind,
     pub(crate) open_files_max: Option<usize>,
     pub(crate) background_io_rate: Option<u64>,
-    pub(crate) drop_compaction_pages: bool,
+    cache_bypass: Option<CacheBypassRule>,
     pub(crate) direct_reads: bool,
     pub(crate) warm_up: bool,
     pub(crate) memtable_idle_us: Option<u64>,
@@ -197,10 +198,19 @@ impl Options {
 
     /// Whether data that compactions read or write stays in the page cache of the operating system.
     ///
-    /// If false, compactions take no page cache from other programs, but the next read of new tables reads the disk.
-    /// Files written by flushes always stay. Default: true.
+    /// If false, compactions use direct I/O. They evict no pages that lookups or other programs use, but the next read of
+    /// new tables reads the disk. Files written by flushes always stay. Default: true while the tables and blob files fit
+    /// into the memory that the page cache can use, otherwise false. True with [`Options::vfs`].
     pub fn keep_compactions_cached(mut self, keep: bool) -> Self {
-        self.drop_compaction_pages = !keep;
+        let rule = if keep { CacheBypassRule::Never } else { CacheBypassRule::Always };
+        self.cache_bypass = Some(rule);
+        self
+    }
+
+    /// Size of the tables and blob files above which compactions bypass the page cache, in bytes.
+    #[cfg(feature = "internals")]
+    pub fn cached_file_bytes_max(mut self, bytes: u64) -> Self {
+        self.cache_bypass = Some(CacheBypassRule::ByFileBytes(bytes));
         self
     }
 
@@ -309,6 +319,16 @@ impl Options {
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
+    }
+
+    /// Returns when compactions bypass the page cache.
+    pub(crate) fn cache_bypass_rule(&self) -> CacheBypassRule {
+        match (self.direct_reads, self.cache_bypass) {
+            (true, _) => CacheBypassRule::Always,
+            (false, Some(rule)) => rule,
+            (false, None) if self.vfs.is_some() => CacheBypassRule::Never,
+            (false, None) => CacheBypassRule::BySystemMemory,
+        }
     }
 
     /// Returns the file system to use.

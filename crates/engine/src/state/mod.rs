@@ -176,6 +176,14 @@ impl DbState {
         self.trees.read().iter().cloned().collect()
     }
 
+    /// Decides whether compactions bypass the page cache, by the size of the database.
+    pub(crate) fn select_cache_bypass(&self) {
+        self.tables.bypass.select(|| {
+            let trees = self.all_trees();
+            trees.iter().map(|tree| tree.super_version().version.file_bytes()).sum()
+        });
+    }
+
     /// Opens all files that iterators need and keeps them open, because the next owner of the database may delete them.
     pub(crate) fn keep_files_of_iterators_open(&self) {
         self.tables.descriptors.pin_store_files();

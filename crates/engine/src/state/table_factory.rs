@@ -19,6 +19,7 @@ use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::tree::table_file::TableFile;
 use crate::value_log::BlobReader;
 use crate::vfs::Vfs;
+use crate::vfs::cache_bypass::CacheBypass;
 use crate::vfs::paced::PacedVfs;
 use crate::wal::DiskReserve;
 
@@ -39,8 +40,8 @@ pub(crate) struct TableFactory {
     pub(crate) deferred_drop: DeferredDrop,
     /// Rate limit of background I/O.
     pub(crate) rate: Arc<RateLimiter>,
-    /// Whether data read and written by compactions stays in the page cache.
-    pub(crate) keep_cached: bool,
+    /// Whether data read and written by compactions bypasses the page cache.
+    pub(crate) bypass: Arc<CacheBypass>,
     /// Whether data written by flushes stays in the page cache.
     pub(crate) keep_flushed_cached: bool,
     /// Number of tables created; orders tables by creation.
@@ -64,7 +65,7 @@ impl TableFactory {
     pub(crate) fn with_rate_limit(&self, priority: IoPriority) -> PacedVfs {
         let (vfs, forget) = match priority {
             IoPriority::Flush => (&self.vfs, !self.keep_flushed_cached),
-            IoPriority::Compaction => (&self.compaction_vfs, !self.keep_cached),
+            IoPriority::Compaction => (&self.compaction_vfs, self.bypass.is_on()),
         };
         PacedVfs::new(Arc::clone(vfs), Arc::clone(&self.rate), priority, forget)
     }

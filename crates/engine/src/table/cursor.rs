@@ -12,6 +12,7 @@ use crate::format::block::BlockHandle;
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::IndexBlock;
+use crate::table::job_reads::JobReads;
 use crate::table::read_ahead::{ANNOUNCED_BYTES_MAX, BlockReadAhead, ScanExtent};
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
@@ -25,6 +26,7 @@ pub struct TableCursor {
     read_ahead: BlockReadAhead,
     /// Smallest and largest key of the scan, if known.
     bounds: [Option<Bytes>; 2],
+    job_reads: JobReads,
     top: Option<Arc<IndexBlock>>,
     /// The index block used last, with its ordinal.
     index: Option<(usize, Arc<IndexBlock>)>,
@@ -58,8 +60,8 @@ impl TableCursor {
     /// Creates a cursor without a current entry that continues the counts in `context`.
     pub(crate) fn with_read_context(table: &Arc<Table>, context: ReadContext) -> TableCursor {
         let (table, read_ahead) = (Arc::clone(table), BlockReadAhead::new(u64::MAX));
-        let (bounds, top, index, current) = Default::default();
-        TableCursor { table, context, read_ahead, bounds, top, index, current }
+        let (bounds, job_reads, top, index, current) = Default::default();
+        TableCursor { table, context, read_ahead, bounds, job_reads, top, index, current }
     }
 
     /// Limits the read-ahead to what a scan needs.
@@ -219,6 +221,9 @@ impl TableCursor {
             let previous = self.current.take();
             let contents = match self.context.purpose() {
                 ReadPurpose::Lookup => self.table.data_block(handle, &mut self.context)?,
+                ReadPurpose::Job => {
+                    self.job_reads.read_block(&self.table, handle, &mut self.context)?
+                }
                 _ => self.read_ahead.read_block(&self.table, handle, &mut self.context)?,
             };
             let block = DataBlock::new(contents).map_err(at)?;

@@ -24,8 +24,9 @@ use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::table::read_context::ReadPurpose;
+use crate::vfs::cache_bypass::CacheBypass;
 use crate::vfs::resource_retry::ReleaseResource;
-use crate::vfs::{File, Vfs};
+use crate::vfs::{File, Vfs, has_no_direct_reads, is_out_of_descriptors};
 
 /// Maximum number of repeated reads kept for reports. Further ones are only counted.
 const REPEATED_READS_MAX: usize = 64;
@@ -54,6 +55,8 @@ pub(crate) struct FdCache {
     /// Set while the database closes: files that operand stores open then are not counted and stay open.
     pins_store_files: AtomicBool,
     open_stores: AtomicUsize,
+    /// Number of descriptors of jobs, see [`JobFile`].
+    job_files: AtomicUsize,
 }
 
 /// How background jobs read files.
@@ -61,8 +64,24 @@ pub(crate) struct FdCache {
 pub(crate) struct JobReadOptions {
     /// Rate limit of the reads.
     pub(crate) rate: Arc<RateLimiter>,
-    /// Whether the bytes stay in the page cache.
-    pub(crate) keep_cached: bool,
+    /// Whether the reads bypass the page cache.
+    pub(crate) bypass: Arc<CacheBypass>,
+}
+
+/// A file opened for the reads of one job.
+#[derive(Debug, Default)]
+pub(crate) struct JobFile {
+    /// A descriptor for direct reads, and the cache that counts it. `None` if the reads use the cached descriptor.
+    direct: Option<(Arc<dyn File>, Arc<FdCache>)>,
+}
+
+impl Drop for JobFile {
+    fn drop(&mut self) {
+        if let Some((file, cache)) = self.direct.take() {
+            drop(file);
+            cache.release_job_fd();
+        }
+    }
 }
 
 /// State of the clock algorithm.
@@ -96,6 +115,7 @@ impl FdCache {
             is_closed: Arc::default(),
             pins_store_files: AtomicBool::new(false),
             open_stores: AtomicUsize::new(0),
+            job_files: AtomicUsize::new(0),
         })
     }
 
@@ -228,6 +248,23 @@ impl FdCache {
         self.clock.lock().open -= 1;
     }
 
+    /// Like [`FdCache::reserve_fd`], for a [`JobFile`]. Returns whether all of these use at most half of the limit.
+    fn reserve_job_fd(&self) -> bool {
+        let others = self.job_files.fetch_add(1, Ordering::Relaxed);
+        let is_free =
+            others < self.max_open_files / 2 || failpoint::is_on(Failpoint::JobFilesOutsideBudget);
+        match is_free {
+            true => self.reserve_fd(),
+            false => drop(self.job_files.fetch_sub(1, Ordering::Relaxed)),
+        }
+        is_free
+    }
+
+    fn release_job_fd(&self) {
+        self.release_fd();
+        self.job_files.fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn add_to_clock(&self, file: &Arc<CachedFile>) {
         let mut clock = self.clock.lock();
         if clock.files.len() == clock.files.capacity() {
@@ -323,6 +360,8 @@ pub(crate) struct CachedFile {
     was_used: AtomicBool,
     /// Whether the clock ignores the file. Written under the clock's lock, and read by the clock under it.
     is_kept_open: AtomicBool,
+    /// Whether the file was written through the page cache and has to stay there. Written before the file is shared.
+    was_written_cached: AtomicBool,
 }
 
 impl CachedFile {
@@ -367,6 +406,7 @@ impl CachedFile {
             file: ArcSwapOption::from_pointee(file.map(OpenFile)),
             was_used: AtomicBool::new(false),
             is_kept_open: AtomicBool::new(false),
+            was_written_cached: AtomicBool::new(false),
         }
     }
 
@@ -458,12 +498,62 @@ impl CachedFile {
         let options = self.cache.as_ref().and_then(|cache| cache.job_reads.as_ref());
         if let Some(options) = options.filter(|_| purpose == ReadPurpose::Job) {
             let bytes = len_u64(buffer.len());
-            if !options.keep_cached {
+            if options.bypass.is_on() && !self.was_written_cached.load(Ordering::Relaxed) {
                 self.with_file_if_open(|file| file.drop_cached_pages(offset, bytes));
             }
             options.rate.acquire(IoPriority::Compaction, bytes);
         }
         Ok(())
+    }
+
+    /// Records that a flush has written the file through the page cache. Jobs then read it from there.
+    pub(crate) fn mark_written_cached(&self) {
+        self.was_written_cached.store(true, Ordering::Relaxed);
+    }
+
+    /// Opens the file for the reads of a job.
+    ///
+    /// If the data of jobs does not stay in the page cache, the job gets a descriptor of its own for direct reads. Without
+    /// a free descriptor, or on a file system without direct reads, it uses the cached descriptor.
+    pub(crate) fn open_for_job(&self) -> Result<JobFile> {
+        let needs_descriptor = |cache: &&Arc<FdCache>| {
+            let bypasses = cache.job_reads.as_ref().is_some_and(|options| options.bypass.is_on());
+            let is_cached = self.was_written_cached.load(Ordering::Relaxed);
+            bypasses && !is_cached && !cache.direct_io && cache.reserve_job_fd()
+        };
+        let Some(cache) = self.cache.as_ref().filter(needs_descriptor) else {
+            return Ok(JobFile::default());
+        };
+        match cache.vfs.open_direct(&self.path) {
+            Ok(file) => Ok(JobFile { direct: Some((file, Arc::clone(cache))) }),
+            Err(error) => {
+                cache.release_job_fd();
+                let is_optional = has_no_direct_reads(&error) || is_out_of_descriptors(&error);
+                match is_optional {
+                    true => Ok(JobFile::default()),
+                    false => Err(cache.open_error(Error::io("open", &self.path, error))),
+                }
+            }
+        }
+    }
+
+    /// Fills the buffer with the bytes at `offset`, at the rate of jobs.
+    pub(crate) fn read_for_job(
+        self: &Arc<Self>,
+        file: &JobFile,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        match &file.direct {
+            None => self.read_for_purpose(ReadPurpose::Job, offset, buffer),
+            Some((direct, cache)) => {
+                read_exact_into(&**direct, &self.path, offset, buffer)?;
+                if let Some(options) = &cache.job_reads {
+                    options.rate.acquire(IoPriority::Compaction, len_u64(buffer.len()));
+                }
+                Ok(())
+            }
+        }
     }
 
     #[inline]

@@ -1,4 +1,6 @@
 //! Buffered, checksummed appends to a new file.
+//!
+//! All appends except the last have a multiple of [`DIRECT_APPEND_BYTES`] bytes, so that they can bypass the page cache.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +9,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::vfs::{File, Vfs};
+use crate::vfs::{DIRECT_APPEND_BYTES, File, Vfs};
 
 /// Bytes that are buffered before they are appended to the file.
 pub(crate) const APPEND_BYTES: usize = 256 << 10;
@@ -28,7 +30,9 @@ impl FileAppender {
     /// Creates the file.
     pub(crate) fn create(vfs: &dyn Vfs, path: &Path) -> Result<FileAppender> {
         let file = vfs.create(path).map_err(|error| Error::io("create", path, error))?;
-        let (path, pending) = (path.to_owned(), Vec::with_capacity(APPEND_BYTES));
+        // One block of the default size may follow before the bytes are appended.
+        let capacity = APPEND_BYTES + 2 * DIRECT_APPEND_BYTES;
+        let (path, pending) = (path.to_owned(), Vec::with_capacity(capacity));
         Ok(FileAppender { file, path, pending, bytes: 0, checksum: StreamingChecksum::new(0) })
     }
 
@@ -50,13 +54,17 @@ impl FileAppender {
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.checksum.update(bytes);
         self.bytes += len_u64(bytes.len());
-        if self.pending.len() + bytes.len() > APPEND_BYTES {
-            self.flush()?;
+        if bytes.len() < APPEND_BYTES {
+            self.pending.extend_from_slice(bytes);
+            return self.append_whole_units();
         }
-        if bytes.len() >= APPEND_BYTES {
-            return self.append(bytes);
-        }
-        self.pending.extend_from_slice(bytes);
+        let missing = self.pending.len().next_multiple_of(DIRECT_APPEND_BYTES) - self.pending.len();
+        let (first, bytes) = bytes.split_at(missing);
+        self.pending.extend_from_slice(first);
+        self.flush()?;
+        let (whole, rest) = bytes.split_at(bytes.len() - bytes.len() % DIRECT_APPEND_BYTES);
+        self.append(whole)?;
+        self.pending.extend_from_slice(rest);
         Ok(())
     }
 
@@ -67,12 +75,23 @@ impl FileAppender {
         let added = &self.pending[start..];
         self.checksum.update(added);
         self.bytes += len_u64(added.len());
-        if self.pending.len() >= APPEND_BYTES {
-            self.flush()?;
-            // Frees the memory of a rare long value.
-            self.pending.shrink_to(2 * APPEND_BYTES);
-        }
+        self.append_whole_units()?;
+        // Frees the memory of a rare long value.
+        self.pending.shrink_to(2 * APPEND_BYTES);
         Ok(())
+    }
+
+    /// Appends the pending bytes if they are enough, except the last ones if they are no whole unit.
+    fn append_whole_units(&mut self) -> Result<()> {
+        if self.pending.len() < APPEND_BYTES {
+            return Ok(());
+        }
+        let rest = self.pending.len() % DIRECT_APPEND_BYTES;
+        let whole = self.pending.len() - rest;
+        let appended = self.append(&self.pending[..whole]);
+        self.pending.copy_within(whole.., 0);
+        self.pending.truncate(rest);
+        appended
     }
 
     /// Appends all pending bytes to the file.

@@ -8,6 +8,7 @@ mod fd_cache;
 mod fd_cache_vfs;
 mod file_appender;
 mod index_stats;
+mod job_reads;
 pub mod options;
 mod read_ahead;
 mod read_buffer;

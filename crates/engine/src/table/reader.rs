@@ -283,6 +283,11 @@ impl Table {
         self.with_metadata(slot, kind, 0, handle, context, decode, |spans| Ok(Some(read(spans))))
     }
 
+    /// Records that a flush has written the table through the page cache.
+    pub(crate) fn mark_written_cached(&self) {
+        self.file.mark_written_cached();
+    }
+
     /// Opens the file if it is closed, and keeps it open as long as the table is open.
     pub(crate) fn keep_open(&self) -> Result<()> {
         self.file.keep_open()

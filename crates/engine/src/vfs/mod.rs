@@ -5,6 +5,7 @@
 //!
 //! Wrappers of this crate implement `VfsLayer` and `FileLayer`, which forward every call by default.
 
+pub(crate) mod cache_bypass;
 pub(crate) mod call;
 pub(crate) mod catch_panic;
 #[cfg(any(test, feature = "internals"))]
@@ -25,6 +26,9 @@ use lsmx_base::sync::Arc;
 
 pub use crate::vfs::mem::{CrashImage, MemVfs};
 pub use crate::vfs::os::OsVfs;
+
+/// Lengths of appends that can bypass the page cache are multiples of this, see [`File::drop_cached_pages`].
+pub(crate) const DIRECT_APPEND_BYTES: usize = 4096;
 
 /// A file system.
 ///
@@ -61,12 +65,7 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// Those of [`Vfs::open`].
     fn open_uncached(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         match self.open_direct(path) {
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput
-                ) =>
-            {
+            Err(error) if has_no_direct_reads(&error) => {
                 let file = self.open(path)?;
                 file.drop_cached_pages(0, file.len()?);
                 Ok(file)
@@ -188,6 +187,9 @@ pub trait File: fmt::Debug + Send + Sync {
 
     /// Hints that a range will not be read soon, so that the page cache can drop it. Starts the writeback of unsynced
     /// bytes without waiting for it. Does nothing by default.
+    ///
+    /// For an empty file and `u64::MAX` bytes, appends may bypass the page cache from then on, while each has a
+    /// multiple of 4096 bytes. They still need a sync, because the device may keep the bytes in a volatile cache.
     fn drop_cached_pages(&self, offset: u64, bytes: u64) {
         let _ = (offset, bytes);
     }
@@ -222,6 +224,11 @@ pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
         Some(code) => code == 23 || code == 24,
         None => false,
     }
+}
+
+/// Returns whether [`Vfs::open_direct`] failed because the file system has no direct reads.
+pub(crate) fn has_no_direct_reads(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput)
 }
 
 /// Returns whether a call failed because the disk is full or a quota is used up.

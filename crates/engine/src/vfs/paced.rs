@@ -1,8 +1,9 @@
-//! Files written by background jobs: rate limited, synced in steps, and optionally not kept in the page cache.
+//! Files written by background jobs: rate limited, synced in steps, and optionally written past the page cache.
 
 use std::io;
 use std::path::Path;
 
+use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 
 use crate::env::rate_limit::{IoPriority, RateLimiter};
@@ -24,8 +25,8 @@ pub(crate) struct PacedVfs {
 struct Pacing {
     limiter: Arc<RateLimiter>,
     priority: IoPriority,
-    /// Whether synced bytes leave the page cache.
-    forget_synced: bool,
+    /// Whether appends bypass the page cache. If the file system has no direct writes, synced bytes leave the page cache.
+    bypasses_cache: bool,
 }
 
 impl PacedVfs {
@@ -33,9 +34,9 @@ impl PacedVfs {
         inner: Arc<dyn Vfs>,
         limiter: Arc<RateLimiter>,
         priority: IoPriority,
-        forget_synced: bool,
+        bypasses_cache: bool,
     ) -> PacedVfs {
-        PacedVfs { inner, pacing: Arc::new(Pacing { limiter, priority, forget_synced }) }
+        PacedVfs { inner, pacing: Arc::new(Pacing { limiter, priority, bypasses_cache }) }
     }
 }
 
@@ -48,6 +49,9 @@ impl VfsLayer for PacedVfs {
         let inner = mode.open(&*self.inner, path)?;
         if mode != OpenMode::Create {
             return Ok(inner);
+        }
+        if self.pacing.bypasses_cache {
+            inner.drop_cached_pages(0, u64::MAX);
         }
         let (appended, synced) = Default::default();
         Ok(Arc::new(PacedFile { inner, pacing: Arc::clone(&self.pacing), appended, synced }))
@@ -82,9 +86,11 @@ impl FileLayer for PacedFile {
 
     fn intercept_sync(&self) -> io::Result<()> {
         let appended = self.appended.load(Ordering::Relaxed);
-        self.inner.sync()?;
+        if !(self.pacing.bypasses_cache && failpoint::is_on(Failpoint::DirectAppendsNotSynced)) {
+            self.inner.sync()?;
+        }
         let from = self.synced.swap(appended, Ordering::Relaxed);
-        if self.pacing.forget_synced {
+        if self.pacing.bypasses_cache {
             self.inner.drop_cached_pages(from, appended - from);
         }
         Ok(())

@@ -23,6 +23,7 @@ fn plain() -> DbSettings {
         sync_every_bytes: 8 << 20,
         write_control: WriteControl::Smooth,
         subcompactions_max: None,
+        direct_compactions: false,
         open_files_max: None,
         io_rate: None,
         idle_us: None,
@@ -112,6 +113,7 @@ fn fixed() -> Vec<(DbSettings, Background)> {
     add(inline, &|set| (set.segment_bytes, set.sync_every_bytes) = (1, 1));
     add(inline, &|set| set.wal_bytes_max = Some(1));
     add(inline, &|set| set.open_files_max = Some(8));
+    add(threads, &|set| set.direct_compactions = true);
     add(stepped, &|set| set.keyspaces.memtable_bytes = 1 << 10);
     // The operand store never starts a collection, starts one after every flush, or collects on background threads.
     for (background, memtable_bytes, collect_after, to_tree_one_in, lazy) in [

@@ -1,11 +1,11 @@
-//! Direct table reads, which bypass the page cache of the operating system.
+//! Direct table reads and direct compactions, which bypass the page cache of the operating system.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lsmx::internals::vfs::{OpenMode, VfsLayer};
+use lsmx::internals::vfs::{FileHint, FileLayer, OpenMode, VfsLayer};
 use lsmx::vfs::{File, MemVfs, OsVfs, Vfs};
 use lsmx::{Compression, Db, Error, KeyspaceOptions, Options};
 
@@ -163,4 +163,94 @@ fn direct_reads_unsupported_fail_the_open_without_changes() {
     assert!(disk.0.snapshot_all() == before);
     let db = open(&disk, cached);
     assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
+}
+
+/// Number of table files by their use.
+#[derive(Debug, Default)]
+struct TableFiles {
+    created: AtomicUsize,
+    /// Created for direct appends.
+    created_direct: AtomicUsize,
+    opened_direct: AtomicUsize,
+}
+
+/// An in-memory file system that counts table files.
+#[derive(Clone, Debug)]
+struct CountedTables(MemVfs, Arc<TableFiles>);
+
+#[derive(Debug)]
+struct HintedFile(Arc<dyn File>, Arc<TableFiles>);
+
+impl FileLayer for HintedFile {
+    fn inner(&self) -> &dyn File {
+        &*self.0
+    }
+
+    fn intercept_hint(&self, hint: FileHint) -> bool {
+        if hint == (FileHint::DropCachedPages { offset: 0, bytes: u64::MAX }) {
+            self.1.created_direct.fetch_add(1, Ordering::Relaxed);
+        }
+        hint.apply_to_file(&*self.0)
+    }
+}
+
+impl VfsLayer for CountedTables {
+    fn inner(&self) -> &dyn Vfs {
+        &self.0
+    }
+
+    fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
+        let file = mode.open(&self.0, path)?;
+        if path.extension().is_none_or(|extension| extension != "sst") {
+            return Ok(file);
+        }
+        let counts = &self.1;
+        match mode {
+            OpenMode::Create => {
+                counts.created.fetch_add(1, Ordering::Relaxed);
+                return Ok(Arc::new(HintedFile(file, Arc::clone(counts))));
+            }
+            OpenMode::Read => {}
+            OpenMode::ReadDirect => {
+                counts.opened_direct.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(file)
+    }
+}
+
+#[test]
+fn compactions_bypass_the_page_cache_if_the_database_exceeds_it() {
+    let tuning = KeyspaceOptions::default()
+        .memtable_bytes(64 << 10)
+        .table_bytes(32 << 10)
+        .block_bytes(1 << 10)
+        .policy(policy("leveled(T=2)"));
+    let options = || inline().keyspace_defaults(tuning.clone());
+    // The database has more than 100 KiB.
+    let cases = [
+        (options(), false),
+        (options().cached_file_bytes_max(100 << 20), false),
+        (options().cached_file_bytes_max(50 << 10), true),
+        (options().keep_compactions_cached(true), false),
+        (options().keep_compactions_cached(false), true),
+    ];
+    for (number, (options, bypasses)) in cases.into_iter().enumerate() {
+        let files = Arc::new(TableFiles::default());
+        let disk = CountedTables(MemVfs::new(), Arc::clone(&files));
+        let db = open(&disk, options);
+        for round in 0..3 {
+            for number in 0..KEYS {
+                db.put(key(number), value(number, round)).unwrap();
+            }
+        }
+        settle(&db);
+        let model = (0..KEYS).map(|number| (key(number).to_vec(), value(number, 2))).collect();
+        assert_entries(&db.default_keyspace(), &model);
+        let count = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        let used = (count(&files.created_direct) > 0, count(&files.opened_direct) > 0);
+        assert_eq!(used, (bypasses, bypasses), "case {number}: {files:?}");
+        // Files of flushes stay in the page cache.
+        assert!(count(&files.created) > count(&files.created_direct));
+    }
 }

@@ -49,6 +49,7 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::WalOlderSegmentUnsynced
         | Failpoint::DirectoryNotSynced
         | Failpoint::EditBeforeTableSync
+        | Failpoint::DirectAppendsNotSynced
         | Failpoint::FlushWithoutWalSync
         | Failpoint::InputsDeletedEarly
         | Failpoint::SeqReused
@@ -121,7 +122,7 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         Failpoint::ReadDuringCloseNamesFile => {
             ("reads over a close", closing::reads_over_a_close_return_values_or_closed)
         }
-        Failpoint::StoreFilesOutsideBudget => {
+        Failpoint::StoreFilesOutsideBudget | Failpoint::JobFilesOutsideBudget => {
             ("few descriptors", descriptors::few_descriptors_are_refused_or_enough)
         }
         Failpoint::OperandQuarantineNotCleared => {

@@ -144,6 +144,7 @@ fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
         sync_every_bytes: 8 << 20,
         write_control: WriteControl::Smooth,
         subcompactions_max: None,
+        direct_compactions: is_set(5),
         keyspaces: KeyspaceSettings {
             policy: None,
             memtable_bytes: if is_set(0) { 1 << 10 } else { 16 << 10 },

@@ -127,6 +127,8 @@ pub struct DbSettings {
     pub sync_every_bytes: u64,
     pub write_control: WriteControl,
     pub subcompactions_max: Option<usize>,
+    /// Whether compactions use direct I/O.
+    pub direct_compactions: bool,
     pub keyspaces: KeyspaceSettings,
 }
 
@@ -145,6 +147,7 @@ impl DbSettings {
             sync_every_bytes: *rng.choose(&[1, 2_000, 8 << 20]),
             write_control: if is_smooth { WriteControl::Smooth } else { WriteControl::Stop },
             subcompactions_max: *rng.choose(&[None, Some(1), Some(3), Some(8)]),
+            direct_compactions: rng.is_one_in(2),
             keyspaces: KeyspaceSettings::random(rng),
         }
     }
@@ -158,6 +161,7 @@ impl DbSettings {
             .block_cache_kind(self.cache_kind)
             .warm_up(self.warm_up)
             .write_control(self.write_control)
+            .keep_compactions_cached(!self.direct_compactions)
             .wal(WalOptions {
                 segment_bytes: self.segment_bytes,
                 sync_every_bytes: self.sync_every_bytes,

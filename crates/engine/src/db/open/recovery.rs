@@ -37,6 +37,7 @@ use crate::tree::operand_files::operand_file_name;
 use crate::tree::super_version::SuperVersion;
 use crate::tree::{OpenId, Tree};
 use crate::vfs::Vfs;
+use crate::vfs::cache_bypass::CacheBypass;
 use crate::vfs::resource_retry::{ReleaseResource, ResourceRetryVfs};
 use crate::wal::{DiskReserve, RecoveryReport, ReplayedRecord, Wal};
 
@@ -404,8 +405,8 @@ fn create_table_factory(
         check_direct_reads(&*vfs, dir)?;
     }
     let rate = Arc::new(RateLimiter::new(env.clone(), options.background_io_rate));
-    let keep_cached = !options.drop_compaction_pages && !direct_reads;
-    let job_reads = JobReadOptions { rate: Arc::clone(&rate), keep_cached };
+    let bypass = Arc::new(CacheBypass::new(options.cache_bypass_rule()));
+    let job_reads = JobReadOptions { rate: Arc::clone(&rate), bypass: Arc::clone(&bypass) };
     let open_tables_max = options.open_files_limit(&*vfs);
     let descriptors =
         FdCache::new(Arc::clone(&vfs), open_tables_max, direct_reads, Some(job_reads));
@@ -417,7 +418,7 @@ fn create_table_factory(
         compaction_vfs: retry_vfs.without_space_owner(),
         cache: options.memory_plan().new_cache(options.block_cache_kind),
         rate,
-        keep_cached,
+        bypass,
         keep_flushed_cached: !direct_reads,
         obsolete_files: Arc::new(ObsoleteFiles::new(progress.clone())),
         deferred_drop: DeferredDrop::new(progress.clone()),

@@ -30,6 +30,7 @@ pub(crate) struct JobOutputs<'a> {
     table_factory: &'a TableFactory,
     /// Creates the files, at the pace of the job's I/O priority.
     vfs: PacedVfs,
+    priority: IoPriority,
     tree: &'a Tree,
     level: u8,
     filter: FilterWidth,
@@ -73,6 +74,7 @@ impl<'a> JobOutputs<'a> {
         JobOutputs {
             table_factory,
             vfs: table_factory.with_rate_limit(priority),
+            priority,
             tree,
             level,
             filter,
@@ -222,7 +224,11 @@ impl<'a> JobOutputs<'a> {
             if summary.filter_failed {
                 self.tree.counters.update(|counts| counts.filters_failed += 1);
             }
-            self.finished.push(self.table_factory.open_written_table(id, &summary, blobs)?);
+            let table = self.table_factory.open_written_table(id, &summary, blobs)?;
+            if self.priority == IoPriority::Flush {
+                table.table().mark_written_cached();
+            }
+            self.finished.push(table);
         }
         Ok(())
     }

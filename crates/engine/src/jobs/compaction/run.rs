@@ -103,6 +103,7 @@ fn run_picked_job(
             Some(guard) => guard,
             None => None,
         };
+    state.select_cache_bypass();
     let start = ThreadTime::now(&state.env);
     state.emit(&Event::CompactionBegin(CompactionBegin {
         keyspace: tree.name.clone(),

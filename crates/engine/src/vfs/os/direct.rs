@@ -1,8 +1,9 @@
 //! Direct reads of any offset and length, which bypass the page cache.
 //!
 //! The system requires offsets, lengths and memory addresses that are multiples of the device's logical block. A read
-//! therefore fetches whole blocks into an aligned thread-local buffer and copies the requested bytes. Nearly all
-//! devices have blocks of 512 bytes. If the system rejects these, the file uses 4096 from then on.
+//! therefore fetches whole blocks into an aligned thread-local buffer and copies the requested bytes, unless the memory
+//! of the caller is aligned. Nearly all devices have blocks of 512 bytes. If the system rejects these, the file uses
+//! 4096 from then on.
 
 use std::cell::RefCell;
 use std::fs;
@@ -41,6 +42,15 @@ impl DirectFile {
 
     /// Fills `buffer`. Returns fewer bytes only at the end of the file.
     fn read_chunk(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        // A read into aligned memory needs no copy.
+        let is_aligned = |at: u64| at.is_multiple_of(BLOCK_BYTES_MAX);
+        if is_aligned(offset)
+            && is_aligned(buffer.len() as u64)
+            && is_aligned(buffer.as_ptr().addr() as u64)
+        {
+            let block = usize::try_from(BLOCK_BYTES_MAX).map_err(io::Error::other)?;
+            return read_blocks(&self.file, buffer, offset, block);
+        }
         let block = self.block_bytes.load(Ordering::Relaxed);
         match read_aligned(&self.file, buffer, offset, block) {
             Err(error)

@@ -7,20 +7,18 @@ use std::io;
 use std::path::Path;
 
 use crate::vfs::{File, LockGuard, Vfs};
-use syscalls::{
-    drop_cached_pages, expect_random_reads, read_full, sync_file, will_need, write_once,
-};
+use append_file::AppendFile;
+use syscalls::{drop_cached_pages, expect_random_reads, read_full, sync_file, will_need};
 
-use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
+use lsmx_base::sync::Arc;
 
+mod append_file;
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 mod direct;
+mod direct_append;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod memory;
 mod syscalls;
-
-/// Minimum and maximum bytes of zeros preallocated after the end of a file. Between these limits, as many zeros as the
-/// file has bytes are preallocated.
-const PREALLOCATE_BYTES_MIN: u64 = 16 << 10;
-const PREALLOCATE_BYTES_MAX: u64 = 1 << 20;
 
 /// The file system of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,7 +27,7 @@ pub struct OsVfs;
 impl Vfs for OsVfs {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        Ok(Arc::new(AppendFile { file, end: AtomicU64::new(0), preallocated: Mutex::new(None) }))
+        Ok(Arc::new(AppendFile::new(file)))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
@@ -142,6 +140,14 @@ impl Vfs for OsVfs {
     }
 }
 
+/// Returns the memory that the page cache can use, in bytes, if it is known.
+pub(crate) fn page_cache_bytes() -> Option<u64> {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    return memory::page_cache_bytes(Path::new("/"));
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    None
+}
+
 /// Opens a file and locks it by `try_lock`. On return the path names the locked file.
 fn lock_file(
     path: &Path,
@@ -190,96 +196,6 @@ impl Drop for OsLock {
         // Closing the file would keep the lock while a forked child process shares the descriptor, until the child
         // calls `exec`. If unlocking fails, closing the file releases the lock later.
         let _ = self.0.unlock();
-    }
-}
-
-/// A file that this handle created. No other handle appends to it.
-#[derive(Debug)]
-struct AppendFile {
-    file: fs::File,
-    /// Number of bytes in the file. The release store after a write pairs with the acquire load in `len`.
-    end: AtomicU64,
-    /// Length of the file with preallocated zeros; `None` without preallocation. The lock also serializes appends:
-    /// it is held from the load of `end` to the store.
-    preallocated: Mutex<Option<u64>>,
-}
-
-impl AppendFile {
-    /// Extends the preallocated zeros if `end` exceeds them.
-    fn preallocate(&self, preallocated: &mut Option<u64>, end: u64) {
-        if let Some(len) = preallocated
-            && end > *len
-        {
-            let ahead = end.clamp(PREALLOCATE_BYTES_MIN, PREALLOCATE_BYTES_MAX);
-            // On failure the write extends the file.
-            if self.file.set_len(end + ahead).is_ok() {
-                *len = end + ahead;
-            }
-        }
-    }
-}
-
-impl Drop for AppendFile {
-    fn drop(&mut self) {
-        self.disable_preallocation();
-    }
-}
-
-impl File for AppendFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let available = usize::try_from(self.len()?.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let wanted = buffer.len().min(available);
-        read_full(&self.file, &mut buffer[..wanted], offset)
-    }
-
-    fn append(&self, mut bytes: &[u8]) -> io::Result<()> {
-        let mut preallocated = self.preallocated.lock();
-        let mut end = self.end.load(Ordering::Relaxed);
-        self.preallocate(&mut preallocated, end + bytes.len() as u64);
-        while !bytes.is_empty() {
-            match write_once(&self.file, bytes, end) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => {
-                    bytes = &bytes[written..];
-                    end += written as u64;
-                    self.end.store(end, Ordering::Release);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        sync_file(&self.file)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.end.load(Ordering::Acquire))
-    }
-
-    fn enable_preallocation(&self) {
-        let mut preallocated = self.preallocated.lock();
-        // The lock excludes appends, so a relaxed load is enough.
-        preallocated.get_or_insert(self.end.load(Ordering::Relaxed));
-    }
-
-    fn disable_preallocation(&self) {
-        let mut preallocated = self.preallocated.lock();
-        let end = self.end.load(Ordering::Relaxed);
-        if preallocated.take().is_some_and(|len| len > end) {
-            // On failure the zeros remain, which is harmless.
-            let _ = self.file.set_len(end);
-        }
-    }
-
-    fn will_need(&self, offset: u64, bytes: u64) -> bool {
-        will_need(&self.file, offset, bytes)
-    }
-
-    fn drop_cached_pages(&self, offset: u64, bytes: u64) {
-        drop_cached_pages(&self.file, offset, bytes);
     }
 }
 
@@ -366,8 +282,11 @@ fn open_direct(_: &Path) -> io::Result<ReadOnlyFile> {
 
 #[cfg(test)]
 mod tests {
+    use lsmx_base::sync::{AtomicU64, Ordering};
+
     use super::*;
     use crate::vfs::MemVfs;
+    use crate::vfs::os::append_file::PREALLOCATE_BYTES_MIN;
     use proptest::prelude::*;
 
     /// Bug: a thread opened a lock file before its owner removed it, and then locked a file without a name. Another

@@ -1,0 +1,200 @@
+//! A file that the engine creates and appends to.
+
+use std::fs;
+use std::io;
+
+use lsmx_base::sync::{AtomicU64, Mutex, Ordering};
+
+use crate::vfs::File;
+use crate::vfs::os::direct_append::DirectAppender;
+use crate::vfs::os::syscalls::{drop_cached_pages, read_full, sync_file, will_need, write_once};
+
+/// Minimum and maximum bytes of zeros preallocated after the end of a file. Between these limits, as many zeros as the
+/// file has bytes are preallocated.
+pub(super) const PREALLOCATE_BYTES_MIN: u64 = 16 << 10;
+pub(super) const PREALLOCATE_BYTES_MAX: u64 = 1 << 20;
+
+/// A file that this handle created. No other handle appends to it.
+#[derive(Debug)]
+pub(super) struct AppendFile {
+    file: fs::File,
+    /// Number of bytes in the file. The release store after a write pairs with the acquire load in `len`.
+    end: AtomicU64,
+    /// The lock also serializes appends: it is held from the load of `end` to the store.
+    state: Mutex<AppendState>,
+}
+
+#[derive(Debug, Default)]
+struct AppendState {
+    /// Length of the file with preallocated zeros; `None` without preallocation.
+    preallocated: Option<u64>,
+    /// `None` if appends go through the page cache.
+    direct: Option<DirectAppender>,
+}
+
+impl AppendFile {
+    /// Wraps an empty file.
+    pub(super) fn new(file: fs::File) -> AppendFile {
+        AppendFile { file, end: AtomicU64::new(0), state: Mutex::default() }
+    }
+
+    /// Extends the preallocated zeros if `end` exceeds them.
+    fn preallocate(&self, preallocated: &mut Option<u64>, end: u64) {
+        if let Some(len) = preallocated
+            && end > *len
+        {
+            let ahead = end.clamp(PREALLOCATE_BYTES_MIN, PREALLOCATE_BYTES_MAX);
+            // On failure the write extends the file.
+            if self.file.set_len(end + ahead).is_ok() {
+                *len = end + ahead;
+            }
+        }
+    }
+
+    /// Writes once at the end of the file. Returns the number of bytes written.
+    fn append_once(&self, bytes: &[u8]) -> io::Result<usize> {
+        // The caller holds the lock, which excludes other appends, so a relaxed load is enough.
+        let end = self.end.load(Ordering::Relaxed);
+        loop {
+            match write_once(&self.file, bytes, end) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    self.end.store(end + written as u64, Ordering::Release);
+                    return Ok(written);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Ends direct appends, so that further calls may have any length.
+    fn end_direct_appends(&self, state: &mut AppendState) -> io::Result<()> {
+        state.direct.take().map_or(Ok(()), |_| DirectAppender::disable(&self.file))
+    }
+}
+
+impl Drop for AppendFile {
+    fn drop(&mut self) {
+        self.disable_preallocation();
+    }
+}
+
+impl File for AppendFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        // Direct reads would need aligned buffers.
+        self.end_direct_appends(&mut self.state.lock())?;
+        let available = usize::try_from(self.len()?.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let wanted = buffer.len().min(available);
+        read_full(&self.file, &mut buffer[..wanted], offset)
+    }
+
+    fn append(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        self.preallocate(
+            &mut state.preallocated,
+            self.end.load(Ordering::Relaxed) + bytes.len() as u64,
+        );
+        if let Some(direct) = &mut state.direct {
+            bytes = direct.append(bytes, |aligned| self.append_once(aligned))?;
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            self.end_direct_appends(state)?;
+        }
+        while !bytes.is_empty() {
+            bytes = &bytes[self.append_once(bytes)?..];
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        sync_file(&self.file)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.end.load(Ordering::Acquire))
+    }
+
+    fn enable_preallocation(&self) {
+        let mut state = self.state.lock();
+        // The lock excludes appends, so a relaxed load is enough.
+        state.preallocated.get_or_insert(self.end.load(Ordering::Relaxed));
+    }
+
+    fn disable_preallocation(&self) {
+        let mut state = self.state.lock();
+        let end = self.end.load(Ordering::Relaxed);
+        if state.preallocated.take().is_some_and(|len| len > end) {
+            // On failure the zeros remain, which is harmless.
+            let _ = self.file.set_len(end);
+        }
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) -> bool {
+        will_need(&self.file, offset, bytes)
+    }
+
+    fn drop_cached_pages(&self, offset: u64, bytes: u64) {
+        if bytes == u64::MAX {
+            let mut state = self.state.lock();
+            if self.end.load(Ordering::Relaxed) == 0 && state.direct.is_none() {
+                state.direct = DirectAppender::enable(&self.file);
+            }
+            return;
+        }
+        drop_cached_pages(&self.file, offset, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::{DIRECT_APPEND_BYTES, OsVfs, Vfs};
+
+    #[test]
+    fn direct_appends_of_any_length_are_read_back() -> io::Result<()> {
+        const UNIT: usize = DIRECT_APPEND_BYTES;
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("f");
+        let lengths: [&[usize]; 7] = [
+            &[UNIT],
+            &[UNIT, 3 * UNIT, 100],
+            &[UNIT, 0, UNIT + 1, UNIT],
+            &[100, UNIT, UNIT],
+            &[1 << 20, UNIT, 5],
+            &[(1 << 20) + UNIT, 7, 1 << 20],
+            &[0],
+        ];
+        for lengths in lengths {
+            // A read ends direct appends, so the second run reads after each append.
+            for reads_between in [false, true] {
+                let file = OsVfs.create(&path)?;
+                file.drop_cached_pages(0, u64::MAX);
+                let mut expected = Vec::new();
+                for (number, &length) in (1u8..).zip(lengths) {
+                    let bytes: Vec<u8> =
+                        (0..length).map(|at| (at % 251).to_le_bytes()[0] ^ number).collect();
+                    file.append(&bytes)?;
+                    expected.extend_from_slice(&bytes);
+                    assert_eq!(file.len()?, expected.len() as u64);
+                    if reads_between {
+                        let mut found = vec![0; length + 1];
+                        assert_eq!(
+                            file.read_at(&mut found, (expected.len() - length) as u64)?,
+                            length
+                        );
+                        assert!(found[..length] == bytes);
+                    }
+                }
+                file.sync()?;
+                let mut found = vec![0; expected.len() + 1];
+                assert_eq!(OsVfs.open(&path)?.read_at(&mut found, 0)?, expected.len());
+                assert!(found[..expected.len()] == expected, "{lengths:?}");
+                OsVfs.remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+}
