@@ -87,14 +87,16 @@ pub enum JobReason {
         /// Number of its runs.
         runs: usize,
     },
-    /// Writes have stopped, so the runs of L0 that wait for a merge are merged with each other.
+    /// Writes have stopped, so the newest runs, which wait for a merge, are merged with each other.
     NoWrites {
-        /// Number of runs in L0.
+        /// Number of merged runs.
         runs: usize,
     },
-    /// The maximum number of waiting runs in L0 is reached. The runs are merged with each other, because
+    /// The maximum number of waiting runs in a level is reached. The runs are merged with each other, because
     /// they are small compared to the data that a merge into the next level would rewrite.
     SmallRuns {
+        /// The level.
+        level: Level,
         /// Number of merged runs.
         runs: usize,
     },
@@ -192,8 +194,8 @@ impl fmt::Display for JobReason {
             }
             JobReason::RunCount { level, runs: 1 } => write!(f, "{level} holds 1 run"),
             JobReason::RunCount { level, runs } => write!(f, "{level} holds {runs} runs"),
-            JobReason::NoWrites { runs } => write!(f, "no writes, {runs} runs in L0"),
-            JobReason::SmallRuns { runs } => write!(f, "{runs} runs of L0 are small"),
+            JobReason::NoWrites { runs } => write!(f, "no writes, {runs} newest runs"),
+            JobReason::SmallRuns { level, runs } => write!(f, "{runs} runs of {level} are small"),
             JobReason::SpaceAmplification { percent } => {
                 write!(f, "space amplification {percent} %")
             }

@@ -10,7 +10,9 @@ pub enum TreeLayout {
     /// 1-leveling: the first level is tiered.
     Leveling {
         /// Maximum number of runs in L1, L2, …; deeper levels are leveled. A tiered level with more runs is
-        /// merged as a whole into the next level.
+        /// merged as a whole into the next level. At least two runs are also merged into the last level of the tree
+        /// if the merge rewrites at most as many bytes of that level as the runs have. A level that has twice
+        /// the runs of a due level gets no more, so that writes stop before reads become slow.
         tiered: Vec<usize>,
     },
     /// Each level holds up to a number of runs. A level with too many runs is merged as a whole; the result

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 pub enum PolicyParameter {
     /// `T`: size ratio of adjacent levels. For tiering: number of runs that are merged.
     SizeRatio,
-    /// `K`: maximum number of runs in upper levels.
+    /// `K`: maximum number of runs in upper levels, for `leveled` in L1.
     UpperRuns,
     /// `Z`: maximum number of runs in the last level.
     LastRuns,

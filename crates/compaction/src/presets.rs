@@ -60,7 +60,7 @@ pub enum Preset {
     ///
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022).
     Spooky,
-    /// The default: 1-leveling with capacities computed from the bytes of the last level.
+    /// The default: L1 is tiered, and deeper levels have capacities computed from the bytes of the last level.
     Leveled,
     /// FIFO: the oldest files are dropped. Drops data by design.
     ///
@@ -74,6 +74,8 @@ pub const SIZE_RATIO_DEFAULT: u64 = 10;
 pub const TRIGGER_RUNS_DEFAULT: u64 = 4;
 /// Default number of runs in L0 at which writes stop, if L0 is tiered.
 pub const STOP_RUNS_DEFAULT: u64 = 20;
+/// Default maximum number of runs in L1 of `leveled`.
+pub const LEVELED_UPPER_RUNS_DEFAULT: u64 = 4;
 /// Default last level of `leveled` and `spooky`, and bottom level of `universal`.
 pub const LAST_LEVEL_DEFAULT: u64 = 6;
 /// Default overlap limit of an output with its grandparents, in target sizes of an output.
@@ -172,7 +174,9 @@ impl Preset {
             Preset::Fluid => &[UpperRuns, LastRuns, SizeRatio, Stop, Tables],
             Preset::Universal => &[Trigger, Stop, Tables, Last, Space, Ratio, Width, WidthMax],
             Preset::Spooky => &[SizeRatio, Trigger, Stop, Tables, Base, Last, Above],
-            Preset::Leveled => &[SizeRatio, Trigger, Wait, Stop, Tables, Base, Last, Grandparents],
+            Preset::Leveled => {
+                &[SizeRatio, UpperRuns, Trigger, Wait, Stop, Tables, Base, Last, Grandparents]
+            }
             Preset::Fifo => &[Bytes, Ttl],
         }
     }
@@ -210,6 +214,7 @@ impl Preset {
     ) -> u64 {
         match parameter {
             PolicyParameter::SizeRatio => SIZE_RATIO_DEFAULT,
+            PolicyParameter::UpperRuns if self == Preset::Leveled => LEVELED_UPPER_RUNS_DEFAULT,
             PolicyParameter::UpperRuns => {
                 3.min(value(PolicyParameter::SizeRatio).saturating_sub(1))
             }
@@ -232,7 +237,9 @@ impl Preset {
             PolicyParameter::Stop if self.has_leveled_l0() => 2,
             PolicyParameter::Stop => STOP_RUNS_DEFAULT,
             // A merge starts at half of the stop limit, so that the other half can fill up during the merge.
-            PolicyParameter::Wait if self == Preset::Leveled => {
+            PolicyParameter::Wait
+                if self == Preset::Leveled && value(PolicyParameter::UpperRuns) == 1 =>
+            {
                 (value(PolicyParameter::Stop) / 2).max(value(PolicyParameter::Trigger))
             }
             PolicyParameter::Wait => value(PolicyParameter::Trigger),
@@ -340,7 +347,10 @@ impl Preset {
             ),
             Preset::Leveled => (
                 vec![run_count(), from_bottom(JobGranularity::File, FilePicker::LeastOverlap)],
-                TreeLayout::LEVELED,
+                match count(PolicyParameter::UpperRuns) {
+                    0 | 1 => TreeLayout::LEVELED,
+                    runs => TreeLayout::Leveling { tiered: vec![runs] },
+                },
             ),
             Preset::Spooky => {
                 let above = level(PolicyParameter::Above).0;

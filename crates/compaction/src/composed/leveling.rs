@@ -27,6 +27,9 @@ use crate::run::SortedRun;
 use crate::table_meta::TableMeta;
 use crate::trigger::{LevelCapacities, Trigger};
 
+/// Number of runs in the last tiered level that makes an efficient merge into the last level due.
+const RUNS_OF_EFFICIENT_MERGE: u64 = 2;
+
 /// Picks jobs of a leveling layout.
 pub(super) struct LevelingPicker<'a> {
     context: PickContext<'a>,
@@ -62,7 +65,7 @@ impl<'a> LevelingPicker<'a> {
             }
             _ => {}
         }
-        let (mut is_scored, mut is_l0_due) = (false, false);
+        let (mut is_scored, mut is_merge_due) = (false, false);
         for rule in &self.context.primitives.rules {
             let job = match rule.trigger {
                 Trigger::LevelFull(_) | Trigger::RunCount { .. } => {
@@ -70,7 +73,7 @@ impl<'a> LevelingPicker<'a> {
                         continue;
                     }
                     let picked;
-                    (picked, is_l0_due) = self.pick_by_score();
+                    (picked, is_merge_due) = self.pick_by_score();
                     picked
                 }
                 Trigger::SpaceAmplification { percent } => {
@@ -82,9 +85,9 @@ impl<'a> LevelingPicker<'a> {
                 return job;
             }
         }
-        // If L0 is due, its merge into the next level starts once running jobs end, so the runs of L0 are not
-        // merged with each other.
-        if is_l0_due { None } else { self.pick_no_writes_job() }
+        // A due merge of L0 or of a tiered level starts once running jobs end, so their runs are not merged with
+        // each other.
+        if is_merge_due { None } else { self.pick_no_writes_job() }
     }
 
     /// Returns the bytes that the next job out of L0 will write, and its target level; `None` if no such
@@ -115,16 +118,21 @@ impl<'a> LevelingPicker<'a> {
         PreemptivePicker { context: self.context, capacities: &self.capacities }
     }
 
-    /// Returns a job of the due level with the highest score that allows one, and whether L0 is due.
+    /// Returns the level whose runs are merged into the base level: the last tiered level, or L0.
+    fn feeder(&self) -> Level {
+        Level(len_u8(self.tiered.len()))
+    }
+
+    /// Returns a job of the due level with the highest score that allows one, and whether a level of whole runs
+    /// is due.
     fn pick_by_score(&self) -> (Option<Job>, bool) {
         if let Some(job) = self.pick_small_runs_job() {
             return (Some(job), true);
         }
         let mut due = self.find_due_levels();
         due.sort_by(|a, b| b.score_milli.cmp(&a.score_milli).then(a.level.cmp(&b.level)));
-        let is_l0_due = due.iter().any(|due| due.level == L0);
-        // The feeder is the level whose runs are merged into the base level.
-        let feeder = Level(self.capacities.base.0.min(len_u8(self.tiered.len())));
+        let feeder = self.feeder();
+        let is_merge_due = due.iter().any(|due| due.level <= feeder);
         let due_feeder = due.iter().find(|due| due.level == feeder);
         let feeder_job =
             due_feeder.and_then(|due| self.build_level_runs_job(due.level, due.reason.clone()));
@@ -134,8 +142,13 @@ impl<'a> LevelingPicker<'a> {
             if level == feeder {
                 return feeder_job.clone();
             }
-            if level == L0 || self.runs_max(level) > 1 {
-                return self.build_level_runs_job(level, due.reason.clone());
+            if level < feeder {
+                // A tiered level that falls behind gets no more runs. L0 then fills up until writes stop.
+                let next = Level(level.0 + 1);
+                let runs_max = self.runs_max(next).saturating_add(1).saturating_mul(2);
+                let is_behind = self.context.shape.runs_of(next).len() >= runs_max;
+                let job = || self.build_level_runs_job(level, due.reason.clone());
+                return if is_behind { None } else { job() };
             }
             if self.context.shape.runs_of(level).len() > 1 {
                 return self.context.merge_in_place(level, JobReason::Shape { level });
@@ -146,7 +159,7 @@ impl<'a> LevelingPicker<'a> {
             }
             self.pick_leveled_job(level, &due.reason)
         });
-        (picked, is_l0_due)
+        (picked, is_merge_due)
     }
 
     /// Returns the maximum number of runs of a level below L0.
@@ -160,6 +173,19 @@ impl<'a> LevelingPicker<'a> {
         (1..=self.tiered.len()).contains(&level.index())
     }
 
+    /// Returns the bytes from which the runs of a tiered level are merged into the next level, although they may be
+    /// few: those of the full level if each run comes from as many full memtables as L0 has runs at its trigger,
+    /// or the capacity of the base level if that is more.
+    fn tiered_level_bytes(&self, level: Level) -> u64 {
+        let trigger = self.context.primitives.run_counts().map_or(1, |(trigger, _)| trigger);
+        let memtables = len_u64(trigger);
+        let runs = self.tiered.iter().take(level.index());
+        let memtables =
+            runs.fold(memtables, |n, runs| n.saturating_mul(len_u64(*runs).saturating_add(1)));
+        let memtable_bytes = self.context.shape.memtable_bytes.max(1);
+        memtable_bytes.saturating_mul(memtables).max(self.capacities.base_bytes)
+    }
+
     fn find_due_levels(&self) -> Vec<LevelDueForJob> {
         let (context, capacities) = (&self.context, &self.capacities);
         let mut due = Vec::new();
@@ -170,7 +196,19 @@ impl<'a> LevelingPicker<'a> {
                 due.extend(self.check_l0_due());
                 continue;
             } else if self.is_tiered(level) {
-                ("run-count", ratio_milli(len_u64(runs.len()), len_u64(self.runs_max(level)) + 1))
+                let idle: Vec<_> = context.idle_runs(level).collect();
+                let bytes = idle.iter().map(|run| run.total_bytes()).fold(0, u64::saturating_add);
+                // A level between L1 and the last one is often nearly empty. Early merges into it would be small.
+                let is_early = level == self.feeder()
+                    && next_target_level(context.shape, capacities, level) == Some(capacities.last)
+                    && self.is_merge_efficient(level, &idle, bytes);
+                let runs_due = match is_early {
+                    true => RUNS_OF_EFFICIENT_MERGE,
+                    false => len_u64(self.runs_max(level)).saturating_add(1),
+                };
+                let by_runs = ratio_milli(len_u64(idle.len()), runs_due);
+                let by_bytes = ratio_milli(bytes, self.tiered_level_bytes(level));
+                if by_runs >= by_bytes { ("run-count", by_runs) } else { ("level-full", by_bytes) }
             } else if runs.len() > 1 || (level < capacities.base && !runs.is_empty()) {
                 ("shape", SCORE_MISFIT)
             } else if level < capacities.last {
@@ -203,9 +241,9 @@ impl<'a> LevelingPicker<'a> {
         let by_runs = match self.context.primitives.run_counts() {
             Some((trigger, wait))
                 if wait <= trigger // Merges never wait.
-                    || self.is_merge_efficient(&idle, bytes)
+                    || self.is_merge_efficient(L0, &idle, bytes)
                     || (self.memtable_count(&idle) >= len_u64(wait)
-                        && !self.are_runs_small(&idle, bytes)) =>
+                        && !self.are_runs_small(L0, &idle, bytes)) =>
             {
                 ratio_milli(len_u64(runs), len_u64(trigger))
             }
@@ -249,47 +287,51 @@ impl<'a> LevelingPicker<'a> {
         larger.filter(|count| *count >= 2)
     }
 
-    /// Returns whether these runs of L0 have at least as many bytes as the data of the next level that their
+    /// Returns whether these runs of `level` have at least as many bytes as the data of the next level that their
     /// merge rewrites. `bytes` is the size of the runs.
-    fn is_merge_efficient(&self, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
-        self.rewritten_bytes(runs).is_none_or(|rewritten| rewritten <= bytes)
+    fn is_merge_efficient(&self, level: Level, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
+        self.rewritten_bytes(level, runs).is_none_or(|rewritten| rewritten <= bytes)
     }
 
-    /// Returns whether a merge of these runs of L0 rewrites more than the size ratio times their bytes in the
+    /// Returns whether a merge of these runs of `level` rewrites more than the size ratio times their bytes in the
     /// next level. Merges of deeper levels rewrite at most that much. Runs are small if memtables were flushed
     /// before they were full, or if an operand store took most of their data.
-    fn are_runs_small(&self, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
+    fn are_runs_small(&self, level: Level, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
         let bytes_max = bytes.saturating_mul(self.capacities.size_ratio);
-        self.rewritten_bytes(runs).is_some_and(|rewritten| rewritten > bytes_max)
+        self.rewritten_bytes(level, runs).is_some_and(|rewritten| rewritten > bytes_max)
     }
 
-    /// Returns the bytes of the next level that a merge of these runs of L0 rewrites; `None` if that level is
-    /// tiered.
-    fn rewritten_bytes(&self, runs: &[&Arc<SortedRun>]) -> Option<u64> {
-        if !self.tiered.is_empty() {
+    /// Returns the bytes of the next level that a merge of these runs of `level` rewrites; `None` if the next level
+    /// is tiered.
+    fn rewritten_bytes(&self, level: Level, runs: &[&Arc<SortedRun>]) -> Option<u64> {
+        if level != self.feeder() {
             return None;
         }
         let ranges = runs.iter().flat_map(|run| &run.files).map(|file| &file.range);
-        let target = next_target_level(self.context.shape, &self.capacities, L0)?;
+        let target = next_target_level(self.context.shape, &self.capacities, level)?;
         Some(self.context.shape.overlap_bytes(target, &KeyRange::enclosing_range(ranges)?))
     }
 
-    /// Returns a job that merges runs of L0 with each other if L0 has at least `wait` runs. The job takes the
-    /// runs of [`small_run_count`](Self::small_run_count). Without such runs it takes all runs, if
-    /// [`are_runs_small`](Self::are_runs_small).
+    /// Returns a job that merges runs of the [`feeder`](Self::feeder) with each other if its merge into the base level
+    /// is due by its runs. The job takes the runs of [`small_run_count`](Self::small_run_count). Without such runs
+    /// it takes all runs, if [`are_runs_small`](Self::are_runs_small).
     fn pick_small_runs_job(&self) -> Option<Job> {
         let context = &self.context;
-        let (trigger, wait) = context.primitives.run_counts()?;
-        let runs = context.shape.runs_of(L0);
-        if wait <= trigger || runs.len() < wait.max(2) || !self.tiered.is_empty() {
+        let feeder = self.feeder();
+        let runs_min = match context.primitives.run_counts()? {
+            _ if feeder > L0 => self.runs_max(feeder).saturating_add(1),
+            (trigger, wait) if wait > trigger => wait,
+            _ => return None,
+        };
+        let runs: Vec<_> = context.shape.runs_of(feeder).iter().collect();
+        if runs.len() < runs_min.max(2) {
             return None;
         }
-        let all: Vec<_> = runs.iter().collect();
-        let count = self.small_run_count(&all).or_else(|| {
+        let count = self.small_run_count(&runs).or_else(|| {
             let bytes = runs.iter().map(|run| run.total_bytes()).fold(0, u64::saturating_add);
-            self.are_runs_small(&all, bytes).then_some(runs.len())
+            self.are_runs_small(feeder, &runs, bytes).then_some(runs.len())
         })?;
-        self.merge_newest_runs(count, JobReason::SmallRuns { runs: count })
+        self.merge_newest_runs(feeder, count, JobReason::SmallRuns { level: feeder, runs: count })
     }
 
     /// Returns a job that merges all runs of L0 or of a tiered level into the next level. It takes all runs,
@@ -449,27 +491,37 @@ impl<'a> LevelingPicker<'a> {
         expand_within_overlap().unwrap_or(chosen)
     }
 
-    /// Returns a job that merges runs of L0 with each other while no data is written. It costs only their
-    /// own bytes, and lookups search fewer runs. Small runs are merged without the next older run, whose
+    /// Returns a job that merges runs of L0 and the tiered levels with each other while no data is written. It costs
+    /// only their own bytes, and lookups search fewer runs. Small runs are merged without the next older run, whose
     /// rewrite would cost many times as much.
     fn pick_no_writes_job(&self) -> Option<Job> {
         let context = &self.context;
-        let runs: Vec<_> = context.shape.runs_of(L0).iter().collect();
+        let levels = (0..=self.feeder().0).map(Level);
+        let runs: Vec<_> = levels.flat_map(|level| context.shape.runs_of(level)).collect();
         let (trigger, _) = context.primitives.run_counts()?;
         if !context.shape.memtables_empty || runs.len() < trigger.max(2) {
             return None;
         }
-        let small = if self.tiered.is_empty() { self.small_run_count(&runs) } else { None };
-        let count = small.unwrap_or(runs.len());
-        self.merge_newest_runs(count, JobReason::NoWrites { runs: count })
+        let count = self.small_run_count(&runs).unwrap_or(runs.len());
+        self.merge_newest_runs(L0, count, JobReason::NoWrites { runs: count })
     }
 
-    /// Returns a job that merges the `count` newest runs of L0 into one run of L0.
-    fn merge_newest_runs(&self, count: usize, reason: JobReason) -> Option<Job> {
-        let runs = self.context.shape.runs_of(L0);
-        let before = runs.get(count).map(|run| run.id);
-        let target = OutputTarget { level: L0, placement: OutputPlacement::NewRun { before } };
-        self.context.merge_or_move(run_inputs(L0, runs.get(..count)?), target, reason)
+    /// Returns a job that merges the `count` newest runs of the levels from `first` on into one run. The run takes
+    /// the place of the oldest of them.
+    fn merge_newest_runs(&self, first: Level, count: usize, reason: JobReason) -> Option<Job> {
+        let (mut inputs, mut missing) = (Vec::new(), count);
+        for level in (first.0..=self.feeder().0).map(Level) {
+            let runs = self.context.shape.runs_of(level);
+            let taken = missing.min(runs.len());
+            inputs.extend(run_inputs(level, &runs[..taken]));
+            missing -= taken;
+            if missing == 0 {
+                let before = runs.get(taken).map(|run| run.id);
+                let target = OutputTarget { level, placement: OutputPlacement::NewRun { before } };
+                return self.context.merge_or_move(inputs, target, reason);
+            }
+        }
+        None
     }
 
     /// Returns a job that moves data from the deepest level above the last one, if the bytes above the last

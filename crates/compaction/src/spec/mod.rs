@@ -338,7 +338,13 @@ fn check_parameters(
         let expected = format!("above {} = {runs}", trigger.name());
         return Err(bad_parameter(preset, PolicyParameter::Stop, stop.to_string(), expected));
     }
+    let upper_runs = value(PolicyParameter::UpperRuns);
     let wait = value(PolicyParameter::Wait);
+    if given.contains_key(&PolicyParameter::Wait) && upper_runs > 1 {
+        let expected =
+            format!("allowed with K = {upper_runs}: merges into a tiered level never wait");
+        return Err(bad_parameter(preset, PolicyParameter::Wait, wait.to_string(), expected));
+    }
     if given.contains_key(&PolicyParameter::Wait) && !(runs..stop).contains(&wait) {
         let expected = format!("from {} = {runs} to below stop = {stop}", trigger.name());
         return Err(bad_parameter(preset, PolicyParameter::Wait, wait.to_string(), expected));
@@ -515,13 +521,13 @@ mod tests {
         assert_eq!(spec.to_string(), "tiering(T=4)");
         assert_eq!(spec.parameter_value(PolicyParameter::SizeRatio), Some(4));
         assert_eq!(parse("tiering(T=10)").unwrap().to_string(), "tiering");
-        assert_eq!(parse("leveled(wait=10)").unwrap().to_string(), "leveled");
+        assert_eq!(parse("leveled(K=1,wait=10)").unwrap().to_string(), "leveled(K=1)");
         assert_eq!(
-            parse("leveled(trigger=12,wait=12)").unwrap().to_string(),
-            "leveled(trigger=12)"
+            parse("leveled(K=1,trigger=12,wait=12)").unwrap().to_string(),
+            "leveled(K=1,trigger=12)"
         );
         assert_eq!(
-            parse("leveled(stop=6)").unwrap().parameter_value(PolicyParameter::Wait),
+            parse("leveled(K=1,stop=6)").unwrap().parameter_value(PolicyParameter::Wait),
             Some(4)
         );
         assert_eq!(parse("tiering()").unwrap().to_string(), "tiering");
@@ -590,10 +596,14 @@ mod tests {
             ("lo+1(trigger=2)", "parameter stop = \"2\" is not above trigger = 2"),
             ("universal(width=5,width_max=4)", "parameter width_max = \"4\""),
             (
-                "leveled(wait=3)",
+                "leveled(wait=10)",
+                "parameter wait = \"10\" is not allowed with K = 4: merges into a tiered level never wait",
+            ),
+            (
+                "leveled(K=1,wait=3)",
                 "parameter wait = \"3\" is not from trigger = 4 to below stop = 20",
             ),
-            ("leveled(wait=20)", "parameter wait = \"20\""),
+            ("leveled(K=1,wait=20)", "parameter wait = \"20\""),
             ("fluid(10,1)", "parameter K = \"10\" is not at most T - 1 = 9"),
             ("fluid(3,1,5)", "not of the form"),
             ("fluid(K=3,12)", "parameter Z = \"12\""),

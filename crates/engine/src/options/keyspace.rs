@@ -16,8 +16,8 @@ use crate::table::{Compression, FilterWidth, TableOptions};
 const MEMTABLE_BYTES_DEFAULT: u64 = 64 << 20;
 /// Minimum of [`KeyspaceOptions::memtable_bytes`]: 1 KiB.
 pub(crate) const MEMTABLE_BYTES_MIN: u64 = 1 << 10;
-/// Default of [`KeyspaceOptions::table_bytes`]: 64 MiB.
-const TABLE_BYTES_DEFAULT: u64 = 64 << 20;
+/// Range of the default of [`KeyspaceOptions::table_bytes`].
+const TABLE_BYTES_DEFAULTS: (u64, u64) = (8 << 20, 64 << 20);
 
 /// Whether lookups use the filter of the last sorted run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub enum FilterLastRun {
 pub struct KeyspaceOptions {
     pub(crate) policy: Option<Policy>,
     pub(crate) memtable_bytes: u64,
-    pub(crate) table_bytes: u64,
+    pub(crate) table_bytes: Option<u64>,
     pub(crate) block_bytes: u32,
     pub(crate) restart_interval: u32,
     pub(crate) block_tags: bool,
@@ -69,7 +69,7 @@ impl Default for KeyspaceOptions {
         KeyspaceOptions {
             policy: None,
             memtable_bytes: MEMTABLE_BYTES_DEFAULT,
-            table_bytes: TABLE_BYTES_DEFAULT,
+            table_bytes: None,
             block_bytes: table.block_bytes,
             restart_interval: table.restart_interval,
             block_tags: table.block_tags,
@@ -114,9 +114,12 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Target size of a table that a compaction writes, in bytes. Default: 64 MiB.
+    /// Target size of a table that a compaction writes, in bytes.
+    ///
+    /// Smaller tables mean less compaction, because a job rewrites whole tables, but more files. Default: the size of a
+    /// memtable, but at least 8 MiB and at most 64 MiB.
     pub fn table_bytes(mut self, bytes: u64) -> Self {
-        self.table_bytes = bytes;
+        self.table_bytes = Some(bytes);
         self
     }
 
@@ -242,14 +245,21 @@ impl KeyspaceOptions {
         if let Some(separation) = &self.value_separation {
             separation.check()?;
         }
-        if self.table_bytes < u64::from(self.block_bytes) {
+        if self.table_target_bytes() < u64::from(self.block_bytes) {
             return Err(Error::Contradiction {
-                first: format!("table_bytes = {}", self.table_bytes),
+                first: format!("table_bytes = {}", self.table_target_bytes()),
                 second: format!("block_bytes = {}", self.block_bytes),
                 why: "a table contains at least one block",
             });
         }
         self.table_options(0, FilterWidth::default()).validate()
+    }
+
+    /// Returns [`KeyspaceOptions::table_bytes`] or its default.
+    pub(crate) fn table_target_bytes(&self) -> u64 {
+        let (min, max) = TABLE_BYTES_DEFAULTS;
+        let default = self.memtable_bytes.clamp(min, max).max(u64::from(self.block_bytes));
+        self.table_bytes.unwrap_or(default)
     }
 
     /// Returns the compression for tables in `level`.
@@ -279,7 +289,7 @@ pub struct OptionsInForce {
     pub policy: Policy,
     /// [`KeyspaceOptions::memtable_bytes`], limited by the memory budget.
     pub memtable_bytes: u64,
-    /// [`KeyspaceOptions::table_bytes`], limited by the memory budget.
+    /// [`KeyspaceOptions::table_bytes`] or its default, limited by the memory budget.
     pub table_bytes: u64,
     /// [`KeyspaceOptions::block_bytes`].
     pub block_bytes: u32,

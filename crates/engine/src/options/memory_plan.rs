@@ -96,7 +96,7 @@ impl MemoryPlan {
             let memtable_bytes_max = self.flush_threshold().max(MEMTABLE_BYTES_MIN);
             options.memtable_bytes = options.memtable_bytes.min(memtable_bytes_max);
             let table_bytes_max = (budget / TABLES_PER_BUDGET).max(u64::from(options.block_bytes));
-            options.table_bytes = options.table_bytes.min(table_bytes_max);
+            options.table_bytes = Some(options.table_target_bytes().min(table_bytes_max));
         }
         options
     }
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!((plan.memtable_bytes, plan.cache_bytes), (48 * MIB, 64 * MIB));
         assert_eq!(plan.flush_threshold(), 24 * MIB);
         let limited = plan.limit_sizes(KeyspaceOptions::default());
-        assert_eq!((limited.memtable_bytes, limited.table_bytes), (24 * MIB, 8 * MIB));
+        assert_eq!((limited.memtable_bytes, limited.table_target_bytes()), (24 * MIB, 8 * MIB));
     }
 
     #[test]

@@ -436,7 +436,7 @@ impl Tree {
             view.version.set_last_read_times(&mut shape);
         }
         shape.memtable_bytes = settings.options.memtable_bytes;
-        shape.table_bytes = settings.options.table_bytes;
+        shape.table_bytes = settings.options.table_target_bytes();
         shape
     }
 

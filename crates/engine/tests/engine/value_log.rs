@@ -27,7 +27,7 @@ fn tuning(separation: impl Into<Option<ValueSeparation>>) -> KeyspaceOptions {
         .memtable_bytes(16 << 10)
         .table_bytes(2 << 10)
         .block_bytes(256)
-        .policy(policy("leveled(T=3)"))
+        .policy(policy("leveled(T=3,K=1)"))
         .merge_operator(Append::default())
         .value_separation(separation)
 }

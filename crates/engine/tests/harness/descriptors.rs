@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use lsmx::env::Background;
 use lsmx::internals::vfs::{FileLayer, OpenMode, VfsCall, VfsLayer};
 use lsmx::vfs::{File, LockGuard, MemVfs, Vfs};
-use lsmx::{Db, Error, Options};
+use lsmx::{Db, Error, Options, PolicySpec};
 
 use super::Outcome;
 use super::small_database::{KINDS, keyspace_options, lock, open_with};
@@ -114,7 +114,12 @@ fn key_of(key: u64) -> [u8; 8] {
 }
 
 fn write_and_read(db: &Db) -> lsmx::Result<()> {
-    let options = |kind| keyspace_options(kind).memtable_bytes(4 << 10).table_bytes(4 << 10);
+    // Without tiered levels, jobs have more input files.
+    let policy: PolicySpec = "leveled(K=1)".parse().unwrap();
+    let options = |kind| {
+        let options = keyspace_options(kind).memtable_bytes(4 << 10).table_bytes(4 << 10);
+        options.policy(policy.clone())
+    };
     let [tables, values, operands] = KINDS.map(|kind| db.keyspace(kind, options(kind)));
     let (tables, values, operands) = (tables?, values?, operands?);
     for round in 0..3 {

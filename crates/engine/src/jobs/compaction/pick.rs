@@ -183,7 +183,7 @@ fn find_blob_gc(
     // Rewritten pointers have the same size. Values moved back into the tree are larger, so tables are split.
     let table_bytes = match settings.options.value_separation {
         Some(_) => u64::MAX,
-        None => settings.options.table_bytes,
+        None => settings.options.table_target_bytes(),
     };
     garbage_collection::pick_blob_gc(
         version,

@@ -214,7 +214,7 @@ fn move_to_tree(
     // A fold may result in a delete, whose tombstone dates from now.
     let now_us = Some(state.env.database_time_us());
     let mut outputs = JobOutputs::new(IoPriority::Compaction, &state.tables, tree, target, now_us);
-    let file_bytes = tree.settings().options.table_bytes;
+    let file_bytes = tree.settings().options.table_target_bytes();
     let cut = SplitRule { file_bytes, grandparent: None, boundaries: Vec::new() };
     outputs.set_splitter(OutputSplitter::new(&cut, shape));
     if let Some(operands) = collection.moved_operands()? {

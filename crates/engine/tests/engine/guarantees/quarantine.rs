@@ -20,7 +20,7 @@ const BACKGROUNDS: [Background; 2] =
 fn compaction_repeats_the_read_of_a_corrupt_block() {
     for background in BACKGROUNDS {
         for nth in [0, 1, 2, 5, 9, 14] {
-            let mut database = FaultyReads::new(background, "leveled");
+            let mut database = FaultyReads::new(background, "leveled(K=1)");
             database.write_many(40);
             let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
             // The engine does not repeat reads of footers and table properties. Such reads are among the first 100
@@ -121,7 +121,7 @@ fn damaged_file_is_named_by_verify_and_an_open_starts_without_quarantine() {
 #[test]
 fn writes_stop_with_file_and_remedy_once_l0_cannot_be_merged() {
     for background in BACKGROUNDS {
-        let mut database = FaultyReads::new(background, "leveled");
+        let mut database = FaultyReads::new(background, "leveled(K=1)");
         database.write_many(100);
         // The flush reads each table once after writing the table. This first read succeeds, and all later reads of the
         // table fail.
