@@ -4,7 +4,7 @@ use crate::common::{TestDir, experiment, list, lsmx, number, numbers, text};
 use lsmx::vfs::{OsVfs, Vfs};
 use serde_json::{Value, json};
 
-const SMALL: &str = "iocost --entries 22000 --memtable 64K --table 64K --lookups 500";
+const SMALL: &str = "iocost --entries 40000 --memtable 64K --table 64K --lookups 500";
 
 #[test]
 fn automatic_sweep_has_all_fields_and_both_inflections() {
