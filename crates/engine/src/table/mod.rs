@@ -1,6 +1,7 @@
 //! Tables: immutable sorted files.
 
 mod block_splitter;
+mod block_window;
 mod cursor;
 mod device_waits;
 pub(crate) mod explain;

@@ -7,23 +7,16 @@
 //! 3. A [`ScanExtent`] limits the read-ahead to the blocks that the scan needs.
 
 use bytes::Bytes;
-use lsmx_base::coding::{len_u64, to_usize};
-use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
-use lsmx_base::sync::Arc;
 
-use crate::cache::BlockCache;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::block::BlockHandle;
-use crate::table::fd_cache::ReadSource;
+use crate::table::block_window::{BlockWindow, WINDOW_BYTES_MAX};
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
 
 /// Bytes of the first read-ahead.
 const READ_BYTES_FIRST: u64 = 16 << 10;
-
-/// Maximum bytes of a read-ahead.
-const READ_BYTES_MAX: u64 = 256 << 10;
 
 /// Minimum bytes of a window whose successor is announced. A shorter scan often ends in its window.
 const ANNOUNCED_WINDOW_BYTES_MIN: u64 = 64 << 10;
@@ -48,11 +41,7 @@ pub(crate) struct ScanExtent {
 /// Bytes of one table's data blocks that were read ahead.
 #[derive(Debug)]
 pub(super) struct BlockReadAhead {
-    /// Offset of the window in the file.
-    offset: u64,
-    /// The window is the first `window_bytes` bytes. The rest is spare capacity.
-    buffer: Vec<u8>,
-    window_bytes: usize,
+    window: BlockWindow,
     /// The block that was requested last.
     last_block: Option<BlockHandle>,
     /// Number of adjacent blocks requested since the last seek.
@@ -65,8 +54,6 @@ pub(super) struct BlockReadAhead {
     remaining_bytes: u64,
     /// Offsets in the file between which the scan needs data blocks. `None` if they were not set.
     limits: Option<(u64, u64)>,
-    /// The cache that counts the buffer. Set with the first buffer.
-    counted_by: Option<Arc<BlockCache>>,
 }
 
 /// Direction of a cursor between two blocks.
@@ -76,28 +63,17 @@ enum ReadDirection {
     Backward,
 }
 
-impl Drop for BlockReadAhead {
-    fn drop(&mut self) {
-        if let Some(cache) = &self.counted_by {
-            cache.sub_read_ahead_bytes(len_u64(self.buffer.len()));
-        }
-    }
-}
-
 impl BlockReadAhead {
     /// Creates a read-ahead for scans that need about `scan_bytes` bytes of data blocks from the block of a seek on.
     pub(super) fn new(scan_bytes: u64) -> BlockReadAhead {
         BlockReadAhead {
-            offset: 0,
-            buffer: Vec::new(),
-            window_bytes: 0,
+            window: BlockWindow::default(),
             last_block: None,
             adjacent_blocks: 0,
             next_bytes: 0,
             scan_bytes,
             remaining_bytes: scan_bytes,
             limits: None,
-            counted_by: None,
         }
     }
 
@@ -133,22 +109,12 @@ impl BlockReadAhead {
             return Ok(block);
         }
         let purpose = context.admit_read(handle)?;
-        let at = |what: Malformed| Error::malformed(what, table.path(), handle.offset);
-        handle.check_bounds(table.identity().bytes).map_err(at)?;
-        table.file.read_with_retry(purpose, |source| {
-            if source == ReadSource::Device {
-                let stored = table.file.read_exact_from(source, handle.offset, handle.bytes)?;
-                return table.decode_data_block(&stored, handle, purpose);
-            }
-            if self.stored_block(handle).is_none() {
-                self.fill_window(table, handle, direction, purpose)?;
-            }
-            let Some(stored) = self.stored_block(handle) else {
-                let what = "block read ahead";
-                return Err(at(Malformed::Truncated { what, needed: handle.bytes, found: 0 }));
-            };
-            table.decode_data_block(stored, handle, purpose)
-        })
+        let mut window = std::mem::take(&mut self.window);
+        let block = window.read_block(table, handle, purpose, |window| {
+            self.fill_window(window, table, handle, direction, purpose)
+        });
+        self.window = window;
+        block
     }
 
     /// Counts a requested block. Returns the direction if it is adjacent to the last one.
@@ -174,40 +140,21 @@ impl BlockReadAhead {
         direction
     }
 
-    /// Returns the stored bytes of a block if they are in the window.
-    fn stored_block(&self, handle: BlockHandle) -> Option<&[u8]> {
-        let start = usize::try_from(handle.offset.checked_sub(self.offset)?).ok()?;
-        let end = start.checked_add(usize::try_from(handle.bytes).ok()?)?;
-        self.buffer[..self.window_bytes].get(start..end)
-    }
-
-    /// Makes the buffer at least `bytes` long. A buffer above the maximum is replaced by one of exactly this length.
-    fn resize_buffer(&mut self, table: &Table, bytes: usize) {
-        if self.buffer.len() >= bytes && len_u64(self.buffer.len()) <= READ_BYTES_MAX {
-            return;
-        }
-        let cache = self.counted_by.get_or_insert_with(|| table.cache().clone());
-        cache.sub_read_ahead_bytes(len_u64(self.buffer.len()));
-        cache.add_read_ahead_bytes(len_u64(bytes));
-        self.buffer = vec![0; bytes];
-    }
-
     /// Reads a block, whose handle was checked, and following or preceding blocks in the direction of the cursor.
     fn fill_window(
         &mut self,
+        window: &mut BlockWindow,
         table: &Table,
         handle: BlockHandle,
         direction: Option<ReadDirection>,
         purpose: ReadPurpose,
     ) -> Result<()> {
-        // After a failed read the window is empty.
-        self.window_bytes = 0;
         let block = (handle.offset, handle.offset + handle.bytes);
         let (start, end) = match direction {
             None => block,
             Some(direction) => {
                 let window_bytes = self.next_bytes.min(self.remaining_bytes).max(handle.bytes);
-                self.next_bytes = (self.next_bytes * 2).min(READ_BYTES_MAX);
+                self.next_bytes = (self.next_bytes * 2).min(WINDOW_BYTES_MAX);
                 let limits = self.limits(table);
                 match direction {
                     ReadDirection::Forward => {
@@ -219,11 +166,9 @@ impl BlockReadAhead {
                 }
             }
         };
-        let bytes = to_usize("read ahead", end - start)
-            .map_err(|what| Error::malformed(what, table.path(), handle.offset))?;
-        self.resize_buffer(table, bytes);
-        table.file.read_for_purpose(purpose, start, &mut self.buffer[..bytes])?;
-        (self.offset, self.window_bytes) = (start, bytes);
+        window.fill(table, (start, end), 1, |buffer| {
+            table.file.read_for_purpose(purpose, start, buffer)
+        })?;
         if let Some(direction) = direction {
             self.announce_next_window(table, (start, end), direction);
         }
