@@ -236,7 +236,7 @@ impl BlockCache {
     }
 
     /// Returns the budget for blocks: without open tables and operand stores, if these are included.
-    fn block_budget_bytes(&self) -> u64 {
+    pub(crate) fn block_budget_bytes(&self) -> u64 {
         let others = || self.open_table_bytes().saturating_add(self.operand_store_bytes());
         let others = if self.includes_open_tables { others() } else { 0 };
         self.budget_bytes.saturating_sub(others)

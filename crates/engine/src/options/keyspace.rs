@@ -24,14 +24,14 @@ const TABLE_BYTES_DEFAULTS: (u64, u64) = (8 << 20, 64 << 20);
 pub enum FilterLastRun {
     /// The filter is not loaded, which saves most of the memory of filters. Most keys that exist are in the last run.
     /// A lookup of an absent key reads a block of the last run.
-    #[default]
     Off,
     /// The filter is used like that of any other run.
     On,
-    /// The filter is used while it saves more reads than a block cache of the same size would.
+    /// The filter is used while it saves more reads than cached data blocks of the same size would. If the block cache
+    /// is not full, the filter is used while at least one of ten lookups in the last run is for an absent key.
     ///
-    /// This depends on how often absent keys are looked up.
     /// [`KeyspaceMetrics::filter_last_run`](crate::metrics::KeyspaceMetrics::filter_last_run) shows the current state.
+    #[default]
     Auto,
 }
 
@@ -170,7 +170,7 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Whether lookups use the filter of the last sorted run. Default: [`FilterLastRun::Off`].
+    /// Whether lookups use the filter of the last sorted run. Default: [`FilterLastRun::Auto`].
     pub fn filter_last_run(mut self, filter: FilterLastRun) -> Self {
         self.filter_last_run = filter;
         self

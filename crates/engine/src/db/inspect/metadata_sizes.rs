@@ -102,7 +102,7 @@ mod tests {
     use crate::db::Db;
     use crate::format::BlockKind;
     use crate::options::db::Options;
-    use crate::options::keyspace::KeyspaceOptions;
+    use crate::options::keyspace::{FilterLastRun, KeyspaceOptions};
     use crate::vfs::MemVfs;
     use lsmx_base::sync::Arc;
     use lsmx_compaction::PolicySpec;
@@ -120,6 +120,7 @@ mod tests {
             .memtable_bytes(256 << 10)
             .table_bytes(1 << 20)
             .block_bytes(128)
+            .filter_last_run(FilterLastRun::Off)
             .policy(PolicySpec::new(lsmx_compaction::Preset::Tiering));
         let options = Options::default()
             .background(crate::env::Background::Inline)
