@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use lsmx_base::sync::{AtomicU64, Ordering};
 
+use crate::clock::{Stopwatch, sleep_ns};
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::experiment::player::{
     OperationKind, OperationMeasurements, Player, ResourceCounters, ThreadGroup, ThreadWork,
     flush_and_wait_idle, get_and_check, remove_directory,
 };
-use crate::numbers::ratio;
+use crate::numbers::{ratio, to_f64};
 use crate::peers::{Engine, EngineKind, EngineSettings, WrittenBytes};
 use crate::process;
 use crate::workload::mixgraph::MixGraph;
@@ -25,6 +26,9 @@ use super::workload_argument::WorkloadArgument;
 
 /// Number of records that are looked up to check that an existing database contains the expected records.
 const PROBES: u64 = 100;
+
+/// Time for which a concurrent writer with a target rate sleeps when it is ahead, in nanoseconds.
+const WRITER_SLEEP_NS: u64 = 1_000_000;
 
 /// A workload to run with given settings.
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +144,7 @@ impl BenchDatabase {
             backward,
             ops,
             seek_entries: step.seek_entries,
+            writer_rate: argument.writer_rate,
             plan,
             present: &self.present,
             next_record,
@@ -296,6 +301,8 @@ struct WorkloadOperations<'a> {
     /// Number of operations of all threads. For `scan`, the number of entries that each thread reads.
     ops: u64,
     seek_entries: u64,
+    /// Puts per second of the concurrent writer; `None` puts as fast as the engine accepts.
+    writer_rate: Option<f64>,
     plan: &'a BenchPlan,
     /// Set of records that are present when the workload starts.
     present: &'a PresentRecords,
@@ -363,9 +370,21 @@ impl WorkloadOperations<'_> {
         put_new_value(player, record)
     }
 
+    /// Puts new values until the other threads end.
+    ///
+    /// With a target rate, the thread sleeps whenever it is ahead. It does not wait for the due time of each put in a
+    /// spin loop, because this would take the processor from the threads of the engine.
     fn overwrite_until_stopped(&self, player: &mut Player<'_>) -> Result<()> {
+        let watch = Stopwatch::start();
+        let mut puts: u64 = 0;
         while !player.is_stopped() {
+            let is_ahead = |rate| to_f64(puts) > rate * watch.elapsed_s();
+            if self.writer_rate.is_some_and(is_ahead) {
+                sleep_ns(WRITER_SLEEP_NS);
+                continue;
+            }
             self.overwrite_records(player)?;
+            puts += 1;
         }
         Ok(())
     }

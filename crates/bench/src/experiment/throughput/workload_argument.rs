@@ -20,11 +20,14 @@ pub struct WorkloadArgument {
     pub seek_entries: Option<u64>,
     /// Target rate in operations per second.
     pub rate: Option<f64>,
+    /// Target rate of the concurrent writer of `readwhilewriting`, in puts per second.
+    pub writer_rate: Option<f64>,
 }
 
 impl From<Workload> for WorkloadArgument {
     fn from(workload: Workload) -> WorkloadArgument {
-        WorkloadArgument { workload, threads: None, ops: None, seek_entries: None, rate: None }
+        let (threads, ops, seek_entries) = (None, None, None);
+        WorkloadArgument { workload, threads, ops, seek_entries, rate: None, writer_rate: None }
     }
 }
 
@@ -40,6 +43,7 @@ impl WorkloadArgument {
             Workload::Fillseq | Workload::Fillrandom => "threads, rate",
             Workload::Scan => "threads, ops",
             Workload::Seekrandom => "threads, ops, entries, rate",
+            Workload::Readwhilewriting => "threads, ops, rate, writer-rate",
             _ => "threads, ops, rate",
         }
     }
@@ -68,7 +72,8 @@ impl WorkloadArgument {
                 if !(rate.is_finite() && rate > 0.0) {
                     return Err(invalid("above 0".to_owned()));
                 }
-                self.rate.replace(rate).is_none()
+                let setting = if key == "rate" { &mut self.rate } else { &mut self.writer_rate };
+                setting.replace(rate).is_none()
             }
         };
         if is_new { Ok(()) } else { Err(format!("{key} of {workload} is given twice")) }
@@ -98,6 +103,7 @@ impl fmt::Display for WorkloadArgument {
             ("ops", self.ops.map(|ops| ops.to_string())),
             ("entries", self.seek_entries.map(|entries| entries.to_string())),
             ("rate", self.rate.map(|rate| rate.to_string())),
+            ("writer-rate", self.writer_rate.map(|rate| rate.to_string())),
         ];
         f.write_str(self.workload.name())?;
         let given = settings.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
@@ -123,6 +129,11 @@ mod tests {
                 "fillrandom:threads=2,rate=1e3",
                 "fillrandom:threads=2,rate=1000",
                 "fillrandom:rate=1000",
+            ),
+            (
+                "readwhilewriting:writer-rate=200K,rate=5",
+                "readwhilewriting:rate=5,writer-rate=200000",
+                "readwhilewriting:rate=5,writer-rate=200000",
             ),
         ] {
             let argument: WorkloadArgument = text.parse().unwrap();
@@ -151,6 +162,14 @@ mod tests {
             ),
             ("ycsb-a:rate=0", ["rate of ycsb-a is \"0\"", "above 0"]),
             ("ycsb-a:rate=inf", ["rate of ycsb-a is \"inf\"", "above 0"]),
+            (
+                "readwhilewriting:writer-rate=0",
+                ["writer-rate of readwhilewriting is \"0\"", "above 0"],
+            ),
+            (
+                "overwrite:writer-rate=5",
+                ["\"writer-rate\" of overwrite", "known: threads, ops, rate"],
+            ),
             ("readrandom:ops=5,ops=6", ["ops of readrandom", "twice"]),
         ] {
             let error = text.parse::<WorkloadArgument>().unwrap_err();
