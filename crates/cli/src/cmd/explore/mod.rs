@@ -131,11 +131,7 @@ fn point(
                 Some(args::WriteControl::Smooth) | None => WriteControl::Smooth,
             },
             workers: engine.workers.map_or(WORKERS_DEFAULT, numbers::to_usize),
-            // Not `Auto`: results must follow from the flags, and the simulator has no filter in the last run either.
-            filter_last_run: Some(match engine.filter_last_run {
-                true => FilterLastRun::On,
-                false => FilterLastRun::Off,
-            }),
+            filter_last_run: engine.filter_last_run.then_some(FilterLastRun::On),
             ..EngineSettings::default()
         },
         deterministic: engine.deterministic,
