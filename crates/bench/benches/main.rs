@@ -43,7 +43,7 @@ criterion_group! {
         cache::bench_data_blocks,
         filter::bench_query,
         index::bench_search,
-        memtable::bench_insert,
+        memtable::bench_memtable,
         table::bench_get,
         merge::bench_next,
         commit::bench_put,

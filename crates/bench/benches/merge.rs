@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput};
-use lsmx::benching::{BenchMemtable, merging_cursor};
+use lsmx::benching::{BenchMemtable, MemtableKind, merging_cursor};
 use lsmx::internals::table::{ReadPurpose, TableCursor};
 use lsmx::operand_store::Cursor;
 
@@ -26,7 +26,7 @@ fn memtable_cursors(n: usize) -> Vec<Box<dyn Cursor>> {
     let value = Bytes::from(random_value());
     let keys = random_keys(ENTRIES);
     let one = |first: usize| {
-        let memtable = BenchMemtable::default();
+        let memtable = BenchMemtable::new(MemtableKind::BLinkTree);
         for (seq, key) in (1..).zip(keys.iter().skip(first).step_by(n)) {
             memtable.insert(key, seq, &value);
         }

@@ -11,20 +11,22 @@ use crate::deferred_drop::DeferredDrop;
 use crate::error::Result;
 use crate::format::data_block::{DataBlock, DataBlockBuilder, common_prefix};
 use crate::iter::merging_iter::MergingCursor;
+use crate::memtable::Memtable;
+pub use crate::memtable::MemtableKind;
 pub use crate::table::IndexBlockKeys;
 use crate::table::{Table, index_blocks_with_keys};
 
 /// Memtable.
 #[derive(Debug)]
-pub struct BenchMemtable(Arc<crate::memtable::Memtable>);
-
-impl Default for BenchMemtable {
-    fn default() -> BenchMemtable {
-        BenchMemtable(Arc::new(crate::memtable::Memtable::new(SeqNo(1), &DeferredDrop::default())))
-    }
-}
+pub struct BenchMemtable(Arc<Memtable>);
 
 impl BenchMemtable {
+    /// Creates an empty memtable.
+    #[must_use]
+    pub fn new(kind: MemtableKind) -> BenchMemtable {
+        BenchMemtable(Arc::new(Memtable::new(kind, SeqNo(1), &DeferredDrop::default())))
+    }
+
     /// Inserts a put with the sequence number `seq`.
     pub fn insert(&self, key: &[u8], seq: u64, value: &[u8]) {
         self.0.insert(key, SeqNo(seq), EntryKind::Put, value);

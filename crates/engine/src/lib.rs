@@ -147,6 +147,7 @@ pub use crate::error::{Error, JobRule, Result, UserCode};
 pub use crate::event::{Event, EventListener};
 pub use crate::format::block::Compression;
 pub use crate::iter::range::Range;
+pub use crate::memtable::MemtableKind;
 pub use crate::merge_operator::{MergeError, MergeOperator, MergeResult};
 pub use crate::metrics::{Metrics, ReadMetrics};
 pub use crate::options::db::Options;

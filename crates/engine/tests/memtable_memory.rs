@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
+use lsmx::{Db, Durability, KeyspaceOptions, MemtableKind, Options, WriteBatch};
 use lsmx_testkit::CountingAllocator;
 
 #[global_allocator]
@@ -21,8 +21,8 @@ fn resident_bytes() -> u64 {
 
 /// Writes entries in random order to one memtable. Returns the open database, the memtable bytes in the metrics, and
 /// the growth of the resident memory in bytes.
-fn fill(dir: &Path, entries: u64, value_bytes: usize) -> (Db, u64, u64) {
-    let keyspace = KeyspaceOptions::default().memtable_bytes(1 << 30);
+fn fill(dir: &Path, kind: MemtableKind, entries: u64, value_bytes: usize) -> (Db, u64, u64) {
+    let keyspace = KeyspaceOptions::default().memtable_bytes(1 << 30).memtable_kind(kind);
     let options = Options::default().keyspace_defaults(keyspace).wal_bytes_max(1 << 30);
     let db = Db::open(dir, options).unwrap();
     let before = resident_bytes();
@@ -87,12 +87,20 @@ fn check_batches_in_flight() -> usize {
 fn memtable_counted_bytes_equal_growth_of_process() {
     lsmx_testkit::time_test();
     let mut open = Vec::new();
-    for (entries, value_bytes) in [(120_000, 8), (150_000, 100), (20_000, 4 << 10)] {
+    for (kind, entries, value_bytes) in [
+        (MemtableKind::BLinkTree, 120_000, 8),
+        (MemtableKind::BLinkTree, 150_000, 100),
+        (MemtableKind::BLinkTree, 20_000, 4 << 10),
+        (MemtableKind::SkipList, 120_000, 8),
+        (MemtableKind::SkipList, 150_000, 100),
+    ] {
         let dir = tempfile::tempdir().unwrap();
-        let (db, counted, grown) = fill(dir.path(), entries, value_bytes);
+        let (db, counted, grown) = fill(dir.path(), kind, entries, value_bytes);
         open.push((db, dir));
         let ratio = counted as f64 / grown as f64;
-        println!("{entries} of 16 + {value_bytes} B: {counted} counted, {grown} grown, {ratio:.3}");
+        println!(
+            "{kind}, {entries} of 16 + {value_bytes} B: {counted} counted, {grown} grown, {ratio:.3}"
+        );
         assert!(ratio > 0.93 && ratio < 1.4, "{counted} counted, {grown} grown: {ratio:.3}");
     }
     // This check frees memory, so it must be the last one.

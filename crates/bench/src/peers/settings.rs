@@ -148,6 +148,9 @@ impl EngineSettings {
                 let compression = parse_choice(value, &["none", "lz4"], &known)?;
                 self.other_keyspace_options = keyspace.compression(compression);
             }
+            "memtable_kind" => {
+                self.other_keyspace_options = keyspace.memtable_kind(value.parse()?);
+            }
             "table_bytes" => self.table_bytes = Some(parse_bytes(value)?),
             "wal_bytes_max" => self.other_options = options.wal_bytes_max(parse_bytes(value)?),
             "memtable_bytes_max" => {
@@ -173,7 +176,7 @@ impl EngineSettings {
 
 /// Names of the options that [`EngineSettings::with_option`] accepts.
 const NAMES: &str = "policy, filter_last_run, filter_bits, cache_kind, block_bytes, restart_interval, block_tags, \
-    compression, table_bytes, wal_bytes_max, memtable_bytes_max, write_control, direct_reads, \
+    compression, memtable_kind, table_bytes, wal_bytes_max, memtable_bytes_max, write_control, direct_reads, \
     keep_compactions_cached, workers, merge_parts_max";
 
 /// Returns the value whose name is `text`. `names` and `values` have the same order. The error lists the names.
@@ -211,7 +214,7 @@ mod tests {
 
     #[test]
     fn every_named_option_takes_a_value() {
-        let values = "tiering on monkey(10) moka 8K 8 off lz4 1M 1G 256M stop on off 3 1";
+        let values = "tiering on monkey(10) moka 8K 8 off lz4 skip-list 1M 1G 256M stop on off 3 1";
         let names = NAMES.split(", ");
         assert_eq!(values.split(' ').count(), names.clone().count());
         let mut settings = EngineSettings::default();
@@ -235,6 +238,7 @@ mod tests {
             ("table_bytes=lots", "a number of bytes"),
             ("table_bytes=99999999999G", "a number of bytes"),
             ("compression=zip", "none or lz4"),
+            ("memtable_kind=b-tree", "b-link-tree or skip-list"),
             ("write_control=none", "smooth or stop"),
             ("workers=0", "at least 1"),
             ("workers=x", "a whole number"),

@@ -128,6 +128,7 @@ impl Keyspace {
         OptionsInForce {
             policy: settings.policy(),
             memtable_bytes: options.memtable_bytes,
+            memtable_kind: options.memtable_kind,
             table_bytes: options.table_target_bytes(),
             block_bytes: options.block_bytes,
             restart_interval: options.restart_interval,

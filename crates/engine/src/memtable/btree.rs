@@ -1,10 +1,8 @@
 //! The sorted entries of a memtable: an append-only B-link tree for one writer at a time and lock-free readers.
 //!
-//! Entries are in one growing array in insertion order. The nodes of the tree refer to them by number. A search reads
-//! three or four cache lines of one node per level. A skip list follows about twenty pointers in sequence, each a cache
-//! miss.
+//! The nodes of the tree refer to the entries by number. A search reads three or four cache lines of one node per level. A
+//! skip list follows about twenty pointers in sequence, each a cache miss.
 //!
-//! - Entries are never moved or removed. A cursor stores the number of its entry.
 //! - A full node moves its upper half to a new right sibling, and then inserts that into its parent. A reader that
 //!   arrives before the parent is updated follows the link to the right sibling. Source: Lehman and Yao, "Efficient
 //!   Locking for Concurrent Operations on B-Trees", ACM TODS 6 (1981).
@@ -14,19 +12,16 @@ use std::cmp::Ordering as Order;
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::KeyPrefix;
-use lsmx_base::sync::{AtomicU32, Mutex, OnceLock, Ordering};
+use lsmx_base::sync::{AtomicU32, Mutex, Ordering};
 
 use crate::memtable::arena::{Arena, CopiedEntry};
 use crate::memtable::btree_node::{NO_NODE, NodeSlot, Permutation, SLOTS, TreeNode};
 use crate::memtable::entry::{EntryAttributes, MemtableEntry, SeekTarget};
+use crate::memtable::entry_array::{ENTRY_BYTES, EntryArray};
 use crate::memtable::stable_vec::StableVec;
 
-/// Base-2 logarithm of the maximum number of entries in a segment: 256 entries, or 14 KiB.
-const ENTRIES_BITS: u32 = 8;
 /// Base-2 logarithm of the maximum number of nodes in a segment: 32 nodes, or 14 KiB.
 const NODES_BITS: u32 = 5;
-/// Bytes of an entry without key and value, including its share of the segment list.
-const ENTRY_BYTES: u64 = size_of::<OnceLock<MemtableEntry>>() as u64 + 1;
 /// Bytes of a node, including its share of the segment list.
 const NODE_BYTES: usize = size_of::<TreeNode>() + 1;
 
@@ -68,11 +63,10 @@ struct TreeWriter {
 
 #[derive(Debug)]
 pub(crate) struct BLinkTree {
-    entries: StableVec<OnceLock<MemtableEntry>, ENTRIES_BITS>,
+    entries: EntryArray,
     nodes: StableVec<TreeNode, NODES_BITS>,
     /// `NO_NODE` for an empty tree.
     root: AtomicU32,
-    entry_count: AtomicU32,
     /// Guards the state of the writer and serializes inserts.
     writer: Mutex<TreeWriter>,
 }
@@ -81,29 +75,17 @@ impl BLinkTree {
     pub(crate) fn new() -> BLinkTree {
         let writer = TreeWriter { arena: Arena::new(), path: Vec::new(), node_count: 0 };
         BLinkTree {
-            entries: StableVec::new(),
+            entries: EntryArray::new(),
             nodes: StableVec::new(),
             root: AtomicU32::new(NO_NODE),
-            entry_count: AtomicU32::new(0),
             writer: Mutex::new(writer),
         }
     }
 
-    /// Returns the number of entries.
-    pub(crate) fn len(&self) -> u32 {
-        self.entry_count.load(Ordering::Acquire)
-    }
-
-    /// Returns an entry by a number that a search returned.
+    /// Returns the entries. Positions refer to them by number.
     #[inline]
-    pub(crate) fn entry(&self, number: u32) -> &MemtableEntry {
-        // An entry is stored in the array before its number is stored in a node.
-        self.try_entry(number).expect("a node refers to existing entries")
-    }
-
-    #[inline]
-    fn try_entry(&self, number: u32) -> Option<&MemtableEntry> {
-        self.entries.get(number)?.get()
+    pub(crate) fn entries(&self) -> &EntryArray {
+        &self.entries
     }
 
     #[inline]
@@ -126,7 +108,7 @@ impl BLinkTree {
             Order::Less => Some(true),
             Order::Greater => Some(false),
             Order::Equal => {
-                let entry = self.try_entry(node.entry(slot))?;
+                let entry = self.entries.get(node.entry(slot))?;
                 let order = entry.user_key().cmp(target.user_key);
                 Some(order.then(target.tag.cmp(&entry.tag())) == Order::Less)
             }
@@ -280,7 +262,7 @@ impl BLinkTree {
         let root = self.node(self.root()?);
         let permutation = root.permutation();
         let slot = (root.level() > 0).then(|| permutation.slot(permutation.len() / 2))?;
-        Some(self.entry(root.entry(slot)))
+        Some(self.entries.entry(root.entry(slot)))
     }
 
     /// Returns the next entry.
@@ -294,10 +276,7 @@ impl BLinkTree {
         {
             return position;
         }
-        let mut target = self.entry(at.entry).seek_target();
-        // The smallest target after the entry has the next lower tag. The subtraction does not overflow, because
-        // sequence numbers are at least 1.
-        target.tag -= 1;
+        let target = self.entries.entry(at.entry).seek_target().after();
         let mut leaf = at.leaf;
         loop {
             let found = self.search_right(&mut leaf, target);
@@ -317,7 +296,7 @@ impl BLinkTree {
         {
             return position;
         }
-        self.seek_before(self.entry(at.entry).seek_target())
+        self.seek_before(self.entries.entry(at.entry).seek_target())
     }
 
     /// Inserts an entry with a unique sequence number. Returns the number of allocated bytes.
@@ -341,14 +320,8 @@ impl BLinkTree {
         let TreeWriter { path, node_count, .. } = writer;
         let mut bytes = copied.allocated_bytes;
         let entry = MemtableEntry::new(copied.data, copied.key_bytes, meta);
-        let number = self.entry_count.load(Ordering::Relaxed);
-        let cell = self.entries.get_or_grow(number).expect("it is the next entry");
-        // The lock of the writer is held, so no other thread has filled the cell of this number.
-        let _ = cell.set(entry);
-        let target = self.entry(number).seek_target();
-        // An entry takes more than 64 bytes, so memory is exhausted before 2^32 entries.
-        self.entry_count
-            .store(number.checked_add(1).expect("memory is exhausted before"), Ordering::Release);
+        let number = self.entries.push(entry);
+        let target = self.entries.entry(number).seek_target();
         bytes += ENTRY_BYTES;
         let nodes_before = *node_count;
         let mut slot = NodeSlot { prefix: target.prefix, entry: number, child: NO_NODE };

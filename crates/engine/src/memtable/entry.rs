@@ -92,6 +92,12 @@ impl<'a> SeekTarget<'a> {
             tag: entry_tag(seq, EntryKind::ValuePointer),
         }
     }
+
+    /// Returns the smallest target after the entry with this target.
+    pub(crate) fn after(self) -> SeekTarget<'a> {
+        // The subtraction does not overflow, because sequence numbers are at least 1.
+        SeekTarget { tag: self.tag - 1, ..self }
+    }
 }
 
 /// Returns the tag of an entry. Entries of one user key are sorted by descending tag, newest first.

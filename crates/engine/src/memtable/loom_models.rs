@@ -14,7 +14,7 @@ const LEAF_ENTRIES: u64 = crate::memtable::btree_node::SLOTS as u64;
 
 /// Creates a memtable with entries at sequence numbers 1 to `count`. Their keys are the even numbers from 2.
 fn new_memtable(count: u64) -> Arc<Memtable> {
-    let memtable = Memtable::new(SeqNo(1), &DeferredDrop::default());
+    let memtable = Memtable::new(MemtableKind::BLinkTree, SeqNo(1), &DeferredDrop::default());
     for number in 1..=count {
         put(&memtable, 2 * number, number);
     }

@@ -8,9 +8,12 @@ mod arena;
 mod btree;
 mod btree_node;
 mod entry;
+mod entry_array;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod range_tombstones;
+mod skip_list;
+mod sorted_entries;
 mod stable_vec;
 #[cfg(test)]
 mod tests;
@@ -23,7 +26,6 @@ use crate::cursor::Cursor;
 use crate::deferred_drop::DeferredDrop;
 use crate::error::Result;
 pub(crate) use arena::{Arena, CopiedEntry};
-use btree::{BLinkTree, TreePosition};
 use entry::{EntryAttributes, MemtableEntry, OPERAND_OVERHEAD_BYTES, OperandChain, SeekTarget};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::range_tombstone::RangeTombstone;
@@ -31,6 +33,8 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 use lsmx_base::tombstone_index::TombstoneIndex;
 use range_tombstones::MemtableRangeTombstones;
+pub use sorted_entries::MemtableKind;
+use sorted_entries::{EntryPosition, SortedEntries};
 
 /// Flag in the byte count: the bytes are no longer part of the total of all memtables.
 const RELEASED: u64 = 1 << 63;
@@ -40,7 +44,7 @@ const RELEASED: u64 = 1 << 63;
 /// The commit pipeline inserts while readers read concurrently. A sealed memtable is flushed after its last insert has
 /// ended.
 pub(crate) struct Memtable {
-    tree: BLinkTree,
+    entries: SortedEntries,
     range_tombstones: MemtableRangeTombstones,
     /// Number of bytes, with the flag [`RELEASED`].
     bytes: AtomicU64,
@@ -62,9 +66,13 @@ const NO_TOMBSTONE: u64 = u64::MAX;
 
 impl Memtable {
     /// Creates an empty memtable for sequence numbers from `first_seq` on.
-    pub(crate) fn new(first_seq: SeqNo, deferred_drop: &DeferredDrop) -> Memtable {
+    pub(crate) fn new(
+        kind: MemtableKind,
+        first_seq: SeqNo,
+        deferred_drop: &DeferredDrop,
+    ) -> Memtable {
         Memtable {
-            tree: BLinkTree::new(),
+            entries: SortedEntries::new(kind),
             range_tombstones: MemtableRangeTombstones::new(),
             bytes: AtomicU64::new(0),
             first_seq,
@@ -72,6 +80,11 @@ impl Memtable {
             first_tombstone_us: AtomicU64::new(NO_TOMBSTONE),
             deferred_drop: deferred_drop.clone(),
         }
+    }
+
+    /// Returns the data structure of the entries.
+    pub(crate) fn kind(&self) -> MemtableKind {
+        self.entries.kind()
     }
 
     /// Records the write time of the first tombstone or range tombstone. Returns whether this call recorded it.
@@ -112,7 +125,8 @@ impl Memtable {
         if kind == EntryKind::Merge {
             return self.insert_operand(user_key, seq, value, 0).0;
         }
-        let bytes = self.tree.insert(user_key, value, EntryAttributes { seq, kind, chain: None });
+        let bytes =
+            self.entries.insert(user_key, value, EntryAttributes { seq, kind, chain: None });
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         bytes
     }
@@ -122,7 +136,7 @@ impl Memtable {
         if kind == EntryKind::Merge {
             return self.insert(copied.key(), seq, kind, copied.payload());
         }
-        let bytes = self.tree.insert_copied(copied, EntryAttributes { seq, kind, chain: None });
+        let bytes = self.entries.insert_copied(copied, EntryAttributes { seq, kind, chain: None });
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         bytes
     }
@@ -163,20 +177,20 @@ impl Memtable {
 
     /// Returns the smallest and the largest user key of the entries.
     pub(crate) fn key_range(&self) -> Option<(Bytes, Bytes)> {
-        let (first, last) = (self.tree.first()?, self.tree.last()?);
-        let key = |at: TreePosition| self.tree.entry(at.entry).user_key_bytes();
+        let (first, last) = (self.entries.first()?, self.entries.last()?);
+        let key = |at: EntryPosition| self.entries.entry(at).user_key_bytes();
         Some((key(first), key(last)))
     }
 
     /// Returns a user key near the median of all; `None` for a small memtable.
     pub(crate) fn middle_key(&self) -> Option<Bytes> {
-        self.tree.middle_entry().map(MemtableEntry::user_key_bytes)
+        self.entries.middle_entry().map(MemtableEntry::user_key_bytes)
     }
 
     /// Finds the newest entry of `user_key` that is not newer than `seq`.
-    fn find(&self, user_key: &[u8], seq: SeqNo) -> Option<(TreePosition, &MemtableEntry)> {
-        let at = self.tree.seek(SeekTarget::new(user_key, seq))?;
-        let entry = self.tree.entry(at.entry);
+    fn find(&self, user_key: &[u8], seq: SeqNo) -> Option<(EntryPosition, &MemtableEntry)> {
+        let at = self.entries.seek(SeekTarget::new(user_key, seq))?;
+        let entry = self.entries.entry(at);
         (entry.user_key() == user_key).then_some((at, entry))
     }
 
@@ -198,7 +212,7 @@ impl Memtable {
         );
         let (chain, is_long) = chain.add_operand(operand.len());
         let meta = EntryAttributes { seq, kind: EntryKind::Merge, chain: Some(chain) };
-        let bytes = self.tree.insert(user_key, operand, meta) + OPERAND_OVERHEAD_BYTES;
+        let bytes = self.entries.insert(user_key, operand, meta) + OPERAND_OVERHEAD_BYTES;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         (bytes, is_long)
     }
@@ -242,12 +256,12 @@ impl Memtable {
 
     /// Returns the number of entries, without range tombstones.
     pub(crate) fn entry_count(&self) -> u64 {
-        u64::from(self.tree.len())
+        u64::from(self.entries.len())
     }
 
     /// Returns whether the memtable has neither entries nor range tombstones.
     pub(crate) fn is_empty(&self) -> bool {
-        self.tree.len() == 0 && self.range_tombstones.is_empty()
+        self.entries.len() == 0 && self.range_tombstones.is_empty()
     }
 
     /// Returns the newest entry of `user_key` that is not newer than `snapshot`.
@@ -279,7 +293,7 @@ impl Memtable {
             if !visit(key.seq, key.kind, Slice::new(entry.value_bytes(folded))) {
                 return true;
             }
-            found = self.tree.next(at).map(|at| (at, self.tree.entry(at.entry)));
+            found = self.entries.next(at).map(|at| (at, self.entries.entry(at)));
             found = found.filter(|(_, entry)| entry.user_key() == user_key);
         }
         false
@@ -295,10 +309,11 @@ impl Drop for Memtable {
     /// Frees the entries in the background, because the last owner may be a reader.
     fn drop(&mut self) {
         if !self.is_empty() {
-            let tree = std::mem::replace(&mut self.tree, BLinkTree::new());
+            let entries =
+                std::mem::replace(&mut self.entries, SortedEntries::new(MemtableKind::BLinkTree));
             let empty = MemtableRangeTombstones::new();
             let range_tombstones = std::mem::replace(&mut self.range_tombstones, empty);
-            self.deferred_drop.drop_later((tree, range_tombstones));
+            self.deferred_drop.drop_later((entries, range_tombstones));
         }
     }
 }
@@ -307,7 +322,7 @@ impl fmt::Debug for Memtable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Memtable")
             .field("first_seq", &self.first_seq)
-            .field("entries", &self.tree.len())
+            .field("entries", &self.entries.len())
             .field("bytes", &self.bytes())
             .finish()
     }
@@ -316,24 +331,24 @@ impl fmt::Debug for Memtable {
 /// A cursor over a memtable, which it keeps alive.
 pub(crate) struct MemtableCursor {
     memtable: Arc<Memtable>,
-    position: Option<TreePosition>,
+    position: Option<EntryPosition>,
     /// Whether the cursor shows the folded value of the entry. Decided when the cursor moves to the entry, so that kind
     /// and value match.
     is_folded: bool,
 }
 
 impl MemtableCursor {
-    fn position(&self) -> TreePosition {
+    fn position(&self) -> EntryPosition {
         // `Cursor` allows `key`, `value`, `next` and `prev` only while `valid()`.
         self.position.expect("the cursor is valid")
     }
 
     fn entry(&self) -> &MemtableEntry {
-        self.memtable.tree.entry(self.position().entry)
+        self.memtable.entries.entry(self.position())
     }
 
-    fn set_position(&mut self, position: Option<TreePosition>) {
-        let entry = position.map(|at| self.memtable.tree.entry(at.entry));
+    fn set_position(&mut self, position: Option<EntryPosition>) {
+        let entry = position.map(|at| self.memtable.entries.entry(at));
         self.is_folded = entry.is_some_and(MemtableEntry::is_folded);
         self.position = position;
     }
@@ -363,32 +378,32 @@ impl Cursor for MemtableCursor {
     }
 
     fn first(&mut self) -> Result<()> {
-        self.set_position(self.memtable.tree.first());
+        self.set_position(self.memtable.entries.first());
         Ok(())
     }
 
     fn last(&mut self) -> Result<()> {
-        self.set_position(self.memtable.tree.last());
+        self.set_position(self.memtable.entries.last());
         Ok(())
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.set_position(self.memtable.tree.seek(SeekTarget::new(user_key, seq)));
+        self.set_position(self.memtable.entries.seek(SeekTarget::new(user_key, seq)));
         Ok(())
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.set_position(self.memtable.tree.seek_before(SeekTarget::new(user_key, seq)));
+        self.set_position(self.memtable.entries.seek_before(SeekTarget::new(user_key, seq)));
         Ok(())
     }
 
     fn next(&mut self) -> Result<()> {
-        self.set_position(self.memtable.tree.next(self.position()));
+        self.set_position(self.memtable.entries.next(self.position()));
         Ok(())
     }
 
     fn prev(&mut self) -> Result<()> {
-        self.set_position(self.memtable.tree.prev(self.position()));
+        self.set_position(self.memtable.entries.prev(self.position()));
         Ok(())
     }
 }

@@ -6,6 +6,10 @@ use proptest::prelude::*;
 use crate::deferred_drop::DeferredDrop;
 use crate::memtable::*;
 
+fn new_memtable(kind: MemtableKind) -> Memtable {
+    Memtable::new(kind, SeqNo(1), &DeferredDrop::default())
+}
+
 /// Generates keys with many duplicates, and many that share their first sixteen bytes.
 fn colliding_key() -> impl Strategy<Value = Vec<u8>> {
     let long = prop::collection::vec(0u8..3, 0..4).prop_map(|tail| {
@@ -27,10 +31,11 @@ const ENTRIES_MAX: usize = if cfg!(miri) { 40 } else { 400 };
 proptest! {
     #[test]
     fn cursor_equals_sorted_list_model(
+        kind in prop::sample::select(&MemtableKind::ALL[..]),
         entries in prop::collection::vec((colliding_key(), any::<bool>()), 0..ENTRIES_MAX),
         steps in prop::collection::vec((0u8..8, colliding_key(), 0u64..400), 1..40),
     ) {
-        let memtable = Arc::new(Memtable::new(SeqNo(1), &DeferredDrop::default()));
+        let memtable = Arc::new(new_memtable(kind));
         let mut sorted: Vec<(Vec<u8>, u64, EntryKind)> = Vec::new();
         for ((key, put), seq) in entries.into_iter().zip(1..) {
             let kind = if put { EntryKind::Put } else { EntryKind::Delete };
@@ -78,10 +83,14 @@ proptest! {
 /// Four writers insert while readers look up keys and iterate in both directions. Readers find every entry that was
 /// inserted before their read began, in order.
 #[test]
-fn concurrent_readers_find_all_earlier_entries_during_splits() {
-    // Enough for two levels of nodes.
+fn concurrent_readers_find_all_earlier_entries() {
+    MemtableKind::ALL.into_iter().for_each(read_during_inserts);
+}
+
+fn read_during_inserts(kind: MemtableKind) {
+    // Enough for two levels of nodes of the tree.
     const ENTRIES: u64 = if cfg!(miri) { 120 } else { 20_000 };
-    let memtable = Arc::new(Memtable::new(SeqNo(1), &DeferredDrop::default()));
+    let memtable = Arc::new(new_memtable(kind));
     let (given, done) = (AtomicU64::new(0), AtomicU64::new(0));
     let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     let ended = Mutex::new(std::collections::BTreeSet::new());
@@ -132,7 +141,7 @@ fn concurrent_readers_find_all_earlier_entries_during_splits() {
             });
         }
     });
-    assert_eq!(u64::from(memtable.tree.len()), ENTRIES);
+    assert_eq!(u64::from(memtable.entries.len()), ENTRIES);
 }
 
 /// Returns the versions of the key `k` at a sequence number, newest first, up to the first that is not an operand.
@@ -147,7 +156,7 @@ fn read_versions(memtable: &Memtable, seq: u64) -> Vec<(EntryKind, Slice)> {
 
 #[test]
 fn folded_value_hides_older_operands_from_its_sequence_number_on() {
-    let memtable = Arc::new(Memtable::new(SeqNo(1), &DeferredDrop::default()));
+    let memtable = Arc::new(new_memtable(MemtableKind::default()));
     for seq in 1..=4 {
         memtable.insert(b"k", SeqNo(seq), EntryKind::Merge, b"o");
     }
@@ -182,7 +191,7 @@ fn folded_value_hides_older_operands_from_its_sequence_number_on() {
 #[test]
 fn long_operand_chain_requests_a_fold_and_restarts() {
     use crate::merge_operator::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
-    let memtable = Memtable::new(SeqNo(1), &DeferredDrop::default());
+    let memtable = new_memtable(MemtableKind::default());
     let add = |key: &'static str, seq: u32, below| {
         memtable.insert_operand(key.as_bytes(), SeqNo(seq.into()), b"o", below).1
     };
@@ -198,7 +207,7 @@ fn long_operand_chain_requests_a_fold_and_restarts() {
 
 #[test]
 fn bytes_are_released_once_and_none_are_added_afterwards() {
-    let memtable = Memtable::new(SeqNo(1), &DeferredDrop::default());
+    let memtable = new_memtable(MemtableKind::default());
     let bytes = memtable.insert(b"k", SeqNo(1), EntryKind::Put, b"v");
     assert!(memtable.add_bytes(5));
     assert_eq!((memtable.release_bytes(), memtable.release_bytes()), (bytes + 5, 0));
@@ -206,20 +215,43 @@ fn bytes_are_released_once_and_none_are_added_afterwards() {
     assert_eq!(memtable.bytes(), bytes + 5);
 }
 
-/// The memory budget of a batch is computed from `ENTRY_OVERHEAD_BYTES`.
+/// The memory budget of a batch is computed from `ENTRY_OVERHEAD_BYTES`. An entry of a skip list needs more.
 #[test]
 fn entry_overhead_is_close_to_its_estimate() {
     const ENTRIES: u64 = if cfg!(miri) { 500 } else { 20_000 };
-    for value_bytes in [0_usize, 100, 1_000] {
-        let memtable = Memtable::new(SeqNo(1), &DeferredDrop::default());
-        let empty = memtable.bytes();
-        for seq in 1..=ENTRIES {
-            let key = u128::from(seq.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
-            memtable.insert(&key, SeqNo(seq), EntryKind::Put, &vec![7; value_bytes]);
+    for (kind, overhead) in
+        [(MemtableKind::BLinkTree, ENTRY_OVERHEAD_BYTES), (MemtableKind::SkipList, 170)]
+    {
+        for value_bytes in [0_usize, 100, 1_000] {
+            let memtable = new_memtable(kind);
+            let empty = memtable.bytes();
+            for seq in 1..=ENTRIES {
+                let key = u128::from(seq.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
+                memtable.insert(&key, SeqNo(seq), EntryKind::Put, &vec![7; value_bytes]);
+            }
+            let payload = 16 + u64::try_from(value_bytes).unwrap();
+            let counted = (memtable.bytes() - empty) / ENTRIES - payload;
+            let expected = overhead / 5 * 4..=overhead / 5 * 6;
+            assert!(
+                expected.contains(&counted),
+                "{kind}: {counted} bytes, values of {value_bytes}"
+            );
         }
-        let payload = 16 + u64::try_from(value_bytes).unwrap();
-        let overhead = (memtable.bytes() - empty) / ENTRIES - payload;
-        let expected = ENTRY_OVERHEAD_BYTES / 5 * 4..=ENTRY_OVERHEAD_BYTES / 5 * 6;
-        assert!(expected.contains(&overhead), "{overhead} bytes for values of {value_bytes}");
+    }
+}
+
+#[test]
+fn middle_key_is_near_the_median() {
+    const ENTRIES: u16 = 10_000;
+    for kind in MemtableKind::ALL {
+        let memtable = new_memtable(kind);
+        assert_eq!(memtable.middle_key(), None);
+        for number in 0..ENTRIES {
+            let key = number.wrapping_mul(7919) % ENTRIES;
+            memtable.insert(&key.to_be_bytes(), SeqNo(1 + u64::from(number)), EntryKind::Put, b"");
+        }
+        let middle = memtable.middle_key().unwrap();
+        let middle = u16::from_be_bytes(middle[..].try_into().unwrap());
+        assert!((ENTRIES / 4..ENTRIES / 4 * 3).contains(&middle), "{kind}: {middle}");
     }
 }

@@ -37,8 +37,7 @@ pub struct LevelWriteMetrics {
 
 impl LevelWriteMetrics {
     /// Returns the bytes written per incoming byte, or `None` without incoming bytes.
-    #[must_use]
-    pub fn write_amplification(&self) -> Option<f64> {
+    pub(crate) fn write_amplification(&self) -> Option<f64> {
         (self.came_bytes > 0).then(|| self.written_bytes as f64 / self.came_bytes as f64)
     }
 
@@ -213,8 +212,7 @@ pub struct ValueLogMetrics {
 
 impl ValueLogMetrics {
     /// Returns the bytes of blob files per referenced byte, or `None` if no byte is referenced.
-    #[must_use]
-    pub fn space_amplification(&self) -> Option<f64> {
+    pub(crate) fn space_amplification(&self) -> Option<f64> {
         let referenced = self.blob_referenced_bytes;
         (referenced > 0).then(|| self.blob_bytes as f64 / referenced as f64)
     }

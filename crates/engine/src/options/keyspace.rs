@@ -4,6 +4,7 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::CompactionPolicy;
 
 use crate::error::{Error, Result};
+use crate::memtable::MemtableKind;
 use crate::merge_operator::MergeOperator;
 use crate::operand_store::OperandStoreFactory;
 use crate::options::filter_bits::FilterBits;
@@ -45,6 +46,7 @@ pub enum FilterLastRun {
 pub struct KeyspaceOptions {
     pub(crate) policy: Option<Policy>,
     pub(crate) memtable_bytes: u64,
+    pub(crate) memtable_kind: MemtableKind,
     pub(crate) table_bytes: Option<u64>,
     pub(crate) block_bytes: u32,
     pub(crate) restart_interval: u32,
@@ -69,6 +71,7 @@ impl Default for KeyspaceOptions {
         KeyspaceOptions {
             policy: None,
             memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+            memtable_kind: MemtableKind::default(),
             table_bytes: None,
             block_bytes: table.block_bytes,
             restart_interval: table.restart_interval,
@@ -111,6 +114,12 @@ impl KeyspaceOptions {
     /// Default: 64 MiB.
     pub fn memtable_bytes(mut self, bytes: u64) -> Self {
         self.memtable_bytes = bytes;
+        self
+    }
+
+    /// Data structure of memtables. Default: [`MemtableKind::BLinkTree`].
+    pub fn memtable_kind(mut self, kind: MemtableKind) -> Self {
+        self.memtable_kind = kind;
         self
     }
 
@@ -289,6 +298,8 @@ pub struct OptionsInForce {
     pub policy: Policy,
     /// [`KeyspaceOptions::memtable_bytes`], limited by the memory budget.
     pub memtable_bytes: u64,
+    /// [`KeyspaceOptions::memtable_kind`].
+    pub memtable_kind: MemtableKind,
     /// [`KeyspaceOptions::table_bytes`] or its default, limited by the memory budget.
     pub table_bytes: u64,
     /// [`KeyspaceOptions::block_bytes`].

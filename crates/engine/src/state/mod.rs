@@ -163,7 +163,9 @@ impl DbState {
         };
         for (_, tree) in released {
             let nothing = Arc::new(Version::empty(&self.tables.deferred_drop));
-            tree.update_super_version(|_| SuperVersion::new(&nothing, SeqNo::MAX));
+            tree.update_super_version(|view| {
+                SuperVersion::new(view.active.kind(), &nothing, SeqNo::MAX)
+            });
             tree.operand_store.detach();
             let mut held_views = self.held_views.lock();
             held_views.retain(|view| view.strong_count() > 0);

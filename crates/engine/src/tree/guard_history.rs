@@ -185,11 +185,13 @@ impl TreeHistories {
 mod tests {
     use super::*;
     use crate::deferred_drop::DeferredDrop;
+    use crate::memtable::MemtableKind;
     use lsmx_base::key::EntryKind;
 
     /// Records a memtable for the sequence numbers `first..=last` with the key `first`, written at `first`.
     fn record(history: &GuardHistory, keyspace: u32, first: u64, last: u64) {
-        let memtable = Memtable::new(SeqNo(first), &DeferredDrop::default());
+        let memtable =
+            Memtable::new(MemtableKind::default(), SeqNo(first), &DeferredDrop::default());
         let key = first.to_be_bytes();
         memtable.insert(&key, SeqNo(first), EntryKind::Put, b"");
         let mut writes =

@@ -239,6 +239,7 @@ impl Tree {
     ) -> Tree {
         let merge_resolver = MergeResolver::new(name.clone(), options.merge_operator.clone());
         let has_separated_values = options.value_separation.is_some();
+        let view = SuperVersion::new(options.memtable_kind, &version, first_seq);
         let settings = TreeSettings::new(options, stored_policy);
         let TreeContext { open_id, env } = context;
         Tree {
@@ -251,7 +252,7 @@ impl Tree {
             has_separated_values: AtomicBool::new(has_separated_values),
             records_reads: AtomicBool::new(settings.policy.needs_file_read_times()),
             settings: ArcSwap::from_pointee(settings),
-            super_version: ArcSwap::from_pointee(SuperVersion::new(&version, first_seq)),
+            super_version: ArcSwap::from_pointee(view),
             old_super_versions: OldSuperVersions::default(),
             install: Mutex::new(()),
             jobs: Mutex::new(TreeJobState::default()),

@@ -4,7 +4,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, Mutex, Weak};
 
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, MemtableKind};
 use crate::tree::operand_files::PinnedOperandView;
 use crate::tree::version::Version;
 
@@ -22,8 +22,12 @@ pub(crate) struct SuperVersion {
 
 impl SuperVersion {
     /// Returns a super version of these files with an empty memtable for sequence numbers from `first_seq` on.
-    pub(crate) fn new(version: &Arc<Version>, first_seq: SeqNo) -> SuperVersion {
-        let active = Arc::new(Memtable::new(first_seq, version.deferred_drop()));
+    pub(crate) fn new(
+        kind: MemtableKind,
+        version: &Arc<Version>,
+        first_seq: SeqNo,
+    ) -> SuperVersion {
+        let active = Arc::new(Memtable::new(kind, first_seq, version.deferred_drop()));
         let version = Arc::clone(version);
         SuperVersion { active, sealed: Vec::new(), version, operand_view: None }
     }
@@ -38,7 +42,8 @@ impl SuperVersion {
         let mut sealed = Vec::with_capacity(self.sealed.len() + 1);
         sealed.push(Arc::clone(&self.active));
         sealed.extend(self.sealed.iter().cloned());
-        let active = Arc::new(Memtable::new(first_seq, self.version.deferred_drop()));
+        let kind = self.active.kind();
+        let active = Arc::new(Memtable::new(kind, first_seq, self.version.deferred_drop()));
         SuperVersion { active, sealed, ..self.clone() }
     }
 
@@ -141,7 +146,8 @@ mod tests {
         deferred_drop.start();
         let version = Arc::new(Version::empty(&deferred_drop));
         let values = (1..=2).map(|seq| {
-            let view = SuperVersion::new(&version, SeqNo(seq)).with_sealed_memtable(SeqNo(seq + 1));
+            let view = SuperVersion::new(MemtableKind::default(), &version, SeqNo(seq));
+            let view = view.with_sealed_memtable(SeqNo(seq + 1));
             let memtable = &view.sealed[0];
             memtable.insert(b"key", SeqNo(seq), EntryKind::Put, &[7; 100]);
             let (_, _, value) = memtable.get(b"key", SeqNo::MAX).expect("the key was inserted");
@@ -166,7 +172,8 @@ mod tests {
     #[test]
     fn old_super_versions_flushed_memtable_is_counted() {
         let version = Arc::new(Version::default());
-        let first = Arc::new(SuperVersion::new(&version, SeqNo(1)));
+        let first = SuperVersion::new(MemtableKind::default(), &version, SeqNo(1));
+        let first = Arc::new(first);
         first.active.insert(b"key", SeqNo(1), EntryKind::Put, b"value");
         let second = first.with_sealed_memtable(SeqNo(2));
         let old = OldSuperVersions::default();

@@ -3,7 +3,10 @@
 //! Half of the option sets are fixed and use extreme option values. The other half are random.
 
 use lsmx::env::Background;
-use lsmx::{BlockCacheKind, Compression, FilterBits, FilterLastRun, ValueSeparation, WriteControl};
+use lsmx::{
+    BlockCacheKind, Compression, FilterBits, FilterLastRun, MemtableKind, ValueSeparation,
+    WriteControl,
+};
 use lsmx_testkit::simple_store::SimpleStore;
 use lsmx_testkit::world::{CaseCounts, DbSettings, History, KeyspaceSettings, Operation, play};
 use lsmx_testkit::{TestRng, case_seeds};
@@ -30,6 +33,7 @@ fn plain() -> DbSettings {
         keyspaces: KeyspaceSettings {
             policy: Some("leveled".to_owned()),
             memtable_bytes: 4 << 10,
+            memtable_kind: MemtableKind::BLinkTree,
             table_bytes: 4 << 10,
             block_bytes: 256,
             restart_interval: 16,
@@ -76,6 +80,7 @@ fn fixed() -> Vec<(DbSettings, Background)> {
         set.keyspaces.restart_interval = 4096;
     });
     add(inline, &|set| set.keyspaces.memtable_bytes = 64 << 20);
+    add(inline, &|set| set.keyspaces.memtable_kind = MemtableKind::SkipList);
     // Of the next two option sets, the first disables the block cache. The second makes the block cache large enough
     // for all blocks.
     add(inline, &|set| set.cache_bytes = 0);

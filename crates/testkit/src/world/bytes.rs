@@ -3,8 +3,8 @@
 use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
 use lsmx::{
-    BlockCacheKind, Compression, FilterBits, FilterLastRun, PolicySpec, ValueSeparation,
-    WriteControl,
+    BlockCacheKind, Compression, FilterBits, FilterLastRun, MemtableKind, PolicySpec,
+    ValueSeparation, WriteControl,
 };
 
 use super::History;
@@ -148,6 +148,7 @@ fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
         keyspaces: KeyspaceSettings {
             policy: None,
             memtable_bytes: if is_set(0) { 1 << 10 } else { 16 << 10 },
+            memtable_kind: MemtableKind::BLinkTree,
             table_bytes: 256,
             block_bytes: 64,
             restart_interval: if is_set(1) { 2 } else { 16 },

@@ -5,8 +5,8 @@ use std::time::Duration;
 use lsmx::compaction::Preset;
 use lsmx::env::Background;
 use lsmx::{
-    BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
-    ValueSeparation, WalOptions, WriteControl,
+    BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, MemtableKind, Options,
+    PolicySpec, ValueSeparation, WalOptions, WriteControl,
 };
 
 use crate::rng::TestRng;
@@ -17,6 +17,7 @@ pub struct KeyspaceSettings {
     /// Policy of the keyspace. `None` keeps the current policy.
     pub policy: Option<String>,
     pub memtable_bytes: u64,
+    pub memtable_kind: MemtableKind,
     pub table_bytes: u64,
     pub block_bytes: u32,
     pub restart_interval: u32,
@@ -57,6 +58,7 @@ impl KeyspaceSettings {
         KeyspaceSettings {
             policy: (!rng.is_one_in(10)).then(|| random_policy(rng)),
             memtable_bytes: *rng.choose(&[1 << 10, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10]),
+            memtable_kind: *rng.choose(&MemtableKind::ALL),
             table_bytes: u64::from(block_bytes).max(table_bytes),
             block_bytes,
             restart_interval: *rng.choose(&[1, 2, 16, 16, 4096]),
@@ -89,6 +91,7 @@ impl KeyspaceSettings {
     pub fn options(&self) -> KeyspaceOptions {
         let options = KeyspaceOptions::default()
             .memtable_bytes(self.memtable_bytes)
+            .memtable_kind(self.memtable_kind)
             .table_bytes(self.table_bytes)
             .block_bytes(self.block_bytes)
             .restart_interval(self.restart_interval)

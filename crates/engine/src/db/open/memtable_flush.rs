@@ -158,8 +158,9 @@ pub(crate) fn flush_active<'a>(
     let operands = prepared.or_else(|| view.operand_view.clone());
     let NextVersion { version, changes } =
         next_version_with_flushed_run(tree.id, &view.version, &outputs)?;
-    tree.update_super_version(|_| {
-        SuperVersion::new(&version, seq_next).with_operand_view(operands.clone())
+    tree.update_super_version(|view| {
+        SuperVersion::new(view.active.kind(), &version, seq_next)
+            .with_operand_view(operands.clone())
     });
     Ok((outputs, changes))
 }

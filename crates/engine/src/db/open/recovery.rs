@@ -291,7 +291,8 @@ impl Recovery {
             let view = tree.pin_super_version();
             let operands = view.operand_view.clone();
             tree.update_super_version(|_| {
-                SuperVersion::new(&view.version, seq_next).with_operand_view(operands.clone())
+                SuperVersion::new(view.active.kind(), &view.version, seq_next)
+                    .with_operand_view(operands.clone())
             });
             return Ok(());
         }

@@ -179,8 +179,9 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
         let RewrittenTree { tree, before, version, operands, .. } = &rewritten;
         let released = before.memtables().map(|memtable| memtable.release_bytes()).sum();
         store.memtables.subtract(released);
-        tree.update_super_version(|_| {
-            SuperVersion::new(version, next_seq).with_operand_view(operands.clone())
+        tree.update_super_version(|view| {
+            SuperVersion::new(view.active.kind(), version, next_seq)
+                .with_operand_view(operands.clone())
         });
         if let (Some(turn), Some(token)) = (rewritten.turn.take(), token) {
             turn.attached.store.mark_committed(token);
