@@ -92,6 +92,7 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<Explora
         ranges: 0,
         selectivities: vec![1e-4],
         distribution: KeyDistribution::Uniform,
+        zipf: None,
         interleave: false,
     };
     let run = |&seed: &u64| {

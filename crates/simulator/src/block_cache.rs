@@ -77,20 +77,21 @@ fn characteristic_time(groups: &[EquallyPopularBlocks], cache_blocks: f64) -> f6
 
 /// Groups the blocks of a run by the most popular key in them, most popular first.
 ///
-/// Key popularity follows zipf, and popular keys are scattered over the blocks. `requests_per_lookup` is
+/// Key popularity follows zipf with this exponent, and popular keys are scattered over the blocks. `requests_per_lookup` is
 /// the number of blocks of the run that one lookup requests.
 pub(crate) fn group_by_popularity(
+    exponent: f64,
     blocks: f64,
     keys: f64,
     requests_per_lookup: f64,
 ) -> Vec<EquallyPopularBlocks> {
-    let all = zipf_weight(0.0, keys);
+    let all = zipf_weight(exponent, 0.0, keys);
     let mut groups: Vec<EquallyPopularBlocks> = Vec::new();
     let mut blocks_left = blocks;
     let mut ranks: (f64, f64) = (0.0, 1.0);
     while ranks.0 < keys && blocks >= 1.0 {
         let to = ranks.1.min(keys);
-        let requests = requests_per_lookup * zipf_weight(ranks.0, to) / all;
+        let requests = requests_per_lookup * zipf_weight(exponent, ranks.0, to) / all;
         // Some of these keys are in blocks that also hold a more popular key.
         for group in &mut groups {
             group.requests_per_lookup += requests * group.blocks / blocks;
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn expected_misses_of_popular_keys_is_low_in_a_small_cache() {
-        let groups = group_by_popularity(1000.0, 30_000.0, 1.0);
+        let groups = group_by_popularity(0.99, 1000.0, 30_000.0, 1.0);
         let blocks: f64 = groups.iter().map(|group| group.blocks).sum();
         let requests: f64 = groups.iter().map(|group| group.requests_per_lookup).sum();
         assert!((blocks - 1000.0).abs() < 1.0, "{blocks}");

@@ -72,6 +72,8 @@ impl MeanLookupCosts {
 pub(crate) struct LookupContext {
     /// Distribution of the requested keys.
     pub(crate) distribution: KeyDistribution,
+    /// Exponent of [`KeyDistribution::Zipf`].
+    pub(crate) zipf: f64,
     /// Number of lookups since the last write to the tree.
     pub(crate) lookups_before: f64,
 }
@@ -209,7 +211,12 @@ impl LookupModel {
                 }),
                 KeyDistribution::Zipf => {
                     let keys = run.entries.max(1.0);
-                    groups.extend(group_by_popularity(blocks, keys, requests_per_lookup));
+                    groups.extend(group_by_popularity(
+                        context.zipf,
+                        blocks,
+                        keys,
+                        requests_per_lookup,
+                    ));
                 }
                 _ => groups.push(EquallyPopularBlocks { blocks, requests_per_lookup }),
             }
@@ -324,6 +331,7 @@ mod tests {
     use lsmx_compaction::{FileId, KeyRange, Level, LevelShape, RunId, SortedRun, TableMeta};
 
     use super::*;
+    use crate::workload::ZIPF_EXPONENT;
 
     /// Returns runs with the given numbers of entries, newest first, each one file over all keys.
     fn tree(entries: &[u64]) -> TreeShape {
@@ -351,9 +359,13 @@ mod tests {
         LookupModel::new(&shape, &grouping, &sizes, to_f64(live), cache_bytes)
     }
 
+    fn uniform_context() -> LookupContext {
+        let distribution = KeyDistribution::Uniform;
+        LookupContext { distribution, zipf: ZIPF_EXPONENT, lookups_before: 1e12 }
+    }
+
     fn ios(model: &LookupModel, alpha: f64) -> f64 {
-        let context =
-            LookupContext { distribution: KeyDistribution::Uniform, lookups_before: 1e12 };
+        let context = uniform_context();
         model.point_lookups(&LookupGroup { alpha, ops: 100 }, &context).ios_per_get
     }
 
@@ -393,8 +405,7 @@ mod tests {
     fn mean_lookup_costs_average_all_samples() {
         let lookups = LookupGroup { alpha: 0.0, ops: 100 };
         let trees = [&[9000][..], &[1000, 9000][..], &[1000, 1000, 9000][..]];
-        let context =
-            LookupContext { distribution: KeyDistribution::Uniform, lookups_before: 1e12 };
+        let context = uniform_context();
         let points = trees.map(|entries| model(entries, 0).point_lookups(&lookups, &context));
         let mut costs = MeanLookupCosts::default();
         for point in &points {

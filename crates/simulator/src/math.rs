@@ -1,7 +1,5 @@
 //! Conversions between integers and floating-point estimates, and sums of the zipf distribution.
 
-use crate::workload::ZIPF_EXPONENT;
-
 /// Converts `n` to a floating-point number. The result is exact up to 2⁵³.
 #[expect(clippy::cast_precision_loss, reason = "estimates need no more than 53 bits")]
 pub(crate) fn to_f64(n: u64) -> f64 {
@@ -25,10 +23,10 @@ pub(crate) fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }
 
-/// Returns Σ k⁻ˢ over the popularity ranks k in `from < k <= to`, where s is [`ZIPF_EXPONENT`].
+/// Returns Σ k⁻ˢ over the popularity ranks k in `from < k <= to`, where s is `exponent`.
 ///
 /// The first rank is exact. An integral approximates the sum over the other ranks.
-pub(crate) fn zipf_weight(from: f64, to: f64) -> f64 {
+pub(crate) fn zipf_weight(exponent: f64, from: f64, to: f64) -> f64 {
     if to <= from {
         return 0.0;
     }
@@ -37,6 +35,28 @@ pub(crate) fn zipf_weight(from: f64, to: f64) -> f64 {
     if to <= from {
         return first;
     }
-    let power = 1.0 - ZIPF_EXPONENT;
+    let power = 1.0 - exponent;
+    if power.abs() < 1e-9 {
+        return first + libm::log((to + 0.5) / (from + 0.5));
+    }
     first + (libm::pow(to + 0.5, power) - libm::pow(from + 0.5, power)) / power
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zipf_weight_is_close_to_the_sum() {
+        for exponent in [0.2, 0.99, 1.0, 1.5, 4.0] {
+            for (from, to) in [(0, 1), (0, 1000), (10, 1000), (500, 501)] {
+                let sum: f64 = (from + 1..=to).map(|k| libm::pow(f64::from(k), -exponent)).sum();
+                let weight = zipf_weight(exponent, f64::from(from), f64::from(to));
+                assert!(
+                    (weight / sum - 1.0).abs() < 0.03,
+                    "{exponent}, {from}..{to}: {weight}, {sum}"
+                );
+            }
+        }
+    }
 }

@@ -271,7 +271,8 @@ impl<'a> Simulation<'a> {
         let mut lookups_before = self.lookups_since_write.max(warm_lookups);
         let mut points = Vec::new();
         for lookups in phase.lookups.iter().filter(|lookups| lookups.ops > 0) {
-            let context = LookupContext { distribution: phase.distribution, lookups_before };
+            let Phase { distribution, zipf, .. } = *phase;
+            let context = LookupContext { distribution, zipf, lookups_before };
             points.push(model.point_lookups(lookups, &context));
             lookups_before += to_f64(lookups.ops);
         }

@@ -14,7 +14,7 @@ pub enum KeyDistribution {
     /// Inserts and accesses are uniform.
     #[default]
     Uniform,
-    /// Inserts are uniform. Accesses follow zipf with exponent [`ZIPF_EXPONENT`]; popular keys are
+    /// Inserts are uniform. Accesses follow zipf with the exponent [`Phase::zipf`]; popular keys are
     /// scattered over the key domain and over the age of the records.
     Zipf,
     /// Keys have one of [`PREFIXES`] prefixes, whose popularity follows zipf with exponent 1, for inserts
@@ -30,7 +30,7 @@ pub enum KeyDistribution {
     Shifting,
 }
 
-/// Exponent of [`KeyDistribution::Zipf`], as in YCSB.
+/// Default of [`Phase::zipf`], as in YCSB.
 pub const ZIPF_EXPONENT: f64 = 0.99;
 /// Number of prefixes of [`KeyDistribution::PrefixZipf`].
 pub const PREFIXES: u32 = 1024;
@@ -105,6 +105,15 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
+fn default_zipf() -> f64 {
+    ZIPF_EXPONENT
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
+fn is_default_zipf(exponent: &f64) -> bool {
+    exponent.to_bits() == ZIPF_EXPONENT.to_bits()
+}
+
 /// A number of operations that are mixed evenly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
@@ -130,6 +139,9 @@ pub struct Phase {
     pub selectivity: f64,
     /// Distribution of the keys.
     pub distribution: KeyDistribution,
+    /// Exponent of [`KeyDistribution::Zipf`], above 0.
+    #[serde(default = "default_zipf", skip_serializing_if = "is_default_zipf")]
+    pub zipf: f64,
     /// Selects which of the present keys are popular. Phases with different numbers have different
     /// popular keys.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -162,9 +174,16 @@ impl Phase {
             ranges: 0,
             selectivity: 0.0,
             distribution,
+            zipf: ZIPF_EXPONENT,
             hot: 0,
             settle: false,
         }
+    }
+
+    /// Returns the exponent of the distribution if it is [`KeyDistribution::Zipf`].
+    #[must_use]
+    pub(crate) fn zipf_exponent(&self) -> Option<f64> {
+        (self.distribution == KeyDistribution::Zipf).then_some(self.zipf)
     }
 
     /// Returns the number of writes of all kinds.

@@ -70,8 +70,7 @@ impl WriteModel {
             phases.first().map_or(KeyDistribution::Uniform, |phase| phase.distribution);
         let records: u64 = phases.iter().map(|phase| phase.inserts).sum();
         let has_zipf_writes = phases.iter().any(|phase| {
-            phase.distribution == KeyDistribution::Zipf
-                && phase.updates + phase.deletes + phase.merges > 0
+            phase.zipf_exponent().is_some() && phase.updates + phase.deletes + phase.merges > 0
         });
         let popularity_class_count = if has_zipf_writes { ZIPF_CLASSES } else { 1 };
         let depends_on_position = phases.iter().any(|phase| {
@@ -112,13 +111,13 @@ impl WriteModel {
     }
 
     /// Returns the shares of each popularity class when `keys` keys have been inserted.
-    fn popularity_class_shares(&self, is_zipf: bool, keys: f64) -> Vec<PopularityClassShare> {
+    fn popularity_class_shares(&self, zipf: Option<f64>, keys: f64) -> Vec<PopularityClassShare> {
         let keys = keys.max(1.0);
         let mut shares: Vec<PopularityClassShare> = Vec::with_capacity(self.popularity_class_count);
         for class in 0..self.popularity_class_count {
             let from = self.class_starts[class].min(keys);
             let to = self.class_starts.get(class + 1).map_or(keys, |next| next.min(keys));
-            let accesses = if is_zipf { zipf_weight(from, to) } else { to - from };
+            let accesses = zipf.map_or(to - from, |exponent| zipf_weight(exponent, from, to));
             shares.push(PopularityClassShare { keys: (to - from) / keys, accesses });
         }
         let sum: f64 = shares.iter().map(|share| share.accesses).sum();
@@ -230,7 +229,7 @@ impl WriteModel {
     ///
     /// The popularity of a key is assigned anew each time the number of keys has doubled.
     pub(crate) fn reassign_popularity(&self, file: &mut Histogram) {
-        let shares = self.popularity_class_shares(true, self.inserted);
+        let shares = self.popularity_class_shares(None, self.inserted);
         for classes in file.counts.chunks_mut(self.popularity_class_count) {
             let mut all = EntryCounts::default();
             classes.iter().for_each(|counts| all.add(counts));
@@ -256,8 +255,7 @@ impl WriteModel {
         seqs: SeqRange,
     ) -> Histogram {
         let keys = self.inserted + writes.inserts / 2.0;
-        let popularity_class_shares =
-            self.popularity_class_shares(phase.distribution == KeyDistribution::Zipf, keys);
+        let popularity_class_shares = self.popularity_class_shares(phase.zipf_exponent(), keys);
         let inserts = self.insert_ranges(writes.inserts);
         let accesses = writes.updates + writes.deletes + writes.merges;
         let access_weights_of_zones = self.access_weights_of_zones(phase, accesses, progress);

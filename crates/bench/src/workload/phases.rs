@@ -17,6 +17,9 @@ const INTERLEAVE_AFTER: f64 = 0.1;
 /// Default selectivity of range lookups: the second of the three selectivities in Sarkar et al., PVLDB 14 (2021).
 pub const SELECTIVITY_DEFAULT: f64 = 1e-4;
 
+/// Largest exponent of the distribution `zipf`. More than nine tenths of the accesses then go to one key.
+const ZIPF_MAX: f64 = 4.0;
+
 const MORE_THAN_ALL: &str = "together they are more than all writes";
 const NOTHING_TO_INSERT: &str = "nothing is left to insert first";
 
@@ -42,6 +45,8 @@ pub struct WorkloadMix {
     /// Selectivities: entries that a range lookup reads ÷ all entries.
     pub selectivities: Vec<f64>,
     pub distribution: KeyDistribution,
+    /// Exponent of the distribution `zipf`, above 0.
+    pub zipf: Option<f64>,
     /// Whether point and range lookups are interleaved with the writes.
     pub interleave: bool,
 }
@@ -57,6 +62,7 @@ impl WorkloadMix {
         for selectivity in &self.selectivities {
             check_share("--selectivity", *selectivity)?;
         }
+        check_zipf(self.zipf, self.distribution, "--zipf", "--distribution")?;
         let load = self.load_phase()?;
         let groups = self.empty_lookups.iter().filter(|_| self.lookups > 0);
         let lookups = groups.map(|alpha| LookupGroup { alpha: *alpha, ops: self.lookups });
@@ -65,7 +71,7 @@ impl WorkloadMix {
         }
         let mut phases = vec![Phase { settle: true, ..load }];
         for lookups in lookups {
-            let mut phase = Phase::new(format!("lookups α={}", lookups.alpha), self.distribution);
+            let mut phase = self.new_phase(format!("lookups α={}", lookups.alpha));
             phase.lookups = vec![lookups];
             phases.push(phase);
         }
@@ -74,7 +80,7 @@ impl WorkloadMix {
                 1 => "ranges".to_owned(),
                 _ => format!("ranges s={selectivity}"),
             };
-            let mut phase = Phase::new(name, self.distribution);
+            let mut phase = self.new_phase(name);
             phase.ranges = self.ranges;
             phase.selectivity = *selectivity;
             phases.push(phase);
@@ -82,8 +88,13 @@ impl WorkloadMix {
         Ok(phases)
     }
 
+    fn new_phase(&self, name: impl Into<String>) -> Phase {
+        let phase = Phase::new(name, self.distribution);
+        Phase { zipf: self.zipf.unwrap_or(phase.zipf), ..phase }
+    }
+
     fn load_phase(&self) -> Result<Phase> {
-        let mut load = Phase::new("load", self.distribution);
+        let mut load = self.new_phase("load");
         split_writes(&mut load, self.entries, self.updates, self.deletes)?;
         replace_inserts(&mut load, self.entries, self.merges, self.range_deletes)?;
         let contradiction = |flag: &str, share: f64, why| {
@@ -171,6 +182,28 @@ fn check_share(name: &'static str, share: f64) -> Result<()> {
     Err(Error::invalid_argument(name, share, "between 0 and 1"))
 }
 
+/// Checks the exponent of the distribution `zipf`. The names are those of the exponent and of the distribution.
+fn check_zipf(
+    exponent: Option<f64>,
+    distribution: KeyDistribution,
+    name: &'static str,
+    distribution_name: &str,
+) -> Result<()> {
+    let Some(exponent) = exponent else { return Ok(()) };
+    if !(exponent > 0.0 && exponent <= ZIPF_MAX) {
+        let must = format!("above 0 and at most {ZIPF_MAX}");
+        return Err(Error::invalid_argument(name, exponent, must));
+    }
+    if distribution == KeyDistribution::Zipf {
+        return Ok(());
+    }
+    Err(Error::contradictory_arguments(
+        format!("{name} {exponent}"),
+        format!("{distribution_name} {distribution}"),
+        "only the distribution zipf has an exponent",
+    ))
+}
+
 /// Divides `writes` into updates, deletes and inserts. `updates` and `deletes` are fractions of `writes`.
 fn split_writes(phase: &mut Phase, writes: u64, updates: f64, deletes: f64) -> Result<()> {
     check_share("--updates", updates)?;
@@ -205,6 +238,7 @@ struct PhaseTable {
     ranges: u64,
     selectivity: Option<f64>,
     distribution: KeyDistribution,
+    zipf: Option<f64>,
     hot: u64,
     settle: bool,
 }
@@ -236,6 +270,7 @@ enum OneOrMoreShares {
 /// ranges = 1000           # number of range lookups
 /// selectivity = 1e-4      # entries that a range lookup reads ÷ all entries
 /// distribution = "zipf"
+/// zipf = 0.99             # exponent of the distribution zipf
 /// hot = 1                 # other values make other keys popular (zipf, prefix-zipf)
 /// ```
 /// The operations of a phase are evenly interleaved.
@@ -311,6 +346,8 @@ impl PhaseTable {
     fn to_phase(&self, index: usize) -> Result<Phase> {
         let name = self.name.clone().unwrap_or_else(|| (index + 1).to_string());
         let mut phase = Phase::new(name, self.distribution);
+        check_zipf(self.zipf, self.distribution, "zipf", "distribution")?;
+        phase.zipf = self.zipf.unwrap_or(phase.zipf);
         split_writes(&mut phase, self.entries, self.updates, self.deletes)?;
         replace_inserts(&mut phase, self.entries, self.merges, self.range_deletes)?;
         let alphas = match &self.empty_lookups {
@@ -359,6 +396,7 @@ mod tests {
             ranges: 5,
             selectivities: vec![1e-2],
             distribution: KeyDistribution::Uniform,
+            zipf: None,
             interleave: false,
         }
     }
@@ -417,6 +455,11 @@ mod tests {
             (WorkloadMix { deletes: 0.5, ..mix() }, "--deletes 0.5 contradicts --entries 1000"),
             (WorkloadMix { updates: -0.1, ..mix() }, "--updates"),
             (WorkloadMix { deletes: f64::NAN, ..mix() }, "--deletes"),
+            (
+                WorkloadMix { zipf: Some(0.5), ..mix() },
+                "--zipf 0.5 contradicts --distribution uniform",
+            ),
+            (WorkloadMix { zipf: Some(f64::NAN), ..mix() }, "--zipf is NaN, must be above 0"),
             (WorkloadMix { empty_lookups: vec![1.5], ..mix() }, "--empty-lookups"),
             (WorkloadMix { selectivities: vec![1e-4, 2.0], ..mix() }, "--selectivity"),
         ] {

@@ -3,8 +3,9 @@
 use crate::numbers;
 
 use super::keys::{KeySpace, Permutation, key_density, repeat_until};
+use super::phases::Phase;
 use super::random::{Random, StepDensity, Zipf, hash_u64};
-use super::{KeyDistribution, WINDOW_SHARE, WINDOWS, ZIPF_EXPONENT};
+use super::{KeyDistribution, WINDOW_SHARE, WINDOWS};
 
 /// Maximum number of random draws per choice. If all draws hit deleted records, the next present record is chosen.
 const DRAWS_MAX: u32 = 32;
@@ -73,13 +74,9 @@ pub(super) struct RecordPicker {
 
 impl RecordPicker {
     /// `keys` is `None` for records of a file. Their key order is unknown, so the record number is used as the position
-    /// in key order. Different values of `hot` make different records popular.
-    pub(super) fn new(
-        distribution: KeyDistribution,
-        keys: Option<&KeySpace>,
-        seed: u64,
-        hot: u64,
-    ) -> RecordPicker {
+    /// in key order.
+    pub(super) fn new(phase: &Phase, keys: Option<&KeySpace>, seed: u64) -> RecordPicker {
+        let Phase { distribution, zipf, hot, .. } = *phase;
         let placed = keys.map(KeySpace::distribution);
         let seed = if hot == 0 { seed } else { hash_u64(seed ^ hash_u64(hot)) };
         let density = match distribution {
@@ -93,7 +90,7 @@ impl RecordPicker {
         };
         RecordPicker {
             distribution,
-            zipf: Zipf::new(ZIPF_EXPONENT),
+            zipf: Zipf::new(zipf),
             density,
             scatter: Permutation::new(1, seed),
             scatter_width: 1,
@@ -190,10 +187,15 @@ mod tests {
         KeySpace::new(KeyDistribution::Uniform, n, 8, 1).unwrap()
     }
 
+    fn new_picker(distribution: KeyDistribution, hot: u64, keys: &KeySpace) -> RecordPicker {
+        let phase = Phase { hot, ..Phase::new("", distribution) };
+        RecordPicker::new(&phase, Some(keys), 1)
+    }
+
     /// Returns how often each of 1,000 records is chosen, in key order.
     fn picks(distribution: KeyDistribution, hot: u64, draws: u32) -> Vec<u32> {
         let (keys, live) = (uniform_keys(1000), loaded(1000));
-        let mut choice = RecordPicker::new(distribution, Some(&keys), 1, hot);
+        let mut choice = new_picker(distribution, hot, &keys);
         let mut random = Random::new(2, 0);
         let mut by_rank = vec![0; 1000];
         for draw in 0..draws {
@@ -243,7 +245,7 @@ mod tests {
     fn sequential_repeats_and_shifting_stays_in_its_window() {
         assert!(picks(KeyDistribution::Sequential, 0, 2000).iter().all(|n| *n == 2));
         let (keys, live) = (uniform_keys(1000), loaded(1000));
-        let mut choice = RecordPicker::new(KeyDistribution::Shifting, Some(&keys), 1, 0);
+        let mut choice = new_picker(KeyDistribution::Shifting, 0, &keys);
         let mut random = Random::new(2, 0);
         for (progress, window) in [(0.0, 0..100), (0.5, 450..550), (0.999, 899..1000)] {
             let inside = (0..1000)
@@ -262,7 +264,7 @@ mod tests {
         let keys = uniform_keys(200);
         for distribution in KeyDistribution::ALL {
             let mut live = loaded(200);
-            let mut choice = RecordPicker::new(distribution, Some(&keys), 1, 0);
+            let mut choice = new_picker(distribution, 0, &keys);
             let mut random = Random::new(2, 0);
             let mut left = 200;
             while let Some(record) = choice.pick_record(&live, Some(&keys), 0.5, &mut random) {

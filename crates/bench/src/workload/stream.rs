@@ -77,7 +77,7 @@ impl WorkloadStream {
             left.push((DrawnOperation::GetAbsent(index), absent));
         }
         PhaseStream {
-            choice: RecordPicker::new(phase.distribution, self.keys.as_ref(), self.seed, phase.hot),
+            choice: RecordPicker::new(phase, self.keys.as_ref(), self.seed),
             ops: phase.operation_count(),
             ops_left: phase.operation_count(),
             left,

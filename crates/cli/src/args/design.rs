@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Arg, Args, ValueEnum};
+use lsmx::{FilterBits, MemtableKind};
 use lsmx_bench::experiment::advise::CostWeights;
 use lsmx_bench::workload::record::RecordFormat;
 
 use super::output::OutputArgs;
-use super::values::{Policies, bytes, count, percent, policies, workers};
+use super::values::{Policies, block_bytes, bytes, count, percent, policies, workers};
 use super::workload::{RunArgs, SetupArgs, WorkloadArgs};
 
 /// Settings of the engine.
@@ -25,6 +26,9 @@ pub(crate) struct EngineArgs {
     /// Size of the block cache in bytes [default: data ÷ 150, at least 256K].
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) block_cache: Option<u64>,
+    /// Data structure of memtables: b-link-tree or skip-list [default: b-link-tree].
+    #[arg(long, value_name = "KIND")]
+    pub(crate) memtable_kind: Option<MemtableKind>,
     /// How writes are delayed when compaction falls behind [default: smooth].
     #[arg(long, value_name = "HOW", conflicts_with = "deterministic")]
     pub(crate) write_control: Option<WriteControl>,
@@ -34,6 +38,18 @@ pub(crate) struct EngineArgs {
     /// Use the filter of the last sorted run; without it, a lookup of an absent key searches that run.
     #[arg(long)]
     pub(crate) filter_last_run: bool,
+    /// Width of filters: 8, 16, or monkey(B) with B bits per key from 9 to 18 [default: 8].
+    #[arg(long, value_name = "BITS")]
+    pub(crate) filter_bits: Option<FilterBits>,
+    /// Target size of a data block in bytes [default: 4096].
+    #[arg(long, value_name = "BYTES", value_parser = block_bytes)]
+    pub(crate) block_bytes: Option<u32>,
+    /// Compression of blocks [default: none].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) compression: Option<Compression>,
+    /// Read tables without the page cache of the system.
+    #[arg(long)]
+    pub(crate) direct_io: bool,
     /// Run all jobs on the writing thread, so that equal seeds give equal trees and digests.
     #[arg(long)]
     pub(crate) deterministic: bool,
@@ -133,6 +149,14 @@ pub(crate) enum DataOrder {
     File,
     /// Random order, which depends on the seed.
     Shuffled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compression {
+    /// Blocks are not compressed.
+    None,
+    /// A block is compressed if this saves at least an eighth of its size.
+    Lz4,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 
 pub(crate) use database::{DbArgs, FileArgs, RepairArgs, ScanArgs, StatsArgs, Verb};
 pub(crate) use design::{
-    AdviseArgs, CompareArgs, DataOrder, ExploreArgs, WriteControl, swept_flags,
+    AdviseArgs, CompareArgs, Compression, DataOrder, ExploreArgs, WriteControl, swept_flags,
 };
 pub(crate) use measure::{BenchArgs, IocostArgs, RmwArgs, StressArgs};
 pub(crate) use values::split_outside_brackets;

@@ -42,6 +42,9 @@ pub(crate) struct ReadArgs {
     /// [possible: uniform, zipf, prefix-zipf, normal, sequential, shifting].
     #[arg(long, value_name = "NAME")]
     pub(crate) distribution: Option<KeyDistribution>,
+    /// Exponent of the distribution zipf, above 0 and at most 4 [default: 0.99].
+    #[arg(long, value_name = "E", allow_negative_numbers = true)]
+    pub(crate) zipf: Option<f64>,
     /// Mix lookups and range lookups into the writes, after the first tenth of the writes.
     #[arg(long)]
     pub(crate) interleave: bool,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::WORKERS_DEFAULT;
-use lsmx::{FilterLastRun, WriteControl};
+use lsmx::{Compression, FilterLastRun, KeyspaceOptions, WriteControl};
 use lsmx_bench::Error;
 use lsmx_bench::experiment::explore::columns::REGISTRY;
 use lsmx_bench::experiment::explore::decisions::DecisionWriter;
@@ -116,7 +116,7 @@ fn point(
         }
         _ => mix(&arguments.workload, arguments.entries).phases()?,
     };
-    let engine = &arguments.engine;
+    let (engine, defaults) = (&arguments.engine, EngineSettings::default());
     Ok(WorkloadPoint {
         sweep: swept.point.clone(),
         policies,
@@ -130,9 +130,18 @@ fn point(
                 Some(args::WriteControl::Stop) => WriteControl::Stop,
                 Some(args::WriteControl::Smooth) | None => WriteControl::Smooth,
             },
+            block_bytes: engine.block_bytes.unwrap_or(defaults.block_bytes),
+            filter_bits: engine.filter_bits,
+            direct_io: engine.direct_io,
+            other_keyspace_options: KeyspaceOptions::default()
+                .memtable_kind(engine.memtable_kind.unwrap_or_default())
+                .compression(match engine.compression {
+                    Some(args::Compression::Lz4) => Compression::Lz4,
+                    Some(args::Compression::None) | None => Compression::None,
+                }),
             workers: engine.workers.map_or(WORKERS_DEFAULT, numbers::to_usize),
             filter_last_run: engine.filter_last_run.then_some(FilterLastRun::On),
-            ..EngineSettings::default()
+            ..defaults
         },
         deterministic: engine.deterministic,
     })
@@ -217,6 +226,7 @@ pub(super) fn mix(workload: &WorkloadArgs, entries: Option<u64>) -> WorkloadMix 
         ranges: reads.ranges.unwrap_or(RANGES_DEFAULT),
         selectivities: reads.selectivity.clone().unwrap_or(vec![SELECTIVITY_DEFAULT]),
         distribution: reads.distribution.unwrap_or_default(),
+        zipf: reads.zipf,
         interleave: reads.interleave,
     }
 }
