@@ -79,7 +79,7 @@ fn bench_kind(criterion: &mut Criterion, kind: MemtableKind, present: &[Bytes], 
     });
     // The writer adds versions of other keys.
     let memtable = fill_memtable(kind, present, &value);
-    group.bench_function("get present beside a writer", |bencher| {
+    group.bench_function("get present while another thread inserts", |bencher| {
         bencher.iter_custom(|iterations| {
             let ended = AtomicU64::new(0);
             std::thread::scope(|scope| {

@@ -51,6 +51,17 @@ fn every_workload_runs_in_one_command() {
     assert!(run.csv[5].starts_with("readmissing,lsmx,1,1000,"), "{}", run.csv[5]);
 }
 
+/// The writer puts whenever it is not ahead of its rate, so it puts at most one more than the elapsed time allows.
+#[test]
+fn writer_rate_limits_the_concurrent_writer() {
+    let words = "fillrandom readwhilewriting:writer-rate=2,ops=100K";
+    let cell = &cells(&format!("bench {words} {SMALL}"))[1];
+    assert_eq!(text(cell, "workload"), "readwhilewriting:writer-rate=2");
+    let allowed = 2.0 * number(cell, "/elapsed_s") + 1.0;
+    let puts = number(cell, "/writer/ops");
+    assert!(puts <= allowed.ceil(), "{puts} puts, {allowed} allowed");
+}
+
 #[test]
 fn read_workload_on_empty_database_loads_records_first() {
     let run = experiment(&format!("bench readrandom {SMALL} --ops 100"));

@@ -1,10 +1,12 @@
 //! Tests of the metrics in the results of `lsmx explore`.
 
+use std::collections::BTreeSet;
+
 use lsmx_bench::experiment::{explore, iocost, rmw, simulate, steady_state, throughput, tuning};
 use lsmx_bench::metric::{MetricRegistry, flatten_scalars};
 use serde_json::Value;
 
-use crate::common::{TestDir, cells, experiment, list, number, numbers, sum_of_levels};
+use crate::common::{TestDir, cells, experiment, list, number, numbers, sum_of_levels, text};
 
 /// Checks that each number in a result is a registered metric. Tables and `compare` interpret only registered metrics.
 #[test]
@@ -182,6 +184,25 @@ fn workers_table_and_filter_flags_take_effect() {
     };
     let blocks: Vec<f64> = cells.iter().map(blocks).collect();
     assert!(blocks[0] > 1000.0 && blocks[1] < 100.0, "{blocks:?}");
+}
+
+/// Each of these flags changes what a deterministic run measures. `--direct-io` must not.
+#[test]
+fn block_filter_memtable_and_zipf_flags_take_effect() {
+    let words = "explore --policy tiering --entries 6000 --value-len 48 --memtable 32K --lookups 300 \
+                 --ranges 0 --updates 0.3 --distribution zipf --deterministic";
+    let digest = |flag: &str| text(&cells(&format!("{words} {flag}"))[0], "digest").to_owned();
+    let flags = [
+        "",
+        "--block-bytes 16K",
+        "--filter-bits 16",
+        "--compression lz4",
+        "--memtable-kind skip-list",
+        "--zipf 0.5",
+    ];
+    let digests: BTreeSet<String> = flags.into_iter().map(digest).collect();
+    assert_eq!(digests.len(), flags.len());
+    assert_eq!(digest("--direct-io"), digest(""));
 }
 
 /// Checks two settings of a phases file. `empty-lookups` sets the shares of lookups of absent keys, and `hot` selects
