@@ -15,6 +15,7 @@ mod commit;
 mod data;
 mod filter;
 mod index;
+mod jobs;
 mod memtable;
 mod merge;
 mod policy;
@@ -25,7 +26,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 
-/// Returns a configuration with short measurement times. All benchmarks together take about a minute.
+/// Returns a configuration with short measurement times. All benchmarks together take about two minutes.
 fn config() -> Criterion {
     Criterion::default()
         .sample_size(20)
@@ -48,5 +49,6 @@ criterion_group! {
         merge::bench_next,
         commit::bench_put,
         scan::bench_entries,
+        jobs::bench_jobs,
 }
 criterion_main!(floors);

@@ -1,0 +1,84 @@
+//! Flushes and compactions of a database in an in-memory file system. The jobs run on the calling thread.
+
+use std::sync::Arc;
+
+use criterion::{BatchSize, Criterion, Throughput};
+use lsmx::env::Background;
+use lsmx::merge_operator::FieldUpdate;
+use lsmx::vfs::MemVfs;
+use lsmx::{Db, KeyspaceOptions, Options, PolicySpec};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+
+use crate::data::{VALUE_BYTES, random_keys, random_value};
+
+const ENTRIES: u64 = 20_000;
+/// Large enough for all entries, so that memtables are flushed only by explicit calls.
+const MEMTABLE_BYTES: u64 = 64 << 20;
+/// Benchmark names and bucket sizes. The store collects buckets of 16 KiB, but not buckets of 4 MiB.
+const BUCKET_BYTES: [(&str, u64); 2] = [("append", 4 << 20), ("append and collect", 16 << 10)];
+
+fn open(keyspace: KeyspaceOptions) -> Db {
+    let options = Options::default()
+        .background(Background::Inline)
+        .keyspace_defaults(keyspace.memtable_bytes(MEMTABLE_BYTES));
+    Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap()
+}
+
+fn put_all(db: &Db, keys: &[Vec<u8>], value: &[u8]) {
+    for key in keys {
+        db.put(key, value).unwrap();
+    }
+}
+
+pub(crate) fn bench_jobs(criterion: &mut Criterion) {
+    let (keys, value) = (random_keys(ENTRIES), random_value());
+    let mut group = criterion.benchmark_group("job, 20000 entries");
+    group.throughput(Throughput::Elements(ENTRIES)).sample_size(10);
+    group.bench_function("flush", |bencher| {
+        let filled = || {
+            let db = open(KeyspaceOptions::default());
+            put_all(&db, &keys, &value);
+            db
+        };
+        bencher.iter_batched(
+            filled,
+            |db| db.flush().map(|()| db).unwrap(),
+            BatchSize::PerIteration,
+        );
+    });
+    group.bench_function("compaction of two runs", |bencher| {
+        // With this policy, two runs do not trigger a compaction.
+        let policy: PolicySpec = "tiering".parse().unwrap();
+        let filled = || {
+            let db = open(KeyspaceOptions::default().policy(policy.clone()));
+            for half in keys.chunks(keys.len() / 2) {
+                put_all(&db, half, &value);
+                db.flush().unwrap();
+            }
+            db
+        };
+        let compact = |db: Db| {
+            db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+            db
+        };
+        bencher.iter_batched(filled, compact, BatchSize::PerIteration);
+    });
+    for (name, bucket_bytes) in BUCKET_BYTES {
+        group.bench_function(format!("operand store: {name}"), |bencher| {
+            let operator = FieldUpdate { value_bytes_max: u32::try_from(VALUE_BYTES).unwrap() };
+            let delta = DeltaOptions::default().bucket_bytes(bucket_bytes);
+            let filled = || {
+                let keyspace = KeyspaceOptions::default().merge_operator(operator);
+                let db = open(keyspace.operand_store(DeltaStoreFactory::new(delta)));
+                let keyspace = db.default_keyspace();
+                for key in &keys {
+                    keyspace.merge(key, FieldUpdate::operand(0, &value)).unwrap();
+                }
+                db
+            };
+            let flush = |db: Db| db.flush().map(|()| db).unwrap();
+            bencher.iter_batched(filled, flush, BatchSize::PerIteration);
+        });
+    }
+    group.finish();
+}
