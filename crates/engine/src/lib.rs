@@ -152,7 +152,7 @@ pub use crate::merge_operator::{MergeError, MergeOperator, MergeResult};
 pub use crate::metrics::{Metrics, ReadMetrics};
 pub use crate::options::db::Options;
 pub use crate::options::filter_bits::FilterBits;
-pub use crate::options::keyspace::{FilterLastRun, KeyspaceOptions, OptionsInForce};
+pub use crate::options::keyspace::{FilterLastRun, KeyspaceOptions, OptionsInForce, RmwMode};
 pub use crate::options::policy::Policy;
 pub use crate::options::read::{ReadOptions, ReadTier};
 pub use crate::options::value_separation::ValueSeparation;

@@ -3,8 +3,8 @@
 use lsmx::env::{Background, WORKERS_DEFAULT};
 use lsmx::merge_operator::FieldUpdate;
 use lsmx::{
-    BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
-    ValueSeparation, WriteControl,
+    BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, MemtableKind, Options,
+    PolicySpec, RmwMode, ValueSeparation, WriteControl,
 };
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
@@ -19,8 +19,8 @@ use super::BLOCK_BYTES;
 /// RocksDB and fjall ignore all settings except memory, workers, direct I/O, merge operator and value separation.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
-    /// Memory for memtables, cached blocks and table metadata, in bytes. Replaces `memtable_bytes` and
-    /// `block_cache_bytes`.
+    /// Memory for memtables, cached blocks and table metadata, in bytes. Replaces `block_cache_bytes`, and in other engines
+    /// `memtable_bytes`.
     pub memory_budget: Option<u64>,
     pub memtable_bytes: Option<u64>,
     pub block_cache_bytes: Option<u64>,
@@ -30,6 +30,8 @@ pub struct EngineSettings {
     /// Target length of a data block, in bytes.
     pub block_bytes: u32,
     pub filter_bits: Option<FilterBits>,
+    pub compression: Option<Compression>,
+    pub memtable_kind: Option<MemtableKind>,
     pub filter_last_run: Option<FilterLastRun>,
     /// Number of compaction threads. One additional thread flushes memtables.
     pub workers: usize,
@@ -58,6 +60,8 @@ impl Default for EngineSettings {
             table_bytes: None,
             block_bytes: BLOCK_BYTES,
             filter_bits: None,
+            compression: None,
+            memtable_kind: None,
             filter_last_run: None,
             workers: WORKERS_DEFAULT,
             write_control: WriteControl::default(),
@@ -86,6 +90,8 @@ impl EngineSettings {
         let options = apply_if_set(options, self.memtable_bytes, KeyspaceOptions::memtable_bytes);
         let options = apply_if_set(options, self.table_bytes, KeyspaceOptions::table_bytes);
         let options = apply_if_set(options, self.filter_bits, KeyspaceOptions::filter_bits);
+        let options = apply_if_set(options, self.compression, KeyspaceOptions::compression);
+        let options = apply_if_set(options, self.memtable_kind, KeyspaceOptions::memtable_kind);
         let options = apply_if_set(options, self.filter_last_run, KeyspaceOptions::filter_last_run);
         let options = apply_if_set(options, self.merge_operator, KeyspaceOptions::merge_operator);
         let options =
@@ -145,11 +151,13 @@ impl EngineSettings {
             "block_tags" => self.other_keyspace_options = keyspace.block_tags(parse_on_off(value)?),
             "compression" => {
                 let known = [Compression::None, Compression::Lz4];
-                let compression = parse_choice(value, &["none", "lz4"], &known)?;
-                self.other_keyspace_options = keyspace.compression(compression);
+                self.compression = Some(parse_choice(value, &["none", "lz4"], &known)?);
             }
-            "memtable_kind" => {
-                self.other_keyspace_options = keyspace.memtable_kind(value.parse()?);
+            "memtable_kind" => self.memtable_kind = Some(value.parse()?),
+            "rmw_mode" => {
+                let known = [RmwMode::Fixed, RmwMode::Adaptive];
+                let mode = parse_choice(value, &["fixed", "adaptive"], &known)?;
+                self.other_keyspace_options = keyspace.rmw_mode(mode);
             }
             "table_bytes" => self.table_bytes = Some(parse_bytes(value)?),
             "wal_bytes_max" => self.other_options = options.wal_bytes_max(parse_bytes(value)?),
@@ -176,7 +184,7 @@ impl EngineSettings {
 
 /// Names of the options that [`EngineSettings::with_option`] accepts.
 const NAMES: &str = "policy, filter_last_run, filter_bits, cache_kind, block_bytes, restart_interval, block_tags, \
-    compression, memtable_kind, table_bytes, wal_bytes_max, memtable_bytes_max, write_control, direct_reads, \
+    compression, memtable_kind, rmw_mode, table_bytes, wal_bytes_max, memtable_bytes_max, write_control, direct_reads, \
     keep_compactions_cached, workers, merge_parts_max";
 
 /// Returns the value whose name is `text`. `names` and `values` have the same order. The error lists the names.
@@ -214,7 +222,8 @@ mod tests {
 
     #[test]
     fn every_named_option_takes_a_value() {
-        let values = "tiering on monkey(10) moka 8K 8 off lz4 skip-list 1M 1G 256M stop on off 3 1";
+        let values =
+            "tiering on monkey(10) moka 8K 8 off lz4 skip-list adaptive 1M 1G 256M stop on off 3 1";
         let names = NAMES.split(", ");
         assert_eq!(values.split(' ').count(), names.clone().count());
         let mut settings = EngineSettings::default();
@@ -239,6 +248,7 @@ mod tests {
             ("table_bytes=99999999999G", "a number of bytes"),
             ("compression=zip", "none or lz4"),
             ("memtable_kind=b-tree", "b-link-tree or skip-list"),
+            ("rmw_mode=kd", "fixed or adaptive"),
             ("write_control=none", "smooth or stop"),
             ("workers=0", "at least 1"),
             ("workers=x", "a whole number"),

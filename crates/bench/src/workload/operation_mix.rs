@@ -1,6 +1,7 @@
 //! Operation mixes: YCSB, UP2X, and a mix of reads and updates with a configurable fraction of reads.
 
 use crate::enum_names::impl_names;
+use crate::numbers;
 
 use super::keys::Permutation;
 use super::random::{Random, Zipf};
@@ -11,6 +12,10 @@ const UP2X_UPDATES: u64 = 92_530;
 const UP2X_GETS: u64 = 7_460;
 /// Number of operations per insert in YCSB D and E.
 pub(crate) const OPS_PER_INSERT: u64 = 20;
+/// Fraction of reads in each phase of [`OperationMix::Changing`].
+const PHASE_READ_RATIOS: [f64; 5] = [0.9, 0.1, 0.7, 0.3, 0.5];
+/// Number of operations in each phase of [`OperationMix::Changing`].
+const OPS_PER_PHASE: u64 = 100_000;
 /// Maximum length of a scan of YCSB E, in entries. The minimum is 1.
 const SCAN_ENTRIES_MAX: u64 = 100;
 
@@ -21,6 +26,9 @@ const SCAN_ENTRIES_MAX: u64 = 100;
 pub enum OperationMix {
     /// Reads, and updates of one field. The caller sets the fraction of reads.
     Default,
+    /// Reads, and updates of one field. The fraction of reads changes every 100,000 operations. It cycles through 90, 10,
+    /// 70, 30 and 50 %.
+    Changing,
     /// Facebook's UP2X store: 92.53 % updates, 7.46 % reads, the rest puts.
     ///
     /// Source: Cao et al., "Characterizing, Modeling, and Benchmarking RocksDB Key-Value Workloads at Facebook", FAST 2020.
@@ -65,8 +73,9 @@ pub enum MixedOperation {
 
 impl OperationMix {
     /// All mixes, in the order in which help texts list them.
-    pub const ALL: [OperationMix; 11] = [
+    pub const ALL: [OperationMix; 12] = [
         OperationMix::Default,
+        OperationMix::Changing,
         OperationMix::Up2x,
         OperationMix::A,
         OperationMix::B,
@@ -82,6 +91,7 @@ impl OperationMix {
     pub fn name(self) -> &'static str {
         match self {
             OperationMix::Default => "default",
+            OperationMix::Changing => "changing",
             OperationMix::Up2x => "up2x",
             OperationMix::A => "ycsb-a",
             OperationMix::B => "ycsb-b",
@@ -95,12 +105,17 @@ impl OperationMix {
         }
     }
 
-    /// Returns the fraction of operations that are reads or scans. The fraction of the default mix is `given`.
+    /// Returns the fraction of operations that are reads or scans. The fraction of the default mix is `given`. That of
+    /// [`OperationMix::Changing`] is the mean of its phases.
     pub fn read_ratio(self, given: f64) -> f64 {
         match self {
             OperationMix::Default => given,
             OperationMix::Up2x => 0.0746,
-            OperationMix::A | OperationMix::F | OperationMix::Am | OperationMix::Fm => 0.5,
+            OperationMix::Changing
+            | OperationMix::A
+            | OperationMix::F
+            | OperationMix::Am
+            | OperationMix::Fm => 0.5,
             OperationMix::B | OperationMix::D | OperationMix::E | OperationMix::Bm => 0.95,
             OperationMix::C => 1.0,
         }
@@ -133,11 +148,20 @@ impl OperationMix {
             }
             OperationMix::A | OperationMix::B => MixedOperation::Put,
             OperationMix::F => MixedOperation::Rewrite,
-            OperationMix::Default | OperationMix::Am | OperationMix::Bm | OperationMix::Fm => {
-                MixedOperation::Update
-            }
+            OperationMix::Default
+            | OperationMix::Changing
+            | OperationMix::Am
+            | OperationMix::Bm
+            | OperationMix::Fm => MixedOperation::Update,
         };
-        if random.next_unit() < self.read_ratio(read_ratio) { MixedOperation::Read } else { other }
+        let read_ratio = match self {
+            OperationMix::Changing => {
+                let phase = number / OPS_PER_PHASE % numbers::to_u64(PHASE_READ_RATIOS.len());
+                PHASE_READ_RATIOS[numbers::to_usize(phase)]
+            }
+            _ => self.read_ratio(read_ratio),
+        };
+        if random.next_unit() < read_ratio { MixedOperation::Read } else { other }
     }
 
     /// Draws the record that a read, scan or update accesses. `count` is the number of loaded and inserted records.
@@ -189,7 +213,7 @@ mod tests {
 
     #[test]
     fn drawn_operations_have_the_shares_of_the_mix() {
-        const OPS: u32 = 100_000;
+        const OPS: u32 = 500_000;
         for mix in OperationMix::ALL {
             let mut random = Random::new(1, 2);
             let drawn: Vec<MixedOperation> =
@@ -204,7 +228,8 @@ mod tests {
             let inserts = share(|at| *at == MixedOperation::Insert);
             assert_eq!(inserts > 0.0, mix.has_inserts());
             let updates = share(|at| *at == MixedOperation::Update);
-            let has_updates = matches!(mix.name(), "default" | "up2x" | "am" | "bm" | "fm");
+            let has_updates =
+                matches!(mix.name(), "default" | "changing" | "up2x" | "am" | "bm" | "fm");
             assert_eq!(updates > 0.0, has_updates, "{mix}");
         }
     }

@@ -177,8 +177,9 @@ pub(crate) struct IocostArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RmwArgs {
     /// How a field is updated: get-put reads, changes and puts the value; merge writes an operand into the tree; kd
-    /// writes an operand into the operand store. Each mode has its own cells.
-    #[arg(long, value_name = "MODE,…", value_delimiter = ',', default_values_t = UpdateMode::ALL)]
+    /// writes an operand into the operand store. merge-adaptive and kd-adaptive are merge and kd with RmwMode::Adaptive:
+    /// reads of frequently read keys store the combined value in the memtable. Each mode has its own cells.
+    #[arg(long, value_name = "MODE,…", value_delimiter = ',', default_values_t = UpdateMode::DEFAULT)]
     pub(crate) mode: Vec<UpdateMode>,
     /// Where values are stored: tree, value-log.
     #[arg(long, value_name = "BASE,…", value_delimiter = ',', default_values_t = [ValuePlacement::Tree])]
@@ -186,12 +187,12 @@ pub(crate) struct RmwArgs {
     /// Shares of reads among the operations of the default mix [default: 0.1].
     #[arg(long, value_name = "R,…", value_delimiter = ',')]
     pub(crate) read_ratio: Option<Vec<f64>>,
-    /// Mix of operations: default, up2x, ycsb-a … ycsb-f; am, bm and fm are A, B and F with updates of a field in place
-    /// of puts.
+    /// Mix of operations: default, changing, up2x, ycsb-a … ycsb-f, am, bm, fm. With changing, the share of reads changes
+    /// every 100,000 operations. am, bm and fm are A, B and F with updates of a field in place of puts.
     #[arg(long, value_name = "NAME", default_value_t = OperationMix::Default)]
     pub(crate) mix: OperationMix,
     /// Experiment that varies one parameter: read-ratio, zipf, value-size, delta-size, recovery, operands, scans, kd-cache,
-    /// bucket-size, split-threshold.
+    /// bucket-size, memtable, split-threshold.
     #[arg(long, value_name = "NAME")]
     pub(crate) experiment: Option<RmwStudy>,
     /// Number of records to load.

@@ -50,14 +50,15 @@ fn cells_have_every_documented_field_for_each_mode_and_ratio() {
 
 #[test]
 fn every_mix_runs_in_every_mode_over_both_bases() {
-    for mix in
-        ["up2x", "ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "ycsb-e", "ycsb-f", "am", "bm", "fm"]
-    {
+    for mix in [
+        "changing", "up2x", "ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "ycsb-e", "ycsb-f", "am", "bm",
+        "fm",
+    ] {
         let words = if mix == "up2x" { MANY } else { SMALL };
         let cells = cells(&format!("{words} --mix {mix} --base tree,value-log"));
         assert_eq!(cells.len(), 6);
         let [reads, rmws, scans] = match mix {
-            "up2x" | "ycsb-f" | "am" | "bm" | "fm" => [true, true, false],
+            "changing" | "up2x" | "ycsb-f" | "am" | "bm" | "fm" => [true, true, false],
             "ycsb-e" => [false, false, true],
             _ => [true, false, false],
         };
@@ -172,11 +173,16 @@ fn table_csv_and_page_have_every_cell() {
 
 #[test]
 fn experiments_of_operand_stores_run_over_the_value_log() {
-    for experiment in ["kd-cache", "bucket-size", "split-threshold"] {
-        let words = format!("{SMALL} --mode kd --base value-log --experiment {experiment}");
+    for (experiment, mode) in [
+        ("kd-cache", "kd"),
+        ("bucket-size", "kd"),
+        ("split-threshold", "kd-adaptive"),
+        ("memtable", "kd-adaptive"),
+    ] {
+        let words = format!("{SMALL} --mode {mode} --base value-log --experiment {experiment}");
         let cells = cells(&words);
         assert!(cells.len() > 3, "{experiment}");
-        let fits = |cell: &Value| cell["mode"] == "kd" && cell["base"] == "value-log";
+        let fits = |cell: &Value| cell["mode"] == mode && cell["base"] == "value-log";
         assert!(cells.iter().all(fits), "{cells:?}");
     }
 }

@@ -10,6 +10,7 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::callback;
 use crate::db::key_locks::KeyLocks;
 use crate::db::open::warm_up::WarmUp;
+use crate::db::write_back::{CombinedGet, set_folded_value, write_back};
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
@@ -201,11 +202,7 @@ impl DbInner {
             if let Ok(value) = point::get(&tree, &view, &key, read_seq, reads) {
                 // The memtable may be flushed or dropped meanwhile; the value is then unused.
                 self.state.env.yield_point(YieldKind::Commit);
-                let added_bytes = memtable.set_folded_value(&key, seq, value);
-                self.state.memtables.add(added_bytes);
-                if !memtable.add_bytes(added_bytes) {
-                    self.state.memtables.subtract(added_bytes);
-                }
+                set_folded_value(&self.state, &memtable, &key, seq, value);
             }
         }
     }
@@ -239,17 +236,22 @@ impl DbInner {
             tree.check_live()?;
         }
         let seq = snapshot.unwrap_or_else(|| self.state.sequence.published());
-        let value = point::get(tree, &view, key, seq, reads);
+        let read = point::get_and_combine(tree, &view, key, seq, reads);
         if reads == ReadScope::Memory {
-            if matches!(value, Err(Error::WouldBlock)) {
+            if matches!(read, Err(Error::WouldBlock)) {
                 // Only the retry is counted.
-                return value;
+                return read.map(|(value, _)| value);
             }
             self.begin_operation();
         }
         tree.counters.gets.add(1);
-        let value = value?;
+        let (value, combined) = read?;
         self.record_get(tree, key, value.as_ref());
+        if let Some(operands) = combined
+            && snapshot.is_none()
+        {
+            write_back(&self.state, tree, &view, CombinedGet { key, value: &value, operands, seq });
+        }
         Ok(value)
     }
 

@@ -138,6 +138,7 @@ impl Keyspace {
             filter_last_run: options.filter_last_run,
             merge_operator: self.tree.merge_resolver.name().map(str::to_owned),
             operand_store: self.tree.operand_store.name(),
+            rmw_mode: options.rmw_mode,
             value_separation: options.value_separation,
         }
     }

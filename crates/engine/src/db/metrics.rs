@@ -176,6 +176,7 @@ fn keyspace_metrics(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
         reads: fold_metrics(&tree.merge_resolver.reads),
         jobs: fold_metrics(&tree.merge_resolver.jobs),
         failures: load_counter(&tree.merge_resolver.failures),
+        write_backs: load_counter(&tree.merge_resolver.write_backs),
     };
     metrics.operand_store = tree.operand_store.attached().map(|attached| attached.store.metrics());
     for used in view.version.blobs().files() {

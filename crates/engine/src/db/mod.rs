@@ -20,6 +20,7 @@ pub(crate) mod operand_store;
 pub(crate) mod snapshot;
 pub(crate) mod update;
 pub(crate) mod write;
+pub(crate) mod write_back;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

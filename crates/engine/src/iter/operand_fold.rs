@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
 
@@ -93,6 +94,11 @@ impl OperandFold {
     /// Returns whether there are operands.
     pub(crate) fn has_operands(&self) -> bool {
         !self.operands.is_empty()
+    }
+
+    /// Returns the total length of the operands, in bytes.
+    pub(crate) fn operand_bytes(&self) -> u64 {
+        self.operands.iter().map(|operand| len_u64(operand.len())).sum()
     }
 
     /// Returns the sequence number of an unresolved value pointer.

@@ -51,6 +51,17 @@ impl From<ReadScope> for OperandReadTier {
     }
 }
 
+/// Size and source of the operands that a lookup combined.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CombinedOperands {
+    /// Total length of the operands, in bytes.
+    pub(crate) bytes: u64,
+    /// Whether the lookup searched tables or the operand store.
+    pub(crate) searched_files: bool,
+    /// Whether the newest operand is in a memtable.
+    pub(crate) newest_in_memtable: bool,
+}
+
 /// Accesses of a lookup, which are counted only if the lookup completes.
 struct LookupState<'a> {
     context: ReadContext,
@@ -60,6 +71,9 @@ struct LookupState<'a> {
     last_run: Option<(&'a Arc<Table>, bool)>,
     /// The separated value of the key.
     blob: Option<(Arc<BlobFile>, ValuePointer)>,
+    /// Whether a memtable contains an operand of the key.
+    has_memtable_operands: bool,
+    combined: Option<CombinedOperands>,
 }
 
 impl LookupState<'_> {
@@ -72,7 +86,14 @@ impl LookupState<'_> {
         if scope == ReadScope::Tables {
             context.forbid_blob_reads();
         }
-        LookupState { context, table: None, last_run: None, blob: None }
+        LookupState {
+            context,
+            table: None,
+            last_run: None,
+            blob: None,
+            has_memtable_operands: false,
+            combined: None,
+        }
     }
 
     fn publish_counts(&self, tree: &Tree, view: &SuperVersion) {
@@ -96,12 +117,27 @@ pub(crate) fn get(
     snapshot: SeqNo,
     scope: ReadScope,
 ) -> Result<Option<Slice>> {
+    get_and_combine(tree, view, user_key, snapshot, scope).map(|(value, _)| value)
+}
+
+/// Like [`get`], but also describes the combined operands. The description is `None` if the lookup found no operand.
+///
+/// # Errors
+/// As [`get`].
+#[inline]
+pub(crate) fn get_and_combine(
+    tree: &Tree,
+    view: &SuperVersion,
+    user_key: &[u8],
+    snapshot: SeqNo,
+    scope: ReadScope,
+) -> Result<(Option<Slice>, Option<CombinedOperands>)> {
     let (mut fold, mut state) = (OperandFold::default(), LookupState::new(scope));
     let value = look_up(tree, view, user_key, (snapshot, scope), (&mut fold, &mut state));
     if !matches!(value, Err(Error::WouldBlock)) {
         state.publish_counts(tree, view);
     }
-    value
+    Ok((value?, state.combined))
 }
 
 /// A lookup that has to read a separated value to complete.
@@ -193,9 +229,10 @@ fn look_up<'a>(
         });
         // Older memtables and tables contain only entries older than this range tombstone.
         if found_base || covering.is_some() {
-            return fold.take_value(&tree.merge_resolver, user_key);
+            return combine(tree, user_key, fold, state, false);
         }
     }
+    state.has_memtable_operands = fold.has_operands();
     match &view.operand_view {
         Some(operands) if operands.view.may_contain(user_key) => {
             let operands = &*operands.view;
@@ -228,6 +265,25 @@ fn resolve_value(
         state.blob = Some((Arc::clone(file), pointer));
         file.blob().read_value((user_key, seq), &pointer, &mut state.context)
     })?;
+    combine(tree, user_key, fold, state, true)
+}
+
+/// Merges the operands with the base, and records the size of the operands in `state`.
+#[inline]
+fn combine(
+    tree: &Tree,
+    user_key: &[u8],
+    fold: &mut OperandFold,
+    state: &mut LookupState<'_>,
+    searched_files: bool,
+) -> Result<Option<Slice>> {
+    if fold.has_operands() {
+        state.combined = Some(CombinedOperands {
+            bytes: fold.operand_bytes(),
+            searched_files,
+            newest_in_memtable: !searched_files || state.has_memtable_operands,
+        });
+    }
     fold.take_value(&tree.merge_resolver, user_key)
 }
 

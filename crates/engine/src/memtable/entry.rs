@@ -205,13 +205,13 @@ impl MemtableEntry {
         }
     }
 
-    /// Sets the folded value, unless it is set. Returns its bytes, or 0.
-    pub(crate) fn set_folded_value(&self, value: Option<Bytes>) -> u64 {
-        let EntryData::Operand(operand) = &self.data else { return 0 };
+    /// Sets the folded value. Returns its bytes; `None` if it is set already, or if the entry is not an operand.
+    pub(crate) fn set_folded_value(&self, value: Option<Bytes>) -> Option<u64> {
+        let EntryData::Operand(operand) = &self.data else { return None };
         let folded =
             value.map_or((EntryKind::Delete, Bytes::new()), |value| (EntryKind::Put, value));
         let bytes = folded.1.len() as u64;
         // The overhead is counted with the operand.
-        if operand.folded.set(folded).is_ok() { bytes } else { 0 }
+        operand.folded.set(folded).is_ok().then_some(bytes)
     }
 }

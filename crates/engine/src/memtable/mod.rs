@@ -219,19 +219,19 @@ impl Memtable {
 
     /// Sets the folded value of a merge operand. `None` is a delete.
     ///
-    /// Returns the bytes that the caller must add with [`Memtable::add_bytes`]; 0 if there is no such operand or it has
-    /// a folded value.
+    /// Returns the bytes that the caller must add with [`Memtable::add_bytes`]; `None` if there is no such operand or it
+    /// has a folded value.
     pub(crate) fn set_folded_value(
         &self,
         user_key: &[u8],
         seq: SeqNo,
         value: Option<Slice>,
-    ) -> u64 {
+    ) -> Option<u64> {
         match self.find(user_key, seq) {
             Some((_, entry)) if entry.seq() == seq => {
                 entry.set_folded_value(value.map(Slice::into_bytes))
             }
-            _ => 0,
+            _ => None,
         }
     }
 

@@ -164,10 +164,10 @@ fn folded_value_hides_older_operands_from_its_sequence_number_on() {
     cursor.seek(b"k", SeqNo(3)).unwrap();
     let bytes = memtable.set_folded_value(b"k", SeqNo(3), Some(Slice::from(&b"ooo"[..])));
     assert!(
-        bytes >= 3 && memtable.set_folded_value(b"k", SeqNo(3), None) == 0,
+        bytes == Some(3) && memtable.set_folded_value(b"k", SeqNo(3), None).is_none(),
         "a folded value is set once"
     );
-    assert_eq!(memtable.set_folded_value(b"k", SeqNo(9), None), 0, "there is no such operand");
+    assert_eq!(memtable.set_folded_value(b"k", SeqNo(9), None), None, "there is no such operand");
     assert_eq!(read_versions(&memtable, 9).len(), 2);
     assert_eq!(read_versions(&memtable, 3), [(EntryKind::Put, Slice::from(&b"ooo"[..]))]);
     assert_eq!(

@@ -169,6 +169,8 @@ pub struct MergeMetrics {
     pub jobs: FoldMetrics,
     /// Number of failed folds.
     pub failures: u64,
+    /// Number of combined values that point lookups stored, see [`RmwMode::Adaptive`](crate::RmwMode::Adaptive).
+    pub write_backs: u64,
 }
 
 /// Use of the filter of the last sorted run.

@@ -147,12 +147,16 @@ fn write_keyspace(
         )?;
         writeln!(f, "buckets {written} written, {read} read")?;
     }
-    let MergeMetrics { reads, jobs, failures } = &keyspace.merges;
+    let MergeMetrics { reads, jobs, failures, write_backs } = &keyspace.merges;
     if keyspace.merges != MergeMetrics::default() {
         let [by_reads, by_jobs] = [reads.operands, jobs.operands].map(Count);
         let max = reads.operands_max;
         write!(f, "  operands: {by_reads} folded by reads (at most {max} at once), ")?;
-        writeln!(f, "{by_jobs} by jobs, {failures} failures")?;
+        writeln!(
+            f,
+            "{by_jobs} by jobs, {failures} failures; {} values stored by gets",
+            Count(*write_backs)
+        )?;
     }
     let log = &keyspace.value_log;
     if *log != ValueLogMetrics::default() {

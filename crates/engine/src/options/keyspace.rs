@@ -36,6 +36,20 @@ pub enum FilterLastRun {
     Auto,
 }
 
+/// Whether point lookups store the values that they combine from merge operands. Reads return the same values in both
+/// modes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RmwMode {
+    /// Point lookups do not store combined values.
+    #[default]
+    Fixed,
+    /// A get of a frequently read key may store the combined value in the memtable of the newest operand. Later gets read
+    /// this value. A flush writes the value to a table, even if the keyspace has an operand store.
+    ///
+    /// The mode does not affect keys that are rarely read. Counting gets needs 64 KiB of memory per keyspace.
+    Adaptive,
+}
+
 /// Options of a keyspace. They are checked when the keyspace is opened.
 ///
 /// The manifest stores the policy, and the names of the merge operator and the operand store. A stored policy is used
@@ -56,6 +70,7 @@ pub struct KeyspaceOptions {
     pub(crate) filter_last_run: FilterLastRun,
     pub(crate) merge_operator: Option<Arc<dyn MergeOperator>>,
     pub(crate) operand_store: Option<Arc<dyn OperandStoreFactory>>,
+    pub(crate) rmw_mode: RmwMode,
     pub(crate) value_separation: Option<ValueSeparation>,
 }
 
@@ -81,6 +96,7 @@ impl Default for KeyspaceOptions {
             filter_last_run: FilterLastRun::default(),
             merge_operator: None,
             operand_store: None,
+            rmw_mode: RmwMode::default(),
             value_separation: None,
         }
     }
@@ -210,6 +226,12 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Whether point lookups store combined values. Default: [`RmwMode::Fixed`].
+    pub fn rmw_mode(mut self, mode: RmwMode) -> Self {
+        self.rmw_mode = mode;
+        self
+    }
+
     /// Value separation, which stores large values in blob files. `None` disables it. Default: none.
     ///
     /// It can be enabled and disabled at any time: existing values stay readable, and compactions write values as the
@@ -318,6 +340,8 @@ pub struct OptionsInForce {
     pub merge_operator: Option<String>,
     /// Stored name of the operand store, whether or not it was given at this open.
     pub operand_store: Option<String>,
+    /// [`KeyspaceOptions::rmw_mode`].
+    pub rmw_mode: RmwMode,
     /// [`KeyspaceOptions::value_separation`].
     pub value_separation: Option<ValueSeparation>,
 }

@@ -43,6 +43,8 @@ pub(crate) struct MergeResolver {
     pub(crate) jobs: FoldCounter,
     /// Number of failed merges.
     pub(crate) failures: AtomicU64,
+    /// Number of folded values that point lookups stored.
+    pub(crate) write_backs: AtomicU64,
     /// Whether a job had to keep operands that do not merge partially.
     has_unmergeable_operands: AtomicBool,
 }
@@ -57,6 +59,7 @@ impl MergeResolver {
             reads: FoldCounter::default(),
             jobs: FoldCounter::default(),
             failures: AtomicU64::new(0),
+            write_backs: AtomicU64::new(0),
             has_unmergeable_operands: AtomicBool::new(false),
         };
         if let Some(operator) = operator {

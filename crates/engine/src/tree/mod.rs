@@ -1,6 +1,7 @@
 //! The tree of one keyspace: its settings, its current super version and the state of its jobs.
 
 pub(crate) mod blob_set;
+pub(crate) mod combined_gets;
 pub(crate) mod counters;
 pub(crate) mod file_numbers;
 pub(crate) mod guard_history;
@@ -30,6 +31,7 @@ use crate::options::keyspace::{FilterLastRun, KeyspaceOptions};
 use crate::options::policy::{MissingPolicy, Policy, StoredPolicy};
 use crate::options::stored::StoredOptions;
 use crate::table::{FilterWidth, Table};
+use crate::tree::combined_gets::CombinedGets;
 use crate::tree::counters::TreeCounters;
 use crate::tree::last_run_filter::LastRunFilter;
 use crate::tree::merge_resolver::MergeResolver;
@@ -196,6 +198,7 @@ pub(crate) struct Tree {
     pub(crate) jobs: Mutex<TreeJobState>,
     pub(crate) counters: TreeCounters,
     pub(crate) last_run_filter: LastRunFilter,
+    pub(crate) combined_gets: CombinedGets,
     /// Admission rate of writes, in bytes per second; 0 without a limit. Set together with `stopped` after each
     /// change of the shape.
     admitted_write_rate: AtomicU64,
@@ -258,6 +261,7 @@ impl Tree {
             jobs: Mutex::new(TreeJobState::default()),
             counters: TreeCounters::default(),
             last_run_filter: LastRunFilter::default(),
+            combined_gets: CombinedGets::default(),
             admitted_write_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             held_at: AtomicU64::new(NOT_HELD),

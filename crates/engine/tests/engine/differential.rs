@@ -4,7 +4,7 @@
 
 use lsmx::env::Background;
 use lsmx::{
-    BlockCacheKind, Compression, FilterBits, FilterLastRun, MemtableKind, ValueSeparation,
+    BlockCacheKind, Compression, FilterBits, FilterLastRun, MemtableKind, RmwMode, ValueSeparation,
     WriteControl,
 };
 use lsmx_testkit::simple_store::SimpleStore;
@@ -42,6 +42,7 @@ fn plain() -> DbSettings {
             filter_last_run: FilterLastRun::Off,
             filter_bits: FilterBits::Fuse8,
             store: None,
+            rmw_mode: RmwMode::Fixed,
             separation: None,
         },
     }
@@ -81,6 +82,7 @@ fn fixed() -> Vec<(DbSettings, Background)> {
     });
     add(inline, &|set| set.keyspaces.memtable_bytes = 64 << 20);
     add(inline, &|set| set.keyspaces.memtable_kind = MemtableKind::SkipList);
+    add(inline, &|set| set.keyspaces.rmw_mode = RmwMode::Adaptive);
     // Of the next two option sets, the first disables the block cache. The second makes the block cache large enough
     // for all blocks.
     add(inline, &|set| set.cache_bytes = 0);

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use crate::read;
 use syn::{Attribute, Ident, ImplItem, Item, TraitItem, Type, UseTree, Visibility};
 
-const ITEMS_MAX: usize = 400;
+/// `docs/design/decisions/2026-11-25-public-api.md` states the reason.
+const ITEMS_MAX: usize = 402;
 
 /// A module of the crate, parsed from its sources.
 #[derive(Default)]

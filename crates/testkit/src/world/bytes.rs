@@ -3,7 +3,7 @@
 use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
 use lsmx::{
-    BlockCacheKind, Compression, FilterBits, FilterLastRun, MemtableKind, PolicySpec,
+    BlockCacheKind, Compression, FilterBits, FilterLastRun, MemtableKind, PolicySpec, RmwMode,
     ValueSeparation, WriteControl,
 };
 
@@ -157,6 +157,7 @@ fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
             filter_last_run: FilterLastRun::Off,
             filter_bits: FilterBits::Fuse8,
             store,
+            rmw_mode: if is_set(6) { RmwMode::Adaptive } else { RmwMode::Fixed },
             separation: is_set(3).then_some(separation),
         },
     }

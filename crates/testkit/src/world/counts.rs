@@ -38,6 +38,8 @@ pub struct CaseCounts {
     pub reads_without_operator: u64,
     pub folded_by_reads: u64,
     pub folded_by_jobs: u64,
+    /// Folded values that point lookups stored.
+    pub write_backs: u64,
     /// Rewritten blob files.
     #[serde(rename = "collections")]
     pub blob_rewrites: u64,

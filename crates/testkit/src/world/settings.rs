@@ -6,7 +6,7 @@ use lsmx::compaction::Preset;
 use lsmx::env::Background;
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, MemtableKind, Options,
-    PolicySpec, ValueSeparation, WalOptions, WriteControl,
+    PolicySpec, RmwMode, ValueSeparation, WalOptions, WriteControl,
 };
 
 use crate::rng::TestRng;
@@ -28,6 +28,7 @@ pub struct KeyspaceSettings {
     pub filter_bits: FilterBits,
     /// Operand store for a keyspace without one.
     pub store: Option<SimpleStore>,
+    pub rmw_mode: RmwMode,
     pub separation: Option<ValueSeparation>,
 }
 
@@ -77,6 +78,7 @@ impl KeyspaceSettings {
                 FilterBits::Monkey { bits_per_key },
             ]),
             store: rng.is_true_with_percent(40).then(|| SimpleStore::random(rng)),
+            rmw_mode: *rng.choose(&[RmwMode::Fixed, RmwMode::Adaptive]),
             separation: rng.is_true_with_percent(60).then(|| ValueSeparation {
                 threshold_bytes: *rng.choose(&[1, 8, 30, 100]),
                 blob_file_bytes: *rng.choose(&[1 << 10, 4 << 10, 1 << 20]),
@@ -99,6 +101,7 @@ impl KeyspaceSettings {
             .compression(self.compression.clone())
             .filter_last_run(self.filter_last_run)
             .filter_bits(self.filter_bits)
+            .rmw_mode(self.rmw_mode)
             .value_separation(self.separation);
         match &self.policy {
             Some(policy) => options.policy(policy.parse::<PolicySpec>().expect("a printed policy")),

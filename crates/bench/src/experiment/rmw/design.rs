@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use lsmx::ValueSeparation;
+use lsmx::{RmwMode, ValueSeparation};
 use serde::{Deserialize, Serialize};
 
 use crate::enum_names::impl_names;
@@ -20,6 +20,10 @@ pub enum UpdateMode {
     Merge,
     /// Writes a merge operand to the operand store.
     Kd,
+    /// Like `Merge`, but with [`RmwMode::Adaptive`].
+    MergeAdaptive,
+    /// Like `Kd`, but with [`RmwMode::Adaptive`].
+    KdAdaptive,
 }
 
 /// Where values are stored.
@@ -37,7 +41,15 @@ impl_names!(ValuePlacement, "base");
 
 impl UpdateMode {
     /// All update modes.
-    pub const ALL: [UpdateMode; 3] = [UpdateMode::GetPut, UpdateMode::Merge, UpdateMode::Kd];
+    pub const ALL: [UpdateMode; 5] = [
+        UpdateMode::GetPut,
+        UpdateMode::Merge,
+        UpdateMode::Kd,
+        UpdateMode::MergeAdaptive,
+        UpdateMode::KdAdaptive,
+    ];
+    /// The update modes that `lsmx rmw` compares by default.
+    pub const DEFAULT: [UpdateMode; 3] = [UpdateMode::GetPut, UpdateMode::Merge, UpdateMode::Kd];
 
     /// Returns the name of the mode on the command line.
     pub fn name(self) -> &'static str {
@@ -45,6 +57,25 @@ impl UpdateMode {
             UpdateMode::GetPut => "get-put",
             UpdateMode::Merge => "merge",
             UpdateMode::Kd => "kd",
+            UpdateMode::MergeAdaptive => "merge-adaptive",
+            UpdateMode::KdAdaptive => "kd-adaptive",
+        }
+    }
+
+    /// Returns whether operands are written to the operand store.
+    pub(super) fn uses_operand_store(self) -> bool {
+        matches!(self, UpdateMode::Kd | UpdateMode::KdAdaptive)
+    }
+
+    /// Returns whether only lsmx has this mode.
+    fn is_own(self) -> bool {
+        !matches!(self, UpdateMode::GetPut | UpdateMode::Merge)
+    }
+
+    fn rmw_mode(self) -> RmwMode {
+        match self {
+            UpdateMode::GetPut | UpdateMode::Merge | UpdateMode::Kd => RmwMode::Fixed,
+            UpdateMode::MergeAdaptive | UpdateMode::KdAdaptive => RmwMode::Adaptive,
         }
     }
 }
@@ -74,8 +105,8 @@ pub struct EngineDesign {
 }
 
 impl EngineDesign {
-    /// Returns all combinations of engines, update modes and storage locations. [`UpdateMode::Kd`] is included only for
-    /// lsmx, the only engine with an operand store.
+    /// Returns all supported combinations of engines, update modes and storage locations. Engines other than lsmx support
+    /// only [`UpdateMode::GetPut`] and [`UpdateMode::Merge`].
     pub(super) fn combinations(
         engines: &[EngineKind],
         modes: &[UpdateMode],
@@ -85,7 +116,7 @@ impl EngineDesign {
         let designs = pairs.flat_map(|(mode, base)| {
             engines.iter().map(move |&engine| EngineDesign { engine, mode, base })
         });
-        designs.filter(|it| it.engine == EngineKind::Lsmx || it.mode != UpdateMode::Kd).collect()
+        designs.filter(|it| it.engine == EngineKind::Lsmx || !it.mode.is_own()).collect()
     }
 
     /// Opens or creates the database in a directory. The merge operator, value separation and operand store of
@@ -99,7 +130,9 @@ impl EngineDesign {
         let mut settings = settings.clone();
         settings.merge_operator =
             settings.merge_operator.filter(|_| self.mode != UpdateMode::GetPut);
-        settings.operand_store = settings.operand_store.filter(|_| self.mode == UpdateMode::Kd);
+        settings.operand_store = settings.operand_store.filter(|_| self.mode.uses_operand_store());
+        settings.other_keyspace_options =
+            settings.other_keyspace_options.rmw_mode(self.mode.rmw_mode());
         settings.value_separation = settings.value_separation.filter(|_| separates);
         self.engine.open(path, &settings)
     }

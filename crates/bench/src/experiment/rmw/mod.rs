@@ -276,9 +276,13 @@ impl Config {
         };
         if study.needs_operand_store() {
             let modes: Vec<_> = self.modes.iter().map(|mode| mode.name()).collect();
-            let why = "it varies what --mode kd alone has";
-            refuse(&format!("--mode {}", modes.join(",")), self.modes != [UpdateMode::Kd], why)?;
+            let why = "the experiment varies an option of the operand store, which only the modes kd and kd-adaptive use";
+            let has_other = !self.modes.iter().all(|mode| mode.uses_operand_store());
+            refuse(&format!("--mode {}", modes.join(",")), has_other, why)?;
             refuse("--peers", !self.peers.is_empty(), "no peer keeps operands apart")?;
+        }
+        if study == RmwStudy::Memtable {
+            refuse("--peers", !self.peers.is_empty(), "the memory budget decides their memtables")?;
         }
         let ratios = self.read_ratios.as_ref().map_or(0, Vec::len);
         let ratios_max = if study == RmwStudy::ReadRatio { 0 } else { 1 };
@@ -337,6 +341,7 @@ impl Config {
                 point.delta = point.delta.bucket_bytes(round_to_u64(value * 1024.0));
                 shown = SweepValue::Whole(round_to_u64(value));
             }
+            RmwStudy::Memtable => point.memtable_share = Some(value),
             RmwStudy::SplitThreshold => point.delta = point.delta.split_threshold(value),
         }
         point.sweep = SweepPoint(vec![(study.parameter_name().to_owned(), shown)]);
@@ -395,6 +400,7 @@ impl Config {
         let value_bytes_max = u32::try_from(value.max()).unwrap_or(u32::MAX);
         plan.settings = EngineSettings {
             memory_budget: Some(budget),
+            memtable_bytes: point.memtable_share.map(|share| round_to_u64(to_f64(budget) * share)),
             direct_io: self.direct_io,
             merge_operator: Some(FieldUpdate { value_bytes_max }),
             operand_store: Some(operand_store),
@@ -416,6 +422,8 @@ struct ParameterPoint {
     /// Lengths of a value, a field and an update, in bytes.
     sizes: Option<(u64, u64, u64)>,
     recovers: bool,
+    /// Size of a memtable as a share of the memory budget. `None` means the default.
+    memtable_share: Option<f64>,
     /// Options of the operand store.
     delta: DeltaOptions,
     /// Share of the memory budget that the cache of the operand store receives.

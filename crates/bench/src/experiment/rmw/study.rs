@@ -25,6 +25,8 @@ pub enum RmwStudy {
     KdCache,
     /// Varies the size of a bucket of the operand store, in KiB.
     BucketSize,
+    /// Varies the size of a memtable, as a share of the memory budget. The paper calls it the write buffer.
+    Memtable,
     /// Varies the fill ratio at which a bucket of the operand store is split.
     SplitThreshold,
 }
@@ -40,7 +42,7 @@ pub(super) const VALUE_SIZE_FIELDS: u64 = 10;
 
 impl RmwStudy {
     /// All experiments, in the order of the help text.
-    pub const ALL: [RmwStudy; 10] = [
+    pub const ALL: [RmwStudy; 11] = [
         RmwStudy::ReadRatio,
         RmwStudy::Zipf,
         RmwStudy::ValueSize,
@@ -50,6 +52,7 @@ impl RmwStudy {
         RmwStudy::Scans,
         RmwStudy::KdCache,
         RmwStudy::BucketSize,
+        RmwStudy::Memtable,
         RmwStudy::SplitThreshold,
     ];
 
@@ -76,6 +79,7 @@ impl RmwStudy {
                 ("kd-cache", "kd_cache_mib", &[0.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0])
             }
             RmwStudy::BucketSize => ("bucket-size", "bucket_kib", &[64.0, 128.0, 256.0, 512.0]),
+            RmwStudy::Memtable => ("memtable", "memtable_share", &[0.01, 0.02, 0.05, 0.1, 0.15]),
             RmwStudy::SplitThreshold => {
                 ("split-threshold", "split_threshold", &[0.1, 0.3, 0.5, 0.8, 0.9])
             }
@@ -103,7 +107,7 @@ impl RmwStudy {
     }
 
     /// Returns whether the varied parameter is an option of the operand store, which only
-    /// [`super::UpdateMode::Kd`] uses.
+    /// [`super::UpdateMode::Kd`] and [`super::UpdateMode::KdAdaptive`] use.
     pub fn needs_operand_store(self) -> bool {
         matches!(self, RmwStudy::KdCache | RmwStudy::BucketSize | RmwStudy::SplitThreshold)
     }

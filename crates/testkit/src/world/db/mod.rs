@@ -1,26 +1,25 @@
 //! Applies operations to a database and to its model, and compares the two.
 
+mod maintenance;
+mod restart;
+
 use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use lsmx::compaction::Preset;
 use lsmx::env::Background;
-use lsmx::vfs::{CrashImage, MemVfs};
-use lsmx::{
-    Db, Durability, Error, Event, Keyspace, KeyspaceOptions, Options, PolicySpec, SeqNo, Snapshot,
-    WriteBatch, verify,
-};
+use lsmx::vfs::MemVfs;
+use lsmx::{Db, Durability, Error, Keyspace, PolicySpec, SeqNo, Snapshot, WriteBatch};
 
 use super::change::{Bounds, Bytes, Change, Pairs, is_within};
 use super::checked_range::{CheckedRange, assert_pair};
-use super::compare::{Text, compare_keyspace, compare_pairs, compare_value};
+use super::compare::{compare_keyspace, compare_pairs, compare_value};
 use super::counts::CaseCounts;
-use super::operations::{KEYSPACES, Limit, Operation, Place, RestartKind, Span, Value, Write};
-use super::settings::{DbSettings, KeyspaceSettings};
+use super::operations::{KEYSPACES, Limit, Operation, Place, Span, Value, Write};
+use super::settings::DbSettings;
 use crate::EventLog;
 use crate::merge_operators::merge_operator;
-use crate::simple_store::{SimpleStore, all_stores, may_be_orphan};
+use crate::simple_store::SimpleStore;
 
 /// Maximum length of merged values, for keyspaces whose merge operator has a limit.
 const MERGED_BYTES_MAX: usize = 600;
@@ -505,180 +504,6 @@ impl ModelledDb {
         }
     }
 
-    /// Executes a job, a sync or a copy. None of them changes the contents.
-    fn maintain(&mut self, operation: &Operation) {
-        match operation {
-            Operation::Flush => {
-                self.db().flush().unwrap();
-                let metrics = self.db().metrics();
-                assert!(metrics.keyspaces.values().all(|keyspace| keyspace.memtables_sealed == 0));
-                self.note_synced();
-            }
-            Operation::WaitIdle => self.db().wait_idle().unwrap(),
-            Operation::Sync => {
-                self.db().sync().unwrap();
-                self.note_synced();
-            }
-            Operation::CompactRange(span) => {
-                let (_, keyspace, bounds) = self.span(*span);
-                keyspace.compact_range::<Bytes>(bounds).unwrap();
-            }
-            Operation::OperandsToTree(keyspace) => {
-                let (index, keyspace) = self.keyspace(*keyspace);
-                match keyspace.operands_to_tree() {
-                    Ok(()) => {
-                        self.counts.stores_removed += u64::from(self.has_store[index]);
-                        self.has_store[index] = false;
-                    }
-                    Err(Error::SnapshotsHeld { .. }) if self.db().metrics().snapshots > 0 => {}
-                    Err(error) => panic!("operands to the tree: {error}"),
-                }
-            }
-            Operation::Checkpoint => {
-                let path = format!("copy-{}", self.clock);
-                self.db().checkpoint(&path).unwrap();
-                // The open changes files, so it uses a copy of the disk.
-                let disk = Arc::new(self.disk.crash(CrashImage::Keep, self.clock));
-                self.compare_copy(&Db::open(&path, self.copy_options().vfs(disk)).unwrap());
-            }
-            Operation::OpenReadOnly => {
-                let disk = self.disk.crash(CrashImage::Keep, self.clock);
-                let before = disk.snapshot_all();
-                let options = self.copy_options().read_only(true);
-                let copy = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
-                self.compare_copy(&copy);
-                assert!(disk.snapshot_all() == before, "a read-only open has changed a file");
-            }
-            _ => {}
-        }
-    }
-
-    /// Creates a keyspace or changes its options.
-    fn open_keyspace(&mut self, index: usize, settings: &KeyspaceSettings, is_creation: bool) {
-        let (name, existed) = (KEYSPACES[index], self.contents[index].is_some());
-        // If the options name no merge operator, an open keyspace keeps its current one.
-        let given = settings.options_with_store(false);
-        let options = match existed && is_creation {
-            true => given,
-            false => given.merge_operator(operators(index)),
-        };
-        let keyspace = self.db().keyspace(name, options).unwrap();
-        self.has_store[index] = settings.store.is_some() || (existed && self.has_store[index]);
-        let other = settings.options().merge_operator(operators(index + 1));
-        let refused = self.db().keyspace(name, other);
-        assert!(matches!(refused, Err(Error::Contradiction { .. })), "{refused:?}");
-        assert_eq!(keyspace.name(), name);
-        match &settings.policy {
-            Some(policy) if existed => self.note_policy(index, policy),
-            Some(policy) => self.policies[index].clone_from(policy),
-            None if existed => {}
-            None => "leveled".clone_into(&mut self.policies[index]),
-        }
-        assert_eq!(keyspace.options().policy.to_string(), self.policies[index]);
-        if !existed {
-            self.contents[index] = Some(Arc::default());
-            self.apply(&[], true);
-        }
-        self.keyspaces[index] = Some(keyspace);
-    }
-
-    fn note_policy(&mut self, index: usize, policy: &str) {
-        let preset = |text: &str| {
-            let preset = text.parse::<PolicySpec>().ok()?.preset()?;
-            Preset::ALL.iter().position(|known| *known == preset)
-        };
-        if let (Some(old), Some(new)) = (preset(&self.policies[index]), preset(policy)) {
-            self.counts.policy_changes[old] |= 1 << new;
-        }
-        policy.clone_into(&mut self.policies[index]);
-    }
-
-    fn drop_keyspace(&mut self, index: usize) {
-        let dropped = self.db().drop_keyspace(KEYSPACES[index]);
-        if index == 0 {
-            assert!(matches!(dropped, Err(Error::DefaultKeyspace)));
-            return;
-        }
-        let Some(keyspace) = self.keyspaces[index].take() else {
-            assert!(matches!(dropped, Err(Error::UnknownKeyspace { .. })));
-            return;
-        };
-        dropped.unwrap();
-        assert!(matches!(keyspace.get("k"), Err(Error::KeyspaceDropped { .. })));
-        assert!(matches!(keyspace.put("k", "v"), Err(Error::KeyspaceDropped { .. })));
-        self.contents[index] = None;
-        self.has_store[index] = false;
-        self.written.retain(|(keyspace, _), _| *keyspace != index);
-        self.counts.dropped_keyspaces += 1;
-        self.apply(&[], true);
-    }
-
-    /// Returns options with which a copy of a keyspace can be opened unchanged.
-    fn copied_keyspace_options(&self, index: usize) -> KeyspaceOptions {
-        let options = KeyspaceOptions::default().merge_operator(operators(index));
-        match self.has_store[index] {
-            true => options.operand_store(SimpleStore::default().or_delta()),
-            false => options,
-        }
-    }
-
-    /// Returns options with which a copy of the database can be opened unchanged.
-    fn copy_options(&self) -> Options {
-        Options::default()
-            .background(Background::Inline)
-            .seed(self.seed)
-            .keyspace_defaults(self.copied_keyspace_options(0))
-    }
-
-    fn compare_copy(&mut self, copy: &Db) {
-        for (index, name) in KEYSPACES.iter().enumerate() {
-            match (&self.contents[index], copy.open_keyspace(name, None)) {
-                (None, Err(Error::UnknownKeyspace { .. })) => {}
-                (Some(pairs), Ok(_)) => {
-                    let options = self.copied_keyspace_options(index);
-                    let keyspace = copy.keyspace(name, options).unwrap();
-                    compare_pairs("copy", keyspace.iter(), pairs.iter()).unwrap();
-                }
-                (model, copy) => panic!("{name}: {:?}, copy {copy:?}", model.is_some()),
-            }
-        }
-        self.counts.compared_copies += 1;
-    }
-
-    /// Checks a database without merge operators. Merges must fail. A read must be correct or fail, and jobs must
-    /// succeed.
-    fn check_without_operators(&mut self, deletes: &[Place]) {
-        for round in 0..2 {
-            for (index, keyspace) in self.keyspaces.iter().enumerate() {
-                let Some(keyspace) = keyspace else { continue };
-                let refused = keyspace.merge("k", "v");
-                assert!(matches!(refused, Err(Error::NoMergeOperator { .. })), "{refused:?}");
-                for key in &self.keys {
-                    match keyspace.get(key) {
-                        Ok(found) => {
-                            let expected = self.model_value(index, key).map(|value| Text(value));
-                            assert_eq!(found.as_deref().map(Text), expected);
-                        }
-                        Err(Error::NoMergeOperator { .. }) => {
-                            self.counts.reads_without_operator += 1;
-                        }
-                        Err(error) => panic!("without an operator: {error}"),
-                    }
-                }
-            }
-            if round == 0 {
-                for place in deletes {
-                    self.write(Write::Delete(*place), false);
-                    let (_, keyspace, key) = self.place(*place);
-                    assert!(keyspace.get(&key).unwrap().is_none(), "a deleted key is readable");
-                }
-                self.db().flush().unwrap();
-                self.db().wait_idle().unwrap();
-            }
-        }
-        self.counts.restarts_without_operators += 1;
-    }
-
     /// Compares all contents and snapshots.
     pub(super) fn check_all(&self) {
         for (keyspace, pairs) in self.keyspaces.iter().zip(&self.contents) {
@@ -693,122 +518,6 @@ impl ModelledDb {
                 }
             }
         }
-    }
-
-    /// Adds the metrics of the database to the case counts, and checks that no job has failed.
-    fn count_work(&mut self) {
-        for keyspace in self.db().metrics().keyspaces.values() {
-            self.counts.flushes += keyspace.flushes;
-            self.counts.merges += keyspace.compaction.jobs;
-            self.counts.subcompactions += keyspace.compaction.jobs_divided;
-            self.counts.helped += keyspace.compaction.parts_helped;
-            self.counts.moves += keyspace.compaction.trivial_moves;
-            self.counts.drops += keyspace.compaction.drops;
-            let store = keyspace.operand_store.unwrap_or_default();
-            self.counts.operands_in_stores += store.operands;
-            self.counts.delete_markers += store.anchors;
-            self.counts.keys_to_tree += store.to_tree;
-            self.counts.folded_by_reads += keyspace.merges.reads.operands;
-            self.counts.folded_by_jobs += keyspace.merges.jobs.operands;
-            self.counts.blob_rewrites += keyspace.value_log.rewrites;
-            assert_eq!(keyspace.merges.failures, 0);
-        }
-        self.counts.restarts += 1;
-        let is_failure = |event: &Event| matches!(event, Event::Failure(_) | Event::ReadOnly(_));
-        let failures = self.events.select(|event| is_failure(event).then(|| event.to_string()));
-        assert_eq!(failures, Vec::<String>::new());
-    }
-
-    fn close(&mut self) {
-        self.count_work();
-        let db = self.db.take().expect("open between operations");
-        db.close(None).unwrap();
-        self.note_synced();
-        self.traces.push(db.env().trace_hash());
-        assert!(matches!(db.put("k", "v"), Err(Error::Closed)));
-        assert!(matches!(db.get("k"), Err(Error::Closed)));
-        assert!(matches!(db.flush(), Err(Error::Closed)));
-        assert!(matches!(db.default_keyspace().iter().next(), Some(Err(Error::Closed))));
-        for held in self.snapshots.drain(..) {
-            assert!(matches!(held.snapshot.get(&db.default_keyspace(), "k"), Err(Error::Closed)));
-        }
-        self.keyspaces.fill(None);
-        // Open iterators stay readable after a close.
-        for iterator in &mut self.iterators {
-            iterator.steps(&[2, -2]);
-            self.counts.iterators_over_closes += 1;
-        }
-    }
-
-    /// Drops all handles except iterators.
-    fn drop_handles(&mut self) {
-        self.count_work();
-        self.snapshots.clear();
-        self.keyspaces.fill(None);
-        let env = self.db().env().clone();
-        self.db = None;
-        self.traces.push(env.trace_hash());
-        self.counts.iterators_over_closes += self.iterators.len() as u64;
-    }
-
-    fn restart(&mut self, kind: RestartKind, settings: &DbSettings) {
-        let image = match kind {
-            RestartKind::Close | RestartKind::Drop => None,
-            RestartKind::Kill => Some(self.disk.crash(CrashImage::Keep, self.seed)),
-            RestartKind::PowerLoss(image, seed) => Some(self.disk.crash(image, seed)),
-        };
-        if image.is_some() {
-            self.iterators.clear();
-            self.counts.kills += 1;
-        }
-        match kind {
-            RestartKind::Close => self.close(),
-            _ => self.drop_handles(),
-        }
-        self.disk = image.unwrap_or(self.disk.clone());
-        self.open(settings, true);
-        if let RestartKind::PowerLoss(..) = kind {
-            self.adopt_recovered_contents();
-        }
-    }
-
-    /// After a power loss, checks that the contents equal those after the last sync or after a later commit. The model
-    /// adopts these contents.
-    fn adopt_recovered_contents(&mut self) {
-        let pairs = |keyspace: &Keyspace| {
-            let pairs = keyspace.iter().map(|pair| pair.unwrap());
-            pairs.map(|(key, value)| (Bytes::from(&*key), Bytes::from(&*value))).collect()
-        };
-        let found: Contents = self
-            .keyspaces
-            .iter()
-            .map(|keyspace| keyspace.as_ref().map(|keyspace| Arc::new(pairs(keyspace))))
-            .collect();
-        let unsynced = self.unsynced.as_mut().expect("the history has a power loss");
-        let index = unsynced.iter().rposition(|contents| *contents == found);
-        let index = index.unwrap_or_else(|| panic!("not a state after the last sync: {found:?}"));
-        unsynced.truncate(index + 1);
-        self.contents = found;
-        self.note_synced();
-    }
-
-    /// Compares all contents with the model, closes the database, verifies its files, reopens it and compares again.
-    pub(super) fn finish(&mut self, settings: &DbSettings) {
-        self.check_all();
-        for mut iterator in std::mem::take(&mut self.iterators) {
-            iterator.steps(&[3, -3]);
-            iterator.finish();
-        }
-        self.snapshots.clear();
-        self.close();
-        let options = Options::default().vfs(Arc::new(self.disk.clone()));
-        let options = all_stores().into_iter().fold(options, Options::operand_store);
-        let report = verify("db", &options).unwrap();
-        let orphans = report.orphans.iter().filter(|orphan| !may_be_orphan(orphan));
-        assert!(orphans.count() == 0 && report.wal_tail_bytes == 0, "{report:?}");
-        self.open(settings, true);
-        self.check_all();
-        self.drop_handles();
     }
 }
 

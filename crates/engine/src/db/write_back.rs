@@ -1,0 +1,209 @@
+//! With [`RmwMode::Adaptive`], stores the results of point lookups that combined merge operands.
+//!
+//! If the newest operand of the key is in a memtable, the result becomes the folded value of this operand. A folded value
+//! is the value of the key at the sequence number of its operand. The results of reads therefore do not change. A flush
+//! writes the folded value to a table as a put. The flush writes an older version, or delivers an operand to the operand
+//! store, only if a snapshot needs it.
+//!
+//! If the newest operand is in a file, nothing is stored. A replacement would need a put with a new sequence number.
+//! Commits with a guard on the key would then fail, although no caller has written the key.
+
+use lsmx_base::coding::len_u64;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::slice::Slice;
+
+use crate::env::YieldKind;
+use crate::lookup::point::{self, CombinedOperands, ReadScope};
+use crate::memtable::Memtable;
+use crate::options::keyspace::RmwMode;
+use crate::state::DbState;
+use crate::tree::Tree;
+use crate::tree::counters::add;
+use crate::tree::super_version::SuperVersion;
+
+/// Minimum number of gets of a key that searched files and combined operands, before the value is stored. The value of a
+/// key that is read only once would waste memory.
+const GETS_MIN: u32 = 2;
+/// If a get searched only memtables, the value is stored if the operands have at least 1 / `OPERAND_PART` of the bytes of
+/// the value. Combining fewer bytes is cheap and does not justify the memory of a copy of the value.
+const OPERAND_PART: u64 = 4;
+
+/// Result of a point lookup that read the newest version of a key and combined operands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CombinedGet<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) value: &'a Option<Slice>,
+    pub(super) operands: CombinedOperands,
+    /// Sequence number that the get read at.
+    pub(super) seq: SeqNo,
+}
+
+/// In adaptive mode, stores the result of a get in the active memtable, if the memtable contains the newest operand and the
+/// conditions of the module hold. `view` is the super version that the get read.
+#[cold]
+pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get: CombinedGet<'_>) {
+    let settings = tree.settings();
+    if settings.options.rmw_mode != RmwMode::Adaptive {
+        return;
+    }
+    let CombinedGet { key, value, operands, seq } = get;
+    // A get is also counted if the newest operand is in a file. The first get after the next merge can then store the
+    // value.
+    let is_read_often = !operands.searched_files || tree.combined_gets.count(key) >= GETS_MIN;
+    let value_bytes = value.as_ref().map_or(0, |value| len_u64(value.len()));
+    let is_long = operands.searched_files || operands.bytes >= value_bytes / OPERAND_PART;
+    if !(operands.newest_in_memtable && is_read_often && is_long) {
+        return;
+    }
+    // No flush follows a get, so a get must not fill the memtable. A sealed memtable is released soon.
+    let memtable = &view.active;
+    if memtable.bytes().saturating_add(value_bytes) > settings.options.memtable_bytes {
+        return;
+    }
+    let Some(_reservation) = state.memtables.reserve(value_bytes, false) else { return };
+    // An entry of another kind has a folded value, which a concurrent get or writer has set.
+    let Some((newest, EntryKind::Merge, _)) = memtable.get(key, seq) else { return };
+    let value = match failpoint::is_on(Failpoint::FoldedValueStale) {
+        true => point::get(tree, view, key, SeqNo(newest.0 - 1), ReadScope::Memory),
+        false => Ok(value.clone()),
+    };
+    state.env.yield_point(YieldKind::UserOperation);
+    if set_folded_value(state, memtable, key, newest, value.unwrap_or_default()) {
+        add(&tree.merge_resolver.write_backs, 1);
+    }
+}
+
+/// Sets the folded value of the operand at `seq`: the result of combining this operand with all older versions of the key.
+/// Adds the bytes of the value to the memory counts. Returns false if there is no such operand or it has a folded value.
+pub(super) fn set_folded_value(
+    state: &DbState,
+    memtable: &Memtable,
+    key: &[u8],
+    seq: SeqNo,
+    value: Option<Slice>,
+) -> bool {
+    let Some(added_bytes) = memtable.set_folded_value(key, seq, value) else { return false };
+    state.memtables.add(added_bytes);
+    if !memtable.add_bytes(added_bytes) {
+        state.memtables.subtract(added_bytes);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use lsmx_base::sync::Arc;
+
+    use super::*;
+    use crate::db::{Db, Keyspace, Update};
+    use crate::env::Background;
+    use crate::merge_operator::Append;
+    use crate::options::db::Options;
+    use crate::options::keyspace::KeyspaceOptions;
+    use crate::vfs::MemVfs;
+
+    const MEMTABLE_BYTES: u64 = 48 << 10;
+
+    fn open(mode: RmwMode) -> (Db, Keyspace) {
+        let keyspace = KeyspaceOptions::default()
+            .memtable_bytes(MEMTABLE_BYTES)
+            .merge_operator(Append::default())
+            .rmw_mode(mode);
+        let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let keyspace = db.default_keyspace();
+        (db, keyspace)
+    }
+
+    fn write_backs(db: &Db) -> u64 {
+        db.metrics().keyspaces["default"].merges.write_backs
+    }
+
+    /// Reads the key `k` `gets` times and asserts that each read returns `value`.
+    fn get(db: &Db, gets: usize, value: &str) {
+        for _ in 0..gets {
+            assert_eq!(db.get("k").unwrap().as_deref(), Some(value.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn second_get_stores_value_at_operand_in_memtable() {
+        let (db, keyspace) = open(RmwMode::Adaptive);
+        db.put("k", "long value").unwrap();
+        db.flush().unwrap();
+        keyspace.merge("k", "+").unwrap();
+        get(&db, 1, "long value+");
+        assert_eq!(write_backs(&db), 0);
+        let before = db.snapshot();
+        get(&db, 3, "long value+");
+        assert_eq!(write_backs(&db), 1);
+        // One operand has less than a quarter of the bytes of the value. Two operands together have more.
+        keyspace.merge("k", "++").unwrap();
+        get(&db, 3, "long value+++");
+        assert_eq!(write_backs(&db), 1);
+        keyspace.merge("k", "++").unwrap();
+        get(&db, 3, "long value+++++");
+        assert_eq!(write_backs(&db), 2);
+        assert_eq!(before.get(&keyspace, "k").unwrap().as_deref(), Some(&b"long value+"[..]));
+        db.flush().unwrap();
+        get(&db, 1, "long value+++++");
+        assert_eq!(before.get(&keyspace, "k").unwrap().as_deref(), Some(&b"long value+"[..]));
+    }
+
+    #[test]
+    fn operands_in_files_stay_and_gets_write_nothing() {
+        let (db, keyspace) = open(RmwMode::Adaptive);
+        db.put("k", "value").unwrap();
+        // The snapshot keeps the flush from combining the operand with the value.
+        let before = db.snapshot();
+        keyspace.merge("k", "+").unwrap();
+        db.flush().unwrap();
+        let seq = db.snapshot().seq();
+        get(&db, 5, "value+");
+        assert_eq!((write_backs(&db), db.snapshot().seq()), (0, seq));
+        // The key is read often, so the first get after an update stores the value.
+        keyspace.merge("k", "+").unwrap();
+        get(&db, 1, "value++");
+        assert_eq!(write_backs(&db), 1);
+        assert_eq!(before.get(&keyspace, "k").unwrap().as_deref(), Some(&b"value"[..]));
+    }
+
+    #[test]
+    fn fixed_mode_and_other_reads_store_nothing() {
+        for mode in [RmwMode::Fixed, RmwMode::Adaptive] {
+            let (db, keyspace) = open(mode);
+            keyspace.merge("k", "value").unwrap();
+            for _ in 0..5 {
+                if mode == RmwMode::Fixed {
+                    get(&db, 1, "value");
+                }
+                assert_eq!(keyspace.iter().count(), 1);
+                assert_eq!(keyspace.multi_get(["k"]).unwrap()[0].as_deref(), Some(&b"value"[..]));
+                assert!(keyspace.fetch_update("k", |_| Update::Keep).unwrap().is_some());
+                assert_eq!(db.snapshot().get(&keyspace, "k").unwrap().unwrap(), b"value");
+            }
+            assert_eq!(write_backs(&db), 0);
+        }
+    }
+
+    #[test]
+    fn gets_do_not_fill_memtable() {
+        let (db, keyspace) = open(RmwMode::Adaptive);
+        let value = [7; 1000];
+        for key in 0..100u8 {
+            db.put([key], value).unwrap();
+        }
+        db.flush().unwrap();
+        for key in 0..100u8 {
+            keyspace.merge([key], "+").unwrap();
+        }
+        for _ in 0..3 {
+            for key in 0..100u8 {
+                assert_eq!(db.get([key]).unwrap().map(|value| value.len()), Some(1001));
+            }
+        }
+        assert!((1..50).contains(&write_backs(&db)), "{}", write_backs(&db));
+        assert!(db.metrics().keyspaces["default"].memtable_bytes <= MEMTABLE_BYTES);
+    }
+}
