@@ -79,6 +79,8 @@ pub enum FilterAllocation {
     Optimal,
     /// All levels have the same number of bits per entry.
     Uniform,
+    /// Like `Uniform`, but lookups do not use the filter of the last (oldest) sorted run.
+    UniformExceptLastRun,
 }
 
 /// Design of an LSM tree.
@@ -213,7 +215,8 @@ impl TreeDesign {
             * self.write_amplification()
     }
 
-    /// Returns the false positive rates pᵢ of the filters of each level, from 1 to L.
+    /// Returns the false positive rates pᵢ of the filters of each level, from 1 to L. The rates of
+    /// [`FilterAllocation::UniformExceptLastRun`] equal those of `Uniform`.
     ///
     /// Optimal rates minimize Σ nᵢ pᵢ for a fixed number of bits. They are proportional to the entries of
     /// one run of the level.
@@ -225,7 +228,7 @@ impl TreeDesign {
                 (libm::pow(self.size_ratio, level - self.levels), self.runs_of_level(level))
             })
             .collect();
-        if filters == FilterAllocation::Uniform {
+        if filters != FilterAllocation::Optimal {
             return vec![false_positive_rate(bits_per_entry); levels.len()];
         }
         // The last levels get no filter as long as the formula gives them a negative number of bits.
@@ -253,7 +256,16 @@ impl TreeDesign {
     #[must_use]
     pub fn absent_lookup_ios(&self, filters: FilterAllocation, bits_per_entry: f64) -> f64 {
         let rates = self.false_positive_rates(filters, bits_per_entry);
-        self.level_numbers().zip(rates).map(|(level, rate)| self.runs_of_level(level) * rate).sum()
+        let last = rates.last().copied().unwrap_or(0.0);
+        let all: f64 = self
+            .level_numbers()
+            .zip(rates)
+            .map(|(level, rate)| self.runs_of_level(level) * rate)
+            .sum();
+        match filters {
+            FilterAllocation::Optimal | FilterAllocation::Uniform => all,
+            FilterAllocation::UniformExceptLastRun => all - last + 1.0,
+        }
     }
 
     /// Returns V: the I/Os per lookup of a key that the oldest run holds.
@@ -261,6 +273,11 @@ impl TreeDesign {
     /// Source: Dostoevsky, equation 8.
     #[must_use]
     pub fn present_lookup_ios(&self, filters: FilterAllocation, bits_per_entry: f64) -> f64 {
+        // The oldest run contains the key. The lookup reads a data block of this run with or without a filter.
+        let filters = match filters {
+            FilterAllocation::UniformExceptLastRun => FilterAllocation::Uniform,
+            FilterAllocation::Optimal | FilterAllocation::Uniform => filters,
+        };
         let rates = self.false_positive_rates(filters, bits_per_entry);
         let last = rates.last().copied().unwrap_or(0.0);
         1.0 + self.absent_lookup_ios(filters, bits_per_entry) - last

@@ -8,20 +8,25 @@ use lsmx_simulator::cost_model::{
 use crate::numbers::to_f64;
 use crate::workload::phases::Phase;
 
-const BLOCK_BYTES: f64 = 4096.0;
 /// Approximate overhead per entry in a data block, in bytes.
 const ENTRY_BYTES: f64 = 7.0;
 /// False positive rate of a filter with 8-bit fingerprints.
 const FALSE_POSITIVES: f64 = 1.0 / 256.0;
 
+/// Parameters of the LSM tree whose costs the model predicts.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelledTree {
+    pub entry_bytes: u64,
+    pub table_bytes: u64,
+    pub block_bytes: u32,
+    /// Whether lookups use the filter of the last sorted run.
+    pub filter_last_run: bool,
+}
+
 /// Returns the costs that the closed-form cost model predicts. Returns `None` for policies that the model does not
 /// cover: run lists without a size ratio, FIFO, and composed policies.
-pub fn closed_form_costs(
-    spec: &PolicySpec,
-    phases: &[Phase],
-    entry_bytes: u64,
-    table_bytes: u64,
-) -> Option<Costs> {
+pub fn closed_form_costs(spec: &PolicySpec, phases: &[Phase], tree: ModelledTree) -> Option<Costs> {
+    let ModelledTree { entry_bytes, table_bytes, block_bytes, filter_last_run } = tree;
     let parameter = |parameter| spec.parameter_value(parameter).map(to_f64);
     let preset = spec.preset()?;
     let t = parameter(PolicyParameter::SizeRatio)?;
@@ -68,10 +73,14 @@ pub fn closed_form_costs(
         runs,
         granularity,
         dynamic_capacity: matches!(preset, Preset::Leveled | Preset::Spooky),
-        entries_per_block: (BLOCK_BYTES / (to_f64(entry_bytes) + ENTRY_BYTES)).max(1.0),
+        entries_per_block: (f64::from(block_bytes) / (to_f64(entry_bytes) + ENTRY_BYTES)).max(1.0),
     };
     let range_entries = selectivity.map_or(0.0, |phase| (phase.selectivity * live).max(1.0));
-    Some(design.costs(FilterAllocation::Uniform, filter_bits(FALSE_POSITIVES), range_entries))
+    let filters = match filter_last_run {
+        true => FilterAllocation::Uniform,
+        false => FilterAllocation::UniformExceptLastRun,
+    };
+    Some(design.costs(filters, filter_bits(FALSE_POSITIVES), range_entries))
 }
 
 #[cfg(test)]
@@ -79,10 +88,30 @@ mod tests {
     use super::*;
     use crate::workload::KeyDistribution;
 
-    fn of(spec: &str) -> Option<Costs> {
+    fn costs(spec: &str, filter_last_run: bool) -> Option<Costs> {
         let mut load = Phase::new("load", KeyDistribution::Uniform);
         load.inserts = 1_000_000;
-        closed_form_costs(&spec.parse().unwrap(), &[load], 128, 128 * 1000)
+        let tree = ModelledTree {
+            entry_bytes: 128,
+            table_bytes: 128 * 1000,
+            block_bytes: 4096,
+            filter_last_run,
+        };
+        closed_form_costs(&spec.parse().unwrap(), &[load], tree)
+    }
+
+    fn of(spec: &str) -> Option<Costs> {
+        costs(spec, true)
+    }
+
+    #[test]
+    fn lookup_of_absent_key_reads_last_run_without_its_filter() {
+        for spec in ["full(l1=10)", "tiering", "leveled"] {
+            let [with, without] = [true, false].map(|filter| costs(spec, filter).unwrap());
+            let more = without.absent_lookup_ios - with.absent_lookup_ios;
+            assert!((more - (1.0 - FALSE_POSITIVES)).abs() < 1e-9, "{spec}: {more}");
+            assert_eq!(with.present_lookup_ios, without.present_lookup_ios);
+        }
     }
 
     #[test]

@@ -27,7 +27,9 @@ use super::history::HistoryRecorder;
 use super::job_totals::JobTotals;
 use super::lookup_meter::{LookupMeter, ReadingOperation};
 use super::replay;
-use super::result::{CompactionTotals, ExplorationCell, LevelSummary, RecordsSummary, StallTotals};
+use super::result::{
+    CompactionTotals, ExplorationCell, LevelSummary, RecordsSummary, StallTotals, WorkloadSummary,
+};
 use super::{Config, PlannedCell, RecordSource};
 
 pub(super) const PROGRESS_OPS: u64 = 4096;
@@ -95,7 +97,9 @@ pub(super) fn run_cell(
     let workload = point.workload_summary(summary, false);
     let mut digest = TextDigest::default();
     digest.add_line(format_args!("spec {policy}"));
-    digest.add_line(format_args!("workload {}", serde_json::to_string(&workload)?));
+    // The digest excludes direct I/O, which changes only where blocks are cached.
+    let digested = WorkloadSummary { direct_io: false, ..workload.clone() };
+    digest.add_line(format_args!("workload {}", serde_json::to_string(&digested)?));
     digest.add_line(format_args!("seed {seed}"));
     let jobs = Arc::new(JobListener {
         measured: Mutex::new(JobMeasurements { digest, ..JobMeasurements::default() }),

@@ -10,7 +10,7 @@ use lsmx_compaction::PolicySpec;
 use crate::error::{Error, Result};
 use crate::experiment::sweep::SweepPoint;
 use crate::numbers;
-use crate::peers::EngineSettings;
+use crate::peers::{BLOCK_BYTES, EngineSettings};
 use crate::workload::KeyDistribution;
 use crate::workload::data_file::DataFile;
 use crate::workload::phases::Phase;
@@ -70,6 +70,11 @@ pub enum RecordSource {
     },
     /// A recorded trace, whose operations replace the phases.
     Trace(Arc<TraceFile>),
+}
+
+/// Returns the value of a setting if it differs from the default.
+fn unless_default<T: Default + PartialEq>(value: Option<T>) -> Option<T> {
+    value.filter(|value| *value != T::default())
 }
 
 /// Data, memtable, table and block cache sizes in bytes. Unset sizes have their defaults.
@@ -158,7 +163,7 @@ impl WorkloadPoint {
         }
     }
 
-    pub(super) fn effective_settings(&self) -> EngineSettings {
+    pub(in crate::experiment) fn effective_settings(&self) -> EngineSettings {
         let sizes = self.effective_sizes();
         let merges = match &self.source {
             RecordSource::Trace(trace) => trace.counts().merges,
@@ -246,6 +251,11 @@ impl WorkloadPoint {
             workers: (!deterministic).then(|| numbers::to_u64(self.settings.workers)),
             filter_last_run: !is_simulated
                 && self.settings.filter_last_run == Some(FilterLastRun::On),
+            block_bytes: Some(self.settings.block_bytes).filter(|&bytes| bytes != BLOCK_BYTES),
+            filter_bits: unless_default(self.settings.filter_bits).map(|bits| bits.to_string()),
+            compression: unless_default(self.settings.compression),
+            memtable_kind: unless_default(self.settings.memtable_kind).map(|kind| kind.to_string()),
+            direct_io: self.settings.direct_io,
             deterministic,
         }
     }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use lsmx::Compression;
 use lsmx::metrics::BlockKind;
 use lsmx_simulator::Report;
 use lsmx_simulator::cost_model::Costs;
@@ -95,6 +96,21 @@ pub struct WorkloadSummary {
     pub workers: Option<u64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub filter_last_run: bool,
+    /// Target length of a data block in bytes. `None` means the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_bytes: Option<u32>,
+    /// Width of filters. `None` means the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter_bits: Option<String>,
+    /// Compression of blocks. `None` means the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
+    /// Data structure of memtables. `None` means the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memtable_kind: Option<String>,
+    /// Whether table reads bypass the page cache. The digest does not depend on this field.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub direct_io: bool,
     pub deterministic: bool,
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use lsmx::FilterLastRun;
 use lsmx_compaction::{PolicyPrimitives, PolicySpec};
 use lsmx_simulator::cost_model::Costs;
 use lsmx_simulator::{self as simulator, Report};
@@ -22,6 +23,7 @@ use crate::workload::phases::Phase;
 use super::Progress;
 use super::explore::result::WorkloadSummary;
 use super::explore::{self, PlannedCell};
+use super::model::ModelledTree;
 use super::sweep::SweepPoint;
 
 /// Number of threads that run simulations.
@@ -248,8 +250,14 @@ impl explore::WorkloadPoint {
     /// Returns the costs that the closed-form cost model predicts, or `None` if the model does not cover the policy.
     pub fn model_costs(&self, policy: &PolicySpec) -> Option<Costs> {
         let (key_bytes, value_bytes) = self.generated_lengths().ok().flatten()?;
-        let table_bytes = self.effective_sizes().table_bytes;
-        super::model::closed_form_costs(policy, &self.phases, key_bytes + value_bytes, table_bytes)
+        let settings = self.effective_settings();
+        let tree = ModelledTree {
+            entry_bytes: key_bytes + value_bytes,
+            table_bytes: self.effective_sizes().table_bytes,
+            block_bytes: settings.block_bytes,
+            filter_last_run: settings.filter_last_run == Some(FilterLastRun::On),
+        };
+        super::model::closed_form_costs(policy, &self.phases, tree)
     }
 }
 

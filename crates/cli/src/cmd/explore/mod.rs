@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::WORKERS_DEFAULT;
-use lsmx::{Compression, FilterLastRun, KeyspaceOptions, WriteControl};
+use lsmx::{Compression, FilterLastRun, WriteControl};
 use lsmx_bench::Error;
 use lsmx_bench::experiment::explore::columns::REGISTRY;
 use lsmx_bench::experiment::explore::decisions::DecisionWriter;
@@ -133,12 +133,11 @@ fn point(
             block_bytes: engine.block_bytes.unwrap_or(defaults.block_bytes),
             filter_bits: engine.filter_bits,
             direct_io: engine.direct_io,
-            other_keyspace_options: KeyspaceOptions::default()
-                .memtable_kind(engine.memtable_kind.unwrap_or_default())
-                .compression(match engine.compression {
-                    Some(args::Compression::Lz4) => Compression::Lz4,
-                    Some(args::Compression::None) | None => Compression::None,
-                }),
+            memtable_kind: engine.memtable_kind,
+            compression: engine.compression.map(|compression| match compression {
+                args::Compression::Lz4 => Compression::Lz4,
+                args::Compression::None => Compression::None,
+            }),
             workers: engine.workers.map_or(WORKERS_DEFAULT, numbers::to_usize),
             filter_last_run: engine.filter_last_run.then_some(FilterLastRun::On),
             ..defaults
