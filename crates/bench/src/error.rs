@@ -130,6 +130,12 @@ impl Error {
         move |source| Error::Io { action, path: path.to_owned(), source }
     }
 
+    /// Returns whether the process of an engine needed more memory than its limit.
+    pub fn is_out_of_memory(&self) -> bool {
+        let Error::EngineProcess { failure, .. } = self else { return false };
+        matches!(failure, EngineProcessFailure::OutOfMemory { .. })
+    }
+
     /// Returns whether command-line arguments or a spec file caused the error. All other errors occur during a run.
     pub fn is_usage(&self) -> bool {
         match self {

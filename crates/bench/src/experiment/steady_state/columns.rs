@@ -119,6 +119,9 @@ impl Report for SteadyStateResult {
             head.push_str(&format!("testing phase of {minutes} min, "));
         }
         head.push_str(&format!("running phase of {} min\n", self.minutes));
+        for failure in &self.failures {
+            head.push_str(&format!("not measured: {failure}\n"));
+        }
         for cell in &self.cells {
             if let Some(rate) = cell.sustained_ops_per_s {
                 let scheduled = cell.scheduled_ops_per_s;

@@ -133,7 +133,8 @@ fn check_minutes(flag: &'static str, minutes: f64) -> Result<u64> {
 ///
 /// # Errors
 /// A parameter is out of range or contradicts the experiment, an engine operation fails, or an engine returns a wrong
-/// answer.
+/// answer. If an engine needs more memory than the limit, the result contains its error, unless no other engine was
+/// measured.
 pub fn run_steady_state(
     config: &Config,
     arguments: &SteadyStateArguments,
@@ -144,25 +145,35 @@ pub fn run_steady_state(
     let place = config.database.as_deref().unwrap_or(&config.directory);
     let provenance = Provenance::new(config.command.clone(), None, config.seed, place);
     let temporary = temporary::create_temporary_directory("lsmx-bench-", &config.directory)?;
-    let mut cells = Vec::new();
+    let (mut cells, mut failures) = (Vec::new(), Vec::new());
     for kind in config.engine_kinds() {
         let path = config.database_path(kind, temporary.path());
-        cells.push(match &config.memory_limit {
-            Some(limit) if limit.has_processes() => {
-                let mut process = EngineProcess::start(kind, &path, limit)?;
-                let cell = process.measure(NAME, progress)?;
-                process.close()?;
-                cell
-            }
+        let measured = match &config.memory_limit {
+            Some(limit) if limit.has_processes() => EngineProcess::start(kind, &path, limit)
+                .and_then(|mut process| {
+                    let cell = process.measure(NAME, progress)?;
+                    process.close().map(|()| cell)
+                }),
             _ => {
                 let database = SteadyDatabase { kind, path: &path, plan: &plan, phases };
-                database.measure(config.threads.unwrap_or(1), progress)?
+                database.measure(config.threads.unwrap_or(1), progress)
             }
-        });
+        };
+        match measured {
+            Ok(cell) => cells.push(cell),
+            // The measurements of the other engines take long and must not be lost.
+            Err(error) if error.is_out_of_memory() => failures.push(error),
+            Err(error) => return Err(error),
+        }
         if config.database.is_none() {
             // The next engine needs the disk space and the page cache.
             remove_directory(&path)?;
         }
+    }
+    if cells.is_empty()
+        && let Some(error) = failures.pop()
+    {
+        return Err(error);
     }
     let minutes = |ns| to_f64(ns) / to_f64(NS_PER_MINUTE);
     Ok(SteadyStateResult {
@@ -171,6 +182,7 @@ pub fn run_steady_state(
         settings: config.reported_settings(),
         testing_minutes: phases.rate.is_none().then(|| minutes(phases.testing_ns)),
         minutes: minutes(phases.running_ns),
+        failures: failures.iter().map(ToString::to_string).collect(),
         cells,
     })
 }

@@ -18,6 +18,9 @@ pub struct SteadyStateResult {
     pub testing_minutes: Option<f64>,
     /// Length of the running phase in minutes.
     pub minutes: f64,
+    /// Errors of engines that needed more memory than the limit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
     pub cells: Vec<SteadyStateCell>,
 }
 
