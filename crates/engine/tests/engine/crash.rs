@@ -10,7 +10,7 @@ use crate::harness::coverage::Coverage;
 use crate::harness::parallel::{in_parallel, watched};
 use crate::harness::recorder::{Sampling, image_name};
 use crate::harness::workload::{Faults, Plan, play};
-use crate::harness::{Outcome, options, oracle, writers};
+use crate::harness::{Outcome, crash_history, options, oracle, writers};
 use lsmx::PolicySpec;
 use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
@@ -20,6 +20,8 @@ use lsmx_testkit::{TestRng, mix_seeds, scale, scaled, seed};
 const IMAGES: u64 = 25_000;
 /// This suffix of a seed in `LSMX_TEST_REPLAY` selects a short run of 25 steps.
 const SHORT: char = 's';
+/// Number of histories of fewer than 60 steps in CI.
+const SHORT_HISTORIES: u64 = 2_000;
 /// Number of disk images checked in CI for runs with several writer threads.
 const WRITERS_IMAGES: u64 = 3_000;
 /// Mean number of disk images sampled from one run.
@@ -124,6 +126,54 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     coverage.require("runs", &["stepped", "inline"])?;
     let policies = options::policies();
     coverage.require("runs", &policies.iter().map(preset_name).collect::<Vec<_>>())
+}
+
+/// `proptest` shrinks a failing history. The panic message contains the shrunk history as a test.
+#[test]
+fn short_histories_with_power_losses_keep_the_promises() {
+    let played = crash_history::play_random(scaled(SHORT_HISTORIES), seed());
+    played.unwrap_or_else(|(report, _)| panic!("{report}"));
+}
+
+/// The test has the form in which `print_as_test` prints a failing history.
+#[test]
+fn history_found_by_proptest_passes() {
+    use lsmx::vfs::CrashImage::*;
+
+    use crate::harness::crash_history::{Step::*, play};
+
+    play(&[
+        Put(3, 20),
+        Merge(3),
+        Flush,
+        DeleteRange(1, 2),
+        PowerLoss { delay: 1, image: Torn, seed: 7 },
+        Merge(3),
+        Get(3),
+        Reopen,
+        Delete(3),
+    ])
+    .unwrap();
+}
+
+/// The printed test is part of this file, so it compiles.
+#[test]
+fn failing_history_is_printed_as_test() {
+    use crate::harness::crash_history::Step::*;
+
+    let steps = [
+        Put(3, 20),
+        Merge(3),
+        Flush,
+        DeleteRange(1, 2),
+        PowerLoss { delay: 1, image: CrashImage::Torn, seed: 7 },
+        Merge(3),
+        Get(3),
+        Reopen,
+        Delete(3),
+    ];
+    let printed = crash_history::print_as_test(&steps);
+    assert!(include_str!("crash.rs").contains(&printed), "{printed}");
 }
 
 /// If a commit survives a crash, all commits acknowledged before the start of that commit also survive.

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::harness::coverage::Coverage;
+use crate::harness::crash_history;
 use crate::harness::gate::{self, Gate, each, returns_while_blocked};
 use crate::harness::guards::{guards_beside_large_batches, guards_older_than_the_memtables};
 use crate::harness::history::draw_commit;
@@ -817,6 +818,25 @@ fn every_deliberate_bug_is_found() {
     assert!(hangs.is_none(), "a panic that reaches the engine: {hangs:?}");
     println!("\n{}", format_detections(&caught));
     assert!(missed.is_empty(), "bugs that no check found: {missed:?}");
+}
+
+/// With an enabled failpoint, `proptest` shrinks a failing history to a few steps. The report contains these steps as a
+/// test.
+#[test]
+fn failing_crash_history_is_reduced_to_a_few_steps() {
+    let _alone = lsmx_testkit::run_alone();
+    for bug in
+        [Failpoint::WalSyncSkipped, Failpoint::EditBeforeTableSync, Failpoint::FoldedValueStale]
+    {
+        failpoint::enable(bug);
+        let played = crash_history::play_random(20_000, seed());
+        failpoint::disable();
+        let (report, steps) = played.expect_err(bug.name());
+        println!("{}: {report}", bug.name());
+        // Three or four steps are necessary. Other causes of a flush than the step `Flush` need a few commits.
+        assert!(steps <= 8, "{steps} steps:\n{report}");
+        assert!(report.contains("#[test]"), "{report}");
+    }
 }
 
 /// `verify` reports a table whose filter rejects one of its keys.
