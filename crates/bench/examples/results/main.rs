@@ -172,7 +172,8 @@ impl ResultsPage {
         if let Some(run) = item.strip_prefix("run ") {
             let (id, command) = run.split_once(": ").ok_or("no command")?;
             let origin = self.data(id)?.origin;
-            let [_, commit, machine] = origin.split(" | ").collect::<Vec<_>>()[..] else {
+            // The command may contain the separator.
+            let [machine, commit, _] = origin.rsplitn(3, " | ").collect::<Vec<_>>()[..] else {
                 return Err("its data has no origin".to_owned());
             };
             return Ok(format!("```sh\n{command}\n```\n\n*Measured at {commit}, on {machine}.*"));
