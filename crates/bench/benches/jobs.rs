@@ -14,8 +14,11 @@ use crate::data::{VALUE_BYTES, random_keys, random_value};
 const ENTRIES: u64 = 20_000;
 /// Large enough for all entries, so that memtables are flushed only by explicit calls.
 const MEMTABLE_BYTES: u64 = 64 << 20;
-/// Benchmark names and bucket sizes. The store collects buckets of 16 KiB, but not buckets of 4 MiB.
-const BUCKET_BYTES: [(&str, u64); 2] = [("append", 4 << 20), ("append and collect", 16 << 10)];
+/// Maximum number of buckets of the operand store.
+const BUCKETS: u64 = 8;
+/// Benchmark names and bucket sizes. All operands fit into eight buckets of 4 MiB. Buckets of 512 KiB are full after two
+/// deliveries, so that the second flush also collects them.
+const BUCKET_BYTES: [(&str, u64); 2] = [("append", 4 << 20), ("append and collect", 512 << 10)];
 
 fn open(keyspace: KeyspaceOptions) -> Db {
     let options = Options::default()
@@ -64,19 +67,26 @@ pub(crate) fn bench_jobs(criterion: &mut Criterion) {
         bencher.iter_batched(filled, compact, BatchSize::PerIteration);
     });
     for (name, bucket_bytes) in BUCKET_BYTES {
-        group.bench_function(format!("operand store: {name}"), |bencher| {
-            let operator = FieldUpdate { value_bytes_max: u32::try_from(VALUE_BYTES).unwrap() };
-            let delta = DeltaOptions::default().bucket_bytes(bucket_bytes);
-            let filled = || {
-                let keyspace = KeyspaceOptions::default().merge_operator(operator);
-                let db = open(keyspace.operand_store(DeltaStoreFactory::new(delta)));
-                let keyspace = db.default_keyspace();
-                for key in &keys {
-                    keyspace.merge(key, FieldUpdate::operand(0, &value)).unwrap();
+        let operator = FieldUpdate { value_bytes_max: u32::try_from(VALUE_BYTES).unwrap() };
+        let delta = DeltaOptions::default().bucket_bytes(bucket_bytes).buckets_max(BUCKETS);
+        let operand = FieldUpdate::operand(0, &value);
+        let filled = || {
+            let keyspace = KeyspaceOptions::default().merge_operator(operator);
+            let db = open(keyspace.operand_store(DeltaStoreFactory::new(delta)));
+            let keyspace = db.default_keyspace();
+            for round in 0..2 {
+                if round == 1 {
+                    db.flush().unwrap();
                 }
-                db
-            };
-            let flush = |db: Db| db.flush().map(|()| db).unwrap();
+                keys.iter().for_each(|key| keyspace.merge(key, &operand).unwrap());
+            }
+            db
+        };
+        let flush = |db: Db| db.flush().map(|()| db).unwrap();
+        let store = flush(filled()).metrics().keyspaces["default"].operand_store.unwrap();
+        let collects = store.rewrites + store.splits + store.to_tree > 0;
+        assert_eq!(collects, name == "append and collect", "{store:?}");
+        group.bench_function(format!("operand store: {name}"), |bencher| {
             bencher.iter_batched(filled, flush, BatchSize::PerIteration);
         });
     }
