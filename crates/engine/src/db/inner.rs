@@ -236,7 +236,7 @@ impl DbInner {
             tree.check_live()?;
         }
         let seq = snapshot.unwrap_or_else(|| self.state.sequence.published());
-        let read = point::get_and_combine(tree, &view, key, seq, reads);
+        let read = point::get_with_combined_operands(tree, &view, key, seq, reads);
         if reads == ReadScope::Memory {
             if matches!(read, Err(Error::WouldBlock)) {
                 // Only the retry is counted.

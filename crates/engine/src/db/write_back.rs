@@ -1,12 +1,13 @@
 //! With [`RmwMode::Adaptive`], stores the results of point lookups that combined merge operands.
 //!
-//! If the newest operand of the key is in a memtable, the result becomes the folded value of this operand. A folded value
+//! If the newest operand of the key is in the active memtable, the result becomes the folded value of this operand. A folded value
 //! is the value of the key at the sequence number of its operand. The results of reads therefore do not change. A flush
 //! writes the folded value to a table as a put. The flush writes an older version, or delivers an operand to the operand
 //! store, only if a snapshot needs it.
 //!
-//! If the newest operand is in a file, nothing is stored. A replacement would need a put with a new sequence number.
-//! Commits with a guard on the key would then fail, although no caller has written the key.
+//! If the newest operand is in a sealed memtable or in a file, nothing is stored. A sealed memtable is flushed soon. For an
+//! operand in a file, a replacement would need a put with a new sequence number. Commits with a guard on the key would
+//! then fail, although no caller has written the key.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
@@ -56,7 +57,7 @@ pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get:
     if !(operands.newest_in_memtable && is_read_often && is_long) {
         return;
     }
-    // No flush follows a get, so a get must not fill the memtable. A sealed memtable is released soon.
+    // No flush follows a get, so a get must not fill the memtable.
     let memtable = &view.active;
     if memtable.bytes().saturating_add(value_bytes) > settings.options.memtable_bytes {
         return;

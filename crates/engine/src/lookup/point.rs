@@ -117,7 +117,7 @@ pub(crate) fn get(
     snapshot: SeqNo,
     scope: ReadScope,
 ) -> Result<Option<Slice>> {
-    get_and_combine(tree, view, user_key, snapshot, scope).map(|(value, _)| value)
+    get_with_combined_operands(tree, view, user_key, snapshot, scope).map(|(value, _)| value)
 }
 
 /// Like [`get`], but also describes the combined operands. The description is `None` if the lookup found no operand.
@@ -125,7 +125,7 @@ pub(crate) fn get(
 /// # Errors
 /// As [`get`].
 #[inline]
-pub(crate) fn get_and_combine(
+pub(crate) fn get_with_combined_operands(
     tree: &Tree,
     view: &SuperVersion,
     user_key: &[u8],

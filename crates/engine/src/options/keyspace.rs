@@ -43,8 +43,8 @@ pub enum RmwMode {
     /// Point lookups do not store combined values.
     #[default]
     Fixed,
-    /// A get of a frequently read key may store the combined value in the memtable of the newest operand. Later gets read
-    /// this value. A flush writes the value to a table, even if the keyspace has an operand store.
+    /// A get of a frequently read key may store the combined value in the active memtable, if the newest operand is there
+    /// and the memtable has room. Later gets read this value. A flush writes the value to a table, even if the keyspace has an operand store.
     ///
     /// The mode does not affect keys that are rarely read. Counting gets needs 64 KiB of memory per keyspace.
     Adaptive,

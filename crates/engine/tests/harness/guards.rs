@@ -16,7 +16,7 @@ fn open(background: Background) -> Db {
 
 /// The commit queue contains commits with many guards and commits with many operations. The engine checks each guard at
 /// most once against each earlier commit, and examines each operation once.
-pub(crate) fn guards_beside_large_batches(seed: u64) -> Outcome {
+pub(crate) fn guards_during_large_batches(seed: u64) -> Outcome {
     const THREADS: u64 = 3;
     const GUARDS: u64 = 50;
     const OPERATIONS: u64 = 1_000;

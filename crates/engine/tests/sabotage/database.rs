@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::harness::coverage::Coverage;
 use crate::harness::crash_history;
 use crate::harness::gate::{self, Gate, each, returns_while_blocked};
-use crate::harness::guards::{guards_beside_large_batches, guards_older_than_the_memtables};
+use crate::harness::guards::{guards_during_large_batches, guards_older_than_the_memtables};
 use crate::harness::history::draw_commit;
 use crate::harness::liveness::{self, Kind, Mode};
 use crate::harness::log_crashes::enumerate_crashes;
@@ -89,7 +89,7 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::BatchSplit => ("contents", contents),
         Failpoint::UpdateWithoutGuard => ("updates", updates),
         Failpoint::UpdateGuardLoadedLate => ("updates over a seal", updates_over_a_seal),
-        Failpoint::GuardScansCommit => ("guards beside large batches", guards_beside_large_batches),
+        Failpoint::GuardScansCommit => ("guards during large batches", guards_during_large_batches),
         Failpoint::AdmissionIgnoresReserved => ("batches in flight", memory::batches_in_flight),
         Failpoint::DroppedMemtableCounted => ("drops among folds", memory::drops_among_folds),
         Failpoint::GuardHistoryForgotten => {

@@ -50,7 +50,7 @@ const CHECKS: &[Row] = &[
     }),
     (16, "operands wait for their store", 150, missing_store::operands_wait_for_their_store),
     (16, "few descriptors", 1, descriptors::few_descriptors_are_refused_or_enough),
-    (17, "guards with large batches", 30, guards::guards_beside_large_batches),
+    (17, "guards with large batches", 30, guards::guards_during_large_batches),
     (17, "guards older than the memtables", 5, guards::guards_older_than_the_memtables),
     (17, "memory of batches in flight", 10, memory::batches_in_flight),
     (17, "memory of dropped memtables", 1, memory::drops_among_folds),
