@@ -32,12 +32,30 @@ pub(crate) struct ClaimText {
     order: Option<FigureOrder>,
     #[serde(default)]
     unit: FigureUnit,
+    #[serde(default)]
+    kind: ClaimKind,
+    /// Why the figures of the study and of lsmx cannot be compared; empty if they can.
+    #[serde(default)]
+    not_comparable: String,
     /// Explanation that is printed if the claim does not hold.
     #[serde(default)]
     why_not: String,
     /// Remark that is always printed.
     #[serde(default)]
     note: String,
+}
+
+/// How a claim counts in the summary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ClaimKind {
+    /// A claim of the study.
+    #[default]
+    Study,
+    /// A claim of the study that was used to choose a setting, so the figures cannot confirm it.
+    Fitted,
+    /// A claim of this project.
+    Own,
 }
 
 /// Expected order of the figures of a claim. Consecutive figures may be equal.
@@ -64,6 +82,9 @@ enum FigureUnit {
 pub(crate) enum Verdict {
     Holds,
     DoesNotHold,
+    /// The claim was used to choose a setting.
+    Fitted,
+    NotComparable,
     /// The results lack at least one figure of the claim.
     NotMeasured,
     /// The claim specifies neither a range nor an order, so figures cannot confirm it.
@@ -101,14 +122,32 @@ impl Claim {
         let Some(figures) = self.figures.as_ref().filter(|figures| !figures.is_empty()) else {
             return Verdict::NotMeasured;
         };
+        if self.text.range.is_none() && self.text.order.is_none() {
+            return Verdict::Undecided;
+        }
+        if !self.text.not_comparable.is_empty() {
+            return Verdict::NotComparable;
+        }
+        if self.text.kind == ClaimKind::Fitted {
+            return Verdict::Fitted;
+        }
         let mut pairs = figures.windows(2).map(|pair| (pair[0].1, pair[1].1));
         let holds = match (self.text.range, self.text.order) {
             (Some((low, high)), _) => figures.iter().all(|(_, value)| (low..=high).contains(value)),
             (None, Some(FigureOrder::Rising)) => pairs.all(|(before, after)| after >= before),
-            (None, Some(FigureOrder::Falling)) => pairs.all(|(before, after)| after <= before),
-            (None, None) => return Verdict::Undecided,
+            _ => pairs.all(|(before, after)| after <= before),
         };
         if holds { Verdict::Holds } else { Verdict::DoesNotHold }
+    }
+
+    pub(crate) fn kind(&self) -> ClaimKind {
+        self.text.kind
+    }
+
+    /// Returns the statement if the claim does not hold and `claims.toml` contains no explanation.
+    pub(crate) fn unexplained(&self) -> Option<&str> {
+        let is_missing = self.verdict() == Verdict::DoesNotHold && self.text.why_not.is_empty();
+        is_missing.then_some(self.text.statement.as_str())
     }
 
     /// Returns a table row: statement, expected figures, measured figures, verdict and explanation.
@@ -116,6 +155,8 @@ impl Claim {
         let (verdict, why) = match self.verdict() {
             Verdict::Holds => ("holds", ""),
             Verdict::DoesNotHold => ("**does not hold**", self.text.why_not.as_str()),
+            Verdict::Fitted => ("fitted", ""),
+            Verdict::NotComparable => ("not comparable", self.text.not_comparable.as_str()),
             Verdict::NotMeasured => ("not measured", ""),
             Verdict::Undecided => ("–", ""),
         };
@@ -196,6 +237,14 @@ mod tests {
         ] {
             assert_eq!(claim(values, range, order).verdict(), verdict, "{values:?}");
         }
+        let with = |kind, why: &str| {
+            let mut claim = claim(&[5.0], range, None);
+            (claim.text.kind, claim.text.not_comparable) = (kind, why.to_owned());
+            claim.verdict()
+        };
+        assert_eq!(with(ClaimKind::Own, ""), Verdict::DoesNotHold);
+        assert_eq!(with(ClaimKind::Fitted, ""), Verdict::Fitted);
+        assert_eq!(with(ClaimKind::Study, "other unit"), Verdict::NotComparable);
         let missing = Claim { figures: None, ..claim(&[], range, None) };
         assert_eq!(missing.verdict(), Verdict::NotMeasured);
     }

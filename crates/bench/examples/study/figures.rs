@@ -1,12 +1,11 @@
 //! Computes figures from measurements.
 
-use lsmx_bench::experiment::explore::result::{ExplorationCell, PointLookups};
-pub(crate) use lsmx_bench::numbers::to_f64;
+use crate::results::ResultCell;
 
 /// Numbers with labels; `None` if at least one number was not measured.
 pub(crate) type Figures = Option<Vec<(String, f64)>>;
 /// Function that extracts a number from a measurement; `None` if the number was not measured.
-pub(crate) type Measure = fn(&ExplorationCell) -> Option<f64>;
+pub(crate) type Measure = fn(&ResultCell) -> Option<f64>;
 
 pub(crate) fn single_figure(label: impl Into<String>, value: Option<f64>) -> Figures {
     Some(vec![(label.into(), value?)])
@@ -59,90 +58,106 @@ pub(crate) fn divide(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     (below != 0.0).then(|| above / below)
 }
 
-pub(crate) fn ratio(above: u64, below: u64) -> Option<f64> {
-    divide(Some(to_f64(above)), Some(to_f64(below)))
+pub(crate) fn flushes(cell: &ResultCell) -> Option<f64> {
+    cell.number("flushes")
 }
 
-pub(crate) fn flushes(cell: &ExplorationCell) -> Option<f64> {
-    Some(to_f64(cell.flushes))
+/// Returns bytes that compactions read ÷ ingested bytes.
+pub(crate) fn read_ratio(cell: &ResultCell) -> Option<f64> {
+    divide(cell.number("compaction.read_bytes"), cell.number("ingested_bytes"))
+}
+
+/// Returns bytes that compactions wrote ÷ ingested bytes.
+pub(crate) fn written_ratio(cell: &ResultCell) -> Option<f64> {
+    divide(cell.number("compaction.written_bytes"), cell.number("ingested_bytes"))
 }
 
 /// Returns (bytes read by compactions + bytes written by compactions) ÷ ingested bytes.
-pub(crate) fn data_moved_ratio(cell: &ExplorationCell) -> Option<f64> {
-    Some(cell.data_moved_ratio)
+pub(crate) fn data_moved_ratio(cell: &ResultCell) -> Option<f64> {
+    cell.number("data_moved_ratio")
 }
 
-pub(crate) fn write_amplification(cell: &ExplorationCell) -> Option<f64> {
-    Some(cell.compaction_write_amplification)
+/// Returns bytes that compactions wrote ÷ bytes of live data.
+pub(crate) fn write_amplification(cell: &ResultCell) -> Option<f64> {
+    cell.number("compaction_write_amplification")
 }
 
-pub(crate) fn jobs(cell: &ExplorationCell) -> Option<f64> {
-    Some(to_f64(cell.compaction.jobs))
+pub(crate) fn jobs(cell: &ResultCell) -> Option<f64> {
+    cell.number("compaction.jobs")
 }
 
-pub(crate) fn bytes_per_job(cell: &ExplorationCell) -> Option<f64> {
-    ratio(cell.compaction.read_bytes + cell.compaction.written_bytes, cell.compaction.jobs)
+pub(crate) fn bytes_per_job(cell: &ResultCell) -> Option<f64> {
+    let bytes = cell.number("compaction.read_bytes")? + cell.number("compaction.written_bytes")?;
+    divide(Some(bytes), jobs(cell))
 }
 
-pub(crate) fn runs(cell: &ExplorationCell) -> Option<f64> {
-    Some(to_f64(cell.levels.iter().map(|level| level.runs).sum()))
+/// Returns processor time of compactions ÷ time of compactions; `None` for a result without times.
+pub(crate) fn cpu_share(cell: &ResultCell) -> Option<f64> {
+    cell.number("compaction.cpu_fraction").filter(|share| *share > 0.0)
 }
 
-pub(crate) fn invalid_share(cell: &ExplorationCell) -> Option<f64> {
-    Some(cell.space_amplification_invalid)
+pub(crate) fn runs(cell: &ResultCell) -> Option<f64> {
+    cell.sum("levels[", "].runs")
 }
 
-pub(crate) fn tombstones(cell: &ExplorationCell) -> Option<f64> {
-    Some(to_f64(cell.delete_persistence.live_tombstones))
+pub(crate) fn invalid_share(cell: &ResultCell) -> Option<f64> {
+    cell.number("space_amplification_invalid")
+}
+
+pub(crate) fn tombstones(cell: &ResultCell) -> Option<f64> {
+    cell.number("delete_persistence.live_tombstones")
 }
 
 /// Returns the mean duration of a compaction in milliseconds.
-pub(crate) fn job_mean_ms(cell: &ExplorationCell) -> Option<f64> {
-    nonzero_time(cell.compaction.latency_us.mean / 1e3)
+pub(crate) fn job_mean_ms(cell: &ResultCell) -> Option<f64> {
+    time_ms(cell, "compaction.latency_us.mean")
 }
 
 /// Returns the longest duration of a compaction in milliseconds.
-pub(crate) fn job_max_ms(cell: &ExplorationCell) -> Option<f64> {
-    nonzero_time(cell.compaction.latency_us.max / 1e3)
+pub(crate) fn job_max_ms(cell: &ResultCell) -> Option<f64> {
+    time_ms(cell, "compaction.latency_us.max")
 }
 
 /// Returns the longest latency of a put in milliseconds.
-pub(crate) fn put_max_ms(cell: &ExplorationCell) -> Option<f64> {
-    nonzero_time(cell.put_latency_us.max / 1e3)
+pub(crate) fn put_max_ms(cell: &ResultCell) -> Option<f64> {
+    time_ms(cell, "put_latency_us.max")
 }
 
 /// Returns the mean latency of a put in microseconds.
-pub(crate) fn put_mean_us(cell: &ExplorationCell) -> Option<f64> {
-    nonzero_time(cell.put_latency_us.mean)
+pub(crate) fn put_mean_us(cell: &ResultCell) -> Option<f64> {
+    time_us(cell, "put_latency_us.mean")
 }
 
 /// Returns the mean number of blocks that a lookup reads if the fraction `alpha` of the lookups searches absent keys.
-pub(crate) fn ios(cell: &ExplorationCell, alpha: f64) -> Option<f64> {
-    lookups(cell, alpha).map(|lookups| lookups.ios_per_get)
+pub(crate) fn ios(cell: &ResultCell, alpha: f64) -> Option<f64> {
+    cell.number(&format!("point_lookups[{alpha:?}].ios_per_get"))
 }
 
 /// Returns the number of blocks read ÷ the number of lookups of present keys.
-pub(crate) fn read_amplification(cell: &ExplorationCell, alpha: f64) -> Option<f64> {
-    lookups(cell, alpha)?.read_amplification
+pub(crate) fn read_amplification(cell: &ResultCell, alpha: f64) -> Option<f64> {
+    cell.number(&format!("point_lookups[{alpha:?}].read_amplification"))
 }
 
 /// Returns the mean latency of a lookup in microseconds.
-pub(crate) fn lookup_us(cell: &ExplorationCell, alpha: f64) -> Option<f64> {
-    nonzero_time(lookups(cell, alpha)?.latency_us.mean)
+pub(crate) fn lookup_us(cell: &ResultCell, alpha: f64) -> Option<f64> {
+    time_us(cell, &format!("point_lookups[{alpha:?}].latency_us.mean"))
+}
+
+/// Returns the 90th percentile of the latencies of lookups in microseconds.
+pub(crate) fn lookup_p90_us(cell: &ResultCell, alpha: f64) -> Option<f64> {
+    time_us(cell, &format!("point_lookups[{alpha:?}].latency_us.p90"))
 }
 
 /// Returns the mean latency of a range lookup in microseconds.
-pub(crate) fn range_us(cell: &ExplorationCell, selectivity: f64) -> Option<f64> {
-    let mut groups = cell.range_lookups.by_selectivity.iter();
-    let group = groups.find(|group| (group.selectivity - selectivity).abs() < 1e-12)?;
-    nonzero_time(group.latency_us.mean)
+pub(crate) fn range_us(cell: &ResultCell, selectivity: f64) -> Option<f64> {
+    time_us(cell, &format!("range_lookups.by_selectivity[{selectivity:?}].latency_us.mean"))
 }
 
-fn lookups(cell: &ExplorationCell, alpha: f64) -> Option<&PointLookups> {
-    cell.point_lookups.iter().find(|lookups| (lookups.alpha - alpha).abs() < 1e-9)
+/// Returns `None` if the time is 0. Results contain 0 for a time that was not measured.
+fn time_us(cell: &ResultCell, column: &str) -> Option<f64> {
+    cell.number(column).filter(|time| *time > 0.0)
 }
 
-/// Returns `None` if `time` is 0. Results contain 0 for a time that was not measured.
-fn nonzero_time(time: f64) -> Option<f64> {
-    (time > 0.0).then_some(time)
+fn time_ms(cell: &ResultCell, column: &str) -> Option<f64> {
+    time_us(cell, column).map(|us| us / 1e3)
 }

@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use lsmx_bench::experiment::explore::result::ExplorationCell;
-use lsmx_bench::experiment::sweep::SweepValue;
-use serde_json::Value;
-
 use crate::figures::{Figures, divide, labeled_figures};
 use crate::strategy::Strategy;
 
 /// The measurements of all result files, by file name.
 #[derive(Debug, Default)]
-pub(crate) struct Results(BTreeMap<String, Vec<ExplorationCell>>);
+pub(crate) struct Results(BTreeMap<String, Vec<ResultCell>>);
 
 /// The measurements in one result file; empty if the file is missing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ResultPart<'a>(pub(crate) &'a [ExplorationCell]);
+pub(crate) struct ResultPart<'a>(pub(crate) &'a [ResultCell]);
+
+/// The measurements of one policy for one value of the swept flag: a row of a CSV file, by column.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ResultCell(BTreeMap<String, String>);
 
 impl Results {
-    /// Reads all files `*.json` of a directory.
+    /// Reads all files `*.csv` of a directory.
     pub(crate) fn read(directory: &Path) -> Result<Results, String> {
         let unreadable = |path: &Path, why: String| format!("{}: {why}", path.display());
         let mut results = Results::default();
@@ -27,7 +27,7 @@ impl Results {
             .map_err(|error| unreadable(directory, error.to_string()))?;
         for file in files {
             let path = file.map_err(|error| unreadable(directory, error.to_string()))?.path();
-            if path.extension().is_some_and(|extension| extension == "json") {
+            if path.extension().is_some_and(|extension| extension == "csv") {
                 let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
                 let cells = text.and_then(|text| parse_cells(&text));
                 let cells = cells.map_err(|why| unreadable(&path, why))?;
@@ -43,23 +43,71 @@ impl Results {
     }
 }
 
-fn parse_cells(text: &str) -> Result<Vec<ExplorationCell>, String> {
-    let mut result: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let cells = result.get_mut("cells").map(Value::take).ok_or("it has no cells")?;
-    serde_json::from_value(cells).map_err(|error| error.to_string())
+/// Parses a CSV file. Lines that start with `#` are comments.
+fn parse_cells(text: &str) -> Result<Vec<ResultCell>, String> {
+    let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
+    let columns = reader.headers().map_err(|error| error.to_string())?.clone();
+    if !columns.iter().any(|column| column == "spec") {
+        return Err("it has no column spec".to_owned());
+    }
+    let cells = reader.records().map(|record| {
+        let record = record.map_err(|error| error.to_string())?;
+        let fields = columns.iter().zip(&record);
+        Ok(ResultCell(fields.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()))
+    });
+    cells.collect()
+}
+
+impl ResultCell {
+    /// Returns the text of a column; `None` if the column is missing or empty.
+    pub(crate) fn text(&self, column: &str) -> Option<&str> {
+        self.0.get(column).map(String::as_str).filter(|text| !text.is_empty())
+    }
+
+    pub(crate) fn number(&self, column: &str) -> Option<f64> {
+        self.text(column)?.parse().ok()
+    }
+
+    /// Returns the sum of the columns whose name starts and ends with these texts; `None` if there is none.
+    pub(crate) fn sum(&self, start: &str, end: &str) -> Option<f64> {
+        let columns = self.0.keys().filter(|name| name.starts_with(start) && name.ends_with(end));
+        columns.filter_map(|name| self.number(name)).reduce(|sum, number| sum + number)
+    }
+
+    fn is_of(&self, strategy: Strategy) -> bool {
+        self.text("spec") == Some(strategy.spec)
+    }
+
+    fn has_value(&self, flag: &str, value: &str) -> bool {
+        let numbers = (self.number(flag), value.parse::<f64>());
+        match numbers {
+            (Some(found), Ok(wanted)) => (found - wanted).abs() < 1e-9,
+            _ => self.text(flag) == Some(value),
+        }
+    }
 }
 
 impl<'a> ResultPart<'a> {
+    /// Returns the measurements of a strategy in the order of the swept flag. If no measurement has the spec of the
+    /// strategy, because the experiment changes its parameters, the strategy is identified by the policy name.
+    pub(crate) fn cells(self, strategy: Strategy) -> Vec<&'a ResultCell> {
+        let exact: Vec<_> = self.0.iter().filter(|cell| cell.is_of(strategy)).collect();
+        if !exact.is_empty() {
+            return exact;
+        }
+        self.0.iter().filter(|cell| cell.text("policy") == Some(strategy.policy)).collect()
+    }
+
     /// Returns the first measurement of a strategy. If the experiment sweeps no flag, the strategy has only one
     /// measurement.
-    pub(crate) fn find_cell(self, strategy: Strategy) -> Option<&'a ExplorationCell> {
-        self.0.iter().find(|cell| cell.spec == strategy.spec)
+    pub(crate) fn find_cell(self, strategy: Strategy) -> Option<&'a ResultCell> {
+        self.cells(strategy).first().copied()
     }
 
     pub(crate) fn strategy_figure(
         self,
         strategy: Strategy,
-        measure: impl Fn(&ExplorationCell) -> Option<f64>,
+        measure: impl Fn(&ResultCell) -> Option<f64>,
     ) -> Option<f64> {
         self.find_cell(strategy).and_then(measure)
     }
@@ -67,7 +115,7 @@ impl<'a> ResultPart<'a> {
     pub(crate) fn figures_by_strategy(
         self,
         strategies: &[Strategy],
-        measure: impl Fn(&ExplorationCell) -> Option<f64>,
+        measure: impl Fn(&ResultCell) -> Option<f64>,
     ) -> Figures {
         labeled_figures(strategies.iter().map(|at| (at.name, self.strategy_figure(*at, &measure))))
     }
@@ -77,7 +125,7 @@ impl<'a> ResultPart<'a> {
         self,
         strategies: &[Strategy],
         base: Strategy,
-        measure: impl Fn(&ExplorationCell) -> Option<f64>,
+        measure: impl Fn(&ResultCell) -> Option<f64>,
     ) -> Figures {
         let base = self.strategy_figure(base, &measure);
         labeled_figures(
@@ -92,7 +140,7 @@ impl<'a> ResultPart<'a> {
         self,
         base: Strategy,
         strategies: &[Strategy],
-        measure: impl Fn(&ExplorationCell) -> Option<f64>,
+        measure: impl Fn(&ResultCell) -> Option<f64>,
     ) -> Figures {
         let base = self.strategy_figure(base, &measure);
         labeled_figures(
@@ -102,24 +150,14 @@ impl<'a> ResultPart<'a> {
         )
     }
 
-    /// Returns the measurements of a strategy in the order of the swept flag. A sweep of the size ratio changes the
-    /// policy spec, so the strategy is then identified by the policy name.
-    pub(crate) fn swept_cells(self, strategy: Strategy) -> Vec<&'a ExplorationCell> {
-        let same = |cell: &&ExplorationCell| {
-            let swept_ratio = cell.sweep.value("size-ratio").is_some();
-            cell.spec == strategy.spec || (swept_ratio && cell.policy == strategy.policy)
-        };
-        self.0.iter().filter(same).collect()
-    }
-
     /// Returns the measurement of a strategy for one value of the swept flag.
     pub(crate) fn find_swept_cell(
         self,
         strategy: Strategy,
         flag: &str,
-        value: &SweepValue,
-    ) -> Option<&'a ExplorationCell> {
-        self.swept_cells(strategy).into_iter().find(|cell| cell.sweep.value(flag) == Some(value))
+        value: &str,
+    ) -> Option<&'a ResultCell> {
+        self.cells(strategy).into_iter().find(|cell| cell.has_value(flag, value))
     }
 
     /// Returns the value of `measure` for each value of the swept flag.
@@ -127,88 +165,67 @@ impl<'a> ResultPart<'a> {
         self,
         strategy: Strategy,
         flag: &str,
-        measure: impl Fn(&ExplorationCell) -> Option<f64>,
+        measure: impl Fn(&ResultCell) -> Option<f64>,
     ) -> Figures {
-        let cells = self.swept_cells(strategy);
+        let cells = self.cells(strategy);
         if cells.is_empty() {
             return None;
         }
-        labeled_figures(cells.iter().map(|cell| {
-            let value = cell.sweep.value(flag).map(ToString::to_string).unwrap_or_default();
-            (value, measure(cell))
-        }))
+        labeled_figures(
+            cells.iter().map(|cell| (cell.text(flag).unwrap_or_default(), measure(cell))),
+        )
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::figures::ios;
     use crate::strategy::{FULL, LO1, TIER};
 
-    /// Returns a measurement in which compactions moved `moved` times the ingested bytes.
-    fn cell(spec: &str, moved: u64) -> Value {
-        let latency = json!({
-            "mean": 1.0, "p50": 1.0, "p90": 1.0, "p99": 1.0, "p999": 1.0, "max": 1000.0 * moved as f64,
-        });
-        json!({
-            "policy": spec.split('(').next(), "spec": spec, "sweep": {"updates": 0.5},
-            "workload": {
-                "records": {
-                    "source": "generated", "key_len": 4, "value_len": 124, "distribution": "uniform",
-                },
-                "phases": [], "memtable_bytes": 1, "table_bytes": 1, "block_cache_bytes": 1,
-                "write_control": "stop", "deterministic": false,
-            },
-            "seed": 0, "ingested_bytes": 10_000, "flushed_bytes": 10_000, "flushes": 150,
-            "compaction": {
-                "jobs": moved, "trivial_moves": 0, "read_bytes": 5_000 * moved,
-                "written_bytes": 5_000 * moved, "latency_us": latency,
-            },
-            "data_moved_ratio": moved, "write_amplification": 1.0,
-            "compaction_write_amplification": moved, "device_write_amplification": 1.0,
-            "space_amplification": 1.0, "space_amplification_invalid": 0.0,
-            "put_latency_us": latency,
-            "stalls": { "count": 0, "total_us": 0, "max_us": 0 },
-            "point_lookups": [{
-                "alpha": 0.4, "ops": 10, "latency_us": latency, "ios_per_get": 1.5,
-                "blocks_read": {}, "filter_false_positive_rate": 0.0,
-            }],
-            "range_lookups": { "ops": 0, "entries": 0, "latency_us": latency, "blocks_read": {} },
-            "levels": [], "elapsed_s": 1.0, "digest": null,
-        })
-    }
-
     /// Returns results of three strategies. Bytes moved ÷ bytes ingested is 50 for Full, `lo1` for LO+1 and 10 for
     /// Tier.
     pub(crate) fn results(name: &str, lo1: u64) -> Results {
-        let cells = [cell(FULL.spec, 50), cell(LO1.spec, lo1), cell(TIER.spec, 10)];
-        let cells = parse_cells(&json!({ "cells": cells }).to_string()).unwrap();
-        Results(BTreeMap::from([(name.to_owned(), cells)]))
+        let mut text = "# lsmx explore\nupdates,policy,spec,compaction.jobs,data_moved_ratio,\
+                        point_lookups[0.4].ios_per_get\n"
+            .to_owned();
+        for (strategy, moved) in [(FULL, 50), (LO1, lo1), (TIER, 10)] {
+            let Strategy { policy, spec, .. } = strategy;
+            text.push_str(&format!("0.5,{policy},\"{spec}\",{moved},{moved},1.5\n"));
+        }
+        Results(BTreeMap::from([(name.to_owned(), parse_cells(&text).unwrap())]))
     }
 
     #[test]
-    fn cells_are_found_by_spec_and_sweep_point() {
+    fn cells_are_found_by_spec_or_policy_and_sweep_point() {
         let results = results("r4", 26);
         let r4 = results.find_part("r4");
-        assert_eq!(r4.find_cell(LO1).unwrap().compaction.jobs, 26);
+        assert_eq!(r4.strategy_figure(LO1, |cell| cell.number("compaction.jobs")), Some(26.0));
+        let other_spec = Strategy { spec: "lo+1(l1=3)", ..LO1 };
+        assert_eq!(r4.find_cell(other_spec), r4.find_cell(LO1));
         assert!(results.find_part("r5").find_cell(LO1).is_none());
-        let half = SweepValue::Real(0.5);
-        assert!(r4.find_swept_cell(TIER, "updates", &half).is_some());
-        assert!(r4.find_swept_cell(TIER, "deletes", &half).is_none());
+        assert!(r4.find_swept_cell(TIER, "updates", "0.50").is_some());
+        assert!(r4.find_swept_cell(TIER, "updates", "0.6").is_none());
+        assert!(r4.find_swept_cell(TIER, "deletes", "0.5").is_none());
         assert_eq!(r4.strategy_figure(FULL, |cell| ios(cell, 0.4)), Some(1.5));
         assert_eq!(r4.strategy_figure(FULL, |cell| ios(cell, 1.0)), None);
     }
 
     #[test]
     fn malformed_result_error_names_the_cause() {
-        assert_eq!(parse_cells("{}").unwrap_err(), "it has no cells");
-        let error = parse_cells(r#"{"cells": [{}]}"#).unwrap_err();
-        assert!(error.contains("missing field"), "{error}");
+        assert_eq!(parse_cells("policy\nfull\n").unwrap_err(), "it has no column spec");
+        let error = parse_cells("spec,policy\nfull\n").unwrap_err();
+        assert!(error.contains("fields"), "{error}");
         assert!(parse_cells("").is_err());
         let error = Results::read(Path::new("/nowhere")).unwrap_err();
         assert!(error.starts_with("/nowhere: "), "{error}");
+    }
+
+    #[test]
+    fn sum_adds_the_columns_of_all_levels() {
+        let text = "spec,levels[1].runs,levels[2].runs,levels[2].files\nfull,1,,9\nlo+1,2,3,9\n";
+        let cells = parse_cells(text).unwrap();
+        let runs: Vec<_> = cells.iter().map(|cell| cell.sum("levels[", "].runs")).collect();
+        assert_eq!(runs, [Some(1.0), Some(5.0)]);
     }
 }

@@ -35,7 +35,7 @@ impl MarkdownTable {
         self.rows.push(row);
     }
 
-    fn to_markdown(&self) -> String {
+    pub(crate) fn to_markdown(&self) -> String {
         let mut text = String::new();
         if !self.caption.is_empty() {
             text.push_str(&format!("{}\n\n", self.caption));

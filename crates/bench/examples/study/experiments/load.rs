@@ -1,5 +1,6 @@
-//! Experiment R1: a load of unique inserts. The ratios between compaction strategies show whether lsmx is comparable to
-//! the engine of Sarkar et al.
+//! Experiment R1 of Sarkar et al.: a load of unique inserts.
+
+use lsmx_bench::report::html::figure::FigureBar;
 
 use super::{Measurements, format_figure, format_with_published};
 use crate::figures::*;
@@ -21,40 +22,37 @@ const MERGE_MAX_S: [f64; 8] = [1.80, 1.31, 1.60, 1.33, 1.40, 1.73, 7.05, 0.89];
 /// Longest latency of a write in the study, in milliseconds.
 const WRITE_MAX_MS: [f64; 8] = [9.8, 1.62, 4.77, 1.78, 1.28, 4.17, 23.8, 9.4];
 
-pub(super) fn measure_ratios(results: &Results) -> Measurements {
-    let (r1, t1) = (results.find_part("r1"), results.find_part("t1"));
-    let lo1_less_than = |base| reductions(r1.ratios_to_base(&[LO1], base, data_moved_ratio));
-    let lo1_preset_less_than = |base| {
-        divide(
-            r1.strategy_figure(LO1_PRESET, data_moved_ratio),
-            r1.strategy_figure(base, data_moved_ratio),
-        )
-        .map(|ratio| 1.0 - ratio)
-    };
-    let tight_tier = results.find_part("t1-stop").strategy_figure(TIGHT_TIER, put_max_ms);
-    // The result file `ours` contains all presets of lsmx, measured with the default write stalls.
+/// Returns two bars per strategy: bytes that compactions wrote ÷ ingested bytes, in the study and here.
+pub(crate) fn written_bars(results: &Results) -> Vec<FigureBar> {
+    let r1 = results.find_part("r1");
+    let bars = EIGHT.iter().zip(WRITTEN_GB).flat_map(|(strategy, gb)| {
+        let bar = |place: &str, series, value: Option<f64>| {
+            Some(FigureBar { name: format!("{}, {place}", strategy.name), series, value: value? })
+        };
+        let ours = r1.strategy_figure(*strategy, written_ratio);
+        [bar("study", 5, Some(gb / INGESTED_GB)), bar("lsmx", 0, ours)]
+    });
+    bars.flatten().collect()
+}
+
+/// Claims of this project about write stalls.
+pub(super) fn measure_stalls(results: &Results) -> Measurements {
+    // The result file `ours` contains all presets of lsmx, measured with the default write control.
     let presets = results.find_part("ours").0;
     let each_preset = |measure: Measure| {
         (!presets.is_empty()).then_some(())?;
-        labeled_figures(presets.iter().map(|cell| (cell.policy.as_str(), measure(cell))))
+        labeled_figures(
+            presets.iter().map(|cell| (cell.text("policy").unwrap_or_default(), measure(cell))),
+        )
     };
+    let (t1, tight) = (results.find_part("t1"), results.find_part("t1-stop"));
+    let tight_tier = tight.strategy_figure(TIGHT_TIER, put_max_ms);
+    let by_each = LEVELED_ONES
+        .map(|at| (at.name, divide(tight_tier, t1.strategy_figure(at, put_max_ms))));
     let figures = vec![
-        lo1_less_than(FULL),
-        lo1_less_than(PREEMPTIVE),
-        lo1_less_than(TEXTBOOK_FULL),
-        labeled_figures(
-            [FULL_PRESET, PREEMPTIVE_PRESET].map(|at| (at.name, lo1_preset_less_than(at))),
-        ),
-        r1.ratios_to_base(&[LO1], FULL, jobs),
-        r1.ratios_to_base(&[TIER], LO1, data_moved_ratio),
-        t1.ratios_of_base(TIER, &LEVELED_ONES, put_max_ms),
-        labeled_figures(
-            LEVELED_ONES
-                .map(|at| (at.name, divide(tight_tier, t1.strategy_figure(at, put_max_ms)))),
-        ),
         each_preset(put_max_ms),
-        each_preset(|cell| Some(to_f64(cell.stalls.max_us) / 1e3)),
-        r1.figures_by_strategy(&[FULL, LO1, TIER], data_moved_ratio),
+        each_preset(|cell| cell.number("stalls.max_us").map(|us| us / 1e3)),
+        labeled_figures(by_each),
     ];
     (vec![], figures)
 }
@@ -75,28 +73,35 @@ pub(super) fn measure(results: &Results) -> Measurements {
         "Bytes as multiples of those ingested; merges leave out trivial moves.",
         header,
     );
-    let others = [TIERING, LEVELED, TEXTBOOK_FULL, PREEMPTIVE];
+    let others = [TIERING, LEVELED, FULL_LARGE_L1, PREEMPTIVE, LO1_SMALL_L1];
     for (at, strategy) in EIGHT.iter().chain(&others).enumerate() {
         let of = |measure: Measure| r1.strategy_figure(*strategy, measure);
         let ingested = |gb: [f64; 8]| gb.get(at).map(|gb| gb / INGESTED_GB);
-        let read: Measure = |cell| ratio(cell.compaction.read_bytes, cell.ingested_bytes);
-        let written: Measure = |cell| ratio(cell.compaction.written_bytes, cell.ingested_bytes);
         let row = [
-            format_with_published(of(read), ingested(READ_GB)),
-            format_with_published(of(written), ingested(WRITTEN_GB)),
+            format_with_published(of(read_ratio), ingested(READ_GB)),
+            format_with_published(of(written_ratio), ingested(WRITTEN_GB)),
             format_with_published(of(write_amplification), WRITE_AMPLIFICATION.get(at).copied()),
             format_with_published(of(jobs), JOBS.get(at).copied()),
-            format_figure(of(|cell| Some(to_f64(cell.compaction.trivial_moves)))),
+            format_figure(of(|cell| cell.number("compaction.trivial_moves"))),
             format_figure(of(runs)),
-            format_figure(of(|cell| Some(cell.space_amplification_peak))),
+            format_figure(of(|cell| cell.number("space_amplification_peak"))),
         ];
         table.add_row(strategy.name, row);
     }
+    let written = |strategy| r1.figures_by_strategy(&[strategy], written_ratio);
     let figures = vec![
-        single_figure("", r1.strategy_figure(FULL, flushes)),
-        r1.figures_by_strategy(&[FULL], data_moved_ratio),
+        single_figure("", r1.strategy_figure(LO1, flushes)),
+        written(LO1),
+        written(LO2),
+        written(RR),
+        written(COLD),
+        written(OLD),
+        written(TIER),
+        written(ONE),
+        written(FULL),
+        written(FULL_LARGE_L1),
         r1.figures_by_strategy(&EIGHT, |cell| {
-            ratio(cell.compaction.read_bytes, cell.compaction.written_bytes)
+            divide(read_ratio(cell), written_ratio(cell))
         }),
         reductions(r1.ratios_to_base(&PARTIAL, FULL, data_moved_ratio)),
         reductions(r1.ratios_of_base(LO1, &[RR, COLD, OLD], data_moved_ratio)),
@@ -141,9 +146,9 @@ pub(super) fn measure_times(results: &Results) -> Measurements {
             by_lo1(job_max_ms, MERGE_MAX_S),
             format_with_published(of(put_max_ms), Some(WRITE_MAX_MS[at])),
             format_figure(of(put_mean_us)),
-            format_figure(of(|cell| Some(to_f64(cell.stalls.count)))),
-            format_figure(of(|cell| Some(to_f64(cell.stalls.total_us) / 1e6))),
-            format_figure(of(|cell| Some(cell.compaction.cpu_fraction))),
+            format_figure(of(|cell| cell.number("stalls.count"))),
+            format_figure(of(|cell| cell.number("stalls.total_us").map(|us| us / 1e6))),
+            format_figure(of(cpu_share)),
         ];
         table.add_row(strategy.name, row);
     }
@@ -152,7 +157,7 @@ pub(super) fn measure_times(results: &Results) -> Measurements {
         t1.ratios_of_base(FULL, &[TIER], job_mean_ms),
         t1.ratios_of_base(TIER, &LEVELED_ONES, job_max_ms),
         t1.ratios_to_base(&[ONE], LO1, job_max_ms),
-        t1.figures_by_strategy(&EIGHT, |cell| Some(cell.compaction.cpu_fraction)),
+        t1.figures_by_strategy(&EIGHT, cpu_share),
         t1.ratios_to_base(&[TIER], FULL, put_max_ms),
         t1.ratios_of_base(TIER, &PARTIAL, put_max_ms),
         t1.ratios_of_base(FULL, &PARTIAL, put_max_ms),

@@ -73,7 +73,13 @@ pub(super) fn measure(results: &Results) -> Measurements {
         increases(labeled_figures([1e-5, 1e-4, 1e-3].map(tier_ranges_by_lo1))),
         labeled_figures([FULL, LO1, TIER, ONE].map(|at| (at.name, without_filter(at)))),
     ];
-    (vec![blocks_table(r1), times_table(t1), no_filter_table(r2)], figures)
+    let tables = vec![
+        blocks_table(r1),
+        large_blocks_table(r1, results.find_part("r2-blocks")),
+        times_table(t1),
+        no_filter_table(r2),
+    ];
+    (tables, figures)
 }
 
 fn blocks_table(r1: ResultPart<'_>) -> MarkdownTable {
@@ -95,19 +101,47 @@ fn blocks_table(r1: ResultPart<'_>) -> MarkdownTable {
     table
 }
 
+/// Returns a table with the blocks per lookup for blocks of 4 and of 16 KiB.
+fn large_blocks_table(small: ResultPart<'_>, large: ResultPart<'_>) -> MarkdownTable {
+    let header = ["", "4 KiB, α = 0", "0.4", "0.8", "16 KiB, α = 0", "0.4", "0.8"];
+    let caption = "Read amplification by the length of data blocks. The pages of the study have 16 KiB.";
+    let mut table = MarkdownTable::new(caption, header);
+    for strategy in [FULL, LO1, TIER, ONE] {
+        let figures = [small, large].map(|part| {
+            [0.0, 0.4, 0.8].map(|alpha| {
+                part.strategy_figure(strategy, |cell| read_amplification(cell, alpha))
+            })
+        });
+        table.add_row(strategy.name, figures.concat().into_iter().map(format_figure));
+    }
+    table
+}
+
 fn times_table(t1: ResultPart<'_>) -> MarkdownTable {
-    let header =
-        ["", "µs, α = 0", "0.4", "1", "÷ LO+1's, α = 0 (study)", "0.4 (study)", "1 (study)"];
-    let mut table = MarkdownTable::new("Mean time of a lookup.", header);
+    let header = [
+        "",
+        "mean µs, α = 0",
+        "0.4",
+        "1",
+        "p90 µs, α = 0",
+        "0.4",
+        "1",
+        "mean ÷ LO+1's, α = 0 (study)",
+        "0.4 (study)",
+        "1 (study)",
+    ];
+    let mut table = MarkdownTable::new("Time of a lookup.", header);
     let alphas = [0.0, 0.4, 1.0];
     let time = |strategy, alpha| t1.strategy_figure(strategy, |cell| lookup_us(cell, alpha));
     for (strategy, published) in EIGHT.into_iter().zip(LATENCY_MS) {
-        let own = alphas.into_iter().map(|alpha| format_figure(time(strategy, alpha)));
+        let mean = alphas.map(|alpha| time(strategy, alpha));
+        let p90 = alphas
+            .map(|alpha| t1.strategy_figure(strategy, |cell| lookup_p90_us(cell, alpha)));
         let by_lo1 = alphas.into_iter().enumerate().map(|(place, alpha)| {
             let ours = divide(time(strategy, alpha), time(LO1, alpha));
             format_with_published(ours, Some(published[place] / LATENCY_MS[1][place]))
         });
-        table.add_row(strategy.name, own.chain(by_lo1));
+        table.add_row(strategy.name, mean.into_iter().chain(p90).map(format_figure).chain(by_lo1));
     }
     table
 }

@@ -1,7 +1,7 @@
 //! Experiment R9: key distributions, size ratio and cache. This module also checks where the text and the figures of
 //! Sarkar et al. contradict each other.
 
-use lsmx_bench::experiment::sweep::SweepValue;
+use std::cmp::Ordering;
 
 use super::Measurements;
 use crate::figures::*;
@@ -12,31 +12,38 @@ pub(super) fn measure(results: &Results) -> Measurements {
     let (r1, data) = (results.find_part("r1"), results.find_part("r9-data"));
     let by_uniform = |distribution: &str, measure: Measure| {
         let at = |strategy, name: &str| {
-            data.find_swept_cell(strategy, "distribution", &SweepValue::Text(name.to_owned()))
-                .and_then(measure)
+            data.find_swept_cell(strategy, "distribution", name).and_then(measure)
         };
         let by = |strategy| divide(at(strategy, distribution), at(strategy, "uniform"));
         labeled_figures([LO1, TIER].map(|strategy| (strategy.name, by(strategy))))
     };
-    let order = [TIER, ONE, LO1, FULL];
-    // The size ratio changes the policy spec, so the policy name identifies the strategy.
-    let ratio_four = results.find_part("r9-ratio").0;
-    let at_ratio_four = order.map(|strategy| {
-        let cell = ratio_four.iter().find(|cell| cell.policy == strategy.policy);
-        (strategy.name, cell.and_then(data_moved_ratio))
-    });
-    let with_cache = |part| {
-        results.find_part(part).figures_by_strategy(&[FULL, LO1, TIER], |cell| ios(cell, 0.8))
+    // Figures of a part, with the strategies in the order that they have in R1.
+    let ranked = |name: &str, strategies: &[Strategy], measure: Measure| -> Figures {
+        let mut order = strategies.to_vec();
+        let in_r1 = |strategy: &Strategy| r1.strategy_figure(*strategy, measure);
+        order.sort_by(|a, b| in_r1(a).partial_cmp(&in_r1(b)).unwrap_or(Ordering::Equal));
+        results.find_part(name).figures_by_strategy(&order, measure)
     };
+    let by_ratio = |name| ranked(name, &[TIER, ONE, LO1, FULL], data_moved_ratio);
+    let blocks: Measure = |cell| ios(cell, 0.8);
+    let reads = [FULL, LO1, TIER];
+    let of_lookups = |name: &str| {
+        results.find_part(name).figures_by_strategy(&EIGHT, |cell| ios(cell, 0.0))
+    };
+    let with_cache = |name: &str| results.find_part(name).figures_by_strategy(&reads, blocks);
+    let normal = results.find_part("r9-normal");
     let figures = vec![
         by_uniform("prefix-zipf", data_moved_ratio),
         by_uniform("normal", data_moved_ratio),
         reductions(by_uniform("prefix-zipf", |cell| read_amplification(cell, 0.8))),
-        labeled_figures(at_ratio_four),
-        r1.figures_by_strategy(&order, data_moved_ratio),
+        by_ratio("r9-ratio-4"),
+        by_ratio("r9-ratio-6"),
+        ranked("r9-cache", &reads, blocks),
+        ranked("r9-filters", &reads, blocks),
+        single_figure("", relative_spread(of_lookups("r9-zipf"))),
+        normal.ratios_of_base(LO1, &[RR, COLD, OLD], |cell| ios(cell, 0.0)),
+        normal.ratios_of_base(LO2, &[RR, COLD, OLD], |cell| ios(cell, 0.0)),
         divide_figures(with_cache("r9-cache"), with_cache("r1")),
-        with_cache("r1"),
-        with_cache("r9-cache"),
     ];
     (vec![], figures)
 }
@@ -52,7 +59,7 @@ pub(super) fn measure_discrepancies(results: &Results) -> Measurements {
         results.find_part("t1").figures_by_strategy(&EIGHT, put_max_ms),
         labeled_figures([0.0, 0.4, 1.0].map(lookups)),
         r1.figures_by_strategy(&[FULL], write_amplification),
-        single_figure("", r1.strategy_figure(TEXTBOOK_FULL, write_amplification)),
+        single_figure("", r1.strategy_figure(FULL_LARGE_L1, write_amplification)),
         single_figure("", r1.strategy_figure(PREEMPTIVE, write_amplification)),
     ];
     (vec![], figures)

@@ -9,6 +9,7 @@ use crate::table::MarkdownTable;
 /// Number of data sizes in the study: 2^27, 2^29, 2^31, 2^33 and 2^35 bytes. Loading these sizes takes 16 to 4096
 /// flushes.
 const DATA_SIZES: usize = 5;
+const DATA_SIZE_NAMES: [&str; DATA_SIZES] = ["128 MiB", "512 MiB", "2 GiB", "8 GiB", "32 GiB"];
 const DATA_SIZE_AMPLIFICATION: [(Strategy, [f64; DATA_SIZES]); 5] = [
     (TIER, [1.9, 4.1, 8.7, 23.8, 63.6]),
     (LO1, [9.3, 15.0, 19.7, 24.7, 28.8]),
@@ -16,28 +17,36 @@ const DATA_SIZE_AMPLIFICATION: [(Strategy, [f64; DATA_SIZES]); 5] = [
     (LO2, [6.1, 11.1, 18.1, 23.6, 29.5]),
     (FULL, [9.3, 15.1, 38.6, 29.3, 45.2]),
 ];
-/// Entry lengths, each with the name of its result file.
-const ENTRY_SIZES: [(&str, &str); 4] =
-    [("8 B", "r7-8"), ("32 B", "r7-32"), ("128 B", "r1"), ("512 B", "r7-512")];
-const ENTRY_SIZE_AMPLIFICATION: [(Strategy, [f64; 4]); 2] =
-    [(LO1, [38.0, 21.0, 18.0, 20.0]), (TIER, [6.9, 5.0, 6.4, 12.9])];
+/// Entry lengths in bytes.
+const ENTRY_SIZES: [u32; 8] = [8, 16, 32, 64, 128, 256, 512, 1024];
+const ENTRY_SIZE_AMPLIFICATION: [(Strategy, [f64; ENTRY_SIZES.len()]); 2] = [
+    (LO1, [38.0, 29.0, 21.0, 19.0, 18.0, 19.0, 20.0, 22.0]),
+    (TIER, [6.9, 7.0, 5.0, 5.6, 6.4, 8.5, 12.9, 21.9]),
+];
 /// Memtable sizes as multiples of the memtable size in experiment R1.
 const MEMTABLE_SIZES: [u32; 4] = [1, 2, 4, 8];
-const MEMTABLE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 3] =
-    [(LO1, Some([18.3, 15.7, 13.0, 10.0])), (OLD, None), (TIER, Some([6.4, 4.3, 3.1, 1.8]))];
+const MEMTABLE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 6] = [
+    (FULL, None),
+    (LO1, Some([18.3, 15.7, 13.0, 10.0])),
+    (RR, None),
+    (OLD, None),
+    (TIER, Some([6.4, 4.3, 3.1, 1.8])),
+    (ONE, None),
+];
 
 pub(super) fn measure_data(results: &Results) -> Measurements {
     let (r6, t6) = (results.find_part("r6"), results.find_part("t6"));
-    let along = |strategy, measure: Measure| r6.figures_along_sweep(strategy, "entries", measure);
-    let amplification = |strategy| along(strategy, write_amplification);
-    let counts = along(LO1, flushes);
-    let header = (0..DATA_SIZES)
-        .map(|at| format!("{} flushes (study)", format_figure(nth_figure(&counts, at))));
-    let mut table = MarkdownTable::new(
-        "Bytes that compaction wrote ÷ unique data. The study has 16, 64, 256, \
-                 1024, 4096 flushes of 8 MiB; ours are of 64 KiB.",
-        std::iter::once(String::new()).chain(header),
-    );
+    // The largest size is simulated.
+    let largest = results.find_part("r6-simulated");
+    let amplification = |strategy| -> Figures {
+        let mut figures = r6.figures_along_sweep(strategy, "entries", write_amplification)?;
+        figures.extend(largest.figures_along_sweep(strategy, "entries", write_amplification)?);
+        Some(figures)
+    };
+    let header = DATA_SIZE_NAMES.map(|size| format!("{size} (study)"));
+    let caption = "Bytes that compaction wrote ÷ unique data, by the size of the data. The last size is simulated.";
+    let mut table =
+        MarkdownTable::new(caption, std::iter::once(String::new()).chain(header));
     for (strategy, published) in DATA_SIZE_AMPLIFICATION {
         let ours = amplification(strategy);
         let published = published.into_iter().enumerate();
@@ -66,9 +75,28 @@ pub(super) fn measure_data(results: &Results) -> Measurements {
         ratios_to_previous(longest(TIER)),
         single_figure("", relative_growth(longest(ONE))),
         longest(TIER),
-        counts,
     ];
-    (vec![table], figures)
+    (vec![table, simulator_table(results)], figures)
+}
+
+/// Returns a table that compares the simulator with the engine. The file `r6-check` contains one of the largest
+/// measurements, on the engine.
+fn simulator_table(results: &Results) -> MarkdownTable {
+    let header = ["", "entries", "moved × (simulated)", "jobs (simulated)"];
+    let caption = "Engine and simulator for the same load.";
+    let mut table = MarkdownTable::new(caption, header);
+    for strategy in [FULL, LO1, LO2, RR, TIER, ONE] {
+        let parts = ["r6", "r6-check"].map(|name| results.find_part(name).cells(strategy));
+        for cell in parts.concat() {
+            let figures = ["data_moved_ratio", "compaction.jobs"].map(|column| {
+                let simulated = cell.number(&format!("simulated.{column}"));
+                format_with_published(cell.number(column), simulated)
+            });
+            let entries = cell.text("entries").unwrap_or_default().to_owned();
+            table.add_row(strategy.name, std::iter::once(entries).chain(figures));
+        }
+    }
+    table
 }
 
 fn ratios_to_previous(figures: Figures) -> Figures {
@@ -79,15 +107,15 @@ fn ratios_to_previous(figures: Figures) -> Figures {
 
 pub(super) fn measure_entries(results: &Results) -> Measurements {
     let by_size = |strategy, measure: Measure| {
-        ENTRY_SIZES
-            .map(|(size, part)| (size, results.find_part(part).strategy_figure(strategy, measure)))
+        ENTRY_SIZES.map(|size| {
+            // Entries of 128 bytes are those of R1.
+            let name = if size == 128 { "r1".to_owned() } else { format!("r7-{size}") };
+            (format!("{size} B"), results.find_part(&name).strategy_figure(strategy, measure))
+        })
     };
-    let header = std::iter::once("").chain(ENTRY_SIZES.map(|(size, _)| size));
-    let mut table = MarkdownTable::new(
-        "Bytes that compaction wrote ÷ unique data (study), as many entries each \
-                 time.",
-        header,
-    );
+    let header = std::iter::once(String::new()).chain(ENTRY_SIZES.map(|size| format!("{size} B")));
+    let caption = "Bytes that compaction wrote ÷ unique data (study). The number of entries is constant.";
+    let mut table = MarkdownTable::new(caption, header);
     for (strategy, published) in ENTRY_SIZE_AMPLIFICATION {
         let ours = by_size(strategy, write_amplification).into_iter().zip(published);
         table.add_row(
@@ -95,7 +123,8 @@ pub(super) fn measure_entries(results: &Results) -> Measurements {
             ours.map(|((_, ours), it)| format_with_published(ours, Some(it))),
         );
     }
-    let flushed: Measure = |cell| ratio(cell.flushed_bytes, cell.ingested_bytes);
+    let flushed: Measure =
+        |cell| divide(cell.number("flushed_bytes"), cell.number("ingested_bytes"));
     for (title, measure) in [("flushes", flushes as Measure), ("flushed ÷ ingested bytes", flushed)]
     {
         table.add_row(title, by_size(LO1, measure).map(|(_, figure)| format_figure(figure)));
@@ -108,11 +137,12 @@ pub(super) fn measure_entries(results: &Results) -> Measurements {
     };
     let tier_by_lo1 = divide_figures(tier.clone(), lo1.clone());
     let figures = vec![
-        slice(&lo1, 0, 3),
-        slice(&lo1, 2, 4),
-        slice(&tier, 1, 4),
-        slice(&tier_by_lo1, 1, 4),
-        slice(&tier_by_lo1, 3, 4),
+        slice(&lo1, 0, 5),
+        slice(&lo1, 4, 8),
+        slice(&tier, 2, 8),
+        slice(&tier_by_lo1, 2, 8),
+        slice(&tier_by_lo1, 6, 7),
+        slice(&tier_by_lo1, 7, 8),
     ];
     (vec![table], figures)
 }

@@ -1,39 +1,57 @@
 //! Experiment R4: updates. Experiment R5: deletes.
 
-use lsmx_bench::experiment::explore::result::ExplorationCell;
-use lsmx_bench::experiment::sweep::SweepValue;
-
 use super::{Measurements, format_figure, format_with_published};
 use crate::figures::*;
-use crate::results::{ResultPart, Results};
+use crate::results::{ResultCell, ResultPart, Results};
 use crate::strategy::*;
 use crate::table::MarkdownTable;
 
 /// Numbers of updates per insert in the study.
 const RATIOS: [&str; 4] = ["0", "1", "4", "8"];
 /// Bytes written by compactions ÷ bytes of unique data in the study, for each of [`RATIOS`].
-const WRITE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 5] = [
+const WRITE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 8] = [
     (FULL, Some([35.0, 28.0, 58.0, 91.0])),
     (LO1, Some([18.0, 28.0, 58.0, 91.0])),
     (LO2, Some([16.0, 19.0, 38.0, 60.0])),
     (RR, None),
+    (COLD, None),
+    (OLD, None),
     (TIER, Some([6.4, 6.5, 8.2, 7.7])),
+    (ONE, None),
 ];
 
 /// Deletes ÷ operations in the workloads of the study.
-const SHARES: [f64; 3] = [0.02, 0.06, 0.1];
+const SHARES: [f64; 5] = [0.02, 0.04, 0.06, 0.08, 0.1];
 /// Number of operations in the study, in thousands.
 const OPERATIONS: f64 = 10_000.0;
 const LO1_MOVED_GB: f64 = 44.0;
-/// Figures of the study per strategy: thousands of remaining tombstones for each of [`SHARES`], then two figures for
-/// the last of [`SHARES`]: bytes of invalid entries ÷ bytes of live entries, and gigabytes moved.
-const DELETES: [(Strategy, [f64; 3], f64, f64); 6] = [
-    (TIER, [43.0, 141.0, 240.0], 0.25, 15.5),
-    (LO1, [33.0, 82.0, 128.0], 0.18, LO1_MOVED_GB),
-    (FULL, [25.0, 73.0, 97.0], 0.14, 80.0),
-    (TSD, [20.0, 50.0, 94.0], 0.13, 52.0),
-    (TSA50, [22.0, 41.0, 86.0], 0.10, 53.3),
-    (TSA33, [15.0, 24.0, 66.0], 0.08, 60.8),
+/// Figures of the study for a strategy.
+struct PublishedDeletes {
+    strategy: Strategy,
+    /// Thousands of remaining tombstones for each of [`SHARES`].
+    tombstones: [f64; SHARES.len()],
+    /// Bytes of invalid entries ÷ bytes of live entries, for the last of [`SHARES`].
+    invalid: f64,
+    /// Gigabytes that compactions read and wrote, for the last of [`SHARES`].
+    moved_gb: f64,
+}
+
+const fn published(
+    strategy: Strategy,
+    tombstones: [f64; SHARES.len()],
+    invalid: f64,
+    moved_gb: f64,
+) -> PublishedDeletes {
+    PublishedDeletes { strategy, tombstones, invalid, moved_gb }
+}
+
+const DELETES: [PublishedDeletes; 6] = [
+    published(TIER, [43.0, 89.0, 141.0, 187.0, 240.0], 0.25, 15.5),
+    published(LO1, [33.0, 60.0, 82.0, 103.0, 128.0], 0.18, LO1_MOVED_GB),
+    published(FULL, [25.0, 49.0, 73.0, 84.0, 97.0], 0.14, 80.0),
+    published(TSD, [20.0, 39.0, 50.0, 84.0, 94.0], 0.13, 52.0),
+    published(TSA50, [22.0, 27.0, 41.0, 56.0, 86.0], 0.10, 53.3),
+    published(TSA33, [15.0, 19.0, 24.0, 41.0, 66.0], 0.08, 60.8),
 ];
 
 pub(super) fn measure_updates(results: &Results) -> Measurements {
@@ -75,10 +93,11 @@ pub(super) fn measure_deletes(results: &Results) -> Measurements {
     let r5 = results.find_part("r5");
     let all = |strategy, measure: Measure| r5.figures_along_sweep(strategy, "deletes", measure);
     let at_tenth = |strategy, measure: Measure| {
-        r5.find_swept_cell(strategy, "deletes", &SweepValue::Real(0.1)).and_then(measure)
+        r5.find_swept_cell(strategy, "deletes", "0.1").and_then(measure)
     };
     let order = |measure: Measure| {
-        labeled_figures(DELETES.map(|(strategy, ..)| (strategy.name, at_tenth(strategy, measure))))
+        let figure = |it: &PublishedDeletes| (it.strategy.name, at_tenth(it.strategy, measure));
+        labeled_figures(DELETES.iter().map(figure))
     };
     let more_moved = |strategy| {
         increases(divide_figures(all(strategy, data_moved_ratio), all(LO1, data_moved_ratio)))
@@ -118,9 +137,10 @@ pub(super) fn measure_deletes(results: &Results) -> Measurements {
         "Tombstones as a share of the deletes.",
         header.chain(others.map(str::to_owned)),
     );
-    for (strategy, tombstones, invalid, moved_gb) in DELETES {
+    for PublishedDeletes { strategy, tombstones, invalid, moved_gb } in DELETES {
         let left = all(strategy, |cell| {
-            ratio(cell.delete_persistence.live_tombstones, cell.delete_persistence.deletes)
+            let deletes = cell.number("delete_persistence.deletes");
+            divide(cell.number("delete_persistence.live_tombstones"), deletes)
         });
         let left = SHARES.iter().enumerate().map(|(at, share)| {
             format_with_published(
@@ -133,24 +153,33 @@ pub(super) fn measure_deletes(results: &Results) -> Measurements {
         let others = [
             format_with_published(at_tenth(strategy, invalid_share), Some(invalid)),
             format_with_published(moved_by_lo1, Some(moved_gb / LO1_MOVED_GB)),
-            format_figure(at_tenth(strategy, |cell| {
-                share_of_run(cell, cell.delete_persistence.oldest_age_us?)
-            })),
+            format_figure(at_tenth(strategy, oldest_tombstone_share)),
         ];
         table.add_row(strategy.name, left.chain(others));
     }
-    (vec![table], figures)
+    (vec![table, thresholds_table(results.find_part("r5-tsd"))], figures)
 }
 
-fn share_of_run(cell: &ExplorationCell, us: u64) -> Option<f64> {
-    ratio(us, cell.delete_persistence.run_us)
+/// Returns a table with the costs of TSD by its threshold, for the last of [`SHARES`].
+fn thresholds_table(thresholds: ResultPart<'_>) -> MarkdownTable {
+    let header = ["tombstones ÷ entries", "moved ×", "tombstones left", "jobs"];
+    let caption = "TSD by its threshold: the share of tombstones that makes a file due. The study does not state its \
+                   threshold. Ten per cent of the operations are deletes.";
+    let mut table = MarkdownTable::new(caption, header);
+    for cell in thresholds.cells(TSD) {
+        let figures = [data_moved_ratio(cell), tombstones(cell), jobs(cell)];
+        table.add_row(cell.text("policy.F").unwrap_or_default(), figures.map(format_figure));
+    }
+    table
 }
 
-/// Returns the maximum age of a tombstone ÷ the duration of the run, over all results of a strategy.
+/// Returns the age of the oldest tombstone ÷ the duration of the run; 0 if no tombstone is left.
+fn oldest_tombstone_share(cell: &ResultCell) -> Option<f64> {
+    let age = cell.number("delete_persistence.oldest_age_us").unwrap_or(0.0);
+    divide(Some(age), cell.number("delete_persistence.run_us"))
+}
+
+/// Returns the maximum of [`oldest_tombstone_share`] over all results of a strategy.
 fn oldest_tombstone(r5: ResultPart<'_>, strategy: Strategy) -> Option<f64> {
-    let cells = r5.swept_cells(strategy).into_iter();
-    let age = |cell: &ExplorationCell| {
-        share_of_run(cell, cell.delete_persistence.oldest_age_us.unwrap_or(0))
-    };
-    cells.filter_map(age).reduce(f64::max)
+    r5.cells(strategy).into_iter().filter_map(oldest_tombstone_share).reduce(f64::max)
 }

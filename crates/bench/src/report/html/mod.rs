@@ -3,6 +3,7 @@
 //! Templates escape all text. The modules of `plot` do not depend on experiments. The module `page` of each experiment
 //! writes the sections about the experiment.
 
+pub mod figure;
 pub(crate) mod latency;
 pub(crate) mod page;
 pub(crate) mod plot;

@@ -6,7 +6,7 @@ use super::plot::frame::Axis;
 use super::plot::lines::{self, PlotLine};
 use crate::report::provenance::Provenance;
 
-const STYLE: &str = include_str!("style.css");
+pub(super) const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
 /// Returns an HTML document. `headline` describes the experiment. `contents` lists the id and the name of each section.

@@ -1,0 +1,8 @@
+module lsmx/scripts/pebble
+
+go 1.23
+
+require (
+	github.com/cockroachdb/pebble v1.1.5
+	github.com/cockroachdb/pebble/v2 v2.1.2
+)
