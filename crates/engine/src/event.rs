@@ -140,8 +140,18 @@ pub struct CompactionEnd {
     pub elapsed_us: u64,
     /// Total time of all threads of the job, in microseconds. Without subcompactions it equals `elapsed_us`.
     pub thread_us: u64,
-    /// Processor time within `thread_us`. The rest is waiting, mostly for files. 0 with a simulated clock.
+    /// Processor time within `thread_us`. 0 with a simulated clock, like the waits below.
+    ///
+    /// This time and the waits do not overlap. The rest of `thread_us` is waiting for locks, rate limits, other threads
+    /// and a processor.
     pub cpu_us: u64,
+    /// Time within `thread_us` in which threads waited for reads of tables and blob files: the elapsed time of the
+    /// calls without their processor time. A read from the page cache is therefore processor time.
+    pub read_wait_us: u64,
+    /// The same for appends to tables and blob files.
+    pub write_wait_us: u64,
+    /// The same for syncs of files and the directory, and for the manifest edit.
+    pub sync_wait_us: u64,
     /// End time, in microseconds of the database clock.
     pub ended_us: u64,
 }

@@ -58,7 +58,7 @@ fn each_number_of_a_result_is_a_metric() {
 }
 
 #[test]
-fn job_time_is_split_into_cpu_and_waiting() {
+fn job_time_is_split_into_cpu_and_waits() {
     let words = "explore --policy lo+1 --entries 30000 --value-len 48 --memtable 64K --lookups 0 \
                  --ranges 0";
     let compaction = |words: &str| cells(words)[0]["compaction"].clone();
@@ -67,10 +67,20 @@ fn job_time_is_split_into_cpu_and_waiting() {
         ["/thread_us_total", "/cpu_us_total", "/cpu_fraction"].map(|path| number(&measured, path));
     assert!(cpu_us > 0.0 && cpu_us <= thread_us * 1.05, "{cpu_us} of {thread_us}");
     assert!((fraction - cpu_us / thread_us).abs() < 1e-9);
+    let waits = ["read_wait", "write_wait", "sync_wait"];
+    let mut parts_us = cpu_us;
+    for wait in waits {
+        let wait_us = number(&measured, &format!("/{wait}_us_total"));
+        let fraction = number(&measured, &format!("/{wait}_fraction"));
+        assert!((fraction - wait_us / thread_us).abs() < 1e-9, "{wait}");
+        parts_us += wait_us;
+    }
+    assert!(parts_us <= thread_us * 1.05, "{parts_us} of {thread_us}");
     // In the results of a deterministic run, only latencies depend on the machine.
     let deterministic = compaction(&format!("{words} --deterministic"));
-    assert_eq!(number(&deterministic, "/thread_us_total"), 0.0);
-    assert_eq!(number(&deterministic, "/cpu_us_total"), 0.0);
+    for time in ["thread", "cpu"].into_iter().chain(waits) {
+        assert_eq!(number(&deterministic, &format!("/{time}_us_total")), 0.0, "{time}");
+    }
 }
 
 #[test]

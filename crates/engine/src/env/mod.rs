@@ -20,6 +20,7 @@ pub(crate) mod rate_limit;
 mod stepped;
 #[cfg(test)]
 mod tests;
+pub(crate) mod thread_time;
 
 use std::io;
 use std::time::Duration;
@@ -278,10 +279,12 @@ impl Env {
     #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
     pub(crate) fn thread_cpu_ns(&self) -> u64 {
-        match &self.0.clock {
-            Clock::System(clock) if !clock.is_manual() => thread_cpu_ns(),
-            _ => 0,
-        }
+        if self.has_real_time() { thread_cpu_ns() } else { 0 }
+    }
+
+    /// Whether the clock advances by itself: it is neither a virtual nor a manual clock.
+    pub(crate) fn has_real_time(&self) -> bool {
+        matches!(&self.0.clock, Clock::System(clock) if !clock.is_manual())
     }
 
     /// Advances a virtual clock. Has no effect on the system clock.
@@ -403,10 +406,7 @@ impl Env {
                 task(number);
             }
         };
-        let others = match self.0.clock {
-            Clock::System(ref clock) if !clock.is_manual() => threads.min(tasks).saturating_sub(1),
-            _ => 0,
-        };
+        let others = if self.has_real_time() { threads.min(tasks).saturating_sub(1) } else { 0 };
         std::thread::scope(|scope| {
             for _ in 0..others {
                 let builder = std::thread::Builder::new().name("lsmx-read".to_owned());

@@ -54,6 +54,12 @@ impl RateLimiter {
         }
     }
 
+    /// Returns the environment whose clock the limiter uses.
+    #[must_use]
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
+    }
+
     /// Returns the rate in bytes per second, or `None` without a limit.
     #[must_use]
     pub(crate) fn rate(&self) -> Option<u64> {

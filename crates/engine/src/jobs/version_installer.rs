@@ -6,6 +6,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{TableMeta, TreeShape, TreeUpdate};
 
+use crate::env::thread_time::{IoKind, measure_wait};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::jobs::compaction::output::JobOutputs;
@@ -77,9 +78,8 @@ fn install_locked(
     if !failpoint::is_on(Failpoint::UncertainTablesDeleted) {
         outputs.keep_files();
     }
-    state
-        .manifest
-        .append(&VersionEdit { changes: edit })
+    let edit = VersionEdit { changes: edit };
+    measure_wait(&state.env, IoKind::Sync, || state.manifest.append(&edit))
         .map_err(|error| state.make_read_only_under_lock(error))?;
     debug_assert!(state.manifest.with_state(|manifest| {
         manifest.keyspaces.get(&tree.id).is_none_or(|keyspace| keyspace.tree == *after.shape())

@@ -10,6 +10,7 @@ use crate::cache::BlockCache;
 use crate::deferred_drop::DeferredDrop;
 use crate::env::Env;
 use crate::env::rate_limit::{IoPriority, RateLimiter};
+use crate::env::thread_time::{IoKind, measure_wait};
 use crate::error::Result;
 use crate::format::version_edit::BlobFileRecord;
 use crate::table::{FdCache, FdCacheVfs, Table, TableIdentity, TableSummary};
@@ -95,8 +96,9 @@ impl TableFactory {
         blobs: Vec<BlobUsage>,
     ) -> Result<Arc<TableFile>> {
         let path = self.path(meta.id);
-        let table =
-            Table::open_cached(&self.descriptors, &path, &table_identity(meta), &self.cache)?;
+        let identity = table_identity(meta);
+        let open = || Table::open_cached(&self.descriptors, &path, &identity, &self.cache);
+        let table = measure_wait(&self.env, IoKind::Read, open)?;
         let obsolete_files = Arc::clone(&self.obsolete_files);
         let (table, meta) = (Arc::new(table), Arc::clone(meta));
         Ok(Arc::new(TableFile::new(table, meta, blobs, path, obsolete_files)))
@@ -105,7 +107,9 @@ impl TableFactory {
     /// Opens a blob file that was just synced, or is named by the manifest.
     pub(crate) fn open_blob(&self, keyspace: u32, blob: &BlobFileRecord) -> Result<Arc<BlobFile>> {
         let path = self.blob_path(blob.id);
-        let blob = BlobReader::open_cached(&self.descriptors, &path, keyspace, blob, &self.cache)?;
+        let open =
+            || BlobReader::open_cached(&self.descriptors, &path, keyspace, blob, &self.cache);
+        let blob = measure_wait(&self.env, IoKind::Read, open)?;
         Ok(Arc::new(BlobFile::new(blob, Arc::clone(&self.obsolete_files))))
     }
 }

@@ -20,6 +20,7 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Weak};
 
 use crate::env::rate_limit::{IoPriority, RateLimiter};
+use crate::env::thread_time::{IoKind, measure_wait};
 use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader};
 use crate::format::footer::{FOOTER_BYTES, Footer};
@@ -494,9 +495,8 @@ impl CachedFile {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<()> {
-        self.read_into(offset, buffer)?;
-        let options = self.cache.as_ref().and_then(|cache| cache.job_reads.as_ref());
-        if let Some(options) = options.filter(|_| purpose == ReadPurpose::Job) {
+        self.measure_read(purpose, || self.read_into(offset, buffer))?;
+        if let Some(options) = self.job_read_options(purpose) {
             let bytes = len_u64(buffer.len());
             if options.bypass.is_on() && !self.was_written_cached.load(Ordering::Relaxed) {
                 self.with_file_if_open(|file| file.drop_cached_pages(offset, bytes));
@@ -504,6 +504,22 @@ impl CachedFile {
             options.rate.acquire(IoPriority::Compaction, bytes);
         }
         Ok(())
+    }
+
+    /// Calls `read` and measures the wait if the read is one of a job.
+    pub(super) fn measure_read<T>(&self, purpose: ReadPurpose, read: impl FnOnce() -> T) -> T {
+        match self.job_read_options(purpose) {
+            Some(options) => measure_wait(options.rate.env(), IoKind::Read, read),
+            None => read(),
+        }
+    }
+
+    /// Returns the options for reads of jobs, or `None` for another purpose.
+    fn job_read_options(&self, purpose: ReadPurpose) -> Option<&JobReadOptions> {
+        match purpose {
+            ReadPurpose::Job => self.cache.as_ref()?.job_reads.as_ref(),
+            _ => None,
+        }
     }
 
     /// Records that a flush has written the file through the page cache. Jobs then read it from there.
@@ -547,7 +563,8 @@ impl CachedFile {
         match &file.direct {
             None => self.read_for_purpose(ReadPurpose::Job, offset, buffer),
             Some((direct, cache)) => {
-                read_exact_into(&**direct, &self.path, offset, buffer)?;
+                let read = || read_exact_into(&**direct, &self.path, offset, buffer);
+                self.measure_read(ReadPurpose::Job, read)?;
                 if let Some(options) = &cache.job_reads {
                     options.rate.acquire(IoPriority::Compaction, len_u64(buffer.len()));
                 }

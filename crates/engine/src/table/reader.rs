@@ -540,7 +540,8 @@ impl Table {
         // A corrupt handle must not cause a large allocation.
         handle.check_bounds(self.identity.bytes).map_err(at)?;
         self.file.read_with_retry(purpose, |source| {
-            let stored = self.file.read_exact_from(source, handle.offset, handle.bytes)?;
+            let read = || self.file.read_exact_from(source, handle.offset, handle.bytes);
+            let stored = self.file.measure_read(purpose, read)?;
             if purpose.is_counted_in_statistics() {
                 self.cache().counters.add_miss(kind);
             }

@@ -7,6 +7,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 
 use crate::env::rate_limit::{IoPriority, RateLimiter};
+use crate::env::thread_time::{IoKind, measure_wait};
 use crate::vfs::layer::{FileLayer, OpenMode, VfsLayer};
 use crate::vfs::{File, Vfs};
 
@@ -27,6 +28,16 @@ struct Pacing {
     priority: IoPriority,
     /// Whether appends bypass the page cache. If the file system has no direct writes, synced bytes leave the page cache.
     bypasses_cache: bool,
+}
+
+impl Pacing {
+    /// Makes a call and measures the wait of a compaction.
+    fn measure_wait<T>(&self, kind: IoKind, call: impl FnOnce() -> T) -> T {
+        match self.priority {
+            IoPriority::Flush => call(),
+            IoPriority::Compaction => measure_wait(self.limiter.env(), kind, call),
+        }
+    }
 }
 
 impl PacedVfs {
@@ -73,7 +84,7 @@ impl FileLayer for PacedFile {
     }
 
     fn intercept_append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.inner.append(bytes)?;
+        self.pacing.measure_wait(IoKind::Write, || self.inner.append(bytes))?;
         let count = bytes.len() as u64;
         let appended = self.appended.fetch_add(count, Ordering::Relaxed) + count;
         if appended - self.synced.load(Ordering::Relaxed) >= SYNC_STEP_BYTES {
@@ -87,7 +98,7 @@ impl FileLayer for PacedFile {
     fn intercept_sync(&self) -> io::Result<()> {
         let appended = self.appended.load(Ordering::Relaxed);
         if !(self.pacing.bypasses_cache && failpoint::is_on(Failpoint::DirectAppendsNotSynced)) {
-            self.inner.sync()?;
+            self.pacing.measure_wait(IoKind::Sync, || self.inner.sync())?;
         }
         let from = self.synced.swap(appended, Ordering::Relaxed);
         if self.pacing.bypasses_cache {

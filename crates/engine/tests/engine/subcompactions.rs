@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lsmx::env::Background;
+use lsmx::event::{CompactionEnd, Event, EventListener};
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
 use lsmx::metrics::CompactionMetrics;
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Db, Error, Slice};
+use lsmx::{Db, Error, Options, Slice};
 
 use crate::harness::database::{
     self, assert_clean, assert_entries, compact, entries, files, inline, metrics, policy, settle,
@@ -21,11 +22,16 @@ use crate::harness::gate::each;
 
 const KEYS: u32 = 600;
 
-/// Opens a database with the tiering policy. `parts` is the value of `subcompactions_max`. `None` keeps the default.
-fn open(disk: &(impl Vfs + Clone), background: Background, parts: Option<usize>) -> Db {
+/// Returns options with the tiering policy.
+fn options(background: Background) -> Options {
     let keyspace = small().block_bytes(128).merge_operator(Append::default());
     let keyspace = keyspace.policy(policy("tiering"));
-    let options = inline().background(background).keyspace_defaults(keyspace);
+    inline().background(background).keyspace_defaults(keyspace)
+}
+
+/// Opens a database with [`options`]. `parts` is the value of `subcompactions_max`. `None` keeps the default.
+fn open(disk: &(impl Vfs + Clone), background: Background, parts: Option<usize>) -> Db {
+    let options = options(background);
     database::open(
         disk,
         match parts {
@@ -179,6 +185,55 @@ fn subcompactions_run_in_parallel() {
     assert_eq!(inside.lock().unwrap().len(), 2);
     assert_filled(&db);
     assert_eq!(compactions(&db).parts_helped, 1);
+}
+
+/// Keeps the reports of all compaction jobs.
+#[derive(Default)]
+struct EndedJobs(Mutex<Vec<CompactionEnd>>);
+
+impl EventListener for EndedJobs {
+    fn on_event(&self, event: &Event) {
+        if let Event::Compaction(end) = event {
+            self.0.lock().unwrap().push(end.clone());
+        }
+    }
+}
+
+/// Each read, append and sync of a table takes 2 ms. The calls of all threads are counted, so the reported waits must
+/// include those of helpers.
+#[test]
+fn compaction_reports_waits_of_all_threads_by_kind() {
+    const CALL_US: u64 = 2_000;
+    const CALLS: [VfsCall; 3] = [VfsCall::Read, VfsCall::Append, VfsCall::Sync];
+    let faults = FaultVfs::new(Arc::new(MemVfs::new()), 0);
+    let jobs = Arc::new(EndedJobs::default());
+    let options = options(Background::Threads { workers: 1 }).listener(jobs.clone());
+    let db = database::open(&faults, options);
+    fill(&db);
+    jobs.0.lock().unwrap().clear();
+    let counts: Arc<[AtomicU64; 3]> = Arc::default();
+    let (env, counted) = (db.env().clone(), Arc::clone(&counts));
+    faults.set_delay_hook(Some(Arc::new(move |call: VfsCall, _| {
+        let kind = CALLS.iter().position(|kind| *kind == call).unwrap();
+        counted[kind].fetch_add(1, Ordering::Relaxed);
+        env.pause_us(CALL_US);
+    })));
+    faults.add_rule(each(&CALLS, "sst"));
+    compact(&db).unwrap();
+    db.wait_idle().unwrap();
+    faults.clear_rules();
+    let jobs = jobs.0.lock().unwrap();
+    assert!(jobs.iter().any(|end| end.parts > 1), "no job was split");
+    let sum = |time: fn(&CompactionEnd) -> u64| jobs.iter().map(time).sum::<u64>();
+    let (thread_us, cpu_us) = (sum(|end| end.thread_us), sum(|end| end.cpu_us));
+    let waits_us =
+        [sum(|end| end.read_wait_us), sum(|end| end.write_wait_us), sum(|end| end.sync_wait_us)];
+    for (kind, wait_us) in waits_us.into_iter().enumerate() {
+        let calls = counts[kind].load(Ordering::Relaxed);
+        assert!(calls > 0 && wait_us >= calls * CALL_US * 9 / 10, "{calls} calls: {waits_us:?}");
+    }
+    let parts_us = cpu_us + waits_us.iter().sum::<u64>();
+    assert!(parts_us <= thread_us + thread_us / 20, "{cpu_us}, {waits_us:?} of {thread_us}");
 }
 
 #[test]

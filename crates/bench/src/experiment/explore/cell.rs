@@ -190,6 +190,12 @@ pub(super) fn run_cell(
             thread_us_total: totals.thread_us,
             cpu_us_total: totals.cpu_us,
             cpu_fraction: ratio(totals.cpu_us, totals.thread_us),
+            read_wait_us_total: totals.read_wait_us,
+            read_wait_fraction: ratio(totals.read_wait_us, totals.thread_us),
+            write_wait_us_total: totals.write_wait_us,
+            write_wait_fraction: ratio(totals.write_wait_us, totals.thread_us),
+            sync_wait_us_total: totals.sync_wait_us,
+            sync_wait_fraction: ratio(totals.sync_wait_us, totals.thread_us),
         },
         data_moved_ratio: ratio(
             compacted.read_bytes + compacted.written_bytes,

@@ -1,4 +1,4 @@
-//! Totals over flushes and compactions: processor time, disk space, and ages of dropped tombstones.
+//! Totals over flushes and compactions: times of jobs, disk space, and ages of dropped tombstones.
 
 use lsmx::event::Event;
 
@@ -13,10 +13,13 @@ const SHARES_OF_RUN: [f64; 5] = [0.1, 0.25, 1.0 / 3.0, 0.5, 0.75];
 /// Totals over all flushes and compaction jobs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JobTotals {
-    /// Elapsed time of compaction jobs in microseconds, summed over all threads. `cpu_us` is the processor time of the
-    /// jobs.
+    /// Elapsed time of compaction jobs in microseconds, summed over all threads. The processor time and the waits of the
+    /// jobs follow.
     pub(super) thread_us: u64,
     pub(super) cpu_us: u64,
+    pub(super) read_wait_us: u64,
+    pub(super) write_wait_us: u64,
+    pub(super) sync_wait_us: u64,
     /// Current length of all table files, in bytes.
     live_bytes: u64,
     /// Maximum length of all table files, including the outputs of a running job, in bytes.
@@ -37,6 +40,9 @@ impl JobTotals {
             Event::Compaction(end) => {
                 self.thread_us += end.thread_us;
                 self.cpu_us += end.cpu_us;
+                self.read_wait_us += end.read_wait_us;
+                self.write_wait_us += end.write_wait_us;
+                self.sync_wait_us += end.sync_wait_us;
                 self.peak_bytes = self.peak_bytes.max(self.live_bytes + end.written_bytes);
                 self.transient_bytes = self.transient_bytes.max(end.written_bytes);
                 self.live_bytes =

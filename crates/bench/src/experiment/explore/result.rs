@@ -150,6 +150,19 @@ pub struct CompactionTotals {
     pub cpu_us_total: u64,
     #[serde(default)]
     pub cpu_fraction: f64,
+    /// Waits for file system calls, without the processor time in them. The rest of `thread_us_total` is other waiting.
+    #[serde(default)]
+    pub read_wait_us_total: u64,
+    #[serde(default)]
+    pub read_wait_fraction: f64,
+    #[serde(default)]
+    pub write_wait_us_total: u64,
+    #[serde(default)]
+    pub write_wait_fraction: f64,
+    #[serde(default)]
+    pub sync_wait_us_total: u64,
+    #[serde(default)]
+    pub sync_wait_fraction: f64,
 }
 
 /// Writes that waited for flushes or compactions.

@@ -10,6 +10,7 @@ use lsmx_compaction::{FileId, JobKind, JobReason};
 
 use crate::env::YieldKind;
 use crate::env::rate_limit::IoPriority;
+use crate::env::thread_time::{IoKind, ThreadTime, measure_wait};
 use crate::error::{Error, Result};
 use crate::event::{CompactionBegin, CompactionEnd, Event};
 use crate::job_tracing::{JobSpan, JobSpanFields};
@@ -17,7 +18,7 @@ use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::pick::PickedJob;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::retry::{catch_panics, is_cancelled, record_failure, record_success};
-use crate::jobs::compaction::subcompactions::{MergeInputs, Subcompactions, ThreadTime};
+use crate::jobs::compaction::subcompactions::{MergeInputs, Subcompactions};
 use crate::jobs::quarantine;
 use crate::jobs::value_log::garbage_collection::find_relocatable_files;
 use crate::jobs::value_log::output_values::ValueSource;
@@ -118,7 +119,9 @@ fn run_picked_job(
         stats = merge(state, throttle, workers, tree, &version, picked, &mut outputs)?;
         state.env.yield_point(YieldKind::JobStep);
         if !outputs.tables().is_empty() {
-            sync_directory(state.vfs.as_ref(), &state.dir)?;
+            measure_wait(&state.env, IoKind::Sync, || {
+                sync_directory(state.vfs.as_ref(), &state.dir)
+            })?;
         }
     }
     state.env.yield_point(YieldKind::JobStep);
@@ -151,6 +154,9 @@ fn run_picked_job(
         elapsed_us,
         thread_us: time.elapsed_ns / 1_000,
         cpu_us: time.cpu_ns / 1_000,
+        read_wait_us: time.waited_us(IoKind::Read),
+        write_wait_us: time.waited_us(IoKind::Write),
+        sync_wait_us: time.waited_us(IoKind::Sync),
         ended_us: state.env.database_time_us(),
     }));
     Ok(())

@@ -15,7 +15,8 @@ use lsmx_compaction::{Job, KeyRange, OutputSplitter, TreeShape};
 
 use crate::cursor::Cursor;
 use crate::env::rate_limit::IoPriority;
-use crate::env::{Env, WaitCause, YieldKind};
+use crate::env::thread_time::ThreadTime;
+use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::iter::merging_iter::MergingCursor;
 use crate::iter::run_iter::RunCursor;
@@ -122,35 +123,6 @@ pub(crate) struct MergeResult {
     pub(crate) helper_count: u64,
     /// Time spent by helpers.
     pub(crate) helper_time: ThreadTime,
-}
-
-/// Time of one thread, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ThreadTime {
-    pub(crate) elapsed_ns: u64,
-    /// CPU time.
-    pub(crate) cpu_ns: u64,
-}
-
-impl ThreadTime {
-    /// Returns the current time of the calling thread.
-    pub(crate) fn now(env: &Env) -> ThreadTime {
-        ThreadTime { elapsed_ns: env.monotonic_ns(), cpu_ns: env.thread_cpu_ns() }
-    }
-
-    /// Returns the time since `self`, which must be from the same thread.
-    pub(crate) fn elapsed(self, env: &Env) -> ThreadTime {
-        let now = ThreadTime::now(env);
-        ThreadTime {
-            elapsed_ns: now.elapsed_ns.saturating_sub(self.elapsed_ns),
-            cpu_ns: now.cpu_ns.saturating_sub(self.cpu_ns),
-        }
-    }
-
-    pub(crate) fn add(&mut self, other: ThreadTime) {
-        self.elapsed_ns += other.elapsed_ns;
-        self.cpu_ns += other.cpu_ns;
-    }
 }
 
 /// Role of the thread that runs a subcompaction.

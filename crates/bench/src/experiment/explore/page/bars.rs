@@ -46,15 +46,24 @@ pub(super) fn render_latencies_and_stalls(cells: &[&PageCell<'_>], subjects: &[P
         ("Jobs of compaction, trivial moves left out", "compaction.latency_us"),
     ];
     let threads = |subject: &PageRow| {
-        let busy = subject.number("compaction.cpu_us_total")?;
-        Some(vec![busy, (subject.number("compaction.thread_us_total")? - busy).max(0.0)])
+        let total = |name: &str| subject.number(&format!("compaction.{name}_us_total"));
+        let parts = ["cpu", "read_wait", "write_wait", "sync_wait"].map(total);
+        let mut parts: Vec<f64> = parts.into_iter().collect::<Option<_>>()?;
+        parts.push((total("thread")? - parts.iter().sum::<f64>()).max(0.0));
+        Some(parts)
     };
+    let labels = [
+        "on a processor",
+        "waiting for reads",
+        "waiting for writes",
+        "waiting for syncs",
+        "other waiting",
+    ];
     let waits = [("waited", "stalls.total_us"), ("slowed by debt", "stalls.throttled_us")];
     let content = html! {
         (render_latency_figures(&kinds, subjects))
         div class="plots" {
-            (render_stacked_bars("Time of all threads in jobs", &["on a processor", "waiting, mostly for files"],
-                Unit::Micros, subjects, threads))
+            (render_stacked_bars("Time of all threads in jobs", &labels, Unit::Micros, subjects, threads))
             (render_part_bars(&REGISTRY, "Time of writes that were held up", &waits, subjects))
             (render_bars(&REGISTRY, "stalls.count", "Writes that waited", subjects))
             (render_bars(&REGISTRY, "stalls.max_us", "The longest wait of a write", subjects))
