@@ -107,6 +107,7 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<Explora
                 ..EngineSettings::default()
             },
             deterministic: true,
+            threads: 1,
         };
         let config = Config {
             points: vec![point],

@@ -315,7 +315,7 @@ impl<'a> ThreadGroup<'a> {
 }
 
 /// Returns the result of a thread. If the thread panicked, the panic is resumed in the caller.
-fn join_thread<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+pub(super) fn join_thread<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 

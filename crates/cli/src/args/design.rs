@@ -8,7 +8,7 @@ use lsmx_bench::experiment::advise::CostWeights;
 use lsmx_bench::workload::record::RecordFormat;
 
 use super::output::OutputArgs;
-use super::values::{Policies, block_bytes, bytes, count, percent, policies, workers};
+use super::values::{Policies, block_bytes, bytes, count, percent, policies, thread_count};
 use super::workload::{RunArgs, SetupArgs, WorkloadArgs};
 
 /// Settings of the engine.
@@ -33,7 +33,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "HOW", conflicts_with = "deterministic")]
     pub(crate) write_control: Option<WriteControl>,
     /// Number of compaction threads, 1 to 64, in addition to one for flushes [default: 2].
-    #[arg(long, value_name = "N", value_parser = workers, conflicts_with = "deterministic")]
+    #[arg(long, value_name = "N", value_parser = thread_count, conflicts_with = "deterministic")]
     pub(crate) workers: Option<u64>,
     /// Use the filter of the last sorted run; without it, a lookup of an absent key searches that run.
     #[arg(long)]
@@ -72,6 +72,9 @@ pub(crate) struct ExploreArgs {
     pub(crate) entries: Option<u64>,
     #[command(flatten)]
     pub(crate) workload: WorkloadArgs,
+    /// Number of threads that perform the lookups of phases without writes, 1 to 64 [default: 1].
+    #[arg(long, value_name = "N", value_parser = thread_count)]
+    pub(crate) threads: Option<u64>,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
     /// File with records to load in place of generated ones.

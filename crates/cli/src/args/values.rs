@@ -50,10 +50,10 @@ pub(super) fn block_bytes(text: &str) -> Result<u32, String> {
     u32::try_from(bytes(text)?).map_err(|_| "must be below 4G".to_owned())
 }
 
-/// Parses the number of compaction threads.
-pub(super) fn workers(text: &str) -> Result<u64, String> {
-    let workers = count(text)?;
-    let in_range = (1..=64).contains(&workers).then_some(workers);
+/// Parses a number of threads from 1 to 64.
+pub(super) fn thread_count(text: &str) -> Result<u64, String> {
+    let threads = count(text)?;
+    let in_range = (1..=64).contains(&threads).then_some(threads);
     in_range.ok_or_else(|| "must be from 1 to 64".to_owned())
 }
 

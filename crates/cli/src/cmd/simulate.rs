@@ -27,6 +27,7 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
         ("--block-bytes", arguments.engine.block_bytes.is_some()),
         ("--compression", arguments.engine.compression.is_some()),
         ("--direct-io", arguments.engine.direct_io),
+        ("--threads", arguments.threads.is_some()),
         ("--workers", arguments.engine.workers.is_some()),
         ("--filter-last-run", arguments.engine.filter_last_run),
         ("--explain", arguments.explain),

@@ -22,6 +22,10 @@ explore --policy tiering(T=4) --size-ratio 5 => tiering(T=4) | --size-ratio 5
 explore --policy full --key-len 2 --updates 0 => --key-len is 2 | 1000000
 explore --policy full --data a.tsv --entries 5 => --data | --entries
 explore --policy full --deterministic --write-control stop => --deterministic | --write-control
+explore --policy full --interleave --threads 2 => --threads 2 contradicts --interleave
+explore --policy full --deterministic --threads 2 => --threads 2 contradicts --deterministic
+explore --policy full --trace t --threads 2 => --threads 2 contradicts --trace
+explore --policy full --deterministic --sweep threads=1,2 => --threads 2 contradicts --deterministic
 explore --policy full --sweep size-ratio => --sweep size-ratio | KEY=VALUE
 explore --policy full --sweep size-ratio=4,,5 => --sweep size-ratio=4,,5 | missing
 explore --policy full --sweep size-ratio=4,4 => 4 occurs twice
@@ -137,9 +141,12 @@ explore --policy full --lookups 64MiB => --lookups | must be a whole number
 explore --policy full --memtable 5XB => --memtable | number of bytes | 64MiB or 1.5G
 explore --policy full --value-len -7 => '-7' for '--value-len <BYTES>' | number of bytes
 explore --policy full --workers 65 => --workers | from 1 to 64
+explore --policy full --threads 65 => --threads | from 1 to 64
+explore --policy full --threads 0 => --threads | from 1 to 64
 explore --policy full --zipf 0.5 => --zipf 0.5 | --distribution uniform
 explore --policy full --distribution zipf --zipf -1 => --zipf | above 0
 explore --policy full --memtable-kind tree => --memtable-kind | b-link-tree or skip-list
+simulate --policy full --threads 2 => --threads is a flag of explore only
 simulate --policy full --block-bytes 8K => --block-bytes is a flag of explore only
 explore --policy tierring => "tierring"; did you mean tiering? known: full, 
 explore --policy full --entires 5 => '--entires' | ; did you mean --entries? see lsmx explore --help

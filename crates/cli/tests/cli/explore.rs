@@ -191,6 +191,36 @@ fn phases_and_data_files_are_run() {
     assert_ne!(digest("shuffled"), digest("file"));
 }
 
+/// Several threads perform the same lookups as one thread. Each row of the result has its own block reads.
+#[test]
+fn threads_share_the_lookups_of_phases_without_writes() {
+    let dir = TestDir::new();
+    let phases = dir.write(
+        "phases.toml",
+        "[[phase]]\nentries = 8000\nsettle = true\n\
+         [[phase]]\nlookups = 10000\nempty-lookups = [0.0, 0.5]\nranges = 100\n\
+         selectivity = 0.01\n\
+         [[phase]]\nentries = 100\nlookups = 50\n",
+    );
+    let words = "explore --policy tiering --memtable 32K --block-cache 64K --sweep threads=1,2";
+    let cells = cells(&format!("{words} --phases {phases}"));
+    assert!(cells[0]["workload"]["threads"].is_null());
+    assert_eq!(cells[1]["workload"]["threads"], 2);
+    assert_eq!(cells[1]["sweep"]["threads"], 2);
+    for cell in &cells {
+        let lookups = list(cell, "/point_lookups");
+        assert_eq!(numbers(lookups, "/alpha"), [0.0, 0.5]);
+        assert_eq!(numbers(lookups, "/ops"), [10_050.0, 10_000.0]);
+        let ios = numbers(lookups, "/ios_per_get");
+        assert!(ios[0] > 0.0 && ios[1] > 0.0, "{ios:?}");
+        // Half of the lookups in the second row find their key.
+        assert!((number(&lookups[1], "/read_amplification") - 2.0 * ios[1]).abs() < 1e-9);
+        assert_eq!(cell["range_lookups"]["ops"], 100);
+        assert!(number(cell, "/range_lookups/blocks_read/data") > 0.0);
+    }
+    assert_eq!(cells[0]["range_lookups"]["entries"], cells[1]["range_lookups"]["entries"]);
+}
+
 #[test]
 fn malformed_file_is_named_with_line_and_column() {
     let dir = TestDir::new();

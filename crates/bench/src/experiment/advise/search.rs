@@ -226,6 +226,7 @@ pub(super) fn design_point(
             ..EngineSettings::default()
         },
         deterministic: true,
+        threads: 1,
     })
 }
 

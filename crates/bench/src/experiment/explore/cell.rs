@@ -26,6 +26,7 @@ use super::digest::{DigestedJob, ScanDigest, TextDigest};
 use super::history::HistoryRecorder;
 use super::job_totals::JobTotals;
 use super::lookup_meter::{LookupMeter, ReadingOperation};
+use super::lookup_threads::{CheckedReader, LookupKind, PreparedLookup};
 use super::replay;
 use super::result::{
     CompactionTotals, ExplorationCell, LevelSummary, RecordsSummary, StallTotals, WorkloadSummary,
@@ -33,6 +34,8 @@ use super::result::{
 use super::{Config, PlannedCell, RecordSource};
 
 pub(super) const PROGRESS_OPS: u64 = 4096;
+/// Approximate bytes of the lookups that are prepared before several threads perform them.
+const PREPARED_BYTES: usize = 32 << 20;
 
 /// Records flushes and compactions in the order in which the tree changes.
 struct JobListener {
@@ -125,12 +128,16 @@ pub(super) fn run_cell(
     let mut run = CellRun {
         keyspaces: vec![db.default_keyspace()],
         keyspace: db.default_keyspace(),
+        reader: CheckedReader {
+            keyspace: db.default_keyspace(),
+            exact,
+            loses: policy.can_drop_data(),
+        },
+        threads: numbers::to_usize(point.threads),
         db,
         records: &mut records,
         put_latencies: Latencies::new(),
         meter: LookupMeter::default(),
-        exact,
-        loses: policy.can_drop_data(),
         unsettled: false,
         key: Vec::new(),
         value: Vec::new(),
@@ -350,11 +357,11 @@ pub(super) struct CellRun<'a> {
     /// All keyspaces. The default keyspace is the first.
     pub(super) keyspaces: Vec<Keyspace>,
     keyspace: Keyspace,
+    reader: CheckedReader,
+    threads: usize,
     records: &'a mut Records,
     pub(super) put_latencies: Latencies,
     pub(super) meter: LookupMeter,
-    exact: bool,
-    loses: bool,
     pub(super) unsettled: bool,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -373,8 +380,12 @@ impl CellRun<'_> {
             0 => None,
             _ => Some(self.meter.range_row(Some(phase.selectivity))),
         };
+        let operations = stream.phase_operations(phase);
+        if self.threads > 1 && phase.writes() == 0 {
+            return self.run_lookups(operations, &rows, range_row, progress);
+        }
         let mut ops = 0;
-        for operation in stream.phase_operations(phase) {
+        for operation in operations {
             self.run_operation(operation, &rows, range_row)?;
             ops += 1;
             if u64::is_multiple_of(ops, PROGRESS_OPS) {
@@ -383,6 +394,69 @@ impl CellRun<'_> {
         }
         self.set_reading_operation(ReadingOperation::None);
         Ok(())
+    }
+
+    /// Performs the lookups of a phase without writes on several threads.
+    ///
+    /// Block reads can be assigned to only one row at a time. All threads therefore perform the prepared lookups of one
+    /// row before those of the next.
+    fn run_lookups(
+        &mut self,
+        mut operations: impl Iterator<Item = Operation>,
+        rows: &[usize],
+        range_row: Option<usize>,
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
+        loop {
+            let mut lookups = self.prepare_lookups(&mut operations, rows, range_row)?;
+            if lookups.is_empty() {
+                self.set_reading_operation(ReadingOperation::None);
+                return Ok(());
+            }
+            lookups.sort_by_key(|lookup| lookup.row);
+            for of_row in lookups.chunk_by(|a, b| a.row == b.row) {
+                let row = of_row[0].row;
+                self.set_reading_operation(row);
+                for thread in self.reader.run_lookups(of_row, self.threads, progress)? {
+                    self.meter.add_thread_lookups(row, &thread);
+                }
+            }
+        }
+    }
+
+    /// Generates the keys of the next lookups, which take about [`PREPARED_BYTES`]. The result is empty after the last
+    /// lookup.
+    fn prepare_lookups(
+        &mut self,
+        operations: &mut impl Iterator<Item = Operation>,
+        rows: &[usize],
+        range_row: Option<usize>,
+    ) -> Result<Vec<PreparedLookup>> {
+        let (mut prepared, mut bytes) = (Vec::new(), 0);
+        for operation in operations {
+            let (row, kind) = match operation {
+                Operation::GetPresent { record, lookups } => {
+                    self.records.write_key(record, &mut self.key)?;
+                    (ReadingOperation::Point(rows[lookups]), LookupKind::Point { present: true })
+                }
+                Operation::GetAbsent { record, salt, lookups } => {
+                    self.records.write_absent_key(record, salt, &mut self.key)?;
+                    (ReadingOperation::Point(rows[lookups]), LookupKind::Point { present: false })
+                }
+                Operation::Range { record, entries } => {
+                    self.records.write_key(record, &mut self.key)?;
+                    let row = range_row.unwrap_or_else(|| self.meter.range_row(None));
+                    (ReadingOperation::Range(row), LookupKind::Range { entries })
+                }
+                _ => unreachable!("the phase has no writes"),
+            };
+            prepared.push(PreparedLookup { key: self.key.clone(), row, kind });
+            bytes += size_of::<PreparedLookup>() + self.key.len();
+            if bytes >= PREPARED_BYTES {
+                break;
+            }
+        }
+        Ok(prepared)
     }
 
     fn run_operation(
@@ -457,28 +531,15 @@ impl CellRun<'_> {
 
     fn get(&mut self, row: usize, present: bool) -> Result<()> {
         self.set_reading_operation(ReadingOperation::Point(row));
-        let stopwatch = Stopwatch::start();
-        let value = self.keyspace.get(&self.key).map_err(engine("look a key up"))?;
-        self.meter.add_point_lookup(row, value.is_some(), stopwatch.elapsed_ns());
-        if value.is_some() == present || (present && self.loses) {
-            return Ok(());
-        }
-        let (found, must) = if present { ("absent", "present") } else { ("present", "absent") };
-        Err(Error::wrong_answer(&self.key, found, must))
+        let (is_found, ns) = self.reader.get(&self.key, present)?;
+        self.meter.add_point_lookup(row, is_found, ns);
+        Ok(())
     }
 
     fn read_range(&mut self, row: usize, entries: u64) -> Result<()> {
         self.set_reading_operation(ReadingOperation::Range(row));
-        let stopwatch = Stopwatch::start();
-        let mut found = 0;
-        for entry in self.keyspace.range(self.key.as_slice()..).limit(entries) {
-            let (key, _) = entry.map_err(engine("read a range"))?;
-            if found == 0 && self.exact && key != self.key {
-                return Err(Error::wrong_answer(&self.key, "absent", "present"));
-            }
-            found += 1;
-        }
-        self.meter.add_range_lookup(row, found, stopwatch.elapsed_ns());
+        let (found, ns) = self.reader.read_range(&self.key, entries)?;
+        self.meter.add_range_lookup(row, found, ns);
         Ok(())
     }
 

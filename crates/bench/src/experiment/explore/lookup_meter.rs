@@ -12,7 +12,7 @@ use crate::workload::phases::LookupGroup;
 use super::result::{PointLookups, RangeLookups, SelectivityLookups};
 
 /// Kind of operation to which block reads are assigned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ReadingOperation {
     /// Block reads are not assigned.
     #[default]
@@ -26,8 +26,8 @@ pub(super) enum ReadingOperation {
 /// Measurements of point and range lookups. Each group of lookups has a row.
 ///
 /// The engine counts cache misses for the whole database. When the kind of operation changes, the meter assigns the
-/// misses since the last change to the previous kind. A single thread runs all operations, and compactions do not
-/// increment the miss counters.
+/// misses since the last change to the previous kind. At any time, all threads run operations of the same kind, and
+/// compactions do not increment the miss counters.
 #[derive(Debug, Default)]
 pub(super) struct LookupMeter {
     rows: Vec<PointRow>,
@@ -58,6 +58,16 @@ struct PointRow {
     latencies: Latencies,
     blocks_read: BTreeMap<BlockKind, u64>,
     filter: FilterCounts,
+}
+
+/// Lookups that one thread has performed for one row.
+#[derive(Debug, Default)]
+pub(super) struct ThreadLookups {
+    pub(super) latencies: Latencies,
+    /// Number of point lookups that found no entry.
+    pub(super) absent: u64,
+    /// Number of entries that range lookups returned.
+    pub(super) entries: u64,
 }
 
 impl LookupMeter {
@@ -126,6 +136,21 @@ impl LookupMeter {
     pub(super) fn add_range_lookup(&mut self, row: usize, entries: u64, ns: u64) {
         self.ranges[row].row.latencies.record_ns(ns);
         self.ranges[row].entries += entries;
+    }
+
+    /// Adds the lookups of a thread to a row.
+    pub(super) fn add_thread_lookups(&mut self, row: ReadingOperation, lookups: &ThreadLookups) {
+        match row {
+            ReadingOperation::None => {}
+            ReadingOperation::Point(row) => {
+                self.rows[row].latencies.merge(&lookups.latencies);
+                self.rows[row].absent += lookups.absent;
+            }
+            ReadingOperation::Range(row) => {
+                self.ranges[row].row.latencies.merge(&lookups.latencies);
+                self.ranges[row].entries += lookups.entries;
+            }
+        }
     }
 
     pub(super) fn into_results(self) -> (Vec<PointLookups>, RangeLookups) {

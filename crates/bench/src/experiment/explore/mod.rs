@@ -14,6 +14,7 @@ pub mod estimates_table;
 pub mod history;
 mod job_totals;
 mod lookup_meter;
+mod lookup_threads;
 pub(crate) mod page;
 mod point;
 mod replay;

@@ -49,6 +49,8 @@ pub struct WorkloadPoint {
     pub settings: EngineSettings,
     /// Whether the run is deterministic: jobs run on the writer's thread, and the clock counts operations.
     pub deterministic: bool,
+    /// Number of threads that perform the lookups of phases without writes.
+    pub threads: u64,
 }
 
 /// Source of the records or operations of a workload.
@@ -249,6 +251,7 @@ impl WorkloadPoint {
                 (false, WriteControl::Stop) => "stop".to_owned(),
             },
             workers: (!deterministic).then(|| numbers::to_u64(self.settings.workers)),
+            threads: Some(self.threads).filter(|&threads| threads > 1 && !is_simulated),
             filter_last_run: !is_simulated
                 && self.settings.filter_last_run == Some(FilterLastRun::On),
             block_bytes: Some(self.settings.block_bytes).filter(|&bytes| bytes != BLOCK_BYTES),

@@ -94,6 +94,9 @@ pub struct WorkloadSummary {
     pub write_control: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u64>,
+    /// Number of threads that perform the lookups of phases without writes. `None` means one thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub filter_last_run: bool,
     /// Target length of a data block in bytes. `None` means the default.

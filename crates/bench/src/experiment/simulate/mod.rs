@@ -280,6 +280,7 @@ mod tests {
             phases: mix.phases().unwrap(),
             settings: EngineSettings::default(),
             deterministic: true,
+            threads: 1,
         };
         explore::Config {
             points: vec![point],

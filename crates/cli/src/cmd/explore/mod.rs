@@ -59,6 +59,7 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
 pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Config, Failure> {
     let spec = arguments.workload.phases.as_deref().map(read_text).transpose()?;
     let points = sweep::points(arguments, words)?;
+    points.iter().try_for_each(|swept| check_threads(&swept.arguments))?;
     let data = open_data(arguments)?;
     let trace = arguments.workload.trace.as_deref().map(TraceFile::open).transpose()?.map(Arc::new);
     let points = points.iter().map(|swept| {
@@ -143,6 +144,7 @@ fn point(
             ..defaults
         },
         deterministic: engine.deterministic,
+        threads: arguments.threads.unwrap_or(1),
     })
 }
 
@@ -153,6 +155,22 @@ pub(super) fn check(workload: &WorkloadArgs) -> Result<(), Failure> {
     }
     if workload.reads.ranges == Some(0) && workload.reads.selectivity.is_some() {
         return Err(contradiction("--selectivity", "--ranges 0", "there are no range lookups"));
+    }
+    Ok(())
+}
+
+/// Rejects `--threads` above 1 with flags whose operations run on one thread.
+fn check_threads(arguments: &ExploreArgs) -> Result<(), Failure> {
+    let Some(threads) = arguments.threads.filter(|threads| *threads > 1) else { return Ok(()) };
+    for (flag, is_given) in [
+        ("--interleave", arguments.workload.reads.interleave),
+        ("--deterministic", arguments.engine.deterministic),
+        ("--trace", arguments.workload.trace.is_some()),
+    ] {
+        if is_given {
+            let why = "its operations run on one thread";
+            return Err(contradiction(&format!("--threads {threads}"), flag, why));
+        }
     }
     Ok(())
 }
