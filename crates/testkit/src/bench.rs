@@ -181,6 +181,7 @@ const SEED_TEXTS: &[(&str, &[&str])] = &[
             "up2x",
             "recovery",
             "filter-size",
+            "data-size",
             "ycsb-f",
             "seekrandom:threads=2,ops=5K,entries=100,rate=2.5",
         ],

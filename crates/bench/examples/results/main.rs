@@ -287,15 +287,14 @@ impl PageData {
         Ok(text.trim_end().to_owned())
     }
 
-    /// Returns a number of the CSV output. `row` contains the first fields of the row, separated by commas.
+    /// Returns a number of the CSV output. `row` contains the first fields of the row, separated by commas. A field may
+    /// contain commas.
     fn number(&self, row: &str, column: &str) -> Result<(f64, Unit)> {
         let (header, rows) = self.rows()?;
         let place =
             header.iter().position(|at| at == column).ok_or(format!("no column {column}"))?;
-        let fields: Vec<&str> = row.split(',').collect();
-        let starts = |at: &&Vec<String>| {
-            at.iter().map(String::as_str).take(fields.len()).eq(fields.iter().copied())
-        };
+        let start = format!("{row},");
+        let starts = |at: &&Vec<String>| format!("{},", at.join(",")).starts_with(&start);
         let found = rows.iter().find(starts).ok_or(format!("no row {row}"))?;
         let number = found[place].parse().map_err(|_| format!("{} is no number", found[place]))?;
         Ok((number, self.metric(column)?.0.unit))
@@ -330,6 +329,7 @@ mod tests {
             "| policy | moved, × |\n| --- | ---: |\n| tsa(1,2) | 2.50 |\n| full | 10.00 |"
         );
         assert_eq!(data.number("full", "data_moved_ratio").unwrap().0, 10.0);
+        assert_eq!(data.number("tsa(1,2)", "data_moved_ratio").unwrap().0, 2.5);
         assert!(data.number("x", "data_moved_ratio").is_err());
         assert!(data.table("nothing").unwrap_err().contains("no column nothing"));
     }

@@ -19,10 +19,11 @@ impl_names!(BenchExperiment, "experiment");
 
 impl BenchExperiment {
     /// All experiments, in the order of the help text.
-    pub const ALL: [BenchExperiment; 4] = [
+    pub const ALL: [BenchExperiment; 5] = [
         BenchExperiment::Tuning(TuningStudy::Caching),
         BenchExperiment::Tuning(TuningStudy::FilterSize),
         BenchExperiment::Tuning(TuningStudy::PutOverTime),
+        BenchExperiment::Tuning(TuningStudy::DataSize),
         BenchExperiment::SteadyState,
     ];
 
@@ -38,6 +39,7 @@ impl BenchExperiment {
     pub fn registry(self) -> &'static MetricRegistry {
         match self {
             BenchExperiment::Tuning(TuningStudy::PutOverTime) => &tuning::columns::SLICES,
+            BenchExperiment::Tuning(TuningStudy::DataSize) => &tuning::columns::SIZES,
             BenchExperiment::Tuning(_) => &tuning::columns::READS,
             BenchExperiment::SteadyState => &steady_state::columns::REGISTRY,
         }

@@ -251,16 +251,17 @@ impl<'a> ThreadGroup<'a> {
         Ok(played)
     }
 
-    /// Puts the first `count` records, flushes, and waits until compaction is idle.
+    /// Puts the first `count` records, flushes, and waits until compaction is idle. Returns the measurements of the puts,
+    /// and the seconds from the last put until compaction was idle.
     pub(super) fn load_records(
         &self,
         (title, count): (&str, u64),
         progress: &mut dyn Progress,
-    ) -> Result<()> {
-        self.run_work((title, count), progress, &|player| {
+    ) -> Result<(OperationMeasurements, f64)> {
+        let played = self.run_work((title, count), progress, &|player| {
             player.for_each_own_number(count, |player, record| player.put(record, 0))
         })?;
-        flush_and_wait_idle(self.engine, title, progress).map(drop)
+        Ok((played, flush_and_wait_idle(self.engine, title, progress)?))
     }
 
     /// Like [`ThreadGroup::run_work`], with an additional thread that runs `writer` without a target rate until the

@@ -246,12 +246,13 @@ impl TableColumn {
     }
 }
 
-pub const ALL: [&MetricRegistry; 10] = [
+pub const ALL: [&MetricRegistry; 11] = [
     &explore::columns::REGISTRY,
     &simulate::columns::REGISTRY,
     &throughput::columns::REGISTRY,
     &tuning::columns::READS,
     &tuning::columns::SLICES,
+    &tuning::columns::SIZES,
     &steady_state::columns::REGISTRY,
     &iocost::columns::REGISTRY,
     &rmw::columns::REGISTRY,
@@ -354,6 +355,7 @@ mod tests {
             ("lsmx bench fillseq --entries 10", Some("bench")),
             ("./lsmx --no-progress rmw --mode kd", Some("rmw")),
             ("lsmx bench --experiment=caching", Some(tuning::columns::READS.command)),
+            ("lsmx bench --experiment data-size", Some(tuning::columns::SIZES.command)),
             (
                 "lsmx bench --minutes 5 --experiment steady-state",
                 Some(steady_state::columns::REGISTRY.command),

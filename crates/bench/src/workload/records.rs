@@ -27,6 +27,8 @@ pub enum LengthDistribution {
     Fixed(u64),
     /// Lengths are approximately normal and lie in `min..=max`.
     Normal { mean: f64, deviation: f64, min: u64, max: u64 },
+    /// Record `i` has the length `i + 1`, but at most `max`.
+    Growing { max: u64 },
 }
 
 impl LengthDistribution {
@@ -44,6 +46,7 @@ impl LengthDistribution {
                 let sum: f64 = parts.map(|part| to_f64(part) / 65_536.0).sum();
                 numbers::round_to_u64(mean + deviation * (sum - 6.0)).clamp(min, max)
             }
+            LengthDistribution::Growing { max } => record.saturating_add(1).min(max),
         }
     }
 
@@ -51,13 +54,14 @@ impl LengthDistribution {
         match self {
             LengthDistribution::Fixed(bytes) => bytes,
             LengthDistribution::Normal { min, .. } => min,
+            LengthDistribution::Growing { max } => max.min(1),
         }
     }
 
     pub fn max(self) -> u64 {
         match self {
             LengthDistribution::Fixed(bytes) => bytes,
-            LengthDistribution::Normal { max, .. } => max,
+            LengthDistribution::Normal { max, .. } | LengthDistribution::Growing { max } => max,
         }
     }
 }
@@ -97,6 +101,15 @@ impl GeneratedRecords {
     ) -> Result<GeneratedRecords> {
         let (key, value) = (LengthDistribution::Fixed(key), LengthDistribution::Fixed(value));
         let records = GeneratedRecords::new(KeyDistribution::Uniform, count, key, value, seed)?;
+        Ok(GeneratedRecords { tagged: true, ..records })
+    }
+
+    /// Creates a generator of `count` records in key order, with keys of `key` bytes. The value of record `i` has `i + 1`
+    /// bytes and a tag as in [`GeneratedRecords::with_tagged_values`].
+    pub fn with_growing_values(count: u64, key: u64, seed: u64) -> Result<GeneratedRecords> {
+        let key = LengthDistribution::Fixed(key);
+        let value = LengthDistribution::Growing { max: count };
+        let records = GeneratedRecords::new(KeyDistribution::Sequential, count, key, value, seed)?;
         Ok(GeneratedRecords { tagged: true, ..records })
     }
 
@@ -297,6 +310,21 @@ mod tests {
             value.push(0);
             assert!(!records.is_value_of(7, &value));
         }
+    }
+
+    #[test]
+    fn growing_values_have_one_byte_more_than_the_preceding_value() {
+        let records = GeneratedRecords::with_growing_values(100, 16, 1).unwrap();
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut preceding_key: Vec<u8> = Vec::new();
+        for record in 0..100 {
+            records.write_key(record, &mut key);
+            records.write_value(record, 0, &mut value);
+            assert_eq!(numbers::to_u64(value.len()), record + 1);
+            assert!(key > preceding_key && records.is_value_of(record, &value));
+            preceding_key.clone_from(&key);
+        }
+        assert_eq!(records.total_bytes(100), 100 * 16 + 5050);
     }
 
     #[test]

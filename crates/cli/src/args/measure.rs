@@ -56,22 +56,23 @@ pub(crate) struct BenchArgs {
     #[arg(required_unless_present = "experiment", value_name = "WORKLOAD")]
     pub(crate) workloads: Vec<WorkloadArgument>,
     /// Experiment to run in place of workloads: caching (reads by contents of the block cache), filter-size
-    /// (reads by width of the filters), put-over-time (puts over time while compactions run), steady-state (latencies at a
-    /// rate that each engine sustains).
+    /// (puts and reads by width of the filters), put-over-time (puts over time while compactions run), data-size (puts,
+    /// gets and deletes by number of records), steady-state (latencies at a rate that each engine sustains).
     #[arg(long, value_name = "NAME", conflicts_with_all = ["workloads", "seek_entries"])]
     pub(crate) experiment: Option<BenchExperiment>,
     /// Database that is kept; reads need one that was filled with the same flags [default: a temporary database].
     #[arg(long, value_name = "PATH", conflicts_with = "dir")]
     pub(crate) db: Option<PathBuf>,
-    /// Number of records that a fill writes.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "1000000")]
-    pub(crate) entries: u64,
+    /// Number of records that a fill writes; of data-size the largest number of records [default: 1000000; of data-size
+    /// 16384].
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) entries: Option<u64>,
     /// Size of a key in bytes.
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "16")]
     pub(crate) key_len: u64,
-    /// Size of a value in bytes.
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "100")]
-    pub(crate) value_len: u64,
+    /// Size of a value in bytes [default: 100]. The values of data-size have from 1 to --entries bytes.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) value_len: Option<u64>,
     /// Number of threads [default: 1; fillsync runs with 1 and with 8].
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) threads: Option<u64>,

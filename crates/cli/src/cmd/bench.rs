@@ -9,13 +9,18 @@ use lsmx_bench::experiment::steady_state::{
 use lsmx_bench::experiment::throughput::engine_child::EngineAssignment;
 use lsmx_bench::experiment::throughput::memory_limit::{LimitMethod, MemoryLimit};
 use lsmx_bench::experiment::throughput::{self, Config};
-use lsmx_bench::experiment::tuning;
+use lsmx_bench::experiment::tuning::{self, TuningStudy};
 use lsmx_bench::peers::EngineSettings;
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{self, Bar};
+
+const ENTRIES_DEFAULT: u64 = 1_000_000;
+const VALUE_LEN_DEFAULT: u64 = 100;
+/// Default of `--entries` for the experiment `data-size`. The values then have 128 MiB.
+const DATA_SIZE_ENTRIES_DEFAULT: u64 = 16_384;
 
 /// Runs the workloads or the experiment, and writes the results. If the environment contains an [`EngineAssignment`],
 /// this process is a child of another `lsmx bench`, which sends it the workloads to run.
@@ -88,14 +93,21 @@ fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> 
     for option in &arguments.option {
         settings = settings.with_option(option)?;
     }
+    let data_size = BenchExperiment::Tuning(TuningStudy::DataSize);
+    let is_data_size = arguments.experiment == Some(data_size);
+    if is_data_size && arguments.value_len.is_some() {
+        let error = "--value-len contradicts --experiment data-size: its values differ in size";
+        return Err(Failure::Usage(error.to_owned()));
+    }
+    let entries_default = if is_data_size { DATA_SIZE_ENTRIES_DEFAULT } else { ENTRIES_DEFAULT };
     Ok(Config {
         workloads: arguments.workloads.clone(),
         peers: super::peers(&arguments.peers)?,
         settings,
         options: arguments.option.clone(),
-        entries: arguments.entries,
+        entries: arguments.entries.unwrap_or(entries_default),
         key_bytes: arguments.key_len,
-        value_bytes: arguments.value_len,
+        value_bytes: arguments.value_len.unwrap_or(VALUE_LEN_DEFAULT),
         threads: arguments.threads,
         ops: arguments.ops,
         seek_entries: arguments.seek_entries,

@@ -197,6 +197,11 @@ fn caching_experiment_shows_the_effect_of_index_and_filters() {
 fn wider_filters_are_larger_and_have_fewer_false_positives() {
     let mut cells =
         cells("bench --experiment filter-size --entries 30000 --memtable 64K --ops 30000");
+    assert_eq!(cells.len(), 12, "4 filter sizes, a load and 2 workloads");
+    for load in cells.iter().filter(|cell| cell["workload"] == "fillrandom") {
+        assert_eq!((&load["ops"], &load["threads"]), (&json!(30_000), &json!(1)));
+        assert!(number(load, "/ops_per_s") > 0.0 && number(load, "/latency_us/p99") > 0.0);
+    }
     cells.retain(|cell| cell["workload"] == "readmissing");
     let widths: Vec<&str> = cells.iter().map(|cell| text(cell, "setting")).collect();
     assert_eq!(widths, ["filters 8", "filters monkey(10)", "filters monkey(13)", "filters 16"]);
@@ -206,6 +211,26 @@ fn wider_filters_are_larger_and_have_fewer_false_positives() {
     let rates = numbers(&cells, "/reads/filter_false_positive_rate");
     assert!((0.002..0.008).contains(&rates[0]) && rates[3] < 0.001, "{rates:?}");
     assert!(numbers(&cells, "/reads/ios_per_get").iter().all(|ios| *ios < 0.1));
+}
+
+/// The experiment fails if a get returns another record's value, or if a deleted record is present.
+#[test]
+fn data_size_experiment_measures_each_operation_by_the_number_of_records() {
+    let run = experiment("bench --experiment data-size --entries 800 --memtable 64K --threads 2");
+    let operations: Vec<&str> = run.cells().iter().map(|cell| text(cell, "workload")).collect();
+    assert_eq!(operations, ["put", "get", "delete"].repeat(4));
+    for (cells, entries) in run.cells().chunks(3).zip([100, 200, 400, 800]) {
+        // Keys have 16 bytes, values from 1 to `entries` bytes.
+        let bytes = entries * 16 + entries * (entries + 1) / 2;
+        for cell in cells {
+            assert_eq!(cell["data"], json!({ "entries": entries, "bytes": bytes }));
+            assert_eq!((&cell["ops"], &cell["threads"]), (&json!(entries), &json!(2)));
+            assert!(number(cell, "/ops_per_s") > 0.0 && number(cell, "/latency_us/p50") > 0.0);
+        }
+    }
+    assert_eq!(run.csv.len(), 13);
+    assert!(run.csv[1].starts_with("data-size,put,lsmx,2,100,"), "{}", run.csv[1]);
+    assert_contains(&run.table, &["the value of record i has i B"]);
 }
 
 #[test]

@@ -160,12 +160,12 @@ fn page_of_bench_has_rates_and_latencies() {
 #[test]
 fn pages_of_bench_experiments_have_their_plots() {
     for (experiment, title, plots) in [
-        ("caching", "Effect of the cache and the filters", 6),
-        ("filter-size", "Effect of the cache and the filters", 6),
-        ("put-over-time", "Puts over time", 4),
+        ("caching --ops 1000", "Effect of the cache and the filters", 6),
+        ("filter-size --ops 1000", "Effect of the cache and the filters", 7),
+        ("put-over-time --ops 1000", "Puts over time", 4),
+        ("data-size", "Effect of the amount of data", 7),
     ] {
-        let words =
-            format!("bench --entries 5000 --memtable 64K --ops 1000 --experiment {experiment}");
+        let words = format!("bench --entries 5000 --memtable 64K --experiment {experiment}");
         let page = crate::common::experiment(&words);
         check_page(&page.html, &[title], &[("plots", plots), ("marks", plots)]);
     }

@@ -12,7 +12,7 @@ use crate::common::{TestDir, cells, experiment, list, number, numbers, sum_of_le
 #[test]
 fn each_number_of_a_result_is_a_metric() {
     let tree = "--policy tiering,tsa --entries 20000 --memtable 64K --deletes 0.1 --updates 0.2 --selectivity 0.001,0.01";
-    let commands: [(String, &MetricRegistry, &str); 7] = [
+    let commands: [(String, &MetricRegistry, &str); 8] = [
         (format!("explore {tree}"), &explore::columns::REGISTRY, "/cells"),
         (format!("simulate {tree}"), &simulate::columns::REGISTRY, "/cells"),
         (
@@ -23,6 +23,11 @@ fn each_number_of_a_result_is_a_metric() {
         (
             "bench --experiment caching --entries 5000 --memtable 64K --ops 500".to_owned(),
             &tuning::columns::READS,
+            "/cells",
+        ),
+        (
+            "bench --experiment data-size --entries 400".to_owned(),
+            &tuning::columns::SIZES,
             "/cells",
         ),
         (

@@ -15,11 +15,11 @@ use crate::report::text::format_bytes;
 /// Metrics that all workloads and experiments of `lsmx bench` report.
 #[rustfmt::skip]
 pub(crate) const COMMON: &[Metric] = &[
-    metric("workload", "workload", Unit::Text, "fills load records; overwrite puts them again; readrandom gets present keys, readmissing absent ones; seekrandom seeks and reads the next entries; scan reads all entries; readwhilewriting gets while one more thread puts").csv("workload"),
+    metric("workload", "workload", Unit::Text, "fills load records; overwrite puts them again; readrandom gets present keys, readmissing absent ones; seekrandom seeks and reads the next entries; scan reads all entries; readwhilewriting gets while one more thread puts; put, get and delete use each record once in key order").csv("workload"),
     metric("engine", "engine", Unit::Text, "storage engine").csv("engine"),
     metric("threads", "threads", Unit::Count, "threads that run the operations, without the concurrent writer of readwhilewriting").csv("threads"),
     metric("ops", "ops", Unit::Count, "operations of these threads, without the puts of a concurrent writer; a scan counts entries").csv("ops"),
-    metric("ops_per_s", "rate", Unit::Rate, "operations per second; for fills, overwrite and deleterandom until compaction is idle").rate().csv("ops_per_s"),
+    metric("ops_per_s", "rate", Unit::Rate, "operations per second; for fills, overwrite, deleterandom, put and delete until compaction is idle").rate().csv("ops_per_s"),
 ];
 
 #[rustfmt::skip]

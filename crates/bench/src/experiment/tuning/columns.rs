@@ -27,6 +27,12 @@ const SETTING: &[Metric] =
 const LATENCY: &[Metric] = &latency!("latency_us", "op", "time of an operation", "");
 
 #[rustfmt::skip]
+const DATA: &[Metric] = &[
+    metric("data.entries", "records", Unit::Count, "records in the database; the value of record i has i bytes").csv("entries"),
+    metric("data.bytes", "data", Unit::Bytes, "key and value bytes of the records").csv("data_bytes"),
+];
+
+#[rustfmt::skip]
 const READ: &[Metric] = &[
     metric("reads.cache_bytes", "cache", Unit::Bytes, "size of the block cache").csv("cache_bytes"),
     metric("reads.cache_fraction", "cache share", Unit::SmallShare, "block cache ÷ bytes of tables").csv("cache_fraction"),
@@ -55,7 +61,7 @@ const SLICE: &[Metric] = &[
 /// Metrics of the experiments that measure lookups.
 pub const READS: MetricRegistry = MetricRegistry {
     command: "bench --experiment (reads)",
-    metrics: &[EXPERIMENT, COMMON, SETTING, LATENCY, READ, SLICE],
+    metrics: &[EXPERIMENT, SETTING, COMMON, LATENCY, READ, SLICE],
     identity: &["setting", "workload"],
     shown: &[
         "reads.cache_bytes",
@@ -85,7 +91,29 @@ pub const SLICES: MetricRegistry = MetricRegistry {
     ..READS
 };
 
+/// Metrics of the experiment `data-size`.
+pub const SIZES: MetricRegistry = MetricRegistry {
+    command: "bench --experiment data-size",
+    metrics: &[EXPERIMENT, COMMON, DATA, LATENCY],
+    identity: &["workload", "data.entries"],
+    shown: &["data.bytes", "ops_per_s", "latency_us.mean", "latency_us.p50", "latency_us.p99"],
+};
+
 impl TuningResult {
+    /// Describes the records and the settings of the engine.
+    pub(super) fn summarize(&self) -> String {
+        let settings = summarize_settings(&self.settings);
+        if self.has_data_sizes() {
+            return format!("{settings}; the value of record i has i B");
+        }
+        settings
+    }
+
+    /// Returns whether the results are by number of records.
+    pub(super) fn has_data_sizes(&self) -> bool {
+        self.cells.iter().any(|cell| cell.data.is_some())
+    }
+
     /// Returns whether the results have time slices.
     pub(super) fn has_slices(&self) -> bool {
         self.cells.iter().any(|cell| !cell.slices.is_empty())
@@ -94,7 +122,13 @@ impl TuningResult {
 
 impl Report for TuningResult {
     fn registry(&self) -> &'static MetricRegistry {
-        if self.has_slices() { &SLICES } else { &READS }
+        if self.has_slices() {
+            &SLICES
+        } else if self.has_data_sizes() {
+            &SIZES
+        } else {
+            &READS
+        }
     }
 
     fn provenance(&self) -> &Provenance {
@@ -102,8 +136,7 @@ impl Report for TuningResult {
     }
 
     fn head(&self) -> String {
-        let (settings, seed) = (summarize_settings(&self.settings), self.provenance.seed);
-        format!("{}: {settings}, seed {seed}", self.experiment)
+        format!("{}: {}, seed {}", self.experiment, self.summarize(), self.provenance.seed)
     }
 
     fn rows(&self) -> Result<Vec<ResultRow>> {
@@ -131,7 +164,7 @@ impl Report for TuningResult {
                 rows.push(row);
             }
         }
-        Ok(READS.csv(&rows))
+        Ok(self.registry().csv(&rows))
     }
 
     fn html(&self) -> Result<String> {

@@ -1,4 +1,5 @@
-//! The experiment `filter-size`: measures lookups with different filter sizes. A database is built for each size.
+//! The experiment `filter-size`: measures puts and lookups with different filter sizes. A database is built for each
+//! size.
 
 use lsmx::FilterBits;
 
@@ -22,7 +23,10 @@ pub(super) fn measure_filter_sizes(
         let path = bench.temporary.join(width);
         let mut settings = bench.config.settings.clone();
         settings.filter_bits = width.parse::<FilterBits>().ok();
-        bench.fill_database(&path, &settings, &format!("fill, filters {width}"), progress)?;
+        let name = format!("filters {width}");
+        let (played, settle_s) =
+            bench.fill_database(&path, &settings, &format!("fill, {name}"), progress)?;
+        cells.push(TuningCell::new("fillrandom", &name, 1, &played, settle_s));
         let sizes = reads::metadata_sizes(bench, &path)?;
         let setting = LookupReads {
             cache_bytes: sizes.all_metadata(),
@@ -32,7 +36,6 @@ pub(super) fn measure_filter_sizes(
             filter_bits: settings.filter_bits,
             ..LookupReads::default()
         };
-        let name = format!("filters {width}");
         cells.extend(reads::measure_lookups(bench, &path, &sizes, (&name, setting), progress)?);
     }
     Ok(cells)

@@ -3,11 +3,13 @@
 //! | experiment | measures |
 //! | --- | --- |
 //! | `caching` | lookups with different cache sizes, with and without the filter of the last sorted run |
-//! | `filter-size` | lookups with different filter sizes, each in its own database |
+//! | `filter-size` | puts and lookups with different filter sizes, each in its own database |
 //! | `put-over-time` | puts per time slice while compactions run |
+//! | `data-size` | puts, gets and deletes by the number of records, with values of different lengths |
 
 mod caching;
 pub mod columns;
+mod data_size;
 mod filter_size;
 mod page;
 mod put_over_time;
@@ -23,7 +25,7 @@ use crate::temporary;
 use crate::workload::records::GeneratedRecords;
 
 use super::Progress;
-use super::player::ThreadGroup;
+use super::player::{OperationMeasurements, ThreadGroup};
 use super::throughput::Config;
 use super::throughput::database::has_entries;
 use result::TuningResult;
@@ -33,10 +35,12 @@ use result::TuningResult;
 pub enum TuningStudy {
     /// Measures lookups with different cache sizes.
     Caching,
-    /// Measures lookups with different filter sizes.
+    /// Measures puts and lookups with different filter sizes.
     FilterSize,
     /// Measures puts per time slice.
     PutOverTime,
+    /// Measures puts, gets and deletes by the number of records.
+    DataSize,
 }
 
 impl TuningStudy {
@@ -46,6 +50,7 @@ impl TuningStudy {
             TuningStudy::Caching => "caching",
             TuningStudy::FilterSize => "filter-size",
             TuningStudy::PutOverTime => "put-over-time",
+            TuningStudy::DataSize => "data-size",
         }
     }
 }
@@ -64,20 +69,31 @@ pub fn run_study(
     let place = config.database.as_deref().unwrap_or(&config.directory);
     let provenance = Provenance::new(config.command.clone(), None, config.seed, place);
     let Config { entries, key_bytes, value_bytes, seed, .. } = *config;
-    let records = GeneratedRecords::with_tagged_values(entries, key_bytes, value_bytes, seed)?;
+    let records = match study {
+        TuningStudy::DataSize => GeneratedRecords::with_growing_values(entries, key_bytes, seed)?,
+        _ => GeneratedRecords::with_tagged_values(entries, key_bytes, value_bytes, seed)?,
+    };
     let temporary = temporary::create_temporary_directory("lsmx-bench-", &config.directory)?;
     let bench = StudyContext { config, records: &records, temporary: temporary.path() };
     let cells = match study {
         TuningStudy::Caching => caching::measure_cache_contents(&bench, progress)?,
         TuningStudy::FilterSize => filter_size::measure_filter_sizes(&bench, progress)?,
         TuningStudy::PutOverTime => put_over_time::measure_puts_over_time(&bench, progress)?,
+        TuningStudy::DataSize => data_size::measure_data_sizes(&bench, progress)?,
     };
-    let settings = config.reported_settings();
+    let mut settings = config.reported_settings();
+    if study == TuningStudy::DataSize {
+        // The length of the largest value.
+        settings.value_len = entries;
+    }
     Ok(TuningResult { provenance, experiment: study.name(), settings, cells })
 }
 
 fn check_study(study: TuningStudy, config: &Config) -> Result<()> {
     config.check_numbers()?;
+    if study == TuningStudy::DataSize {
+        Error::check_range("--entries", config.entries, data_size::ENTRIES)?;
+    }
     for (flag, is_given, why) in [
         ("--repeat", config.repeat > 1, "it runs once"),
         ("--memory-limit", config.memory_limit.is_some(), "it runs in one process"),
@@ -88,9 +104,19 @@ fn check_study(study: TuningStudy, config: &Config) -> Result<()> {
             "tables keep the filters they have",
         ),
         (
+            "--db",
+            study == TuningStudy::DataSize && config.database.is_some(),
+            "each number of records has its own database",
+        ),
+        (
+            "--ops",
+            study == TuningStudy::DataSize && config.ops.is_some(),
+            "each operation runs once for each record",
+        ),
+        (
             "--peers",
             study != TuningStudy::PutOverTime && !config.peers.is_empty(),
-            "it varies what lsmx alone has",
+            "it runs lsmx alone",
         ),
     ] {
         if is_given {
@@ -117,18 +143,20 @@ impl StudyContext<'_> {
         self.config.ops.unwrap_or(self.config.entries)
     }
 
-    /// Puts every record into a new database of lsmx, and waits until compaction is idle.
+    /// Puts every record into a new database of lsmx, and waits until compaction is idle. Returns the measurements of the
+    /// puts, and the seconds from the last put until compaction was idle.
     fn fill_database(
         &self,
         path: &Path,
         settings: &EngineSettings,
         title: &str,
         progress: &mut dyn Progress,
-    ) -> Result<()> {
+    ) -> Result<(OperationMeasurements, f64)> {
         let (engine, count) = (EngineKind::Lsmx.open(path, settings)?, self.config.entries);
         let group = ThreadGroup::single_thread(engine.as_ref(), self.records);
-        group.load_records((title, count), progress)?;
-        engine.close()
+        let loaded = group.load_records((title, count), progress)?;
+        engine.close()?;
+        Ok(loaded)
     }
 
     /// Returns the path of a database that contains all records: the database of `--db`, or a temporary database. A

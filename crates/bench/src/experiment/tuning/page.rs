@@ -2,14 +2,14 @@
 
 use maud::{Markup, html};
 
-use super::columns::{READS, build_row};
+use super::columns::{READS, SIZES, build_row};
 use super::result::{PutSlice, TuningCell, TuningResult};
 use crate::error::Result;
 use crate::experiment::distinct_items;
-use crate::experiment::throughput::columns::summarize_settings;
 use crate::experiment::throughput::page::filter_by_workload;
 use crate::metric::html::{PageRow, render_bars, render_latency_section, render_table_and_legend};
 use crate::numbers::to_f64;
+use crate::report::Report;
 use crate::report::html::page::{render_line_figure, render_page, render_section};
 use crate::report::html::plot::frame::{Axis, NumberFormat};
 use crate::report::html::plot::lines::PlotLine;
@@ -25,6 +25,11 @@ const PLOTS: [(&str, &str); 3] = [
     ("I/Os per get", "reads.ios_per_get"),
     ("False positives of filters", "reads.filter_false_positive_rate"),
 ];
+/// Operations of the experiment `data-size`, in the order of the plots.
+const OPERATIONS: [&str; 3] = ["put", "get", "delete"];
+/// Titles of the plots for each operation of `data-size`, and the JSON paths of the plotted numbers.
+const OPERATION_PLOTS: [(&str, &str); 2] =
+    [("Operations per second", "ops_per_s"), ("Mean time", "latency_us.mean")];
 
 type SliceNumber = fn(&PutSlice) -> Option<f64>;
 
@@ -37,25 +42,45 @@ pub(super) fn tuning_page(result: &TuningResult) -> Result<String> {
         Ok(PageRow { name, marker: Marker::with_number(number), row })
     };
     let subjects: Vec<PageRow> = result.cells.iter().map(subject).collect::<Result<_>>()?;
-    let names = [&["workload"], READS.shown].concat();
+    let registry = result.registry();
+    let names = [&["workload"], registry.shown].concat();
     let sections = html! {
         @if result.has_slices() {
             (render_slices(&result.cells))
         } @else {
             (render_section("Summary", "A click on a heading sorts.",
-                &render_table_and_legend(&READS, "setting", &names, &subjects)))
-            (render_reads(&subjects))
+                &render_table_and_legend(registry, "setting", &names, &subjects)))
+            @if result.has_data_sizes() {
+                (render_data_sizes(&subjects))
+            } @else {
+                (render_reads(&subjects))
+            }
         }
         (render_latency_section(&[("Latency of an operation", "latency_us")], &subjects))
     };
     let title = format!("lsmx bench · {}", result.experiment);
-    let headline = format!("{}: {}.", result.experiment, summarize_settings(&result.settings));
+    let headline = format!("{}: {}.", result.experiment, result.summarize());
     Ok(render_page(&title, &headline, &result.provenance, &[], &sections))
+}
+
+fn render_data_sizes(subjects: &[PageRow]) -> Markup {
+    let content = html! {
+        div class="plots" {
+            @for operation in OPERATIONS {
+                @for (title, name) in OPERATION_PLOTS {
+                    (render_bars(&SIZES, name, &format!("{title}, {operation}"), &filter_by_workload(subjects, operation)))
+                }
+            }
+        }
+    };
+    let how = "Rates of puts and deletes count until compaction is idle.";
+    render_section("Effect of the amount of data", how, &content)
 }
 
 fn render_reads(subjects: &[PageRow]) -> Markup {
     let content = html! {
         div class="plots" {
+            (render_bars(&READS, "ops_per_s", "Puts per second", &filter_by_workload(subjects, "fillrandom")))
             @for (workload, keys) in WORKLOADS {
                 @for (title, name) in PLOTS {
                     (render_bars(&READS, name, &format!("{title}, {keys}"), &filter_by_workload(subjects, workload)))

@@ -75,15 +75,9 @@ fn measure_engine(
         slices.iter_mut().for_each(|slice| slice.compaction_bytes = None);
     }
     Ok(TuningCell {
-        workload,
         engine: kind.name().to_owned(),
-        setting: kind.name().to_owned(),
-        threads: bench.threads(),
-        ops: played.ops,
-        ops_per_s: played.ops_per_s(0.0),
-        latency_us: played.total_latency(),
-        reads: None,
         slices,
+        ..TuningCell::new(workload, kind.name(), bench.threads(), &played, 0.0)
     })
 }
 

@@ -82,14 +82,8 @@ pub(super) fn measure_lookups(
         let played = look_up(absent, PURPOSE_READS)?;
         let after = LookupCounters::read(&engine);
         let filters = after.filters - before.filters;
+        let workload = if absent { "readmissing" } else { "readrandom" };
         Ok(TuningCell {
-            workload: if absent { "readmissing" } else { "readrandom" },
-            engine: "lsmx".to_owned(),
-            setting: name.to_owned(),
-            threads: bench.threads(),
-            ops: played.ops,
-            ops_per_s: played.ops_per_s(0.0),
-            latency_us: played.total_latency(),
             reads: Some(LookupReads {
                 cache_fraction: ratio(setting.cache_bytes, sizes.table_bytes),
                 filter_bytes: sizes.all_filters_bytes,
@@ -100,7 +94,7 @@ pub(super) fn measure_lookups(
                 filter_answers: filters.negatives + filters.false_positives,
                 ..setting
             }),
-            slices: Vec::new(),
+            ..TuningCell::new(workload, name, bench.threads(), &played, 0.0)
         })
     };
     Ok([cell(false)?, cell(true)?])

@@ -5,8 +5,10 @@
 use lsmx::FilterBits;
 use serde::Serialize;
 
+use crate::experiment::player::OperationMeasurements;
 use crate::experiment::throughput::result::ThroughputSettings;
 use crate::latency::LatencyUs;
+use crate::peers::EngineKind;
 use crate::report::provenance::Provenance;
 
 /// Result of `lsmx bench --experiment`.
@@ -28,9 +30,42 @@ pub struct TuningCell {
     pub ops: u64,
     pub ops_per_s: f64,
     pub latency_us: LatencyUs,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<DataSize>,
     pub reads: Option<LookupReads>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<PutSlice>,
+}
+
+impl TuningCell {
+    /// Creates the result of a workload on lsmx. `settle_s` seconds are added to the elapsed time of the rate.
+    pub(super) fn new(
+        workload: &'static str,
+        setting: &str,
+        threads: u64,
+        played: &OperationMeasurements,
+        settle_s: f64,
+    ) -> TuningCell {
+        TuningCell {
+            workload,
+            engine: EngineKind::Lsmx.name().to_owned(),
+            setting: setting.to_owned(),
+            threads,
+            ops: played.ops,
+            ops_per_s: played.ops_per_s(settle_s),
+            latency_us: played.total_latency(),
+            data: None,
+            reads: None,
+            slices: Vec::new(),
+        }
+    }
+}
+
+/// Number of records in a database, and the total length of their keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DataSize {
+    pub entries: u64,
+    pub bytes: u64,
 }
 
 /// Cache size, filter settings, and number of I/Os per lookup.
