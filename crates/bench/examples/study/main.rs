@@ -13,6 +13,7 @@
 mod claim;
 mod experiments;
 mod figures;
+mod published_full;
 mod results;
 mod strategy;
 mod table;

@@ -1,9 +1,11 @@
 //! Experiment R1 of Sarkar et al.: a load of unique inserts.
 
+use lsmx_bench::numbers::to_f64;
 use lsmx_bench::report::html::figure::FigureBar;
 
 use super::{Measurements, format_figure, format_with_published};
 use crate::figures::*;
+use crate::published_full::simulate_load;
 use crate::results::Results;
 use crate::strategy::*;
 use crate::table::MarkdownTable;
@@ -87,6 +89,20 @@ pub(super) fn measure(results: &Results) -> Measurements {
             format_figure(of(|cell| cell.number("space_amplification_peak"))),
         ];
         table.add_row(strategy.name, row);
+    }
+    if let (Some(report), Some(_)) = (simulate_load(), r1.find_cell(FULL)) {
+        let ratio = |bytes| divide(Some(to_f64(bytes)), Some(to_f64(report.ingested_bytes)));
+        let compaction = &report.compaction;
+        let row = [
+            ratio(compaction.read_bytes),
+            ratio(compaction.written_bytes),
+            Some(report.compaction_write_amplification),
+            Some(to_f64(compaction.jobs)),
+            Some(to_f64(compaction.trivial_moves)),
+            Some(to_f64(report.runs())),
+            None,
+        ];
+        table.add_row("Full, published code (simulated)", row.map(format_figure));
     }
     let written = |strategy| r1.figures_by_strategy(&[strategy], written_ratio);
     let figures = vec![
