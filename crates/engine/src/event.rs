@@ -150,7 +150,7 @@ pub struct CompactionEnd {
     pub read_wait_us: u64,
     /// The same for appends to tables and blob files.
     pub write_wait_us: u64,
-    /// The same for syncs of files and the directory, and for the manifest edit.
+    /// The same for syncs of files and the directory, and for the manifest edit with its wait for concurrent edits.
     pub sync_wait_us: u64,
     /// End time, in microseconds of the database clock.
     pub ended_us: u64,

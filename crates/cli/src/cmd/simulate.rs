@@ -15,6 +15,23 @@ const MEMTABLE_MAX: u64 = 64 << 20;
 
 /// Runs the simulation and writes the results. The simulation creates no temporary files, so SIGINT needs no handler.
 pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
+    let mut config = explore::config(arguments, words, check_flags)?;
+    let limits =
+        config.points.iter_mut().filter_map(|point| point.limit_default_memtable(MEMTABLE_MAX));
+    let head = limits.max().map_or_else(String::new, |share| {
+        let [memtable, share] = [MEMTABLE_MAX, share].map(text::format_bytes);
+        format!(
+            "memtables and tables hold {memtable} of data: their default, data ÷ 150 = {share}, is limited (--memtable)\n"
+        )
+    });
+    arguments.output.probe(&REGISTRY)?;
+    let result = simulate::simulate_exploration(&config, &mut Bar::new())?;
+    output::stdout(head.as_bytes())?;
+    arguments.output.write(&result)
+}
+
+/// Rejects flags that have an effect only on the engine.
+fn check_flags(arguments: &ExploreArgs) -> Result<(), Failure> {
     let of_explore_only = [
         ("--data", arguments.data.is_some()),
         ("--trace", arguments.workload.trace.is_some()),
@@ -32,20 +49,8 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
         ("--filter-last-run", arguments.engine.filter_last_run),
         ("--explain", arguments.explain),
     ];
-    if let Some((flag, _)) = of_explore_only.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(Failure::Usage(format!("{flag} is a flag of explore only")));
+    match of_explore_only.into_iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => Err(Failure::Usage(format!("{flag} is a flag of explore only"))),
+        None => Ok(()),
     }
-    let mut config = explore::config(arguments, words)?;
-    let limits =
-        config.points.iter_mut().filter_map(|point| point.limit_default_memtable(MEMTABLE_MAX));
-    let head = limits.max().map_or_else(String::new, |share| {
-        let [memtable, share] = [MEMTABLE_MAX, share].map(text::format_bytes);
-        format!(
-            "memtables and tables hold {memtable} of data: their default, data ÷ 150 = {share}, is limited (--memtable)\n"
-        )
-    });
-    arguments.output.probe(&REGISTRY)?;
-    let result = simulate::simulate_exploration(&config, &mut Bar::new())?;
-    output::stdout(head.as_bytes())?;
-    arguments.output.write(&result)
 }

@@ -152,6 +152,9 @@ explore --policy full --zipf 0.5 => --zipf 0.5 | --distribution uniform
 explore --policy full --distribution zipf --zipf -1 => --zipf | above 0
 explore --policy full --memtable-kind tree => --memtable-kind | b-link-tree or skip-list
 simulate --policy full --threads 2 => --threads is a flag of explore only
+simulate --policy full --sweep threads=1,2 => --threads is a flag of explore only
+simulate --policy full --sweep workers=1,2 => --workers is a flag of explore only
+simulate --policy full --sweep direct-io=false,true => --direct-io is a flag of explore only
 simulate --policy full --block-bytes 8K => --block-bytes is a flag of explore only
 explore --policy tierring => "tierring"; did you mean tiering? known: full, 
 explore --policy full --entires 5 => '--entires' | ; did you mean --entries? see lsmx explore --help

@@ -230,7 +230,10 @@ fn data_size_experiment_measures_each_operation_by_the_number_of_records() {
     }
     assert_eq!(run.csv.len(), 13);
     assert!(run.csv[1].starts_with("data-size,put,lsmx,2,100,"), "{}", run.csv[1]);
-    assert_contains(&run.table, &["the value of record i has i B"]);
+    assert_contains(
+        &run.table,
+        &["up to 800 records of 16 + 800 B", "the value of record i has i B"],
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub(crate) enum IoKind {
     Read,
     /// Appends to tables and blob files.
     Write,
-    /// Syncs of files and directories, and manifest edits.
+    /// Syncs of files and directories, and manifest edits, which include the wait for concurrent edits.
     Sync,
 }
 

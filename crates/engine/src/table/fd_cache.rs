@@ -506,7 +506,7 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Calls `read` and measures the wait if the read is one of a job.
+    /// Calls `read`. Measures its wait if a job reads.
     pub(super) fn measure_read<T>(&self, purpose: ReadPurpose, read: impl FnOnce() -> T) -> T {
         match self.job_read_options(purpose) {
             Some(options) => measure_wait(options.rate.env(), IoKind::Read, read),

@@ -31,7 +31,7 @@ struct Pacing {
 }
 
 impl Pacing {
-    /// Makes a call and measures the wait of a compaction.
+    /// Makes a call. Measures its wait if the file belongs to a compaction.
     fn measure_wait<T>(&self, kind: IoKind, call: impl FnOnce() -> T) -> T {
         match self.priority {
             IoPriority::Flush => call(),

@@ -448,7 +448,11 @@ impl CellRun<'_> {
                     let row = range_row.unwrap_or_else(|| self.meter.range_row(None));
                     (ReadingOperation::Range(row), LookupKind::Range { entries })
                 }
-                _ => unreachable!("the phase has no writes"),
+                // The phases of the callers have no writes. A write would run before the prepared lookups.
+                write => {
+                    self.run_operation(write, rows, range_row)?;
+                    continue;
+                }
             };
             prepared.push(PreparedLookup { key: self.key.clone(), row, kind });
             bytes += size_of::<PreparedLookup>() + self.key.len();

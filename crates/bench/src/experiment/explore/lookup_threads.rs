@@ -3,6 +3,7 @@
 use std::sync::mpsc;
 
 use lsmx::Keyspace;
+use lsmx_base::sync::{AtomicBool, Ordering};
 
 use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
@@ -70,7 +71,8 @@ impl CheckedReader {
         Ok((found, stopwatch.elapsed_ns()))
     }
 
-    /// Performs `lookups` on `threads` threads. Each element of the result describes the lookups of one thread.
+    /// Performs `lookups` on `threads` threads. Each element of the result describes the lookups of one thread. If a
+    /// lookup fails, all threads stop.
     pub(super) fn run_lookups(
         &self,
         lookups: &[PreparedLookup],
@@ -78,11 +80,16 @@ impl CheckedReader {
         progress: &mut dyn Progress,
     ) -> Result<Vec<ThreadLookups>> {
         let (sender, receiver) = mpsc::channel();
+        let stop = &AtomicBool::new(false);
         std::thread::scope(|scope| {
             let spawn = |thread: usize| {
                 let own = lookups.iter().skip(thread).step_by(threads);
                 let sender = sender.clone();
-                scope.spawn(move || self.measure_lookups(own, &sender))
+                scope.spawn(move || {
+                    let measured = self.measure_lookups(own, stop, &sender);
+                    stop.fetch_or(measured.is_err(), Ordering::Relaxed);
+                    measured
+                })
             };
             let handles: Vec<_> = (0..threads).map(spawn).collect();
             // The loop ends when each thread has dropped its sender.
@@ -94,14 +101,19 @@ impl CheckedReader {
         })
     }
 
-    /// Performs the lookups of one thread. Sends the number of finished lookups to `progress` at intervals.
+    /// Performs the lookups of one thread until `stop` is set. Sends the number of finished lookups to `progress` at
+    /// intervals.
     fn measure_lookups<'l>(
         &self,
         lookups: impl Iterator<Item = &'l PreparedLookup>,
+        stop: &AtomicBool,
         progress: &mpsc::Sender<u64>,
     ) -> Result<ThreadLookups> {
         let mut measured = ThreadLookups::default();
         for PreparedLookup { key, kind, .. } in lookups {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
             let ns = match *kind {
                 LookupKind::Point { present } => {
                     let (is_found, ns) = self.get(key, present)?;

@@ -104,7 +104,7 @@ impl TuningResult {
     pub(super) fn summarize(&self) -> String {
         let settings = summarize_settings(&self.settings);
         if self.has_data_sizes() {
-            return format!("{settings}; the value of record i has i B");
+            return format!("up to {settings}; the value of record i has i B");
         }
         settings
     }

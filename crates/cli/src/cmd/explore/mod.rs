@@ -39,7 +39,7 @@ const EMPTY_LOOKUPS_DEFAULT: [f64; 2] = [0.0, 1.0];
 
 /// Runs the experiment and writes the results.
 pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
-    let mut config = config(arguments, words)?;
+    let mut config = config(arguments, words, check_threads)?;
     config.check()?;
     arguments.output.probe(&REGISTRY)?;
     let ExploreArgs { spec, data, workload: WorkloadArgs { phases, trace, .. }, .. } = arguments;
@@ -56,10 +56,16 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
     arguments.output.write(&result)
 }
 
-pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Config, Failure> {
-    let spec = arguments.workload.phases.as_deref().map(read_text).transpose()?;
+/// Returns the configuration of `explore` or `simulate`. `check_flags` checks the flags for each combination of swept
+/// values, before any file is read.
+pub(super) fn config(
+    arguments: &ExploreArgs,
+    words: &[OsString],
+    check_flags: fn(&ExploreArgs) -> Result<(), Failure>,
+) -> Result<Config, Failure> {
     let points = sweep::points(arguments, words)?;
-    points.iter().try_for_each(|swept| check_threads(&swept.arguments))?;
+    points.iter().try_for_each(|swept| check_flags(&swept.arguments))?;
+    let spec = arguments.workload.phases.as_deref().map(read_text).transpose()?;
     let data = open_data(arguments)?;
     let trace = arguments.workload.trace.as_deref().map(TraceFile::open).transpose()?.map(Arc::new);
     let points = points.iter().map(|swept| {
