@@ -1,6 +1,6 @@
 module lsmx/scripts/pebble
 
-go 1.23
+go 1.24
 
 require (
 	github.com/cockroachdb/pebble v1.1.5

@@ -61,10 +61,14 @@ func (s v1) counters() counters {
 	return counters{m.BlockCache.Hits, m.BlockCache.Misses, m.TableCache.Misses, m.Filter.Hits, m.Filter.Misses}
 }
 
-func (s v1) waitIdle() {
+func (s v1) settle() error {
+	if err := s.db.Flush(); err != nil {
+		return err
+	}
 	for s.db.Metrics().Compact.NumInProgress > 0 {
 		time.Sleep(time.Second)
 	}
+	return nil
 }
 
 func (s v1) levels() string { return s.db.Metrics().String() }

@@ -11,7 +11,8 @@ import (
 
 type v2 struct{ db *pebble.DB }
 
-// openV2 opens a database with the options of geth.
+// openV2 opens a database with the options of geth. The format version is the default: a new database has the oldest
+// format that version 2 of Pebble supports.
 func openV2(dir string, cacheBytes int64) (store, error) {
 	cache := pebble.NewCache(cacheBytes)
 	defer cache.Unref()
@@ -20,14 +21,12 @@ func openV2(dir string, cacheBytes int64) (store, error) {
 		MaxOpenFiles:                100_000,
 		MemTableSize:                uint64(cacheBytes / 4),
 		MemTableStopWritesThreshold: 2,
-		MaxConcurrentCompactions:    runtime.NumCPU,
+		CompactionConcurrencyRange:  func() (int, int) { return 1, runtime.NumCPU() },
 		WALBytesPerSync:             5 * 100 << 10,
 	}
-	for level := 0; level < 7; level++ {
-		options.Levels = append(options.Levels, pebble.LevelOptions{
-			TargetFileSize: 2 << 20 << level,
-			FilterPolicy:   bloom.FilterPolicy(10),
-		})
+	for level := range options.Levels {
+		options.TargetFileSizes[level] = 2 << 20 << level
+		options.Levels[level].FilterPolicy = bloom.FilterPolicy(10)
 	}
 	options.Experimental.ReadSamplingMultiplier = -1
 	db, err := pebble.Open(dir, options)
@@ -58,13 +57,17 @@ func (s v2) has(key []byte) (bool, error) {
 
 func (s v2) counters() counters {
 	m := s.db.Metrics()
-	return counters{m.BlockCache.Hits, m.BlockCache.Misses, m.TableCache.Misses, m.Filter.Hits, m.Filter.Misses}
+	return counters{m.BlockCache.Hits, m.BlockCache.Misses, m.FileCache.Misses, m.Filter.Hits, m.Filter.Misses}
 }
 
-func (s v2) waitIdle() {
+func (s v2) settle() error {
+	if err := s.db.Flush(); err != nil {
+		return err
+	}
 	for s.db.Metrics().Compact.NumInProgress > 0 {
 		time.Sleep(time.Second)
 	}
+	return nil
 }
 
 func (s v2) levels() string { return s.db.Metrics().String() }

@@ -130,27 +130,37 @@ pub(crate) fn put_mean_us(cell: &ResultCell) -> Option<f64> {
 
 /// Returns the mean number of blocks that a lookup reads if the fraction `alpha` of the lookups searches absent keys.
 pub(crate) fn ios(cell: &ResultCell, alpha: f64) -> Option<f64> {
-    cell.number(&format!("point_lookups[{alpha:?}].ios_per_get"))
+    cell.number(&lookup_column(alpha, "ios_per_get"))
 }
 
 /// Returns the number of blocks read ÷ the number of lookups of present keys.
 pub(crate) fn read_amplification(cell: &ResultCell, alpha: f64) -> Option<f64> {
-    cell.number(&format!("point_lookups[{alpha:?}].read_amplification"))
+    cell.number(&lookup_column(alpha, "read_amplification"))
 }
 
 /// Returns the mean latency of a lookup in microseconds.
 pub(crate) fn lookup_us(cell: &ResultCell, alpha: f64) -> Option<f64> {
-    time_us(cell, &format!("point_lookups[{alpha:?}].latency_us.mean"))
+    time_us(cell, &lookup_column(alpha, "latency_us.mean"))
 }
 
 /// Returns the 90th percentile of the latencies of lookups in microseconds.
 pub(crate) fn lookup_p90_us(cell: &ResultCell, alpha: f64) -> Option<f64> {
-    time_us(cell, &format!("point_lookups[{alpha:?}].latency_us.p90"))
+    time_us(cell, &lookup_column(alpha, "latency_us.p90"))
 }
 
 /// Returns the mean latency of a range lookup in microseconds.
 pub(crate) fn range_us(cell: &ResultCell, selectivity: f64) -> Option<f64> {
-    time_us(cell, &format!("range_lookups.by_selectivity[{selectivity:?}].latency_us.mean"))
+    let selectivity = format_json_number(selectivity);
+    time_us(cell, &format!("range_lookups.by_selectivity[{selectivity}].latency_us.mean"))
+}
+
+fn lookup_column(alpha: f64, name: &str) -> String {
+    format!("point_lookups[{}].{name}", format_json_number(alpha))
+}
+
+/// Formats a number as in JSON. Column names contain numbers in this format.
+fn format_json_number(number: f64) -> String {
+    serde_json::Value::from(number).to_string()
 }
 
 /// Returns `None` if the time is 0. Results contain 0 for a time that was not measured.
@@ -160,4 +170,16 @@ fn time_us(cell: &ResultCell, column: &str) -> Option<f64> {
 
 fn time_ms(cell: &ResultCell, column: &str) -> Option<f64> {
     time_us(cell, column).map(|us| us / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn column_names_contain_numbers_as_in_json() {
+        let numbers = [0.0, 0.4, 1.0, 1e-5].map(format_json_number);
+        assert_eq!(numbers, ["0.0", "0.4", "1.0", "0.00001"]);
+        assert_eq!(lookup_column(1.0, "ios_per_get"), "point_lookups[1.0].ios_per_get");
+    }
 }

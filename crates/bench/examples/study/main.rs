@@ -75,7 +75,7 @@ fn write_report(results: &Results, texts: &ClaimTexts) -> String {
         "fitted",
         "not comparable",
         "not measured",
-        "our own claims that hold",
+        "claims of lsmx that hold",
     ];
     let mut table = MarkdownTable::new("", header);
     let claims = |sections: &[ReportSection]| -> Vec<Claim> {

@@ -1,9 +1,10 @@
 //! The strategy Full as the published code of the study runs it, on the simulator.
 //!
 //! The code (github.com/BU-DiSC/LSM-Compaction-Analysis, commit 6ded10f, `db/version_set.cc`) does not merge whole
-//! levels. After each change of the tree it marks all files of the level with the highest score, even if the score is
-//! below 1, and unmarks the files of levels with a single file. The marks count from the next change on. While no level
-//! exceeds its capacity, RocksDB merges the marked files one at a time, in random order, except those of the last level.
+//! levels. After each change of the tree, it marks all files of the level with the highest score, even if the score is
+//! below 1. Then it unmarks the files of levels with a single file. The marks take effect at the next change. While no
+//! level exceeds its capacity, RocksDB merges the marked files one at a time, in random order. It does not merge the
+//! marked files of the last level.
 
 use std::collections::HashSet;
 
@@ -44,14 +45,18 @@ pub(crate) fn simulate_load() -> Option<Report> {
     simulate_policy(&config, &policy, &mut |_| true).ok()
 }
 
+/// The strategy Full of the published code. [`CompactionPolicy::pick`] changes the marks, so it must be called exactly
+/// once after each change of the tree, as the simulator does.
 #[derive(Debug)]
 struct PublishedFull {
+    /// Merges levels above their capacity, and L0.
     by_capacity: Arc<dyn CompactionPolicy>,
     marks: Mutex<Marks>,
 }
 
 #[derive(Debug)]
 struct Marks {
+    /// Marked files. Some of them may no longer exist.
     files: HashSet<FileId>,
     random: TestRng,
 }
@@ -90,7 +95,8 @@ impl CompactionPolicy for PublishedFull {
 }
 
 impl Marks {
-    /// Marks the files of the level with the highest score, and unmarks single files of levels above the last one.
+    /// Marks the files of the level with the highest score. Then unmarks the file of each level with a single file,
+    /// except the last level.
     fn update(&mut self, shape: &TreeShape) {
         let Some(last) = shape.deepest_level() else { return };
         let levels = || (0..=last.0).map(Level);

@@ -68,7 +68,7 @@ impl ResultCell {
         self.text(column)?.parse().ok()
     }
 
-    /// Returns the sum of the columns whose name starts and ends with these texts; `None` if there is none.
+    /// Returns the sum of the columns whose names start and end with these texts; `None` if none of them has a number.
     pub(crate) fn sum(&self, start: &str, end: &str) -> Option<f64> {
         let columns = self.0.keys().filter(|name| name.starts_with(start) && name.ends_with(end));
         columns.filter_map(|name| self.number(name)).reduce(|sum, number| sum + number)

@@ -6,8 +6,9 @@ pub(crate) struct Strategy {
     pub(crate) name: &'static str,
     /// Name of the policy in lsmx.
     pub(crate) policy: &'static str,
-    /// Policy name and parameters, as passed to `--policy` in `scripts/study`. `l1` is in memtables: 7 memtables of
-    /// 53,700 entries are the 80 MiB of the first level in the code of the study.
+    /// The policy in the column `spec`: the name and the parameters that differ from their defaults. `l1` is in
+    /// memtables. A memtable for 53,700 entries takes 12.2 MB, so 7 memtables are the 80 MiB of the first level in the
+    /// code of the study.
     pub(crate) spec: &'static str,
 }
 
@@ -36,9 +37,8 @@ pub(crate) const FULL_LARGE_L1: Strategy =
 /// [`FULL`] with preemptive compactions, which merge several levels at once.
 pub(crate) const PREEMPTIVE: Strategy =
     strategy("Full, preemptive", "full-preemptive", "full-preemptive(l1=7)");
-/// Leveling in which L0 is merged as soon as it has one run, with the smallest possible first level.
-pub(crate) const LO1_SMALL_L1: Strategy =
-    strategy("LO+1, L1 of 2 flushes", "lo+1", "lo+1(l1=1)");
+/// [`LO1`] with the smallest possible first level.
+pub(crate) const LO1_SMALL_L1: Strategy = strategy("LO+1, L1 of 2 flushes", "lo+1", "lo+1(l1=1)");
 /// [`TIER`] with an earlier write stop: as in [`FULL`], writes stop as soon as a compaction is due.
 pub(crate) const TIGHT_TIER: Strategy =
     strategy("Tier, stop at 5", "universal", "universal(stop=5)");

@@ -67,7 +67,7 @@ impl ReportSection {
             text.push_str(&table.to_markdown());
         }
         if !self.claims.is_empty() {
-            let header = ["claim", "range", "here", "verdict", "why"];
+            let header = ["claim", "expected", "measured", "verdict", "reason"];
             let mut claims = MarkdownTable::new("", header);
             claims.rows = self.claims.iter().map(Claim::table_row).collect();
             text.push('\n');

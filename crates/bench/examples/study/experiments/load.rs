@@ -49,8 +49,8 @@ pub(super) fn measure_stalls(results: &Results) -> Measurements {
     };
     let (t1, tight) = (results.find_part("t1"), results.find_part("t1-stop"));
     let tight_tier = tight.strategy_figure(TIGHT_TIER, put_max_ms);
-    let by_each = LEVELED_ONES
-        .map(|at| (at.name, divide(tight_tier, t1.strategy_figure(at, put_max_ms))));
+    let by_each =
+        LEVELED_ONES.map(|at| (at.name, divide(tight_tier, t1.strategy_figure(at, put_max_ms))));
     let figures = vec![
         each_preset(put_max_ms),
         each_preset(|cell| cell.number("stalls.max_us").map(|us| us / 1e3)),
@@ -72,7 +72,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
         "peak space",
     ];
     let mut table = MarkdownTable::new(
-        "Bytes as multiples of those ingested; merges leave out trivial moves.",
+        "Bytes are multiples of the ingested bytes. Merges do not include trivial moves.",
         header,
     );
     let others = [TIERING, LEVELED, FULL_LARGE_L1, PREEMPTIVE, LO1_SMALL_L1];
@@ -90,7 +90,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
         ];
         table.add_row(strategy.name, row);
     }
-    if let (Some(report), Some(_)) = (simulate_load(), r1.find_cell(FULL)) {
+    if let Some(report) = r1.find_cell(FULL).and_then(|_| simulate_load()) {
         let ratio = |bytes| divide(Some(to_f64(bytes)), Some(to_f64(report.ingested_bytes)));
         let compaction = &report.compaction;
         let row = [
@@ -116,9 +116,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
         written(ONE),
         written(FULL),
         written(FULL_LARGE_L1),
-        r1.figures_by_strategy(&EIGHT, |cell| {
-            divide(read_ratio(cell), written_ratio(cell))
-        }),
+        r1.figures_by_strategy(&EIGHT, |cell| divide(read_ratio(cell), written_ratio(cell))),
         reductions(r1.ratios_to_base(&PARTIAL, FULL, data_moved_ratio)),
         reductions(r1.ratios_of_base(LO1, &[RR, COLD, OLD], data_moved_ratio)),
         reductions(r1.ratios_of_base(LO2, &[RR, COLD, OLD], data_moved_ratio)),
@@ -149,8 +147,8 @@ pub(super) fn measure_times(results: &Results) -> Measurements {
         "stalled s",
         "processor share",
     ];
-    let mut table =
-        MarkdownTable::new("Writes run into the hard stop, one thread compacts.", header);
+    let caption = "Writes stop at the hard limit. One thread compacts.";
+    let mut table = MarkdownTable::new(caption, header);
     for (at, strategy) in EIGHT.iter().enumerate() {
         let of = |measure: Measure| t1.strategy_figure(*strategy, measure);
         let by_lo1 = |measure: Measure, published: [f64; 8]| {

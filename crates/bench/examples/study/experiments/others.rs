@@ -1,8 +1,6 @@
 //! Experiment R9: key distributions, size ratio and cache. This module also checks where the text and the figures of
 //! Sarkar et al. contradict each other.
 
-use std::cmp::Ordering;
-
 use super::Measurements;
 use crate::figures::*;
 use crate::results::Results;
@@ -17,19 +15,19 @@ pub(super) fn measure(results: &Results) -> Measurements {
         let by = |strategy| divide(at(strategy, distribution), at(strategy, "uniform"));
         labeled_figures([LO1, TIER].map(|strategy| (strategy.name, by(strategy))))
     };
-    // Figures of a part, with the strategies in the order that they have in R1.
+    // Figures of a part. The strategies are in ascending order of their figures in R1.
     let ranked = |name: &str, strategies: &[Strategy], measure: Measure| -> Figures {
-        let mut order = strategies.to_vec();
-        let in_r1 = |strategy: &Strategy| r1.strategy_figure(*strategy, measure);
-        order.sort_by(|a, b| in_r1(a).partial_cmp(&in_r1(b)).unwrap_or(Ordering::Equal));
+        let in_r1 = strategies.iter().map(|at| Some((r1.strategy_figure(*at, measure)?, *at)));
+        let mut order: Vec<(f64, Strategy)> = in_r1.collect::<Option<_>>()?;
+        order.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let order: Vec<Strategy> = order.into_iter().map(|(_, strategy)| strategy).collect();
         results.find_part(name).figures_by_strategy(&order, measure)
     };
     let by_ratio = |name| ranked(name, &[TIER, ONE, LO1, FULL], data_moved_ratio);
     let blocks: Measure = |cell| ios(cell, 0.8);
     let reads = [FULL, LO1, TIER];
-    let of_lookups = |name: &str| {
-        results.find_part(name).figures_by_strategy(&EIGHT, |cell| ios(cell, 0.0))
-    };
+    let of_lookups =
+        |name: &str| results.find_part(name).figures_by_strategy(&EIGHT, |cell| ios(cell, 0.0));
     let with_cache = |name: &str| results.find_part(name).figures_by_strategy(&reads, blocks);
     let normal = results.find_part("r9-normal");
     let figures = vec![

@@ -45,8 +45,7 @@ pub(super) fn measure_data(results: &Results) -> Measurements {
     };
     let header = DATA_SIZE_NAMES.map(|size| format!("{size} (study)"));
     let caption = "Bytes that compaction wrote ÷ unique data, by the size of the data. The last size is simulated.";
-    let mut table =
-        MarkdownTable::new(caption, std::iter::once(String::new()).chain(header));
+    let mut table = MarkdownTable::new(caption, std::iter::once(String::new()).chain(header));
     for (strategy, published) in DATA_SIZE_AMPLIFICATION {
         let ours = amplification(strategy);
         let published = published.into_iter().enumerate();
@@ -114,7 +113,8 @@ pub(super) fn measure_entries(results: &Results) -> Measurements {
         })
     };
     let header = std::iter::once(String::new()).chain(ENTRY_SIZES.map(|size| format!("{size} B")));
-    let caption = "Bytes that compaction wrote ÷ unique data (study). The number of entries is constant.";
+    let caption =
+        "Bytes that compaction wrote ÷ unique data (study). The number of entries is constant.";
     let mut table = MarkdownTable::new(caption, header);
     for (strategy, published) in ENTRY_SIZE_AMPLIFICATION {
         let ours = by_size(strategy, write_amplification).into_iter().zip(published);
