@@ -109,9 +109,8 @@ fn large_blocks_table(small: ResultPart<'_>, large: ResultPart<'_>) -> MarkdownT
     let mut table = MarkdownTable::new(caption, header);
     for strategy in [FULL, LO1, TIER, ONE] {
         let figures = [small, large].map(|part| {
-            [0.0, 0.4, 0.8].map(|alpha| {
-                part.strategy_figure(strategy, |cell| read_amplification(cell, alpha))
-            })
+            [0.0, 0.4, 0.8]
+                .map(|alpha| part.strategy_figure(strategy, |cell| read_amplification(cell, alpha)))
         });
         table.add_row(strategy.name, figures.concat().into_iter().map(format_figure));
     }
