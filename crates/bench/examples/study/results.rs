@@ -10,9 +10,18 @@ use crate::strategy::Strategy;
 #[derive(Debug, Default)]
 pub(crate) struct Results(BTreeMap<String, Vec<ResultCell>>);
 
-/// The measurements in one result file; empty if the file is missing.
+/// The measurements in one result file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ResultPart<'a>(pub(crate) &'a [ResultCell]);
+pub(crate) struct ResultPart<'a> {
+    /// Empty if the file is missing.
+    pub(crate) cells: &'a [ResultCell],
+    /// Whether policy names identify strategies, instead of specs.
+    by_policy: bool,
+}
+
+/// Starts of the names of result files whose policies have another first level than in R1, so that their specs are not
+/// those of [`Strategy`]. Each policy occurs once.
+const OTHER_FIRST_LEVEL: [&str; 2] = ["r7-", "r9-ratio-"];
 
 /// The measurements of one policy for one value of the swept flag: a row of a CSV file, by column.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,7 +48,10 @@ impl Results {
     }
 
     pub(crate) fn find_part(&self, name: &str) -> ResultPart<'_> {
-        ResultPart(self.0.get(name).map_or(&[], Vec::as_slice))
+        ResultPart {
+            cells: self.0.get(name).map_or(&[], Vec::as_slice),
+            by_policy: OTHER_FIRST_LEVEL.iter().any(|start| name.starts_with(start)),
+        }
     }
 }
 
@@ -74,10 +86,6 @@ impl ResultCell {
         columns.filter_map(|name| self.number(name)).reduce(|sum, number| sum + number)
     }
 
-    fn is_of(&self, strategy: Strategy) -> bool {
-        self.text("spec") == Some(strategy.spec)
-    }
-
     fn has_value(&self, flag: &str, value: &str) -> bool {
         let numbers = (self.number(flag), value.parse::<f64>());
         match numbers {
@@ -88,14 +96,11 @@ impl ResultCell {
 }
 
 impl<'a> ResultPart<'a> {
-    /// Returns the measurements of a strategy in the order of the swept flag. If no measurement has the spec of the
-    /// strategy, because the experiment changes its parameters, the strategy is identified by the policy name.
+    /// Returns the measurements of a strategy in the order of the swept flag.
     pub(crate) fn cells(self, strategy: Strategy) -> Vec<&'a ResultCell> {
-        let exact: Vec<_> = self.0.iter().filter(|cell| cell.is_of(strategy)).collect();
-        if !exact.is_empty() {
-            return exact;
-        }
-        self.0.iter().filter(|cell| cell.text("policy") == Some(strategy.policy)).collect()
+        let (column, text) =
+            if self.by_policy { ("policy", strategy.policy) } else { ("spec", strategy.spec) };
+        self.cells.iter().filter(|cell| cell.text(column) == Some(text)).collect()
     }
 
     /// Returns the first measurement of a strategy. If the experiment sweeps no flag, the strategy has only one
@@ -198,11 +203,13 @@ pub(crate) mod tests {
 
     #[test]
     fn cells_are_found_by_spec_or_policy_and_sweep_point() {
+        let by_policy = results("r7-8", 26);
         let results = results("r4", 26);
         let r4 = results.find_part("r4");
         assert_eq!(r4.strategy_figure(LO1, |cell| cell.number("compaction.jobs")), Some(26.0));
         let other_spec = Strategy { spec: "lo+1(l1=3)", ..LO1 };
-        assert_eq!(r4.find_cell(other_spec), r4.find_cell(LO1));
+        assert_eq!(r4.find_cell(other_spec), None);
+        assert!(by_policy.find_part("r7-8").find_cell(other_spec).is_some());
         assert!(results.find_part("r5").find_cell(LO1).is_none());
         assert!(r4.find_swept_cell(TIER, "updates", "0.50").is_some());
         assert!(r4.find_swept_cell(TIER, "updates", "0.6").is_none());

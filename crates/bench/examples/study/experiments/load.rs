@@ -40,7 +40,7 @@ pub(crate) fn written_bars(results: &Results) -> Vec<FigureBar> {
 /// Claims of this project about write stalls.
 pub(super) fn measure_stalls(results: &Results) -> Measurements {
     // The result file `ours` contains all presets of lsmx, measured with the default write control.
-    let presets = results.find_part("ours").0;
+    let presets = results.find_part("ours").cells;
     let each_preset = |measure: Measure| {
         (!presets.is_empty()).then_some(())?;
         labeled_figures(

@@ -168,7 +168,7 @@ fn thresholds_table(thresholds: ResultPart<'_>) -> MarkdownTable {
                    threshold. Ten per cent of the operations are deletes.";
     let mut table = MarkdownTable::new(caption, header);
     // All measurements are of TSD. The spec with the default threshold does not contain the threshold.
-    for cell in thresholds.0 {
+    for cell in thresholds.cells {
         let figures = [data_moved_ratio(cell), tombstones(cell), jobs(cell)];
         table.add_row(cell.text("policy.F").unwrap_or_default(), figures.map(format_figure));
     }
