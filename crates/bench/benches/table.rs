@@ -46,9 +46,9 @@ pub(crate) fn bench_get(criterion: &mut Criterion) {
     let searched = |first: usize| (0..).map(move |n: usize| 2 * (n * 7919 % 200_000) + first);
     let mut group = criterion.benchmark_group("table get, 200000 entries");
     for (name, first, filter) in [
-        ("present, filter asked", 0, true),
+        ("present, filter used", 0, true),
         ("present, no filter", 0, false),
-        ("absent, filter asked", 1, true),
+        ("absent, filter used", 1, true),
         ("absent, no filter", 1, false),
     ] {
         let mut searched = searched(first);

@@ -133,6 +133,8 @@ impl ResultsPage {
         }
         let mut output = run_command(&shell)?;
         if is_csv {
+            // The CSV file does not contain errors of single engines.
+            eprintln!("{output}");
             output = read_file(&path)?;
         }
         let commit = run_command(

@@ -50,7 +50,7 @@ pub(super) fn measure_cache_contents(
     let mut cells = Vec::new();
     for (content, name) in ALL {
         for last_run in [false, true] {
-            let with = if last_run { "last filter asked" } else { "last filter not asked" };
+            let with = if last_run { "last filter used" } else { "last filter not used" };
             let setting = LookupReads {
                 cache_bytes: content.bytes(&sizes, last_run),
                 filters_cached: content >= CacheContent::Filters,
