@@ -95,7 +95,8 @@ pub(crate) struct BenchArgs {
     /// engines read without the page cache.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) memory_limit: Option<u64>,
-    /// Length of the testing phase of steady-state in minutes [default: 10]. Its second half finds the sustained rate.
+    /// Length of the testing phase of steady-state in minutes [default: 10; none with --rate]. Its second half finds the
+    /// sustained rate.
     #[arg(long, value_name = "N")]
     pub(crate) testing_minutes: Option<f64>,
     /// Length of the running phase of steady-state in minutes [default: 20].

@@ -88,7 +88,6 @@ bench --experiment steady-state --minutes 0 => --minutes is 0 | above 0
 bench --experiment steady-state --minutes -1 => --minutes | -1
 bench --experiment steady-state --minutes soon => --minutes | soon
 bench --experiment steady-state --testing-minutes 1e9 => --testing-minutes is 1000000000 | at most 10080
-bench --experiment steady-state --testing-minutes 5 --rate 5 => --testing-minutes | --rate
 bench --experiment steady-state --rate 0 => --rate is 0 | above 0
 bench --experiment steady-state --read-ratio 1.5 => --read-ratio is 1.5 | from 0 to 1
 bench --experiment steady-state --repeat 2 => --repeat | --experiment steady-state

@@ -299,6 +299,9 @@ fn steady_state_given_rate_replaces_the_testing_phase() {
 
     let cell = &cells(&format!("bench {words} --minutes 0.005 --read-ratio 1"))[0];
     assert_eq!(cell["puts"], 0);
+    let both = &cells(&format!("bench {words} --minutes 0.005 --testing-minutes 0.01"))[0];
+    assert!(number(both, "/sustained_ops_per_s") > 0.0, "{both}");
+    assert_eq!(both["scheduled_ops_per_s"], json!(2000.0));
     let other = format!("bench {words} --minutes 0.005 --seed 9");
     lsmx(&other).fails(2, &["--db", "--seed"]);
 }

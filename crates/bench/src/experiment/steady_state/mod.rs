@@ -4,8 +4,9 @@
 //! 2. The **testing phase** runs puts and gets of random records as fast as the engine completes them. The sustained
 //!    rate is the rate in the second half of this phase. The first half is not counted, because a new backlog of
 //!    compactions lets an engine accept more writes than it sustains.
-//! 3. The **running phase** schedules operations at [`SCHEDULED_SHARE`] of the sustained rate. Latencies count from the
-//!    scheduled start, so that they include the time that an operation waits for delayed operations before it.
+//! 3. The **running phase** schedules operations at [`SCHEDULED_SHARE`] of the sustained rate, or at a given rate.
+//!    Latencies count from the scheduled start, so that they include the time that an operation waits for delayed
+//!    operations before it.
 //!
 //! Source of the two phases: Luo, Carey, "On Performance Stability in LSM-based Storage Systems", PVLDB 13 (2019).
 
@@ -62,8 +63,9 @@ pub struct SteadyStateArguments {
 /// Checked arguments.
 #[derive(Clone, Copy, Debug)]
 struct Phases {
-    testing_ns: u64,
-    /// Scheduled operations per second. If a rate is given, there is no testing phase.
+    /// `None` if there is no testing phase. Then a rate is given.
+    testing_ns: Option<u64>,
+    /// Scheduled operations per second; `None` for [`SCHEDULED_SHARE`] of the sustained rate.
     rate: Option<f64>,
     running_ns: u64,
     read_ratio: f64,
@@ -94,19 +96,15 @@ impl SteadyStateArguments {
         for (flag, is_given, other, why) in [
             ("--repeat", config.repeat > 1, "--experiment steady-state", "it runs once"),
             ("--ops", config.ops.is_some(), "--experiment steady-state", "it runs for a time"),
-            (
-                "--testing-minutes",
-                self.testing_minutes.is_some() && config.rate.is_some(),
-                "--rate",
-                "the testing phase finds the rate",
-            ),
         ] {
             if is_given {
                 return Err(Error::contradictory_arguments(flag, other, why));
             }
         }
-        let testing = self.testing_minutes.unwrap_or(TESTING_MINUTES_DEFAULT);
-        let testing_ns = check_minutes("--testing-minutes", testing)?;
+        let default = config.rate.is_none().then_some(TESTING_MINUTES_DEFAULT);
+        let testing = self.testing_minutes.or(default);
+        let testing_ns =
+            testing.map(|minutes| check_minutes("--testing-minutes", minutes)).transpose()?;
         let read_ratio = self.read_ratio.unwrap_or(READ_RATIO_DEFAULT);
         if !(0.0..=1.0).contains(&read_ratio) {
             return Err(Error::invalid_argument("--read-ratio", read_ratio, "from 0 to 1"));
@@ -128,8 +126,8 @@ fn check_minutes(flag: &'static str, minutes: f64) -> Result<u64> {
     Err(Error::invalid_argument(flag, minutes, format!("above 0, at most {MINUTES_MAX}")))
 }
 
-/// Runs the experiment on each engine. `config` is the configuration of `lsmx bench`; its rate replaces the testing
-/// phase.
+/// Runs the experiment on each engine. `config` is the configuration of `lsmx bench`. If it has a rate, there is a
+/// testing phase only if its length is given.
 ///
 /// # Errors
 /// A parameter is out of range or contradicts the experiment, an engine operation fails, or an engine returns a wrong
@@ -180,7 +178,7 @@ pub fn run_steady_state(
         provenance,
         experiment: NAME,
         settings: config.reported_settings(),
-        testing_minutes: phases.rate.is_none().then(|| minutes(phases.testing_ns)),
+        testing_minutes: phases.testing_ns.map(minutes),
         minutes: minutes(phases.running_ns),
         failures: failures.iter().map(ToString::to_string).collect(),
         cells,
@@ -235,13 +233,13 @@ impl SteadyDatabase<'_> {
             ThreadGroup { threads: 1, ..group }
                 .load_records((&format!("{kind}: load"), plan.entries), progress)?;
         }
-        let (sustained, scheduled) = match self.phases.rate {
-            Some(rate) => (None, rate),
-            None => {
-                let sustained = self.find_sustained_rate(group, progress)?;
-                (Some(sustained), SCHEDULED_SHARE * sustained)
-            }
+        let sustained = match self.phases.testing_ns {
+            Some(ns) => Some(self.find_sustained_rate(group, ns, progress)?),
+            None => None,
         };
+        let share = sustained.map(|sustained| SCHEDULED_SHARE * sustained);
+        // `SteadyStateArguments::check` sets the testing phase, the rate or both.
+        let scheduled = self.phases.rate.or(share).unwrap_or_default();
         let (total, by_minute) = self.run_at_rate(group, scheduled, progress)?;
         engine.close()?;
         Ok(SteadyStateCell {
@@ -260,9 +258,9 @@ impl SteadyDatabase<'_> {
     fn find_sustained_rate(
         &self,
         group: ThreadGroup<'_>,
+        testing_ns: u64,
         progress: &mut dyn Progress,
     ) -> Result<f64> {
-        let testing_ns = self.phases.testing_ns;
         let half_ns = (testing_ns / 2).max(1);
         let slices = Some(SliceSettings { ns: half_ns, latencies: false });
         let title = format!("{}: testing phase", self.kind);
