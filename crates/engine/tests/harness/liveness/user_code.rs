@@ -354,9 +354,14 @@ impl OperandView for FaultyView {
         self.inner.read_operands(key, at, reads, found)
     }
 
-    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor> {
+    fn cursor(
+        self: Arc<Self>,
+        at: SeqNo,
+        reads: OperandReadTier,
+        first_key: Option<&[u8]>,
+    ) -> Box<dyn Cursor> {
         self.trigger.hit("ViewCursor");
-        Arc::clone(&self.inner).cursor(at, reads)
+        Arc::clone(&self.inner).cursor(at, reads, first_key)
     }
 
     fn keep_files_open(&self) {
