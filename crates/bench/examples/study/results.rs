@@ -21,7 +21,7 @@ pub(crate) struct ResultPart<'a> {
 
 /// Starts of the names of result files whose policies have another first level than in R1, so that their specs are not
 /// those of [`Strategy`]. Each policy occurs once.
-const OTHER_FIRST_LEVEL: [&str; 2] = ["r7-", "r9-ratio-"];
+const OTHER_FIRST_LEVEL: [&str; 4] = ["r7-", "r9-ratio-", "check-r7", "check-r9"];
 
 /// The measurements of one policy for one value of the swept flag: a row of a CSV file, by column.
 #[derive(Clone, Debug, Default, PartialEq)]

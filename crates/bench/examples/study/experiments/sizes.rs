@@ -36,15 +36,9 @@ const MEMTABLE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 6] = [
 
 pub(super) fn measure_data(results: &Results) -> Measurements {
     let (r6, t6) = (results.find_part("r6"), results.find_part("t6"));
-    // The largest size is simulated.
-    let largest = results.find_part("r6-simulated");
-    let amplification = |strategy| -> Figures {
-        let mut figures = r6.figures_along_sweep(strategy, "entries", write_amplification)?;
-        figures.extend(largest.figures_along_sweep(strategy, "entries", write_amplification)?);
-        Some(figures)
-    };
+    let amplification = |strategy| r6.figures_along_sweep(strategy, "entries", write_amplification);
     let header = DATA_SIZE_NAMES.map(|size| format!("{size} (study)"));
-    let caption = "Bytes that compaction wrote ÷ unique data, by the size of the data. The last size is simulated.";
+    let caption = "Bytes that compaction wrote ÷ unique data, by the size of the data, simulated.";
     let mut table = MarkdownTable::new(caption, std::iter::once(String::new()).chain(header));
     for (strategy, published) in DATA_SIZE_AMPLIFICATION {
         let ours = amplification(strategy);
@@ -78,21 +72,22 @@ pub(super) fn measure_data(results: &Results) -> Measurements {
     (vec![table, simulator_table(results)], figures)
 }
 
-/// Returns a table that compares the simulator with the engine. The file `r6-check` contains one of the largest
-/// measurements, on the engine.
+/// Returns a table that compares the simulator with the engine. The result file of each measurement on the engine also
+/// contains the figures of the simulator.
 fn simulator_table(results: &Results) -> MarkdownTable {
-    let header = ["", "entries", "moved × (simulated)", "jobs (simulated)"];
+    let header = ["", "part", "moved × (simulated)", "merges (simulated)"];
     let caption = "Engine and simulator for the same load.";
     let mut table = MarkdownTable::new(caption, header);
-    for strategy in [FULL, LO1, LO2, RR, TIER, ONE] {
-        let parts = ["r6", "r6-check"].map(|name| results.find_part(name).cells(strategy));
-        for cell in parts.concat() {
+    let parts = ["r1", "check-r4", "check-r6", "check-r7", "check-r8", "check-r9", "check-large"];
+    for name in parts {
+        let part = results.find_part(name);
+        for strategy in EIGHT {
+            let Some(cell) = part.find_cell(strategy) else { continue };
             let figures = ["data_moved_ratio", "compaction.jobs"].map(|column| {
                 let simulated = cell.number(&format!("simulated.{column}"));
                 format_with_published(cell.number(column), simulated)
             });
-            let entries = cell.text("entries").unwrap_or_default().to_owned();
-            table.add_row(strategy.name, std::iter::once(entries).chain(figures));
+            table.add_row(strategy.name, std::iter::once(name.to_owned()).chain(figures));
         }
     }
     table
@@ -113,8 +108,7 @@ pub(super) fn measure_entries(results: &Results) -> Measurements {
         })
     };
     let header = std::iter::once(String::new()).chain(ENTRY_SIZES.map(|size| format!("{size} B")));
-    let caption =
-        "Bytes that compaction wrote ÷ unique data (study). The number of entries is constant.";
+    let caption = "Bytes that compaction wrote ÷ unique data (study), simulated except for 128 B. The number of entries is constant.";
     let mut table = MarkdownTable::new(caption, header);
     for (strategy, published) in ENTRY_SIZE_AMPLIFICATION {
         let ours = by_size(strategy, write_amplification).into_iter().zip(published);
@@ -161,7 +155,7 @@ pub(super) fn measure_memtables(results: &Results) -> Measurements {
     let of = |strategy, times| part("r", times).strategy_figure(strategy, write_amplification);
     let header = MEMTABLE_SIZES.map(|times| format!("× {times} (study)"));
     let mut table = MarkdownTable::new(
-        "Bytes that compaction wrote ÷ unique data.",
+        "Bytes that compaction wrote ÷ unique data, simulated except for × 1.",
         std::iter::once(String::new()).chain(header),
     );
     for (strategy, published) in MEMTABLE_AMPLIFICATION {

@@ -62,7 +62,7 @@ pub(super) fn measure_updates(results: &Results) -> Measurements {
     let timed = |strategy, measure: Measure| t4.figures_along_sweep(strategy, "updates", measure);
     let header = std::iter::once(String::new()).chain(RATIOS.map(|it| format!("{it} (study)")));
     let mut table = MarkdownTable::new(
-        "Bytes that compaction wrote ÷ unique data, by updates per insert.",
+        "Bytes that compaction wrote ÷ unique data, by updates per insert, simulated.",
         header,
     );
     for (strategy, published) in WRITE_AMPLIFICATION {
