@@ -12,6 +12,9 @@
 //!   replaces the title.
 //! - `{{output ID}}`: the output as a code block. `{{markdown ID}}`: the output as Markdown text.
 //! - `{{ID/ROW/COLUMN}}`: a number of the CSV file. `ROW` is the start of a row. `{{A ÷ B}}`: the ratio of two numbers.
+//! - `{{bars NAME: DESCRIPTION}}`: a figure with horizontal bars, `docs/results/figures/PAGE.NAME.svg`. Each following
+//!   line of the item describes a bar: `SERIES | LABEL | VALUE`. The value is a number, `ID/ROW/COLUMN` or a ratio.
+//!   Bars of one series have the same color.
 //!
 //! A template command that starts with `lsmx` runs the release build.
 
@@ -22,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use lsmx_bench::metric::{self, Metric, Unit};
+use lsmx_bench::report::html::figure::{FigureBar, render_bar_figure};
 use lsmx_bench::report::provenance::Provenance;
 
 type Result<T> = std::result::Result<T, String>;
@@ -88,8 +92,9 @@ fn write_pages(pages: &[String], names: &[String], measure: bool) -> Result<()> 
             }
         }
         if names.is_empty() || names.iter().any(|name| name.split('.').next() == Some(&page.name)) {
-            let path = repository_path().join(format!("docs/results/{}.md", page.name));
-            write_file(&path, &page.text()?)?;
+            for (name, text) in page.files()? {
+                write_file(&repository_path().join("docs/results").join(name), &text)?;
+            }
         }
     }
     Ok(())
@@ -153,21 +158,52 @@ impl ResultsPage {
         write_file(&path, &(origin + &output))
     }
 
-    /// Returns the text of the page: the template with all items replaced.
-    fn text(&self) -> Result<String> {
+    /// Returns the names and the contents of the files in `docs/results` that the template describes: the page, which
+    /// is the template with all items replaced, and its figures.
+    fn files(&self) -> Result<Vec<(String, String)>> {
         let notice = "<!-- Written by `cargo run --release -p lsmx-bench --example results`. -->\n";
         let mut text = String::from(notice);
+        let mut figures = Vec::new();
         let mut parts = self.template.split("{{");
         text.push_str(parts.next().unwrap_or_default());
         for part in parts {
             let (item, rest) = part.split_once("}}").ok_or("an item has no end")?;
-            let item_text = self.item(item);
-            text.push_str(
-                &item_text.map_err(|why| format!("{}: {{{{{item}}}}}: {why}", self.name))?,
-            );
+            let with_item = |why| format!("{}: {{{{{item}}}}}: {why}", self.name);
+            match item.strip_prefix("bars ") {
+                Some(bars) => {
+                    let (name, description, image) = self.figure(bars).map_err(with_item)?;
+                    text.push_str(&format!("![{description}]({name})"));
+                    figures.push((name, image));
+                }
+                None => text.push_str(&self.item(item).map_err(with_item)?),
+            }
             text.push_str(rest);
         }
-        Ok(text)
+        figures.push((format!("{}.md", self.name), text));
+        Ok(figures)
+    }
+
+    /// Returns the file name, the description and the content of a figure.
+    fn figure(&self, item: &str) -> Result<(String, String, String)> {
+        let (name, rest) = item.split_once(": ").ok_or("no name")?;
+        let mut lines = rest.trim_end().lines();
+        let description = lines.next().unwrap_or_default().to_owned();
+        let bars = lines.map(|line| {
+            let fields: Vec<&str> = line.split(" | ").collect();
+            let [series, label, value] = fields[..] else {
+                return Err(format!("{line}: not SERIES | LABEL | VALUE"));
+            };
+            let series = series.trim().parse().map_err(|_| format!("{series} is no series"))?;
+            let value = match value.trim().parse() {
+                Ok(value) => value,
+                Err(_) => self.number_or_ratio(value)?.0,
+            };
+            Ok(FigureBar { name: label.trim().to_owned(), series, value })
+        });
+        let bars = bars.collect::<Result<Vec<FigureBar>>>()?;
+        let file = format!("figures/{}.{name}.svg", self.name);
+        let image = render_bar_figure(&description, &bars);
+        Ok((file, description, image))
     }
 
     fn item(&self, item: &str) -> Result<String> {
@@ -190,17 +226,25 @@ impl ResultsPage {
             let (id, columns) = table.split_once(": ").ok_or("no columns")?;
             return self.data(id)?.table(columns);
         }
+        match self.number_or_ratio(item)? {
+            (ratio, None) => Ok(format!("{ratio:.2}")),
+            (number, Some(unit)) => Ok(match unit.name() {
+                "" => unit.format_number(number),
+                name => format!("{} {name}", unit.format_number(number)),
+            }),
+        }
+    }
+
+    /// Returns the number `ID/ROW/COLUMN` and its unit, or the ratio of two such numbers.
+    fn number_or_ratio(&self, text: &str) -> Result<(f64, Option<Unit>)> {
         let number = |path: &str| -> Result<(f64, Unit)> {
             let (id, cell) = path.trim().split_once('/').ok_or("no such item")?;
             let (row, column) = cell.rsplit_once('/').ok_or("no column")?;
             self.data(id)?.number(row, column)
         };
-        match item.split_once('÷') {
-            Some((a, b)) => Ok(format!("{:.2}", number(a)?.0 / number(b)?.0)),
-            None => number(item).map(|(number, unit)| match unit.name() {
-                "" => unit.format_number(number),
-                name => format!("{} {name}", unit.format_number(number)),
-            }),
+        match text.split_once('÷') {
+            Some((a, b)) => Ok((number(a)?.0 / number(b)?.0, None)),
+            None => number(text).map(|(number, unit)| (number, Some(unit))),
         }
     }
 
@@ -311,10 +355,13 @@ mod tests {
     #[test]
     fn pages_are_up_to_date() {
         for name in list_pages().unwrap() {
-            let written =
-                read_file(&repository_path().join(format!("docs/results/{name}.md"))).unwrap();
-            let page = ResultsPage::new(&name).unwrap();
-            assert!(page.text().unwrap() == written, "docs/results/{name}.md is out of date");
+            for (file, expected) in ResultsPage::new(&name).unwrap().files().unwrap() {
+                let path = repository_path().join("docs/results").join(&file);
+                assert!(
+                    read_file(&path).unwrap() == expected,
+                    "docs/results/{file} is out of date"
+                );
+            }
         }
     }
 
