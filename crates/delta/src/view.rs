@@ -229,7 +229,7 @@ impl StoreView {
         CacheLookup { uses_cache, entry, query: (!is_complete).then_some(query), newest_marker }
     }
 
-    /// Returns whether the bucket has files whose pages are known to be readable.
+    /// Returns whether the files of the bucket may be read ahead. After a failed sync, pages may be lost.
     pub fn can_prefetch(&self, bucket: &Bucket) -> bool {
         !bucket.is_empty() && !self.resources.files.has_failed_sync()
     }

@@ -130,7 +130,11 @@ fn lookup_prefetches_pages_and_direct_reads_drop_them() {
     }
 }
 
-fn take(calls: &Calls) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+/// Start and end offset in a file.
+type Span = (u64, u64);
+
+/// Removes the recorded calls. Returns the hints to read ahead, and the reads.
+fn take(calls: &Calls) -> (Vec<Span>, Vec<Span>) {
     let done = std::mem::take(&mut *calls.lock());
     let hints = done.iter().filter_map(|call| match call {
         Call::Hint(start, end) => Some((*start, *end)),
