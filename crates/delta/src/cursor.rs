@@ -62,8 +62,6 @@ pub(crate) struct OperandCursor {
     /// `None` for records in memory. They count as one loaded bucket.
     reader: Option<ViewReader>,
     loaded_bucket: Option<usize>,
-    /// Number of buckets that the cursor has left by steps in one direction since the last seek.
-    left_buckets: u32,
     /// Operands of the loaded bucket.
     records: Vec<Record>,
     /// Index of the current record, if the cursor is valid.
@@ -81,37 +79,12 @@ impl OperandCursor {
         counts_as_job: bool,
     ) -> OperandCursor {
         let reader = Some(ViewReader { view, at, reads, counts_as_job });
-        OperandCursor {
-            reader,
-            loaded_bucket: None,
-            left_buckets: 0,
-            records: Vec::new(),
-            index: None,
-        }
+        OperandCursor { reader, loaded_bucket: None, records: Vec::new(), index: None }
     }
 
     /// Returns a cursor over sorted records.
     pub(crate) fn from_records(records: Vec<Record>) -> OperandCursor {
-        OperandCursor {
-            reader: None,
-            loaded_bucket: Some(0),
-            left_buckets: 0,
-            records,
-            index: None,
-        }
-    }
-
-    /// Notes that a step leaves the loaded bucket. A scan that has read two whole buckets probably reads the one after the
-    /// next too, so the device reads it while the caller handles the next one.
-    fn leave_bucket(&mut self, bucket_after_next: Option<usize>) {
-        self.left_buckets = self.left_buckets.saturating_add(1);
-        if self.left_buckets > 1
-            && let Some(reader) = &self.reader
-            && reader.reads == OperandReadTier::Storage
-            && let Some(bucket) = bucket_after_next
-        {
-            reader.view.prefetch_bucket(bucket);
-        }
+        OperandCursor { reader: None, loaded_bucket: Some(0), records, index: None }
     }
 
     fn bucket_count(&self) -> usize {
@@ -204,7 +177,7 @@ impl Cursor for OperandCursor {
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        (self.index, self.left_buckets) = (None, 0);
+        self.index = None;
         let Some(bucket) = self.bucket_index(user_key) else { return Ok(()) };
         self.load_bucket(bucket)?;
         self.move_to(Some(self.lower_bound(user_key, seq)));
@@ -212,7 +185,7 @@ impl Cursor for OperandCursor {
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        (self.index, self.left_buckets) = (None, 0);
+        self.index = None;
         let Some(bucket) = self.bucket_index(user_key) else { return Ok(()) };
         self.load_bucket(bucket)?;
         self.move_to(self.lower_bound(user_key, seq).checked_sub(1));
@@ -222,10 +195,7 @@ impl Cursor for OperandCursor {
     fn next(&mut self) -> Result<()> {
         self.move_to(self.index.map(|index| index + 1));
         match (self.valid(), self.loaded_bucket) {
-            (false, Some(bucket)) => {
-                self.leave_bucket(Some(bucket + 2));
-                self.move_to_first_from(bucket + 1)
-            }
+            (false, Some(bucket)) => self.move_to_first_from(bucket + 1),
             _ => Ok(()),
         }
     }
@@ -233,10 +203,7 @@ impl Cursor for OperandCursor {
     fn prev(&mut self) -> Result<()> {
         self.move_to(self.index.and_then(|index| index.checked_sub(1)));
         match (self.valid(), self.loaded_bucket) {
-            (false, Some(bucket)) => {
-                self.leave_bucket(bucket.checked_sub(2));
-                self.move_to_last_before(bucket)
-            }
+            (false, Some(bucket)) => self.move_to_last_before(bucket),
             _ => Ok(()),
         }
     }

@@ -54,23 +54,14 @@ impl OperandView for StoreView {
     fn prefetch(&self, key: &[u8], at: SeqNo) {
         if let Some(index) = self.bucket_index(key)
             && let bucket = &self.buckets[index]
-            && self.can_prefetch(bucket)
+            && !bucket.is_empty()
+            && !self.resources.files.has_failed_sync()
         {
             self.prefetch_key(bucket, key, at);
         }
     }
 
-    fn cursor(
-        self: Arc<Self>,
-        at: SeqNo,
-        reads: OperandReadTier,
-        first_key: Option<&[u8]>,
-    ) -> Box<dyn Cursor> {
-        if let (Some(key), OperandReadTier::Storage) = (first_key, reads)
-            && let Some(index) = self.bucket_index(key)
-        {
-            self.prefetch_bucket(index);
-        }
+    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor> {
         Box::new(OperandCursor::from_view(self, at, reads, false))
     }
 

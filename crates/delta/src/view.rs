@@ -229,18 +229,6 @@ impl StoreView {
         CacheLookup { uses_cache, entry, query: (!is_complete).then_some(query), newest_marker }
     }
 
-    /// Returns whether the files of the bucket may be read ahead. After a failed sync, pages may be lost.
-    pub fn can_prefetch(&self, bucket: &Bucket) -> bool {
-        !bucket.is_empty() && !self.resources.files.has_failed_sync()
-    }
-
-    /// Starts to read a whole bucket. Does nothing if there is no bucket with this index.
-    pub fn prefetch_bucket(&self, index: usize) {
-        if let Some(bucket) = self.buckets.get(index).filter(|bucket| self.can_prefetch(bucket)) {
-            bucket.prefetch();
-        }
-    }
-
     /// Starts to read the pages that [`StoreView::find_operands`] needs.
     pub fn prefetch_key(&self, bucket: &Bucket, key: &[u8], at: SeqNo) {
         if let Some(query) = self.look_up_cache(bucket, key, at).query {

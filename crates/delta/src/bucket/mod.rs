@@ -176,8 +176,8 @@ impl Bucket {
         !in_tail && self.extents.iter().all(is_unchanged)
     }
 
-    /// Returns the files of the bucket with the start and the end of each part. Adjacent parts of a file are one part.
-    fn file_spans(&self) -> Vec<(&Arc<BucketFile>, u64, u64)> {
+    /// Reads all records and returns them in order. Reads adjacent parts of a file at once.
+    pub fn read_records(&self, reader: &mut BucketReader<'_>) -> Result<Vec<Record>> {
         let mut spans: Vec<(&Arc<BucketFile>, u64, u64)> = Vec::new();
         if let Some(sorted) = &self.sorted {
             spans.push((&sorted.file, len_u64(HEADER_BYTES), sorted.end));
@@ -192,20 +192,8 @@ impl Bucket {
                 _ => spans.push((&extent.file, extent.start, extent.end)),
             }
         }
-        spans
-    }
-
-    /// Advises the system to read everything that [`Bucket::read_records`] needs.
-    pub fn prefetch(&self) {
-        for (file, start, end) in self.file_spans() {
-            file.prefetch(start, end);
-        }
-    }
-
-    /// Reads all records and returns them in order. Reads adjacent parts of a file at once.
-    pub fn read_records(&self, reader: &mut BucketReader<'_>) -> Result<Vec<Record>> {
         let mut records = Vec::new();
-        for (file, start, end) in self.file_spans() {
+        for (file, start, end) in spans {
             let bytes = reader.read(file, start, end)?;
             for_each_frame(&bytes, file, start, |kind, contents, _, _| {
                 match kind {

@@ -421,7 +421,7 @@ pub fn check_view(
         }
     }
     assert!(read_operands(&**view, b"never written", SeqNo(at))?.is_empty());
-    let mut cursor = view.clone().cursor(SeqNo(at), OperandReadTier::Storage, None);
+    let mut cursor = view.clone().cursor(SeqNo(at), OperandReadTier::Storage);
     let entries = read_cursor(&mut *cursor, true)?;
     assert_eq!(entries, read_cursor(&mut *cursor, false)?);
     assert!(entries.is_sorted_by(|a, b| (&a.0, b.1) < (&b.0, a.1)));

@@ -44,7 +44,7 @@ fn exercise(driver: &mut Driver, vfs: MemVfs) -> Result<()> {
         let (key, at) = (format!("key{key:02}"), SeqNo(driver.seq));
         view.read_operands(key.as_bytes(), at, OperandReadTier::Storage, &mut Vec::new())?;
     }
-    let mut cursor = view.clone().cursor(SeqNo::MAX, OperandReadTier::Storage, None);
+    let mut cursor = view.clone().cursor(SeqNo::MAX, OperandReadTier::Storage);
     cursor.first()?;
     for _ in 0..10_000 {
         if !cursor.valid() {

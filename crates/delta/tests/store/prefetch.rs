@@ -1,4 +1,4 @@
-//! Read-ahead hints to the file system, for lookups and cursors.
+//! A prefetch gives the file system read-ahead hints for the buckets of a key.
 
 use std::io;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::common::{Driver, disk, read_operands, store_context};
 use lsmx::SeqNo;
 use lsmx::internals::vfs::{FileHint, FileLayer, OpenMode, VfsLayer};
-use lsmx::operand_store::{OperandReadTier, OperandStoreFactory, OperandView, StoreContext};
+use lsmx::operand_store::{OperandStoreFactory, OperandView, StoreContext};
 use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
@@ -127,73 +127,5 @@ fn lookup_prefetches_pages_and_direct_reads_drop_them() {
             assert!(hints.len() <= 1 && done_calls.len() <= 2, "{hints:?} {done_calls:?}");
         }
         assert!(read_at_all > 150, "{read_at_all}");
-    }
-}
-
-/// Start and end offset in a file.
-type Span = (u64, u64);
-
-/// Removes the recorded calls. Returns the hints to read ahead, and the reads.
-fn take(calls: &Calls) -> (Vec<Span>, Vec<Span>) {
-    let done = std::mem::take(&mut *calls.lock());
-    let hints = done.iter().filter_map(|call| match call {
-        Call::Hint(start, end) => Some((*start, *end)),
-        _ => None,
-    });
-    let reads = done.iter().filter_map(|call| match call {
-        Call::Read(start, end) => Some((*start, *end)),
-        _ => None,
-    });
-    (hints.collect(), reads.collect())
-}
-
-#[test]
-fn cursor_prefetches_its_first_bucket_and_later_the_next_ones() {
-    let (mem, calls) = (disk(), Calls::default());
-    let watched = WatchedVfs { inner: mem.clone(), calls: Arc::clone(&calls) };
-    let options = DeltaOptions::default().bucket_bytes(16 << 10);
-    let mut driver = Driver::on(mem, Arc::new(watched), options);
-    driver.fill_buckets(0..60);
-    let context = StoreContext { read_only: true, ..store_context(&driver.files, &driver.counts) };
-    let store = DeltaStoreFactory::new(options).open(context, driver.token).unwrap();
-    let first = key(100);
-    for backward in [false, true] {
-        take(&calls);
-        let open = |tier, first_key| store.view().cursor(SeqNo::MAX, tier, first_key);
-        drop(open(OperandReadTier::Memory, Some(&first[..])));
-        drop(open(OperandReadTier::Storage, None));
-        assert_eq!(take(&calls), (vec![], vec![]));
-
-        let mut cursor = open(OperandReadTier::Storage, Some(&first[..]));
-        let (hints, reads) = take(&calls);
-        assert!(!hints.is_empty() && reads.is_empty(), "{hints:?} {reads:?}");
-        match backward {
-            false => cursor.seek(&first, SeqNo::MAX).unwrap(),
-            true => cursor.seek_before(&first, SeqNo::MAX).unwrap(),
-        }
-        let (later_hints, reads) = take(&calls);
-        assert_eq!(later_hints, vec![]);
-        assert!(reads.ends_with(&hints), "{hints:?} {reads:?}");
-
-        // Hints of the bucket that is read next, once the cursor has left two buckets.
-        let (mut expected, mut hinted_buckets, mut read_buckets) = (Vec::new(), 0, 0);
-        while cursor.valid() {
-            if backward {
-                cursor.prev().unwrap()
-            } else {
-                cursor.next().unwrap()
-            }
-            let (hints, reads) = take(&calls);
-            if reads.is_empty() {
-                continue;
-            }
-            read_buckets += 1;
-            assert!(expected.is_empty() || reads.ends_with(&expected), "{expected:?} {reads:?}");
-            assert!(read_buckets > 1 || hints.is_empty(), "{hints:?}");
-            hinted_buckets += usize::from(!hints.is_empty());
-            expected = hints;
-        }
-        assert!(read_buckets > 3 && hinted_buckets >= read_buckets - 2, "{read_buckets}");
-        assert_eq!(expected, vec![]);
     }
 }

@@ -221,6 +221,10 @@ impl Range {
                 sources.push(Box::new(memtable.cursor()));
             }
         }
+        if let Some(operands) = &self.view.operand_view {
+            let view = Arc::clone(&operands.view);
+            sources.push(view.cursor(self.snapshot, ReadScope::from(&self.options).into()));
+        }
         let purpose = read_purpose(&self.options);
         let seek_key = match if backward { &self.upper } else { &self.lower } {
             Bound::Included(key) | Bound::Excluded(key) => Some(key),
@@ -229,12 +233,6 @@ impl Range {
         let announces = purpose != ReadPurpose::MemoryOnly
             && self.env.is_some()
             && self.view.version.device_waits().are_expected();
-        // The device reads operands while this thread reads tables.
-        let operands = self.view.operand_view.as_ref().map(|operands| {
-            let reads = ReadScope::from(&self.options).into();
-            let first_key = seek_key.map(Bytes::as_ref);
-            Arc::clone(&operands.view).cursor(self.snapshot, reads, first_key)
-        });
         let runs = self.view.version.runs();
         let entries: u64 = runs.iter().map(|run| run.entries()).sum();
         for run in runs {
@@ -246,7 +244,6 @@ impl Range {
             }
             sources.push(Box::new(cursor));
         }
-        sources.extend(operands);
         let resolver = Arc::clone(&self.resolver);
         let inner = MergingCursor::new(sources);
         let values = ValueResolver::new(self.view.version.blobs(), &self.options);

@@ -366,14 +366,8 @@ pub trait OperandView: fmt::Debug + Send + Sync {
     /// Returns a cursor over the operands of all keys, as entries of kind [`Merge`](crate::EntryKind::Merge). Visibility
     /// at sequence number `at` is as in [`OperandView::read_operands`].
     ///
-    /// A merged operand has its largest sequence number. `first_key` is the key of the first seek, if it is known. The
-    /// store may start to read files for it, because the seek follows after table reads.
-    fn cursor(
-        self: Arc<Self>,
-        at: SeqNo,
-        reads: OperandReadTier,
-        first_key: Option<&[u8]>,
-    ) -> Box<dyn Cursor>;
+    /// A merged operand has its largest sequence number.
+    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor>;
 
     /// Opens all files of the view, and keeps them open until it is dropped. Called when the database closes, because its
     /// next owner may remove some of them.

@@ -261,13 +261,8 @@ impl OperandView for PanicGuardView {
         let _ = self.guard.catch(|| self.inner.prefetch(key, at));
     }
 
-    fn cursor(
-        self: Arc<Self>,
-        at: SeqNo,
-        reads: OperandReadTier,
-        first_key: Option<&[u8]>,
-    ) -> Box<dyn Cursor> {
-        let inner = self.guard.catch(|| Arc::clone(&self.inner).cursor(at, reads, first_key));
+    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor> {
+        let inner = self.guard.catch(|| Arc::clone(&self.inner).cursor(at, reads));
         self.guard.wrap_cursor(inner)
     }
 

@@ -319,7 +319,7 @@ impl OperandView for UnavailableStore {
         Err(self.error())
     }
 
-    fn cursor(self: Arc<Self>, _: SeqNo, _: OperandReadTier, _: Option<&[u8]>) -> Box<dyn Cursor> {
+    fn cursor(self: Arc<Self>, _: SeqNo, _: OperandReadTier) -> Box<dyn Cursor> {
         Box::new(UnavailableCursor(self))
     }
 

@@ -21,7 +21,7 @@ const NEW_OPERAND: &[u8] = b"operand";
 /// Reads all operands of a view. Checks that cursors in both directions and lookups return the same operands.
 fn read_view(view: &Arc<dyn OperandView>) -> Result<Vec<Entry>> {
     let read = |is_forward| {
-        let mut cursor = view.clone().cursor(SeqNo::MAX, OperandReadTier::Storage, None);
+        let mut cursor = view.clone().cursor(SeqNo::MAX, OperandReadTier::Storage);
         Ok::<_, lsmx::Error>(
             read_entries(&mut *cursor, is_forward, usize::MAX)?.unwrap_or_default(),
         )

@@ -155,12 +155,7 @@ impl OperandView for View {
         Ok(())
     }
 
-    fn cursor(
-        self: Arc<Self>,
-        at: SeqNo,
-        tier: OperandReadTier,
-        _: Option<&[u8]>,
-    ) -> Box<dyn Cursor> {
+    fn cursor(self: Arc<Self>, at: SeqNo, tier: OperandReadTier) -> Box<dyn Cursor> {
         Box::new(OperandCursor::over_view(self, tier, at))
     }
 

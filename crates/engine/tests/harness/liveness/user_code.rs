@@ -354,14 +354,9 @@ impl OperandView for FaultyView {
         self.inner.read_operands(key, at, reads, found)
     }
 
-    fn cursor(
-        self: Arc<Self>,
-        at: SeqNo,
-        reads: OperandReadTier,
-        first_key: Option<&[u8]>,
-    ) -> Box<dyn Cursor> {
+    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor> {
         self.trigger.hit("ViewCursor");
-        Arc::clone(&self.inner).cursor(at, reads, first_key)
+        Arc::clone(&self.inner).cursor(at, reads)
     }
 
     fn keep_files_open(&self) {
