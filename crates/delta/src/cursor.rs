@@ -9,12 +9,16 @@ use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::bucket::Bucket;
 use crate::bucket::reader::BucketReader;
+use crate::bucket::window::{Window, WindowPosition, WindowReader};
 use crate::format::record::Record;
 use crate::view::StoreView;
 
-/// Reads the buckets of a view for a cursor.
+/// Number of records in the first window after a seek. Each next window is twice as large, because longer scans read fewer
+/// bytes than they would in small reads.
+const WINDOW_RECORDS_MIN: usize = 32;
+
+/// Reads windows of the buckets of a view.
 #[derive(Debug)]
 struct ViewReader {
     view: Arc<StoreView>,
@@ -22,13 +26,20 @@ struct ViewReader {
     at: SeqNo,
     reads: OperandReadTier,
     counts_as_job: bool,
+    /// Reader of the last bucket.
+    windows: Option<WindowReader>,
 }
 
 impl ViewReader {
-    /// Reads a bucket and returns the operands that the reader sees, in order.
-    fn read_bucket(&self, index: usize) -> Result<Vec<Record>> {
+    /// Reads a window of a bucket with the operands that the reader sees.
+    fn read_window(
+        &mut self,
+        index: usize,
+        position: WindowPosition<'_>,
+        count: usize,
+    ) -> Result<Window> {
         if self.view.buckets[index].is_empty() {
-            return Ok(Vec::new());
+            return Ok(Window::default());
         }
         let resources = &self.view.resources;
         let read_counters = &*resources.files.context.read_counters;
@@ -36,34 +47,50 @@ impl ViewReader {
             true => BucketReader::for_job(&resources.counters.bucket_read_bytes),
             false => BucketReader::for_user(self.reads, read_counters),
         };
-        let read = |bucket: &Bucket| bucket.read_records(&mut reader);
-        let records = self.view.read_bucket(index, read)?;
-        if reader.read_count == 0 && !self.counts_as_job {
+        let windows = &mut self.windows;
+        let mut is_new_bucket = false;
+        let mut window = self.view.read_bucket(index, |bucket| {
+            // A reloaded view has another bucket at the same index.
+            let windows = match &mut *windows {
+                Some(windows) if Arc::ptr_eq(&windows.bucket, bucket) => windows,
+                windows => {
+                    is_new_bucket = true;
+                    windows.insert(WindowReader::new(bucket.clone()))
+                }
+            };
+            windows.read(position, count, &mut reader, &resources.memory)
+        })?;
+        if is_new_bucket && reader.read_count == 0 && !self.counts_as_job {
             read_counters.record_hit();
         }
-        let mut visible: Vec<Record> = Vec::with_capacity(records.len());
-        for group in records.chunk_by(|a, b| a.key == b.key) {
-            let mut newest_marker = self.view.newest_marker(&group[0].key, self.at);
-            for record in group.iter().filter(|record| record.last <= self.at) {
-                match record.operand {
-                    None => newest_marker = newest_marker.max(record.last),
-                    Some(_) if record.last >= newest_marker => visible.push(record.clone()),
-                    Some(_) => {}
-                }
+        let (mut key, mut newest_marker) = (None, SeqNo::ZERO);
+        window.records.retain(|record| {
+            if key.as_ref() != Some(&record.key) {
+                newest_marker = self.view.newest_marker(&record.key, self.at);
+                key = Some(record.key.clone());
             }
-        }
-        Ok(visible)
+            if record.last > self.at {
+                return false;
+            }
+            if record.operand.is_none() {
+                newest_marker = newest_marker.max(record.last);
+            }
+            record.operand.is_some() && record.last >= newest_marker
+        });
+        Ok(window)
     }
 }
 
-/// A cursor over operands. It loads one bucket at a time.
+/// A cursor over operands. It holds one window of one bucket.
 #[derive(Debug)]
 pub(crate) struct OperandCursor {
-    /// `None` for records in memory. They count as one loaded bucket.
+    /// `None` for records in memory. They are one window of one bucket.
     reader: Option<ViewReader>,
-    loaded_bucket: Option<usize>,
-    /// Operands of the loaded bucket.
-    records: Vec<Record>,
+    /// Bucket of the window.
+    bucket: Option<usize>,
+    window: Window,
+    /// Number of records that the next window should have.
+    window_records: usize,
     /// Index of the current record, if the cursor is valid.
     index: Option<usize>,
 }
@@ -71,20 +98,21 @@ pub(crate) struct OperandCursor {
 impl OperandCursor {
     /// Returns a cursor over the operands that a reader at `at` sees.
     ///
-    /// `counts_as_job` states whether the reads count as those of a background job.
+    /// `counts_as_job` states whether the reads count as those of a background job. A job reads whole buckets.
     pub(crate) fn from_view(
         view: Arc<StoreView>,
         at: SeqNo,
         reads: OperandReadTier,
         counts_as_job: bool,
     ) -> OperandCursor {
-        let reader = Some(ViewReader { view, at, reads, counts_as_job });
-        OperandCursor { reader, loaded_bucket: None, records: Vec::new(), index: None }
+        let reader = Some(ViewReader { view, at, reads, counts_as_job, windows: None });
+        OperandCursor { reader, bucket: None, ..OperandCursor::from_records(Vec::new()) }
     }
 
     /// Returns a cursor over sorted records.
     pub(crate) fn from_records(records: Vec<Record>) -> OperandCursor {
-        OperandCursor { reader: None, loaded_bucket: Some(0), records, index: None }
+        let window = Window { records, ..Window::default() };
+        OperandCursor { reader: None, bucket: Some(0), window, window_records: 0, index: None }
     }
 
     fn bucket_count(&self) -> usize {
@@ -95,58 +123,75 @@ impl OperandCursor {
         self.reader.as_ref().map_or(Some(0), |reader| reader.view.bucket_index(key))
     }
 
-    /// Loads a bucket unless it is loaded. Invalidates the cursor.
-    fn load_bucket(&mut self, bucket: usize) -> Result<()> {
+    /// Invalidates the cursor. The next window is small.
+    fn begin_seek(&mut self) {
         self.index = None;
-        if let Some(reader) = &self.reader
-            && self.loaded_bucket != Some(bucket)
-        {
-            self.loaded_bucket = None;
-            self.records = reader.read_bucket(bucket)?;
-            self.loaded_bucket = Some(bucket);
+        let is_job = self.reader.as_ref().is_some_and(|reader| reader.counts_as_job);
+        self.window_records = if is_job { usize::MAX } else { WINDOW_RECORDS_MIN };
+    }
+
+    fn load_window(&mut self, bucket: usize, position: WindowPosition<'_>) -> Result<()> {
+        if let Some(reader) = &mut self.reader {
+            self.window = reader.read_window(bucket, position, self.window_records)?;
+            self.bucket = Some(bucket);
+            self.window_records = self.window_records.saturating_mul(2);
         }
         Ok(())
     }
 
-    /// Returns the index of the first loaded record at or after a position.
+    /// Loads a window that contains a key, unless the current window contains it.
+    fn load_window_of(&mut self, bucket: usize, key: &[u8]) -> Result<()> {
+        match self.bucket == Some(bucket) && self.window.contains(key) {
+            true => Ok(()),
+            false => self.load_window(bucket, WindowPosition::From(key)),
+        }
+    }
+
+    /// Returns the index of the first record of the window at or after a position.
     fn lower_bound(&self, user_key: &[u8], seq: SeqNo) -> usize {
         let position = (user_key, Reverse(seq));
-        self.records.partition_point(|record| (&*record.key, Reverse(record.last)) < position)
+        let records = &self.window.records;
+        records.partition_point(|record| (&*record.key, Reverse(record.last)) < position)
     }
 
     fn move_to(&mut self, index: Option<usize>) {
-        self.index = index.filter(|index| *index < self.records.len());
+        self.index = index.filter(|index| *index < self.window.records.len());
     }
 
-    /// Moves to the first operand of the buckets from `bucket` on.
-    fn move_to_first_from(&mut self, bucket: usize) -> Result<()> {
-        self.index = None;
-        for bucket in bucket..self.bucket_count() {
-            self.load_bucket(bucket)?;
-            self.move_to(Some(0));
-            if self.valid() {
-                break;
+    /// Loads later windows until the cursor is valid or there is no later window.
+    fn move_to_later_window(&mut self) -> Result<()> {
+        while let (None, Some(bucket)) = (self.index, self.bucket) {
+            match self.window.end.clone() {
+                Some(end) => self.load_window(bucket, WindowPosition::From(&end))?,
+                None if bucket + 1 < self.bucket_count() => {
+                    self.load_window(bucket + 1, WindowPosition::From(&[]))?;
+                }
+                None => break,
             }
+            self.move_to(Some(0));
         }
         Ok(())
     }
 
-    /// Moves to the last operand of the buckets before `end`.
-    fn move_to_last_before(&mut self, end: usize) -> Result<()> {
-        self.index = None;
-        for bucket in (0..end).rev() {
-            self.load_bucket(bucket)?;
-            self.move_to(self.records.len().checked_sub(1));
-            if self.valid() {
-                break;
+    /// Loads earlier windows until the cursor is valid or there is no earlier window.
+    fn move_to_earlier_window(&mut self) -> Result<()> {
+        while let (None, Some(bucket)) = (self.index, self.bucket) {
+            let start = self.window.start.clone();
+            match bucket.checked_sub(1) {
+                _ if !start.is_empty() => {
+                    self.load_window(bucket, WindowPosition::Before(Some(&start)))?;
+                }
+                Some(bucket) => self.load_window(bucket, WindowPosition::Before(None))?,
+                None => break,
             }
+            self.move_to(self.window.records.len().checked_sub(1));
         }
         Ok(())
     }
 
     /// Returns the current record. Panics if the cursor is not valid.
     fn record(&self) -> &Record {
-        &self.records[self.index.unwrap_or(usize::MAX)]
+        &self.window.records[self.index.unwrap_or(usize::MAX)]
     }
 }
 
@@ -169,42 +214,52 @@ impl Cursor for OperandCursor {
     }
 
     fn first(&mut self) -> Result<()> {
-        self.move_to_first_from(0)
+        self.begin_seek();
+        if self.bucket_count() > 0 {
+            self.load_window_of(0, &[])?;
+            self.move_to(Some(0));
+            self.move_to_later_window()?;
+        }
+        Ok(())
     }
 
     fn last(&mut self) -> Result<()> {
-        self.move_to_last_before(self.bucket_count())
+        self.begin_seek();
+        if let Some(bucket) = self.bucket_count().checked_sub(1) {
+            if self.bucket != Some(bucket) || self.window.end.is_some() {
+                self.load_window(bucket, WindowPosition::Before(None))?;
+            }
+            self.move_to(self.window.records.len().checked_sub(1));
+            self.move_to_earlier_window()?;
+        }
+        Ok(())
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.index = None;
+        self.begin_seek();
         let Some(bucket) = self.bucket_index(user_key) else { return Ok(()) };
-        self.load_bucket(bucket)?;
+        self.load_window_of(bucket, user_key)?;
         self.move_to(Some(self.lower_bound(user_key, seq)));
-        if self.valid() { Ok(()) } else { self.move_to_first_from(bucket + 1) }
+        self.move_to_later_window()
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.index = None;
+        self.begin_seek();
         let Some(bucket) = self.bucket_index(user_key) else { return Ok(()) };
-        self.load_bucket(bucket)?;
+        self.load_window_of(bucket, user_key)?;
         self.move_to(self.lower_bound(user_key, seq).checked_sub(1));
-        if self.valid() { Ok(()) } else { self.move_to_last_before(bucket) }
+        self.move_to_earlier_window()
     }
 
     fn next(&mut self) -> Result<()> {
-        self.move_to(self.index.map(|index| index + 1));
-        match (self.valid(), self.loaded_bucket) {
-            (false, Some(bucket)) => self.move_to_first_from(bucket + 1),
-            _ => Ok(()),
-        }
+        let Some(index) = self.index else { return Ok(()) };
+        self.move_to(Some(index + 1));
+        self.move_to_later_window()
     }
 
     fn prev(&mut self) -> Result<()> {
-        self.move_to(self.index.and_then(|index| index.checked_sub(1)));
-        match (self.valid(), self.loaded_bucket) {
-            (false, Some(bucket)) => self.move_to_last_before(bucket),
-            _ => Ok(()),
-        }
+        let Some(index) = self.index else { return Ok(()) };
+        self.move_to(index.checked_sub(1));
+        self.move_to_earlier_window()
     }
 }

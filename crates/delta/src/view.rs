@@ -102,7 +102,7 @@ impl StoreView {
     pub fn read_bucket<T>(
         &self,
         index: usize,
-        mut read: impl FnMut(&Bucket) -> Result<T>,
+        mut read: impl FnMut(&Arc<Bucket>) -> Result<T>,
     ) -> Result<T> {
         let bucket = &self.buckets[index];
         let may_have_lost_pages =

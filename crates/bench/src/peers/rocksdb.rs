@@ -77,7 +77,11 @@ impl Rocksdb {
                 let operands: Vec<&[u8]> = operands.iter().collect();
                 operator.full_merge(key, base, &operands).ok().flatten()
             };
+            let partial_merges = settings.partial_merges;
             let partial = move |key: &[u8], _: Option<&[u8]>, operands: &MergeOperands| {
+                if !partial_merges {
+                    return None;
+                }
                 let mut operands = operands.iter();
                 let first = operands.next()?.to_vec();
                 operands.try_fold(first, |older, newer| operator.partial_merge(key, &older, newer))

@@ -1,7 +1,7 @@
 //! Settings of the storage engine in an experiment.
 
 use lsmx::env::{Background, WORKERS_DEFAULT};
-use lsmx::merge_operator::FieldUpdate;
+use lsmx::merge_operator::{FieldUpdate, MergeOperator, MergeResult};
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, MemtableKind, Options,
     PolicySpec, RmwMode, ValueSeparation, WriteControl,
@@ -40,6 +40,8 @@ pub struct EngineSettings {
     /// cache too. fjall ignores the setting.
     pub direct_io: bool,
     pub merge_operator: Option<FieldUpdate>,
+    /// Whether the merge operator combines operands without the value that they update.
+    pub partial_merges: bool,
     pub value_separation: Option<ValueSeparation>,
     pub operand_store: Option<DeltaOptions>,
     /// Whether lsmx counts file system calls. Counting costs a few nanoseconds per call.
@@ -67,12 +69,27 @@ impl Default for EngineSettings {
             write_control: WriteControl::default(),
             direct_io: false,
             merge_operator: None,
+            partial_merges: true,
             value_separation: None,
             operand_store: None,
             counts_io: false,
             other_options: Options::default(),
             other_keyspace_options: KeyspaceOptions::default(),
         }
+    }
+}
+
+/// A merge operator without partial merges, so that the operands of a key are combined only with its value.
+#[derive(Debug)]
+struct FullMergeOnly(FieldUpdate);
+
+impl MergeOperator for FullMergeOnly {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
+        self.0.full_merge(key, base, operands)
     }
 }
 
@@ -93,7 +110,12 @@ impl EngineSettings {
         let options = apply_if_set(options, self.compression, KeyspaceOptions::compression);
         let options = apply_if_set(options, self.memtable_kind, KeyspaceOptions::memtable_kind);
         let options = apply_if_set(options, self.filter_last_run, KeyspaceOptions::filter_last_run);
-        let options = apply_if_set(options, self.merge_operator, KeyspaceOptions::merge_operator);
+        let options = apply_if_set(options, self.merge_operator, |options, operator| {
+            match self.partial_merges {
+                true => options.merge_operator(operator),
+                false => options.merge_operator(FullMergeOnly(operator)),
+            }
+        });
         let options =
             apply_if_set(options, self.value_separation, KeyspaceOptions::value_separation);
         apply_if_set(options, self.operand_store, |options, delta| {

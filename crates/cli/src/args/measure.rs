@@ -179,7 +179,8 @@ pub(crate) struct IocostArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RmwArgs {
     /// How a field is updated: get-put reads, changes and puts the value; merge writes an operand into the tree; kd
-    /// writes an operand into the operand store. merge-adaptive and kd-adaptive are merge and kd with RmwMode::Adaptive:
+    /// writes an operand into the operand store. merge-unfolded is merge without combining operands before they are
+    /// applied to their value. merge-adaptive and kd-adaptive are merge and kd with RmwMode::Adaptive:
     /// reads of frequently read keys store the combined value in the memtable. Each mode has its own cells.
     #[arg(long, value_name = "MODE,…", value_delimiter = ',', default_values_t = UpdateMode::DEFAULT)]
     pub(crate) mode: Vec<UpdateMode>,
@@ -194,7 +195,7 @@ pub(crate) struct RmwArgs {
     #[arg(long, value_name = "NAME", default_value_t = OperationMix::Default)]
     pub(crate) mix: OperationMix,
     /// Experiment that varies one parameter: read-ratio, zipf, value-size, delta-size, recovery, operands, scans, kd-cache,
-    /// bucket-size, memtable, split-threshold.
+    /// bucket-size, bucket-count, memtable, split-threshold.
     #[arg(long, value_name = "NAME")]
     pub(crate) experiment: Option<RmwStudy>,
     /// Number of records to load.

@@ -176,6 +176,7 @@ fn experiments_of_operand_stores_run_over_the_value_log() {
     for (experiment, mode) in [
         ("kd-cache", "kd"),
         ("bucket-size", "kd"),
+        ("bucket-count", "kd"),
         ("split-threshold", "kd-adaptive"),
         ("memtable", "kd-adaptive"),
     ] {

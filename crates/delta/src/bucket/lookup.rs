@@ -148,7 +148,7 @@ fn add_page<'a>(
 /// Maximum gap between two pages that one read covers, in bytes.
 ///
 /// Reading the bytes of the gap takes a device less time than a second read. A larger limit would delay other reads.
-const GAP_BYTES_MAX: u64 = 32 << 10;
+pub const GAP_BYTES_MAX: u64 = 32 << 10;
 
 /// Groups ascending pages into reads.
 ///

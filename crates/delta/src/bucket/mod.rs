@@ -8,6 +8,7 @@ pub mod reader;
 pub mod sorted_part;
 pub mod tail;
 pub mod verify;
+pub mod window;
 
 use bytes::Bytes;
 use lsmx::Result;

@@ -12,12 +12,12 @@ use super::reader::{BucketReader, for_each_frame};
 use super::sorted_part::SortedPart;
 use crate::format::frame::FrameKind;
 use crate::format::header::HEADER_BYTES;
+use crate::format::index::INDEX_MISMATCH;
 use crate::format::invalid_field;
 use crate::format::record::{Record, decode_records};
 use crate::memory::MemoryUsage;
 
 const FILTER_MISS: Malformed = Malformed::Order { what: "a key and the filter of its page" };
-const INDEX_MISMATCH: Malformed = Malformed::Order { what: "index and pages of a sorted part" };
 
 /// A bucket to verify, with the end of its key range.
 pub struct BucketVerifier<'a> {

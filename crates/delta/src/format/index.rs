@@ -16,6 +16,9 @@ use lsmx_base::malformed::Malformed;
 
 use super::invalid_field;
 
+/// Error for pages of a sorted part that are not those of its index.
+pub const INDEX_MISMATCH: Malformed = Malformed::Order { what: "index and pages of a sorted part" };
+
 /// Position of a page in a sorted part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexEntry {

@@ -16,6 +16,7 @@ use lsmx::Error;
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
 
 use super::frame::{FrameKind, put_frame};
 use super::invalid_field;
@@ -147,6 +148,77 @@ pub fn for_each_record<'a>(
         visit(at, record);
     }
     Ok(())
+}
+
+/// Encoded records in order, with the offset of each record.
+#[derive(Clone, Debug)]
+pub struct SortedRecords {
+    bytes: Bytes,
+    offsets: Arc<[u32]>,
+}
+
+impl SortedRecords {
+    /// Encodes records, which must be in order. Fails with [`Error::TooLarge`] if an offset exceeds 32 bits.
+    pub fn encode(records: &[Record]) -> Result<SortedRecords, Error> {
+        let mut bytes = Vec::with_capacity(records.iter().map(|record| record.size() + 8).sum());
+        let mut offsets = Vec::with_capacity(records.len());
+        for record in records {
+            offsets.push(encode_offset(bytes.len())?);
+            record.put(&mut bytes);
+        }
+        Ok(SortedRecords { bytes: bytes.into(), offsets: offsets.into() })
+    }
+
+    /// Checks encoded records and finds their offsets. The bytes must have at most 4 GiB, like the contents of a frame.
+    pub fn decode(bytes: Bytes) -> Result<SortedRecords, Malformed> {
+        let mut offsets = Vec::new();
+        for_each_record(&bytes, |at, _| offsets.push(u32::try_from(at).unwrap_or(u32::MAX)))?;
+        Ok(SortedRecords { bytes, offsets: offsets.into() })
+    }
+
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub fn len(&self) -> usize {
+        self.offsets.len()
+    }
+
+    pub fn record(&self, index: usize) -> RecordRef<'_> {
+        RecordRef::decode_valid(&self.bytes, self.offsets[index] as usize)
+    }
+
+    /// Returns a record that shares the memory of the encoded bytes.
+    pub fn owned_record(&self, index: usize) -> Record {
+        self.record(index).to_record(&self.bytes)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = RecordRef<'_>> {
+        (0..self.len()).map(|index| self.record(index))
+    }
+
+    /// Returns the index of the first record at or after a key.
+    pub fn lower_bound(&self, key: &[u8]) -> usize {
+        self.partition_point(|record| record.key < key)
+    }
+
+    /// Returns the index of the first record after a key.
+    pub fn upper_bound(&self, key: &[u8]) -> usize {
+        self.partition_point(|record| record.key <= key)
+    }
+
+    fn partition_point(&self, is_before: impl Fn(RecordRef<'_>) -> bool) -> usize {
+        let decode = |offset: &u32| RecordRef::decode_valid(&self.bytes, *offset as usize);
+        self.offsets.partition_point(|offset| is_before(decode(offset)))
+    }
+}
+
+fn encode_offset(offset: usize) -> Result<u32, Error> {
+    u32::try_from(offset).map_err(|_| Error::TooLarge {
+        what: "operands of a bucket that are in memory",
+        bytes: len_u64(offset),
+        limit: u64::from(u32::MAX),
+    })
 }
 
 /// Decodes all records. They share `bytes`.

@@ -443,8 +443,16 @@ pub fn check_view(
             let split = entries.partition_point(is_before);
             cursor.seek(key, seq)?;
             assert_eq!(position(&*cursor), entry_at(Some(split)));
+            if cursor.valid() {
+                cursor.prev()?;
+                assert_eq!(position(&*cursor), entry_at(split.checked_sub(1)));
+            }
             cursor.seek_before(key, seq)?;
             assert_eq!(position(&*cursor), entry_at(split.checked_sub(1)));
+            if cursor.valid() {
+                cursor.next()?;
+                assert_eq!(position(&*cursor), entry_at(Some(split)));
+            }
         }
     }
     Ok(())

@@ -1,10 +1,11 @@
 //! Checks the number of file reads per lookup.
 
-use crate::common::{Driver, read_operands};
-use lsmx::operand_store::OperandReadTier;
+use crate::common::{Driver, Write, read_operands};
+use lsmx::operand_store::{Cursor, OperandReadTier};
 use lsmx::{Error, SeqNo};
 use lsmx_base::sync::Ordering;
 use lsmx_delta::DeltaOptions;
+use lsmx_testkit::delta::ReadCounts;
 
 /// Returns a store with a few buckets. The buckets have sorted and unsorted parts of many pages.
 fn filled_store(cache_bytes: u64) -> Driver {
@@ -81,4 +82,54 @@ fn open_reads_no_bucket_and_memory_read_would_block() {
     // The first lookup has loaded the index, the filter and the fingerprints.
     let (reads, _) = read(&driver, 3);
     assert!(reads <= 2, "{reads}");
+}
+
+#[test]
+fn cursor_short_scan_reads_part_of_the_bucket_and_long_scan_reads_each_bucket_a_few_times() {
+    let options = DeltaOptions::default().bucket_bytes(256 << 10).cache_bytes(0);
+    let mut driver = Driver::new(options);
+    let key = |number: u64| format!("key{number:05}").into_bytes();
+    // Most records are in the sorted parts of their buckets.
+    let write = |number| Write::Operand { key: key(number), bytes: 100 };
+    for round in 0..45 {
+        let writes: Vec<Write> = (0..300).map(|number| write(number * 45 + round)).collect();
+        driver.flush(&writes);
+        driver.collect(None).unwrap();
+    }
+    driver.check().unwrap();
+    let reads = |scan: &dyn Fn(&mut dyn Cursor)| {
+        let bytes_and_reads = || {
+            let ReadCounts { reads, bytes, .. } = &*driver.counts;
+            (bytes.load(Ordering::Relaxed), reads.load(Ordering::Relaxed))
+        };
+        let before = bytes_and_reads();
+        scan(&mut *driver.store.view().cursor(SeqNo::MAX, OperandReadTier::Storage));
+        let after = bytes_and_reads();
+        (after.0 - before.0, after.1 - before.1)
+    };
+    let (all_bytes, all_reads) = reads(&|cursor| {
+        cursor.first().unwrap();
+        let mut count = 0;
+        while cursor.valid() {
+            count += 1;
+            cursor.next().unwrap();
+        }
+        assert_eq!(count, 13_500);
+    });
+    let buckets = driver.store.metrics().buckets;
+    assert!(all_reads <= 8 + 2 * buckets, "{all_reads} reads of {buckets} buckets");
+    let bucket_bytes = all_bytes / buckets;
+    for number in [0, 1, 6999, 13_480] {
+        let (bytes, reads) = reads(&|cursor| {
+            cursor.seek(&key(number), SeqNo::MAX).unwrap();
+            for next in number..number + 10 {
+                assert_eq!(cursor.key().user_key, key(next));
+                cursor.next().unwrap();
+            }
+        });
+        assert!(
+            bytes < bucket_bytes / 2 && reads <= 4,
+            "{reads} reads, {bytes} of {bucket_bytes} bytes"
+        );
+    }
 }

@@ -100,11 +100,12 @@ impl OperandMerger for AppendMerger {
     }
 }
 
-/// Numbers of reads of a store.
+/// Numbers of reads of a store, and their bytes.
 #[derive(Debug, Default)]
 pub struct ReadCounts {
     pub hits: AtomicU64,
     pub reads: AtomicU64,
+    pub bytes: AtomicU64,
 }
 
 impl OperandReadCounters for ReadCounts {
@@ -112,8 +113,9 @@ impl OperandReadCounters for ReadCounts {
         self.hits.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn record_read(&self, _: u64) {
+    fn record_read(&self, bytes: u64) {
         self.reads.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 

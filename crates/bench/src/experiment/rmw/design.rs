@@ -20,6 +20,8 @@ pub enum UpdateMode {
     Merge,
     /// Writes a merge operand to the operand store.
     Kd,
+    /// Like `Merge`, but operands are combined only with their value, and not with each other.
+    MergeUnfolded,
     /// Like `Merge`, but with [`RmwMode::Adaptive`].
     MergeAdaptive,
     /// Like `Kd`, but with [`RmwMode::Adaptive`].
@@ -41,10 +43,11 @@ impl_names!(ValuePlacement, "base");
 
 impl UpdateMode {
     /// All update modes.
-    pub const ALL: [UpdateMode; 5] = [
+    pub const ALL: [UpdateMode; 6] = [
         UpdateMode::GetPut,
         UpdateMode::Merge,
         UpdateMode::Kd,
+        UpdateMode::MergeUnfolded,
         UpdateMode::MergeAdaptive,
         UpdateMode::KdAdaptive,
     ];
@@ -57,6 +60,7 @@ impl UpdateMode {
             UpdateMode::GetPut => "get-put",
             UpdateMode::Merge => "merge",
             UpdateMode::Kd => "kd",
+            UpdateMode::MergeUnfolded => "merge-unfolded",
             UpdateMode::MergeAdaptive => "merge-adaptive",
             UpdateMode::KdAdaptive => "kd-adaptive",
         }
@@ -69,13 +73,13 @@ impl UpdateMode {
 
     /// Returns whether only lsmx has this mode.
     fn is_own(self) -> bool {
-        !matches!(self, UpdateMode::GetPut | UpdateMode::Merge)
+        matches!(self, UpdateMode::Kd | UpdateMode::MergeAdaptive | UpdateMode::KdAdaptive)
     }
 
     fn rmw_mode(self) -> RmwMode {
         match self {
-            UpdateMode::GetPut | UpdateMode::Merge | UpdateMode::Kd => RmwMode::Fixed,
             UpdateMode::MergeAdaptive | UpdateMode::KdAdaptive => RmwMode::Adaptive,
+            _ => RmwMode::Fixed,
         }
     }
 }
@@ -106,7 +110,7 @@ pub struct EngineDesign {
 
 impl EngineDesign {
     /// Returns all supported combinations of engines, update modes and storage locations. Engines other than lsmx support
-    /// only [`UpdateMode::GetPut`] and [`UpdateMode::Merge`].
+    /// only [`UpdateMode::GetPut`], [`UpdateMode::Merge`] and [`UpdateMode::MergeUnfolded`].
     pub(super) fn combinations(
         engines: &[EngineKind],
         modes: &[UpdateMode],
@@ -130,6 +134,7 @@ impl EngineDesign {
         let mut settings = settings.clone();
         settings.merge_operator =
             settings.merge_operator.filter(|_| self.mode != UpdateMode::GetPut);
+        settings.partial_merges = self.mode != UpdateMode::MergeUnfolded;
         settings.operand_store = settings.operand_store.filter(|_| self.mode.uses_operand_store());
         settings.other_keyspace_options =
             settings.other_keyspace_options.rmw_mode(self.mode.rmw_mode());

@@ -341,6 +341,10 @@ impl Config {
                 point.delta = point.delta.bucket_bytes(round_to_u64(value * 1024.0));
                 shown = SweepValue::Whole(round_to_u64(value));
             }
+            RmwStudy::BucketCount => {
+                point.delta = point.delta.buckets_max(round_to_u64(value));
+                shown = SweepValue::Whole(round_to_u64(value));
+            }
             RmwStudy::Memtable => point.memtable_share = Some(value),
             RmwStudy::SplitThreshold => point.delta = point.delta.split_threshold(value),
         }

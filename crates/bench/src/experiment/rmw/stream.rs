@@ -104,10 +104,7 @@ impl StreamParameters {
             OperationKind::Update,
             |engine: &dyn Engine, key, delta| match mode {
                 UpdateMode::GetPut => engine.read_and_put_field(key, offset, delta),
-                UpdateMode::Merge
-                | UpdateMode::Kd
-                | UpdateMode::MergeAdaptive
-                | UpdateMode::KdAdaptive => engine.merge(key, offset, delta),
+                _ => engine.merge(key, offset, delta),
             },
         )
     }

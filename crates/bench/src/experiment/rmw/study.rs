@@ -25,6 +25,9 @@ pub enum RmwStudy {
     KdCache,
     /// Varies the size of a bucket of the operand store, in KiB.
     BucketSize,
+    /// Varies the maximum number of buckets of the operand store. If a store may not split buckets, collections only
+    /// rewrite them, and move operands to the tree.
+    BucketCount,
     /// Varies the size of a memtable, as a share of the memory budget. The paper calls it the write buffer.
     Memtable,
     /// Varies the fill ratio at which a bucket of the operand store is split.
@@ -42,7 +45,7 @@ pub(super) const VALUE_SIZE_FIELDS: u64 = 10;
 
 impl RmwStudy {
     /// All experiments, in the order of the help text.
-    pub const ALL: [RmwStudy; 11] = [
+    pub const ALL: [RmwStudy; 12] = [
         RmwStudy::ReadRatio,
         RmwStudy::Zipf,
         RmwStudy::ValueSize,
@@ -52,6 +55,7 @@ impl RmwStudy {
         RmwStudy::Scans,
         RmwStudy::KdCache,
         RmwStudy::BucketSize,
+        RmwStudy::BucketCount,
         RmwStudy::Memtable,
         RmwStudy::SplitThreshold,
     ];
@@ -79,6 +83,9 @@ impl RmwStudy {
                 ("kd-cache", "kd_cache_mib", &[0.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0])
             }
             RmwStudy::BucketSize => ("bucket-size", "bucket_kib", &[64.0, 128.0, 256.0, 512.0]),
+            RmwStudy::BucketCount => {
+                ("bucket-count", "buckets_max", &[16.0, 64.0, 256.0, 1024.0, 32_768.0])
+            }
             RmwStudy::Memtable => ("memtable", "memtable_share", &[0.01, 0.02, 0.05, 0.1, 0.15]),
             RmwStudy::SplitThreshold => {
                 ("split-threshold", "split_threshold", &[0.1, 0.3, 0.5, 0.8, 0.9])
@@ -109,6 +116,12 @@ impl RmwStudy {
     /// Returns whether the varied parameter is an option of the operand store, which only
     /// [`super::UpdateMode::Kd`] and [`super::UpdateMode::KdAdaptive`] use.
     pub fn needs_operand_store(self) -> bool {
-        matches!(self, RmwStudy::KdCache | RmwStudy::BucketSize | RmwStudy::SplitThreshold)
+        matches!(
+            self,
+            RmwStudy::KdCache
+                | RmwStudy::BucketSize
+                | RmwStudy::BucketCount
+                | RmwStudy::SplitThreshold
+        )
     }
 }

@@ -1,0 +1,223 @@
+//! Windows of a bucket: the records of a range of keys, for cursors.
+//!
+//! A short scan needs few records of a bucket. The first window of a bucket reads all unsorted pages, because each of them may
+//! contain any key. Of the sorted part, a window reads only the pages of its key range.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use lsmx::{Error, Result};
+use lsmx_base::coding::{len_u64, to_usize};
+use lsmx_base::sync::Arc;
+
+use super::Bucket;
+use super::lookup::GAP_BYTES_MAX;
+use super::reader::{BucketReader, for_each_frame};
+use crate::files::BucketFile;
+use crate::format::frame::FrameKind;
+use crate::format::index::{INDEX_MISMATCH, IndexEntry};
+use crate::format::record::{Record, SortedRecords};
+use crate::memory::MemoryUsage;
+
+/// Records of all keys from `start` on and below `end`.
+#[derive(Debug, Default)]
+pub struct Window {
+    /// Empty at the start of the bucket.
+    pub start: Bytes,
+    /// `None` at the end of the bucket.
+    pub end: Option<Bytes>,
+    /// By ascending key, then by descending sequence number.
+    pub records: Vec<Record>,
+}
+
+impl Window {
+    pub fn contains(&self, key: &[u8]) -> bool {
+        *self.start <= *key && self.end.as_ref().is_none_or(|end| *key < **end)
+    }
+}
+
+/// Position of a window to read.
+#[derive(Clone, Copy, Debug)]
+pub enum WindowPosition<'a> {
+    /// The window starts at this key.
+    From(&'a [u8]),
+    /// The window ends before this key; `None` stands for the end of the bucket.
+    Before(Option<&'a [u8]>),
+}
+
+/// Bytes of the sorted part that a window reads per record of its minimum size.
+const SORTED_BYTES_PER_RECORD: u64 = 512;
+
+/// Reads windows of one bucket and keeps the pages that it has read.
+#[derive(Debug)]
+pub struct WindowReader {
+    pub bucket: Arc<Bucket>,
+    /// The tail and the pages that were read. Each of them is sorted.
+    runs: Vec<SortedRecords>,
+    read_unsorted: bool,
+    /// Ascending indexes of the pages of the sorted part that were read.
+    sorted_pages: Vec<usize>,
+}
+
+/// A contiguous part of a file that consists of whole pages.
+struct PageSpan<'a> {
+    file: &'a Arc<BucketFile>,
+    range: Range<u64>,
+}
+
+impl WindowReader {
+    pub fn new(bucket: Arc<Bucket>) -> WindowReader {
+        let runs = vec![bucket.tail.encoded().clone()];
+        WindowReader { bucket, runs, read_unsorted: false, sorted_pages: Vec::new() }
+    }
+
+    /// Reads a window of at least `count` records, unless the bucket has fewer in this direction.
+    pub fn read(
+        &mut self,
+        position: WindowPosition<'_>,
+        count: usize,
+        reader: &mut BucketReader<'_>,
+        memory: &MemoryUsage,
+    ) -> Result<Window> {
+        let bucket = self.bucket.clone();
+        let entries = match &bucket.sorted {
+            Some(sorted) => &*sorted.load_index(reader, memory)?.entries,
+            None => &[],
+        };
+        match position {
+            WindowPosition::From(start) => self.read_from(start, count, entries, reader),
+            WindowPosition::Before(end) => self.read_before(end, count, entries, reader),
+        }
+    }
+
+    fn read_from(
+        &mut self,
+        start: &[u8],
+        count: usize,
+        entries: &[IndexEntry],
+        reader: &mut BucketReader<'_>,
+    ) -> Result<Window> {
+        let first = entries.partition_point(|entry| *entry.first_key <= *start).saturating_sub(1);
+        let page_count = count_pages(entries[first..].iter(), count);
+        let after = first + page_count;
+        self.load(first..after, entries, reader)?;
+        let mut end = entries.get(after).map(|entry| &*entry.first_key);
+        for run in &self.runs {
+            // The end is a later key, so that all records of `start` are in the window.
+            let index = run.lower_bound(start).saturating_add(count).max(run.upper_bound(start));
+            let key = (index < run.len()).then(|| run.record(index).key);
+            end = end.into_iter().chain(key).min();
+        }
+        Ok(self.window(start, end))
+    }
+
+    fn read_before(
+        &mut self,
+        end: Option<&[u8]>,
+        count: usize,
+        entries: &[IndexEntry],
+        reader: &mut BucketReader<'_>,
+    ) -> Result<Window> {
+        let after = end
+            .map_or(entries.len(), |end| entries.partition_point(|entry| *entry.first_key < *end));
+        let first = after - count_pages(entries[..after].iter().rev(), count);
+        self.load(first..after, entries, reader)?;
+        // The first page of the bucket begins with its range.
+        let mut start = if first > 0 { &*entries[first].first_key } else { &[] };
+        for run in &self.runs {
+            let after = end.map_or(run.len(), |end| run.lower_bound(end));
+            if let Some(index) = after.checked_sub(count).filter(|index| *index < after) {
+                start = start.max(run.record(index).key);
+            }
+        }
+        Ok(self.window(start, end))
+    }
+
+    fn window(&self, start: &[u8], end: Option<&[u8]>) -> Window {
+        let mut records = Vec::new();
+        for run in &self.runs {
+            let after = end.map_or(run.len(), |end| run.lower_bound(end));
+            records.extend((run.lower_bound(start)..after).map(|index| run.owned_record(index)));
+        }
+        // A stable sort merges the runs, which are sorted already.
+        records.sort_by(Record::cmp_by_key_and_seq);
+        // Copies, so that the bounds do not keep a page in memory.
+        let copy = |key| Bytes::copy_from_slice(key);
+        Window { start: copy(start), end: end.map(copy), records }
+    }
+
+    /// Reads the unsorted pages and the given pages of the sorted part, except those that were read before.
+    fn load(
+        &mut self,
+        pages: Range<usize>,
+        entries: &[IndexEntry],
+        reader: &mut BucketReader<'_>,
+    ) -> Result<()> {
+        let bucket = self.bucket.clone();
+        let mut spans: Vec<PageSpan<'_>> = Vec::new();
+        let mut missing = pages.filter(|page| self.sorted_pages.binary_search(page).is_err());
+        if let (Some(sorted), Some(first)) = (&bucket.sorted, missing.next()) {
+            let last = &entries[missing.next_back().unwrap_or(first)];
+            let range = entries[first].offset..last.offset + last.bytes;
+            spans.push(PageSpan { file: &sorted.file, range });
+        }
+        if !self.read_unsorted {
+            let extents = bucket.extents.iter();
+            spans.extend(extents.map(|it| PageSpan { file: &it.file, range: it.start..it.end }));
+        }
+        let (mut runs, mut sorted_pages) = (Vec::new(), self.sorted_pages.clone());
+        for group in spans.chunk_by(can_share_read) {
+            let (Some(PageSpan { file, range: first }), Some(last)) = (group.first(), group.last())
+            else {
+                continue;
+            };
+            let bytes: Bytes = reader.read(file, first.start, last.range.end)?;
+            for PageSpan { range, .. } in group {
+                let located = |malformed| Error::malformed(malformed, &file.path, range.start);
+                let from =
+                    to_usize("offset of a page", range.start - first.start).map_err(located)?;
+                let to = to_usize("offset of a page", range.end - first.start).map_err(located)?;
+                for_each_frame(
+                    &bytes.slice(from..to),
+                    file,
+                    range.start,
+                    |kind, contents, offset, _| {
+                        if kind == FrameKind::SortedPage {
+                            let page = entries.binary_search_by_key(&offset, |entry| entry.offset);
+                            let page = page.map_err(|_| INDEX_MISMATCH)?;
+                            match sorted_pages.binary_search(&page) {
+                                Ok(_) => return Ok(()),
+                                Err(index) => sorted_pages.insert(index, page),
+                            }
+                        } else {
+                            kind.check_kind(FrameKind::UnsortedPage)?;
+                        }
+                        runs.push(SortedRecords::decode(contents)?);
+                        Ok(())
+                    },
+                )?;
+            }
+        }
+        self.runs.append(&mut runs);
+        (self.sorted_pages, self.read_unsorted) = (sorted_pages, true);
+        Ok(())
+    }
+}
+
+/// Returns the number of pages that a window of `count` records reads.
+fn count_pages<'a>(entries: impl Iterator<Item = &'a IndexEntry>, count: usize) -> usize {
+    let wanted = SORTED_BYTES_PER_RECORD.saturating_mul(len_u64(count));
+    let mut bytes = 0_u64;
+    let is_needed = |entry: &&IndexEntry| {
+        let needed = bytes < wanted;
+        bytes = bytes.saturating_add(entry.bytes);
+        needed
+    };
+    entries.take_while(is_needed).count()
+}
+
+/// Returns whether one read should cover two spans: a second read takes longer than reading a short gap.
+fn can_share_read(before: &PageSpan<'_>, next: &PageSpan<'_>) -> bool {
+    let gap = next.range.start.checked_sub(before.range.end);
+    before.file.number == next.file.number && gap.is_some_and(|gap| gap <= GAP_BYTES_MAX)
+}
