@@ -17,7 +17,7 @@ pub mod tuning;
 
 /// Receives progress reports of an experiment.
 pub trait Progress {
-    /// Starts a phase of `ops` operations. 0 means that the number of operations is unknown.
+    /// Starts a phase of `ops` operations. `ops` is 0 if the number of operations is unknown.
     fn begin_phase(&mut self, what: &str, ops: u64);
     /// Reports that `ops` more operations are complete.
     fn advance(&mut self, ops: u64);

@@ -62,7 +62,7 @@ pub fn closed_form_costs(spec: &PolicySpec, phases: &[Phase], tree: ModelledTree
     let sum = |count: fn(&Phase) -> u64| to_f64(phases.iter().map(count).sum());
     let live = (sum(|phase| phase.inserts) - sum(|phase| phase.deletes)).max(1.0);
     let buffer = to_f64(table_bytes) / to_f64(entry_bytes.max(1));
-    // The model assumes that the first level is T times as large as the memtable.
+    // The model assumes that the first level is T times as large as the memtable, where T is the size ratio.
     let l1 = parameter(PolicyParameter::L1)
         .filter(|_| preset.parameters().contains(&PolicyParameter::L1));
     let first = l1.map_or(buffer, |memtables| buffer * memtables / t);

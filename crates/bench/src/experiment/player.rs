@@ -23,12 +23,12 @@ use super::Progress;
 
 /// Number of operations per thread between two progress reports.
 const PROGRESS_OPS: u64 = 256;
-/// A full scan measures the latency of one entry out of this many.
+/// Number of entries that a full scan reads per latency measurement.
 const ENTRIES_PER_MEASUREMENT: u64 = 64;
 /// Interval at which progress and memory are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 
-/// Kind of operation, for which latencies are measured separately.
+/// Kind of operation. Latencies are recorded separately for each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OperationKind {
     /// Point lookup.
@@ -196,7 +196,7 @@ impl GroupState {
 pub(super) struct SliceSettings {
     /// Length of a time slice, in nanoseconds.
     pub(super) ns: u64,
-    /// Whether each slice has percentiles of the latencies. Each thread needs 36 KiB per slice and kind of operation.
+    /// Whether each slice has latency histograms. A histogram takes 36 KiB per thread, slice and kind of operation.
     pub(super) latencies: bool,
 }
 
@@ -206,8 +206,8 @@ pub(super) struct ThreadGroup<'a> {
     pub(super) engine: &'a dyn Engine,
     pub(super) records: &'a GeneratedRecords,
     pub(super) threads: u64,
-    /// Target rate of all threads together, in operations per second. `None` starts each operation when the preceding
-    /// one ends.
+    /// Target rate of all threads together, in operations per second. If `None`, each operation starts when the
+    /// preceding operation ends.
     pub(super) rate: Option<f64>,
     /// Time slices of [`OperationMeasurements::slices`].
     pub(super) slices: Option<SliceSettings>,
@@ -251,8 +251,8 @@ impl<'a> ThreadGroup<'a> {
         Ok(played)
     }
 
-    /// Puts the first `count` records, flushes, and waits until compaction is idle. Returns the measurements of the puts,
-    /// and the seconds from the last put until compaction was idle.
+    /// Puts the first `count` records, flushes, and waits until compaction is idle. Returns the measurements of the
+    /// puts, and the seconds from the last put until compaction was idle.
     pub(super) fn load_records(
         &self,
         (title, count): (&str, u64),
@@ -265,8 +265,8 @@ impl<'a> ThreadGroup<'a> {
     }
 
     /// Like [`ThreadGroup::run_work`], with an additional thread that runs `writer` without a target rate until the
-    /// other threads end. Also returns the measurements of the writer. The calling thread calls `check` every 25 ms with the
-    /// nanoseconds since the start.
+    /// other threads end. Also returns the measurements of the writer. The calling thread calls `check` every 25 ms
+    /// with the nanoseconds since the start.
     pub(super) fn run_work_with_writer(
         &self,
         (title, ops): (&str, u64),
@@ -378,7 +378,7 @@ impl<'a> Player<'a> {
         self.state.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns whether this thread processes the item with this number. Items are assigned to threads in turn.
+    /// Returns whether this thread processes the item with this number. Items are assigned to the threads round-robin.
     pub(super) fn is_own_number(&self, number: u64) -> bool {
         number % self.group.threads == self.thread
     }
@@ -436,14 +436,16 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Returns the due time of the next operation; `None` if no rate is set.
+    /// Returns the due time of the next operation, or `None` if no rate is set.
     fn next_due_ns(&self) -> Option<u64> {
         // The due times of the threads are evenly spaced within an interval.
         let turn = to_f64(self.played.ops) + to_f64(self.thread) / to_f64(self.group.threads);
         self.interval_ns.map(|interval_ns| numbers::floor_to_u64(interval_ns * turn))
     }
 
-    /// Waits until the next operation is due. Returns the time from which its latency is measured.
+    /// Waits until the next operation is due and returns its due time. Without a rate, returns the current time. The
+    /// latency of the operation is measured from the returned time, which is in nanoseconds since the start of the
+    /// group.
     fn wait_until_due(&self) -> u64 {
         let start = self.state.start;
         let Some(due_ns) = self.next_due_ns() else { return start.elapsed_ns() };
@@ -455,7 +457,7 @@ impl<'a> Player<'a> {
         self.group.records.write_key(record, &mut self.key);
     }
 
-    /// Sets the prepared key and value to those of a version of a record.
+    /// Stores the key of a record in `key`, and a version of its value in `value`.
     pub(super) fn prepare_record(&mut self, record: u64, version: u64) {
         self.prepare_key(record);
         self.group.records.write_value(record, version, &mut self.value);
@@ -570,7 +572,7 @@ pub(super) fn get_and_check(
 /// Resource counters. The difference between two readings gives the usage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResourceCounters {
-    /// Bytes of read and write calls on files.
+    /// Bytes that read and write calls on files have transferred.
     pub(super) io: IoBytes,
     /// Bytes written according to the engine's own counters.
     pub(super) engine_written: Option<WrittenBytes>,

@@ -21,8 +21,8 @@ pub const CONFIDENCE: f64 = 0.95;
 /// Result fields that are not measured and therefore have no median.
 const NOT_MEASURED: [&str; 8] =
     ["policy", "spec", "workload", "sweep", "seed", "levels", "digest", "repeats"];
-/// Measurements that select the repetition from which fields without a median are taken. The first measurement that
-/// exists is used.
+/// Measurements by which the median repetition is selected. The first measurement in this list that the results contain
+/// is used. Fields without a median are taken from the median repetition.
 const MIDDLE_BY: [&str; 3] = ["data_moved_ratio", "write_amplification", "ops_per_s"];
 
 /// Measurements of all repetitions.
@@ -126,8 +126,9 @@ fn summarize_number(values: Vec<Option<Number>>) -> Option<RepeatedNumber> {
     Some(RepeatedNumber { values, median, low, high, interval })
 }
 
-/// Returns the number of values to omit at each end of `n` sorted values, and the confidence of at least [`CONFIDENCE`]
-/// with which the remaining range contains the median. `None` if the full range does not reach that confidence.
+/// Computes a confidence interval for the median of `n` sorted values. Returns the number of values to omit at each
+/// end, and the confidence with which the remaining values enclose the median. The confidence is at least
+/// [`CONFIDENCE`]. Returns `None` if not even all values together reach that confidence.
 ///
 /// Each value is below the median with probability ½. The range from the `k`-th lowest to the `k`-th highest value
 /// therefore misses the median with probability 2 P(B < k), where B is binomially distributed.

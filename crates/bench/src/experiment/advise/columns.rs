@@ -121,7 +121,7 @@ pub(super) fn build_ranked_row(ranked: &RankedDesign) -> Result<ResultRow> {
         .with_value("pareto", pareto))
 }
 
-/// Describes the workload, the memory budget and the weights, and counts the searched and the measured designs.
+/// Returns a text with the workload, the memory budget, the weights, and the numbers of searched and measured designs.
 pub(super) fn describe_question(advice: &Advice) -> String {
     let (asked, searched) = (&advice.asked, &advice.searched);
     let weights = &asked.weights;
@@ -149,8 +149,8 @@ pub(super) fn describe_question(advice: &Advice) -> String {
     )
 }
 
-/// Returns the policy with its parameters. A policy given as a JSON object is too long for a table, so its name is
-/// returned.
+/// Returns the policy with its parameters. If the parameters are a JSON object, which is too long for a table, returns
+/// only the name of the policy.
 pub(super) fn shorten_policy(policy: &str, spec: &str) -> String {
     if spec.starts_with('{') { policy.to_owned() } else { spec.to_owned() }
 }

@@ -14,13 +14,14 @@ const BLOCK_BYTES: f64 = 4096.0;
 /// Costs of a design. The lookup costs of a workload without lookups are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DesignCosts {
-    /// Reads and writes of flushes and compactions per user write, in blocks of 4 KiB.
+    /// Number of 4 KiB blocks that flushes and compactions read or write per user write.
     pub writes: f64,
     /// I/Os per point lookup.
     pub points: f64,
     /// I/Os per range lookup.
     pub ranges: f64,
-    /// Space amplification: length of all files divided by the length of the newest version of each entry.
+    /// Space amplification: total length of all files divided by the total length of the newest versions of all
+    /// entries.
     pub space: f64,
 }
 
@@ -64,9 +65,9 @@ impl DesignCosts {
         self.weighted_costs(weights).iter().sum()
     }
 
-    /// Corrects the simulated costs of a large tree with the measured and the simulated costs of a small tree. Writes
-    /// and space are multiplied by the ratio of measured to simulated cost. The difference between measured and
-    /// simulated cost is added to the cost of lookups.
+    /// Corrects these costs, which were simulated for a large tree, with the costs of a small tree. `measured` and
+    /// `simulated` are the measured and the simulated costs of the small tree. The write and space costs are multiplied
+    /// by measured ÷ simulated cost. The lookup costs are increased by the difference measured − simulated cost.
     pub fn correct_by(&self, measured: &DesignCosts, simulated: &DesignCosts) -> DesignCosts {
         let scaled = |large: f64, measured: f64, simulated: f64| {
             if simulated > 0.0 { large * measured / simulated } else { large }
@@ -81,7 +82,7 @@ impl DesignCosts {
         }
     }
 
-    /// Returns whether each cost is at most that of `other` and at least one cost is lower.
+    /// Returns whether every cost is at most the corresponding cost of `other`, and at least one cost is lower.
     pub fn dominates(&self, other: &DesignCosts) -> bool {
         let all = CostWeights { writes: 1.0, points: 1.0, ranges: 1.0, space: 1.0 };
         let (own, others) = (self.weighted_costs(&all), other.weighted_costs(&all));
@@ -95,7 +96,8 @@ pub(super) fn find_undominated(costs: &[DesignCosts]) -> Vec<bool> {
     costs.iter().map(|it| !costs.iter().any(|other| other.dominates(it))).collect()
 }
 
-/// Returns the mean number of I/Os per lookup. Each item is a number of lookups and their mean number of I/Os.
+/// Returns the mean number of I/Os per lookup over all kinds of lookups. Each item of `kinds` is a pair: the number of
+/// lookups of one kind, and their mean number of I/Os.
 fn weighted_mean(kinds: impl Iterator<Item = (u64, f64)>) -> f64 {
     let (ops, ios) =
         kinds.fold((0, 0.0), |(ops, ios), (n, per_get)| (ops + n, ios + to_f64(n) * per_get));

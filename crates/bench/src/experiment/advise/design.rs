@@ -57,12 +57,12 @@ impl PolicyKind {
         }
     }
 
-    /// Returns the policies that differ from this policy in one parameter. `step` is the size of the change in units of
-    /// 25 %.
+    /// Returns the policies that differ from this policy in one parameter. The value of the parameter is divided or
+    /// multiplied by `1 + 0.25 * step`. A `step` below 1 counts as 1.
     fn neighbours(&self, step: f64) -> Vec<PolicyKind> {
         let around = |value: u64| {
             let (value, by) = (to_f64(value), step.max(1.0));
-            // A smaller change than 25 % is not useful, because parameters are small integers.
+            // Smaller changes than 25 % are not useful, because parameters are small integers.
             let steps = [(value / (1.0 + 0.25 * by)).floor(), (value * (1.0 + 0.25 * by)).ceil()];
             steps.map(round_to_u64)
         };
@@ -98,8 +98,8 @@ impl PolicyKind {
 }
 
 impl CandidateDesign {
-    /// Returns the designs that differ from this design in one policy parameter or in the memtable size. `step` is the
-    /// size of the change in units of 25 %.
+    /// Returns the designs that differ from this design in one policy parameter or in the memtable size. The changed
+    /// value is divided or multiplied by `1 + 0.25 * step`.
     pub(super) fn neighbours(&self, step: f64, memory: &MemoryBudget) -> Vec<CandidateDesign> {
         let kinds = self.kind.neighbours(step).into_iter();
         let mut all: Vec<CandidateDesign> =
@@ -123,7 +123,7 @@ pub(super) struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// Returns designs with the default policy, one for each split of the memory on the search grid.
+    /// Returns one design per memory split on the search grid. All designs use the default policy.
     pub(super) fn default_designs(&self) -> Vec<CandidateDesign> {
         let mut splits: Vec<CandidateDesign> = Vec::new();
         for part in MEMORY_PER_MEMTABLE {
@@ -136,8 +136,9 @@ impl MemoryBudget {
         splits
     }
 
-    /// Returns the memory split with a memtable size of `memtable_bytes`, clamped to the allowed sizes. The block cache
-    /// gets the remaining memory. Returns `None` if the memory budget is smaller than two memtables.
+    /// Returns a design with the default policy and memtables of `memtable_bytes`, clamped to the allowed sizes. The
+    /// block cache gets the memory that two memtables leave. Returns `None` if the memory budget is smaller than two
+    /// memtables.
     fn design_with_memtable(&self, memtable_bytes: u64) -> Option<CandidateDesign> {
         let most = MEMTABLE_BYTES_MAX.min(self.data_bytes / DATA_PER_MEMTABLE_MIN);
         let memtable_bytes = memtable_bytes.clamp(MEMTABLE_BYTES_MIN, most.max(MEMTABLE_BYTES_MIN));
@@ -148,7 +149,7 @@ impl MemoryBudget {
 }
 
 /// Returns the policies on the search grid. Presets that consider tombstones are included only if the workload has
-/// deletes. Without tombstones these presets behave like `lo+1`.
+/// deletes. Without tombstones these presets behave like the preset `lo+1`.
 pub(super) fn grid_policies(with_deletes: bool) -> Vec<PolicyKind> {
     let about_tombstones =
         |preset| matches!(preset, Preset::TombstoneDensity | Preset::TombstoneAge);
@@ -194,11 +195,11 @@ pub(super) fn grid_policies(with_deletes: bool) -> Vec<PolicyKind> {
     kinds
 }
 
-/// Returns a policy with two tiered levels (L0 and L1) above leveled ones. A compaction merges `runs` flushed runs of
+/// Returns a policy with two tiered levels, L0 and L1, above leveled levels. A compaction merges `runs` flushed runs of
 /// L0 into one run of L1, or `runs` runs of L1 into L2.
 ///
-/// The tiered levels rewrite each entry twice and read no data of L2. L2 receives `runs`² memtables per merge, so L2 is
-/// rewritten less often than with a merge after each flush.
+/// In the tiered levels, each entry is written twice: by the flush and by the merge into L1. Neither reads data of L2.
+/// A merge into L2 contains `runs`² memtables, so L2 is rewritten less often than with a merge after each flush.
 pub fn tiered_top_policy(runs: u64, size_ratio: u64) -> Option<PolicySpec> {
     let count = usize::try_from(runs).ok()?;
     let capacity =

@@ -1,10 +1,10 @@
 //! `lsmx advise`: recommends a design for a workload, a memory budget and weights.
 //!
-//! A grid of designs (compaction policies with parameters, and splits of the memory between memtables and block cache)
-//! is simulated with small trees. The better half is simulated again with larger trees, and neighbours of the best
-//! designs are added. The best designs then run on the engine, with data and memory scaled down to fit a small machine.
-//! The simulated costs at full size are then corrected by the deviations of the measurements from simulations at the
-//! measured size.
+//! A design is a compaction policy with parameters, and a split of the memory between memtables and block cache. A grid
+//! of designs is simulated with small trees. The better half is simulated again with larger trees, and neighbours of
+//! the best designs are added. The best designs then run on the engine, with data and memory scaled down to fit a small
+//! machine. The scaled-down workload is also simulated. The deviation of measured from simulated costs corrects the
+//! simulated costs at full size.
 
 pub mod columns;
 mod costs;
@@ -41,11 +41,11 @@ use design::CandidateDesign;
 use scale::{count_puts, count_writes, scale_phases};
 use search::{SearchOutcome, SearchProblem, SimulatedDesign, design_point, find_best_presets};
 
-/// Maximum total length in bytes of the keys and values that are put when a design is measured.
+/// Maximum total length, in bytes, of the keys and values that a measurement of a design writes.
 pub const CONFIRM_BYTES_MAX: u64 = 128 << 20;
-/// Maximum number of lookups of each kind when a design is measured.
+/// Maximum number of lookups of each kind in a measurement of a design.
 const CONFIRM_LOOKUPS_MAX: u64 = 50_000;
-/// Data size divided by the default memory budget.
+/// Ratio of the data size to the default memory budget.
 pub const DATA_PER_MEMORY: u64 = 50;
 /// Minimum default memory budget in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
@@ -55,12 +55,12 @@ pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 #[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
     pub workload: PlannedWorkload,
-    /// Number of writes for which a design is recommended. `None` uses the number of writes of the workload.
+    /// Number of writes for which a design is recommended. If `None`, the number of writes of the workload is used.
     pub entries: Option<u64>,
-    /// Memory budget in bytes for two memtables and the block cache. `None` divides the data size by
-    /// [`DATA_PER_MEMORY`].
+    /// Memory budget in bytes for two memtables and the block cache. If `None`, the budget is the data size divided by
+    /// [`DATA_PER_MEMORY`], but at least [`MEMORY_BYTES_MIN`].
     pub memory_bytes: Option<u64>,
-    /// Weights of the four costs. `None` weights all operations equally.
+    /// Weights of the four costs. If `None`, all operations have equal weight.
     pub weights: Option<CostWeights>,
     /// Number of designs that are measured on the engine.
     pub confirm: u64,
@@ -189,8 +189,8 @@ impl Config {
 struct ConfirmationRun {
     /// Phases to run. If a trace is replayed, the phases approximate the trace.
     phases: Vec<Phase>,
-    /// Number of writes in the measurement divided by the number of planned writes. The memory of each design is
-    /// multiplied by the same factor.
+    /// Ratio of the number of measured writes to the number of planned writes. The memory of each design is scaled by
+    /// the same factor.
     factor: f64,
     trace: Option<Arc<TraceFile>>,
 }
@@ -260,8 +260,8 @@ impl ConfirmationRun {
     }
 }
 
-/// Ranks designs by their corrected costs. Measured designs are ranked before designs without measurements. Also
-/// returns the index in `outcome.best` of each ranked design.
+/// Returns the designs ranked by corrected cost, and the index of each ranked design in `outcome.best`. Measured
+/// designs precede designs without measurements.
 fn rank_designs(
     problem: &SearchProblem,
     outcome: &SearchOutcome,

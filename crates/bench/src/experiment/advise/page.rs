@@ -107,7 +107,8 @@ fn render_weighted_costs<'a>(
     }
 }
 
-/// Returns a scatter plot of the write cost against each other cost that is not 0 for all designs.
+/// Returns scatter plots of the write cost against each of the other three costs. A cost that is 0 for all designs has
+/// no plot.
 fn render_pareto_fronts(result: &Advice, subjects: &[PageRow]) -> Markup {
     let all: [(&str, CostSelector); 3] = [
         ("I/Os per point lookup", |costs| costs.points),

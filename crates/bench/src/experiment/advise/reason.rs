@@ -7,11 +7,11 @@ use lsmx_compaction::trigger::Trigger;
 use super::costs::DesignCosts;
 use super::weights::CostWeights;
 
-/// The text omits relative differences between two costs that are smaller than this value.
+/// Relative difference between two costs below which the text does not mention the difference.
 const ALIKE: f64 = 0.02;
 
 /// Describes the layout of the policy, the largest weighted cost, and the differences to the costs of another design.
-/// The costs of both designs must be measured, or both simulated.
+/// The costs of both designs must have the same origin: both measured, or both simulated.
 pub(super) fn explain_design(
     spec: &PolicySpec,
     costs: &DesignCosts,
@@ -54,7 +54,7 @@ fn describe_layout(spec: &PolicySpec) -> String {
     }
 }
 
-/// Names the largest weighted cost, and its percentage of the sum of weighted costs.
+/// Returns a text with the largest weighted cost, and its percentage of the sum of weighted costs.
 fn describe_largest_cost(costs: &DesignCosts, weights: &CostWeights) -> String {
     let parts = costs.weighted_costs(weights);
     let all: f64 = parts.iter().sum();

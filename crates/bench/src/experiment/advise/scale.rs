@@ -3,7 +3,8 @@
 use crate::numbers::{round_to_u64, to_f64};
 use crate::workload::phases::{LookupGroup, Phase};
 
-/// Maximum selectivity of the range lookups of a scaled-down workload, unless the original selectivity is larger.
+/// Maximum selectivity of range lookups after a workload is scaled down. The selectivity is the fraction of all entries
+/// that a range lookup reads. An original selectivity above this maximum is kept.
 const SELECTIVITY_MAX: f64 = 0.1;
 
 /// Returns the phases with the number of writes multiplied by `factor`. The number of lookups is kept, limited to

@@ -1,6 +1,6 @@
 //! Searches for the cheapest designs. The first round simulates a grid of designs with small trees. Each further round
-//! simulates the better half with larger trees, up to the full size. Neighbours of the best designs are simulated in
-//! the last round with at most [`FLUSHES_STEPS`] flushes.
+//! simulates the better half with larger trees, up to the full size. One round also simulates neighbours of the best
+//! designs: the last round whose trees have at most [`FLUSHES_STEPS`] flushes.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ use super::weights::CostWeights;
 
 /// Approximate number of flushes per tree in the first round, enough to fill three levels.
 const FLUSHES_FIRST: u64 = 400;
-/// Maximum number of flushes of the trees with which neighbours of the best designs are simulated.
+/// Maximum number of flushes per tree in the round that also simulates neighbours of the best designs.
 const FLUSHES_STEPS: u64 = 3000;
 /// Factor by which the data grows from one round to the next.
 const GROWTH: u64 = 4;
@@ -30,7 +30,7 @@ const KEPT_MIN: usize = 12;
 const FAMILY_MAX: usize = 3;
 /// Number of best designs whose neighbours are simulated.
 const STEPPED: usize = 4;
-/// Sizes of the change between a design and its neighbours, in units of 25 % of a parameter.
+/// Step sizes for the neighbours of a design. A step `n` divides or multiplies a parameter by `1 + 0.25 * n`.
 const STEPS: [f64; 2] = [2.0, 1.0];
 
 pub(super) struct SearchProblem {
@@ -130,7 +130,8 @@ impl SearchProblem {
         Ok(SearchOutcome { best: found, reference, grid, searched })
     }
 
-    /// Simulates the designs with `1 / shrink` of the data. Returns the designs in order of increasing cost.
+    /// Simulates the designs with the amount of data divided by `shrink`. Returns the designs in order of increasing
+    /// cost.
     fn simulate_designs(
         &self,
         title: &str,
@@ -202,8 +203,8 @@ impl SearchProblem {
     }
 }
 
-/// Converts a design to a workload and engine settings for `lsmx explore`. The last argument holds the scale factors of
-/// the memtables and of the block cache.
+/// Converts a design to a workload and engine settings for `lsmx explore`. The last argument is a pair: the scale
+/// factor of the memtable size, and the scale factor of the block cache size.
 pub(super) fn design_point(
     design: &CandidateDesign,
     source: RecordSource,
@@ -230,8 +231,8 @@ pub(super) fn design_point(
     })
 }
 
-/// Returns the number by which the data size is divided in each round. `flushes` is the number of flushes at full size.
-/// In the last round the data is not divided.
+/// Returns the divisors of the data size, one per round of the search, in descending order. The last divisor is 1.
+/// `flushes` is the number of flushes at full size.
 fn round_divisors(flushes: u64) -> Vec<u64> {
     let mut sizes = vec![1];
     while let Some(last) = sizes.last().filter(|last| flushes / **last > FLUSHES_FIRST * GROWTH / 2)
@@ -274,7 +275,7 @@ fn select_distinct_designs(found: Vec<SimulatedDesign>) -> Vec<SimulatedDesign> 
     kept
 }
 
-/// Reports progress with a prefix before each title.
+/// Forwards progress reports with a prefix before each title.
 struct TitledProgress<'a> {
     title: &'a str,
     progress: &'a mut dyn Progress,

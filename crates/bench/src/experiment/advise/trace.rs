@@ -2,8 +2,8 @@
 //!
 //! The trace is divided into sections with equal numbers of operations. Each section becomes a phase with its own mix
 //! of operations. The preceding writes determine whether a put is an insert or an update, and whether a lookup finds
-//! its key. Ascending inserts give the sequential distribution. Otherwise the share of accesses to the most popular
-//! hundredth of the keys decides between the uniform and the zipf distribution.
+//! its key. If the inserts are in ascending key order, the key distribution is sequential. Otherwise the share of
+//! accesses to the most popular 1 % of the keys decides between the uniform and the Zipf distribution.
 
 use std::collections::HashMap;
 
@@ -191,8 +191,8 @@ impl TraceStatistics {
         let keys = to_u64(accesses.len());
         let popular = (keys / 100).max(1);
         let taken = accesses.iter().take(accesses.len().div_ceil(100)).sum::<u64>();
-        // The threshold is halfway between the share under the zipf distribution and 0.05, which is an upper bound
-        // under the uniform distribution.
+        // The threshold is halfway between the share that the Zipf distribution predicts and 0.05, an upper bound for
+        // the uniform distribution.
         let zipf = harmonic_number(popular) / harmonic_number(keys);
         let uniform = 0.05;
         if ratio(taken, all) > f64::midpoint(zipf, uniform) {

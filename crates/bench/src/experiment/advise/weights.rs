@@ -27,8 +27,8 @@ pub struct CostWeights {
 }
 
 impl CostWeights {
-    /// Weights each kind of operation by its share of all operations. Apart from space, the weighted cost is then the
-    /// mean number of I/Os per operation. The weight of space is [`SPACE_DEFAULT`].
+    /// Returns weights equal to the share of each kind of operation in all operations. The weighted sum of the write
+    /// and lookup costs is then the mean number of I/Os per operation. The weight of space is [`SPACE_DEFAULT`].
     pub fn from_operations(phases: &[Phase]) -> CostWeights {
         let sum = |count: &dyn Fn(&Phase) -> u64| phases.iter().map(count).sum::<u64>();
         let writes = sum(&Phase::writes);

@@ -34,10 +34,10 @@ use super::result::{
 use super::{Config, PlannedCell, RecordSource};
 
 pub(super) const PROGRESS_OPS: u64 = 4096;
-/// Approximate bytes of the lookups that are prepared before several threads perform them.
+/// Approximate memory, in bytes, of the lookups that are prepared before several threads perform them.
 const PREPARED_BYTES: usize = 32 << 20;
 
-/// Records flushes and compactions in the order in which the tree changes.
+/// Event listener that records flushes and compactions in the order in which they change the tree.
 struct JobListener {
     measured: Mutex<JobMeasurements>,
     decisions: Option<DecisionWriter>,
@@ -94,7 +94,7 @@ pub(super) fn run_cell(
     let stopwatch = Stopwatch::start();
     let PlannedCell { point, policy, seed, .. } = *place;
     let (mut records, summary) = point.open_records(seed)?;
-    // The expected first key of a range lookup is unknown if a record file contains a key twice, or if a FIFO policy
+    // The first key of a range lookup cannot be predicted if a record file contains a key twice, or if a FIFO policy
     // drops records.
     let exact = !matches!(summary, RecordsSummary::File { .. }) && !policy.can_drop_data();
     let workload = point.workload_summary(summary, false);
@@ -308,8 +308,9 @@ pub(super) fn sum_keyspace_metrics<'a>(
     whole
 }
 
-/// Estimates the bytes of shadowed entries and tombstones divided by the bytes of live entries. The estimate assumes
-/// that tombstones are as long as a mean live key, and shadowed entries as long as a mean live entry.
+/// Estimates the ratio of invalid to live bytes. Invalid bytes are the bytes of shadowed entries and tombstones. The
+/// estimate assumes that a tombstone is as long as the mean live key, and a shadowed entry as long as the mean live
+/// entry.
 fn compute_invalid_share(levels: &[LevelSummary], scan: &ScanDigest) -> f64 {
     if scan.entries == 0 {
         return 0.0;
@@ -398,8 +399,8 @@ impl CellRun<'_> {
 
     /// Performs the lookups of a phase without writes on several threads.
     ///
-    /// Block reads can be assigned to only one row at a time. All threads therefore perform the prepared lookups of one
-    /// row before those of the next.
+    /// The lookup meter can assign block reads to only one group of lookups at a time. Therefore all threads perform
+    /// the prepared lookups of one group before those of the next group. Each group is a row of the result.
     fn run_lookups(
         &mut self,
         mut operations: impl Iterator<Item = Operation>,
@@ -424,8 +425,8 @@ impl CellRun<'_> {
         }
     }
 
-    /// Generates the keys of the next lookups, which take about [`PREPARED_BYTES`]. The result is empty after the last
-    /// lookup.
+    /// Prepares the next lookups, up to about [`PREPARED_BYTES`] of memory. Returns an empty list if no lookups are
+    /// left.
     fn prepare_lookups(
         &mut self,
         operations: &mut impl Iterator<Item = Operation>,
@@ -448,7 +449,8 @@ impl CellRun<'_> {
                     let row = range_row.unwrap_or_else(|| self.meter.range_row(None));
                     (ReadingOperation::Range(row), LookupKind::Range { entries })
                 }
-                // The phases of the callers have no writes. A write would run before the prepared lookups.
+                // Callers pass only phases without writes. A write would run before the lookups that are already
+                // prepared.
                 write => {
                     self.run_operation(write, rows, range_row)?;
                     continue;
@@ -509,7 +511,7 @@ impl CellRun<'_> {
         self.keyspace.delete_range::<Vec<u8>>(range).map_err(engine("delete a range"))
     }
 
-    /// Assigns all further block reads to `reader`.
+    /// Assigns all following block reads to the operation `reader`.
     pub(super) fn set_reading_operation(&mut self, reader: ReadingOperation) {
         self.meter.switch_operation(reader, || self.db.read_metrics());
     }

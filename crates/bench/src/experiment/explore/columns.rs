@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::report::provenance::Provenance;
 use crate::report::text::format_bytes;
 
-/// Legend of the space amplification in all commands.
+/// Explanation of space amplification in the legends of all commands.
 pub(crate) const SPACE_AMPLIFICATION: &str =
     "bytes of live tables ÷ key and value bytes of the live records";
 

@@ -6,7 +6,7 @@ use std::io::Write;
 use lsmx::event::Decision;
 use lsmx_base::sync::{Arc, Mutex};
 
-/// Output to which the reasons of compactions are written.
+/// Output for the explanations of compaction decisions, one line per compaction.
 #[derive(Clone)]
 pub struct DecisionWriter(Arc<Mutex<Box<dyn Write + Send>>>);
 

@@ -1,8 +1,8 @@
 //! Estimates the operations, bytes, time and disk space of an exploration in advance.
 //!
-//! The assumed rates of a small machine are only accurate enough to distinguish minutes from hours. If finished runs
-//! are stored ([`super::super::resume`]), all estimates are multiplied by the ratio of measured to estimated time of
-//! the finished runs.
+//! The estimates assume operation rates of a small machine. They are only accurate enough to distinguish minutes from
+//! hours. If finished runs are stored ([`super::super::resume`]), all estimates are multiplied by the ratio of measured
+//! to estimated time of the finished runs.
 
 use lsmx_compaction::PolicySpec;
 
@@ -18,7 +18,7 @@ use super::{Config, RecordSource, WorkloadPoint};
 pub const WRITES_PER_S: u64 = 100_000;
 /// Assumed point lookups per second.
 pub const LOOKUPS_PER_S: u64 = 150_000;
-/// Assumed range lookups per second, without the time to read the entries.
+/// Assumed number of range lookups per second, excluding the time to read the entries.
 pub const RANGES_PER_S: u64 = 30_000;
 /// Assumed number of entries per second that range lookups and the final scan read.
 pub const ENTRIES_READ_PER_S: u64 = 1_500_000;
@@ -38,7 +38,7 @@ pub struct CellEstimate {
     pub finished: u64,
     /// Number of operations per repetition.
     pub ops: u64,
-    /// Key and value bytes that the puts of one repetition write.
+    /// Total length of the keys and values that one repetition puts, in bytes.
     pub put_bytes: u64,
     /// Estimated time of the repetitions that have not run yet, in seconds.
     pub seconds: f64,

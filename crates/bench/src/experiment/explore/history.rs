@@ -17,8 +17,8 @@ pub(super) struct HistoryRecorder(Mutex<RecordedHistory>);
 
 #[derive(Debug, Default)]
 struct RecordedHistory {
-    /// The recorded database. A listener uses the handle only while holding the lock, so a listener never drops the
-    /// last handle.
+    /// Handle of the recorded database. The listener uses the handle only while it holds the lock, so the listener
+    /// never drops the last handle.
     db: Option<Db>,
     points: ThinnedItems<HistoryPoint>,
 }
@@ -116,7 +116,7 @@ impl<T> ThinnedItems<T> {
 }
 
 impl<T: Clone + PartialEq> ThinnedItems<T> {
-    /// Returns the kept items followed by `last`. `last` is not added if it is the last kept item.
+    /// Returns the kept items followed by `last`. `last` is not added if it equals the last kept item.
     fn items_and_last(&self, last: T) -> Vec<T> {
         let mut items = self.kept.clone();
         if items.last() != Some(&last) {

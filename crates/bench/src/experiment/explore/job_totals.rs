@@ -6,27 +6,28 @@ use crate::numbers;
 
 use super::result::{DeletePersistence, PersistedShare};
 
-/// Time limits, as fractions of the run time, for which the result reports the share of dropped tombstones. The study
-/// that the experiment reproduces reports one third and one half.
+/// Ages, as fractions of the run time. For each age, the result reports the share of deletes whose tombstone was
+/// dropped before reaching that age. The study that the experiment reproduces reports one third and one half.
 const SHARES_OF_RUN: [f64; 5] = [0.1, 0.25, 1.0 / 3.0, 0.5, 0.75];
 
 /// Totals over all flushes and compaction jobs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JobTotals {
-    /// Elapsed time of compaction jobs in microseconds, summed over all threads. The processor time and the waits of the
-    /// jobs follow.
+    /// Elapsed time of compaction jobs in microseconds, summed over all threads. The next four fields are parts of this
+    /// time: the processor time, and the waits for reads, writes and syncs.
     pub(super) thread_us: u64,
     pub(super) cpu_us: u64,
     pub(super) read_wait_us: u64,
     pub(super) write_wait_us: u64,
     pub(super) sync_wait_us: u64,
-    /// Current length of all table files, in bytes.
+    /// Current total length of all table files, in bytes.
     live_bytes: u64,
-    /// Maximum length of all table files, including the outputs of a running job, in bytes.
+    /// Maximum total length of all table files, including the outputs of a running job, in bytes.
     pub(super) peak_bytes: u64,
-    /// Maximum length of the outputs of one job, in bytes.
+    /// Maximum total length of the outputs of one job, in bytes.
     pub(super) transient_bytes: u64,
-    /// For each job that dropped tombstones: an upper bound of their age in microseconds, and their number.
+    /// One pair per job that dropped tombstones: an upper bound of the age of these tombstones in microseconds, and the
+    /// number of tombstones.
     dropped: Vec<(u64, u64)>,
 }
 
@@ -56,8 +57,9 @@ impl JobTotals {
         }
     }
 
-    /// Returns for each time limit the share of deletes whose tombstone was dropped in time. The run took `run_us`
-    /// microseconds, had `deletes` deletes, and left `live_tombstones` tombstones.
+    /// Returns the share of deletes whose tombstone was dropped within each fraction of the run time in
+    /// [`SHARES_OF_RUN`]. `run_us` is the run time in microseconds. `live_tombstones` is the number of tombstones left
+    /// at the end of the run.
     pub(super) fn delete_persistence(
         &self,
         deletes: u64,

@@ -17,9 +17,9 @@ pub(super) enum ReadingOperation {
     /// Block reads are not assigned.
     #[default]
     None,
-    /// Point lookups that are counted in the row with this index.
+    /// Point lookups. The number is the index of their row in [`LookupMeter`].
     Point(usize),
-    /// Range lookups that are counted in the row with this index.
+    /// Range lookups. The number is the index of their row in [`LookupMeter`].
     Range(usize),
 }
 
@@ -60,7 +60,7 @@ struct PointRow {
     filter: FilterCounts,
 }
 
-/// Lookups that one thread has performed for one row.
+/// Results of the lookups that one thread has performed for one row of the meter.
 #[derive(Debug, Default)]
 pub(super) struct ThreadLookups {
     pub(super) latencies: Latencies,
@@ -71,7 +71,8 @@ pub(super) struct ThreadLookups {
 }
 
 impl LookupMeter {
-    /// Returns the row of point lookups with this share of absent keys. Phases with equal shares use the same row.
+    /// Returns the index of the row for point lookups with this share of absent keys. Phases with equal shares use the
+    /// same row.
     pub(super) fn point_row(&mut self, lookups: &LookupGroup) -> usize {
         let same = |row: &PointRow| row.alpha.total_cmp(&lookups.alpha).is_eq();
         self.rows.iter().position(same).unwrap_or_else(|| {
@@ -80,7 +81,8 @@ impl LookupMeter {
         })
     }
 
-    /// Returns the row of range lookups with this selectivity. Phases with equal selectivity use the same row.
+    /// Returns the index of the row for range lookups with this selectivity. Phases with equal selectivity use the same
+    /// row.
     pub(super) fn range_row(&mut self, selectivity: Option<f64>) -> usize {
         let bits = |selectivity: Option<f64>| selectivity.map(f64::to_bits);
         let same = |row: &RangeRow| bits(row.selectivity) == bits(selectivity);
@@ -90,13 +92,13 @@ impl LookupMeter {
         })
     }
 
-    /// Sets the share of absent keys of a row. For a trace, the share is known only after all lookups.
+    /// Sets the share of absent keys of a row. For a trace, the share is known only after all lookups have run.
     pub(super) fn set_alpha(&mut self, row: usize, alpha: f64) {
         self.rows[row].alpha = alpha;
     }
 
-    /// Starts to assign block reads to `reader`. The block reads since the last call are assigned to the previous kind
-    /// of operation.
+    /// Assigns all following block reads to the operation `reader`. The block reads since the last call are assigned to
+    /// the previous operation.
     pub(super) fn switch_operation(
         &mut self,
         reader: ReadingOperation,

@@ -18,9 +18,9 @@ use super::lookup_meter::{ReadingOperation, ThreadLookups};
 #[derive(Debug)]
 pub(super) struct CheckedReader {
     pub(super) keyspace: Keyspace,
-    /// Whether the first key of each range lookup is known.
+    /// Whether the first key that each range lookup must return is known.
     pub(super) exact: bool,
-    /// Whether the policy can drop data. Present records may then be missing.
+    /// Whether the policy can drop data. If so, a lookup of a present record may find nothing.
     pub(super) loses: bool,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct CheckedReader {
 #[derive(Debug)]
 pub(super) struct PreparedLookup {
     pub(super) key: Vec<u8>,
-    /// Row of the meter in which the lookup is counted.
+    /// Row of the lookup meter in which the lookup is counted.
     pub(super) row: ReadingOperation,
     pub(super) kind: LookupKind,
 }

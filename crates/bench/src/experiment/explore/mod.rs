@@ -104,7 +104,7 @@ impl Config {
         (0..).zip(cells).map(place)
     }
 
-    /// Runs the policies whose results `finished` does not contain yet, and stores each result in `finished`.
+    /// Executes all runs whose results `finished` does not contain yet, and stores each new result in `finished`.
     ///
     /// # Errors
     /// [`Config::check`] fails, a database operation fails, or a database returns a wrong answer.

@@ -20,8 +20,8 @@ use crate::workload::trace::TraceFile;
 use super::estimate;
 use super::result::{RecordsSummary, WorkloadSummary};
 
-/// Data size divided by the default size of a memtable, a table or the block cache. The study on which the workload is
-/// based used 8 MiB for 1.28 GB of data.
+/// Ratio of the data size to the default size of a memtable, of a table and of the block cache. The study on which the
+/// workload is based used 8 MiB for 1.28 GB of data.
 pub const DATA_PER_MEMTABLE: u64 = 150;
 /// Approximate overhead of an entry in a memtable, in bytes. The default memtable size includes the overhead. With this
 /// overhead, the number of flushes is the same as in the study on which the workload is based.
@@ -44,8 +44,8 @@ pub struct WorkloadPoint {
     pub source: RecordSource,
     /// Phases of the workload.
     pub phases: Vec<Phase>,
-    /// Engine settings. The default sizes are derived from the data size, see [`DATA_PER_MEMTABLE`]. If the memtable
-    /// size is set, the table size has the same default. The filter of the last run is off by default.
+    /// Engine settings. The default sizes are derived from the data size, see [`DATA_PER_MEMTABLE`]. If only the
+    /// memtable size is set, the table size equals the memtable size. The filter of the last run is off by default.
     pub settings: EngineSettings,
     /// Whether the run is deterministic: jobs run on the writer's thread, and the clock counts operations.
     pub deterministic: bool,
@@ -74,12 +74,13 @@ pub enum RecordSource {
     Trace(Arc<TraceFile>),
 }
 
-/// Returns the value of a setting if it differs from the default.
+/// Returns the value, or `None` if the value equals the default of its type.
 fn unless_default<T: Default + PartialEq>(value: Option<T>) -> Option<T> {
     value.filter(|value| *value != T::default())
 }
 
-/// Data, memtable, table and block cache sizes in bytes. Unset sizes have their defaults.
+/// Sizes of the data, a memtable, a table and the block cache, in bytes. Sizes that are not set have their default
+/// values.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::experiment) struct PointSizes {
     /// Total key and value bytes of all puts.
@@ -130,7 +131,8 @@ impl WorkloadPoint {
         }
     }
 
-    /// Returns the size of a memtable that holds `share` bytes of keys and values and the overhead of their entries.
+    /// Returns the size of a memtable that holds `share` bytes of keys and values, including the memory overhead of
+    /// their entries.
     fn memtable_bytes_for(&self, share: u64) -> u64 {
         let writes = match &self.source {
             RecordSource::Trace(trace) => trace.counts().writes(),
@@ -140,8 +142,8 @@ impl WorkloadPoint {
         share.saturating_add(entries.saturating_mul(MEMTABLE_BYTES_PER_ENTRY))
     }
 
-    /// Limits the default memtable and table sizes to `max` bytes of keys and values. Returns the size without the
-    /// limit, or `None` if the size was not reduced.
+    /// Limits the default memtable and table sizes to `max` bytes of keys and values. Returns the default size before
+    /// the limit, or `None` if the limit had no effect.
     pub fn limit_default_memtable(&mut self, max: u64) -> Option<u64> {
         let share = self.data_bytes() / DATA_PER_MEMTABLE;
         if self.settings.memtable_bytes.is_some() || share <= max {
@@ -152,7 +154,8 @@ impl WorkloadPoint {
         Some(share)
     }
 
-    /// Returns the sizes of the data, memtables, tables and block cache. Unset sizes have their defaults.
+    /// Returns the sizes of the data, a memtable, a table and the block cache. Sizes that are not set have their
+    /// default values.
     pub(in crate::experiment) fn effective_sizes(&self) -> PointSizes {
         let data_bytes = self.data_bytes();
         let share = (data_bytes / DATA_PER_MEMTABLE).max(MEMTABLE_BYTES_MIN);
@@ -182,8 +185,8 @@ impl WorkloadPoint {
         }
     }
 
-    /// Returns the options of every keyspace. Policy parameters given as a share of the run refer to the time until the
-    /// last write.
+    /// Returns the options that all keyspaces use. Policy parameters that are fractions of the run time refer to the
+    /// time until the last write.
     pub(super) fn keyspace_options(&self, policy: &PolicySpec) -> KeyspaceOptions {
         let policy = policy.clone().with_experiment_duration(self.expected_run_us());
         self.effective_settings().keyspace_options().policy(policy)

@@ -153,7 +153,8 @@ pub struct CompactionTotals {
     pub cpu_us_total: u64,
     #[serde(default)]
     pub cpu_fraction: f64,
-    /// Waits for file system calls, without the processor time in them. The rest of `thread_us_total` is other waiting.
+    /// Time that jobs waited for reads, without the processor time of the reads. The waits for writes and syncs follow.
+    /// The rest of `thread_us_total` is other waiting.
     #[serde(default)]
     pub read_wait_us_total: u64,
     #[serde(default)]
@@ -191,7 +192,8 @@ pub struct DeletePersistence {
     pub deletes: u64,
     pub live_tombstones: u64,
     pub oldest_age_us: Option<u64>,
-    /// Upper bound of the age of dropped tombstones. Only the oldest tombstone among the inputs of a job is known.
+    /// Upper bound of the age of dropped tombstones. The exact age is unknown, because a job only reports the oldest
+    /// tombstone among its inputs.
     pub age_us_max: Option<u64>,
     pub run_us: u64,
     pub within: Vec<PersistedShare>,

@@ -179,7 +179,7 @@ fn table_heading(result: &IoCostResult, cost: &DatabaseCost) -> String {
     )
 }
 
-/// Returns the measurements of all cache sizes in ascending order, including the measurement that uses all filters.
+/// Returns the measurements of all cache sizes in ascending order of the cache size, including `with_all_filters`.
 pub(super) fn sorted_points(cost: &DatabaseCost) -> Vec<&CacheSizePoint> {
     let mut points: Vec<&CacheSizePoint> =
         cost.points.iter().chain([&cost.with_all_filters]).collect();

@@ -34,10 +34,11 @@ impl HashedKeys {
         HashedKeys { entries, key_bytes: numbers::to_usize(key_bytes), seed: hash_u64(seed) }
     }
 
-    /// Writes the key with this number to `key`. The keys with numbers below `entries` are present, all others absent.
+    /// Writes the key with this number to `key`. Keys with numbers below `entries` are present in the database, all
+    /// other keys are absent.
     pub(super) fn write_key(&self, number: u64, key: &mut Vec<u8>) {
         key.clear();
-        // `mix` is a bijection, so keys differ in their first eight bytes.
+        // `hash_u64` is a bijection, so all keys differ in their first eight bytes.
         let mut word = hash_u64(number ^ self.seed);
         while key.len() < self.key_bytes {
             let bytes = word.to_be_bytes();

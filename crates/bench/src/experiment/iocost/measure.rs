@@ -17,7 +17,8 @@ use crate::workload::random::Random;
 use super::keys::LookupKeys;
 use super::result::{CacheSizePoint, LevelFilterChecks};
 
-/// Number of measured lookups divided by the lookups of a warm-up round. A round has at least [`ROUND_MIN`] lookups.
+/// Ratio of the number of measured lookups to the number of lookups of a warm-up round. A round has at least
+/// [`ROUND_MIN`] lookups.
 const ROUNDS_PER_GETS: u64 = 4;
 const ROUND_MIN: u64 = 2_000;
 const ROUNDS_MAX: u64 = 200;

@@ -1,9 +1,12 @@
 //! `lsmx iocost`: measures the reads per point lookup for a range of block cache sizes.
 //!
 //! The records are those of the study of Pebble's read path: hashed keys of 32 bytes with values of 110 bytes, written
-//! in random order. After loading, the experiment waits until compaction is idle, but starts no manual compaction. The
-//! sizes of the metadata determine two inflection points. The database is then opened for reading with cache sizes
-//! around these points, and with the cache sizes of the study.
+//! in random order. After loading, the experiment waits until compaction is idle, but starts no manual compaction.
+//!
+//! The metadata sizes determine two cache sizes, the inflection points. At the first, the cache holds the top indexes,
+//! the range tombstones, and the filters of all sorted runs except the last. At the second, the cache also holds all
+//! index blocks. The database is opened for reading with cache sizes around these points, and with the cache sizes of
+//! the study.
 //!
 //! Reads are counted in two ways: as block cache misses and as read calls to the file system.
 
@@ -52,7 +55,7 @@ const PURPOSE_GETS: u64 = 0x6765_7473;
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
-    /// Directory of an existing database. `None` builds a new database.
+    /// Directory of an existing database. If `None`, a new database is built.
     pub database: Option<PathBuf>,
     pub keyspace: String,
     pub entries: u64,
@@ -60,14 +63,15 @@ pub struct Config {
     pub value_bytes: u64,
     /// Engine settings of a new database. For an existing database, only the setting for direct I/O is used.
     pub settings: EngineSettings,
-    /// Target sizes of data blocks. Each combination of block size and filter width builds a database.
+    /// Target sizes of data blocks. A database is built for each combination of block size and filter width.
     pub block_bytes: Vec<u32>,
-    /// Filter widths. Each combination of block size and filter width builds a database.
+    /// Filter widths. A database is built for each combination of block size and filter width.
     pub filter_bits: Vec<FilterBits>,
     /// Kinds of block cache. Each database is measured with every kind.
     pub cache_kinds: Vec<BlockCacheKind>,
     pub sweep: CacheSweep,
-    /// Number of measured lookups per cache size: `gets` of present keys and `gets` of absent keys.
+    /// Number of measured lookups of present keys per cache size. The number of measured lookups of absent keys is the
+    /// same.
     pub gets: u64,
     pub seed: u64,
     pub directory: PathBuf,

@@ -15,12 +15,12 @@ use crate::report::html::plot::marker::Marker;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
-/// Name and points of a published curve. Each point is a cache size in percent of the database size and the I/Os per
-/// lookup.
+/// Name and points of a published curve. Each point is a pair: the cache size in percent of the database size, and the
+/// number of I/Os per lookup.
 type PublishedCurve = (&'static str, &'static [(f64, f64)]);
 
-/// Published I/Os per lookup by cache size. Pebble 1.1.5 was measured with 200 million and 20 billion keys, the newer
-/// engines with ten million of the same records.
+/// Published numbers of I/Os per lookup for different cache sizes. Pebble 1.1.5 was measured with 200 million and with
+/// 20 billion records. The newer engines were measured with ten million records of the same lengths.
 const PUBLISHED: [PublishedCurve; 5] = [
     (
         "Pebble 1.1, 200 M",

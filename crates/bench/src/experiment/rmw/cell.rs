@@ -31,7 +31,8 @@ pub(super) struct CellPlan {
     pub(super) recipe: StreamParameters,
     pub(super) threads: u64,
     pub(super) settings: EngineSettings,
-    /// Value of the command line flag; `None` uses the default.
+    /// Target number of value bytes that a scan reads from a blob file with one read call. `None` means the default of
+    /// lsmx.
     pub(super) scan_read_bytes: Option<u64>,
     pub(super) sweep: SweepPoint,
     /// Whether recovery is measured on a copy of the database files.
@@ -77,7 +78,7 @@ impl CellPlan {
         format!("{}{sweep}: {step}", self.design)
     }
 
-    /// Runs the measurement in an empty directory and empties the directory afterwards.
+    /// Runs the measurement in an empty directory. The directory is empty again afterwards.
     pub(super) fn run_cell(
         &self,
         directory: &Path,
@@ -144,8 +145,8 @@ impl CellPlan {
         })
     }
 
-    /// Copies the database files without closing the database, which simulates a kill. Opens the copy and compares the
-    /// values in the copy with the model.
+    /// Copies the database files while the database is open, which simulates a kill of the process. Opens the copy and
+    /// compares its values with the model.
     fn measure_recovery(
         &self,
         database: &LoadedDatabase<'_>,
@@ -185,7 +186,8 @@ impl CellPlan {
         }
     }
 
-    /// Returns the result of the measurement. `used` are the resources used until compaction was idle.
+    /// Returns the result of the measurement. `used` is the resource usage from the first operation until compaction
+    /// was idle.
     pub(super) fn result_cell(
         &self,
         database: &LoadedDatabase<'_>,

@@ -20,7 +20,7 @@ pub enum UpdateMode {
     Merge,
     /// Writes a merge operand to the operand store.
     Kd,
-    /// Like `Merge`, but operands are combined only with their value, and not with each other.
+    /// Like `Merge`, but operands are combined only with the value, and never with each other.
     MergeUnfolded,
     /// Like `Merge`, but with [`RmwMode::Adaptive`].
     MergeAdaptive,
@@ -109,8 +109,8 @@ pub struct EngineDesign {
 }
 
 impl EngineDesign {
-    /// Returns all supported combinations of engines, update modes and storage locations. Engines other than lsmx support
-    /// only [`UpdateMode::GetPut`], [`UpdateMode::Merge`] and [`UpdateMode::MergeUnfolded`].
+    /// Returns all supported combinations of engines, update modes and storage locations. Engines other than lsmx
+    /// support only [`UpdateMode::GetPut`], [`UpdateMode::Merge`] and [`UpdateMode::MergeUnfolded`].
     pub(super) fn combinations(
         engines: &[EngineKind],
         modes: &[UpdateMode],
@@ -143,8 +143,8 @@ impl EngineDesign {
     }
 }
 
-/// Returns settings that store all values in the value log, like the other engines do. By default lsmx keeps short
-/// values in the tree.
+/// Returns settings that store all values in the value log, as the other engines do. By default lsmx keeps short values
+/// in the tree.
 pub(super) fn separate_all_values(scan_read_bytes: Option<u64>) -> ValueSeparation {
     let separation = ValueSeparation { threshold_bytes: 1, ..ValueSeparation::default() };
     let scan_read_bytes = scan_read_bytes.unwrap_or(separation.scan_read_bytes);

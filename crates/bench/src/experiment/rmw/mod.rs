@@ -160,7 +160,8 @@ impl Config {
         estimates.collect()
     }
 
-    /// Runs all measurements whose results are not in `finished`.
+    /// Executes all measurements whose results `finished` does not contain yet, and stores each new result in
+    /// `finished`.
     ///
     /// # Errors
     /// [`Config::check`] fails, an engine operation fails, or an engine returns a wrong answer.
@@ -257,7 +258,7 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the parameter values. Each design is measured with each element.
+    /// Returns the parameter values of the selected experiment. Each design is measured once per element of the list.
     ///
     /// # Errors
     /// A parameter contradicts the selected experiment.
@@ -416,7 +417,7 @@ impl Config {
     }
 }
 
-/// Values of the parameters that the selected experiment varies. `None` uses the configured value.
+/// Values of the parameters that the selected experiment varies. If a field is `None`, the configured value applies.
 #[derive(Clone, Debug, Default)]
 struct ParameterPoint {
     read_ratio: Option<f64>,

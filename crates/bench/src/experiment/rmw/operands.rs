@@ -1,9 +1,9 @@
-//! The experiment `operands`: measures reads by the number of merge operands that were written since the last put of
+//! The experiment `operands`: measures how reads depend on the number of merge operands written since the last put of
 //! the key.
 //!
-//! The number of updates per key is the same for all keys of a group, and differs between groups. In each round a key
-//! receives at most one update. Between two rounds other keys are updated, so that the operands of a key are written to
-//! different tables. When compaction is idle, each key is read once.
+//! All keys of a group receive the same number of updates. The updates run in rounds, and a key receives at most one
+//! update per round. Between two rounds other keys are updated, so that the operands of a key are written to different
+//! tables. When compaction is idle, each key is read once.
 
 use std::path::Path;
 

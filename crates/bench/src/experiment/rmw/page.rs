@@ -30,7 +30,7 @@ const PLOTS: [(&str, &str); 10] = [
     ("Time to open the database after a kill", "recovery.open_s"),
 ];
 
-/// Returns the position of a result on the x axis of a plot.
+/// Function that returns the position of a result on the x axis of a plot.
 type CellPosition = fn(&RmwCell) -> f64;
 
 pub(super) fn rmw_page(result: &RmwResult) -> Result<String> {

@@ -72,8 +72,8 @@ pub struct RmwCell {
     #[serde(default)]
     pub process_cpu: Option<CpuTimes>,
     pub ios_per_read: Option<f64>,
-    /// Bytes of read calls on files until compaction was idle. For engines other than lsmx, all read calls of the
-    /// process are counted.
+    /// Number of bytes that read calls returned from files, until compaction was idle. For engines other than lsmx, all
+    /// read calls of the process are counted.
     pub read_bytes: u64,
     pub written_bytes: u64,
     pub device: Option<DeviceIo>,

@@ -1,4 +1,5 @@
-//! The experiments of `lsmx rmw`. Each experiment varies one parameter.
+//! The experiments of `lsmx rmw`. Each experiment varies one parameter. The operand store is based on the KDSep paper
+//! (Li et al., ICDE 2024).
 
 use crate::enum_names::impl_names;
 
@@ -20,15 +21,16 @@ pub enum RmwStudy {
     Operands,
     /// Varies the number of entries per scan.
     Scans,
-    /// Varies the cache size of the operand store. The values are the cache sizes in the paper, in MiB. The cache size
-    /// is scaled with the memory budget, which is 4 GiB in the paper.
+    /// Varies the cache size of the operand store. The parameter values are the cache sizes in the KDSep paper, in MiB.
+    /// They are scaled to the memory budget, which is 4 GiB in the paper.
     KdCache,
     /// Varies the size of a bucket of the operand store, in KiB.
     BucketSize,
-    /// Varies the maximum number of buckets of the operand store. If a store may not split buckets, collections only
-    /// rewrite them, and move operands to the tree.
+    /// Varies the maximum number of buckets of the operand store. At the maximum, a full bucket cannot be split. A
+    /// collection then rewrites the bucket, or moves its operands to the tree.
     BucketCount,
-    /// Varies the size of a memtable, as a share of the memory budget. The paper calls it the write buffer.
+    /// Varies the size of a memtable, as a share of the memory budget. The KDSep paper calls the memtable the write
+    /// buffer.
     Memtable,
     /// Varies the fill ratio at which a bucket of the operand store is split.
     SplitThreshold,
@@ -36,7 +38,7 @@ pub enum RmwStudy {
 
 impl_names!(RmwStudy, "experiment");
 
-/// Memory used in the paper, in MiB. [`RmwStudy::KdCache`] divides the cache sizes by this size.
+/// Memory budget in the KDSep paper, in MiB. [`RmwStudy::KdCache`] divides the cache sizes by this size.
 pub(super) const PUBLISHED_MEMORY_MIB: f64 = 4096.0;
 /// Length of a value in [`RmwStudy::DeltaSize`], in bytes.
 pub(super) const DELTA_SIZE_VALUE_BYTES: u64 = 8000;

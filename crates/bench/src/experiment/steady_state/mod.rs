@@ -36,7 +36,7 @@ use result::{SteadyStateCell, SteadyStatePeriod, SteadyStateResult};
 
 /// Name of the experiment on the command line.
 pub const NAME: &str = "steady-state";
-/// Scheduled rate of the running phase ÷ sustained rate.
+/// Ratio of the scheduled rate in the running phase to the sustained rate.
 pub const SCHEDULED_SHARE: f64 = 0.95;
 /// Default length of the testing phase, in minutes.
 pub const TESTING_MINUTES_DEFAULT: f64 = 10.0;
@@ -51,7 +51,7 @@ const NS_PER_MINUTE: u64 = 60_000_000_000;
 const PURPOSE_TESTING: u64 = 0x7465_7374;
 const PURPOSE_RUNNING: u64 = 0x7275_6e6e;
 
-/// Arguments of the experiment. `None` selects the default.
+/// Arguments of the experiment. An argument that is `None` has its default value.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct SteadyStateArguments {
@@ -60,12 +60,12 @@ pub struct SteadyStateArguments {
     pub read_ratio: Option<f64>,
 }
 
-/// Checked arguments.
+/// Arguments after range checks, with defaults filled in.
 #[derive(Clone, Copy, Debug)]
 struct Phases {
-    /// `None` if there is no testing phase. Then a rate is given.
+    /// Length of the testing phase. `None` if there is no testing phase. In this case `rate` is set.
     testing_ns: Option<u64>,
-    /// Scheduled operations per second; `None` for [`SCHEDULED_SHARE`] of the sustained rate.
+    /// Scheduled operations per second. If `None`, the rate is [`SCHEDULED_SHARE`] of the sustained rate.
     rate: Option<f64>,
     running_ns: u64,
     read_ratio: f64,
@@ -75,7 +75,7 @@ impl SteadyStateArguments {
     /// Checks that no argument is given.
     ///
     /// # Errors
-    /// An argument is given. `with` names the workloads or the experiment that do not use it.
+    /// An argument is given. `with` names the workloads or the experiment that do not use the argument.
     pub fn check_unused(&self, with: &str) -> Result<()> {
         for (flag, value) in [
             ("--testing-minutes", self.testing_minutes),
@@ -118,7 +118,7 @@ impl SteadyStateArguments {
     }
 }
 
-/// Returns a length of time in nanoseconds.
+/// Converts a flag value in minutes to nanoseconds. Fails if the value is out of range.
 fn check_minutes(flag: &'static str, minutes: f64) -> Result<u64> {
     if minutes > 0.0 && minutes <= MINUTES_MAX {
         return Ok(numbers::round_to_u64(minutes * to_f64(NS_PER_MINUTE)).max(1));
@@ -126,13 +126,13 @@ fn check_minutes(flag: &'static str, minutes: f64) -> Result<u64> {
     Err(Error::invalid_argument(flag, minutes, format!("above 0, at most {MINUTES_MAX}")))
 }
 
-/// Runs the experiment on each engine. `config` is the configuration of `lsmx bench`. If it has a rate, there is a
-/// testing phase only if its length is given.
+/// Runs the experiment on each engine. `config` is the configuration of `lsmx bench`. If `config` sets a rate, the
+/// testing phase runs only if `arguments` sets its length.
 ///
 /// # Errors
 /// A parameter is out of range or contradicts the experiment, an engine operation fails, or an engine returns a wrong
-/// answer. If an engine needs more memory than the limit, the result contains its error, unless no other engine was
-/// measured.
+/// answer. If an engine exceeds its memory limit, its error is stored in the result. This error is returned only if no
+/// engine was measured.
 pub fn run_steady_state(
     config: &Config,
     arguments: &SteadyStateArguments,
@@ -159,7 +159,7 @@ pub fn run_steady_state(
         };
         match measured {
             Ok(cell) => cells.push(cell),
-            // The measurements of the other engines take long and must not be lost.
+            // The error is kept for the result, so that the long measurements of the other engines are not lost.
             Err(error) if error.is_out_of_memory() => failures.push(error),
             Err(error) => return Err(error),
         }
@@ -185,8 +185,8 @@ pub fn run_steady_state(
     })
 }
 
-/// Runs the experiment on one engine at the request of the parent. This process is a child of `lsmx bench`. `config` and
-/// `arguments` are those of the parent.
+/// Serves requests of the parent process `lsmx bench` in its child process. A request runs the experiment on one
+/// engine. `config` and `arguments` are those of the parent.
 ///
 /// # Errors
 /// A request is malformed, or an answer cannot be written.
@@ -388,8 +388,8 @@ impl Sample {
     }
 }
 
-/// Returns exactly `count` time slices, at least 1. Operations that ended after the last slice are added to it, and
-/// missing slices are empty.
+/// Returns exactly `count` time slices. `count` must be at least 1. Slices beyond `count` are added to the last slice,
+/// and missing slices are empty.
 fn fit_slices(mut slices: Vec<TimeSlice>, count: usize) -> Vec<TimeSlice> {
     slices.resize_with(slices.len().max(count), TimeSlice::default);
     let later = slices.split_off(count);

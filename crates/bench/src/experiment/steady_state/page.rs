@@ -19,7 +19,7 @@ use crate::report::html::value;
 type PeriodNumber = fn(&SteadyStatePeriod) -> Option<f64>;
 type Percentile = fn(&LatencyUs) -> f64;
 
-/// Titles of the plots of latencies, and the plotted percentiles.
+/// Titles of the latency plots, each with the percentile that the plot shows.
 const PERCENTILES: [(&str, Percentile); 4] = [
     ("median", |latency| latency.p50),
     ("p99", |latency| latency.p99),

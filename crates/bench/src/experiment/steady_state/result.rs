@@ -14,7 +14,7 @@ pub struct SteadyStateResult {
     pub provenance: Provenance,
     pub experiment: &'static str,
     pub settings: ThroughputSettings,
-    /// Length of the testing phase in minutes; `None` if the rate was given.
+    /// Length of the testing phase in minutes. `None` if there was no testing phase.
     pub testing_minutes: Option<f64>,
     /// Length of the running phase in minutes.
     pub minutes: f64,
@@ -31,7 +31,7 @@ pub struct SteadyStateCell {
     pub engine: String,
     pub threads: u64,
     pub read_ratio: f64,
-    /// `None` if the rate was given.
+    /// Rate in the second half of the testing phase. `None` if there was no testing phase.
     pub sustained_ops_per_s: Option<f64>,
     pub scheduled_ops_per_s: f64,
     /// Measurements of the whole running phase.
@@ -49,14 +49,14 @@ pub struct SteadyStatePeriod {
     pub ops_per_s: f64,
     pub gets: u64,
     pub puts: u64,
-    /// Latency of a put since its scheduled start.
+    /// Latency of puts, measured from their scheduled start.
     pub put_latency_us: LatencyUs,
-    /// Latency of a get since its scheduled start.
+    /// Latency of gets, measured from their scheduled start.
     pub get_latency_us: LatencyUs,
     pub device_read_bytes_per_get: Option<f64>,
     pub device_written_bytes_per_put: Option<f64>,
     pub stall_s: Option<f64>,
-    /// Estimate of the engine at the end of the period.
+    /// Bytes that pending compactions have to rewrite, as estimated by the engine at the end of the period.
     pub pending_compaction_bytes: Option<u64>,
     pub space_amplification: f64,
     pub table_bytes: u64,

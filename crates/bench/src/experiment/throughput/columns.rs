@@ -131,8 +131,8 @@ pub fn build_rows(cells: &[ThroughputCell]) -> Result<Vec<ResultRow>> {
     Ok(rows)
 }
 
-/// Returns the measurements of all engines for the same workload. `place` counts the workloads, including the backward
-/// part of `scan`.
+/// Returns the results of all engines for the workload with index `place`. The backward part of `scan` counts as a
+/// separate workload.
 pub(super) fn cells_of_step(cells: &[ThroughputCell], place: usize) -> Vec<&ThroughputCell> {
     // Each engine runs the same workloads in the same order.
     let engines = distinct_items(cells.iter().map(|cell| cell.engine.as_str()));
@@ -208,7 +208,7 @@ pub(crate) fn summarize_settings(settings: &ThroughputSettings) -> String {
     )
 }
 
-/// Returns a line about the memory limit; an empty text without a limit.
+/// Returns a line that describes the memory limit, or an empty text if there is no limit.
 pub(crate) fn describe_memory_limit(settings: &ThroughputSettings) -> String {
     let (Some(bytes), Some(method)) = (settings.memory_limit_bytes, &settings.memory_limit_method)
     else {

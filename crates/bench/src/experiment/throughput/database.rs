@@ -27,13 +27,13 @@ use super::workload_argument::WorkloadArgument;
 /// Number of records that are looked up to check that an existing database contains the expected records.
 const PROBES: u64 = 100;
 
-/// Time for which a concurrent writer with a target rate sleeps when it is ahead, in nanoseconds.
+/// Sleep time of a concurrent writer that is ahead of its target rate, in nanoseconds.
 const WRITER_SLEEP_NS: u64 = 1_000_000;
 
 /// A workload to run with given settings.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::experiment) struct WorkloadStep {
-    /// The workload as it is on the command line.
+    /// The workload as given on the command line.
     pub(super) argument: WorkloadArgument,
     /// Position in the list of workloads to run. The random numbers of a workload depend on its position.
     pub(super) place: u64,
@@ -84,8 +84,8 @@ impl BenchDatabase {
 
     /// Runs a workload. Returns one result, or two results (forward and backward) for the workload `scan`.
     ///
-    /// `fillsync` puts only some of the records, but later workloads need all records. Therefore `fillsync` runs in a
-    /// separate database that is removed afterwards.
+    /// The workload `fillsync` puts only some of the records, but later workloads need all records. Therefore
+    /// `fillsync` runs in a separate database, which is removed afterwards.
     pub(super) fn run_step(
         &mut self,
         step: WorkloadStep,
@@ -263,7 +263,7 @@ fn open_engine<'a>(engine: Option<&'a dyn Engine>, path: &Path) -> Result<&'a dy
     })
 }
 
-/// Returns whether the directory has entries, or the path exists but is not a readable directory.
+/// Returns whether the directory has entries. Also returns true if the path exists but is not a readable directory.
 pub(in crate::experiment) fn has_entries(path: &Path) -> bool {
     match std::fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_some(),
@@ -301,7 +301,7 @@ struct WorkloadOperations<'a> {
     /// Number of operations of all threads. For `scan`, the number of entries that each thread reads.
     ops: u64,
     seek_entries: u64,
-    /// Puts per second of the concurrent writer; `None` puts as fast as the engine accepts.
+    /// Puts per second of the concurrent writer. If `None`, the writer puts as fast as the engine accepts.
     writer_rate: Option<f64>,
     plan: &'a BenchPlan,
     /// Set of records that are present when the workload starts.
@@ -371,9 +371,8 @@ impl WorkloadOperations<'_> {
     }
 
     /// Puts new values until the other threads end.
-    ///
-    /// With a target rate, the thread sleeps whenever it is ahead. It does not wait for the due time of each put in a
-    /// spin loop, because this would take the processor from the threads of the engine.
+    /// With a target rate, the thread sleeps whenever it is ahead of the rate. It does not wait in a spin loop until
+    /// each put is due, because a spin loop would take processor time from the threads of the engine.
     fn overwrite_until_stopped(&self, player: &mut Player<'_>) -> Result<()> {
         let watch = Stopwatch::start();
         let mut puts: u64 = 0;
@@ -419,7 +418,7 @@ impl WorkloadOperations<'_> {
         })
     }
 
-    /// Runs an operation of a mix, other than an insert, on a record.
+    /// Runs an operation of an operation mix on a record. The caller handles inserts.
     fn run_mixed_operation(
         &self,
         operation: MixedOperation,

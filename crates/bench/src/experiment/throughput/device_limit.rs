@@ -1,4 +1,5 @@
-//! Measures the rate at which the device reads single pages. No engine can get values from the device faster.
+//! Measures the rate at which the device reads single pages. This rate is an upper bound for the rate at which any
+//! engine can read values from the device.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,19 +16,20 @@ use crate::workload::random::Random;
 
 /// Length of a read, in bytes.
 const PAGE_BYTES: usize = 4096;
-/// Numbers of threads. Each thread has one read in progress, so the number is the queue depth.
+/// Queue depths to measure. A queue depth is the number of threads, because each thread has one read in progress.
 const QUEUE_DEPTHS: [u64; 2] = [1, 2];
 /// Duration of the reads for a queue depth, in seconds.
 const DURATION_S: f64 = 2.0;
 /// Name of the workload and of the engine in results.
 const WORKLOAD: &str = "page reads";
 const ENGINE: &str = "device";
-/// Separates the random numbers from those of the workloads.
+/// Purpose of the random number generator. It differs from the purposes in the workloads, so the random numbers differ
+/// too.
 const PURPOSE: u64 = 0x6465_7669_6365;
 
-/// Reads random pages of the tables in the directory of an lsmx database for two seconds, without the page cache, with
-/// each queue depth. Returns one result per queue depth; `None` if the file system has no direct reads or the database
-/// has no tables.
+/// Measures reads of random pages from the tables and blob files of an lsmx database. For each queue depth, pages are
+/// read with direct I/O for two seconds. Returns one result per queue depth, or `None` if the file system does not
+/// support direct I/O or the database has no such files.
 pub(super) fn measure_device(
     database: &Path,
     seed: u64,
@@ -41,14 +43,15 @@ pub(super) fn measure_device(
     Ok(Some(cells))
 }
 
-/// The pages of all tables. The page with number `n` belongs to the first file whose `end` is above `n`.
+/// Pages of all tables and blob files, numbered across the files. Each element is a pair: the page number at which a
+/// file ends, and the file. Page `n` belongs to the first file whose end is above `n`.
 struct TablePages {
     files: Vec<(u64, Arc<dyn File>)>,
 }
 
 impl TablePages {
-    /// Opens all tables and blob files. The other files are excluded, because the system need not read their
-    /// preallocated space from the device.
+    /// Opens all tables and blob files. Other files are excluded, because a read of their preallocated space may not
+    /// reach the device.
     fn open(database: &Path) -> Result<Option<TablePages>> {
         let mut files = Vec::new();
         let mut end = 0;

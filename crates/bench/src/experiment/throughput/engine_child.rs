@@ -1,4 +1,5 @@
-//! The child process of `lsmx bench --memory-limit`. It runs the workloads of one engine on request.
+//! The child process of `lsmx bench --memory-limit`. The child runs workloads of one engine when the parent requests
+//! them.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead as _, Write as _};
@@ -28,7 +29,7 @@ pub struct EngineAssignment {
 }
 
 impl EngineAssignment {
-    /// Returns the assignment of this process; `None` if this process is not a child of `lsmx bench`.
+    /// Returns the assignment of this process, or `None` if this process is not a child of `lsmx bench`.
     ///
     /// # Errors
     /// The engine is unknown.
@@ -69,8 +70,9 @@ impl EngineAssignment {
         serve_requests(|request| child.answer(request))
     }
 
-    /// Removes the files of an existing database from the page cache. Cached pages belong to the group of the process
-    /// that first read or wrote them, so pages of an earlier process would not count toward the limit.
+    /// Removes the files of an existing database from the page cache. Linux charges a cached page to the memory control
+    /// group of the process that first read or wrote the page. Pages of an earlier process would therefore not count
+    /// toward the limit.
     pub(in crate::experiment) fn drop_cached_files(&self) -> Result<()> {
         if has_entries(&self.database) { drop_cached_files(&self.database) } else { Ok(()) }
     }
@@ -104,8 +106,8 @@ pub(in crate::experiment) fn serve_requests(
 struct EngineChild<'a> {
     assignment: &'a EngineAssignment,
     config: &'a Config,
-    /// `None` before the first request. The process is not in its group before the first request, so it allocates no
-    /// memory until then.
+    /// `None` before the first request. The parent moves this process into its memory control group before it sends the
+    /// first request. Memory allocated earlier would not count toward the limit.
     state: Option<ChildState>,
 }
 
@@ -157,7 +159,7 @@ fn drop_cached_files(directory: &Path) -> Result<()> {
         }
         let drop_pages = || -> io::Result<()> {
             let file = OsVfs.open(&path)?;
-            // The system keeps pages that are not on the disk yet.
+            // The kernel drops only clean pages from the page cache, so the file is synced first.
             file.sync()?;
             file.drop_cached_pages(0, file.len()?);
             Ok(())
@@ -167,7 +169,7 @@ fn drop_cached_files(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the lines of standard input. This process exits when standard input ends, also while a workload runs.
+/// Returns the lines of standard input. This process exits when standard input ends, even while a workload runs.
 fn receive_lines() -> Receiver<String> {
     let (sender, lines) = sync_channel(1);
     #[expect(clippy::disallowed_methods, reason = "reads requests; no database uses the thread")]

@@ -1,5 +1,5 @@
-//! Child processes of `lsmx bench --memory-limit`, seen from the parent. Each child runs the workloads of one engine in a
-//! memory control group of its own.
+//! Parent side of the child processes of `lsmx bench --memory-limit`. Each child runs the workloads of one engine in
+//! its own memory control group.
 //!
 //! A child is a process of the same program with the same arguments. Environment variables contain its engine and its
 //! database. The parent writes one `Request` per line to standard input of the child. The child answers each request
@@ -24,16 +24,16 @@ use crate::experiment::Progress;
 use crate::memory_group::{GroupVersion, MemoryGroup};
 use crate::peers::EngineKind;
 
-/// The program of this process. The link stays valid if the file is replaced during the run.
+/// Link to the executable of this process. The link stays valid if the executable file is replaced during the run.
 const PROGRAM: &str = "/proc/self/exe";
 
 /// A request to a child process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::experiment) enum Request {
-    /// Runs the step at this place in the list of steps, and returns its cells.
+    /// Runs the workload with this index in the list of workloads, and returns its results.
     Run(u64),
-    /// Runs the experiment, and returns its cell.
+    /// Runs the experiment, and returns its result.
     Measure,
     /// Closes the database.
     Close,
@@ -43,7 +43,7 @@ pub(in crate::experiment) enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
-    /// The requested measurements; null after [`Request::Close`].
+    /// The requested measurements, or null after [`Request::Close`].
     Done(Value),
     Failed {
         text: String,
@@ -51,7 +51,7 @@ pub(super) enum Answer {
     },
 }
 
-/// The child processes that run. The handles share one list.
+/// Handle of the list of running child processes. All clones of a handle share the list.
 #[derive(Clone, Debug, Default)]
 pub struct EngineProcesses(Arc<Mutex<ProcessList>>);
 
@@ -74,27 +74,28 @@ impl EngineProcesses {
         list.running.clear();
     }
 
-    /// Calls `inspect` with a process, then ends the process and removes its group. Returns `None` if
-    /// [`EngineProcesses::kill_all`] has ended the process.
+    /// Calls `inspect` with a process, then ends the process and removes its memory control group. Returns `None` if
+    /// [`EngineProcesses::kill_all`] has already ended the process.
     fn end<T>(&self, id: u32, inspect: impl FnOnce(&mut RunningProcess) -> T) -> Option<T> {
-        // The lock is held until the group is removed. If `kill_all` runs meanwhile, this process does not exit earlier.
+        // The lock is held until the group is removed. A concurrent `kill_all` waits for the lock, so this process does
+        // not exit before the group is removed.
         let mut list = self.lock();
         let place = list.running.iter().position(|running| running.child.id() == id)?;
         Some(inspect(&mut list.running.swap_remove(place)))
     }
 }
 
-/// A child process and its group. Dropping the value kills the process and removes the group.
+/// A child process and its memory control group. Dropping the value kills the process and removes the group.
 #[derive(Debug)]
 struct RunningProcess {
     child: Child,
-    // Dropped after the process has ended.
+    // This field is dropped after the method `drop` has ended the process.
     group: MemoryGroup,
 }
 
 impl Drop for RunningProcess {
     fn drop(&mut self) {
-        // Fails only if the process has ended.
+        // `kill` fails only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -113,7 +114,8 @@ pub(in crate::experiment) struct EngineProcess {
 }
 
 impl EngineProcess {
-    /// Starts a process and moves it into a new group. The process does nothing before its first request.
+    /// Starts a process and moves it into a new memory control group. The process allocates no memory for workloads
+    /// before its first request.
     pub(in crate::experiment) fn start(
         engine: EngineKind,
         database: &Path,
@@ -122,7 +124,8 @@ impl EngineProcess {
         let mut command = Command::new(PROGRAM);
         command.args(&limit.arguments).envs(EngineAssignment::environment(engine, database));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A terminal sends SIGINT to all processes of a group. Only the parent handles it.
+        // A terminal sends SIGINT to all processes of a process group. The child has its own process group, because
+        // only the parent handles SIGINT.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
 
@@ -166,7 +169,7 @@ impl EngineProcess {
         self.group_version
     }
 
-    /// Runs a step in the process and returns its measurements.
+    /// Runs a workload in the child process and returns its measurements.
     pub(super) fn run_step(
         &mut self,
         step: &WorkloadStep,
@@ -179,7 +182,7 @@ impl EngineProcess {
         cells
     }
 
-    /// Runs the experiment `name` in the process and returns its measurements.
+    /// Runs the experiment `name` in the child process and returns its measurements.
     pub(in crate::experiment) fn measure<T: DeserializeOwned>(
         &mut self,
         name: &str,

@@ -13,12 +13,12 @@ use crate::report::text::format_bytes;
 /// Name of [`LimitMethod::DirectIo`] in results.
 pub(super) const DIRECT_IO: &str = "direct I/O";
 
-/// Limit of the memory of each engine, with the page cache of its files.
+/// Memory limit of each engine. The page cache of the files of an engine counts toward the limit.
 #[derive(Clone, Debug)]
 pub struct MemoryLimit {
     pub bytes: u64,
     pub method: LimitMethod,
-    /// Arguments of a child process: those of this process, without the program name.
+    /// Command-line arguments for child processes: the arguments of this process, without the program name.
     pub(super) arguments: Vec<OsString>,
     /// The running child processes.
     pub processes: EngineProcesses,
@@ -46,8 +46,8 @@ impl fmt::Display for LimitMethod {
 }
 
 impl MemoryLimit {
-    /// Selects the method by an attempt to start a child process in a group. `arguments` are the arguments of this
-    /// process, without the program name.
+    /// Tries to start a child process in a memory control group, and selects the method by the outcome. `arguments` are
+    /// the arguments of this process, without the program name.
     pub fn choose(bytes: u64, arguments: Vec<OsString>) -> MemoryLimit {
         let (method, processes) =
             (LimitMethod::DirectIo { reason: String::new() }, EngineProcesses::default());
@@ -67,7 +67,8 @@ impl MemoryLimit {
         matches!(self.method, LimitMethod::Group(_))
     }
 
-    /// Fails if the limit is below the memory that the settings give to an engine, or if an engine cannot be limited.
+    /// Checks that the limit covers the block cache and the memtables, and that the selected method can limit every
+    /// engine.
     pub(super) fn check(&self, settings: &EngineSettings, peers: &[EngineKind]) -> Result<()> {
         let cache = settings.block_cache_bytes.unwrap_or(0);
         let memtable = settings.memtable_bytes.unwrap_or(0);

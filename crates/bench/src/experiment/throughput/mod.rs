@@ -57,19 +57,20 @@ pub struct Config {
     pub entries: u64,
     pub key_bytes: u64,
     pub value_bytes: u64,
-    /// Number of threads. `None` uses one thread, but runs `fillsync` with each of [`FILLSYNC_THREADS`].
+    /// Number of threads. If `None`, workloads run with one thread, and `fillsync` runs with each number in
+    /// [`FILLSYNC_THREADS`].
     pub threads: Option<u64>,
-    /// Number of operations of workloads other than `fillseq` and `fillrandom`. `None` uses the default of the
-    /// workload.
+    /// Number of operations of workloads other than `fillseq` and `fillrandom`. If `None`, each workload has its
+    /// default number.
     pub ops: Option<u64>,
     pub seek_entries: u64,
-    /// Target rate in operations per second. `None` starts each operation when the preceding one ends.
+    /// Target rate in operations per second. If `None`, each operation starts when the preceding operation ends.
     pub rate: Option<f64>,
     pub repeat: u64,
     pub seed: u64,
     pub directory: PathBuf,
-    /// Path of the database of lsmx. The database is kept after the command. For other engines, the name of the engine
-    /// is appended to the path. `None` uses temporary databases.
+    /// Path of the database of lsmx, which is kept after the command. For another engine, the name of the engine is
+    /// appended to the path. If `None`, temporary databases are used.
     pub database: Option<PathBuf>,
     pub memory_limit: Option<MemoryLimit>,
     pub command: String,
@@ -116,7 +117,7 @@ impl Config {
         }
     }
 
-    /// Runs all workloads on all engines once. With a memory limit, also appends measurements of the device to
+    /// Runs all workloads on all engines once. With a memory limit, also appends two measurements of the device to
     /// `device`: one as soon as a database exists, and one after the last workload.
     fn run_repetition(
         &self,

@@ -72,7 +72,7 @@ fn name_rows(result: &ThroughputResult) -> Result<Vec<PageRow>> {
     Ok(result.rows()?.into_iter().map(subject).collect())
 }
 
-/// Returns plots of the rates. A single engine has one plot; several engines have one plot per workload.
+/// Returns plots of the rates: one plot if there is a single engine, otherwise one plot per workload.
 fn render_rates(result: &ThroughputResult, subjects: &[PageRow]) -> Markup {
     let workloads = distinct_items(result.cells.iter().map(|cell| cell.workload.as_str()));
     let one_engine = result.cells.windows(2).all(|pair| pair[0].engine == pair[1].engine);

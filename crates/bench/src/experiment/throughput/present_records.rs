@@ -10,8 +10,8 @@ pub(super) struct PresentRecords {
     deleted: Option<DeletedRecords>,
 }
 
-/// Set of deleted records: the first `count` records in the random order `order`, which permutes the records with
-/// numbers below `of`.
+/// Set of deleted records. `order` is a random permutation of the records with numbers below `of`. The first `count`
+/// records in this order are deleted.
 #[derive(Clone, Copy, Debug)]
 struct DeletedRecords {
     of: u64,
@@ -74,8 +74,8 @@ impl PresentRecords {
         self.deleted.map_or(0, |deleted| deleted.of - deleted.count)
     }
 
-    /// Returns the `n`-th of the records that will be deleted next. `n` must be below
-    /// [`PresentRecords::deletable_count`].
+    /// Returns the `n`-th of the records that [`PresentRecords::delete_next`] will delete, counted from 0. `n` must be
+    /// below [`PresentRecords::deletable_count`].
     pub(super) fn nth_deletable_record(&self, n: u64) -> u64 {
         self.deleted.map_or(n, |deleted| deleted.order.permute(deleted.count + n))
     }

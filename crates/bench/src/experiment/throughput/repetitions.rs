@@ -27,8 +27,9 @@ pub(super) fn median_repetitions(repetitions: &[Vec<ThroughputCell>]) -> Vec<Thr
         .collect()
 }
 
-/// Returns the rates of the lsmx cell at `place`, each divided by the rate of the fastest other engine in the same
-/// repetition. `None` for a cell of another engine, without other engines, and for a single repetition.
+/// Compares lsmx with the fastest other engine in each repetition. Returns the median, the lowest and the highest ratio
+/// of their rates. Returns `None` if the result at `place` is not a result of lsmx, if there is no other engine, or if
+/// there is only one repetition.
 fn best_peer_ratio(repetitions: &[Vec<ThroughputCell>], place: usize) -> Option<RatioInterval> {
     let is_lsmx = |cell: &&ThroughputCell| cell.engine == EngineKind::Lsmx.name();
     if repetitions.len() < 2 || !repetitions.iter().all(|cells| is_lsmx(&&cells[place])) {

@@ -14,7 +14,7 @@ pub struct ThroughputResult {
     pub provenance: Provenance,
     pub settings: ThroughputSettings,
     pub cells: Vec<ThroughputCell>,
-    /// Reads of single pages from the device, which no engine can exceed. Empty without a memory limit.
+    /// Rates at which the device reads single pages. No engine can exceed these rates. Empty without a memory limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub device: Vec<ThroughputCell>,
 }
@@ -31,7 +31,7 @@ pub struct ThroughputSettings {
     pub options: Vec<String>,
     pub rate: Option<f64>,
     pub seek_entries: u64,
-    /// Limit of the memory of each engine, with the page cache of its files.
+    /// Memory limit of each engine. The page cache of the files of an engine counts toward the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
     /// How the memory is limited: `cgroup v1`, `cgroup v2` or `direct I/O`.
@@ -44,8 +44,8 @@ pub struct ThroughputSettings {
 /// Measurements of one workload on one engine.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ThroughputCell {
-    /// Name of the workload, with its settings that have no field. The backward part of `scan` is named
-    /// `scan-backward`.
+    /// Name of the workload, followed by the settings that have no field in this struct. The backward part of `scan` is
+    /// named `scan-backward`.
     pub workload: String,
     pub engine: String,
     pub threads: u64,
@@ -63,7 +63,7 @@ pub struct ThroughputCell {
     /// Bytes that the process read from storage until the last operation ended, divided by the operations. `None` if
     /// the system does not count these bytes.
     pub device_read_bytes_per_op: Option<f64>,
-    /// Reads of the block device by all processes in the same time, divided by the operations.
+    /// Number of reads of the block device by all processes until the last operation ended, divided by the operations.
     pub device_reads_per_op: Option<f64>,
     pub put_bytes: u64,
     /// Written bytes divided by the bytes of puts. `None` if the workload has no puts. For engines that do not count

@@ -5,12 +5,12 @@ use crate::workload::operation_mix::{OPS_PER_INSERT, OperationMix};
 
 /// Zipf exponent of the access frequencies in YCSB.
 pub const YCSB_ZIPF_EXPONENT: f64 = 0.99;
-/// Number of records divided by the default number of operations of `fillsync`.
+/// Ratio of the number of records to the default number of operations of `fillsync`.
 pub const RECORDS_PER_SYNC: u64 = 100;
 /// Numbers of threads with which `fillsync` runs, if the number of threads is not given.
 pub const FILLSYNC_THREADS: [u64; 2] = [1, 8];
 
-/// A workload. The names are those of `db_bench` in LevelDB and RocksDB.
+/// A workload. Most names are those of `db_bench` in LevelDB and RocksDB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
     /// Puts every record once in key order into a new database.
@@ -27,7 +27,8 @@ pub enum Workload {
     Seekrandom,
     /// Reads all entries, forward and then backward.
     Scan,
-    /// Looks up random present records while an additional thread overwrites records at full speed.
+    /// Looks up random present records while an additional thread overwrites records. The thread writes at full speed
+    /// unless its rate is set.
     Readwhilewriting,
     /// Deletes random present records, each at most once.
     Deleterandom,
@@ -98,8 +99,9 @@ impl Workload {
         }
     }
 
-    /// Returns whether the rate includes the time until compaction is idle. The rates of fill, overwrite and delete
-    /// workloads include this time. Otherwise their compactions would slow down only the next workload.
+    /// Returns whether the rate includes the time until compaction is idle. The rates of `fillseq`, `fillrandom`,
+    /// `overwrite` and `deleterandom` include this time. Otherwise their compactions would slow down only the next
+    /// workload.
     pub fn includes_idle_wait(self) -> bool {
         matches!(
             self,
@@ -121,8 +123,8 @@ impl Workload {
     /// Returns an upper bound of the number of records that the workload inserts.
     pub fn max_inserts(self, ops: u64, threads: u64) -> u64 {
         match self {
-            // Each thread inserts one record per fixed number of its operations. Rounding up may add one insert per
-            // thread.
+            // Each thread inserts one record per [`OPS_PER_INSERT`] of its operations. Rounding up may add one insert
+            // per thread.
             Workload::Ycsb(mix) if mix.has_inserts() => ops.div_ceil(OPS_PER_INSERT) + threads,
             _ => 0,
         }

@@ -10,7 +10,8 @@ use super::workload::Workload;
 use super::{COUNT_MAX, THREADS_MAX};
 use crate::quantity::{parse_count, parse_rate};
 
-/// A workload and its settings. A setting replaces the flag of the command for this workload. `None` keeps the flag.
+/// A workload and its own settings. For this workload, a setting overrides the corresponding flag of the command. If a
+/// setting is `None`, the flag applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkloadArgument {
     pub workload: Workload,
@@ -48,7 +49,7 @@ impl WorkloadArgument {
         }
     }
 
-    /// Sets the setting that the text `KEY=VALUE` names. The error describes the wrong key or value.
+    /// Parses the text `KEY=VALUE` and changes the setting `KEY`. The error describes the wrong key or value.
     fn set(&mut self, text: &str) -> Result<(), String> {
         let (key, value) = text.split_once('=').unwrap_or((text, ""));
         let (names, workload) = (self.setting_names(), self.workload);

@@ -109,7 +109,7 @@ impl TuningResult {
         settings
     }
 
-    /// Returns whether the results are by number of records.
+    /// Returns whether the results contain one measurement per number of records.
     pub(super) fn has_data_sizes(&self) -> bool {
         self.cells.iter().any(|cell| cell.data.is_some())
     }

@@ -1,5 +1,5 @@
-//! The experiment `data-size`: measures puts, gets and deletes by the number of records. Record 1 has a value of one
-//! byte, and each further value has one byte more. Twice as many records therefore have four times as many bytes.
+//! The experiment `data-size`: measures puts, gets and deletes for different numbers of records. The value of record
+//! `i` has `i` bytes, where `i` starts at 1. Twice as many records therefore have four times as many bytes.
 
 use std::ops::RangeInclusive;
 
@@ -15,12 +15,13 @@ use super::result::{DataSize, TuningCell};
 
 /// Accepted values of `--entries`. The largest database has 32 GiB of values.
 pub(super) const ENTRIES: RangeInclusive<u64> = 8..=1 << 18;
-/// The numbers of records are `--entries` divided by these numbers.
+/// Divisors of `--entries`. Each quotient is a measured number of records.
 const DIVISORS: [u64; 4] = [8, 4, 2, 1];
 
 type RecordOperation = fn(&mut Player<'_>, u64) -> Result<()>;
 
-/// Operations that run one after the other on each database, each once for each record in key order.
+/// Operations that are measured on each database, in this order. Each operation runs once for each record, in key
+/// order.
 const OPERATIONS: [(&str, RecordOperation); 3] = [
     ("put", |player, record| player.put(record, 0)),
     ("get", |player, record| player.get_present(record)),

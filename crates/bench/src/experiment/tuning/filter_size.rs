@@ -10,8 +10,8 @@ use super::StudyContext;
 use super::reads;
 use super::result::{LookupReads, TuningCell};
 
-/// Filter sizes: fingerprints of 8 and of 16 bits in all tables, and averages of 10 and 13 bits per key that the Monkey
-/// formula distributes over the sorted runs.
+/// Filter sizes to measure. `8` and `16` are fingerprint lengths in bits, for the filters of all tables. `monkey(B)`
+/// distributes a mean of B bits per key over the sorted runs with the Monkey formula.
 const WIDTHS: [&str; 4] = ["8", "monkey(10)", "monkey(13)", "16"];
 
 pub(super) fn measure_filter_sizes(

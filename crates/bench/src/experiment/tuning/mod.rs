@@ -39,7 +39,7 @@ pub enum TuningStudy {
     FilterSize,
     /// Measures puts per time slice.
     PutOverTime,
-    /// Measures puts, gets and deletes by the number of records.
+    /// Measures puts, gets and deletes for different numbers of records.
     DataSize,
 }
 
@@ -143,8 +143,8 @@ impl StudyContext<'_> {
         self.config.ops.unwrap_or(self.config.entries)
     }
 
-    /// Puts every record into a new database of lsmx, and waits until compaction is idle. Returns the measurements of the
-    /// puts, and the seconds from the last put until compaction was idle.
+    /// Puts every record into a new database of lsmx, and waits until compaction is idle. Returns the measurements of
+    /// the puts, and the seconds from the last put until compaction was idle.
     fn fill_database(
         &self,
         path: &Path,

@@ -81,8 +81,8 @@ fn measure_engine(
     })
 }
 
-/// Combines adjacent time slices so that there are at most [`SLICES_MAX`], and adds the bytes that compaction wrote.
-/// The last slice ends with the last put.
+/// Combines adjacent time slices into at most [`SLICES_MAX`] slices, and adds the bytes that compaction wrote in each
+/// slice. The last slice ends with the last put.
 fn combine_slices(slices: &[TimeSlice], compacted: &[u64], elapsed_ns: u64) -> Vec<PutSlice> {
     let joined = slices.len().div_ceil(SLICES_MAX).max(1);
     let slice_ns = SLICE_NS * numbers::to_u64(joined);

@@ -38,7 +38,7 @@ pub struct TuningCell {
 }
 
 impl TuningCell {
-    /// Creates the result of a workload on lsmx. `settle_s` seconds are added to the elapsed time of the rate.
+    /// Creates the result of a workload on lsmx. The rate is computed from the elapsed time plus `settle_s` seconds.
     pub(super) fn new(
         workload: &'static str,
         setting: &str,

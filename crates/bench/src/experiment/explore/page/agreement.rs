@@ -39,8 +39,8 @@ const ALIASES: [(&str, &str); 2] = [
 /// for means over seeds and 0.15 for a single seed.
 const DEVIATIONS: [f64; 2] = [0.05, 0.15];
 
-/// Numbers of one policy and workload by flat name (JSON path). The values of each number are in the order of
-/// [`SOURCES`].
+/// Numbers of one policy and workload, by flat name (JSON path). Each array contains the value of each source, in the
+/// order of [`SOURCES`].
 type SourceNumbers = BTreeMap<String, [Option<f64>; 3]>;
 
 /// Returns the section with a plot for each number that at least two sources report, or nothing if there is no such
