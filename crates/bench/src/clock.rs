@@ -27,13 +27,13 @@ pub fn sleep_ns(ns: u64) {
     std::thread::sleep(Duration::from_nanos(ns));
 }
 
-/// Lets sleeps of the calling thread end about 20 µs after their deadline. By default, Linux adds up to 50 µs. Has no
-/// effect on other systems.
+/// Reduces the timer slack of the calling thread, so that a sleep ends about 20 µs after its deadline. The default
+/// timer slack of Linux is 50 µs. Has no effect on other systems.
 pub fn shorten_timer_slack() {
     let Ok(thread) = std::fs::read_link("/proc/thread-self") else { return };
     let Some(id) = thread.file_name() else { return };
     let path = Path::new("/proc").join(id).join("timerslack_ns");
-    // If the setting fails, waits end later.
+    // An error is ignored, because larger timer slack only makes sleeps end later.
     #[expect(clippy::disallowed_methods, reason = "a setting of the kernel, not a file")]
     let _ = std::fs::write(path, "1");
 }
@@ -51,7 +51,7 @@ pub fn wait_until_elapsed(watch: Stopwatch, ns: u64) {
     }
 }
 
-/// Measures the time of one start and one read of a stopwatch, in nanoseconds.
+/// Returns the time to start and read a stopwatch once, in nanoseconds, as a mean over many readings.
 pub fn measure_clock_cost_ns() -> f64 {
     const READINGS: u32 = 10_000;
     let watch = Stopwatch::start();

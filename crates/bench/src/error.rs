@@ -57,7 +57,8 @@ pub enum Error {
         action: &'static str,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The child process that runs the workloads of an engine failed. `step` is the workload, or `start` or `close`.
+    /// The child process that runs the workloads of an engine failed. `step` is the name of the workload that ran, or
+    /// `start` or `close`.
     #[error("{engine}, {step}: {failure}")]
     EngineProcess { engine: &'static str, step: String, failure: EngineProcessFailure },
     /// A database returned a wrong value. `key` contains the hexadecimal digits of the key.
@@ -81,7 +82,7 @@ pub enum EngineProcessFailure {
     WrongAnswer { answer: String },
     #[error("no memory control group can be created: {reason}")]
     NoGroup { reason: String },
-    /// This process has killed all its child processes.
+    /// The run was interrupted, and this process has killed all its child processes.
     #[error("the run was interrupted")]
     Interrupted,
     #[error("cannot exchange messages with the process: {source}")]
@@ -130,7 +131,7 @@ impl Error {
         move |source| Error::Io { action, path: path.to_owned(), source }
     }
 
-    /// Returns whether the process of an engine needed more memory than its limit.
+    /// Returns whether the error reports that the child process of an engine exceeded its memory limit.
     pub fn is_out_of_memory(&self) -> bool {
         let Error::EngineProcess { failure, .. } = self else { return false };
         matches!(failure, EngineProcessFailure::OutOfMemory { .. })

@@ -38,7 +38,8 @@ impl Latencies {
         Latencies::with_digits(DIGITS)
     }
 
-    /// Creates a histogram with a relative error of up to 1 %. It takes 36 KiB of memory, an eighth of the others.
+    /// Creates a histogram with a relative error of up to 1 %. The histogram takes 36 KiB of memory, an eighth of the
+    /// memory of a histogram with full precision.
     pub fn coarse() -> Latencies {
         Latencies::with_digits(COARSE_DIGITS)
     }

@@ -1,9 +1,9 @@
 //! Memory control groups of Linux. A group limits the memory of its processes together with the page cache of the files
 //! that they read and write.
 //!
-//! Version 1 has one hierarchy of groups per resource; version 2 has one hierarchy for all resources. A hierarchy is a
-//! mounted file system whose directories are the groups. `/proc/self/mountinfo` lists the mounts, and
-//! `/proc/self/cgroup` lists the own group in each hierarchy.
+//! Version 1 of control groups has one hierarchy of groups per resource. Version 2 has one hierarchy for all resources.
+//! A hierarchy is a mounted file system whose directories are the groups. `/proc/self/mountinfo` lists the mounts.
+//! `/proc/self/cgroup` lists, for each hierarchy, the group that contains this process.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -13,10 +13,10 @@ use std::path::{Component, Path, PathBuf};
 use crate::clock::sleep_ns;
 use crate::process::read_proc_field;
 
-/// Start of the name of each group. The process number of the creator and a number of the group follow.
+/// Prefix of the name of each group. The prefix is followed by the process ID of the creator and a number.
 const NAME_PREFIX: &str = "lsmx-bench-";
-/// Maximum number of attempts to remove a group, and the pause between two attempts. The kernel may keep a group busy for
-/// a short time after its last process has ended.
+/// Maximum number of attempts to remove a group, and the pause between two attempts. The kernel may keep a group busy
+/// for a short time after its last process has ended.
 const REMOVAL_TRIES: u32 = 100;
 const REMOVAL_PAUSE_NS: u64 = 10_000_000;
 
@@ -36,8 +36,8 @@ impl fmt::Display for GroupVersion {
     }
 }
 
-/// A control group with a memory limit and without swap. Dropping the handle removes the group, whose processes must
-/// have ended.
+/// A control group with a memory limit and without swap. Dropping the handle removes the group. All processes in the
+/// group must have ended before.
 #[derive(Debug)]
 pub struct MemoryGroup {
     directory: PathBuf,
@@ -46,13 +46,13 @@ pub struct MemoryGroup {
 
 impl MemoryGroup {
     /// Creates a group that limits memory to `limit_bytes`, and moves the process `process` into the group. Memory that
-    /// the process used before is not part of the limit.
+    /// the process allocated earlier does not count toward the limit.
     ///
-    /// The group is created in the own group of this process, in the parent of that group, or in the root group. The
-    /// first one that permits it is used. First removes groups of ended processes.
+    /// Three parents for the new group are tried in order: the group of this process, the parent of that group, and the
+    /// root group. Groups that ended processes have left in these parents are removed first.
     ///
     /// # Errors
-    /// No group can be created. The text contains the reason for each place.
+    /// No group can be created. The error text contains the reason for each parent.
     pub fn create_for(process: u32, limit_bytes: u64) -> Result<MemoryGroup, String> {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let hierarchies =
@@ -88,7 +88,7 @@ impl MemoryGroup {
         match version {
             GroupVersion::V1 => {
                 group.write("memory.limit_in_bytes", &limit)?;
-                // Memory plus swap. The file is missing if the kernel does not count swap.
+                // This file limits memory plus swap. The file is missing if the kernel does not count swap.
                 if !group.write_if_present("memory.memsw.limit_in_bytes", &limit)? {
                     group.write("memory.swappiness", "0")?;
                 }
@@ -154,7 +154,8 @@ fn write_control_file(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes()).map_err(failed)
 }
 
-/// Removes the groups of processes that were killed and could not remove them. Ignores groups that cannot be removed.
+/// Removes groups whose creator has ended without removing them, for example because it was killed. Ignores groups that
+/// cannot be removed.
 fn remove_abandoned_groups(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -173,7 +174,7 @@ fn remove_abandoned_groups(parent: &Path) {
 #[derive(Debug, PartialEq, Eq)]
 struct Hierarchy {
     version: GroupVersion,
-    /// Groups in which a new group may be created: the own group of this process, its parent, and the root of the
+    /// Possible parents of a new group: the group of this process, the parent of that group, and the root of the
     /// mounted part of the hierarchy. Each group is listed once.
     parents: Vec<PathBuf>,
 }
@@ -192,7 +193,8 @@ fn find_hierarchies(cgroup: &str, mountinfo: &str) -> Vec<Hierarchy> {
     found
 }
 
-/// Returns the path of the own group from a line of `/proc/self/cgroup`: number of the hierarchy, resources, path.
+/// Parses a line of `/proc/self/cgroup`: number of the hierarchy, resources, and path of the group that contains this
+/// process. Returns the path if the hierarchy has this version and includes memory.
 fn parse_own_group(line: &str, version: GroupVersion) -> Option<&str> {
     let mut fields = line.splitn(3, ':');
     let (number, resources, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -203,7 +205,8 @@ fn parse_own_group(line: &str, version: GroupVersion) -> Option<&str> {
     is_wanted.then_some(path)
 }
 
-/// Returns the mounted directory of the hierarchy and the mount point, from a line of `/proc/self/mountinfo`.
+/// Parses a line of `/proc/self/mountinfo`. Returns the directory of the hierarchy that is mounted, and the mount
+/// point. Returns `None` if the mount is not a hierarchy of this version that includes memory.
 fn parse_mount(line: &str, version: GroupVersion) -> Option<(PathBuf, PathBuf)> {
     let (before, after) = line.split_once(" - ")?;
     let mut fields = before.split(' ').skip(3);
@@ -219,10 +222,11 @@ fn parse_mount(line: &str, version: GroupVersion) -> Option<(PathBuf, PathBuf)> 
     is_wanted.then(|| (path(root), path(mount)))
 }
 
-/// Returns the directories of the own group, of its parent and of the root. `own` is the path of the own group in the
-/// hierarchy, of which the directory `root` is mounted at `mount`.
+/// Returns the directories of the group that contains this process, of its parent, and of the root of the mount. `own`
+/// is the path of the group in the hierarchy. `root` is the directory of the hierarchy that is mounted, and `mount` is
+/// the mount point. Groups outside `root` are omitted.
 fn candidate_parents(own: &str, root: &Path, mount: &Path) -> Vec<PathBuf> {
-    // In a container, the own group can be outside the mounted directory.
+    // In a container, the group of this process can be outside the mounted directory.
     let below_root = Path::new(own)
         .strip_prefix(root)
         .ok()

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-/// Clock ticks per second, the unit of times in `/proc`. The value is the same on every Linux kernel.
+/// Number of clock ticks per second. Files in `/proc` contain times in clock ticks. The number is the same on every
+/// Linux kernel.
 const TICKS_PER_S: f64 = 100.0;
 
 /// Processor time in seconds.
@@ -132,7 +133,7 @@ fn parse_cpu_times(stat: &str) -> Option<CpuTimes> {
     Some(CpuTimes { user_s: seconds()?, system_s: seconds()? })
 }
 
-/// Returns the number that follows `name` in a file of the kernel, in the first line that starts with `name`.
+/// Reads a file of the kernel. Returns the number that follows `name` in the first line that starts with `name`.
 pub(crate) fn read_proc_field(path: impl AsRef<Path>, name: &str) -> Option<u64> {
     parse_proc_field(&std::fs::read_to_string(path).ok()?, name)
 }

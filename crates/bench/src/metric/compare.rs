@@ -54,10 +54,10 @@ pub struct Comparison {
 pub struct CellPair {
     /// Name of the measurement.
     pub cell: String,
-    /// Whether both measurements have the same digest; `None` if a digest is missing.
+    /// Whether both measurements have the same digest. `None` if a digest is missing.
     pub same_digest: Option<bool>,
     pub differences: Vec<MetricDifference>,
-    /// How many numbers are equal in both measurements.
+    /// Number of values that are equal in both measurements.
     pub equal: usize,
     /// Names of the numbers that only one of the two measurements contains.
     pub missing: Vec<String>,
@@ -70,11 +70,13 @@ pub struct MetricDifference {
     pub metric: String,
     pub old: f64,
     pub new: f64,
-    /// New value ÷ old value; `None` if the old value is 0.
+    /// Ratio of the new value to the old value. `None` if the old value is 0.
     pub ratio: Option<f64>,
-    /// Confidence interval of the old value, or the minimum and maximum of few repetitions; `None` without repetitions.
+    /// Confidence interval of the old value. With too few repetitions for an interval, the minimum and the maximum.
+    /// `None` without repetitions.
     pub old_interval: Option<[f64; 2]>,
-    /// Confidence interval of the new value, or the minimum and maximum of few repetitions; `None` without repetitions.
+    /// Confidence interval of the new value. With too few repetitions for an interval, the minimum and the maximum.
+    /// `None` without repetitions.
     pub new_interval: Option<[f64; 2]>,
     pub meaning: ChangeKind,
     /// Whether the number is a time. Times depend on the machine and its load.
@@ -98,7 +100,8 @@ pub enum ChangeKind {
 }
 
 impl MetricDifference {
-    /// Returns the deterioration ÷ the old value: 0 if the number is not worse, infinite if the old value is 0.
+    /// Returns the deterioration as a fraction of the old value. Returns 0 if the number is not worse, and infinity if
+    /// the old value is 0.
     pub fn worse_by(&self) -> f64 {
         match (self.meaning, self.ratio) {
             (ChangeKind::Worse, Some(ratio)) => (ratio - 1.0).abs(),
@@ -110,7 +113,7 @@ impl MetricDifference {
 
 impl Comparison {
     /// Compares two results. `registry` declares the metrics of the first result. If `registry` is `None`, the first
-    /// command that declares the name of a number applies.
+    /// command that declares a metric with the name of a number decides how the number is compared.
     pub fn new(registry: Option<&MetricRegistry>, old: &[Value], new: &[Value]) -> Comparison {
         let mut others: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
         for cell in new.iter().rev() {
@@ -127,8 +130,8 @@ impl Comparison {
         Comparison { pairs, only_old, only_new }
     }
 
-    /// Returns the costs and rates for which `lsmx compare` fails. A time fails if it is worse by more than the
-    /// fraction `share_of_times`; other numbers fail above `share`. `None` disables a limit.
+    /// Returns the costs and rates for which `lsmx compare` fails. A time is returned if it is worse by more than the
+    /// fraction `share_of_times`, another number if it is worse by more than `share`. `None` disables a limit.
     pub fn list_worse<'a>(
         &'a self,
         share: Option<f64>,
@@ -212,8 +215,8 @@ fn measured_numbers(cell: &Value) -> Vec<(String, f64)> {
     scalars.filter_map(|(name, scalar)| Some((name, scalar.as_f64()?))).collect()
 }
 
-/// Returns the confidence interval of a number, or the minimum and maximum of few repetitions; `None` without
-/// repetitions.
+/// Returns the confidence interval of a number. With too few repetitions for an interval, returns the minimum and the
+/// maximum. Returns `None` without repetitions.
 fn repeat_interval(cell: &Value, name: &str) -> Option<[f64; 2]> {
     let ends = |of: &Value| Some([of.get("low")?.as_f64()?, of.get("high")?.as_f64()?]);
     if let Some(repeated) = cell.get("repeats").and_then(|at| at.get("metrics")?.get(name)) {

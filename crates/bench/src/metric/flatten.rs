@@ -73,8 +73,8 @@ pub fn format_scalar(scalar: &Value) -> String {
     scalar.as_str().map_or_else(|| scalar.to_string(), str::to_owned)
 }
 
-/// Returns the header and the rows of a table: one row per JSON value, one column per flat name in the order of first
-/// occurrence. If a JSON value lacks a name, the table contains an empty text.
+/// Returns the header and the rows of a table with one row per JSON value and one column per flat name. Columns are in
+/// the order in which their names first occur. A cell is empty if its JSON value lacks the name.
 pub fn build_union_table(values: &[Value]) -> (Vec<String>, Vec<Vec<String>>) {
     let flat: Vec<HashMap<String, &Value>> =
         values.iter().map(|value| flatten_scalars(value).into_iter().collect()).collect();

@@ -46,7 +46,7 @@ pub(crate) struct PageRow {
 }
 
 impl PageRow {
-    /// Returns the number with this flat name; `None` if the number is missing or was not measured.
+    /// Returns the number with this flat name, or `None` if the number is missing or was not measured.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         self.row.displayed_value(name)?.as_f64()
     }
@@ -127,7 +127,8 @@ fn render_cell(column: &TableColumn, row: &ResultRow, best: Option<&str>) -> Mar
     }
 }
 
-/// Returns the best value of a column as text; `None` if all values are equal or the metric is neither cost nor rate.
+/// Returns the best value of a column as text. Returns `None` if all values are equal, or if the metric is neither a
+/// cost nor a rate.
 fn find_best_value(column: &TableColumn, rows: &[ResultRow]) -> Option<String> {
     let number = |row: &ResultRow| row.displayed_value(&column.name)?.as_f64();
     let numbers = rows.iter().filter_map(number);
@@ -182,8 +183,8 @@ pub(crate) fn render_part_bars(
     })
 }
 
-/// Returns a plot of stacked bars. `parts` computes the segments of a row; a row without segments has no bar. The label
-/// of a bar is the sum of its segments. Returns nothing if all bars are empty.
+/// Returns a plot of stacked bars. `parts` computes the segments of a row. A row has no bar if `parts` returns `None`.
+/// The label of a bar is the sum of its segments. Returns nothing if all bars are empty.
 pub(crate) fn render_stacked_bars(
     title: &str,
     labels: &[&str],

@@ -20,7 +20,7 @@ use std::cmp::Ordering;
 use crate::experiment::bench_experiment::BenchExperiment;
 use crate::experiment::{advise, explore, iocost, rmw, simulate, steady_state, throughput, tuning};
 
-/// Whether less or more of a number is better.
+/// Whether a lower or a higher value of a metric is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BetterDirection {
     Less,
@@ -124,7 +124,8 @@ impl Metric {
         Metric { csv, ..self }
     }
 
-    /// Returns the heading of the column with this flat name; `None` if the name does not match the key of the metric.
+    /// Returns the heading of the column with this flat name, or `None` if the name does not match the key of the
+    /// metric.
     pub fn expand_title(&self, name: &str) -> Option<String> {
         let stars = match_stars(self.key, name)?;
         let mut title = self.title.to_owned();
@@ -141,7 +142,7 @@ impl Metric {
     }
 }
 
-/// Returns the text that each `*` in the pattern matches; `None` if the pattern does not match the name.
+/// Returns the text that each `*` in the pattern matches, or `None` if the pattern does not match the name.
 fn match_stars<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
     let mut parts = pattern.split('*');
     let mut rest = name.strip_prefix(parts.next()?)?;
@@ -163,7 +164,7 @@ fn match_stars<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
 #[derive(Clone, Copy, Debug)]
 pub struct MetricRegistry {
     pub command: &'static str,
-    /// Lists of metrics. If several metrics match a name, the first match applies.
+    /// Lists of metrics. If several metrics match the name of a number, the first of them is used.
     pub metrics: &'static [&'static [Metric]],
     /// Names of the columns that identify a row. If a table is split into blocks, each block repeats these columns.
     pub identity: &'static [&'static str],
@@ -212,7 +213,7 @@ impl MetricRegistry {
         columns
     }
 
-    /// Returns the header and the rows of a CSV file of the metrics that have a CSV header.
+    /// Returns the header and the rows of a CSV file with all metrics that have a CSV header.
     pub fn csv(&self, rows: &[ResultRow]) -> (Vec<String>, Vec<Vec<String>>) {
         let metrics = || self.metrics().filter(|metric| !metric.csv.is_empty());
         let header = metrics().map(|metric| metric.csv.to_owned()).collect();
@@ -234,7 +235,7 @@ pub struct TableColumn {
 }
 
 impl TableColumn {
-    /// Returns the text of this column in a row; `–` if the row has no value.
+    /// Returns the text of this column in a row, or `–` if the row has no value.
     pub fn format_value(&self, row: &ResultRow) -> String {
         let Some(value) = row.displayed_value(&self.name) else { return "–".to_owned() };
         match value.as_f64() {
@@ -260,7 +261,7 @@ pub const ALL: [&MetricRegistry; 11] = [
     &advise::columns::PRESETS,
 ];
 
-/// Returns the metric with this flat name. If several commands declare the name, the first declaration applies.
+/// Returns the metric with this flat name. If several commands declare the name, returns the first declaration.
 pub fn find_metric(name: &str) -> Option<&'static Metric> {
     ALL.iter().find_map(|registry| registry.find(name))
 }

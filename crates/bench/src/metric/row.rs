@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value};
 use super::flatten::flatten_scalars;
 use crate::experiment::repeat::Repeats;
 
-/// A result, flattened to names and scalars.
+/// A row of a table: the scalars of a result by flat name, such as `compaction.jobs`.
 #[derive(Clone, Debug, Default)]
 pub struct ResultRow {
     values: Map<String, Value>,
@@ -72,7 +72,8 @@ impl ResultRow {
         self.get(name)?.as_f64()
     }
 
-    /// Returns a value for a table; `None` if the value is an empty text or a latency that was not measured.
+    /// Returns the value that a table shows for a flat name. Returns `None` if the value is missing, null or an empty
+    /// text. Also returns `None` for a field of a latency if no operation was measured.
     pub fn displayed_value(&self, name: &str) -> Option<&Value> {
         let value = self.get(name).filter(|value| !value.is_null() && **value != "")?;
         let measured = || match name.rsplit_once('.') {

@@ -28,12 +28,12 @@ impl Default for TableStyleOptions {
     }
 }
 
-/// Returns the width of the terminal in characters; `None` if standard output is not a terminal.
+/// Returns the width of the terminal in characters, or `None` if standard output is not a terminal.
 pub fn terminal_width() -> Option<usize> {
     Table::new().width().map(usize::from)
 }
 
-/// Fails if the name of a column is unknown. Names may contain `*`.
+/// Checks that all columns are known. Column names may contain `*`.
 pub fn check_columns(registry: &MetricRegistry, columns: &[String]) -> Result<()> {
     let is_known = |name: &&String| {
         let column = column_name(registry, name).replace('*', "x");

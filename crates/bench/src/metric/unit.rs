@@ -39,8 +39,8 @@ impl Unit {
         matches!(self, Micros | MicrosPerOperation | MicrosAsSeconds | Seconds)
     }
 
-    /// Returns the unit for column headings. The unit is empty for texts, counts and sizes. Tables show the unit of a
-    /// size in each row.
+    /// Returns the unit for column headings. The text is empty for quantities without a unit. The text is also empty
+    /// for [`Unit::Bytes`], because each table cell contains a binary unit such as KiB.
     pub const fn name(self) -> &'static str {
         match self {
             Unit::Text | Unit::Count | Unit::Mean | Unit::Cost | Unit::Bytes => "",
@@ -55,7 +55,7 @@ impl Unit {
         }
     }
 
-    /// Formats a number for a table cell. The text lacks the unit if the column heading contains the unit.
+    /// Formats a number for a table cell. The text contains no unit if the column heading contains the unit.
     pub fn format_number(self, number: f64) -> String {
         match self {
             Unit::Text | Unit::Count | Unit::Rate => format!("{number:.0}"),

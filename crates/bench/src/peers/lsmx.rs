@@ -16,7 +16,7 @@ use super::{Engine, EngineSettings, EntryVisitor, IoBytes, WrittenBytes, write_f
 pub(crate) struct Lsmx {
     pub(crate) db: Db,
     pub(crate) keyspace: Keyspace,
-    /// File system that counts calls; `None` if calls are not counted.
+    /// File system that counts calls. `None` if calls are not counted.
     vfs: Option<CountingVfs>,
 }
 

@@ -1,6 +1,6 @@
 //! Common interface of storage engines, so that an experiment runs the same operations on each engine.
 //!
-//! The features `peer-rocksdb` and `peer-fjall` add RocksDB and fjall; the feature `peers` adds both. The features are
+//! The features `peer-rocksdb` and `peer-fjall` add RocksDB and fjall. The feature `peers` adds both. The features are
 //! off by default because RocksDB needs a C library. `docs/results/peers.md` explains the settings of each engine.
 
 #[cfg(feature = "peer-fjall")]
@@ -23,7 +23,7 @@ pub use settings::EngineSettings;
 
 /// Filter bits per key, for each engine that has this setting.
 pub const FILTER_BITS_PER_KEY: f64 = 10.0;
-/// Maximum number of memtables of an engine for which no memory budget is set.
+/// Maximum number of memtables of an engine without a memory budget.
 pub const MEMTABLES_MAX: u64 = 4;
 /// Target length of a data block in bytes, for each engine.
 pub const BLOCK_BYTES: u32 = 4096;
@@ -59,18 +59,19 @@ pub trait Engine: Send + Sync {
     /// Waits until the engine has no background work. Does not flush the memtables.
     fn wait_until_idle(&self) -> Result<()>;
 
-    /// Returns the bytes written since the database was opened; `None` if the engine does not count written bytes.
+    /// Returns the bytes written since the database was opened, or `None` if the engine does not count written bytes.
     fn written_bytes(&self) -> Option<WrittenBytes> {
         None
     }
 
-    /// Returns the time by which the engine has delayed writes because of flushes and compactions, in microseconds; `None`
-    /// if the engine does not count this time. Each delayed write adds its delay.
+    /// Returns the sum of the delays of all writes that waited for flushes or compactions, in microseconds. Returns
+    /// `None` if the engine does not count these delays.
     fn write_stall_us(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the engine's estimate of the bytes that pending compactions rewrite; `None` if the engine has no estimate.
+    /// Returns the engine's estimate of the bytes that pending compactions have to rewrite, or `None` if the engine has
+    /// no estimate.
     fn pending_compaction_bytes(&self) -> Option<u64> {
         None
     }
@@ -93,8 +94,8 @@ pub trait Engine: Send + Sync {
     /// engine has no merge operators.
     fn merge(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()>;
 
-    /// Returns the number of blocks that the calling thread has read from files, in all databases of this engine; 0 if
-    /// the engine does not count block reads.
+    /// Returns the number of blocks that the calling thread has read from files, in all databases of this engine.
+    /// Returns 0 if the engine does not count block reads.
     fn thread_block_reads(&self) -> u64 {
         0
     }
@@ -106,12 +107,12 @@ pub trait Engine: Send + Sync {
         IoBytes { read: read.unwrap_or(0), written: written.unwrap_or(0) }
     }
 
-    /// Returns the metrics of the operand store; `None` if the database has none.
+    /// Returns the metrics of the operand store, or `None` if the database has no operand store.
     fn operand_store_metrics(&self) -> Option<OperandMetrics> {
         None
     }
 
-    /// Returns the total length of the blob files, in bytes; `None` if the engine does not report the length.
+    /// Returns the total length of the blob files, in bytes. Returns `None` if the engine does not report the length.
     fn blob_bytes(&self) -> Option<u64> {
         None
     }
@@ -197,7 +198,7 @@ impl EngineKind {
         self != EngineKind::Fjall
     }
 
-    /// Fails if this build does not contain the engine or the engine has no merge operators.
+    /// Checks that this build contains the engine, and that the engine has merge operators.
     pub fn check_can_merge(self) -> Result<()> {
         match self {
             EngineKind::Fjall => Err(self.merge_error()),

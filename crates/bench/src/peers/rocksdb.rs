@@ -22,7 +22,8 @@ use super::{
 
 /// Number of memtables if a memory budget is set: one receives writes while the other is flushed.
 const MEMTABLES_OF_BUDGET: u64 = 2;
-/// Size of L1 ÷ size of a memtable, if a memory budget is set. The defaults of RocksDB have the same ratio.
+/// Ratio of the size of L1 to the size of a memtable, if a memory budget is set. The defaults of RocksDB have the same
+/// ratio.
 const MEMTABLES_PER_LEVEL: u64 = 4;
 
 pub(super) struct Rocksdb {
@@ -130,8 +131,8 @@ fn peer_error<E: StdError + Send + Sync + 'static>(
     }
 }
 
-/// Returns the cumulative stall in a text of the property `rocksdb.dbstats`, in microseconds. An example of the line is
-/// `Cumulative stall: 00:01:02.500 H:M:S, 3.0 percent`.
+/// Parses the text of the property `rocksdb.dbstats`. Returns the cumulative time of write stalls in microseconds. An
+/// example of the parsed line is `Cumulative stall: 00:01:02.500 H:M:S, 3.0 percent`.
 fn parse_stall_us(statistics: &str) -> Option<u64> {
     let line = statistics.lines().find_map(|line| line.strip_prefix("Cumulative stall: "))?;
     let mut fields = line.split(" H:M:S").next()?.split(':');

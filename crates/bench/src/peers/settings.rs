@@ -16,11 +16,12 @@ use super::BLOCK_BYTES;
 
 /// Engine settings that experiments vary. `None` selects the default of the engine.
 ///
-/// RocksDB and fjall ignore all settings except memory, workers, direct I/O, merge operator and value separation.
+/// RocksDB uses only the memory sizes, `workers`, `direct_io`, the merge operator, `partial_merges` and
+/// `value_separation`. fjall uses only the sizes of memtables and of the block cache, and `workers`.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
-    /// Memory for memtables, cached blocks and table metadata, in bytes. Replaces `block_cache_bytes`, and in other engines
-    /// `memtable_bytes`.
+    /// Memory for memtables, cached blocks and table metadata, in bytes. If set, replaces `block_cache_bytes`. In
+    /// RocksDB, also replaces `memtable_bytes`. fjall ignores the setting.
     pub memory_budget: Option<u64>,
     pub memtable_bytes: Option<u64>,
     pub block_cache_bytes: Option<u64>,
@@ -40,7 +41,7 @@ pub struct EngineSettings {
     /// cache too. fjall ignores the setting.
     pub direct_io: bool,
     pub merge_operator: Option<FieldUpdate>,
-    /// Whether the merge operator combines operands without the value that they update.
+    /// Whether the merge operator may combine operands with each other, without the value that they update.
     pub partial_merges: bool,
     pub value_separation: Option<ValueSeparation>,
     pub operand_store: Option<DeltaOptions>,
@@ -137,7 +138,7 @@ impl EngineSettings {
         apply_if_set(options, self.block_cache_kind, Options::block_cache_kind)
     }
 
-    /// Sets the lsmx option that the text `KEY=VALUE` names.
+    /// Parses the text `KEY=VALUE` and sets the lsmx option `KEY`.
     pub fn with_option(self, text: &str) -> Result<EngineSettings> {
         let invalid = |must: String| Error::invalid_argument("--option", text, must);
         let (name, value) = text

@@ -10,14 +10,15 @@ pub struct Provenance {
     pub version: String,
     /// Command line that produced the result.
     pub command: String,
-    /// Content of the spec file; `None` if the experiment has no spec file.
+    /// Content of the spec file. `None` if the experiment has no spec file.
     pub spec: Option<String>,
     pub seed: u64,
     /// Model of the processor and number of hardware threads.
     pub cpu: String,
     /// Operating system and kernel version.
     pub kernel: String,
-    /// Type of the file system that contains the databases; `unknown` if the operating system does not report the type.
+    /// Type of the file system that contains the databases. The text is `unknown` if the operating system does not
+    /// report the type.
     pub file_system: String,
 }
 

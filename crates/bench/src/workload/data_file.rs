@@ -43,8 +43,8 @@ struct RecordIndex {
 }
 
 impl DataFile {
-    /// Opens a data file. `shuffle` is the seed of a random record order; `None` keeps the order of the file. Fails if
-    /// a line is malformed or the file has no record.
+    /// Opens a data file. `shuffle` is the seed of a random record order. If `shuffle` is `None`, the records keep the
+    /// order of the file. Fails if a line is malformed or the file has no record.
     pub fn open(path: &Path, format: RecordFormat, shuffle: Option<u64>) -> Result<DataFile> {
         let file = open_buffered(path)?;
         let mut reader = RecordReader::new(file, format);
@@ -115,7 +115,7 @@ impl DataFile {
         self.index.bytes
     }
 
-    /// Sets `key` to a key that no record has: the key of record `i` with a suffix.
+    /// Sets `key` to the key of record `i` with a suffix. The result is a key that no record has.
     pub(super) fn absent_key(&mut self, i: u64, mut salt: u64, key: &mut Vec<u8>) -> Result<()> {
         loop {
             key.clone_from(self.record(i)?.0);

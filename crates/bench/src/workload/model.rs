@@ -16,7 +16,8 @@ pub enum KnownValue {
 }
 
 impl KnownValue {
-    /// Returns whether a value read from the database is as expected. An unknown expected value accepts every value.
+    /// Returns whether a value read from the database is as expected. If the expected value is unknown, every value is
+    /// accepted.
     pub fn matches_answer(self, answer: &[u8]) -> bool {
         match self {
             KnownValue::Hash(hash) => xxh3_64(answer) == hash,
@@ -25,7 +26,7 @@ impl KnownValue {
     }
 }
 
-/// Expected content of a keyspace. Memory per entry: the length of the key and about 60 bytes.
+/// Expected content of a keyspace. An entry takes about 60 bytes of memory in addition to its key.
 #[derive(Clone, Debug, Default)]
 pub struct KeyspaceModel {
     entries: BTreeMap<Box<[u8]>, KnownValue>,
@@ -44,7 +45,8 @@ impl KeyspaceModel {
         self.entries.remove(key);
     }
 
-    /// Deletes the keys from `start` (inclusive) to `end` (exclusive). `None` is the end of the keyspace.
+    /// Deletes the keys from `start` (inclusive) to `end` (exclusive). If `end` is `None`, deletes all keys from
+    /// `start` on.
     pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) {
         let end = end.map_or(Bound::Unbounded, Bound::Excluded);
         let bounds = (Bound::Included(start), end);
@@ -55,7 +57,7 @@ impl KeyspaceModel {
         }
     }
 
-    /// Returns the expected value; `None` if the key is absent.
+    /// Returns the expected value, or `None` if the key is absent.
     pub fn get(&self, key: &[u8]) -> Option<KnownValue> {
         self.entries.get(key).copied()
     }

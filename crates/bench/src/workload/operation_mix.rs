@@ -6,7 +6,8 @@ use crate::numbers;
 use super::keys::Permutation;
 use super::random::{Random, Zipf};
 
-/// Of this many operations in the UP2X mix, [`UP2X_UPDATES`] are updates, [`UP2X_GETS`] are gets and the rest are puts.
+/// Number of operations to which the shares of the UP2X mix refer. [`UP2X_UPDATES`] of them are updates, [`UP2X_GETS`]
+/// are gets, and the rest are puts.
 const UP2X_OPS: u64 = 100_000;
 const UP2X_UPDATES: u64 = 92_530;
 const UP2X_GETS: u64 = 7_460;
@@ -26,12 +27,13 @@ const SCAN_ENTRIES_MAX: u64 = 100;
 pub enum OperationMix {
     /// Reads, and updates of one field. The caller sets the fraction of reads.
     Default,
-    /// Reads, and updates of one field. The fraction of reads changes every 100,000 operations. It cycles through 90, 10,
-    /// 70, 30 and 50 %.
+    /// Reads, and updates of one field. The fraction of reads changes every 100,000 operations. It cycles through 90,
+    /// 10, 70, 30 and 50 %.
     Changing,
     /// Facebook's UP2X store: 92.53 % updates, 7.46 % reads, the rest puts.
     ///
-    /// Source: Cao et al., "Characterizing, Modeling, and Benchmarking RocksDB Key-Value Workloads at Facebook", FAST 2020.
+    /// Source: Cao et al., "Characterizing, Modeling, and Benchmarking RocksDB Key-Value Workloads at Facebook", FAST
+    /// 2020.
     Up2x,
     /// YCSB A: 50 % reads, 50 % puts.
     A,
@@ -105,8 +107,8 @@ impl OperationMix {
         }
     }
 
-    /// Returns the fraction of operations that are reads or scans. The fraction of the default mix is `given`. That of
-    /// [`OperationMix::Changing`] is the mean of its phases.
+    /// Returns the fraction of operations that are reads or scans. For the default mix, this is `given`. For
+    /// [`OperationMix::Changing`], this is the mean of all phases.
     pub fn read_ratio(self, given: f64) -> f64 {
         match self {
             OperationMix::Default => given,

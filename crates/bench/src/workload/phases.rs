@@ -11,13 +11,14 @@ pub use lsmx_simulator::workload::{LookupGroup, Phase, RANGE_DELETE_RECORDS};
 
 use super::KeyDistribution;
 
-/// Interleaved lookups start after this fraction of the writes. As in Sarkar et al., PVLDB 14 (2021), all levels except
-/// the last are full by then if the size ratio is 10.
+/// Fraction of the writes that run before the interleaved lookups start, as in Sarkar et al., PVLDB 14 (2021). With a
+/// size ratio of 10, all levels except the last are full at that time.
 const INTERLEAVE_AFTER: f64 = 0.1;
 /// Default selectivity of range lookups: the second of the three selectivities in Sarkar et al., PVLDB 14 (2021).
 pub const SELECTIVITY_DEFAULT: f64 = 1e-4;
 
-/// Largest exponent of the distribution `zipf`. More than nine tenths of the accesses then go to one key.
+/// Maximum exponent of the distribution `zipf`. With this exponent, more than nine tenths of the accesses go to one
+/// key.
 const ZIPF_MAX: f64 = 4.0;
 
 const MORE_THAN_ALL: &str = "together they are more than all writes";
@@ -42,7 +43,7 @@ pub struct WorkloadMix {
     pub empty_lookups: Vec<f64>,
     /// Number of range lookups for each value of `selectivities`.
     pub ranges: u64,
-    /// Selectivities: entries that a range lookup reads ÷ all entries.
+    /// Selectivities of range lookups. A selectivity is the fraction of all entries that a range lookup reads.
     pub selectivities: Vec<f64>,
     pub distribution: KeyDistribution,
     /// Exponent of the distribution `zipf`, above 0.
@@ -182,7 +183,8 @@ fn check_share(name: &'static str, share: f64) -> Result<()> {
     Err(Error::invalid_argument(name, share, "between 0 and 1"))
 }
 
-/// Checks the exponent of the distribution `zipf`. The names are those of the exponent and of the distribution.
+/// Checks the exponent of the distribution `zipf`. `name` and `distribution_name` are the names of the exponent and the
+/// distribution in error messages.
 fn check_zipf(
     exponent: Option<f64>,
     distribution: KeyDistribution,

@@ -24,7 +24,7 @@ impl Random {
         self.0.next_u64()
     }
 
-    /// Returns a number below `n`; 0 if `n` is 0. The bias is below n ÷ 2⁶⁴.
+    /// Returns a number below `n`, or 0 if `n` is 0. The bias is below n ÷ 2⁶⁴.
     pub fn next_below(&mut self, n: u64) -> u64 {
         // The high half of the 128-bit product always fits into 64 bits.
         u64::try_from((u128::from(self.next_u64()) * u128::from(n)) >> 64).unwrap_or(0)
@@ -85,7 +85,7 @@ impl Zipf {
         zipf
     }
 
-    /// Draws a rank below `n`; 0 if `n` is 0 or 1.
+    /// Draws a rank below `n`. Returns 0 if `n` is 0 or 1.
     pub fn draw(&self, random: &mut Random, n: u64) -> u64 {
         if n <= 1 {
             return 0;

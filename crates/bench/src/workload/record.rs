@@ -40,7 +40,7 @@ impl RecordFormat {
         }
     }
 
-    /// Returns the format that the file extension indicates; TSV for unknown extensions.
+    /// Returns the format that the file extension indicates. Unknown extensions indicate TSV.
     pub fn of_file(path: &std::path::Path) -> RecordFormat {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("jsonl" | "ndjson" | "json") => RecordFormat::Jsonl,

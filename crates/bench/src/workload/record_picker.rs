@@ -60,7 +60,7 @@ impl LiveRecords {
 pub(super) struct RecordPicker {
     distribution: KeyDistribution,
     zipf: Zipf,
-    /// Probability density of the accessed positions in key order; `None` if records are drawn without a density.
+    /// Probability density of the accessed positions in key order. `None` if records are drawn without a density.
     density: Option<StepDensity>,
     /// Random permutation that maps popularity ranks to records. Without this permutation, the oldest records would be
     /// the most popular.
@@ -73,8 +73,8 @@ pub(super) struct RecordPicker {
 }
 
 impl RecordPicker {
-    /// `keys` is `None` for records of a file. Their key order is unknown, so the record number is used as the position
-    /// in key order.
+    /// Creates a picker for the accesses of a phase. `keys` is `None` for records of a file. Their key order is
+    /// unknown, so the record number is used as the position in key order.
     pub(super) fn new(phase: &Phase, keys: Option<&KeySpace>, seed: u64) -> RecordPicker {
         let Phase { distribution, zipf, hot, .. } = *phase;
         let placed = keys.map(KeySpace::distribution);
@@ -99,8 +99,8 @@ impl RecordPicker {
         }
     }
 
-    /// Chooses a present record; `None` if no record is present. `progress` is the completed fraction of the phase, in
-    /// [0, 1).
+    /// Chooses a present record. Returns `None` if no record is present. `progress` is the completed fraction of the
+    /// phase, in [0, 1).
     pub(super) fn pick_record(
         &mut self,
         live: &LiveRecords,

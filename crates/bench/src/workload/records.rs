@@ -104,8 +104,8 @@ impl GeneratedRecords {
         Ok(GeneratedRecords { tagged: true, ..records })
     }
 
-    /// Creates a generator of `count` records in key order, with keys of `key` bytes. The value of record `i` has `i + 1`
-    /// bytes and a tag as in [`GeneratedRecords::with_tagged_values`].
+    /// Creates a generator of `count` records in key order, with keys of `key` bytes. The value of record `i` has `i +
+    /// 1` bytes and a tag as in [`GeneratedRecords::with_tagged_values`].
     pub fn with_growing_values(count: u64, key: u64, seed: u64) -> Result<GeneratedRecords> {
         let key = LengthDistribution::Fixed(key);
         let value = LengthDistribution::Growing { max: count };
@@ -193,7 +193,7 @@ impl Records {
         Ok(Records::Generated(Box::new(records)))
     }
 
-    /// Returns the keys of generated records; `None` for a file.
+    /// Returns the keys of generated records, or `None` for records of a file.
     pub fn keys(&self) -> Option<&KeySpace> {
         match self {
             Records::Generated(records) => Some(records.keys()),

@@ -25,7 +25,7 @@ pub enum Operation {
     /// Merges an operand into a present record. Each update and each merge has a different version.
     Merge { record: u64, version: u64 },
     /// Deletes the keys from the key of `record` (inclusive) to the key of `until` (exclusive). The record `until` may
-    /// be absent; `None` is the end of the keyspace.
+    /// be absent. If `until` is `None`, all keys from `record` on are deleted.
     DeleteRange { record: u64, until: Option<u64> },
     /// Looks up a present record. `lookups` is the index of a lookup group in the phase.
     GetPresent { record: u64, lookups: usize },
@@ -110,7 +110,7 @@ impl WorkloadStream {
     }
 }
 
-/// Kind of an operation. The number in a lookup is the index of its lookup group in the phase.
+/// Kind of an operation. In `GetPresent` and `GetAbsent`, the number is the index of the lookup group in the phase.
 #[derive(Clone, Copy, Debug)]
 enum DrawnOperation {
     Insert,

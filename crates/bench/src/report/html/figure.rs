@@ -28,7 +28,7 @@ pub fn render_bar_figure(description: &str, bars: &[FigureBar]) -> String {
         })
         .collect();
     let image = draw_bars(description, &["value"], format_plain, &rows).into_string();
-    // A file that a page shows as an image does not have the style sheet of the page.
+    // An SVG file that a page embeds as an image does not use the style sheet of the page.
     image.replacen('>', &format!("><style>{STYLE}</style>"), 1)
 }
 

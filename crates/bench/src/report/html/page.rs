@@ -88,7 +88,7 @@ pub(crate) fn render_part_legend<'a>(
     }
 }
 
-/// Returns a line plot. Omits lines without points; returns nothing if no line has points. `x` computes the horizontal
+/// Returns a line plot. Omits lines without points. Returns nothing if no line has points. `x` computes the horizontal
 /// axis from the sorted x values. `y` computes the vertical axis from the y values and the ends of error bars.
 pub(crate) fn render_line_figure(
     title: &str,

@@ -48,7 +48,7 @@ pub(crate) fn draw_areas(
     render_svg(WIDTH, HEIGHT, description, &content)
 }
 
-/// Returns the SVG path of a layer; `None` if its height is 0 everywhere.
+/// Returns the SVG path of a layer, or `None` if the height of the layer is 0 everywhere.
 fn layer_outline(frame: &Frame, steps: &[(f64, Vec<f64>)], index: usize) -> Option<String> {
     if steps.iter().all(|(_, amounts)| amounts[index] <= 0.0) {
         return None;

@@ -12,7 +12,7 @@ pub(crate) type NumberFormat = fn(f64) -> String;
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
     pub(crate) scale: Scale,
-    /// Quantity and unit of the axis; may be empty.
+    /// Quantity and unit of the axis. Can be empty.
     pub(crate) title: String,
     pub(crate) format: NumberFormat,
     /// Approximate number of ticks.

@@ -12,7 +12,7 @@ pub(crate) const LINE_PX: f64 = 15.0;
 
 /// Space around a name, in px.
 const GAP: f64 = 2.0;
-/// Names farther from their marker than this, in px, are connected to the marker by a line.
+/// Maximum distance in px between a name and its marker without a connecting line.
 const NEAR: f64 = 14.0;
 /// Number of free positions that are tried before a name may cover a line of the plot.
 const NEARBY: usize = 100;
@@ -116,7 +116,7 @@ impl Rectangle {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PlacedName {
     pub(crate) area: Rectangle,
-    /// The line from the marker to its name; `None` if the name is close to the marker.
+    /// Connecting line from the marker to its name. `None` if the name is close to the marker.
     pub(crate) leader: Option<[(f64, f64); 2]>,
 }
 

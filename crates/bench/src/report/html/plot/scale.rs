@@ -14,7 +14,7 @@ pub(crate) struct Scale {
     ticks: Vec<f64>,
 }
 
-/// Ticks of a logarithmic scale between 1 and 10: one tick for wide scales, up to three for narrow scales.
+/// Candidates for the ticks of a logarithmic scale between 1 and 10. The wider the scale, the fewer ticks are used.
 const DECADE_STEPS: [&[f64]; 3] = [&[1.0], &[1.0, 3.0], &[1.0, 2.0, 5.0]];
 
 impl Scale {
@@ -34,7 +34,7 @@ impl Scale {
         Scale { unit, values: (0.0, scale.values.1 * unit), ..scale }
     }
 
-    /// Selects ticks that are round numbers in the binary unit of the largest value, such as KiB.
+    /// Changes the ticks to round numbers in the binary unit of the largest value, such as KiB.
     pub(crate) fn in_binary_units(self) -> Scale {
         Scale { unit: binary_unit(self.values.1), ..self }
     }
@@ -150,7 +150,7 @@ fn log_ticks(values: Range<f64>, count: usize) -> Vec<f64> {
     ticks.into_iter().step_by(keep).collect()
 }
 
-/// Returns the largest power of 1024 that is at most `max`; 1 if `max` is smaller.
+/// Returns the largest power of 1024 that is at most `max`, or 1 if `max` is below 1.
 fn binary_unit(max: f64) -> f64 {
     let mut unit = 1.0;
     while max >= unit * 1024.0 {

@@ -62,8 +62,8 @@ pub(crate) fn draw_scatter(description: &str, x: Axis, y: Axis, points: &[Scatte
     render_svg(WIDTH, HEIGHT, description, &content)
 }
 
-/// Returns the indices of the points on the Pareto front, in ascending order of x. For such a point, no other point is
-/// at most as large in both coordinates and smaller in one.
+/// Returns the indices of the points on the Pareto front, in ascending order of x. A point is on the front if no other
+/// point is smaller in one coordinate and at most equal in the other.
 fn find_pareto_front(points: &[ScatterPoint]) -> Vec<usize> {
     let better =
         |a: &ScatterPoint, b: &ScatterPoint| a.x <= b.x && a.y <= b.y && (a.x < b.x || a.y < b.y);
