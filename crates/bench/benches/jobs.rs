@@ -16,8 +16,8 @@ const ENTRIES: u64 = 20_000;
 const MEMTABLE_BYTES: u64 = 64 << 20;
 /// Maximum number of buckets of the operand store.
 const BUCKETS: u64 = 8;
-/// Benchmark names and bucket sizes. All operands fit into eight buckets of 4 MiB. Buckets of 512 KiB are full after two
-/// deliveries, so that the second flush also collects them.
+/// Benchmark names and bucket sizes. A flush delivers its operands to the buckets. Eight buckets of 4 MiB have space
+/// for all operands. Buckets of 512 KiB are full after two flushes, so the second flush also collects (rewrites) them.
 const BUCKET_BYTES: [(&str, u64); 2] = [("append", 4 << 20), ("append and collect", 512 << 10)];
 
 fn open(keyspace: KeyspaceOptions) -> Db {

@@ -12,7 +12,7 @@ use lsmx_bench::clock::Stopwatch;
 
 use crate::data::{random_keys, random_value};
 
-/// Numbers of entries of 16 + 100 bytes.
+/// Numbers of entries. An entry has a key of 16 bytes and a value of 100 bytes.
 const ENTRIES: [u64; 2] = [100_000, 1_000_000];
 
 fn fill_memtable(kind: MemtableKind, keys: &[Bytes], value: &Bytes) -> BenchMemtable {

@@ -2,8 +2,8 @@
 //!
 //! Usage: `cargo run --release -p lsmx-bench --example operations -- [deletes] [opening] [memory] [RECORDS]`
 //!
-//! If no measurement is named, all three run. `RECORDS` is the number of records of 16 + 100 B to load; each
-//! measurement has its own default. Resident memory is measured on Linux only.
+//! If no measurement is named, all three run. `RECORDS` is the number of records to load, with keys of 16 bytes and
+//! values of 100 bytes. Each measurement has its own default. Resident memory is measured on Linux only.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "the program prints measurements")]
 #![allow(clippy::disallowed_methods, reason = "measures real time and aborts a child process")]

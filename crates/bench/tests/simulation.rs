@@ -61,7 +61,8 @@ struct Bounds {
     each: f64,
 }
 
-/// Maximum error of the number of files, which is above the bounds for policies with few files.
+/// Absolute error of the number of files up to which the relative bound is not checked. For policies with few files,
+/// this error exceeds the relative bound.
 const FILES: f64 = 8.0;
 
 /// Maximum errors that the documentation promises.

@@ -34,7 +34,7 @@ pub(crate) struct ClaimText {
     unit: FigureUnit,
     #[serde(default)]
     kind: ClaimKind,
-    /// Why the figures of the study and of lsmx cannot be compared; empty if they can.
+    /// Reason why the figures of the study and of lsmx cannot be compared. Empty if they can be compared.
     #[serde(default)]
     not_comparable: String,
     /// Explanation that is printed if the claim does not hold.

@@ -2,9 +2,9 @@
 
 use crate::results::ResultCell;
 
-/// Numbers with labels; `None` if at least one number was not measured.
+/// Numbers with labels, or `None` if at least one number was not measured.
 pub(crate) type Figures = Option<Vec<(String, f64)>>;
-/// Function that extracts a number from a measurement; `None` if the number was not measured.
+/// Function that extracts a number from a measurement. Returns `None` if the number was not measured.
 pub(crate) type Measure = fn(&ResultCell) -> Option<f64>;
 
 pub(crate) fn single_figure(label: impl Into<String>, value: Option<f64>) -> Figures {
@@ -52,7 +52,7 @@ pub(crate) fn increases(figures: Figures) -> Figures {
     Some(figures?.into_iter().map(|(label, value)| (label, value - 1.0)).collect())
 }
 
-/// Returns `above ÷ below`; `None` if a number is missing or `below` is 0.
+/// Returns `above ÷ below`, or `None` if a number is missing or `below` is 0.
 pub(crate) fn divide(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     let (above, below) = (above?, below?);
     (below != 0.0).then(|| above / below)
@@ -62,22 +62,22 @@ pub(crate) fn flushes(cell: &ResultCell) -> Option<f64> {
     cell.number("flushes")
 }
 
-/// Returns bytes that compactions read ÷ ingested bytes.
+/// Returns the ratio of bytes that compactions read to ingested bytes.
 pub(crate) fn read_ratio(cell: &ResultCell) -> Option<f64> {
     divide(cell.number("compaction.read_bytes"), cell.number("ingested_bytes"))
 }
 
-/// Returns bytes that compactions wrote ÷ ingested bytes.
+/// Returns the ratio of bytes that compactions wrote to ingested bytes.
 pub(crate) fn written_ratio(cell: &ResultCell) -> Option<f64> {
     divide(cell.number("compaction.written_bytes"), cell.number("ingested_bytes"))
 }
 
-/// Returns (bytes read by compactions + bytes written by compactions) ÷ ingested bytes.
+/// Returns the ratio of bytes that compactions read and wrote to ingested bytes.
 pub(crate) fn data_moved_ratio(cell: &ResultCell) -> Option<f64> {
     cell.number("data_moved_ratio")
 }
 
-/// Returns bytes that compactions wrote ÷ bytes of live data.
+/// Returns the ratio of bytes that compactions wrote to bytes of live data.
 pub(crate) fn write_amplification(cell: &ResultCell) -> Option<f64> {
     cell.number("compaction_write_amplification")
 }
@@ -91,7 +91,7 @@ pub(crate) fn bytes_per_job(cell: &ResultCell) -> Option<f64> {
     divide(Some(bytes), jobs(cell))
 }
 
-/// Returns processor time of compactions ÷ time of compactions; `None` for a result without times.
+/// Returns the ratio of the processor time of compactions to their elapsed time, or `None` for a result without times.
 pub(crate) fn cpu_share(cell: &ResultCell) -> Option<f64> {
     cell.number("compaction.cpu_fraction").filter(|share| *share > 0.0)
 }
@@ -133,7 +133,7 @@ pub(crate) fn ios(cell: &ResultCell, alpha: f64) -> Option<f64> {
     cell.number(&lookup_column(alpha, "ios_per_get"))
 }
 
-/// Returns the number of blocks read ÷ the number of lookups of present keys.
+/// Returns the ratio of the number of blocks read to the number of lookups of present keys.
 pub(crate) fn read_amplification(cell: &ResultCell, alpha: f64) -> Option<f64> {
     cell.number(&lookup_column(alpha, "read_amplification"))
 }

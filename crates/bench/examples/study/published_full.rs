@@ -119,7 +119,7 @@ impl Marks {
     }
 }
 
-/// Returns the number of runs of L0, or bytes ÷ capacity of another level.
+/// Returns the score of a level: the number of runs of L0, or bytes ÷ capacity of another level.
 fn score(shape: &TreeShape, level: Level) -> f64 {
     if level == Level(0) {
         return to_f64(to_u64(shape.runs_of(level).len()));
@@ -128,7 +128,8 @@ fn score(shape: &TreeShape, level: Level) -> f64 {
     to_f64(shape.level_bytes(level)) / to_f64(capacity)
 }
 
-/// Returns a job that merges a file into the next level. Files of L0 are merged by capacity.
+/// Returns a job that merges a file into the next level. Returns `None` for a file of L0, because L0 is merged by
+/// capacity.
 fn merge_down(shape: &TreeShape, level: Level, file: &TableMeta) -> Option<Job> {
     let run = shape.runs_of(level).first().filter(|_| level != Level(0))?;
     let index = run.files.iter().position(|at| at.id == file.id)?;

@@ -15,12 +15,12 @@ pub(crate) struct Results(BTreeMap<String, Vec<ResultCell>>);
 pub(crate) struct ResultPart<'a> {
     /// Empty if the file is missing.
     pub(crate) cells: &'a [ResultCell],
-    /// Whether policy names identify strategies, instead of specs.
+    /// Whether a strategy is found by the name of its policy instead of its spec.
     by_policy: bool,
 }
 
-/// Starts of the names of result files whose policies have another first level than in R1, so that their specs are not
-/// those of [`Strategy`]. Each policy occurs once.
+/// Prefixes of the names of result files in which the size of the first level differs from R1. The specs in these files
+/// differ from the specs of [`Strategy`], so strategies are found by policy name. Each policy occurs once.
 const OTHER_FIRST_LEVEL: [&str; 4] = ["r7-", "r9-ratio-", "check-r7", "check-r9"];
 
 /// The measurements of one policy for one value of the swept flag: a row of a CSV file, by column.
@@ -80,7 +80,8 @@ impl ResultCell {
         self.text(column)?.parse().ok()
     }
 
-    /// Returns the sum of the columns whose names start and end with these texts; `None` if none of them has a number.
+    /// Returns the sum of the columns whose names start with `start` and end with `end`. Returns `None` if none of
+    /// these columns has a number.
     pub(crate) fn sum(&self, start: &str, end: &str) -> Option<f64> {
         let columns = self.0.keys().filter(|name| name.starts_with(start) && name.ends_with(end));
         columns.filter_map(|name| self.number(name)).reduce(|sum, number| sum + number)

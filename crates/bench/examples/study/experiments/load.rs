@@ -24,7 +24,8 @@ const MERGE_MAX_S: [f64; 8] = [1.80, 1.31, 1.60, 1.33, 1.40, 1.73, 7.05, 0.89];
 /// Longest latency of a write in the study, in milliseconds.
 const WRITE_MAX_MS: [f64; 8] = [9.8, 1.62, 4.77, 1.78, 1.28, 4.17, 23.8, 9.4];
 
-/// Returns two bars per strategy: bytes that compactions wrote ÷ ingested bytes, in the study and here.
+/// Returns two bars per strategy: the ratio of bytes written by compactions to ingested bytes, in the study and in
+/// lsmx.
 pub(crate) fn written_bars(results: &Results) -> Vec<FigureBar> {
     let r1 = results.find_part("r1");
     let bars = EIGHT.iter().zip(WRITTEN_GB).flat_map(|(strategy, gb)| {

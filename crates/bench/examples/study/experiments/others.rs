@@ -15,7 +15,7 @@ pub(super) fn measure(results: &Results) -> Measurements {
         let by = |strategy| divide(at(strategy, distribution), at(strategy, "uniform"));
         labeled_figures([LO1, TIER].map(|strategy| (strategy.name, by(strategy))))
     };
-    // Figures of a part. The strategies are in ascending order of their figures in R1.
+    // Returns the figures in the result file `name`. The strategies are in ascending order of their figures in R1.
     let ranked = |name: &str, strategies: &[Strategy], measure: Measure| -> Figures {
         let in_r1 = strategies.iter().map(|at| Some((r1.strategy_figure(*at, measure)?, *at)));
         let mut order: Vec<(f64, Strategy)> = in_r1.collect::<Option<_>>()?;

@@ -20,7 +20,7 @@ const WRITE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 8] = [
     (ONE, None),
 ];
 
-/// Deletes ÷ operations in the workloads of the study.
+/// Shares of deletes among the operations of the workloads in the study.
 const SHARES: [f64; 5] = [0.02, 0.04, 0.06, 0.08, 0.1];
 /// Number of operations in the study, in thousands.
 const OPERATIONS: f64 = 10_000.0;
@@ -167,7 +167,8 @@ fn thresholds_table(thresholds: ResultPart<'_>) -> MarkdownTable {
     let caption = "TSD by its threshold: the share of tombstones that makes a file due. The study does not state its \
                    threshold. Ten per cent of the operations are deletes.";
     let mut table = MarkdownTable::new(caption, header);
-    // All measurements are of TSD. The spec with the default threshold does not contain the threshold.
+    // All rows are measurements of TSD. The rows are not selected by spec, because the spec with the default threshold
+    // does not contain the threshold.
     for cell in thresholds.cells {
         let figures = [data_moved_ratio(cell), tombstones(cell), jobs(cell)];
         table.add_row(cell.text("policy.F").unwrap_or_default(), figures.map(format_figure));
@@ -175,7 +176,7 @@ fn thresholds_table(thresholds: ResultPart<'_>) -> MarkdownTable {
     table
 }
 
-/// Returns the age of the oldest tombstone ÷ the duration of the run; 0 if no tombstone is left.
+/// Returns the age of the oldest tombstone ÷ the duration of the run, or 0 if no tombstone is left.
 fn oldest_tombstone_share(cell: &ResultCell) -> Option<f64> {
     let age = cell.number("delete_persistence.oldest_age_us").unwrap_or(0.0);
     divide(Some(age), cell.number("delete_persistence.run_us"))
