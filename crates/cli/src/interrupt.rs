@@ -12,7 +12,8 @@ use crate::output;
 
 /// Exit code after SIGINT: 128 plus the signal number, as in shells.
 const EXIT_CODE: i32 = 130;
-/// Maximum number of attempts to remove the directory. An attempt fails if another thread creates a file meanwhile.
+/// Maximum number of attempts to remove a temporary directory. An attempt fails if another thread creates a file in the
+/// directory at the same time.
 const TRIES: usize = 100;
 
 /// The SIGINT handler sets this flag before it removes files. A thread that fails because of a removed file checks the

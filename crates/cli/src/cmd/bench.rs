@@ -19,11 +19,11 @@ use crate::output::{self, Bar};
 
 const ENTRIES_DEFAULT: u64 = 1_000_000;
 const VALUE_LEN_DEFAULT: u64 = 100;
-/// Default of `--entries` for the experiment `data-size`. The values then have 128 MiB.
+/// Default of `--entries` for the experiment `data-size`. With this default, all values together have 128 MiB.
 const DATA_SIZE_ENTRIES_DEFAULT: u64 = 16_384;
 
-/// Runs the workloads or the experiment, and writes the results. If the environment contains an [`EngineAssignment`],
-/// this process is a child of another `lsmx bench`, which sends it the workloads to run.
+/// Runs the workloads or the experiment, and writes the results. If environment variables define an
+/// [`EngineAssignment`], this process is a child of another `lsmx bench` and serves the requests of its parent.
 pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
     let steady = SteadyStateArguments {

@@ -36,8 +36,8 @@ struct Report<T> {
     failure: Option<String>,
 }
 
-/// Runs the stress test and prints the counts. If the environment contains [`Orders`], this process is a child of a
-/// stress test. A child writes to a database until it is killed.
+/// Runs the stress test and prints the counts. If environment variables define [`Orders`], this process is a child of
+/// another stress test. A child writes to a database until its parent kills it.
 pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Failure> {
     if let Some(orders) = Orders::from_env().map_err(Failure::Usage)? {
         let outcome = write_until_killed(&orders);

@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     }
 }
 
-/// Returns options that register every operand store implementation, so that any database can be opened.
+/// Returns options that include the operand store of `lsmx-delta`, so that databases with operand stores can be opened.
 fn options() -> Options {
     Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()))
 }
