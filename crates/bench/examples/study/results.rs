@@ -71,7 +71,7 @@ fn parse_cells(text: &str) -> Result<Vec<ResultCell>, String> {
 }
 
 impl ResultCell {
-    /// Returns the text of a column; `None` if the column is missing or empty.
+    /// Returns the text of a column, or `None` if the column is missing or empty.
     pub(crate) fn text(&self, column: &str) -> Option<&str> {
         self.0.get(column).map(String::as_str).filter(|text| !text.is_empty())
     }

@@ -24,7 +24,7 @@ pub struct ModelledTree {
 }
 
 /// Returns the costs that the closed-form cost model predicts. Returns `None` for policies that the model does not
-/// cover: run lists without a size ratio, FIFO, and composed policies.
+/// cover: policies without a size ratio, FIFO, and composed policies.
 pub fn closed_form_costs(spec: &PolicySpec, phases: &[Phase], tree: ModelledTree) -> Option<Costs> {
     let ModelledTree { entry_bytes, table_bytes, block_bytes, filter_last_run } = tree;
     let parameter = |parameter| spec.parameter_value(parameter).map(to_f64);

@@ -18,7 +18,7 @@ use crate::report::html::plot::scale::Scale;
 use crate::report::html::plot::scatter::{self, ScatterPoint};
 use crate::report::html::value;
 
-/// CSS class and name of each of the four costs.
+/// CSS class and name of each of the four costs of a design.
 const PARTS: [(&str, &str); 4] =
     [("p0", "writes"), ("p1", "point lookups"), ("p2", "range lookups"), ("p3", "space")];
 const MARKER_PX2: f64 = 80.0;

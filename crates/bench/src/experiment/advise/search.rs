@@ -1,6 +1,7 @@
 //! Searches for the cheapest designs. The first round simulates a grid of designs with small trees. Each further round
-//! simulates the better half with larger trees, up to the full size. One round also simulates neighbours of the best
-//! designs: the last round whose trees have at most [`FLUSHES_STEPS`] flushes.
+//! simulates the better half with larger trees, up to the full size. The last round whose trees have at most
+//! [`FLUSHES_STEPS`] flushes also simulates neighbours of the best designs. A neighbour differs from a design in one
+//! parameter.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Approximates a trace by phases, which can be simulated and scaled.
+//! Converts a trace to phases that approximate the trace. Unlike a trace, phases can be simulated and scaled.
 //!
 //! The trace is divided into sections with equal numbers of operations. Each section becomes a phase with its own mix
 //! of operations. The preceding writes determine whether a put is an insert or an update, and whether a lookup finds

@@ -7,7 +7,7 @@ use crate::numbers;
 use super::result::{DeletePersistence, PersistedShare};
 
 /// Ages, as fractions of the run time. For each age, the result reports the share of deletes whose tombstone was
-/// dropped before reaching that age. The study that the experiment reproduces reports one third and one half.
+/// dropped before reaching that age. Sarkar et al., PVLDB 14 (2021), report one third and one half.
 const SHARES_OF_RUN: [f64; 5] = [0.1, 0.25, 1.0 / 3.0, 0.5, 0.75];
 
 /// Totals over all flushes and compaction jobs.
