@@ -21,7 +21,7 @@ use super::estimate;
 use super::result::{RecordsSummary, WorkloadSummary};
 
 /// Ratio of the data size to the default size of a memtable, of a table and of the block cache. The workload is based
-/// on Sarkar et al., PVLDB 14 (2021), who used 8 MiB for 1.28 GB of data.
+/// on Sarkar et al., PVLDB 14 (2021), which used 8 MiB for 1.28 GB of data.
 pub const DATA_PER_MEMTABLE: u64 = 150;
 /// Approximate overhead of an entry in a memtable, in bytes. The default memtable size includes the overhead. With this
 /// overhead, the number of flushes is the same as in Sarkar et al., PVLDB 14 (2021).
