@@ -1,11 +1,11 @@
 //! Cache of folded operands by key ("KD cache" in the paper).
 //!
-//! An entry has the id of its bucket. It includes all records of the key up to a sequence number. A reader uses the entry if
-//! its bucket has the same id, and reads records with larger numbers from the bucket. An outdated entry is therefore valid, and
-//! threads may insert entries in any order.
+//! An entry belongs to one bucket. It contains the effect of all records of the key up to a sequence number. A reader
+//! of the same bucket uses the entry and reads only records with larger numbers from the bucket. An outdated entry is
+//! therefore still valid, and threads may insert entries in any order.
 //!
-//! In contrast to the paper, a delivery extends existing entries and adds none. Otherwise keys that are only
-//! written would evict keys that are read.
+//! In the paper, a delivery adds entries for all its keys. Here, a delivery only extends existing entries. Otherwise
+//! keys that are only written would evict keys that are read.
 //!
 //! Source: Li et al., key-delta separation (KDSep), ICDE 2024, key-delta cache.
 
@@ -19,15 +19,16 @@ use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 #[derive(Clone, Debug)]
 pub struct CacheEntry {
     pub bucket_id: u64,
-    /// Every record of the key up to this number is included.
+    /// All records of the key up to this sequence number are included.
     pub complete_through: SeqNo,
-    /// Largest number of an included operand or delete marker. Readers below it cannot use the entry.
+    /// Largest sequence number of the included operands and delete markers. Readers at smaller sequence numbers cannot
+    /// use the entry.
     pub newest: SeqNo,
-    /// Newest first. May be empty: the bucket holds no operand of the key.
+    /// Ordered from newest to oldest. Empty if the bucket has no operand of the key.
     pub operands: Arc<[Operand]>,
 }
 
-/// Cache entries by key, bounded in bytes.
+/// Cache of folded operands, by key, with a limit in bytes.
 #[derive(Debug)]
 pub struct OperandCache(moka::sync::Cache<Bytes, CacheEntry, Xxh3DefaultBuilder>);
 
@@ -35,7 +36,7 @@ pub struct OperandCache(moka::sync::Cache<Bytes, CacheEntry, Xxh3DefaultBuilder>
 const ENTRY_OVERHEAD_BYTES: usize = 160;
 
 impl OperandCache {
-    /// Returns a cache of at most `bytes`, or `None` for 0.
+    /// Returns a cache of at most `bytes`. Returns `None` if `bytes` is 0.
     pub fn new(bytes: u64) -> Option<OperandCache> {
         let weigh = |key: &Bytes, entry: &CacheEntry| {
             let operands = entry.operands.iter();
@@ -51,7 +52,8 @@ impl OperandCache {
         self.0.get(key)
     }
 
-    /// Inserts an entry and runs pending evictions. Otherwise `moka` runs them at a time that depends on the clock.
+    /// Inserts an entry and runs pending evictions. Otherwise `moka` would run the evictions at a time that depends on
+    /// the clock.
     pub fn insert(&self, key: &[u8], entry: CacheEntry) {
         self.0.insert(Bytes::copy_from_slice(key), entry);
         self.0.run_pending_tasks();
@@ -66,7 +68,7 @@ impl OperandCache {
     }
 }
 
-/// Folds adjacent operands where the merge operator supports it. The order is newest first.
+/// Folds adjacent operands that the merge operator can combine. Operands are ordered from newest to oldest.
 pub(crate) fn fold_operands(operands: &mut Vec<Operand>, key: &[u8], merger: &dyn OperandMerger) {
     let mut folded: Vec<Operand> = Vec::with_capacity(operands.len());
     while let Some(newer) = operands.pop() {

@@ -1,4 +1,4 @@
-//! Cursor over the operands of a view, or over records in memory.
+//! Cursor over the operands of a view, or over a list of records in memory.
 
 use std::cmp::Reverse;
 
@@ -14,24 +14,26 @@ use crate::bucket::window::{Window, WindowPosition, WindowReader};
 use crate::format::record::Record;
 use crate::view::StoreView;
 
-/// Number of records in the first window after a seek. Each next window is twice as large, because longer scans read fewer
-/// bytes than they would in small reads.
+/// Number of records in the first window after a seek. A window holds the records in a part of a bucket's key range.
+///
+/// Each following window has twice as many records. A short scan thus reads few records, and a long scan needs few
+/// reads.
 const WINDOW_RECORDS_MIN: usize = 32;
 
-/// Reads windows of the buckets of a view.
+/// Reads windows of the buckets of a view, and removes records that the cursor's reader does not see.
 #[derive(Debug)]
 struct ViewReader {
     view: Arc<StoreView>,
-    /// Sequence number of the reader.
+    /// Sequence number at which the cursor reads.
     at: SeqNo,
     reads: OperandReadTier,
     counts_as_job: bool,
-    /// Reader of the last bucket.
+    /// Window reader of the bucket that was read last.
     windows: Option<WindowReader>,
 }
 
 impl ViewReader {
-    /// Reads a window of a bucket with the operands that the reader sees.
+    /// Reads a window of a bucket. The result contains only operands that are visible at `at`.
     fn read_window(
         &mut self,
         index: usize,
@@ -50,7 +52,7 @@ impl ViewReader {
         let windows = &mut self.windows;
         let mut is_new_bucket = false;
         let mut window = self.view.read_bucket(index, |bucket| {
-            // A reloaded view has another bucket at the same index.
+            // If the view was reloaded from the log, its bucket at this index is another object.
             let windows = match &mut *windows {
                 Some(windows) if Arc::ptr_eq(&windows.bucket, bucket) => windows,
                 windows => {
@@ -81,24 +83,24 @@ impl ViewReader {
     }
 }
 
-/// A cursor over operands. It holds one window of one bucket.
+/// A cursor over operands. It holds one window: the records in a part of one bucket's key range.
 #[derive(Debug)]
 pub(crate) struct OperandCursor {
-    /// `None` for records in memory. They are one window of one bucket.
+    /// `None` for a cursor over records in memory, which form one window of one bucket.
     reader: Option<ViewReader>,
-    /// Bucket of the window.
+    /// Index of the bucket of the current window.
     bucket: Option<usize>,
     window: Window,
-    /// Number of records that the next window should have.
+    /// Minimum number of records of the next window.
     window_records: usize,
     /// Index of the current record, if the cursor is valid.
     index: Option<usize>,
 }
 
 impl OperandCursor {
-    /// Returns a cursor over the operands that a reader at `at` sees.
+    /// Returns a cursor over the operands that are visible at `at`.
     ///
-    /// `counts_as_job` states whether the reads count as those of a background job. A job reads whole buckets.
+    /// `counts_as_job` states whether the reads count as reads of a background job. A job reads whole buckets.
     pub(crate) fn from_view(
         view: Arc<StoreView>,
         at: SeqNo,
@@ -123,7 +125,7 @@ impl OperandCursor {
         self.reader.as_ref().map_or(Some(0), |reader| reader.view.bucket_index(key))
     }
 
-    /// Invalidates the cursor. The next window is small.
+    /// Invalidates the cursor before a seek, and resets the size of the next window.
     fn begin_seek(&mut self) {
         self.index = None;
         let is_job = self.reader.as_ref().is_some_and(|reader| reader.counts_as_job);
@@ -139,7 +141,7 @@ impl OperandCursor {
         Ok(())
     }
 
-    /// Loads a window that contains a key, unless the current window contains it.
+    /// Loads a window that contains `key`. Does nothing if the current window contains it.
     fn load_window_of(&mut self, bucket: usize, key: &[u8]) -> Result<()> {
         match self.bucket == Some(bucket) && self.window.contains(key) {
             true => Ok(()),
@@ -147,7 +149,7 @@ impl OperandCursor {
         }
     }
 
-    /// Returns the index of the first record of the window at or after a position.
+    /// Returns the index of the first record of the window at or after the given key and sequence number.
     fn lower_bound(&self, user_key: &[u8], seq: SeqNo) -> usize {
         let position = (user_key, Reverse(seq));
         let records = &self.window.records;
@@ -158,7 +160,7 @@ impl OperandCursor {
         self.index = index.filter(|index| *index < self.window.records.len());
     }
 
-    /// Loads later windows until the cursor is valid or there is no later window.
+    /// While the cursor is invalid, loads the next window. Stops at the end of the last bucket.
     fn move_to_later_window(&mut self) -> Result<()> {
         while let (None, Some(bucket)) = (self.index, self.bucket) {
             match self.window.end.clone() {
@@ -173,7 +175,7 @@ impl OperandCursor {
         Ok(())
     }
 
-    /// Loads earlier windows until the cursor is valid or there is no earlier window.
+    /// While the cursor is invalid, loads the previous window. Stops at the start of the first bucket.
     fn move_to_earlier_window(&mut self) -> Result<()> {
         while let (None, Some(bucket)) = (self.index, self.bucket) {
             let start = self.window.start.clone();

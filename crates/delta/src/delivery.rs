@@ -1,9 +1,9 @@
-//! Delivery: operands and delete markers of one flush.
+//! Delivery: the operands and delete markers of one flush.
 //!
 //! 1. Collect the records and range delete markers in memory.
-//! 2. Add each record to the tail of its bucket. Write tails of a page or more to the bucket's file, without
-//!    a sync.
-//! 3. Append everything to the log and sync it. Recovery rebuilds the tails from the log.
+//! 2. Add each record to the tail of its bucket, which is in memory. If a tail exceeds the size limit, write its
+//!    records to the bucket's file as pages. Do not sync the file.
+//! 3. Append all records to the log and sync it. Recovery rebuilds the tails from the log.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -28,15 +28,17 @@ use crate::log::FrameBuffer;
 use crate::state::{CacheUpdate, StoreState};
 use crate::view::{StoreView, increase_counter, visible_operands};
 
-/// Approximate record bytes per frame of the log.
+/// Approximate bytes of records in one frame of the log.
 const FRAME_BYTES: usize = 256 << 10;
 
-/// The first delivery fills its buckets to `1 / FIRST_FILL_DIVISOR`.
+/// The first delivery to an empty store fills each new bucket to `1 / FIRST_FILL_DIVISOR` of its capacity.
 ///
 /// Source: Li et al., key-delta separation (KDSep), ICDE 2024, initialisation.
 const FIRST_FILL_DIVISOR: u64 = 20;
 
-/// Minimum size of the first append to a new file, in pages, if the bucket has other files. Each file adds a read to lookups.
+/// Minimum size of the first append to a new file, in pages, if the bucket already has files.
+///
+/// Each file of a bucket adds a read to lookups, so a small file is not worth its cost.
 const PAGES_PER_FILE_MIN: usize = 4;
 
 /// A delivery in progress.
@@ -141,7 +143,7 @@ struct EncodedRecords {
 }
 
 impl EncodedRecords {
-    /// Sorts the records if they are not in order, as the trait requires.
+    /// Sorts the records if necessary. [`OperandDelivery`] requires callers to add them in order.
     fn new(bytes: Vec<u8>, offsets: Vec<usize>) -> EncodedRecords {
         let mut records = EncodedRecords { bytes: bytes.into(), offsets };
         let mut offsets = std::mem::take(&mut records.offsets);
@@ -168,7 +170,7 @@ impl EncodedRecords {
         self.decode_at(self.offsets[index])
     }
 
-    /// Returns the indexes of a key's records.
+    /// Returns the indexes of the records of a key.
     fn record_indexes(&self, key: &[u8]) -> Range<usize> {
         let start = self.offsets.partition_point(|at| self.decode_at(*at).key < key);
         let count = self.offsets[start..].iter().position(|at| self.decode_at(*at).key != key);
@@ -176,7 +178,8 @@ impl EncodedRecords {
     }
 }
 
-/// Creates the buckets of the first delivery, with empty tails. They will be 5 % full.
+/// Creates the buckets for the first delivery, with empty tails. The key ranges are chosen so that the records of this
+/// delivery will fill at least 5 % of each bucket.
 fn create_first_buckets(
     state: &StoreState,
     records: &EncodedRecords,
@@ -203,13 +206,13 @@ fn create_first_buckets(
     Ok((first_id..).zip(smallest_keys).map(bucket).collect())
 }
 
-/// Adds each record to its bucket. Returns the old tails of the buckets whose tails were written to files.
+/// Adds each record to the tail of its bucket. Returns the old tails of the buckets whose tails were written to files.
 fn add_records(
     state: &StoreState,
     view: &mut StoreView,
     records: &EncodedRecords,
 ) -> Result<Vec<Arc<Tail>>> {
-    // Collections may have left too many files open.
+    // A collection may have left too many files open.
     state.resources.files.close_excess_writers()?;
     let frozen_bucket_ids = state.frozen_bucket_ids();
     let tail_bytes_max = state.tail_bytes_max(view.buckets.len());
@@ -239,7 +242,10 @@ fn add_records(
     Ok(written_tails)
 }
 
-/// Returns the bucket with these records in its tail. Writes full pages to its file if the tail is too long.
+/// Returns a copy of the bucket with `records` as its tail.
+///
+/// If `records` reach `tail_bytes_max`, writes them to the bucket's file. A last page that is not full stays in the
+/// tail.
 fn replace_tail(
     state: &StoreState,
     bucket: &Bucket,
@@ -268,9 +274,9 @@ fn replace_tail(
     Ok(next)
 }
 
-/// Returns the extent to append to, and the number of the bucket's extents before it.
+/// Returns the extent to which a delivery appends pages, and the number of extents before it in the bucket.
 ///
-/// Returns `None` if the bucket needs another file and `bytes` is below the minimum size for one.
+/// Returns `None` if the bucket needs another file, but `bytes` is below the minimum size of a new file.
 fn extent_for_append(
     state: &StoreState,
     bucket: &Bucket,
@@ -323,16 +329,17 @@ fn put_frames(
     frames.put(FrameKind::DeliveryEnd, |out| put_delivery_end(out, through, count))
 }
 
-/// Adds the records of a delivery to the operand cache.
+/// Updates existing cache entries with the records of a delivery.
 #[derive(Debug)]
 struct DeliveryCacheUpdate {
     records: EncodedRecords,
     /// View before the delivery.
     base: Arc<StoreView>,
-    /// Old tails of the buckets whose tails this delivery wrote to pages in files.
+    /// Old tails of the buckets whose tails this delivery wrote to files.
     ///
-    /// The cache entries of all keys in these tails are updated, even of keys without a new record. Otherwise the next
-    /// lookup of such a key would read the page, because memory holds only the sequence range of a page.
+    /// Cache entries of all keys in these tails are updated, also for keys without a new record. Otherwise a lookup
+    /// with such an entry would read the new page. The page's summary in memory cannot show that the entry already
+    /// includes the records.
     written_tails: Vec<Arc<Tail>>,
 }
 
@@ -373,7 +380,9 @@ impl DeliveryCacheUpdate {
         }
     }
 
-    /// Returns the entry with the records of the delivery added. Returns `None` if the entry may lack an earlier record.
+    /// Returns the entry with the records of the delivery added.
+    ///
+    /// Returns `None` if the entry may lack an earlier record, belongs to another bucket, or is already up to date.
     fn extend_entry(
         &self,
         entry: &CacheEntry,

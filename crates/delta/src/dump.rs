@@ -1,4 +1,4 @@
-//! Dump of a file of a store as text.
+//! Prints a bucket file or a log of a store as text.
 
 use std::fmt::Write as _;
 use std::io;
@@ -21,10 +21,11 @@ use crate::format::log::{
 };
 use crate::format::record::decode_records;
 
-/// Writes the contents of a bucket file (`NNNNNN.bucket`) or a log (`NNNNNN.operands`), one line per frame.
+/// Writes a text description of a bucket file (`NNNNNN.bucket`) or a log (`NNNNNN.operands`), one line per frame.
 ///
-/// The dump stops at the first damaged frame. The last line then begins with `damaged:`. Frames after the
-/// position in the manifest or the log are not part of the store; they are dumped too.
+/// The dump stops at the first damaged frame and ends with a line that begins with `damaged:`. The file may contain
+/// frames after the end position that the manifest or the log states. Such frames do not belong to the store, but the
+/// dump contains them.
 ///
 /// ```no_run
 /// use std::path::Path;
@@ -75,7 +76,7 @@ fn dump_frames(
     }
 }
 
-/// Returns the description of the contents of a frame. `end` is the length of the file.
+/// Describes the contents of a frame. `end` is the length of the file.
 fn describe_frame(kind: FrameKind, contents: &Bytes, end: u64) -> Result<String, Malformed> {
     let mut text = String::new();
     match kind {

@@ -11,9 +11,9 @@ use crate::memory::MemoryUsage;
 use crate::options::DeltaOptions;
 use crate::store::DeltaStore;
 
-/// Creates operand stores with key-delta separation. The name in the manifest is `key-delta`.
+/// Creates operand stores with key-delta separation. The manifest stores the name `key-delta`.
 ///
-/// Opening a store checks the options.
+/// An invalid option makes the opening of a store fail.
 ///
 /// ```
 /// use lsmx::KeyspaceOptions;

@@ -29,16 +29,20 @@
 //! ```
 //!
 //! # Operation
-//! - A flush *delivers* operands to the store. For each put or delete it delivers a *delete marker* ("anchor"
-//!   in the paper), which voids the older operands of the key.
-//! - Delivered records go to the store's log and to the *tail* of their bucket in memory. A long tail is
-//!   written to the bucket's file as sorted pages.
-//! - A *collection* rewrites full buckets. It drops void operands, folds the others and splits or merges
-//!   buckets. If the maximum number of buckets is reached, it moves operands to the tree.
+//! - A flush hands the merge operands of a memtable to the store. This is called a *delivery*. For each put or delete,
+//!   the delivery also contains a *delete marker* ("anchor" in the paper), which voids the older operands of the key.
+//! - Delivered records are appended to the store's log and added to the *tail* of their bucket. A tail is in memory.
+//!   When it exceeds a size limit, its records are appended to the bucket's file as pages, each sorted by key. These
+//!   appends form the *extents* of the bucket.
+//! - A *collection* rewrites full buckets into new files. It drops void operands, folds adjacent operands with the
+//!   merge operator, and splits or merges buckets. The result is the *sorted part* of a new bucket. If the maximum
+//!   number of buckets is reached, the collection moves operands to the tree.
 //! - A *cache* holds the folded operands of keys that are read.
+//! - A *view* is an immutable list of buckets for readers. Each delivery and each collection prepares a new view. The
+//!   view takes effect when the engine commits it.
 //!
-//! [`DeltaOptions`] sets the sizes of buckets, log and cache. [`dump`] prints a file. `docs/design/operand-store.md` in the repository describes the
-//! design and the file formats.
+//! [`DeltaOptions`] sets the sizes of buckets, log and cache. [`dump`] prints a file. `docs/design/operand-store.md` in
+//! the repository describes the design and the file formats.
 //!
 //! Source: Li et al., key-delta separation (KDSep), ICDE 2024.
 

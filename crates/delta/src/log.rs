@@ -1,4 +1,4 @@
-//! Log of a store: a snapshot of all buckets, followed by deliveries and collections.
+//! Writes the log of a store: a snapshot of all buckets, followed by deliveries and collections.
 
 use std::path::PathBuf;
 
@@ -15,10 +15,10 @@ use crate::format::header::{LOG_HEADER, encode_header};
 use crate::format::log::{BucketEntry, put_bucket, put_snapshot};
 use crate::view::StoreView;
 
-/// Minimum bytes per append while a snapshot is written, except for the last.
+/// Minimum bytes per append to the log while a snapshot is written. The last append may have fewer.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Position in a log. A token encodes it.
+/// Position in a log, which a [`StoreToken`] encodes.
 #[derive(Clone, Copy, Debug)]
 pub struct LogPosition {
     pub number: u64,
@@ -33,7 +33,7 @@ impl LogPosition {
     }
 }
 
-/// Frames for a single append.
+/// Buffer with encoded frames for one append to the log.
 #[derive(Debug)]
 pub struct FrameBuffer {
     uid: u64,
@@ -60,14 +60,14 @@ pub struct LogWriter {
 }
 
 impl LogWriter {
-    /// Creates an empty file. The next call must be [`LogWriter::put_snapshot`].
+    /// Creates an empty log file. The next call must be [`LogWriter::put_snapshot`].
     pub fn create(files: &dyn OperandFiles, uid: u64) -> Result<LogWriter> {
         let (number, file) = files.create(OperandFileKind::Log)?;
         let path = files.path(OperandFileKind::Log, number);
         Ok(LogWriter { number, uid, path, file, end: 0, snapshot_end: 0 })
     }
 
-    /// Writes the header and a snapshot of `view`. `to_entry` encodes a bucket. Does not sync.
+    /// Writes the file header and a snapshot of `view`. `to_entry` returns the log entry of a bucket. Does not sync.
     pub fn put_snapshot(
         &mut self,
         view: &StoreView,
@@ -93,12 +93,12 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Returns an empty buffer for frames at the end of the log.
+    /// Returns an empty buffer for frames that will be appended to the log.
     pub fn new_frame_buffer(&self) -> FrameBuffer {
         FrameBuffer { uid: self.uid, offset: self.end, bytes: Vec::new() }
     }
 
-    /// Appends the frames and clears the buffer.
+    /// Appends the frames to the file and clears the buffer.
     pub fn append(&mut self, frames: &mut FrameBuffer) -> Result<()> {
         self.file.append(&frames.bytes).map_err(|e| io_error("append to", &self.path, e))?;
         self.end += len_u64(frames.bytes.len());
@@ -120,7 +120,7 @@ impl LogWriter {
         self.end
     }
 
-    /// Returns the token of the current end.
+    /// Returns the token of the current end of the log.
     pub fn end_token(&self) -> StoreToken {
         StoreToken([self.number, self.end, self.uid, 0])
     }

@@ -1,13 +1,13 @@
-//! Accounting of the memory that the views of a store use.
+//! Counts the memory that the views of a store use.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 
-/// Bytes of memory in use by all views of one store.
+/// Bytes of memory that all views of one store use.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryUsage(Arc<AtomicU64>);
 
-/// Bytes that count as used until the value is dropped.
+/// A number of bytes in a [`MemoryUsage`]. They are subtracted when this value is dropped.
 #[derive(Debug)]
 pub struct MemoryCharge {
     bytes: u64,

@@ -1,4 +1,4 @@
-//! Reads of views by the engine, and the copy of a view for a checkpoint.
+//! Implements the engine's trait [`OperandView`], with reads of operands and the copy of a view for a checkpoint.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ impl OperandView for StoreView {
 
     fn keep_files_open(&self) {
         for file in self.files() {
-            // A later read reports the error.
+            // A later read of the file reports the error.
             let _ = file.keep_descriptor_open();
         }
     }
@@ -78,9 +78,9 @@ impl OperandView for StoreView {
     }
 }
 
-/// Copies the files of a view and writes a log with a snapshot of it.
+/// Copies the bucket files of a view, and writes a log with a snapshot of the view. Returns the token of the copy.
 ///
-/// The copies have new numbers and the same uids, so that their checksums stay valid.
+/// The copies get new file numbers and keep the uids of the originals, because the uid is part of each checksum.
 fn copy_view(view: &StoreView, target: &dyn OperandFiles) -> Result<StoreToken> {
     let mut ends: BTreeMap<u64, (&BucketFile, u64)> = BTreeMap::new();
     for bucket in &view.buckets {
@@ -112,7 +112,7 @@ fn copy_view(view: &StoreView, target: &dyn OperandFiles) -> Result<StoreToken> 
     Ok(log.end_token())
 }
 
-/// Copies a bucket file up to `end` and checks its frames. Returns the number of the copy.
+/// Copies a bucket file up to offset `end` and checks its frames. Returns the file number of the copy.
 fn copy_file(file: &BucketFile, end: u64, target: &dyn OperandFiles) -> Result<u64> {
     let start = len_u64(HEADER_BYTES);
     let bytes: Bytes = BucketReader::without_counters().read(file, start, end)?;

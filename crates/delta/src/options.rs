@@ -16,9 +16,9 @@ pub const CACHE_BYTES_DEFAULT: u64 = 32 << 20;
 /// Maximum page size, in bytes of records.
 const PAGE_BYTES_MAX: usize = 4096;
 
-/// Options of a store. They may change between two openings of a database.
+/// Options of an operand store. They may differ each time a database is opened.
 ///
-/// Source of the defaults: Li et al., key-delta separation (KDSep), ICDE 2024.
+/// The defaults are those of Li et al., key-delta separation (KDSep), ICDE 2024.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaOptions {
     pub(crate) bucket_bytes: u64,
@@ -41,37 +41,41 @@ impl Default for DeltaOptions {
 }
 
 impl DeltaOptions {
-    /// Size at which a bucket is collected, in bytes, from 512 to 1 GiB.
+    /// Size at which a bucket is full and a collection rewrites it, in bytes, from 512 to 1 GiB.
     ///
-    /// Larger: fewer buckets, less memory, more bytes per collection and per scan. Most users keep the default.
-    /// Default: [`BUCKET_BYTES_DEFAULT`].
+    /// With a larger size there are fewer buckets, which need less memory, but each collection and each scan reads more
+    /// bytes. Most users keep the default. Default: [`BUCKET_BYTES_DEFAULT`].
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: u64) -> DeltaOptions {
         self.bucket_bytes = bytes;
         self
     }
 
-    /// Fraction of `bucket_bytes`, from 0.05 to 0.95, above which a collected bucket is split.
+    /// Split threshold, as a fraction of `bucket_bytes` from 0.05 to 0.95.
     ///
-    /// Smaller: fewer collections, more unused space. Default: [`SPLIT_THRESHOLD_DEFAULT`].
+    /// A collection splits a bucket whose retained records exceed the threshold. With a smaller fraction there are
+    /// fewer collections but emptier buckets. Default: [`SPLIT_THRESHOLD_DEFAULT`].
     #[must_use]
     pub fn split_threshold(mut self, share: f64) -> DeltaOptions {
         self.split_threshold = share;
         self
     }
 
-    /// Maximum number of buckets, at least 4. Beyond it, full buckets move their operands to the tree.
+    /// Maximum number of buckets, at least 4. At the maximum, a full bucket is not split, but its operands move to the
+    /// tree.
     ///
-    /// A memory limit of the engine may lower it. Default: [`BUCKETS_MAX_DEFAULT`].
+    /// A memory limit of the engine may lower the maximum. Default: [`BUCKETS_MAX_DEFAULT`].
     #[must_use]
     pub fn buckets_max(mut self, buckets: u64) -> DeltaOptions {
         self.buckets_max = buckets;
         self
     }
 
-    /// Size of the deliveries and collections in a log at which a new log is started, in bytes, at least 1024.
+    /// Size at which the store starts a new log, in bytes, at least 1024. The snapshot at the start of a log does not
+    /// count.
     ///
-    /// Larger: fewer syncs of bucket files, slower recovery. Default: [`LOG_BYTES_MAX_DEFAULT`].
+    /// With a larger size, bucket files are synced less often, but recovery takes longer. Default:
+    /// [`LOG_BYTES_MAX_DEFAULT`].
     #[must_use]
     pub fn log_bytes_max(mut self, bytes: u64) -> DeltaOptions {
         self.log_bytes_max = bytes;
@@ -80,7 +84,7 @@ impl DeltaOptions {
 
     /// Size of the cache of folded operands, in bytes. 0 disables the cache.
     ///
-    /// Larger: fewer reads of buckets for keys that are read often. Default: half of the memory that the engine
+    /// A larger cache saves bucket reads for keys that are read often. Default: half of the memory that the engine
     /// allows for the store, or [`CACHE_BYTES_DEFAULT`] without such a limit.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> DeltaOptions {
@@ -88,7 +92,7 @@ impl DeltaOptions {
         self
     }
 
-    /// Checks the bounds of all options.
+    /// Fails with [`Error::InvalidOption`] if an option is out of bounds.
     pub(crate) fn check_bounds(&self) -> Result<()> {
         let invalid = |name, value: String, must| Err(Error::InvalidOption { name, value, must });
         if !(512..=1 << 30).contains(&self.bucket_bytes) {
@@ -106,12 +110,12 @@ impl DeltaOptions {
         Ok(())
     }
 
-    /// Returns the record bytes at which a page ends.
+    /// Returns the size at which a page ends, in bytes of records.
     pub(crate) fn page_bytes(&self) -> usize {
         usize::try_from(self.bucket_bytes / 16).unwrap_or(PAGE_BYTES_MAX).clamp(64, PAGE_BYTES_MAX)
     }
 
-    /// Returns the record bytes above which a collected bucket is split.
+    /// Returns the size above which a collection splits a bucket, in bytes of records.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

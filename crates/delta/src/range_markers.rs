@@ -9,7 +9,7 @@ use lsmx_base::tombstone_index::TombstoneIndex;
 
 use crate::format::log::RangeMarker;
 
-/// Range delete markers in order of delivery. The first lookup builds a search index.
+/// Range delete markers in the order of their deliveries. The first lookup builds a search index.
 #[derive(Clone, Debug, Default)]
 pub struct RangeMarkers {
     markers: Arc<[RangeMarker]>,
@@ -44,16 +44,18 @@ impl RangeMarkers {
     }
 }
 
-/// Disjoint fragments of range delete markers, in key order.
+/// Range delete markers as disjoint fragments, in key order.
 ///
-/// A fragment has the sequence numbers of its markers. Of several markers without a snapshot between them, it has the newest.
+/// Each fragment has the sequence numbers of the markers that cover it. If no snapshot lies between several of these
+/// numbers, the fragment has only the largest of them.
 #[derive(Debug)]
 pub struct MarkerFragments(Vec<RangeTombstone>);
 
 impl MarkerFragments {
-    /// `snapshots` is ascending. Its last element is the last number that was visible when they were listed.
+    /// Builds the fragments. `snapshots` is ascending and ends with the newest visible sequence number at the time of
+    /// the listing.
     ///
-    /// Numbers beyond it all stay distinct: a later snapshot may lie between any two of them.
+    /// Markers above that number are all kept, because a later snapshot may lie between any two of them.
     pub fn new(markers: &[RangeMarker], snapshots: &[SeqNo]) -> MarkerFragments {
         let visible = snapshots.last().copied().unwrap_or_default();
         let mut distinct: Vec<SeqNo> =
@@ -69,7 +71,7 @@ impl MarkerFragments {
         MarkerFragments(fragment_for_snapshots(&spans, &distinct))
     }
 
-    /// Returns the numbers of the markers that cover a key, newest first.
+    /// Returns the sequence numbers of the markers that cover a key, newest first.
     pub fn seqs_covering(&self, key: &[u8]) -> &[SeqNo] {
         let index = self.0.partition_point(|span| *span.start <= *key).checked_sub(1);
         let covering = index.map(|index| &self.0[index]).filter(|span| span.covers(key));
@@ -77,7 +79,7 @@ impl MarkerFragments {
     }
 }
 
-/// Segment tree for range-minimum queries in O(log n).
+/// Segment tree over sequence numbers. Finds the minimum of a range of indexes in O(log n).
 #[derive(Debug)]
 pub struct MinSeqTree(Vec<SeqNo>);
 
@@ -92,7 +94,7 @@ impl MinSeqTree {
         MinSeqTree(tree)
     }
 
-    /// Returns the smallest number at the given indexes, or [`SeqNo::MAX`] for an empty range.
+    /// Returns the minimum of the sequence numbers at the given indexes, or [`SeqNo::MAX`] for an empty range.
     pub fn min_in(&self, indexes: Range<usize>) -> SeqNo {
         let count = self.0.len() / 2;
         let (mut low, mut high) = (indexes.start + count, indexes.end + count);

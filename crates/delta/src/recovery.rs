@@ -1,7 +1,8 @@
-//! Recovery of a view from a log.
+//! Recovers a view of a store from its log.
 //!
-//! The records of deliveries become the tails of their buckets. Pages that were written after the log's
-//! snapshot are ignored. Recovery thus reads one log and no bucket file.
+//! A log begins with a snapshot of the buckets, followed by deliveries and collections. Recovery adds delivered records
+//! to the tails of their buckets, and ignores pages that deliveries wrote after the snapshot. It therefore reads one
+//! log and no bucket file.
 
 use std::collections::BTreeMap;
 
@@ -29,28 +30,29 @@ use crate::format::record::{Record, decode_records};
 use crate::log::LogPosition;
 use crate::view::{StoreResources, StoreView};
 
-/// Maximum id of a bucket. No store creates as many.
+/// Maximum id of a bucket. A larger id in a log is treated as damage.
 const BUCKET_ID_MAX: u64 = 1 << 62;
 
-/// State at the end of the replayed frames.
+/// State after the frames that were replayed so far.
 #[derive(Debug, Default)]
 struct LogReplay {
     stage: ReplayStage,
     through: SeqNo,
     range_markers: Vec<RangeMarker>,
-    /// State of each bucket, by its smallest key: its entry in the log, and the records delivered since that entry.
+    /// State of each bucket, by smallest key. It consists of the newest log entry of the bucket and of the records
+    /// delivered later.
     buckets: BTreeMap<Bytes, (BucketEntry, Vec<Record>)>,
     /// Smallest key of each bucket, by id.
     smallest_keys: BTreeMap<u64, Bytes>,
     largest_id: u64,
-    // Records of a snapshot, delivery or collection whose end is not read yet.
+    // Entries of the current snapshot, delivery or collection. They take effect when its last frame is replayed.
     pending_entries: Vec<BucketEntry>,
     pending_first_buckets: Vec<(u64, Bytes)>,
     pending_records: Vec<Record>,
     pending_markers: Vec<RangeMarker>,
 }
 
-/// Progress within the start of a log.
+/// Progress of the replay in the first frames of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ReplayStage {
     #[default]
@@ -61,7 +63,7 @@ enum ReplayStage {
 }
 
 impl LogReplay {
-    /// Replays the next frame.
+    /// Applies the next frame of the log.
     fn replay_frame(
         &mut self,
         kind: FrameKind,
@@ -126,14 +128,14 @@ impl LogReplay {
         Ok(())
     }
 
-    /// Returns whether a delivery has started and not ended.
+    /// Returns whether the replay is within a delivery.
     fn is_in_delivery(&self) -> bool {
         !(self.pending_first_buckets.is_empty()
             && self.pending_records.is_empty()
             && self.pending_markers.is_empty())
     }
 
-    /// Returns whether the replayed frames are a complete log.
+    /// Returns whether a log may end after the replayed frames.
     fn is_complete(&self) -> bool {
         self.stage == ReplayStage::AfterSnapshot
             && !self.is_in_delivery()
@@ -149,7 +151,7 @@ impl LogReplay {
     }
 
     fn insert_entry(&mut self, entry: BucketEntry) -> Result<(), Malformed> {
-        // Copies, so that the entry does not keep a chunk of the log in memory.
+        // Copies the key and the tail, so that the entry does not keep a chunk of the log in memory.
         let smallest_key = Bytes::copy_from_slice(&entry.smallest_key);
         let tail = Bytes::copy_from_slice(&entry.tail);
         if entry.id > BUCKET_ID_MAX {
@@ -197,12 +199,12 @@ impl LogReplay {
     }
 }
 
-/// Recovers the view of a token.
+/// Recovers the view that `token` names.
 pub fn recover_view(resources: &Arc<StoreResources>, token: StoreToken) -> Result<StoreView> {
     Ok(recover(resources, token)?.0)
 }
 
-/// Recovers the view of a token. Also returns the next bucket id.
+/// Recovers the view that `token` names. Also returns the next unused bucket id.
 pub fn recover(resources: &Arc<StoreResources>, token: StoreToken) -> Result<(StoreView, u64)> {
     let context = &resources.files.context;
     let position = LogPosition::from_store_token(token);
@@ -233,7 +235,7 @@ pub fn recover(resources: &Arc<StoreResources>, token: StoreToken) -> Result<(St
         if !records.is_empty() {
             records.extend(tail.records());
             records.sort_by(Record::cmp_by_key_and_seq);
-            // The snapshot of the next log would contain duplicate records, which recovery rejects.
+            // Duplicates are an error, because the next log's snapshot would contain them and could not be recovered.
             if !records.is_sorted_by(|a, b| a.cmp_by_key_and_seq(b).is_lt()) {
                 return Err(at_end(Malformed::Order { what: "records of a log" }));
             }
@@ -259,7 +261,7 @@ mod tests {
 
     const KEYSPACE: &str = "default";
 
-    /// Returns the frames of a log that contains each kind.
+    /// Returns the frames of a log that contains every kind of log frame.
     fn frames() -> Vec<(FrameKind, Vec<u8>)> {
         let mut frames = Vec::new();
         let mut put = |kind, fill: &dyn Fn(&mut Vec<u8>)| {
@@ -327,8 +329,8 @@ mod tests {
             let is_settled =
                 |replay: &LogReplay| !replay.is_in_delivery() && replay.pending_entries.is_empty();
             let is_accepted = replay_all(&fewer).is_ok_and(|replay| is_settled(&replay));
-            // No count covers range delete markers, a log may end before its last entries, and a store may
-            // have no buckets.
+            // These frames may be missing without an error. No count covers range delete markers. A log may end before
+            // its last entries. A store may have no buckets.
             let is_optional = matches!(
                 kind,
                 FrameKind::RangeMarkers | FrameKind::DeliveryEnd | FrameKind::FirstBuckets

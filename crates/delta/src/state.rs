@@ -1,8 +1,12 @@
-//! State of a store: the committed view, prepared views and the log.
+//! State of a store: the committed view, the prepared views and the log.
 //!
-//! A failed delivery or collection leaves files in an unknown state. The next delivery therefore recovers its base view from
-//! the log, with the last prepared token. After an abandon it uses the last committed token. The recovered store appends to no
-//! older file.
+//! A view is an immutable list of buckets. Each delivery and each collection prepares a new view, which the engine
+//! commits later. Each of them extends the newest view, called the base view.
+//!
+//! A delivery or collection that fails leaves files in an unknown state and marks the base view as stale. The next
+//! delivery then recovers the base view from the log, at the token of the last prepared view. After the engine
+//! abandoned the prepared views, it uses the token of the committed view. After a recovery, the store does not append
+//! to older bucket files.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -32,36 +36,37 @@ pub struct StoreState {
     pub resources: Arc<StoreResources>,
     committed: RwLock<Arc<StoreView>>,
     latest: Mutex<BaseState>,
-    /// `None` while a thread appends, so that no lock is held during I/O, and before the first append.
+    /// Writer of the current log. `None` before the first append. A thread that appends takes the writer out, so that
+    /// it holds no lock during I/O.
     log: Mutex<Option<LogWriter>>,
-    /// Result of the last [`is_collection_due`].
+    /// Result of the last call of [`is_collection_due`].
     is_due: AtomicBool,
     /// Numbers of the bucket files that collections must not read.
     excluded_file_numbers: RwLock<Arc<BTreeSet<u64>>>,
     pub buckets_max: usize,
-    /// Memory for indexes, filters, fingerprints and tails of buckets, in bytes.
+    /// Memory limit for bucket indexes, filters, fingerprints and tails, in bytes.
     bucket_memory_bytes: u64,
 }
 
-/// Base of the next delivery or collection.
+/// Base view of the next delivery or collection.
 #[derive(Debug)]
 struct BaseState {
     view: Arc<StoreView>,
     token: Option<StoreToken>,
     committed_token: Option<StoreToken>,
     prepared: Vec<UncommittedView>,
-    /// Ids of the buckets under collection. Their tails must not be written to files.
+    /// Ids of the buckets that a collection rewrites. Deliveries must not write the tails of these buckets to files.
     frozen_bucket_ids: Arc<BTreeSet<u64>>,
-    /// Number of times that prepared views were abandoned. A collection fails if the number changes.
+    /// Number of calls of [`StoreState::abandon_prepared_views`]. A collection fails if it changes.
     abandon_count: u64,
     next_id: u64,
-    /// `view` must be recovered from the log before it is used.
+    /// If true, `view` must be recovered from the log before it is used.
     is_stale: bool,
-    /// Abandoned views. They may be committed, so their files are kept until the next commit.
+    /// Abandoned views. Their commits may be durable, so their files are kept until the next commit.
     in_doubt: Vec<Arc<StoreView>>,
     /// Numbers of the existing logs.
     log_numbers: BTreeSet<u64>,
-    /// Views that readers may use.
+    /// All installed views. A view that no reader holds any more is dropped.
     installed: Vec<Weak<StoreView>>,
 }
 
@@ -73,14 +78,14 @@ struct UncommittedView {
     cache_update: Box<dyn CacheUpdate>,
 }
 
-/// Update of the cache that a commit applies.
+/// Cache update of a delivery or collection. It is applied when the engine commits the view.
 pub trait CacheUpdate: std::fmt::Debug + Send + Sync {
-    /// Updates the existing entries to `view`.
+    /// Updates the cache entries of changed keys to the records in `view`.
     fn update_cache(self: Box<Self>, cache: &OperandCache, view: &StoreView);
 }
 
 impl StoreState {
-    /// Recovers the state of a token, or returns an empty state.
+    /// Recovers the state that `token` names. Without a token, returns an empty state.
     pub fn open(
         context: StoreContext,
         token: Option<StoreToken>,
@@ -128,10 +133,11 @@ impl StoreState {
         })
     }
 
-    /// Returns the size at which a tail is written to the file of its bucket, in bytes of records.
+    /// Returns the size at which a delivery writes a tail to the file of its bucket, in bytes of records.
     ///
-    /// The size is at least a page and at most an eighth of a bucket. Between these bounds, the tails of `bucket_count` buckets
-    /// must fit into memory. Longer tails spread the operands of a key over fewer pages.
+    /// The size is at least one page and at most an eighth of a bucket. Within these bounds, it is chosen so that the
+    /// tails of `bucket_count` buckets fit into the memory limit. A large size is better for lookups, because the
+    /// operands of a key are then in fewer pages.
     pub fn tail_bytes_max(&self, bucket_count: usize) -> usize {
         let options = &self.resources.options;
         let page_bytes = options.page_bytes();
@@ -139,7 +145,7 @@ impl StoreState {
         let bucket_count = len_u64(bucket_count).max(1);
         let each =
             (self.bucket_memory_bytes / bucket_count).saturating_sub(metadata_bytes(options));
-        // Tails are half full on average.
+        // Tails are half full on average, so a tail may have twice its share of the memory.
         let each = usize::try_from(each.saturating_mul(2)).unwrap_or(usize::MAX);
         each.clamp(page_bytes, most.max(page_bytes))
     }
@@ -154,19 +160,19 @@ impl StoreState {
         self.resources.files.context.files.path(OperandFileKind::Log, number)
     }
 
-    /// Returns the base of the next delivery or collection, or `None` if it is stale.
+    /// Returns the base view of the next delivery or collection, or `None` if it is stale.
     ///
-    /// For the start of a collection, which may run during a delivery. A recovery would close files that the delivery writes,
-    /// and would replace the view that the delivery installs.
+    /// A collection uses this function when it starts, because a delivery may run at that time. A recovery would close
+    /// files to which the delivery appends, and would replace the view that the delivery installs.
     pub fn base_view_if_valid(&self) -> Result<Option<Arc<StoreView>>> {
         self.check_writable()?;
         let latest = self.latest.lock();
         Ok((!latest.is_stale).then(|| latest.view.clone()))
     }
 
-    /// Returns the base of the next delivery or collection. Recovers it if it is stale.
+    /// Returns the base view of the next delivery or collection. Recovers the view from the log if it is stale.
     ///
-    /// Deliveries and the end of a collection use this view. The engine runs only one of these at a time.
+    /// Callers are deliveries and the end of a collection. The engine runs only one of them at a time.
     pub fn load_base_view(&self) -> Result<Arc<StoreView>> {
         self.check_writable()?;
         let token = {
@@ -195,7 +201,7 @@ impl StoreState {
         }
     }
 
-    /// Marks the base as stale and closes the log, after a failed delivery or collection.
+    /// Marks the base view as stale and closes the log. Called after a failed delivery or collection.
     pub fn mark_base_stale(&self) {
         self.latest.lock().is_stale = true;
         self.log.lock().take();
@@ -205,7 +211,7 @@ impl StoreState {
         self.latest.lock().frozen_bucket_ids.clone()
     }
 
-    /// Sets the ids of the buckets under collection. Returns the number of abandons so far.
+    /// Sets the ids of the buckets that a collection rewrites. Returns [`StoreState::abandon_count`].
     pub fn freeze_buckets(&self, ids: BTreeSet<u64>) -> u64 {
         let mut latest = self.latest.lock();
         latest.frozen_bucket_ids = Arc::new(ids);
@@ -224,9 +230,9 @@ impl StoreState {
         first
     }
 
-    /// Appends frames to the log and syncs it. Starts a new log with a snapshot of `base` if the log is full.
+    /// Appends frames to the log and syncs it. If the log is full, starts a new log with a snapshot of `base` first.
     ///
-    /// `has_new_files` states whether the frames refer to new files, whose names must be synced too.
+    /// `has_new_files` states whether the frames refer to new bucket files. In this case the directory is synced too.
     pub fn append_to_log(
         &self,
         base: &StoreView,
@@ -257,7 +263,8 @@ impl StoreState {
         Ok(token)
     }
 
-    /// Starts a log with a snapshot of `base`. Syncs the bucket files first, because the log relies on them.
+    /// Creates a log that begins with a snapshot of `base`. Syncs the bucket files first, because a recovery from the
+    /// log reads them.
     fn start_log(&self, base: &StoreView) -> Result<LogWriter> {
         for file in base.files() {
             file.sync()?;
@@ -269,7 +276,7 @@ impl StoreState {
         Ok(log)
     }
 
-    /// Makes a prepared view the base of the next delivery or collection.
+    /// Makes a prepared view the base of the next delivery or collection, and returns it.
     pub fn install(
         &self,
         token: StoreToken,
@@ -290,7 +297,8 @@ impl StoreState {
         view
     }
 
-    /// Commits all views prepared up to a token. Removes obsolete logs and marks obsolete files.
+    /// Commits the view that `token` names, and all views prepared before it. Discards obsolete logs and marks obsolete
+    /// bucket files.
     pub fn commit(&self, token: StoreToken) {
         let (committed, in_doubt) = {
             let mut latest = self.latest.lock();
@@ -335,7 +343,7 @@ impl StoreState {
         }
     }
 
-    /// Reloads the views in use that have lost pages and whose log is one of these obsolete logs.
+    /// Reloads the views that may have lost pages and whose log is in `log_numbers`, before these logs are discarded.
     fn reload_views_from_log(&self, log_numbers: &[u64]) {
         if !self.resources.files.has_failed_sync() {
             return;
@@ -345,15 +353,16 @@ impl StoreState {
             let log_number = view.token.map(|token| LogPosition::from_store_token(token).number);
             let needs_log = log_number.is_some_and(|number| log_numbers.contains(&number));
             if needs_log && view.may_have_lost_pages() {
-                // A read of the lost pages reports the error.
+                // An error is ignored here. A later read of the lost pages reports it.
                 let _ = view.reload();
             }
         }
     }
 
-    /// Abandons all prepared views: the next delivery builds on the committed view.
+    /// Abandons all prepared views. The next delivery extends the committed view.
     ///
-    /// The files of abandoned views are kept until the next commit, because the views may be committed.
+    /// The commit of an abandoned view may be durable. The files of these views are therefore kept until the next
+    /// commit.
     pub fn abandon_prepared_views(&self) {
         let committed = self.committed.read().clone();
         let mut latest = self.latest.lock();
@@ -380,7 +389,7 @@ impl StoreState {
         self.is_due.store(is_due, Ordering::Release);
     }
 
-    /// Reads the committed parts of a bucket file from the device and checks them. Returns the bytes read.
+    /// Reads the committed parts of a bucket file from the device and checks them. Returns the number of bytes read.
     pub fn check_bucket_file(&self, number: u64) -> Result<u64> {
         let view = self.committed_view();
         let bytes = AtomicU64::new(0);
@@ -393,7 +402,8 @@ impl StoreState {
         Ok(bytes.load(Ordering::Relaxed))
     }
 
-    /// Returns whether a collection is due. A stale base must first be recovered by a delivery.
+    /// Returns whether a collection is due. Returns false if the base view is stale, because only a delivery recovers
+    /// it.
     pub fn is_collection_due(&self) -> bool {
         let is_due = self.is_due.load(Ordering::Acquire);
         is_due && !self.resources.files.context.read_only && !self.latest.lock().is_stale
@@ -414,7 +424,7 @@ impl StoreState {
         self.resources.memory.bytes() + cache_bytes + len_u64(bucket_count * bucket_bytes)
     }
 
-    /// Returns the error of a collection whose input has changed.
+    /// Returns the error of a collection whose input buckets have changed since it started.
     pub fn changed_input_error(&self, reason: &'static str) -> Error {
         let path = self.resources.files.context.files.path(OperandFileKind::Bucket, 0);
         let dir = path.parent().unwrap_or(&path);
@@ -422,7 +432,8 @@ impl StoreState {
     }
 }
 
-/// Recovers the view of a token, or returns an empty view. Also returns the next bucket id.
+/// Recovers the view that `token` names. Without a token, returns an empty view. Also returns the next unused bucket
+/// id.
 fn recover_view_or_empty(
     resources: &Arc<StoreResources>,
     token: Option<StoreToken>,
@@ -434,12 +445,13 @@ fn recover_view_or_empty(
     Ok((Arc::new(view.build_key_search()), next_id))
 }
 
-/// Returns the approximate memory of a full bucket's index, filter and fingerprints, in bytes.
+/// Returns the approximate memory for the index, filter and fingerprints of a full bucket, in bytes.
 fn metadata_bytes(options: &DeltaOptions) -> u64 {
     options.bucket_bytes / 64
 }
 
-/// Returns the maximum number of buckets for the given memory. Each bucket needs its metadata and a tail of one page.
+/// Returns the maximum number of buckets that fit into the memory limit. Each bucket needs its metadata and a tail of
+/// one page.
 fn buckets_max(options: &DeltaOptions, memory_bytes: Option<u64>) -> usize {
     let each = len_u64(options.page_bytes()) + metadata_bytes(options);
     let in_memory = memory_bytes.map_or(u64::MAX, |bytes| bytes / each);

@@ -20,7 +20,7 @@ pub struct DeltaStore {
 }
 
 impl DeltaStore {
-    /// Opens the store as of a token, or an empty store.
+    /// Opens a store in the state that `token` names. Without a token, returns an empty store.
     pub fn open(
         context: StoreContext,
         token: Option<StoreToken>,
@@ -82,7 +82,7 @@ impl OperandStore for DeltaStore {
     }
 
     fn rewrite_bytes_max(&self) -> u64 {
-        // After recovery, the operands in the log are in memory. The next deliveries write them to bucket files.
+        // After a recovery, the operands in the log are in memory. The next deliveries write them to bucket files.
         self.state.resources.counters.log_bytes.load(Ordering::Relaxed)
     }
 

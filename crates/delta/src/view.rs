@@ -1,4 +1,4 @@
-//! Immutable view of a store: buckets in key order and range delete markers.
+//! View of a store at one point in time: the buckets in key order and the range delete markers. A view is immutable.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -26,7 +26,8 @@ use crate::range_markers::{MinSeqTree, RangeMarkers};
 /// Resources that all views of a store share.
 #[derive(Debug)]
 pub struct StoreResources {
-    /// Recovers the view of a token from its log. A function pointer, because `recovery` imports this module.
+    /// Recovers a view from the log that a token names. A function pointer, because the module `recovery` imports this
+    /// module.
     pub recover_view: fn(&Arc<StoreResources>, StoreToken) -> Result<StoreView>,
     pub options: DeltaOptions,
     pub files: Arc<FileTable>,
@@ -35,7 +36,7 @@ pub struct StoreResources {
     pub counters: StoreCounters,
 }
 
-/// Counters since the store was opened, except `log_bytes`: the size of the current log.
+/// Counters since the store was opened. Only `log_bytes` is not a counter, but the size of the current log.
 #[derive(Debug, Default)]
 pub struct StoreCounters {
     pub bucket_read_bytes: AtomicU64,
@@ -55,20 +56,21 @@ pub fn increase_counter(counter: &AtomicU64, count: usize) {
     counter.fetch_add(len_u64(count), Ordering::Relaxed);
 }
 
-/// Buckets and range delete markers at one point in time.
+/// Buckets and range delete markers of a store at one point in time.
 #[derive(Clone, Debug)]
 pub struct StoreView {
     pub resources: Arc<StoreResources>,
-    /// Ascending by smallest key. The first bucket begins with the empty key.
+    /// In ascending order of smallest keys. The smallest key of the first bucket is empty.
     pub buckets: Vec<Arc<Bucket>>,
-    /// Index over the smallest keys. A change of the bucket ranges must reset it to `None`.
+    /// Search index over the smallest keys of the buckets. A change of the key ranges must reset it to `None`.
     pub key_search: Option<Arc<KeySearch>>,
     pub range_markers: RangeMarkers,
-    /// Every sequence number up to this one is included.
+    /// Last sequence number of the newest delivery. The view includes all deliveries up to this number.
     pub through: SeqNo,
-    /// Log position that contains the view. `None` for a recovered view, which needs only synced pages.
+    /// Log position of the view, from which it can be recovered. `None` if this view was itself recovered. A recovered
+    /// view uses only synced pages.
     pub token: Option<StoreToken>,
-    /// The same view, recovered from the log after pages were lost.
+    /// The same view, recovered from the log after a failed sync lost pages.
     pub reloaded: Arc<OnceLock<Arc<StoreView>>>,
 }
 
@@ -89,7 +91,7 @@ impl StoreView {
         StoreView { token: Some(token), reloaded: Arc::default(), ..self }
     }
 
-    /// Builds the index over the smallest keys if it is missing.
+    /// Builds the search index over the smallest keys if it is missing.
     pub fn build_key_search(mut self) -> StoreView {
         if self.key_search.is_none() {
             let smallest_keys = self.buckets.iter().map(|bucket| &*bucket.smallest_key);
@@ -98,7 +100,8 @@ impl StoreView {
         self
     }
 
-    /// Calls `read` with the bucket at an index. Uses the reloaded view if the bucket's pages may be lost.
+    /// Calls `read` with the bucket at `index`. If the bucket may have lost pages, uses the bucket of the reloaded view
+    /// instead.
     pub fn read_bucket<T>(
         &self,
         index: usize,
@@ -109,7 +112,7 @@ impl StoreView {
             || self.resources.files.has_failed_sync() && bucket.may_have_lost_pages();
         if !may_have_lost_pages() {
             match read(bucket) {
-                // A sync may have failed during the read.
+                // A sync may have failed during the read, so the check is repeated.
                 Err(_) if may_have_lost_pages() => {}
                 result => return result,
             }
@@ -120,13 +123,13 @@ impl StoreView {
         }
     }
 
-    /// Returns whether pages of any bucket may be lost because a sync failed.
+    /// Returns whether a failed sync may have lost pages of any bucket.
     pub fn may_have_lost_pages(&self) -> bool {
         self.resources.files.has_failed_sync()
             && self.buckets.iter().any(|bucket| bucket.may_have_lost_pages())
     }
 
-    /// Returns the same view, recovered from the log and synced pages. Buckets have the same indexes.
+    /// Recovers the same view from the log and from synced pages. The buckets have the same indexes as in this view.
     ///
     /// Returns `None` if this view was itself recovered.
     pub fn reload(&self) -> Result<Option<Arc<StoreView>>> {
@@ -138,7 +141,7 @@ impl StoreView {
         let ids =
             |view: &StoreView| view.buckets.iter().map(|bucket| bucket.id).collect::<Vec<_>>();
         debug_assert_eq!(ids(self), ids(&reloaded), "the log contains another view");
-        // Another thread may have recovered an equal view.
+        // Another thread may have stored an equal view first. Both threads use that view.
         Ok(Some(self.reloaded.get_or_init(|| Arc::new(reloaded.build_key_search())).clone()))
     }
 
@@ -159,7 +162,8 @@ impl StoreView {
         after.checked_sub(1)
     }
 
-    /// Returns the end of a bucket's key range. The last bucket has none.
+    /// Returns the end of the key range of the bucket at `index`. Returns `None` for the last bucket, whose range is
+    /// unbounded.
     pub fn bucket_end_key(&self, index: usize) -> Option<&[u8]> {
         self.buckets.get(index + 1).map(|next| &*next.smallest_key)
     }
@@ -187,7 +191,7 @@ impl StoreView {
         markers.into_iter().filter(is_needed).cloned().collect()
     }
 
-    /// Returns for each bucket the largest number of the markers that overlap it.
+    /// Returns, for each bucket, the largest sequence number of the markers that overlap the bucket.
     pub fn newest_marker_per_bucket(&self, markers: &[RangeMarker]) -> Vec<Option<SeqNo>> {
         let mut newest_first: Vec<&RangeMarker> = markers.iter().collect();
         newest_first.sort_unstable_by_key(|marker| Reverse(marker.seq));
@@ -207,20 +211,21 @@ impl StoreView {
         newest
     }
 
-    /// Returns the number of the newest range delete marker at or below `at` that covers the key, or zero.
+    /// Returns the sequence number of the newest range delete marker that covers the key and is visible at `at`, or 0.
     pub fn newest_marker(&self, key: &[u8], at: SeqNo) -> SeqNo {
         self.range_markers.newest_covering(key, at).unwrap_or_default()
     }
 
-    /// Returns the usable cache entry of a key for a reader at `at`, and the query for missing records.
+    /// Looks up a key in the cache for a reader at `at`. Also returns the query for the records that the cache entry
+    /// lacks.
     fn look_up_cache<'a>(&self, bucket: &Bucket, key: &'a [u8], at: SeqNo) -> CacheLookup<'a> {
         let newest_marker = self.newest_marker(key, at);
-        // Keys that only the tail contains are not cached: the tail is in memory.
+        // Keys with records only in the tail are not cached, because the tail is in memory.
         let cache =
             self.resources.cache.as_ref().filter(|_| bucket.files_may_contain(key_hash(key)));
         let uses_cache = cache.is_some();
         let entry = cache.and_then(|cache| cache.get(key)).filter(|entry| {
-            // The cached entry may contain records that are newer than this view. It is then not used.
+            // An entry may contain records that are newer than `at` or newer than this view. It cannot be used then.
             entry.bucket_id == bucket.id && entry.newest <= at && entry.newest <= self.through
         });
         let after = entry.as_ref().map(|entry| entry.complete_through);
@@ -268,7 +273,7 @@ impl StoreView {
         let older = older.map_or(&[][..], |older| older);
         let mut operands = visible_operands(newer, older, newest_marker);
         match cache {
-            // An entry saves work only if the lookup read from storage.
+            // A new cache entry is useful only if this lookup read from files.
             Some(cache) if at >= self.through && reader.read_count > 0 => {
                 fold_operands(&mut operands, key, &*files.context.merger);
                 let operands: Arc<[Operand]> = operands.into();
@@ -314,14 +319,15 @@ impl StoreView {
 struct CacheLookup<'a> {
     uses_cache: bool,
     entry: Option<CacheEntry>,
-    /// Records that the entry lacks. `None` if it lacks none.
+    /// Query for the records that the entry lacks. `None` if the entry is complete.
     query: Option<KeyQuery<'a>>,
     newest_marker: SeqNo,
 }
 
 /// Returns the operands of `found` and `older` that no delete marker voids, newest first.
 ///
-/// All records must be visible to the reader. `older` is newest first.
+/// All input records must be visible to the reader. `older` is ordered from newest to oldest, and older than all of
+/// `found`.
 pub fn visible_operands(
     found: Vec<FoundRecord>,
     older: &[Operand],

@@ -17,8 +17,9 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 /// Number of inputs of all targets together if `LSMX_TEST_SCALE` is 1.
 const INPUTS: u64 = 300_000;
 
-/// Delivers random writes in `rounds` rounds, and adds the files of the store as seeds after each round. From round
-/// `collected_from` on, also runs due collections.
+/// Delivers random writes in `rounds` rounds, and adds the files of the store as seeds after each round.
+///
+/// A due collection runs from round `collected_from` on.
 fn add_store(seeds: &mut Seeds, bucket_bytes: u64, rounds: u64, collected_from: u64) {
     let options = DeltaOptions::default().bucket_bytes(bucket_bytes).log_bytes_max(1500);
     let mut driver = Driver::new(options);

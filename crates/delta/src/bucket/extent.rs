@@ -1,7 +1,8 @@
-//! Extent: a part of a file with unsorted pages of a bucket.
+//! Extent of a bucket: a part of a file with unsorted pages, which deliveries appended.
 //!
-//! For each page, memory holds the range of sequence numbers and a fingerprint per key. A lookup reads only pages that match.
-//! After recovery, the first lookup reads the extent to compute both.
+//! "Unsorted" means that each page may contain any key of the bucket. For each page, memory holds a summary: the range
+//! of sequence numbers and a 16-bit fingerprint of each key. A lookup reads only pages whose summary matches. After
+//! recovery, the summaries are missing. The first lookup then reads the whole extent to compute them.
 
 use lsmx::Result;
 use lsmx_base::coding::len_u64;
@@ -15,12 +16,12 @@ use crate::format::frame::FrameKind;
 use crate::format::record::{Record, for_each_record, put_page};
 use crate::memory::{MemoryCharge, MemoryUsage};
 
-/// Returns the upper 16 bits of a key hash.
+/// Returns the upper 16 bits of a key hash, which serve as a fingerprint of the key.
 pub fn fingerprint(hash: u64) -> u16 {
     u16::try_from(hash >> 48).unwrap_or(0)
 }
 
-/// Summary of an unsorted page.
+/// Summary of an unsorted page, which lookups check before they read the page.
 #[derive(Debug)]
 pub struct UnsortedPage {
     pub offset: u64,
@@ -29,7 +30,7 @@ pub struct UnsortedPage {
     pub first: SeqNo,
     /// Largest sequence number.
     pub last: SeqNo,
-    /// Ascending fingerprints of the keys.
+    /// Fingerprints of the keys, in ascending order and without duplicates.
     fingerprints: Box<[u16]>,
     _charge: MemoryCharge,
 }
@@ -58,7 +59,7 @@ impl UnsortedPage {
     }
 }
 
-/// Unsorted pages that are adjacent in one file.
+/// Unsorted pages that are adjacent in one file, with their summaries.
 #[derive(Debug)]
 pub struct Extent {
     pub file: Arc<BucketFile>,
@@ -68,18 +69,20 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Returns an extent of an existing file. Its pages are loaded on first use.
+    /// Returns an extent of an existing file. The first lookup loads the page summaries.
     pub fn from_existing(file: Arc<BucketFile>, start: u64, end: u64) -> Extent {
         Extent { file, start, end, pages: OnceLock::new() }
     }
 
-    /// Returns an extent without pages at the end of a file.
+    /// Returns an empty extent at the end of a file.
     pub fn new_at_end(file: Arc<BucketFile>) -> Extent {
         let end = file.end_offset();
         Extent { file, start: end, end, pages: OnceLock::from(Vec::new()) }
     }
 
-    /// Appends pages to the file. Returns a new extent of the old and the new pages. The old pages must be loaded.
+    /// Appends pages to the file. Returns a new extent with the old and the new pages.
+    ///
+    /// The summaries of the old pages must be in memory.
     pub fn append(&self, pages: &[&[Record]], memory: &MemoryUsage) -> Result<Extent> {
         let mut out = Vec::new();
         let mut summaries = self.pages.get().cloned().unwrap_or_default();
@@ -98,7 +101,7 @@ impl Extent {
         self.pages.get().map(Vec::as_slice)
     }
 
-    /// Returns the pages. The first call reads the extent.
+    /// Returns the page summaries. The first call reads the extent.
     pub fn load_pages(
         &self,
         reader: &mut BucketReader<'_>,

@@ -1,10 +1,13 @@
 //! Lookup of one key in a bucket.
 //!
-//! 1. Search the tail in memory. A delete marker there makes older records irrelevant.
-//! 2. Select the unsorted pages whose fingerprints match and whose sequence range is relevant.
-//! 3. Select one page of the sorted part if the filter matches.
-//! 4. Read the selected pages. Pages that are close together in a file are read at once, because a second
-//!    read takes longer than reading the bytes between them.
+//! A bucket consists of a tail in memory, of extents with unsorted pages in files, and of a sorted part in a file.
+//!
+//! 1. Search the tail. If it has a delete marker of the key, older records are void, and pages with only older records
+//!    are skipped.
+//! 2. Select the unsorted pages with a fingerprint of the key and with relevant sequence numbers.
+//! 3. Select one page of the sorted part if its filter may contain the key.
+//! 4. Read the selected pages. Pages that are close together in a file are read with one call. The bytes between them
+//!    take less time than a second read.
 
 use std::ops::Range;
 
@@ -24,15 +27,15 @@ use crate::format::frame::{FrameKind, decode_frame};
 use crate::format::record::{Record, for_each_record};
 use crate::memory::MemoryUsage;
 
-/// Key and sequence range of a lookup.
+/// Key and range of sequence numbers that a lookup searches for.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyQuery<'a> {
     pub key: &'a [u8],
-    /// Exclusive lower bound.
+    /// Exclusive lower bound. `None` for no bound.
     pub after: Option<SeqNo>,
     /// Inclusive upper bound.
     pub at: SeqNo,
-    /// Older records are void and may be left out.
+    /// Records with smaller sequence numbers are void. A lookup may omit them.
     pub void_below: SeqNo,
 }
 
@@ -51,13 +54,13 @@ pub struct FoundRecord {
     pub operand: Option<Bytes>,
 }
 
-/// Pages of one file, as offset ranges in ascending order.
+/// Selected pages of one file, as offset ranges in ascending order.
 struct FilePages<'a> {
     file: &'a Arc<BucketFile>,
     pages: Vec<Range<u64>>,
 }
 
-/// Returns the records of a query, in any order. Some of them may be void.
+/// Returns the records that match the query, in any order. Some of them may be void.
 pub fn find_records(
     bucket: &Bucket,
     query: KeyQuery<'_>,
@@ -73,7 +76,9 @@ pub fn find_records(
     Ok(found)
 }
 
-/// Advises the system to read the pages that [`find_records`] needs. Does nothing if they are not known.
+/// Gives read-ahead hints for the pages that [`find_records`] reads.
+///
+/// Gives no hints if the index or the page summaries that select these pages are not in memory.
 pub fn prefetch_records(bucket: &Bucket, query: KeyQuery<'_>, memory: &MemoryUsage) {
     let reader = &mut BucketReader::for_memory();
     let Ok((_, selected)) = select_pages(bucket, query, reader, memory) else { return };
@@ -85,7 +90,7 @@ pub fn prefetch_records(bucket: &Bucket, query: KeyQuery<'_>, memory: &MemoryUsa
     }
 }
 
-/// Returns the matching records of the tail and the pages to read.
+/// Returns the matching records of the tail, and the pages that the lookup has to read.
 fn select_pages<'a>(
     bucket: &'a Bucket,
     query: KeyQuery<'_>,
@@ -145,14 +150,14 @@ fn add_page<'a>(
     }
 }
 
-/// Maximum gap between two pages that one read covers, in bytes.
+/// Maximum gap between two pages that one call reads, in bytes.
 ///
-/// Reading the bytes of the gap takes a device less time than a second read. A larger limit would delay other reads.
+/// A device reads a gap of this size faster than it serves a second read. A larger limit would delay other reads.
 pub const GAP_BYTES_MAX: u64 = 32 << 10;
 
-/// Groups ascending pages into reads.
+/// Divides ascending pages into groups. The pages of a group are read with one call.
 ///
-/// Returns a single group if the average gap is at most [`GAP_BYTES_MAX`]. Otherwise a group ends at each larger gap.
+/// Returns a single group if the average gap is at most [`GAP_BYTES_MAX`]. Otherwise each larger gap ends a group.
 fn group_reads(pages: &[Range<u64>]) -> impl Iterator<Item = &[Range<u64>]> {
     let gaps = pages.windows(2).map(|pair| gap_bytes_between(&pair[0], &pair[1]));
     let (gap_bytes, limit) = gaps.fold((0_u64, 0_u64), |(bytes, limit), gap| {
@@ -171,7 +176,7 @@ fn gap_bytes_between(a: &Range<u64>, b: &Range<u64>) -> u64 {
     b.start.saturating_sub(a.end)
 }
 
-/// Reads pages at once and adds the matching records to `found`.
+/// Reads the pages of one group with one call and adds the matching records to `found`.
 fn read_pages(
     file: &BucketFile,
     pages: &[Range<u64>],
@@ -192,7 +197,7 @@ fn read_pages(
         }
         for_each_record(contents, |_, record| {
             if record.key == query.key && query.includes(record.last) {
-                // A copy, so that the operand does not keep the page in memory.
+                // Copies the operand, so that it does not keep the page in memory.
                 let operand = record.operand.map(Bytes::copy_from_slice);
                 found.push(FoundRecord { first: record.first, last: record.last, operand });
             }
@@ -208,7 +213,7 @@ mod tests {
 
     const PAGE: u64 = 4 << 10;
 
-    /// Returns the number of pages per read.
+    /// Returns the number of pages in each group.
     fn pages_per_read(offsets: &[u64]) -> Vec<usize> {
         let pages: Vec<_> = offsets.iter().map(|offset| *offset..*offset + PAGE).collect();
         group_reads(&pages).map(<[_]>::len).collect()

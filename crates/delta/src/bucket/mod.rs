@@ -1,6 +1,12 @@
-//! Bucket: all operands and delete markers of a key range.
+//! Bucket: all merge operands and delete markers of a key range.
 //!
-//! A bucket is immutable. A delivery replaces it by a new one that shares all parts except the added records.
+//! A bucket has three parts:
+//! - the *sorted part*: the pages that the last collection wrote, with an index and a filter,
+//! - the *extents*: pages that deliveries appended to files since then, when the tail grew too long,
+//! - the *tail*: the newest records, which are in memory and in the store's log.
+//!
+//! A bucket is immutable. A delivery replaces the bucket by a new one that has the added records and shares all other
+//! parts.
 
 pub mod extent;
 pub mod lookup;
@@ -27,23 +33,24 @@ use crate::format::header::HEADER_BYTES;
 use crate::format::log::{BucketEntry, ExtentSpan, SortedSpan};
 use crate::format::record::{Record, decode_records};
 
-/// All operands and delete markers of a key range.
+/// All merge operands and delete markers of a key range.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     /// Unique id. A delivery keeps the id of the bucket that it replaces; a collection allocates new ids.
     pub id: u64,
-    /// Start of the key range. The range ends where that of the next bucket begins.
+    /// Start of the key range. The range ends at the smallest key of the next bucket.
     pub smallest_key: Bytes,
-    /// Last sequence number that the collection has read which created the bucket.
+    /// Upper bound of the sequence numbers in the sorted part.
     ///
-    /// No record of the sorted part has a larger number. The collection has applied range delete markers up to this number.
+    /// The collection that created the bucket read all records up to this number. It also applied all range delete
+    /// markers up to this number.
     pub collected_through: SeqNo,
-    /// Size of the bucket after the collection that created it, in bytes.
+    /// Size of the sorted part, in bytes. A collection creates a bucket with this size.
     pub collected_bytes: u64,
-    /// Id of the next bucket, if the same split has created both.
+    /// Id of the next bucket, if one split created both buckets. Such a pair is not merged again.
     pub split_sibling: Option<u64>,
     pub sorted: Option<Arc<SortedPart>>,
-    /// Oldest first.
+    /// Ordered from oldest to newest.
     pub extents: Vec<Arc<Extent>>,
     pub tail: Arc<Tail>,
 }
@@ -63,7 +70,7 @@ impl Bucket {
         }
     }
 
-    /// Returns the bucket of a log entry. Uses `tail` and ignores the tail of the entry.
+    /// Converts a log entry to a bucket. The bucket gets `tail` instead of the tail in the entry.
     pub fn from_entry(entry: &BucketEntry, tail: Tail, table: &Arc<FileTable>) -> Bucket {
         let sorted = entry.sorted.map(|span| {
             let file = table.from_existing(span.number, span.uid);
@@ -113,14 +120,14 @@ impl Bucket {
             && self.extents.iter().map(part).eq(other.extents.iter().map(part))
     }
 
-    /// Returns the bytes that the bucket uses in files.
+    /// Returns the size of the sorted part and the extents, in bytes.
     pub fn file_bytes(&self) -> u64 {
         let sorted = self.sorted.as_ref().map_or(0, |sorted| sorted.end);
         let extents = self.extents.iter().map(|extent| extent.end - extent.start);
         extents.fold(sorted, u64::saturating_add)
     }
 
-    /// Returns the bytes that the bucket uses in files and in its tail.
+    /// Returns the size of the sorted part, the extents and the tail, in bytes.
     pub fn bytes(&self) -> u64 {
         self.file_bytes().saturating_add(len_u64(self.tail.bytes().len()))
     }
@@ -129,26 +136,26 @@ impl Bucket {
         self.sorted.is_none() && self.extents.is_empty() && self.tail.is_empty()
     }
 
-    /// Returns the files of the bucket. A file may occur more than once.
+    /// Returns the files of the sorted part and the extents. A file may occur more than once.
     pub fn files(&self) -> impl Iterator<Item = &Arc<BucketFile>> {
         let sorted = self.sorted.iter().map(|sorted| &sorted.file);
         sorted.chain(self.extents.iter().map(|extent| &extent.file))
     }
 
-    /// Returns whether pages may be lost because the sync of a file failed.
+    /// Returns whether a failed sync may have lost pages of the bucket.
     pub fn may_have_lost_pages(&self) -> bool {
         let in_sorted = self.sorted.as_ref().is_some_and(|it| it.file.may_have_lost_bytes(it.end));
         in_sorted || self.extents.iter().any(|extent| extent.file.may_have_lost_bytes(extent.end))
     }
 
-    /// Returns whether the bucket may contain the key. Reads nothing.
+    /// Returns whether the bucket may contain the key. Uses only data in memory.
     pub fn may_contain(&self, key: &[u8]) -> bool {
         let hash = key_hash(key);
         let in_tail = self.tail.records_of_key(key, fingerprint(hash)).next().is_some();
         in_tail || self.files_may_contain(hash)
     }
 
-    /// Returns whether the files may contain a key with this hash. Reads nothing.
+    /// Returns whether the sorted part or an extent may contain a key with this hash. Uses only data in memory.
     pub fn files_may_contain(&self, hash: u64) -> bool {
         let print = fingerprint(hash);
         let in_pages = |extent: &Arc<Extent>| {
@@ -162,9 +169,10 @@ impl Bucket {
         self.extents.iter().any(in_pages) || self.sorted.as_ref().is_some_and(in_sorted)
     }
 
-    /// Returns true if the bucket certainly has no record of the key with a sequence number above `after`.
+    /// Returns true if the bucket has no record of the key with a sequence number above `after`.
     ///
-    /// Reads no file. Returns false if the pages are not in memory.
+    /// `after` must be at least [`Bucket::collected_through`], because the sorted part is not checked. Reads no file.
+    /// Returns false if the page summaries of an extent are not in memory.
     pub fn has_no_record_above(&self, key: &[u8], after: SeqNo) -> bool {
         let print = fingerprint(key_hash(key));
         let is_unchanged = |extent: &Arc<Extent>| {
@@ -177,7 +185,7 @@ impl Bucket {
         !in_tail && self.extents.iter().all(is_unchanged)
     }
 
-    /// Reads all records and returns them in order. Reads adjacent parts of a file at once.
+    /// Reads all records of the bucket in record order. Parts that are adjacent in a file are read with one call.
     pub fn read_records(&self, reader: &mut BucketReader<'_>) -> Result<Vec<Record>> {
         let mut spans: Vec<(&Arc<BucketFile>, u64, u64)> = Vec::new();
         if let Some(sorted) = &self.sorted {

@@ -1,4 +1,4 @@
-//! Reads from bucket files, with accounting.
+//! Reads of bucket files, with counters for the metrics.
 
 use bytes::Bytes;
 use lsmx::operand_store::{OperandReadCounters, OperandReadTier};
@@ -10,21 +10,21 @@ use lsmx_base::sync::{AtomicU64, Ordering};
 use crate::files::BucketFile;
 use crate::format::frame::{FrameKind, decode_frame};
 
-/// Reads from bucket files for one operation, and counts the reads.
+/// Reads bucket files for one operation, and counts the reads.
 #[derive(Debug)]
 pub struct BucketReader<'a> {
     reads: OperandReadTier,
     from_device: bool,
     counter: ReadCounter<'a>,
-    /// Count of reads from storage.
+    /// Number of file reads so far.
     pub read_count: u64,
 }
 
 #[derive(Debug)]
 enum ReadCounter<'a> {
-    /// Counts reads and bytes of user operations.
+    /// Counts the reads and bytes of a user operation.
     User(&'a dyn OperandReadCounters),
-    /// Counts bytes.
+    /// Counts the bytes that a background job reads.
     Bytes(&'a AtomicU64),
     None,
 }
@@ -42,22 +42,22 @@ impl<'a> BucketReader<'a> {
         BucketReader::new(reads, ReadCounter::User(read_counters))
     }
 
-    /// Returns a reader for a background job that adds the bytes it reads to a counter.
+    /// Returns a reader for a background job. The reader adds the bytes that it reads to `bytes`.
     pub fn for_job(bytes: &'a AtomicU64) -> BucketReader<'a> {
         BucketReader::new(OperandReadTier::Storage, ReadCounter::Bytes(bytes))
     }
 
-    /// Returns a reader that bypasses all caches and adds the bytes it reads to a counter.
+    /// Returns a reader that bypasses all caches. It adds the bytes that it reads to `bytes`.
     pub fn for_device_check(bytes: &'a AtomicU64) -> BucketReader<'a> {
         BucketReader { from_device: true, ..BucketReader::for_job(bytes) }
     }
 
-    /// Returns a reader whose reads fail with [`Error::WouldBlock`].
+    /// Returns a reader that reads no file: each read fails with [`Error::WouldBlock`].
     pub fn for_memory() -> BucketReader<'static> {
         BucketReader::new(OperandReadTier::Memory, ReadCounter::None)
     }
 
-    /// Returns a reader without accounting.
+    /// Returns a reader that counts in no metric.
     pub fn without_counters() -> BucketReader<'static> {
         BucketReader::new(OperandReadTier::Storage, ReadCounter::None)
     }
@@ -85,7 +85,8 @@ impl<'a> BucketReader<'a> {
     }
 }
 
-/// Calls `visit` with kind, contents, file offset and size of each frame in `bytes`, which begin at offset `start`.
+/// Calls `visit` with the kind, contents, file offset and size of each frame in `bytes`. `start` is the file offset of
+/// `bytes`.
 ///
 /// Fails with [`Error::Corrupt`] if `bytes` do not consist of complete, valid frames.
 pub fn for_each_frame(

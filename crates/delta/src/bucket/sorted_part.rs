@@ -1,4 +1,5 @@
-//! Sorted part of a bucket: pages in key order, followed by a page index and a filter.
+//! Sorted part of a bucket: pages in key order, followed by a page index and a filter. A collection writes it to a new
+//! file.
 
 use bytes::Bytes;
 use lsmx::{Error, Result};
@@ -15,7 +16,7 @@ use crate::format::index::{IndexEntry, decode_index, put_index};
 use crate::format::record::{Record, put_page};
 use crate::memory::{MemoryCharge, MemoryUsage};
 
-/// Sorted part of a bucket. The first lookup loads its index and filter.
+/// Sorted part of a bucket. The first lookup loads the index and the filter.
 #[derive(Debug)]
 pub struct SortedPart {
     pub file: Arc<BucketFile>,
@@ -60,7 +61,7 @@ impl SortedPart {
         SortedPart { file, index_offset, end, index: OnceLock::new() }
     }
 
-    /// Writes sorted records, at least one, to a new file. The file is not synced.
+    /// Writes a sorted part to a new file. Does not sync the file. `records` must be sorted and not empty.
     pub fn write(
         file: Arc<BucketFile>,
         records: &[Record],
@@ -73,7 +74,7 @@ impl SortedPart {
         for page in split_into_pages(records, page_bytes) {
             let (offset, bytes) =
                 put_page(&mut out, (file.uid, start), FrameKind::SortedPage, page)?;
-            // A copy, so that the key does not keep the input records in memory.
+            // Copies the key, so that the index does not keep the input records in memory.
             let first_key = Bytes::copy_from_slice(&page[0].key);
             entries.push(IndexEntry { first_key, offset, bytes });
         }
@@ -83,7 +84,7 @@ impl SortedPart {
         })?;
         let keys = records.chunk_by(|a, b| a.key == b.key).map(|group| &group[0].key);
         let mut hashes: Vec<u64> = keys.map(|key| filter::key_hash(key)).collect();
-        // An empty filter block matches every key.
+        // Empty filter contents match every key.
         let contents = filter::build_filter(&mut hashes, FilterWidth::Fuse8).unwrap_or_default();
         let offset = start + len_u64(out.len());
         put_frame(&mut out, (file.uid, offset), FrameKind::Filter, |out| {
@@ -101,7 +102,7 @@ impl SortedPart {
         self.index.get()
     }
 
-    /// Returns the index. The first call reads it.
+    /// Returns the index and filter. The first call reads them from the file.
     pub fn load_index(
         &self,
         reader: &mut BucketReader<'_>,
@@ -136,7 +137,8 @@ impl SortedPart {
     }
 }
 
-/// Splits records into pages. A page ends between two keys, once it has `page_bytes`.
+/// Splits records into pages of at least `page_bytes`. All records of a key are in the same page. The last page may be
+/// smaller.
 pub fn split_into_pages(records: &[Record], page_bytes: usize) -> impl Iterator<Item = &[Record]> {
     let mut left = records;
     std::iter::from_fn(move || {

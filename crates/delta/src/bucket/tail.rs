@@ -1,6 +1,6 @@
-//! Tail of a bucket: records that are in memory and in the log but in no bucket file yet.
+//! Tail of a bucket: the newest records, which are in memory and in the store's log, but not yet in a bucket file.
 //!
-//! The fingerprints of all keys are in one array ("fingerprinted bucket tails").
+//! An array holds a 16-bit fingerprint of each record's key. A lookup searches this array before it decodes records.
 
 use bytes::Bytes;
 use lsmx::Result;
@@ -12,24 +12,24 @@ use super::extent::fingerprint;
 use crate::format::record::{Record, RecordRef, SortedRecords};
 use crate::memory::{MemoryCharge, MemoryUsage};
 
-/// Records of a bucket in memory.
+/// Newest records of a bucket, in memory.
 #[derive(Debug)]
 pub struct Tail {
     records: SortedRecords,
-    /// Fingerprint of each record's key. Most lookups find no match here and decode no record.
+    /// Fingerprint of each record's key. Most lookups of absent keys find no match, and then decode no record.
     fingerprints: Box<[u16]>,
-    /// Largest sequence number.
+    /// Largest sequence number of the records, or 0.
     pub newest: SeqNo,
     _charge: MemoryCharge,
 }
 
-/// Memory of a record's offset and fingerprint, in bytes.
+/// Memory for the offset and the fingerprint of a record, in bytes.
 const ENTRY_BYTES: usize = size_of::<u32>() + size_of::<u16>();
-/// Number of fingerprints that one step of a search compares.
+/// Number of fingerprints that are compared in one step of a search.
 const FINGERPRINTS_PER_STEP: usize = 32;
 
 impl Tail {
-    /// Encodes records, which must be in order. Fails with [`Error::TooLarge`] if an offset exceeds 32 bits.
+    /// Encodes records, which must be in order. Fails with [`lsmx::Error::TooLarge`] if they need more than 4 GiB.
     pub fn new(records: &[Record], memory: &MemoryUsage) -> Result<Tail> {
         Ok(Tail::from_encoded(SortedRecords::encode(records)?, memory))
     }
@@ -75,7 +75,7 @@ impl Tail {
     }
 
     fn find_first_record(&self, key: &[u8], fingerprint: u16) -> Option<usize> {
-        // A step compares all its fingerprints without an early exit, so that the compiler vectorizes it.
+        // All fingerprints of a step are compared without an early exit, so that the compiler vectorizes the loop.
         let steps = self.fingerprints.chunks(FINGERPRINTS_PER_STEP).enumerate();
         let matching = steps.filter(|(_, step)| {
             step.iter().fold(false, |matches, other| matches | (*other == fingerprint))
@@ -87,7 +87,7 @@ impl Tail {
         })
     }
 
-    /// Returns an owned record. Its key and operand share the memory of the tail.
+    /// Returns an owned record. The key and the operand share the memory of the tail.
     pub fn to_record(&self, record: RecordRef<'_>) -> Record {
         record.to_record(self.bytes())
     }

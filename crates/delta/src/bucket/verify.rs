@@ -1,4 +1,4 @@
-//! Verification of a bucket against its files.
+//! Verifies that the files of a bucket are valid and consistent.
 
 use bytes::Bytes;
 use lsmx::{Error, Result};
@@ -19,7 +19,7 @@ use crate::memory::MemoryUsage;
 
 const FILTER_MISS: Malformed = Malformed::Order { what: "a key and the filter of its page" };
 
-/// A bucket to verify, with the end of its key range.
+/// A bucket to verify, and the exclusive end of its key range.
 pub struct BucketVerifier<'a> {
     pub bucket: &'a Bucket,
     pub end: Option<&'a [u8]>,
@@ -27,9 +27,10 @@ pub struct BucketVerifier<'a> {
 }
 
 impl BucketVerifier<'_> {
-    /// Reads all pages of the bucket and checks them. Returns the first damage as an error.
+    /// Reads and checks all pages of the bucket. Fails at the first damage.
     ///
-    /// Checks headers, frames, order and key range, and that index, filter and fingerprints find every key.
+    /// Checks file headers, frames, record order and key range. Also checks that the index, the filter and the
+    /// fingerprints find every key.
     pub fn verify_files(&self) -> Result<()> {
         self.bucket.files().try_for_each(|file| file.verify_header())?;
         let mut reader = BucketReader::without_counters();
@@ -40,7 +41,7 @@ impl BucketVerifier<'_> {
         extents.try_for_each(|extent| self.verify_extent(extent, &mut reader))
     }
 
-    /// Checks that a key is in the range of the bucket.
+    /// Fails if the key is outside the key range of the bucket.
     pub fn check_key_range(&self, key: &[u8]) -> Result<(), Malformed> {
         match *self.bucket.smallest_key <= *key && self.end.is_none_or(|end| key < end) {
             true => Ok(()),

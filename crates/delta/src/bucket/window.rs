@@ -1,7 +1,7 @@
-//! Windows of a bucket: the records of a range of keys, for cursors.
+//! Windows of a bucket: the records in a part of the bucket's key range. A cursor reads a bucket window by window.
 //!
-//! A short scan needs few records of a bucket. The first window of a bucket reads all unsorted pages, because each of them may
-//! contain any key. Of the sorted part, a window reads only the pages of its key range.
+//! A short scan thus reads only a part of a bucket. The first window reads all unsorted pages, because each of them may
+//! contain any key of the bucket. From the sorted part, each window reads only the pages of its key range.
 
 use std::ops::Range;
 
@@ -19,14 +19,14 @@ use crate::format::index::{INDEX_MISMATCH, IndexEntry};
 use crate::format::record::{Record, SortedRecords};
 use crate::memory::MemoryUsage;
 
-/// Records of all keys from `start` on and below `end`.
+/// Records with keys in `start..end`.
 #[derive(Debug, Default)]
 pub struct Window {
-    /// Empty at the start of the bucket.
+    /// Smallest key of the window. Empty at the start of the bucket.
     pub start: Bytes,
-    /// `None` at the end of the bucket.
+    /// Exclusive end. `None` at the end of the bucket.
     pub end: Option<Bytes>,
-    /// By ascending key, then by descending sequence number.
+    /// Ordered by ascending key, then by descending sequence number.
     pub records: Vec<Record>,
 }
 
@@ -36,30 +36,30 @@ impl Window {
     }
 }
 
-/// Position of a window to read.
+/// Position of a window in the bucket.
 #[derive(Clone, Copy, Debug)]
 pub enum WindowPosition<'a> {
     /// The window starts at this key.
     From(&'a [u8]),
-    /// The window ends before this key; `None` stands for the end of the bucket.
+    /// The window ends before this key. `None` stands for the end of the bucket.
     Before(Option<&'a [u8]>),
 }
 
-/// Bytes of the sorted part that a window reads per record of its minimum size.
+/// Bytes of the sorted part that a window reads per requested record. This is an assumed record size.
 const SORTED_BYTES_PER_RECORD: u64 = 512;
 
-/// Reads windows of one bucket and keeps the pages that it has read.
+/// Reads windows of one bucket. Keeps the pages in memory, so that no page is decoded twice.
 #[derive(Debug)]
 pub struct WindowReader {
     pub bucket: Arc<Bucket>,
-    /// The tail and the pages that were read. Each of them is sorted.
+    /// The tail, and each page that was read. Each of these runs is sorted.
     runs: Vec<SortedRecords>,
     read_unsorted: bool,
-    /// Ascending indexes of the pages of the sorted part that were read.
+    /// Indexes of those pages of the sorted part that were read, in ascending order.
     sorted_pages: Vec<usize>,
 }
 
-/// A contiguous part of a file that consists of whole pages.
+/// A contiguous part of a file that consists of complete pages.
 struct PageSpan<'a> {
     file: &'a Arc<BucketFile>,
     range: Range<u64>,
@@ -71,7 +71,7 @@ impl WindowReader {
         WindowReader { bucket, runs, read_unsorted: false, sorted_pages: Vec::new() }
     }
 
-    /// Reads a window of at least `count` records, unless the bucket has fewer in this direction.
+    /// Reads a window of at least `count` records. The window has fewer records only if the bucket ends before.
     pub fn read(
         &mut self,
         position: WindowPosition<'_>,
@@ -103,7 +103,7 @@ impl WindowReader {
         self.load(first..after, entries, reader)?;
         let mut end = entries.get(after).map(|entry| &*entry.first_key);
         for run in &self.runs {
-            // The end is a later key, so that all records of `start` are in the window.
+            // The window must end at a key after `start`, so that it contains all records of `start`.
             let index = run.lower_bound(start).saturating_add(count).max(run.upper_bound(start));
             let key = (index < run.len()).then(|| run.record(index).key);
             end = end.into_iter().chain(key).min();
@@ -122,7 +122,7 @@ impl WindowReader {
             .map_or(entries.len(), |end| entries.partition_point(|entry| *entry.first_key < *end));
         let first = after - count_pages(entries[..after].iter().rev(), count);
         self.load(first..after, entries, reader)?;
-        // The first page of the bucket begins with its range.
+        // The first window starts at the start of the bucket's key range, before the first key in the index.
         let mut start = if first > 0 { &*entries[first].first_key } else { &[] };
         for run in &self.runs {
             let after = end.map_or(run.len(), |end| run.lower_bound(end));
@@ -139,14 +139,14 @@ impl WindowReader {
             let after = end.map_or(run.len(), |end| run.lower_bound(end));
             records.extend((run.lower_bound(start)..after).map(|index| run.owned_record(index)));
         }
-        // A stable sort merges the runs, which are sorted already.
+        // The runs are sorted, and the stable sort merges them efficiently.
         records.sort_by(Record::cmp_by_key_and_seq);
-        // Copies, so that the bounds do not keep a page in memory.
+        // Copies the bounds, so that they do not keep a page in memory.
         let copy = |key| Bytes::copy_from_slice(key);
         Window { start: copy(start), end: end.map(copy), records }
     }
 
-    /// Reads the unsorted pages and the given pages of the sorted part, except those that were read before.
+    /// Reads the unsorted pages and the given pages of the sorted part into `runs`. Skips pages that were read before.
     fn load(
         &mut self,
         pages: Range<usize>,
@@ -204,7 +204,7 @@ impl WindowReader {
     }
 }
 
-/// Returns the number of pages that a window of `count` records reads.
+/// Returns the number of pages of the sorted part that a window of `count` records reads.
 fn count_pages<'a>(entries: impl Iterator<Item = &'a IndexEntry>, count: usize) -> usize {
     let wanted = SORTED_BYTES_PER_RECORD.saturating_mul(len_u64(count));
     let mut bytes = 0_u64;
@@ -216,7 +216,7 @@ fn count_pages<'a>(entries: impl Iterator<Item = &'a IndexEntry>, count: usize) 
     entries.take_while(is_needed).count()
 }
 
-/// Returns whether one read should cover two spans: a second read takes longer than reading a short gap.
+/// Returns whether one call should read both spans. Reading a short gap takes less time than a second read.
 fn can_share_read(before: &PageSpan<'_>, next: &PageSpan<'_>) -> bool {
     let gap = next.range.start.checked_sub(before.range.end);
     before.file.number == next.file.number && gap.is_some_and(|gap| gap <= GAP_BYTES_MAX)

@@ -1,14 +1,15 @@
-//! Collection of the buckets that are due.
+//! Collection of the buckets that are due: buckets that are full, have many extents, or need old range delete markers.
 //!
 //! 1. Rewrite at most 16 due buckets, see [`BucketRewriter`].
-//! 2. If the bucket count is at its maximum, merge the smallest pair of neighbours.
+//! 2. If fewer than two buckets are left to the maximum, merge the two neighbouring buckets with the fewest bytes.
 //!
-//! Deliveries may run at the same time. Their records stay in memory, and the end of the collection moves them to the tails of
+//! Deliveries may run at the same time. During the collection, the rewritten buckets are frozen: deliveries keep new
+//! records in the tails and do not write them to files. The end of the collection moves these records to the tails of
 //! the new buckets.
 //!
-//! Operands that move to the tree become the newest entries of their keys there. A delivery may void such an operand during the
-//! collection. The operand then stays in the store: the put or delete that voids it is already in the tree, and a moved operand
-//! would be newer.
+//! An operand that moves to the tree becomes the newest entry of its key there. During the collection, a delivery may
+//! add a marker that voids such an operand. The operand then stays in the store. The put or delete that voids it is
+//! already in the tree, and a moved operand would wrongly be newer.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +36,8 @@ use crate::view::{StoreView, increase_counter};
 /// Maximum number of due buckets per collection.
 const DUE_BUCKETS_MAX: usize = 16;
 
-/// Unfreezes the buckets of a collection when dropped. Deliveries may then write their tails to files again.
+/// Ends the freeze of the buckets that a collection rewrites, when dropped. Deliveries to a frozen bucket keep its tail
+/// in memory.
 #[derive(Debug)]
 struct FrozenBucketsGuard<'a>(&'a StoreState);
 
@@ -45,23 +47,24 @@ impl Drop for FrozenBucketsGuard<'_> {
     }
 }
 
-/// A collection of some buckets.
+/// A collection of the due buckets.
 #[derive(Debug)]
 pub(crate) struct BucketCollection<'a> {
     state: &'a StoreState,
     base: Arc<StoreView>,
     abandon_count: u64,
     groups: Vec<BucketGroup>,
-    /// Operands that move to the tree, in order.
+    /// Operands to move to the tree, in record order.
     moving: Vec<Record>,
-    /// Last sequence number of the view whose operands were returned. `None` before [`OperandCollection::moved_operands`].
+    /// Last sequence number of the view that [`OperandCollection::moved_operands`] read. `None` before that call.
     moved_at: Option<SeqNo>,
     cache_entries: Vec<RewrittenEntry>,
     _guard: FrozenBucketsGuard<'a>,
 }
 
 impl<'a> BucketCollection<'a> {
-    /// Rewrites the due buckets. Returns `None` if none is due or the base is stale.
+    /// Starts a collection and rewrites the due buckets. Returns `None` if no collection is due or the base view is
+    /// stale.
     pub(crate) fn start_if_due(state: &'a StoreState, snapshots: &[SeqNo]) -> Result<Option<Self>> {
         let Some(base) = state.base_view_if_valid()? else { return Ok(None) };
         let excluded = state.excluded_file_numbers();
@@ -99,7 +102,8 @@ impl<'a> BucketCollection<'a> {
         }))
     }
 
-    /// Divides the moving operands into those that a newer delete marker voids, and the others.
+    /// Divides the operands to move into those that stay, because a newer delete marker voids them, and those that
+    /// move.
     fn partition_moving_operands(
         &self,
         newest_view: &StoreView,
@@ -119,12 +123,12 @@ impl<'a> BucketCollection<'a> {
         }))
     }
 
-    /// Returns the records that were delivered to a bucket of the newest view since the collection started.
+    /// Returns the records that deliveries added to a bucket of `newest_view` since the start of the collection.
     fn records_since_start(&self, newest_view: &StoreView, bucket: &Bucket) -> Result<Vec<Record>> {
         let before = self.base.buckets.iter().find(|before| before.id == bucket.id);
         let has_new_pages = before.is_none_or(|before| !before.has_same_stored_pages(bucket));
         let mut records: Vec<Record> = match has_new_pages {
-            // A delivery that began before the freeze may have written some of the records to a file.
+            // A delivery that started before the freeze may have written some of these records to a file.
             true => {
                 let counter = &self.state.resources.counters.bucket_read_bytes;
                 let mut reader = BucketReader::for_job(counter);
@@ -140,7 +144,7 @@ impl<'a> BucketCollection<'a> {
     fn prepare_version(mut self) -> Result<PreparedVersion> {
         let newest_view = self.load_newest_view()?;
         let staying = match self.moved_at {
-            // The caller has not taken the operands.
+            // The caller has not read the operands to move, so they stay in the store.
             None => std::mem::take(&mut self.moving),
             Some(through) if through == newest_view.through => {
                 self.partition_moving_operands(&newest_view)?.0
@@ -194,7 +198,8 @@ impl<'a> BucketCollection<'a> {
         Ok(PreparedVersion { token, view })
     }
 
-    /// Returns the newest view, which includes deliveries made during the collection. Fails if the base was abandoned.
+    /// Returns the newest view, including deliveries since the start of the collection. Fails if the base view was
+    /// abandoned.
     fn load_newest_view(&self) -> Result<Arc<StoreView>> {
         let newest_view = self.state.load_base_view()?;
         if self.state.abandon_count() != self.abandon_count {
@@ -203,7 +208,7 @@ impl<'a> BucketCollection<'a> {
         Ok(newest_view)
     }
 
-    /// Creates the new buckets of a group. `records` is sorted and becomes their tails.
+    /// Creates the new buckets of a group. Distributes `records`, which are sorted, to their tails.
     fn create_buckets(&self, group: &BucketGroup, records: &[Record]) -> Result<Vec<Arc<Bucket>>> {
         let mut left = records;
         let mut buckets = Vec::with_capacity(group.new.len());

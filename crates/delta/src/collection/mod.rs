@@ -1,4 +1,5 @@
-//! Collections rewrite buckets and move operands to the tree ("garbage collection" in the paper).
+//! Collections ("garbage collection" in the paper). A collection rewrites buckets and moves operands from the store to
+//! the tree.
 //!
 //! Source: Li et al., key-delta separation (KDSep), ICDE 2024, garbage collection.
 

@@ -1,4 +1,4 @@
-//! Rewrite of buckets: reads them, writes their successors and selects the operands that move to the tree.
+//! Rewrites buckets: reads old buckets, writes new ones, and selects the operands that move to the tree.
 
 use bytes::Bytes;
 use lsmx::Result;
@@ -18,28 +18,28 @@ use crate::plan::retention::{RetainedKey, RetentionRule, retained_records};
 use crate::state::{CacheUpdate, StoreState};
 use crate::view::StoreView;
 
-/// Buckets that replace one bucket, or two neighbours.
+/// New buckets that replace one old bucket or two neighbouring old buckets.
 #[derive(Debug)]
 pub(super) struct BucketGroup {
     pub(super) old_ids: Vec<u64>,
     /// Smallest key of the first old bucket.
     pub(super) smallest_key: Bytes,
-    /// In key order. Together they have the key range of the old buckets.
+    /// In key order. Together they cover the key range of the old buckets.
     pub(super) new: Vec<NewBucket>,
     pub(super) kind: RewriteKind,
 }
 
-/// Kind of a rewrite.
+/// Kind of a rewrite, for the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RewriteKind {
     Rewrite,
     Split,
-    /// Moves operands to the tree.
+    /// The rewrite moved operands to the tree.
     ToTree,
     Merge,
 }
 
-/// A new bucket without the records delivered during the collection.
+/// A new bucket as the collection wrote it. Records delivered during the collection are added later.
 #[derive(Debug)]
 pub(super) struct NewBucket {
     pub(super) id: u64,
@@ -48,7 +48,7 @@ pub(super) struct NewBucket {
     pub(super) sorted: Option<Arc<SortedPart>>,
 }
 
-/// Cache entry of a key whose bucket was rewritten.
+/// New cache entry of a key whose bucket was rewritten.
 #[derive(Debug)]
 pub(super) struct RewrittenEntry {
     old_ids: Vec<u64>,
@@ -62,7 +62,8 @@ impl CacheUpdate for Vec<RewrittenEntry> {
             let Some(current) = cache.get(&key) else { continue };
             let is_newer = current.complete_through >= entry.complete_through;
             if old_ids.contains(&current.bucket_id) && is_newer {
-                // The rewrite preserves all records that the current entry contains.
+                // The current entry is newer. The rewrite has not removed any operand of this entry, so only the bucket
+                // id changes.
                 cache.insert(&key, CacheEntry { bucket_id: entry.bucket_id, ..current });
             } else {
                 cache.insert(&key, entry);
@@ -76,10 +77,10 @@ pub(super) struct BucketRewriter<'a> {
     state: &'a StoreState,
     base: &'a StoreView,
     retention: RetentionRule<'a>,
-    /// Number of buckets after the collection.
+    /// Number of buckets of the store after the rewrites so far.
     pub(super) bucket_count: usize,
     pub(super) groups: Vec<BucketGroup>,
-    /// Operands that move to the tree.
+    /// Operands to move to the tree.
     pub(super) moving: Vec<Record>,
     pub(super) cache_entries: Vec<RewrittenEntry>,
 }
@@ -108,10 +109,11 @@ impl<'a> BucketRewriter<'a> {
 
     /// Rewrites one bucket.
     ///
-    /// 1. If the kept records do not exceed the split threshold, writes them to one new bucket.
-    /// 2. Otherwise splits the bucket, if the maximum allows two more buckets. There may be more than two parts.
-    /// 3. Otherwise moves operands to the tree. Void operands that a snapshot sees stay in the store: in the tree they would be
-    ///    newer than the put that voids them.
+    /// 1. If the retained records do not exceed the split threshold, writes them to one new bucket.
+    /// 2. Otherwise, if the maximum number of buckets permits at least two more, splits the bucket into two or more new
+    ///    buckets.
+    /// 3. Otherwise moves operands to the tree. Operands that are void but visible to a snapshot stay in the store. In
+    ///    the tree they would be newer than the put or delete that voids them.
     pub(super) fn rewrite_bucket(&mut self, index: usize) -> Result<()> {
         let mut keys = self.read_retained_keys(index)?;
         let bucket = &self.base.buckets[index];
@@ -146,7 +148,8 @@ impl<'a> BucketRewriter<'a> {
         self.write_group(old_ids, vec![(smallest_key, keys)], kind)
     }
 
-    /// Merges the bucket at `index` with the next one, if the kept records fit into one bucket.
+    /// Merges the bucket at `index` with the next bucket. Does nothing if the retained records exceed the split
+    /// threshold.
     pub(super) fn merge_bucket_pair(&mut self, index: usize) -> Result<()> {
         let mut keys = self.read_retained_keys(index)?;
         keys.append(&mut self.read_retained_keys(index + 1)?);
@@ -199,7 +202,7 @@ impl<'a> BucketRewriter<'a> {
         Ok(Some(Arc::new(sorted)))
     }
 
-    /// Collects new entries for the keys that are in the cache.
+    /// Creates new cache entries for those keys that are in the cache.
     fn collect_cache_entries(&mut self, old_ids: &[u64], bucket_id: u64, keys: Vec<RetainedKey>) {
         let resources = &self.state.resources;
         let Some(cache) = &resources.cache else { return };
@@ -211,7 +214,7 @@ impl<'a> BucketRewriter<'a> {
             let operands = visible.map(|it| Operand {
                 first: it.record.first,
                 last: it.record.last,
-                // A copy, so that the entry does not keep the bucket's bytes in memory.
+                // Copies the bytes, so that the entry does not keep the bytes of the bucket in memory.
                 bytes: Slice::from(it.record.operand.as_deref().unwrap_or_default()),
             });
             let mut operands: Vec<Operand> = operands.collect();
@@ -232,9 +235,10 @@ fn records_bytes(records: &[Record]) -> u64 {
     records.iter().map(|record| len_u64(record.size())).sum()
 }
 
-/// Splits keys into at most `part_count` parts of about equal bytes. Returns each with its smallest key.
+/// Splits keys into at least two and at most `part_count` parts of about equal size. Returns each part with its
+/// smallest key.
 ///
-/// At least two keys must have operands. The result has at least two parts.
+/// At least two of the keys must have operands. `bytes` is the size of all records.
 fn split_keys(
     keys: Vec<RetainedKey>,
     bytes: u64,
@@ -248,7 +252,7 @@ fn split_keys(
     for key in keys {
         let key_bytes = records_bytes(&retained_records(&key.operands));
         let is_last_chance = parts.len() == 1 && keys_left == 1;
-        // A key belongs to the part that contains its middle byte.
+        // A key belongs to the part in which the middle of its records lies.
         let is_past_end = bytes_before + key_bytes / 2 >= part_bytes * len_u64(parts.len());
         let may_split = key_bytes > 0 && bytes_in_part > 0 && parts.len() < part_count;
         if may_split && (is_past_end || is_last_chance) {

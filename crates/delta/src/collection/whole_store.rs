@@ -1,4 +1,4 @@
-//! Moves all operands of a store to the tree.
+//! Collection that moves all operands of a store to the tree.
 
 use lsmx::Result;
 use lsmx::operand_store::Cursor;
@@ -12,12 +12,12 @@ use crate::format::log::{CollectionEnd, put_collection_end};
 use crate::state::StoreState;
 use crate::view::{StoreView, increase_counter};
 
-/// Moves all operands of a store to the tree.
+/// Collection that moves all operands of a store to the tree.
 #[derive(Debug)]
 pub(crate) struct WholeStoreCollection<'a> {
     state: &'a StoreState,
     abandon_count: u64,
-    /// Last sequence number of the view whose operands were returned. `None` before [`OperandCollection::moved_operands`].
+    /// Last sequence number of the view that [`OperandCollection::moved_operands`] read. `None` before that call.
     moved_at: Option<SeqNo>,
 }
 

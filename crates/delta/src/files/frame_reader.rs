@@ -1,4 +1,4 @@
-//! Sequential reader of the frames of a log or a bucket file.
+//! Reads the frames of a log or a bucket file in file order.
 
 use std::path::PathBuf;
 
@@ -13,10 +13,10 @@ use super::io::read_exactly;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameKind, decode_frame, decode_frame_len};
 use crate::format::header::HEADER_BYTES;
 
-/// Minimum bytes per read, except at the end.
+/// Minimum bytes per read, except for the last read of a file.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Reads the frames of a file one by one, in chunks.
+/// Reads the frames of a file in file order, with reads of at least [`CHUNK_BYTES`].
 #[derive(Debug)]
 pub struct FrameReader {
     path: PathBuf,
@@ -30,7 +30,8 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Returns a reader from the end of the header to `end`, which must be within the file.
+    /// Returns a reader of the frames between the file header and offset `end`. The file must have at least `end`
+    /// bytes.
     pub fn new(path: PathBuf, file: Arc<dyn File>, uid: u64, end: u64) -> FrameReader {
         let offset = len_u64(HEADER_BYTES);
         FrameReader { path, file, uid, end, chunk: Bytes::new(), chunk_offset: 0, offset }
@@ -54,7 +55,7 @@ impl FrameReader {
         Error::malformed(malformed, &self.path, self.offset)
     }
 
-    /// Returns `len` bytes from the start of the next frame.
+    /// Returns the next `len` bytes of the file, and does not advance.
     fn read_bytes(&mut self, len: usize) -> Result<Bytes> {
         let needed = len_u64(len);
         let found = self.end - self.offset;

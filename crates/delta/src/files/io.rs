@@ -1,4 +1,4 @@
-//! Reads and errors that bucket files and logs share.
+//! Read functions and errors for bucket files and logs.
 
 use std::io;
 use std::path::Path;
@@ -12,14 +12,14 @@ use lsmx_base::sync::Arc;
 
 use crate::format::header::{HEADER_BYTES, decode_header};
 
-/// Larger reads check the file's length before they allocate the buffer.
+/// A read of more bytes checks the file length before it allocates the buffer.
 const UNCHECKED_READ_BYTES_MAX: usize = 1 << 20;
 
 pub fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
     Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
 }
 
-/// Reads exactly `len` bytes. Fails with [`Malformed::Truncated`] if the file ends earlier.
+/// Reads exactly `len` bytes. Fails with [`Malformed::Truncated`] if the file ends before.
 pub fn read_exactly(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<Vec<u8>> {
     let needed = len_u64(len);
     let truncated = |found| {
@@ -41,7 +41,7 @@ pub fn read_exactly(file: &dyn File, path: &Path, offset: u64, len: usize) -> Re
     Ok(buffer)
 }
 
-/// Checks that a file begins with a valid header and has the expected uid.
+/// Checks that a file begins with a valid header that contains the given uid.
 pub fn check_header(
     file: &dyn File,
     path: &Path,

@@ -1,9 +1,11 @@
-//! Bucket files and their descriptors.
+//! Bucket files and their file descriptors.
 //!
-//! Views own the bucket files that they use. The last owner removes a file that no durable log entry names.
+//! Views share ownership of the bucket files that they use. When the last owner is dropped, the file is removed if no
+//! durable log entry refers to it.
 //!
-//! Deliveries append only to files that were created after the store was opened, and only if the file has no bytes after the
-//! last page of the view. A failed append or an abandoned delivery closes a file for appends.
+//! A delivery appends only to files that were created since the store was opened, and only if the file ends with the
+//! last page of the view. After a failed append or sync, or after an abandoned delivery, a file accepts no more
+//! appends.
 
 pub mod frame_reader;
 pub mod io;
@@ -22,26 +24,26 @@ use self::io::{check_header, io_error, read_exactly};
 use self::open_files::OpenFiles;
 use crate::format::header::{BUCKET_HEADER, encode_header};
 
-/// Maximum number of files open for reading. The engine may set a lower limit for files open for appends.
+/// Maximum number of files open for reading, and of files open for appends. The engine may lower the second limit.
 const OPEN_FILES_MAX: usize = 1024;
 
-/// Assumed page size of the page cache, in bytes. On systems with larger pages, the first and the last page of a read may
-/// stay in the cache.
+/// Assumed page size of the operating system's page cache, in bytes. If the actual pages are larger, the first and the
+/// last page of a read may stay in the page cache.
 const SYSTEM_PAGE_BYTES: u64 = 4 << 10;
-/// Number of bytes at the end of a new file that the page cache may not have written to the disk yet.
+/// Number of bytes at the end of a new file that the operating system may not have written to the disk yet.
 const WRITEBACK_BYTES: u64 = 128 << 10;
 
-/// Bucket files of one store.
+/// Table of the bucket files of one store.
 #[derive(Debug)]
 pub struct FileTable {
     pub context: StoreContext,
-    /// Files that views use, by number.
+    /// Files in use, by file number.
     known: Mutex<BTreeMap<u64, Weak<BucketFile>>>,
     readers: Mutex<OpenFiles>,
     writers: Mutex<OpenFiles>,
     pub written_bytes: AtomicU64,
-    /// Set after a failed sync. The release store pairs with the load in `has_failed_sync`, which orders the
-    /// file's `lost_from` before it.
+    /// Set after a failed sync. The acquire load in `has_failed_sync` pairs with the release store, so that a reader
+    /// that sees the flag also sees the file's `lost_from`.
     failed_sync: AtomicBool,
 }
 
@@ -62,7 +64,7 @@ impl FileTable {
         self.failed_sync.load(Ordering::Acquire)
     }
 
-    /// Creates a file. It is obsolete until [`BucketFile::set_obsolete`] clears the mark.
+    /// Creates a file, marked as obsolete. [`BucketFile::set_obsolete`] clears the mark.
     pub fn create_bucket_file(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
         let (number, writer) = self.context.files.create(OperandFileKind::Bucket)?;
         let uid = self.context.env.random_u64();
@@ -72,14 +74,15 @@ impl FileTable {
         Ok(file)
     }
 
-    /// Creates a file for a collection. It stays open for appends until [`FileTable::unpin_writer`].
+    /// Creates a file for a collection. The file stays open for appends until [`FileTable::unpin_writer`].
     pub fn create_pinned(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
         let file = self.create_bucket_file()?;
         self.writers.lock().pin(file.number);
         Ok(file)
     }
 
-    /// Unpins a synced file of [`FileTable::create_pinned`]. Closes it if too many files are open.
+    /// Unpins a file that [`FileTable::create_pinned`] created. Closes it if too many files are open. The file must be
+    /// synced.
     pub fn unpin_writer(&self, file: &BucketFile) {
         let limit = self.writers_max();
         let closed = {
@@ -94,10 +97,10 @@ impl FileTable {
         self.context.files.writers_max().clamp(1, OPEN_FILES_MAX)
     }
 
-    /// Closes the least recently used writers until the limit on open writers is met. Syncs each file before its
-    /// writer is closed.
+    /// Closes the least recently used writers until their number is within the limit. Syncs each file before it closes
+    /// the writer.
     ///
-    /// Only the thread of a delivery may call this method. Another thread could close a writer to which a delivery is
+    /// Only the thread of a delivery may call this method. Another thread might close a writer to which a delivery is
     /// about to append.
     pub fn close_excess_writers(&self) -> Result<()> {
         loop {
@@ -106,7 +109,7 @@ impl FileTable {
             let Some((number, writer)) = evicted else { return Ok(()) };
             let file = self.known.lock().get(&number).and_then(Weak::upgrade);
             if let Some(file) = file {
-                // Later log entries refer to the appended pages, so the pages must be durable before them.
+                // Later log entries refer to the appended pages, so the pages must be durable first.
                 file.sync_with_writer(&*writer)?;
             }
         }
@@ -135,37 +138,38 @@ impl FileTable {
         file
     }
 
-    /// Returns all files that have an owner.
+    /// Returns all files in use.
     pub fn live_files(&self) -> Vec<Arc<BucketFile>> {
         self.known.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Closes all writers. No existing file is appended to afterwards.
+    /// Closes all writers. Existing files accept no more appends.
     pub fn close_writers(&self) {
         let closed = std::mem::take(&mut *self.writers.lock());
         drop(closed);
     }
 }
 
-/// A bucket file that a view uses or that is being written.
+/// A bucket file that a view uses, or that is being written.
 #[derive(Debug)]
 pub struct BucketFile {
     pub number: u64,
     pub uid: u64,
     pub path: PathBuf,
-    /// Offset of the next append; `u64::MAX` if the file is closed for appends.
+    /// Offset of the next append. `u64::MAX` if the file accepts no more appends.
     end: AtomicU64,
-    /// Value of `end` at the last sync.
+    /// Value of `end` at the last successful sync.
     synced_end: AtomicU64,
-    /// Offset from which bytes may be lost because a sync failed; `u64::MAX` if none failed.
+    /// Offset from which bytes may be lost because a sync failed. `u64::MAX` if no sync failed.
     lost_from: AtomicU64,
-    /// Count of finished appends.
+    /// Number of finished appends.
     appends: AtomicU64,
-    /// Value of `appends` at the last sync.
+    /// Value of `appends` at the last successful sync.
     synced_appends: AtomicU64,
-    /// No durable log entry names the file. The release store in `set_obsolete` pairs with the load in `drop`.
+    /// If true, no durable log entry refers to the file. The release store in `set_obsolete` pairs with the load in
+    /// `drop`.
     obsolete: AtomicBool,
-    /// Descriptor for views that are used after the database was closed.
+    /// File descriptor for views that are still in use after the database was closed.
     kept_open: OnceLock<Arc<dyn File>>,
     table: Arc<FileTable>,
 }
@@ -175,7 +179,7 @@ impl Drop for BucketFile {
         let table = &self.table;
         {
             let mut known = table.known.lock();
-            // A call of `from_existing` after the drop of the last owner has inserted a new value for this number.
+            // `from_existing` may have inserted a new entry for this number after the last owner was dropped.
             if known.get(&self.number).is_some_and(|file| file.strong_count() == 0) {
                 known.remove(&self.number);
             }
@@ -190,13 +194,13 @@ impl Drop for BucketFile {
 }
 
 impl BucketFile {
-    /// Closes the file for appends and marks its content as synced.
+    /// Stops appends to the file and marks the contents as synced.
     pub fn seal(&self) {
         self.synced_appends.store(self.appends.load(Ordering::Acquire), Ordering::Release);
         self.end.store(u64::MAX, Ordering::Release);
     }
 
-    /// Sets whether the last owner removes the file.
+    /// Sets whether the file is removed when its last owner is dropped.
     pub fn set_obsolete(&self, obsolete: bool) {
         self.obsolete.store(obsolete, Ordering::Release);
     }
@@ -205,7 +209,7 @@ impl BucketFile {
         self.table.writers.lock().get(self.number)
     }
 
-    /// Returns whether the file is open for appends and ends at `end`.
+    /// Returns whether the file accepts appends and ends at offset `end`.
     pub fn can_append_at(&self, end: u64) -> bool {
         self.end.load(Ordering::Acquire) == end && self.writer().is_some()
     }
@@ -217,7 +221,7 @@ impl BucketFile {
                 self.end.fetch_add(len_u64(bytes.len()), Ordering::AcqRel);
                 self.table.written_bytes.fetch_add(len_u64(bytes.len()), Ordering::Relaxed);
             }
-            // A part of the bytes may be in the file.
+            // The file may contain a part of the bytes, so it accepts no more appends.
             Err(_) => self.end.store(u64::MAX, Ordering::Release),
         }
         self.appends.fetch_add(1, Ordering::AcqRel);
@@ -228,7 +232,7 @@ impl BucketFile {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Returns whether bytes before `end` may be lost because a sync failed.
+    /// Returns whether a failed sync may have lost bytes before offset `end`.
     pub fn may_have_lost_bytes(&self, end: u64) -> bool {
         self.lost_from.load(Ordering::Acquire) < end
     }
@@ -238,13 +242,14 @@ impl BucketFile {
         self.writer().ok_or_else(|| io_error(action, &self.path, closed()))
     }
 
-    /// Appends bytes. The caller has created the file or checked [`BucketFile::can_append_at`].
+    /// Appends bytes. The caller must have created the file or called [`BucketFile::can_append_at`] before.
     pub fn append(&self, bytes: &[u8]) -> Result<()> {
         let writer = self.writer_for("append to")?;
         let offset = self.end_offset();
         self.append_with(&*writer, bytes)?;
         if self.table.context.direct_reads {
-            // Starts the write-back of new pages and drops the older ones, which are written back by now.
+            // Starts the write-back of the new pages and drops older pages from the page cache. Their write-back has
+            // finished by now.
             let from = offset.saturating_sub(WRITEBACK_BYTES);
             let from = from - from % SYSTEM_PAGE_BYTES;
             writer.drop_cached_pages(from, offset - from + len_u64(bytes.len()));
@@ -254,7 +259,8 @@ impl BucketFile {
 
     /// Syncs all appended bytes.
     ///
-    /// After a failed sync, appends and further syncs fail: a later success would not cover the lost bytes.
+    /// After a failed append or sync, all further syncs fail and [`BucketFile::can_append_at`] returns false. A later
+    /// successful sync would not cover the lost bytes.
     pub fn sync(&self) -> Result<()> {
         if self.is_synced() {
             return Ok(());
@@ -287,19 +293,19 @@ impl BucketFile {
             let from = synced - synced % SYSTEM_PAGE_BYTES;
             writer.drop_cached_pages(from, end.saturating_sub(from));
         }
-        // The sync may not cover appends that finished during it.
+        // The sync may not cover appends that finished while it ran.
         self.synced_appends.fetch_max(appends, Ordering::AcqRel);
         Ok(())
     }
 
-    /// Opens the file and keeps it open until the last owner is dropped.
+    /// Opens the file and keeps the descriptor open until the last owner of the file is dropped.
     pub fn keep_descriptor_open(&self) -> Result<()> {
         if self.kept_open.get().is_none() {
             let file = match self.writer() {
                 Some(writer) => writer,
                 None => self.open()?,
             };
-            // Another thread may have set it.
+            // Another thread may have set the descriptor first.
             let _ = self.kept_open.set(file);
         }
         Ok(())
@@ -332,15 +338,16 @@ impl BucketFile {
         Ok(file)
     }
 
-    /// Reads a part of the file. The header is not checked: frames are valid only with the uid from the log.
+    /// Reads a part of the file. Does not check the file header, because a frame is valid only with the uid from the
+    /// log.
     ///
-    /// With the option for direct reads, the bytes are read through the page cache and then dropped from it, because
+    /// With direct reads, reads the bytes through the page cache and then drops them from it, because
     /// [`BucketFile::prefetch`] needs the page cache.
     pub fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let file = self.reader()?;
         let bytes = read_exactly(&*file, &self.path, offset, len)?;
         if self.table.context.direct_reads {
-            // The system does not drop partial pages.
+            // The operating system drops only whole pages.
             let from = offset - offset % SYSTEM_PAGE_BYTES;
             let to = offset.saturating_add(len_u64(len)).next_multiple_of(SYSTEM_PAGE_BYTES);
             file.drop_cached_pages(from, to - from);
@@ -348,7 +355,8 @@ impl BucketFile {
         Ok(bytes)
     }
 
-    /// Reads a part of the file from the device, see [`lsmx::vfs::Vfs::open_uncached`]. Drops it from the system's cache.
+    /// Reads a part of the file from the device, see [`lsmx::vfs::Vfs::open_uncached`]. Drops the part from the page
+    /// cache first.
     pub fn read_from_device(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         self.reader()?.drop_cached_pages(offset, len_u64(len));
         let opened = self.table.context.files.vfs().open_uncached(&self.path);
@@ -356,7 +364,7 @@ impl BucketFile {
         read_exactly(&*file, &self.path, offset, len)
     }
 
-    /// Advises the system to read a part of the file in the background.
+    /// Gives a read-ahead hint for a part of the file to the operating system.
     pub fn prefetch(&self, start: u64, end: u64) {
         if let Ok(file) = self.reader() {
             file.will_need(start, end.saturating_sub(start));

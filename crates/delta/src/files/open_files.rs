@@ -1,4 +1,4 @@
-//! LRU set of open file descriptors.
+//! LRU list of open files.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -7,13 +7,13 @@ use lsmx::vfs::File;
 use lsmx_base::sync::Arc;
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
-/// Open files by file number, in order of last use.
+/// Open files by file number, with the order of their last use.
 #[derive(Default)]
 pub(super) struct OpenFiles {
     files: HashMap<u64, (u64, Arc<dyn File>), Xxh3DefaultBuilder>,
-    /// Numbers of files that a collection writes. They are not evicted and do not count against the limit.
+    /// Numbers of the files that a collection writes. Pinned files are not evicted and do not count against the limit.
     pinned: BTreeSet<u64>,
-    /// File numbers by the tick of their last use.
+    /// File numbers by the tick of the last use. A tick is the value of a counter of uses.
     by_tick: BTreeMap<u64, u64>,
     tick: u64,
 }
@@ -25,7 +25,7 @@ impl fmt::Debug for OpenFiles {
 }
 
 impl OpenFiles {
-    /// Returns a file and marks it as used last.
+    /// Returns a file and marks it as the most recently used.
     pub(super) fn get(&mut self, number: u64) -> Option<Arc<dyn File>> {
         let (tick, file) = self.files.get_mut(&number)?;
         self.by_tick.remove(tick);
@@ -61,7 +61,7 @@ impl OpenFiles {
         self.files.len() - self.pinned.len() > limit
     }
 
-    /// Removes the least recently used file if the set is over the limit.
+    /// Removes and returns the least recently used file that is not pinned, if the set exceeds the limit.
     pub(super) fn evict_if_over(&mut self, limit: usize) -> Option<(u64, Arc<dyn File>)> {
         if !self.has_more_unpinned_than(limit) {
             return None;

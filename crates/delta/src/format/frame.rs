@@ -1,4 +1,5 @@
-//! Frame: the unit of checksumming. Frames follow the file header without gaps; little-endian.
+//! Frame: a checksummed block of a bucket file or a log. Frames follow the file header without gaps. Numbers are
+//! little-endian.
 //!
 //! ```text
 //!  0  8  checksum  u64, XXH3-64 of bytes 8.., seeded by the uid of the file and the offset of the frame
@@ -20,7 +21,7 @@ pub const FRAME_HEADER_BYTES: usize = 16;
 
 macro_rules! frame_kinds {
     ($($name:ident = $number:literal, $text:literal;)*) => {
-        /// Type of the contents of a frame. The number of a removed kind is not used again.
+        /// Type of the contents of a frame. The number of a removed type is not reused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum FrameKind {
@@ -32,7 +33,7 @@ macro_rules! frame_kinds {
                 match byte { $($number => Some(FrameKind::$name),)* _ => None }
             }
 
-            /// Returns the name of the kind in dumps.
+            /// Returns the name that dumps and error messages use for the type.
             pub fn name(self) -> &'static str {
                 match self { $(FrameKind::$name => $text,)* }
             }
@@ -41,7 +42,7 @@ macro_rules! frame_kinds {
 }
 
 frame_kinds! {
-    // Frames of a bucket file. A filter without contents matches every key.
+    // Frames of a bucket file. A filter frame without contents matches every key.
     SortedPage = 1, "sorted page";
     Index = 2, "index";
     Filter = 3, "filter";
@@ -59,7 +60,7 @@ frame_kinds! {
 }
 
 impl FrameKind {
-    /// Checks that the frame has the expected kind.
+    /// Returns an error if the frame is not of the expected kind.
     pub fn check_kind(self, expected: FrameKind) -> Result<(), Malformed> {
         if self == expected { Ok(()) } else { Err(self.unexpected_kind(expected.name())) }
     }
@@ -70,9 +71,9 @@ impl FrameKind {
     }
 }
 
-/// Appends a frame for the given file offset. `fill` appends the contents.
+/// Appends a frame to `out`. `offset` is the file offset of the frame. `fill` appends the contents.
 ///
-/// Fails with [`Error::TooLarge`] if the contents have 4 GiB or more. `out` is then unchanged.
+/// Fails with [`Error::TooLarge`] if the contents have 4 GiB or more. In this case `out` does not change.
 pub fn put_frame(
     out: &mut Vec<u8>,
     (uid, offset): (u64, u64),
@@ -95,7 +96,7 @@ pub fn put_frame(
     Ok(())
 }
 
-/// Returns the size in bytes of the frame with this header. The checksum is not verified.
+/// Reads the size of a frame, in bytes, from its header. Does not verify the checksum.
 pub fn decode_frame_len(header: &[u8]) -> Result<usize, Malformed> {
     let mut decoder = Decoder::new(header);
     decoder.u64("frame checksum")?;
@@ -104,7 +105,7 @@ pub fn decode_frame_len(header: &[u8]) -> Result<usize, Malformed> {
     Ok(FRAME_HEADER_BYTES.saturating_add(length))
 }
 
-/// Decodes the frame at the start of `bytes`, which begin at `offset` of the file.
+/// Decodes the frame at the start of `bytes`. `offset` is the file offset of the frame.
 ///
 /// Returns the kind, the contents, and the size of the frame in bytes, including its header.
 pub fn decode_frame(

@@ -1,6 +1,7 @@
-//! File header of logs and bucket files, see `lsmx_base::file_header`. Its word is zero, its only field is the uid of the file.
+//! File header of logs and bucket files. It uses the format of `lsmx_base::file_header`, with a zero word and one
+//! field, the uid of the file.
 //!
-//! The uid is random. It seeds the checksums of all frames of the file.
+//! The uid is a random number. It seeds the checksums of all frames of the file.
 
 use lsmx_base::checksum::file_location_seed;
 use lsmx_base::file_header::{FileHeaderFormat, file_header_bytes};
@@ -10,7 +11,7 @@ use super::invalid_field;
 
 /// Size of a header, in bytes.
 pub const HEADER_BYTES: usize = file_header_bytes(1);
-/// Format version of new files, and the only one that is read.
+/// Format version of new files. Readers accept only this version.
 pub const VERSION: u32 = 1;
 /// Header of a log.
 pub const LOG_HEADER: FileHeaderFormat = header_format(*b"LSMXDLOG");

@@ -1,14 +1,14 @@
-//! Sparse page index of a sorted part.
+//! Index of the pages of a bucket's sorted part.
 //!
 //! ```text
-//! varint  pages
+//! varint  number of pages
 //! per page:
-//!   varint  length of its first key  the key
-//!   varint  offset of its frame in the file
-//!   varint  size of its frame, in bytes
+//!   varint  length of the page's first key, then the key
+//!   varint  file offset of the page's frame
+//!   varint  size of the page's frame, in bytes
 //! ```
 //!
-//! Keys and offsets ascend. All records of a key are in one page.
+//! Keys and offsets ascend. All records of a key are in the same page.
 
 use bytes::Bytes;
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
@@ -16,7 +16,7 @@ use lsmx_base::malformed::Malformed;
 
 use super::invalid_field;
 
-/// Error for pages of a sorted part that are not those of its index.
+/// Error for a sorted part whose pages differ from its index.
 pub const INDEX_MISMATCH: Malformed = Malformed::Order { what: "index and pages of a sorted part" };
 
 /// Position of a page in a sorted part.
@@ -36,7 +36,7 @@ pub fn put_index(out: &mut Vec<u8>, entries: &[IndexEntry]) {
     }
 }
 
-/// Decodes an index. Pages must not overlap and must end at or before `end`.
+/// Decodes an index. Fails if pages overlap, are out of order, or end after offset `end`.
 pub fn decode_index(bytes: &Bytes, end: u64) -> Result<Vec<IndexEntry>, Malformed> {
     let mut decoder = Decoder::new(bytes);
     let count = decoder.varint("pages of an index")?;

@@ -1,33 +1,38 @@
 //! Contents of the frames of a log.
 //!
+//! A log begins with a snapshot of a store's view. Each delivery and each collection then appends a group of frames.
+//! This is the order of the frames, by kind:
+//!
 //! ```text
 //! log         keyspace, snapshot, bucket*, end of snapshot, then deliveries and collections
 //! delivery    [first buckets], records*, range delete markers*, end of delivery
 //! collection  bucket*, collection
 //! ```
 //!
+//! Contents of each kind of frame:
+//!
 //! ```text
-//! keyspace         its name
-//! snapshot         varint through, range delete markers
-//! bucket           varint id, bytes smallest key, varint collected through,
-//!                  u8 1 and varints number, offset of index, end, u64 uid of the sorted part's file; or u8 0
-//!                  varint extents; per extent: varints number, start, end, u64 uid
+//! keyspace         name of the keyspace
+//! snapshot         varint last sequence number, marker list
+//! bucket           varint id, bytes smallest key, varint collected_through,
+//!                  sorted part: u8 1, varints file number, index offset, end, u64 uid of the file; or u8 0 without one
+//!                  varint number of extents; per extent: varints file number, start, end, u64 uid of the file
 //!                  records of the tail, to the end of the frame
-//! end of snapshot  varint buckets
-//! first buckets    varint buckets; per bucket: varint id, bytes smallest key
+//! end of snapshot  varint number of buckets
+//! first buckets    varint number of buckets; per bucket: varint id, bytes smallest key
 //! records          records, see `record.rs`
-//! range delete markers  range delete markers
-//! end of delivery  varint through, varint records
-//! collection       varint preceding bucket frames of the collection, varint removed buckets,
-//!                  their ids as varints, range delete markers that are kept
+//! range delete markers  marker list
+//! end of delivery  varint last sequence number, varint number of records
+//! collection       varint number of bucket frames before this frame, varint number of removed buckets,
+//!                  varint id of each removed bucket, marker list with the retained markers
 //! ```
 //!
-//! Parts of several frames:
+//! Elements of these contents:
 //!
 //! ```text
-//! range delete markers  varint count; per marker: bytes start, end, varint sequence number
-//! end                   u8 1 and bytes end key, or u8 0 for an unbounded range
-//! bytes                 varint length, then this number of bytes
+//! marker list      varint number of range delete markers; per marker: bytes start, end, varint sequence number
+//! end              u8 1 and bytes end key, or u8 0 for an unbounded range
+//! bytes            varint length, then the bytes
 //! ```
 
 use bytes::Bytes;
@@ -38,7 +43,9 @@ use lsmx_base::malformed::Malformed;
 use super::invalid_field;
 use super::record::{decode_seq, for_each_record};
 
-/// Voids the operands below `seq` of all keys in `start..end`. Without an end the range is unbounded.
+/// Range delete marker: voids all operands with a sequence number below `seq` and a key in `start..end`.
+///
+/// `None` as the end stands for an unbounded range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeMarker {
     pub start: Bytes,
@@ -46,18 +53,18 @@ pub struct RangeMarker {
     pub seq: SeqNo,
 }
 
-/// Position of a bucket's sorted part. The pages begin after the file header.
+/// Location of the sorted part of a bucket. The pages begin after the file header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SortedSpan {
     pub number: u64,
     pub uid: u64,
-    /// End of the pages and start of the index.
+    /// Offset at which the pages end and the index begins.
     pub index_offset: u64,
-    /// End of the filter.
+    /// Offset at which the filter ends.
     pub end: u64,
 }
 
-/// Part of a file with unsorted pages of a bucket.
+/// Location of an extent: a part of a file with unsorted pages of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentSpan {
     pub number: u64,
@@ -66,7 +73,7 @@ pub struct ExtentSpan {
     pub end: u64,
 }
 
-/// Log entry of a bucket.
+/// Description of a bucket in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketEntry {
     pub id: u64,
@@ -74,7 +81,7 @@ pub struct BucketEntry {
     pub collected_through: SeqNo,
     pub sorted: Option<SortedSpan>,
     pub extents: Vec<ExtentSpan>,
-    /// Encoded records.
+    /// Encoded records of the tail.
     pub tail: Bytes,
 }
 
@@ -248,13 +255,13 @@ pub fn decode_delivery_end(contents: &Bytes) -> Result<(SeqNo, u64), Malformed> 
     })
 }
 
-/// Log entry that ends a collection.
+/// Log entry that completes a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionEnd {
-    /// Number of bucket frames of the collection. They precede this frame.
+    /// Number of bucket frames of the collection before this entry.
     pub new_count: u64,
     pub removed_ids: Vec<u64>,
-    /// Range delete markers that are kept.
+    /// Range delete markers that the collection retains.
     pub range_markers: Vec<RangeMarker>,
 }
 

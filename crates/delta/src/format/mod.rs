@@ -1,7 +1,7 @@
 //! Byte layouts of bucket files and logs. The modules do no I/O.
 //!
-//! A file consists of a [`header`] and [`frame`]s. A frame contains [`record`]s, a page [`index`], a filter
-//! or an entry of the [`log`].
+//! A file consists of a [`header`] and [`frame`]s. A frame contains [`record`]s, a page [`index`], a filter or an entry
+//! of the [`log`].
 
 pub mod frame;
 pub mod header;

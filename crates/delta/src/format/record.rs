@@ -1,10 +1,11 @@
 //! Record: a merge operand or a delete marker of a key.
 //!
 //! ```text
-//! varint  length of the key      the key
-//! varint  sequence number        of a folded operand: the largest one
-//! varint  tag                    0: delete marker; else operand: 1 + (number - smallest number in it)
-//! varint  length of the operand  the operand; absent for a delete marker
+//! varint  length of the key      then the key
+//! varint  sequence number        of a folded operand: the largest sequence number in it
+//! varint  tag                    0 for a delete marker
+//!                                1 + (largest - smallest sequence number) for an operand
+//! varint  length of the operand  then the operand; absent for a delete marker
 //! ```
 //!
 //! Records are ordered by ascending key, then by descending sequence number.
@@ -28,7 +29,7 @@ const RECORD_OVERHEAD_BYTES: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub key: Bytes,
-    /// Smallest sequence number in a folded operand.
+    /// Smallest sequence number in a folded operand. Equal to `last` in all other records.
     pub first: SeqNo,
     pub last: SeqNo,
     /// `None` for a delete marker.
@@ -40,7 +41,7 @@ impl Record {
         Record { key, first: seq, last: seq, operand: None }
     }
 
-    /// Compares by ascending key, then by descending sequence number.
+    /// Compares two records by ascending key, then by descending sequence number.
     pub fn cmp_by_key_and_seq(&self, other: &Record) -> Ordering {
         (&self.key, other.last).cmp(&(&other.key, self.last))
     }
@@ -55,7 +56,7 @@ impl Record {
     }
 }
 
-/// A record that borrows the bytes it was decoded from.
+/// A record that borrows its key and operand from encoded bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordRef<'a> {
     pub key: &'a [u8],
@@ -65,13 +66,13 @@ pub struct RecordRef<'a> {
 }
 
 impl<'a> RecordRef<'a> {
-    /// Decodes the valid record at `offset` of `bytes`.
+    /// Decodes the record at `offset` of `bytes`. Panics if the record is invalid.
     pub fn decode_valid(bytes: &'a [u8], offset: usize) -> RecordRef<'a> {
         #[expect(clippy::expect_used, reason = "the caller has encoded or checked the record")]
         decode_record(&mut Decoder::new(&bytes[offset..])).expect("the record is valid")
     }
 
-    /// Returns an owned record that shares the memory of `bytes`. The reference was decoded from `bytes`.
+    /// Returns an owned record that shares the memory of `bytes`. The record must have been decoded from `bytes`.
     pub fn to_record(self, bytes: &Bytes) -> Record {
         Record {
             key: bytes.slice_ref(self.key),
@@ -99,9 +100,9 @@ pub fn put_record(
     }
 }
 
-/// Appends a frame with the records of a page. `out` begins at offset `start` of the file with this uid.
+/// Appends a page frame with the given records to `out`. `start` is the file offset at which `out` begins.
 ///
-/// Returns the offset and the size of the frame.
+/// Returns the file offset and the size of the frame, in bytes.
 pub fn put_page(
     out: &mut Vec<u8>,
     (uid, start): (u64, u64),
@@ -131,7 +132,8 @@ fn decode_record<'a>(decoder: &mut Decoder<'a>) -> Result<RecordRef<'a>, Malform
     Ok(RecordRef { key, first: SeqNo(first), last, operand: Some(decoder.bytes("operand")?) })
 }
 
-/// Calls `visit` with the offset and the value of each record. The records must be in strict order.
+/// Calls `visit` with the offset and the value of each record. Fails if the records are not in strictly ascending
+/// order.
 pub fn for_each_record<'a>(
     bytes: &'a [u8],
     mut visit: impl FnMut(usize, RecordRef<'a>),
@@ -150,7 +152,7 @@ pub fn for_each_record<'a>(
     Ok(())
 }
 
-/// Encoded records in order, with the offset of each record.
+/// Encoded records in record order, with an index of their offsets.
 #[derive(Clone, Debug)]
 pub struct SortedRecords {
     bytes: Bytes,
@@ -158,7 +160,7 @@ pub struct SortedRecords {
 }
 
 impl SortedRecords {
-    /// Encodes records, which must be in order. Fails with [`Error::TooLarge`] if an offset exceeds 32 bits.
+    /// Encodes records, which must be in order. Fails with [`Error::TooLarge`] if they need more than 4 GiB.
     pub fn encode(records: &[Record]) -> Result<SortedRecords, Error> {
         let mut bytes = Vec::with_capacity(records.iter().map(|record| record.size() + 8).sum());
         let mut offsets = Vec::with_capacity(records.len());
@@ -169,7 +171,7 @@ impl SortedRecords {
         Ok(SortedRecords { bytes: bytes.into(), offsets: offsets.into() })
     }
 
-    /// Checks encoded records and finds their offsets. The bytes must have at most 4 GiB, like the contents of a frame.
+    /// Checks encoded records and finds their offsets. `bytes` must have at most 4 GiB, like the contents of a frame.
     pub fn decode(bytes: Bytes) -> Result<SortedRecords, Malformed> {
         let mut offsets = Vec::new();
         for_each_record(&bytes, |at, _| offsets.push(u32::try_from(at).unwrap_or(u32::MAX)))?;
@@ -188,7 +190,7 @@ impl SortedRecords {
         RecordRef::decode_valid(&self.bytes, self.offsets[index] as usize)
     }
 
-    /// Returns a record that shares the memory of the encoded bytes.
+    /// Returns an owned record that shares the memory of the encoded bytes.
     pub fn owned_record(&self, index: usize) -> Record {
         self.record(index).to_record(&self.bytes)
     }
@@ -197,12 +199,12 @@ impl SortedRecords {
         (0..self.len()).map(|index| self.record(index))
     }
 
-    /// Returns the index of the first record at or after a key.
+    /// Returns the index of the first record whose key is at or after `key`.
     pub fn lower_bound(&self, key: &[u8]) -> usize {
         self.partition_point(|record| record.key < key)
     }
 
-    /// Returns the index of the first record after a key.
+    /// Returns the index of the first record whose key is after `key`.
     pub fn upper_bound(&self, key: &[u8]) -> usize {
         self.partition_point(|record| record.key <= key)
     }
@@ -221,7 +223,7 @@ fn encode_offset(offset: usize) -> Result<u32, Error> {
     })
 }
 
-/// Decodes all records. They share `bytes`.
+/// Decodes all records. They share the memory of `bytes`.
 pub fn decode_records(bytes: &Bytes) -> Result<Vec<Record>, Malformed> {
     let mut records = Vec::new();
     for_each_record(bytes, |_, record| records.push(record.to_record(bytes)))?;

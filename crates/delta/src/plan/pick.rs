@@ -1,25 +1,26 @@
-//! Choice of the buckets that a collection rewrites.
+//! Selects the buckets that a collection rewrites.
 
 use std::collections::BTreeSet;
 
 use crate::view::StoreView;
 
-/// Number of range delete markers above which a collection is due to remove some.
+/// Maximum number of range delete markers in a view. A view with more markers makes a collection due.
 const RANGE_MARKERS_MAX: usize = 64;
 
-/// Number of extents above which a bucket is collected. A lookup may need one read per extent.
+/// Maximum number of extents of a bucket. A bucket with more extents is due, because a lookup may need one read per
+/// extent.
 const EXTENTS_MAX: usize = 8;
 
-/// Returns whether there are buckets to rewrite, or unused range delete markers to remove.
+/// Returns whether a bucket is due, or whether the view has too many range delete markers and no file is excluded.
 pub(crate) fn is_collection_due(view: &StoreView, excluded_files: &BTreeSet<u64>) -> bool {
     let may_remove_markers = excluded_files.is_empty() && has_many_markers(view);
     may_remove_markers || due_buckets(view, excluded_files).next().is_some()
 }
 
-/// Returns the indexes of the buckets to rewrite.
+/// Returns the indexes of the buckets that are due for a rewrite. A bucket with an excluded file is never due.
 ///
-/// A bucket is due if it is full or has too many extents. If the store has too many range delete markers, the buckets
-/// covered by one of the older half of the markers are due too.
+/// A bucket is due if it is full or has too many extents. If the view has too many range delete markers, the collection
+/// must apply the older half of them. The buckets that these markers cover are then due too.
 pub(crate) fn due_buckets<'a>(
     view: &'a StoreView,
     excluded_files: &'a BTreeSet<u64>,
@@ -40,10 +41,10 @@ pub(crate) fn due_buckets<'a>(
     (0..view.buckets.len()).filter(is_due)
 }
 
-/// Returns the index of the first of two neighbours to merge, if the bucket count is near its maximum.
+/// Returns the index of the first bucket of the best pair of neighbours to merge.
 ///
-/// Returns the pair with the fewest bytes. The pair must fit into one bucket. The two halves of a split are not merged
-/// again.
+/// Returns `None` unless the number of buckets is near `buckets_max`. The best pair has the fewest bytes. The records
+/// of the pair must fit into one bucket. Buckets that one split created are not merged again.
 ///
 /// Source: Li et al., key-delta separation (KDSep), ICDE 2024, bucket merge.
 pub(crate) fn smallest_mergeable_pair(
@@ -74,7 +75,8 @@ fn is_bucket_full(view: &StoreView, index: usize) -> bool {
     let bucket = &view.buckets[index];
     let capacity = view.resources.options.bucket_bytes;
     let bytes = bucket.bytes();
-    // A bucket that stays large after a collection becomes due only after it has grown.
+    // A bucket may stay large after a collection. Such a bucket is full again only after it has grown by an eighth of
+    // the capacity.
     let has_grown =
         bucket.collected_bytes < capacity || bytes - bucket.collected_bytes >= capacity / 8;
     (bytes >= capacity && has_grown) || bucket.extents.len() > EXTENTS_MAX

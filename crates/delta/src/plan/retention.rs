@@ -1,9 +1,11 @@
-//! Choice of the records that a collection keeps.
+//! Selects the records that a collection retains.
 //!
-//! A delete marker voids the older operands of its key. Only snapshots that are older than the marker still see them.
+//! A delete marker voids the older operands of its key. Snapshots that are older than the marker still see these
+//! operands.
 //!
-//! 1. An operand is kept if no marker voids it, or if a snapshot lies between the operand and the oldest marker that voids it.
-//! 2. A delete marker is kept if it voids a kept operand.
+//! 1. An operand is retained if no marker voids it, or if a snapshot lies between the operand and the oldest marker
+//!    that voids it.
+//! 2. A delete marker is retained if it voids a retained operand.
 //! 3. Adjacent operands are folded if no snapshot lies between them and the merge operator can fold them.
 
 use bytes::Bytes;
@@ -14,7 +16,7 @@ use crate::format::log::RangeMarker;
 use crate::format::record::Record;
 use crate::range_markers::MarkerFragments;
 
-/// An operand that a collection keeps.
+/// An operand that a collection retains.
 #[derive(Clone, Debug)]
 pub(crate) struct RetainedOperand {
     pub(crate) record: Record,
@@ -22,17 +24,17 @@ pub(crate) struct RetainedOperand {
     pub(crate) void_by: Option<SeqNo>,
 }
 
-/// Operands of one key that a collection keeps.
+/// Operands of one key that a collection retains.
 #[derive(Clone, Debug)]
 pub(crate) struct RetainedKey {
     pub(crate) key: Bytes,
     /// Newest first. May be empty.
     pub(crate) operands: Vec<RetainedOperand>,
-    /// Largest number of any record or range delete marker of the key.
+    /// Largest sequence number of the key's records and of the range delete markers that cover the key.
     pub(crate) newest: SeqNo,
 }
 
-/// Rule that selects the records to keep.
+/// Selects the records that a collection retains.
 #[derive(Debug)]
 pub(crate) struct RetentionRule<'a> {
     snapshots: &'a [SeqNo],
@@ -41,7 +43,7 @@ pub(crate) struct RetentionRule<'a> {
 }
 
 impl<'a> RetentionRule<'a> {
-    /// `snapshots` is ascending. Its last element is the last number that was visible when they were listed.
+    /// `snapshots` is ascending and ends with the newest visible sequence number at the time of the listing.
     pub(crate) fn new(
         snapshots: &'a [SeqNo],
         range_markers: &[RangeMarker],
@@ -54,21 +56,23 @@ impl<'a> RetentionRule<'a> {
         }
     }
 
-    /// Returns the number of snapshots below `seq`. Numbers with an equal result have no snapshot between them.
+    /// Returns the number of snapshots below `seq`. If two sequence numbers have equal counts, no snapshot lies between
+    /// them.
     fn snapshots_below(&self, seq: SeqNo) -> usize {
         self.snapshots.partition_point(|snapshot| *snapshot < seq)
     }
 
-    /// Returns whether no snapshot can lie between two numbers.
+    /// Returns whether no snapshot can lie between two sequence numbers.
     ///
-    /// Numbers that became visible after the snapshots were listed are never equivalent: a later snapshot may
-    /// lie between any two of them.
+    /// Returns false if `newer` was not yet visible when the snapshots were listed, because a later snapshot may lie
+    /// between the numbers.
     fn has_no_snapshot_between(&self, older: SeqNo, newer: SeqNo) -> bool {
         let visible = self.snapshots.last().copied().unwrap_or_default();
         newer <= visible && self.snapshots_below(older) == self.snapshots_below(newer)
     }
 
-    /// Selects from sorted records. The result includes keys without kept operands.
+    /// Selects the retained operands of each key. `records` is sorted. The result includes keys without retained
+    /// operands.
     pub(crate) fn select_retained(&self, records: &[Record]) -> Vec<RetainedKey> {
         records.chunk_by(|a, b| a.key == b.key).map(|group| self.retain_key(group)).collect()
     }
@@ -81,7 +85,7 @@ impl<'a> RetentionRule<'a> {
         markers.sort_unstable();
         let newest = markers.last().copied().unwrap_or_default().max(group[0].last);
         let mut operands: Vec<RetainedOperand> = Vec::new();
-        // Oldest first, so that a folded operand grows at its end.
+        // Visits the oldest operand first, because `partial_merge` appends a newer operand to an older one.
         for record in group.iter().rev().filter(|record| record.operand.is_some()) {
             let next_marker = markers.partition_point(|marker| *marker <= record.last);
             let void_by = markers.get(next_marker).copied();
@@ -110,7 +114,7 @@ impl<'a> RetentionRule<'a> {
     }
 }
 
-/// Returns sorted records of kept operands and of the delete markers that void them.
+/// Returns the records of the retained operands and of the delete markers that void them, sorted.
 pub(crate) fn retained_records(operands: &[RetainedOperand]) -> Vec<Record> {
     let mut records = Vec::with_capacity(operands.len());
     for retained in operands {
@@ -119,7 +123,7 @@ pub(crate) fn retained_records(operands: &[RetainedOperand]) -> Vec<Record> {
         }
         records.push(retained.record.clone());
     }
-    // One marker may void several operands.
+    // A marker that voids several operands was added several times.
     records.sort_by(Record::cmp_by_key_and_seq);
     records.dedup_by(|a, b| a.operand.is_none() && a == b);
     records
@@ -140,8 +144,9 @@ mod tests {
 
     const VISIBLE: u64 = 20;
 
-    /// Parses records, `+5` for an operand and `|5` for a delete marker, and formats the kept ones alike.
-    /// A folded operand is `+first-last`.
+    /// Applies the retention rule to records given as text, and returns the retained records in the same format.
+    ///
+    /// `+5` is an operand with sequence number 5, `+3-5` a folded operand, and `|5` a delete marker.
     fn retain(records: &str, range_markers: &[u64], snapshots: &[u64]) -> String {
         let key = Bytes::from_static(b"key");
         let mut group: Vec<Record> = records
@@ -181,8 +186,8 @@ mod tests {
         assert_eq!(retain("+1 +2", &[9], &[]), "");
     }
 
-    /// Records of a flush between the listing of the snapshots and the collection were folded and dropped
-    /// across newer snapshots.
+    /// Regression: a flush ran between the listing of the snapshots and the collection. Its records were folded and
+    /// dropped, although newer snapshots saw them.
     #[test]
     fn retention_records_newer_than_the_listed_snapshots_stay_separate() {
         assert_eq!(retain("+19 +20 +21 +22", &[], &[]), "+22 +21 +19-20");

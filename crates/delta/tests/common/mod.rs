@@ -1,5 +1,6 @@
-//! A driver that calls one store as the engine does, with flushes, commits, collections and crashes. Its tree is a
-//! list of the operands that collections moved out of the store.
+//! A driver that calls a store as the engine does, with flushes, commits, collections and crashes.
+//!
+//! The driver's tree is a list of the operands that collections moved out of the store.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of the module")]
 #![allow(clippy::unwrap_used, clippy::missing_errors_doc, missing_docs, reason = "test code")]
@@ -44,7 +45,8 @@ pub enum Event {
 /// Key, sequence number and bytes of an operand.
 pub type Entry = (Vec<u8>, u64, Vec<u8>);
 
-/// The delivered operands and delete markers of each key by sequence number, and the delivered range delete markers.
+/// Model of a store: the delivered operands and delete markers of each key, by sequence number, and the range delete
+/// markers.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub keys: BTreeMap<Vec<u8>, BTreeMap<u64, Event>>,
@@ -78,7 +80,7 @@ impl Model {
         operands.flatten().copied().collect()
     }
 
-    /// Works like [`Model::expected`], but returns only operands that are among the first `len` operands of the tree.
+    /// Works like [`Model::expected`], but only with the first `len` operands that moved to the tree.
     fn expected_in_tree(&self, key: &[u8], at: u64, len: usize) -> Vec<u8> {
         let marker = self.newest_marker(key, at);
         let is_visible = |(own, seq, _): &&Entry| own == key && (marker..=at).contains(seq);
@@ -111,8 +113,7 @@ pub fn draw_writes(rng: &mut TestRng, count: usize, has_ranges: bool) -> Vec<Wri
     (0..count).map(&mut draw).collect()
 }
 
-/// The committed state, which the engine would store in its manifest. It consists of the token, the model and the
-/// snapshots.
+/// The committed state: the token, the model and the snapshots. The engine would store it in its manifest.
 pub type Committed = (Option<StoreToken>, Model, BTreeSet<u64>);
 
 #[derive(Debug)]
@@ -136,7 +137,7 @@ impl Driver {
         Driver::on(mem.clone(), Arc::new(mem), options)
     }
 
-    /// Opens a new store. `vfs` is a file system that forwards calls to `mem`.
+    /// Opens a new store. `vfs` must forward its calls to `mem`.
     pub fn on(mem: MemVfs, vfs: Arc<dyn Vfs>, options: DeltaOptions) -> Driver {
         let files = StoreDir::new(vfs, "db", 1);
         let counts = Arc::<ReadCounts>::default();
@@ -147,8 +148,9 @@ impl Driver {
         Driver { mem, files, counts, options, store, token, model, seq, snapshots, committed }
     }
 
-    /// Returns a store with sorted parts, unsorted pages, files that an earlier open created, tails, and a log with
-    /// all kinds of frames.
+    /// Returns a store whose files contain all kinds of data.
+    ///
+    /// It has sorted parts, unsorted pages, tails, files from before a reopen, and a log with all kinds of frames.
     pub fn sample(cache_bytes: u64) -> Driver {
         let options = DeltaOptions::default().bucket_bytes(1024).log_bytes_max(2500);
         let mut driver = Driver::new(options.cache_bytes(cache_bytes));
@@ -167,8 +169,9 @@ impl Driver {
         driver
     }
 
-    /// Fills a few buckets with sorted and unsorted parts of many pages. In each round, delivers 60 operands to some
-    /// of 200 keys.
+    /// Fills a few buckets with sorted and unsorted parts of many pages.
+    ///
+    /// Each round delivers 60 operands to some of 200 keys, and runs a collection if one is due.
     pub fn fill_buckets(&mut self, rounds: Range<u64>) {
         for round in rounds {
             let write = |number: u64| {
@@ -180,7 +183,8 @@ impl Driver {
         }
     }
 
-    /// Delivers writes with the next sequence numbers. Returns the prepared version, and the model with these writes.
+    /// Prepares a delivery of writes with the next sequence numbers. Returns the prepared version, and the model with
+    /// these writes.
     pub fn deliver(&mut self, writes: &[Write]) -> Result<(PreparedVersion, Model)> {
         let mut model = self.model.clone();
         let prepared = self.deliver_on(&mut model, writes)?;
@@ -254,14 +258,14 @@ impl Driver {
         self.commit(&prepared, model);
     }
 
-    /// Returns the sequence numbers of the snapshots and the last visible one, as the engine passes them to a
-    /// collection.
+    /// Returns the sequence numbers of the snapshots, followed by the newest visible sequence number. The engine passes
+    /// this list to a collection.
     pub fn snapshots(&self) -> Vec<SeqNo> {
         let before = self.snapshots.iter().filter(|seq| **seq < self.model.through);
         before.chain([&self.model.through]).map(|seq| SeqNo(*seq)).collect()
     }
 
-    /// If a collection is due, runs and commits it. Delivers `between` after the start of the collection.
+    /// Runs and commits a collection if one is due. Delivers the writes of `between` after the start of the collection.
     pub fn collect(&mut self, between: Option<&[Write]>) -> Result<bool> {
         let store = self.store.clone();
         let Some(collection) = store.collect(&self.snapshots())? else { return Ok(false) };
@@ -292,7 +296,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Reopens the committed version and removes all other files.
+    /// Opens the store in its committed state again, and removes all files that this state does not need.
     pub fn reopen(&mut self) -> Result<()> {
         let vfs = self.files.vfs.clone();
         self.reopen_on(vfs)
@@ -310,7 +314,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Opens the committed version and keeps all other files.
+    /// Opens the store in its committed state, and keeps all other files.
     pub fn open_on(&mut self, vfs: Arc<dyn Vfs>) -> Result<()> {
         // A crash may have left files with numbers that this driver does not know.
         let next = self.files.next_number.load(Ordering::Relaxed) + 100;

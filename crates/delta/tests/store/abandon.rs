@@ -1,4 +1,4 @@
-//! A collection starts while a prepared version is abandoned.
+//! Tests a collection that starts after a prepared version was abandoned, while a delivery runs.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic")]
 
@@ -16,11 +16,11 @@ use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::delta::StoreDir;
 
 thread_local! {
-    /// The hook is called once, at the next request for the path of a log.
+    /// Hook that runs once, when the store next requests the path of a log.
     static HOOK: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
-/// A store directory that calls the hook before the store reads a log.
+/// A store directory that runs the hook before the store reads a log.
 #[derive(Debug)]
 struct HookedDir(Arc<StoreDir>);
 
@@ -47,7 +47,7 @@ impl OperandFiles for HookedDir {
     }
 
     fn discard(&self, kind: OperandFileKind, number: u64) {
-        // The engine removes logs later.
+        // The engine removes logs with a delay, so this test keeps them.
         if kind == OperandFileKind::Bucket {
             self.0.discard(kind, number);
         }
@@ -63,8 +63,8 @@ fn deliver(store: &dyn OperandStore, key: &[u8], seq: u64, commit: bool) {
     }
 }
 
-/// Regression: a collection that started after an abandoned delivery read the store without a lock. It replaced the
-/// contents of a concurrent delivery, and committed operands were lost.
+/// Regression: after an abandon, the start of a collection recovered the store from the log without a lock. This
+/// replaced the view of a concurrent delivery, and committed operands were lost.
 #[test]
 fn collection_started_after_abandon_loses_no_delivery() {
     let files = StoreDir::new(Arc::new(disk()), "db", 1);
@@ -86,7 +86,7 @@ fn collection_started_after_abandon_loses_no_delivery() {
     let late = seq + 10;
     HOOK.set(Some(Box::new(move || deliver(&**store, b"late", late, true))));
     drop(store.collect(&[SeqNo(seq)]).unwrap());
-    // If the collection has read no log, the hook delivers after the collection.
+    // If the collection has not read a log, the hook has not run. The delivery then runs after the collection.
     if let Some(hook) = HOOK.take() {
         hook();
     }

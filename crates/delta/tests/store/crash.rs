@@ -87,8 +87,8 @@ fn committed_state_survives_power_loss() {
     println!("{} images", images.load(Ordering::Relaxed));
 }
 
-/// Each file system call fails once. The store must continue and lose no committed state. A reopen must return the
-/// last committed version.
+/// Makes each file system call fail once. The store must continue and lose no committed state. After a reopen, it must
+/// have the last committed version.
 #[test]
 fn failed_call_loses_no_committed_state() {
     lsmx_testkit::time_test();
@@ -115,7 +115,7 @@ fn failed_call_loses_no_committed_state() {
             }
             points += 1;
             vfs.clear_rules();
-            // The engine calls `abandon` before it resumes. A store must also continue without this call.
+            // The engine calls `abandon` before it resumes. The store must also continue without this call.
             if nth % 2 == 0 {
                 driver.store.abandon();
             }

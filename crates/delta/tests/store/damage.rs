@@ -1,5 +1,5 @@
-//! Changes bytes of files, truncates files and removes files. Each result must be correct, or an error must name the
-//! file.
+//! Changes bytes of files, truncates files, and removes files. Each read must return a correct result, or an error that
+//! names the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -58,8 +58,8 @@ fn damaged_file_is_reported_or_harmless() {
             }
             verified.is_err()
         };
-        // The log also contains all pages that were written after its snapshot, so a bucket file with only such pages
-        // may be missing.
+        // The log also contains all pages that were written after its snapshot. A bucket file with only such pages may
+        // be missing.
         assert!(is_reported(None, "removal") || path.extension().is_some_and(|it| it == "bucket"));
         let step = (whole.len() / 150).max(1);
         for at in (0..64.min(whole.len())).chain((64..whole.len()).step_by(step)) {

@@ -1,4 +1,4 @@
-//! Checks that a version depends only on bytes whose sync succeeded.
+//! Checks that a version depends only on bytes that were synced successfully.
 
 use crate::common::{Driver, Write, check_view, disk};
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
@@ -42,8 +42,8 @@ fn failed_sync_pages_are_not_reused() {
             }
         };
         assert!(failed.to_string().contains(".bucket"), "{failed}");
-        // Until the next commit, readers may use pages that the failed sync dropped. The log also contains the records
-        // of these pages.
+        // Until the next commit, readers may use pages that the failed sync lost. The records of these pages are also
+        // in the log.
         for _ in 0..3 {
             driver.flush(&round(30, 30));
             driver.check().unwrap();

@@ -1,6 +1,6 @@
-//! Checks invalid contents with valid checksums. No writer and no disk error produces such files.
+//! Checks files with invalid contents but valid checksums. No writer and no disk error produces such files.
 //!
-//! Every call must return a result, or an error that names a file. It must not panic, hang or allocate unbounded
+//! Every call must return a result, or an error that names a file. No call may panic, hang, or allocate unbounded
 //! memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,5 @@
-//! A database of format version 1 with an operand store. Every later version must open it, read it and write to it.
+//! Golden files: a database of format version 1 with an operand store. Every later version must open, read and write
+//! it.
 #![expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
 
 use std::collections::BTreeMap;
@@ -60,7 +61,7 @@ const ROUNDS: u32 = 12;
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// Writes the database of the golden files. The last round is only in the WAL, as after a killed process.
+/// Writes the database of the golden files. The last round is only in the WAL, as after a crash of the process.
 fn written() -> Files {
     let (disk, mut model) = (MemVfs::new(), Model::new());
     let db = open(&disk, true);

@@ -19,7 +19,7 @@ enum Step {
     Abandon(Vec<Write>),
     /// A delivery that is dropped before it is prepared.
     DropDelivery(Vec<Write>),
-    /// A collection, if one is due. Its operand is a delivery after the start of the collection.
+    /// Runs a collection if one is due. The operand is a delivery after the start of the collection.
     Collect(Option<Vec<Write>>),
     /// A collection that is dropped before it is prepared.
     DropCollection,
@@ -90,10 +90,10 @@ fn options() -> impl Strategy<Value = DeltaOptions> {
     })
 }
 
-/// The view of a reader, the model at the time of the view, and the sequence number of the reader.
+/// A pinned view, the model at the time of the view, and the sequence number of its reader.
 struct Pinned(Arc<dyn OperandView>, Model, u64);
 
-/// Counts of rare cases in all runs.
+/// Counts of rare cases over all test runs.
 #[derive(Default)]
 struct Seen {
     rewrites: u64,
@@ -216,7 +216,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
 fn random_operations_match_model() {
     let cases = u32::try_from(scaled(80)).unwrap();
     let config = ProptestConfig { cases, failure_persistence: None, ..Default::default() };
-    // The first runner uses a fixed seed, so that every run reaches the minimum counts below.
+    // The first runner uses a fixed seed, so that every run of the test reaches the minimum counts below.
     let same = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let runners = [TestRunner::new_with_rng(config.clone(), same), TestRunner::new(config)];
     let seen = std::cell::RefCell::new(Seen::default());

@@ -1,4 +1,4 @@
-//! A collection starts during a delivery.
+//! Tests a collection that starts during a delivery.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic")]
 
@@ -13,7 +13,7 @@ use lsmx_delta::DeltaOptions;
 const KEYS: u64 = 12;
 
 thread_local! {
-    /// The collection that the observer has started on the thread of the test.
+    /// The collection that the observer has started.
     static STARTED: RefCell<Option<Box<dyn OperandCollection>>> = const { RefCell::new(None) };
 }
 
@@ -29,8 +29,8 @@ fn round(with_markers: bool) -> Vec<Write> {
     (0..KEYS).map(write).collect()
 }
 
-/// Regression: a delivery chose buckets, and then a collection of these buckets started. The delivery wrote pages to
-/// the buckets that the collection did not read, and the operands on these pages were lost.
+/// Regression: a collection started after a delivery had selected buckets. The delivery then wrote pages to these
+/// buckets. The collection did not read the pages, and their operands were lost.
 #[test]
 fn collection_keeps_pages_of_concurrent_delivery() {
     for (most, to_tree) in [(40, false), (4, true)] {
@@ -39,7 +39,7 @@ fn collection_keeps_pages_of_concurrent_delivery() {
         while !driver.store.is_collection_due() {
             driver.flush(&round(false));
         }
-        // The store is leaked, because the observer keeps a collection that borrows the store.
+        // The store is leaked, because the observer keeps a collection that borrows it.
         let store: &'static Arc<dyn OperandStore> = Box::leak(Box::new(driver.store.clone()));
         let armed = Arc::new(AtomicBool::new(true));
         let snapshots = driver.snapshots();

@@ -1,4 +1,4 @@
-//! A prefetch gives the file system read-ahead hints for the buckets of a key.
+//! Checks that a prefetch gives read-ahead hints for exactly those parts of bucket files that a lookup reads.
 
 use std::io;
 use std::path::Path;
@@ -115,14 +115,14 @@ fn lookup_prefetches_pages_and_direct_reads_drop_them() {
                     panic!("{hints:?} {read:?}")
                 };
                 assert_eq!((a, b), (from, to));
-                // The hint to drop cached bytes covers whole pages, because the system ignores it for partial pages.
+                // The store drops whole pages from the page cache, because the system ignores partial pages.
                 let pages = (from - from % 4_096, to.next_multiple_of(4_096));
                 let is_dropped = done_calls.contains(&Call::Drop(pages.0, pages.1));
                 assert_eq!(is_dropped, direct_reads, "{done_calls:?}");
             }
             // The second lookup reads from the cache.
             assert_eq!(look_up(&*view, &calls, &key(number)), (Vec::new(), Vec::new()));
-            // A lookup of an absent key reads only after a false positive of a filter.
+            // A lookup of an absent key reads a file only if a filter returns a false positive.
             let (hints, done_calls) = look_up(&*view, &calls, &absent(number));
             assert!(hints.len() <= 1 && done_calls.len() <= 2, "{hints:?} {done_calls:?}");
         }

@@ -40,7 +40,7 @@ fn lookup_many_operands_takes_one_read() {
         reads_of_all += reads;
     }
     assert!(reads_of_all > 150, "{reads_of_all}");
-    // Lookups of absent keys read only after a false positive of a filter.
+    // Lookups of absent keys read a file only if a filter returns a false positive.
     let before = driver.counts.reads.load(Ordering::Relaxed);
     for key in 0..200 {
         let key = format!("key{key:03}x");
@@ -53,7 +53,7 @@ fn lookup_many_operands_takes_one_read() {
 #[test]
 fn lookup_cached_key_reads_nothing_after_delivery_and_collection() {
     let mut driver = filled_store(1 << 20);
-    // Once a key has left memory, at most one lookup of the key reads its bucket.
+    // After the records of a key have been written to files, at most one lookup of the key reads its bucket.
     let mut reads_of = vec![0; 200];
     for round in 0..40 {
         driver.fill_buckets(round..round + 1);
@@ -79,7 +79,7 @@ fn open_reads_no_bucket_and_memory_read_would_block() {
     assert!(view.may_contain(b"key003"));
     assert_eq!(driver.counts.reads.load(Ordering::Relaxed), 0);
     read(&driver, 3);
-    // The first lookup has loaded the index, the filter and the fingerprints.
+    // An earlier lookup has loaded the index, the filter and the fingerprints.
     let (reads, _) = read(&driver, 3);
     assert!(reads <= 2, "{reads}");
 }

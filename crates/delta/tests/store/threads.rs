@@ -6,8 +6,9 @@ use crate::common::{Driver, Write, read_operands};
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use lsmx_delta::DeltaOptions;
 
-/// Each delivery writes to every key, either two operands or a delete marker and an operand. For each key, a reader
-/// must see the consecutive rounds from the last delete marker to the delivery of its view.
+/// Each delivery writes to every key, either two operands or a delete marker and an operand.
+///
+/// For each key, a reader must see all rounds from the last delete marker to the newest delivery in its view.
 #[test]
 fn concurrent_readers_see_complete_deliveries() {
     const KEYS: u64 = 40;
@@ -40,7 +41,7 @@ fn concurrent_readers_see_complete_deliveries() {
                         rounds.windows(2).all(|two| two[0] + 1 == two[1] || two[0] == two[1]),
                         "{key}: {rounds:?}"
                     );
-                    // In one view, the last operand of each key must have the same round.
+                    // Within one view, the newest operand of every key must be from the same round.
                     let last = first_seen.get_or_insert_with(|| rounds.clone()).last();
                     assert_eq!(rounds.last(), last, "{key}");
                     reads.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Checks the number of bytes that are read when operands move to the tree.
+//! Checks how many bytes are read when a collection moves operands to the tree.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn bucket_moved_to_tree_reads_its_range_once() {
         db.put(key(number), [b'v'; 200]).unwrap();
     }
     db.default_keyspace().compact_range::<&str>(..).unwrap();
-    // A newer run contains every tenth key only, so many searches in this run end at the same position.
+    // A newer run contains only every tenth key, so many searches in this run end at the same position.
     for number in (0..KEYS).step_by(10) {
         db.put(key(number), [b'w'; 200]).unwrap();
     }
@@ -59,7 +59,7 @@ fn bucket_moved_to_tree_reads_its_range_once() {
     let left = after.0 - before.0;
     assert!(left > 8, "{left} buckets left");
     let others = (after.1 - before.1) + (after.2 - before.2);
-    // Each of the four buckets covers a quarter of the tree. A collection reads at most twice this part.
+    // Each of the four buckets covers a quarter of the tree. A collection may read at most twice this quarter.
     let tree = left * after.3 / 4;
     assert!(read - others < 2 * tree, "{} read for {left} buckets of {tree}", read - others);
     for number in 0..KEYS {
