@@ -1,4 +1,4 @@
-//! Checksums: XXH3-64, seeded by the location of the bytes.
+//! XXH3-64 checksums. The seed of a checksum depends on the file and the offset of the bytes.
 
 use std::fmt;
 
@@ -20,10 +20,9 @@ pub fn xxh3_seeded(bytes: &[u8], seed: u64) -> u64 {
 
 /// Returns the checksum seed for bytes at `offset` of the file with this uid.
 ///
-/// A checksum with this seed detects bytes that were copied from another offset, or from the same offset of
-/// another file. In one file, distinct offsets have distinct seeds. At one offset, files with distinct uids
-/// have distinct seeds. The reason: multiplication by an odd constant and the finalizer of `SplitMix64` are
-/// bijections.
+/// A checksum with this seed detects bytes that were copied from another offset, or from the same offset of another
+/// file. Distinct offsets of one file have distinct seeds. At one offset, files with distinct uids have distinct seeds.
+/// Both hold because multiplication by an odd constant and the finalizer of `SplitMix64` are bijections.
 #[inline]
 #[must_use]
 pub const fn file_location_seed(uid: u64, offset: u64) -> u64 {

@@ -91,10 +91,10 @@ pub fn get_u64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..end)?.try_into().ok()?))
 }
 
-/// Decodes the varint at the start of eight little-endian bytes. Returns the value and the encoded length.
+/// Decodes the varint at the start of eight little-endian bytes. Returns the value and the length of the varint.
 ///
-/// Returns `None` if the varint is longer than eight bytes or not in its shortest form. The code has no
-/// loop and no branch on the length, because searches in blocks call it for every entry.
+/// Returns `None` if the varint has more than eight bytes or is not in its shortest form. The code has no loop and no
+/// branch on the length, because block searches call it for every entry.
 #[inline]
 pub const fn decode_varint_word(word: u64) -> Option<(u64, usize)> {
     const TOP_BITS: u64 = 0x8080_8080_8080_8080;

@@ -1,8 +1,8 @@
-//! The text of an error with its causes.
+//! Text of an error and its causes.
 
-/// Returns the messages of an error and its causes as one line, joined by `: `.
+/// Returns the messages of an error and of its causes in one line, joined by `: `.
 ///
-/// If a message ends with the message of its cause, the cause is omitted.
+/// Omits a cause if the line already ends with the message of the cause.
 #[must_use]
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();

@@ -1,7 +1,8 @@
 //! Deliberate bugs, which tests switch on to check that other tests find them.
 //!
-//! At most one failpoint is enabled at a time. Each one stands for a class of bugs that occurred in real
-//! systems. `docs/results/reliability.md` lists the classes by number and the check that found each failpoint.
+//! At most one failpoint is enabled at a time. Each failpoint belongs to a class of bugs that occurred in real systems.
+//! `docs/results/reliability.md` lists these classes by number. For each failpoint, the page states which check found
+//! it.
 //!
 //! Without the feature `testing`, [`is_on`] is `false` at compile time.
 
@@ -42,8 +43,7 @@ macro_rules! failpoints {
 failpoints! {
     /// A commit with durability `Sync` is acknowledged without a sync of the WAL.
     WalSyncSkipped = "wal-sync-skipped" of 2,
-    /// A commit leader syncs only if its own commit requests a sync, not if only a follower's
-    /// commit does.
+    /// A commit leader ignores a follower's request for a sync. It syncs only if its own commit requests a sync.
     FollowerSyncForgotten = "follower-sync-forgotten" of 2,
     /// A commit is published before an earlier commit is inserted into the memtable.
     CommitPublishedEarly = "commit-published-early" of 35,
@@ -59,7 +59,7 @@ failpoints! {
     InputsDeletedEarly = "inputs-deleted-early" of 6,
     /// A commit with durability `Buffered` is acknowledged without a write to the WAL.
     BufferedNotLogged = "buffered-not-logged" of 2,
-    /// Replay treats the furthest flush of any keyspace as the flush position of all keyspaces.
+    /// WAL replay uses the newest flush position of all keyspaces for every keyspace.
     ReplaySkipsUnflushed = "replay-skips-unflushed" of 13,
     /// Replay skips range deletes.
     ReplaySkipsRangeDeletes = "replay-skips-range-deletes" of 20,
@@ -79,11 +79,11 @@ failpoints! {
     OperandsFoldedOverSnapshot = "operands-folded-over-snapshot" of 23,
     /// A compaction combines merge operands without their base value.
     FoldIgnoresBaseValue = "fold-ignores-base-value" of 23,
-    /// A memtable stores the merged value of a key at its newest operand. The merged value lacks that operand.
+    /// A memtable stores the merged value of a key at its newest operand, but the merged value lacks that operand.
     FoldedValueStale = "folded-value-stale" of 23,
-    /// A read-modify-write has no guard, so it overwrites concurrent writes of the key.
+    /// A read-modify-write does not check whether the key has changed, so it overwrites concurrent writes of the key.
     UpdateWithoutGuard = "update-without-guard" of 35,
-    /// The guard of an update gets a sequence number that was loaded after the view that the update read.
+    /// The conflict check of an update starts at a sequence number that is newer than the view that the update read.
     UpdateGuardLoadedLate = "update-guard-loaded-late" of 35,
     /// A batch is applied in several parts.
     BatchSplit = "batch-split" of 13,
@@ -143,7 +143,7 @@ failpoints! {
     RetriedWithoutPause = "retried-without-pause" of 15,
     /// No disk space is reserved for the case of a full disk.
     ReserveNotKept = "reserve-not-kept" of 15,
-    /// The disk reserve grows without bound.
+    /// The disk reserve, a file that reserves disk space, grows without bound.
     ReserveUnbounded = "reserve-unbounded" of 15,
     /// The database becomes read-only if the disk reserve cannot be created.
     ReserveRequired = "reserve-required" of 15,
@@ -186,9 +186,9 @@ failpoints! {
     CheckpointKeepsUid = "checkpoint-keeps-uid" of 44,
     /// Reading metrics takes the lock that a WAL append holds during its device call.
     ObservationTakesLogLock = "observation-takes-log-lock" of 34,
-    /// The check of each conditional commit scans all operations of the earlier commits of its group.
+    /// The conflict check of each conditional commit scans all operations of the earlier commits in its group.
     GuardScansCommit = "guard-scans-commit" of 15,
-    /// Guards are checked only against the memtables.
+    /// The conflict check of a conditional commit searches only the memtables.
     GuardHistoryForgotten = "guard-history-forgotten" of 15,
     /// A job fails at the first read of a corrupt block, without a second read.
     CorruptReadNotRepeated = "corrupt-read-not-repeated" of 15,
@@ -206,8 +206,7 @@ failpoints! {
     TimeOverflows = "time-overflows" of 33,
     /// A user-specified output file may overwrite an engine file in a database directory.
     OutputOverwritesEngineFile = "output-overwrites-engine-file" of 42,
-    /// A file with an implausibly large number, which the engine did not create, determines the
-    /// next file number.
+    /// A file with an implausibly large number, which the engine did not create, determines the next file number.
     StrayFileNumberCounts = "stray-file-number-counts" of 42,
     /// The memory limit ignores admitted batches that are not inserted into a memtable yet.
     AdmissionIgnoresReserved = "admission-ignores-reserved" of 15,

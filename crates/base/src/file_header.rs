@@ -1,4 +1,4 @@
-//! File header: the first bytes of logs, manifests, blob files and workload traces, little-endian.
+//! File header: the first bytes of logs, manifests, blob files and workload traces. Numbers are little-endian.
 //!
 //! ```text
 //!  0   8  magic           identifies the kind of file
@@ -20,7 +20,7 @@ pub const fn file_header_bytes(fields: usize) -> usize {
     FIELDS_AT + (fields + 1) * size_of::<u64>()
 }
 
-/// Magic number and newest format version of a kind of file.
+/// Format of the header of one kind of file: magic number, newest format version, and checksum seed.
 #[derive(Clone, Copy, Debug)]
 pub struct FileHeaderFormat {
     name: &'static str,
@@ -66,8 +66,8 @@ impl FileHeaderFormat {
     /// [`encode`](Self::encode) received.
     ///
     /// # Errors
-    /// Fails when there are too few bytes, or when magic number, version or checksum are wrong. A foreign
-    /// file and a newer version are reported as such, not as a wrong checksum.
+    /// Fails if there are too few bytes, or if the magic number, version or checksum is wrong. A file of another kind
+    /// and a file of a newer version have their own errors, although their checksums do not match either.
     pub fn decode<const FIELDS: usize>(
         &self,
         bytes: &[u8],

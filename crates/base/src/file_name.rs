@@ -1,7 +1,7 @@
 //! Formatting and parsing of the names of database files.
 //!
-//! All numbered files share one sequence of numbers, and no number is reused. Parsing is exact: each kind and
-//! number has exactly one name. Any other name belongs to a file of another program.
+//! All numbered files share one sequence of numbers, and no number is reused. Each kind and number has exactly one
+//! valid name. A file with any other name belongs to another program.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ pub const LOCK: &str = "LOCK";
 /// Name of the empty file that reserves disk space.
 pub const RESERVE: &str = "RESERVE";
 
-/// Maximum distance of a file number on disk from the next number in the manifest. A file with a greater number
-/// belongs to another program, because jobs allocate fewer numbers between two manifest edits.
+/// Maximum difference between a file number on disk and the next file number in the manifest. Jobs allocate fewer
+/// numbers between two manifest edits. A file with a greater number therefore belongs to another program.
 const NUMBER_DISTANCE_MAX: u64 = 1 << 32;
-/// End of the valid file numbers of a database without a manifest.
+/// Exclusive upper bound of file numbers in a database without a manifest.
 const NUMBER_END: u64 = 1 << 55;
 
 const MANIFEST_PREFIX: &str = "MANIFEST-";
@@ -28,10 +28,10 @@ const SEGMENT_SUFFIX: &str = ".wal";
 const OPERANDS_SUFFIX: &str = ".operands";
 const BUCKET_SUFFIX: &str = ".bucket";
 const TEMPORARY_SUFFIX: &str = ".tmp";
-/// Minimum number of digits; smaller numbers are zero-padded, so that a listing is sorted.
+/// Minimum number of digits. Smaller numbers are padded with zeros, so that a directory listing is in numeric order.
 const DIGITS_MIN: usize = 6;
 
-/// Largest file number. It leaves room for later numbers without overflow, whatever number is found on disk.
+/// Largest file number. It is far below the maximum of `u64`, so computing later numbers cannot overflow.
 pub const FILE_NUMBER_MAX: u64 = (1 << 56) - 1;
 
 /// Kind and number of a database file.
@@ -45,9 +45,9 @@ pub enum FileName {
     Segment(u64),
     /// A manifest, `MANIFEST-000002`.
     Manifest(u64),
-    /// State of an operand store, `000011.operands`.
+    /// The log of an operand store, `000011.operands`.
     Operands(u64),
-    /// Operands of a key range, `000012.bucket`.
+    /// A bucket file of an operand store, which holds the operands of a key range, `000012.bucket`.
     Bucket(u64),
     /// A file under construction, `000009.tmp`. It is deleted after a crash.
     Temporary(u64),
@@ -102,8 +102,10 @@ impl FileName {
         }
     }
 
-    /// Returns whether the database cannot have allocated this number, so that the file is foreign.
-    /// `next` is the next number in the manifest, if there is a manifest.
+    /// Returns whether the file number is so large that the database cannot have allocated it. The file then belongs to
+    /// another program.
+    ///
+    /// `next` is the next file number in the manifest, or `None` without a manifest.
     pub fn has_unallocated_number(self, next: Option<u64>) -> bool {
         let end = next.map_or(NUMBER_END, |next| next.saturating_add(NUMBER_DISTANCE_MAX));
         let is_out_of_range = self.number().is_some_and(|number| number >= end);
@@ -117,7 +119,8 @@ impl FileName {
     }
 }
 
-/// Parses a number as `Display` formats it: at least six digits, without further padding.
+/// Parses a number with at least six digits. Rejects leading zeros in longer numbers, because `Display` does not write
+/// them.
 fn parse_number(digits: &str) -> Option<u64> {
     let is_padded = digits.len() > DIGITS_MIN && digits.starts_with('0');
     let is_digits = digits.len() >= DIGITS_MIN && digits.bytes().all(|byte| byte.is_ascii_digit());

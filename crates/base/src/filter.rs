@@ -1,14 +1,14 @@
-//! Filter block: a binary fuse filter over the user keys of one table, little-endian.
+//! Filter block: a binary fuse filter over the user keys of one table. Numbers are little-endian.
 //!
 //! ```text
-//!  0  1  coding                u8, 0 = binary fuse, 8-bit fingerprints; 1 = the same, 16-bit
-//!  1  8  seed                  u64, chosen by the construction
+//!  0  1  coding                u8, 0 for 8-bit fingerprints, 1 for 16-bit fingerprints
+//!  1  8  seed                  u64, chosen when the filter is built
 //!  9  4  segment length        u32, a power of two
 //! 13  4  segment count length  u32, a multiple of the segment length
 //! 17  n  fingerprints          segment count length + 2 × segment length, each a u8 or a u16
 //! ```
 //!
-//! A lookup computes:
+//! A lookup computes these values:
 //! 1. `hash`, the XXH3-64 of the key with [`KEY_HASH_SEED`];
 //! 2. `h = mix_hash(hash + seed)` with the finalizer of MurmurHash3;
 //! 3. the fingerprint of the key: the low byte, or the two low bytes, of `h ^ (h >> 32)`;
@@ -17,7 +17,8 @@
 //!
 //! The table may contain the key if the fingerprint equals the XOR of the fingerprints at these positions.
 //!
-//! A filter takes about 9 bits per key with a false-positive rate of 1/256, or 18 bits with 1/65,536.
+//! A filter with 8-bit fingerprints takes about 9 bits per key and has a false-positive rate of 1/256. A filter with
+//! 16-bit fingerprints takes about 18 bits per key and has a false-positive rate of 1/65,536.
 //!
 //! Source: Graf and Lemire, "Binary Fuse Filters: Fast and Smaller Than Xor Filters", ACM JEA 27 (2022).
 
@@ -90,13 +91,13 @@ impl FilterWidth {
         }
     }
 
-    /// Returns the share of absent keys for which the filter returns true.
+    /// Returns the expected share of absent keys for which the filter returns true.
     #[must_use]
     pub fn false_positive_rate(self) -> f64 {
         0.5_f64.powi(self.fingerprint_bits().cast_signed())
     }
 
-    /// Returns the stored number.
+    /// Returns the number by which the filter block stores this width.
     #[must_use]
     pub const fn format_code(self) -> u8 {
         match self {
@@ -124,8 +125,8 @@ impl FilterWidth {
 
 /// Builds the contents of a filter block. Sorts `hashes` and removes duplicates.
 ///
-/// Returns `None` for no hashes or more than 2^32. It also returns `None` if the randomized construction
-/// fails 1,000 times in a row, which is practically impossible.
+/// Returns `None` if there are no hashes or at least 2^32. Also returns `None` if the randomized construction fails
+/// 1,000 times in a row, which is practically impossible.
 #[must_use]
 pub fn build_filter(hashes: &mut Vec<u64>, width: FilterWidth) -> Option<Vec<u8>> {
     hashes.sort_unstable();
@@ -234,8 +235,8 @@ impl Filter {
         }
     }
 
-    /// Implements `xorf::BinaryFuse16::contains` for fingerprints at any address. The function of `xorf`
-    /// requires an even address, which a block does not guarantee.
+    /// Implements `xorf::BinaryFuse16::contains` for fingerprints at any address. The function in `xorf` requires an
+    /// even address, but the fingerprints in a block may start at an odd address.
     #[inline]
     fn may_contain_fuse16(&self, fingerprints: &[u8], hash: u64) -> bool {
         let (seed, fields) = self.descriptor.split_at(8);
@@ -341,7 +342,8 @@ mod tests {
             for bit in 0..block.len() * 8 {
                 let mut damaged = block.clone();
                 damaged[bit / 8] ^= 1 << (bit % 8);
-                // The block checksum detects the damage. This test checks the absence of panics only.
+                // In a database, the checksum of the block detects the damage. This test checks only that no lookup
+                // panics.
                 if let Ok(filter) = Filter::new(damaged.into()) {
                     for hash in hashes(200) {
                         let _ = filter.may_contain(hash);

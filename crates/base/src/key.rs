@@ -20,9 +20,9 @@ impl fmt::Display for SeqNo {
     }
 }
 
-/// Kind of an entry. A number that was once on disk is never reused.
+/// Kind of an entry. A number that was once used on disk is never reused.
 ///
-/// 4 is reserved for single deletes, and the flag 0x80 for entries that expire.
+/// The number 4 is reserved for single deletes, and the flag 0x80 for entries that expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum EntryKind {
@@ -52,8 +52,8 @@ impl EntryKind {
 
 /// User key, sequence number and kind of an entry.
 ///
-/// Internal keys are ordered by ascending user key, then by descending sequence number, then by descending
-/// kind. So the newest entry of a key comes first.
+/// Internal keys are ordered by ascending user key, then by descending sequence number, then by descending kind. The
+/// newest entry of a key therefore comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InternalKey<'a> {
     /// Key that the user wrote.
@@ -79,10 +79,10 @@ impl PartialOrd for InternalKey<'_> {
     }
 }
 
-/// First 16 bytes of a user key as two big-endian numbers, padded with zeros.
+/// The first 16 bytes of a user key as two big-endian numbers, padded with zeros.
 ///
-/// Two different prefixes compare like their keys. Equal prefixes decide nothing: the keys must be compared.
-/// Most comparisons of keys are decided by their prefixes, without a memory access to the keys.
+/// If two prefixes differ, the keys have the same order as the prefixes. If they are equal, the keys must be compared.
+/// Most comparisons need only the prefixes, which saves the memory access to the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyPrefix(pub [u64; 2]);
 

@@ -6,18 +6,17 @@ use crate::key::first_eight_bytes;
 
 /// An index of sorted keys for binary searches.
 ///
-/// It holds the first bytes of all keys in one array, so that most steps of a search do not access the
-/// keys.
+/// An array holds eight bytes of each key, so most steps of a search do not access the keys themselves.
 #[derive(Clone, Debug, Default)]
 pub struct KeySearch {
     /// Common prefix of all keys.
     common_prefix: Box<[u8]>,
-    /// For each key the eight bytes after the common prefix, see [`first_eight_bytes`].
+    /// For each key, the eight bytes after the common prefix, see [`first_eight_bytes`].
     words: Box<[u64]>,
 }
 
 impl KeySearch {
-    /// Indexes keys, which must be sorted.
+    /// Builds an index of `keys`, which must be sorted.
     pub fn new<'a>(
         keys: impl ExactSizeIterator<Item = &'a [u8]> + DoubleEndedIterator + Clone,
     ) -> KeySearch {
@@ -45,8 +44,8 @@ impl KeySearch {
 
     /// Returns the number of keys for which `is_before` is true, as [`slice::partition_point`] does.
     ///
-    /// `is_before(index)` compares the key at `index` with `key`. It is called only for keys whose first
-    /// bytes equal those of `key`.
+    /// `is_before(index)` states whether the key at `index` is before the searched position. It is called only for keys
+    /// whose indexed bytes equal those of `key`.
     pub fn partition_point(&self, key: &[u8], is_before: impl Fn(usize) -> bool) -> usize {
         let Range { mut start, mut end } = self.indices_with_equal_word(key);
         while start < end {
@@ -59,8 +58,8 @@ impl KeySearch {
         start
     }
 
-    /// Returns the indices of the keys whose first bytes equal those of `key`. All keys before the range are
-    /// less than `key`, and all keys after it are greater.
+    /// Returns the indices of the keys whose indexed bytes equal those of `key`. All keys before this range are less
+    /// than `key`, and all keys after it are greater.
     fn indices_with_equal_word(&self, key: &[u8]) -> Range<usize> {
         let Some(rest) = key.strip_prefix(&*self.common_prefix) else {
             let index = if key < &*self.common_prefix { 0 } else { self.words.len() };

@@ -12,7 +12,7 @@ pub enum Malformed {
         /// Stored checksum.
         found: u64,
     },
-    /// Bytes are missing.
+    /// The input ends before the end of a value.
     #[error("{what} needs {needed} bytes, only {found} are left")]
     Truncated {
         /// Name of the value.
@@ -48,7 +48,7 @@ pub enum Malformed {
         /// Description of the valid values.
         expected: &'static str,
     },
-    /// The identity does not match: the file or block belongs to another location.
+    /// A stored identity does not match, so the bytes belong to another file or location.
     #[error(
         "{what} is {found:#018x}, expected {expected:#018x}: it belongs to another file or location"
     )]
@@ -60,10 +60,10 @@ pub enum Malformed {
         /// Stored identity.
         found: u64,
     },
-    /// Keys are not in order.
+    /// Values are not in the required order, such as keys of a block.
     #[error("{what} out of order")]
     Order {
-        /// The values that are out of order, with their verb, such as `keys are`.
+        /// Name of the values, used as the start of the error message.
         what: &'static str,
     },
 }

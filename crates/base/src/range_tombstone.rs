@@ -10,10 +10,10 @@ use crate::key::SeqNo;
 use crate::tombstone_index::TombstoneIndex;
 use crate::work_counter::{self, WorkKind};
 
-/// Range deletes of the keys from `start` (inclusive) to `end` (exclusive), at one or more sequence
-/// numbers.
+/// A range tombstone: deletes the keys from `start` (inclusive) to `end` (exclusive), at one or more sequence numbers.
 ///
-/// A range delete with number `seq` deletes older entries of these keys for readers at `seq` or later.
+/// For each sequence number, the range tombstone deletes all older entries of these keys, for readers at that number or
+/// later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeTombstone {
     /// First deleted key.
@@ -25,7 +25,7 @@ pub struct RangeTombstone {
 }
 
 impl RangeTombstone {
-    /// Returns whether it deletes no key.
+    /// Returns whether the range tombstone deletes no key.
     pub fn is_empty(&self) -> bool {
         self.seqs.is_empty() || self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
@@ -38,8 +38,8 @@ impl RangeTombstone {
 
     /// Returns an upper bound of the deleted keys, or `None` if the range has no end.
     ///
-    /// If the range ends at the [`successor`] of a key, returns that key, which is deleted. Otherwise returns
-    /// the end of the range, which is not deleted.
+    /// If the end is the [`successor`] of a key, that key is the largest deleted key, and is returned. Otherwise the
+    /// end is returned, although it is not deleted.
     pub fn largest_key(&self) -> Option<&[u8]> {
         let end = self.end.as_deref()?;
         Some(end.strip_suffix(&[0]).unwrap_or(end))
@@ -60,20 +60,20 @@ pub fn successor(key: &[u8]) -> Bytes {
     Bytes::from(next)
 }
 
-/// Returns the newest number that is visible at `snapshot`. `seqs` is sorted from newest to oldest.
+/// Returns the largest sequence number that is visible at `snapshot`. `seqs` is sorted from newest to oldest.
 pub fn newest_visible_seq(seqs: &[SeqNo], snapshot: SeqNo) -> Option<SeqNo> {
     seqs.get(seqs.partition_point(|&seq| seq > snapshot)).copied()
 }
 
-/// Sequence numbers of the range tombstones that contain the current bound. The value counts the range
-/// tombstones with the same sequence number.
+/// For each sequence number, the number of range tombstones that contain the current key and have this sequence number.
 type ActiveSeqCounts = BTreeMap<SeqNo, usize>;
 
 /// Splits overlapping range tombstones into disjoint fragments, sorted by key.
 ///
-/// A fragment has the sequence numbers of all range tombstones that contain it. Adjacent fragments with the same
-/// sequence numbers are joined. Empty range tombstones are dropped. The result of n nested range tombstones has n²
-/// sequence numbers; [`fragment_for_snapshots`] keeps fewer.
+/// Each fragment has the sequence numbers of all range tombstones that contain it. Adjacent fragments with the same
+/// sequence numbers are joined. Empty range tombstones are dropped.
+///
+/// The result for n nested range tombstones has n² sequence numbers. [`fragment_for_snapshots`] returns fewer.
 #[must_use]
 pub fn fragment(spans: &[RangeTombstone]) -> Vec<RangeTombstone> {
     fragment_and_select(spans, |open| open.keys().rev().copied().collect())
@@ -81,12 +81,12 @@ pub fn fragment(spans: &[RangeTombstone]) -> Vec<RangeTombstone> {
 
 /// Splits range tombstones like [`fragment`], but keeps only the sequence numbers that some reader can see.
 ///
-/// Readers use one of `snapshots`, which are in ascending order, or a newer sequence number. Of all numbers
-/// between two snapshots, only the newest is kept. Takes O(n log n) time and O(n) memory for n range tombstones
-/// and a fixed number of snapshots.
+/// A reader uses one of `snapshots`, which are in ascending order, or a newer sequence number. Of all sequence numbers
+/// between two adjacent snapshots, only the largest is kept. For n range tombstones and a fixed number of snapshots,
+/// the function takes O(n log n) time and O(n) memory.
 ///
-/// Two adjacent fragments whose kept sequence numbers are equal stay separate if [`fragment`] returns different
-/// sequence numbers for them. [`join_adjacent`] joins such fragments.
+/// Adjacent fragments may have equal sequence numbers after this selection. They are not joined if [`fragment`] returns
+/// different sequence numbers for them. [`join_adjacent`] joins them.
 #[must_use]
 pub fn fragment_for_snapshots(
     spans: &[RangeTombstone],
@@ -125,8 +125,8 @@ pub fn join_adjacent(fragments: Vec<RangeTombstone>) -> Vec<RangeTombstone> {
 
 /// Splits range tombstones into disjoint fragments in key order, in one pass over the sorted bounds.
 ///
-/// `select_seqs` chooses the sequence numbers of each fragment. Its argument counts the range tombstones that contain
-/// the fragment, by sequence number.
+/// `select_seqs` selects the sequence numbers of a fragment. Its argument contains the sequence numbers of all range
+/// tombstones that contain the fragment.
 fn fragment_and_select(
     spans: &[RangeTombstone],
     select_seqs: impl Fn(&ActiveSeqCounts) -> Vec<SeqNo>,
@@ -147,8 +147,8 @@ fn fragment_and_select(
             (None, Some((end, _))) => *end,
             (None, None) => break,
         };
-        // Sequence numbers of range tombstones that start or end at this bound. The flag states whether a range
-        // tombstone with this number contained the key before the bound.
+        // Sequence numbers of the range tombstones that start or end at this bound. The value is true if a range
+        // tombstone with this number contains the keys directly before the bound.
         let mut touched: BTreeMap<SeqNo, bool> = BTreeMap::new();
         while let Some((_, span)) = ends.next_if(|(end, _)| *end == bound) {
             for &seq in &span.seqs {
@@ -184,7 +184,7 @@ fn fragment_and_select(
     fragments
 }
 
-/// Builds an index for lookups at any sequence number.
+/// Builds a search index of range tombstones, for lookups at any sequence number.
 pub fn build_index<'a>(spans: impl IntoIterator<Item = &'a RangeTombstone>) -> TombstoneIndex {
     TombstoneIndex::new(spans.into_iter().flat_map(|RangeTombstone { start, end, seqs }| {
         seqs.iter().map(move |seq| (start, end.as_ref(), *seq))

@@ -1,4 +1,4 @@
-//! Immutable byte slices with shared ownership. A value in a cached block is returned without a copy.
+//! Immutable byte slices with shared ownership. They return values from cached blocks without a copy.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,14 +11,14 @@ use triomphe::HeaderSlice;
 use crate::coding::len_u64;
 use crate::sync::{Arc, ShardedCounter};
 
-/// Maximum length of an inline slice, in bytes: the largest that does not increase the size of [`Slice`]. Most
-/// keys are shorter.
+/// Maximum length of an inline slice, in bytes. A larger limit would increase the size of [`Slice`]. Most keys are
+/// shorter.
 const INLINE_BYTES: usize = 38;
 
-/// Immutable bytes that share memory with a block or a write.
+/// Immutable bytes, usually a part of a block or of a write.
 ///
-/// Clones are cheap. A slice keeps its whole block in memory; `to_vec` makes an independent copy. Up to 38
-/// bytes from a block or a borrowed `[u8]` are copied into the slice itself.
+/// Clones are cheap. A slice keeps its whole block in memory; `to_vec` makes an independent copy. Bytes from a block or
+/// from a borrowed `[u8]` are copied into the slice itself if they have at most 38 bytes.
 #[derive(Clone)]
 pub struct Slice(Repr);
 
@@ -33,8 +33,8 @@ const _: () = assert!(size_of::<Slice>() == 40, "inline bytes do not increase th
 
 /// A range of the contents of a block, with shared ownership of the block.
 ///
-/// The reference count is stored directly before the contents. So a clone accesses memory that the reader
-/// needs next.
+/// The reference count is stored directly before the contents. A clone therefore accesses memory that the reader needs
+/// anyway.
 #[derive(Clone)]
 pub struct BlockBytes {
     block: triomphe::Arc<HeaderSlice<CountedBlockBytes, [u8]>>,
@@ -43,7 +43,7 @@ pub struct BlockBytes {
     end: u32,
 }
 
-/// Counter of the bytes of all blocks in memory: in caches, iterators and slices that callers hold.
+/// Counts the bytes of all blocks in memory: in caches, in iterators, and in slices that callers hold.
 #[derive(Debug, Default)]
 pub struct BlockMemoryCounter {
     bytes: ShardedCounter,
@@ -53,13 +53,13 @@ impl BlockMemoryCounter {
     /// Returns the total size of all live blocks.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        // The sum is read without a lock. If it includes the release of a block but not its allocation, it is
-        // negative.
+        // The shards are read without a lock. The sum is negative if it includes the release of a block but not its
+        // allocation.
         i64::try_from(self.bytes.sum()).map_or(0, i64::unsigned_abs)
     }
 }
 
-/// Counts the bytes of one block until the last owner drops the block.
+/// Bytes of one block in a [`BlockMemoryCounter`]. They are subtracted when the last owner drops the block.
 struct CountedBlockBytes {
     live: Option<Arc<BlockMemoryCounter>>,
     bytes: u64,
@@ -74,7 +74,7 @@ impl Drop for CountedBlockBytes {
 }
 
 impl BlockBytes {
-    /// Copies the contents of a block. Bytes after 4 GiB are omitted; no block is that large.
+    /// Copies the contents of a block. No block exceeds 4 GiB, so longer contents are truncated.
     pub fn copy_from(contents: &[u8]) -> BlockBytes {
         BlockBytes::copy_and_count(contents, None)
     }
@@ -151,7 +151,7 @@ impl Slice {
         Some(Slice(Repr::Inline { len, bytes }))
     }
 
-    /// Creates a slice of a block. Copies short bytes inline, so that they do not keep the block in memory.
+    /// Returns a slice of a part of a block. Copies short parts inline, so that they do not keep the block in memory.
     #[inline]
     pub fn from_block(part: BlockBytes) -> Slice {
         Slice::new_inline(&part).unwrap_or(Slice(Repr::Block(part)))

@@ -1,6 +1,6 @@
-//! Index that finds the newest range tombstone that covers a key, at any sequence number.
+//! Index that finds the newest range tombstone that covers a key, for a reader at any sequence number.
 //!
-//! Range tombstones divide the plane of keys and sequence numbers into cells. All readers in one cell see
+//! Range tombstones divide the plane of keys and sequence numbers into rectangular cells. All readers in one cell see
 //! the same newest range tombstone, or none:
 //!
 //! ```text
@@ -13,18 +13,17 @@
 //!  0+   +-------------------------------+--> keys
 //! ```
 //!
-//! 1. The distinct bounds of the range tombstones, in key order, divide the key space into slots, numbered
-//!    from 0.
-//! 2. The range tombstones are added in ascending order of their sequence numbers. Each one closes the cells
-//!    that it covers and splits at most two. So n range tombstones create at most 3 n + 1 cells.
-//! 3. The slot numbers form an implicit balanced binary search tree. Each cell is stored once, at the
-//!    highest node whose slot it contains. All cells of a node contain its slot. So their sequence ranges are
-//!    disjoint and sorted.
+//! 1. The distinct bounds of the range tombstones, in key order, divide the key space into slots, numbered from 0.
+//! 2. The range tombstones are added in ascending order of their sequence numbers. Each of them closes the cells that
+//!    it covers and splits at most two cells. Thus n range tombstones create at most 3 n + 1 cells.
+//! 3. The slot numbers are the nodes of an implicit balanced binary search tree. Each cell is stored once, at the
+//!    highest node whose slot the cell contains. All cells of a node contain the same slot, so their sequence ranges
+//!    are disjoint and can be sorted.
 //! 4. A lookup descends to the slot of its key and does one binary search per node.
 //!
-//! The index takes O(n) memory and O(n log n) time to build. A lookup takes O(log² n) time. Two simpler
-//! designs do not work: a list of sequence numbers per fragment takes O(n²) memory for nested range
-//! tombstones, and the newest number alone is wrong for readers at older sequence numbers.
+//! The index takes O(n) memory and O(n log n) time to build. A lookup takes O(log² n) time. Two simpler designs were
+//! rejected. A list of sequence numbers per fragment takes O(n²) memory for nested range tombstones. The newest
+//! sequence number alone is wrong for readers at older sequence numbers.
 
 use std::collections::BTreeMap;
 
@@ -39,14 +38,14 @@ struct IndexCell {
     first_slot: u32,
     /// First slot after the cell.
     end_slot: u32,
-    /// First sequence number of a reader.
+    /// Smallest sequence number of a reader in the cell.
     first_seq: u64,
     /// First sequence number after the cell.
     end_seq: u64,
     newest: Option<SeqNo>,
 }
 
-/// A cell whose upper sequence number is not known yet. A map of such cells has the first slot as its key.
+/// A cell whose upper sequence number is not known yet. Maps of such cells use the first slot as the key.
 #[derive(Clone, Copy, Debug)]
 struct UnboundedIndexCell {
     end_slot: u32,
@@ -54,7 +53,7 @@ struct UnboundedIndexCell {
     newest: Option<SeqNo>,
 }
 
-/// Result of a lookup, and the range of keys around the looked-up key for which it holds.
+/// Result of a lookup, and the range of keys around the looked-up key that have the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoverageRange<'a> {
     /// First key of the range, or `None` for the start of the keyspace.
@@ -70,21 +69,21 @@ pub struct CoverageRange<'a> {
 pub struct TombstoneIndex {
     /// Distinct bounds in key order. Slot `n` starts at bound `n - 1` and ends before bound `n`.
     bounds: Vec<Bytes>,
-    /// Sorted by node, then by `first_seq`.
+    /// Sorted by search tree node, then by `first_seq`.
     cells: Vec<IndexCell>,
-    /// For each node of the search tree the index of its first cell. The last element is the number of cells.
+    /// For each node of the search tree, the index of its first cell. The last element is the number of cells.
     node_starts: Vec<u32>,
 }
 
 impl TombstoneIndex {
-    /// Upper bound of the memory per range tombstone, in bytes, without the keys.
+    /// Upper bound of the memory per range tombstone, in bytes. The bytes of the keys are not included.
     pub const BYTES_PER_TOMBSTONE_MAX: usize =
         2 * (size_of::<Bytes>() + size_of::<u32>()) + 3 * size_of::<IndexCell>();
 
-    /// Builds an index of range tombstones, given as inclusive start, exclusive end, and sequence number.
+    /// Builds an index. Each range tombstone is given as inclusive start, exclusive end, and sequence number.
     ///
-    /// The end is `None` for the end of the keyspace. Range tombstones may overlap and may have equal sequence
-    /// numbers. Empty ones are ignored.
+    /// The end is `None` for the end of the keyspace. Range tombstones may overlap and may have equal sequence numbers.
+    /// Empty range tombstones are ignored.
     pub fn new<'a>(
         tombstones: impl IntoIterator<Item = (&'a Bytes, Option<&'a Bytes>, SeqNo)>,
     ) -> TombstoneIndex {
@@ -136,7 +135,7 @@ impl TombstoneIndex {
         self.bounds.is_empty()
     }
 
-    /// Returns the memory usage with the bounds, in bytes.
+    /// Returns the memory usage in bytes, including the keys.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let keys: usize = self.bounds.iter().map(Bytes::len).sum();
@@ -163,7 +162,7 @@ impl TombstoneIndex {
         CoverageRange { start, end, newest: cell.newest }
     }
 
-    /// Returns the cell of a key and a sequence number, or `None` if the index is empty.
+    /// Returns the cell that contains a key and a sequence number, or `None` if the index is empty.
     fn find_cell(&self, user_key: &[u8], snapshot: SeqNo) -> Option<&IndexCell> {
         let slot = to_u32(self.bounds.partition_point(|bound| **bound <= *user_key));
         let (mut low, mut high) = (0, to_u32(self.bounds.len()) + 1);
@@ -190,10 +189,10 @@ impl TombstoneIndex {
     }
 }
 
-/// Adds a range tombstone that is at least as new as all earlier ones.
+/// Adds a range tombstone that is at least as new as all range tombstones added before.
 ///
-/// Closes the open cells in its slots. Parts of the first and the last cell that are outside its slots become
-/// open cells again.
+/// Closes the open cells in its slots. If the first or the last of these cells extends beyond the slots, the rest of
+/// the cell stays open.
 fn add_tombstone(
     open: &mut BTreeMap<u32, UnboundedIndexCell>,
     closed: &mut Vec<IndexCell>,
@@ -237,7 +236,7 @@ fn search_node_of_cell(slots: u32, cell: &IndexCell) -> u32 {
     }
 }
 
-/// Converts a count of bounds or cells. A count of 2^32 would exceed the memory of any machine.
+/// Converts a number of bounds or cells, which is below 2^32. More would exceed the memory of any machine.
 #[expect(clippy::expect_used, reason = "the doc comment states the invariant")]
 fn to_u32(count: usize) -> u32 {
     u32::try_from(count).expect("fewer than 2^32 bounds and cells")

@@ -1,8 +1,8 @@
-//! Counters of work for tests of guarantee 17 (`docs/design/reliability.md`): the work of a call grows at most as n
-//! log n.
+//! Counters of work, for tests that check how the work of a call grows.
 //!
-//! The counters do not depend on the machine or on timing, so tests can assert their growth. Without the
-//! feature `testing` the counters do not exist and [`add`] compiles to nothing.
+//! Guarantee 17 in `docs/design/reliability.md` states that the work grows at most as n log n. The counters do not
+//! depend on the machine or on timing, so tests can check exact values. Without the feature `testing`, the counters do
+//! not exist and [`add`] compiles to nothing.
 
 /// Kind of work that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl WorkKind {
 static COUNTERS: [crate::sync::std_atomic::AtomicU64; WorkKind::ALL.len()] =
     [const { crate::sync::std_atomic::AtomicU64::new(0) }; WorkKind::ALL.len()];
 
-/// Adds work to the counter of the process.
+/// Adds `count` to the counter of one kind of work. The counters belong to the process.
 #[inline]
 pub fn add(work: WorkKind, count: usize) {
     #[cfg(feature = "testing")]
@@ -44,7 +44,7 @@ pub fn add(work: WorkKind, count: usize) {
     let _ = (work, count);
 }
 
-/// Returns the work since the start of the process.
+/// Returns the amount of work of one kind since the start of the process.
 #[cfg(feature = "testing")]
 #[must_use]
 pub fn total(work: WorkKind) -> u64 {

@@ -2,31 +2,31 @@
 
 use super::{AtomicU64, OnceLock, Ordering, std_atomic, thread_local};
 
-/// Returns a small number that identifies the current thread. A process never uses a number twice.
+/// Returns the number of the current thread. Numbers start at 0. No number is used twice in a process.
 #[must_use]
 pub fn thread_number() -> usize {
     static NEXT: std_atomic::AtomicUsize = std_atomic::AtomicUsize::new(0);
     thread_local! {
         static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    // The thread local may be destroyed already if the thread is ending. Then any number will do.
+    // While a thread ends, its thread local may already be destroyed. Any number is valid then.
     NUMBER.try_with(|number| *number).unwrap_or(usize::MAX)
 }
 
 /// Number of shards of a [`ShardedCounter`].
 const SHARDS: usize = 16;
 
-/// One shard. It fills two cache lines, because processors prefetch cache lines in pairs.
+/// A shard of a counter. It fills two cache lines, because processors prefetch cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard(AtomicU64);
 
-/// A counter that many threads can increment without contention: each thread adds to one shard, and
-/// a reader sums all shards.
+/// A counter that many threads increment without contention. Each thread adds to one shard, and a reader sums all
+/// shards.
 ///
-/// The sum includes all additions that happened before the read. It may miss concurrent ones.
-/// The first addition allocates the shards (2 KiB), because a database may have thousands of
-/// keyspaces that are never used.
+/// The sum includes all additions that happened before the read. It may miss concurrent additions. The first addition
+/// allocates the shards, which take 2 KiB. A counter that is never used needs no shards, and a database may have
+/// thousands of unused keyspaces.
 #[derive(Debug, Default)]
 pub struct ShardedCounter {
     shards: OnceLock<Box<[Shard; SHARDS]>>,

@@ -1,8 +1,10 @@
 //! Locks that do not poison.
 //!
-//! The locks ignore poisoning: a panic in a user's merge operator or event listener must not make every later
-//! call panic. Debug builds count the locks that each thread holds. [`assert_unlocked`] runs at every point
-//! where a thread may yield to another one: a lock held there could block a replayed schedule.
+//! A panic while a lock is held does not poison the lock. Otherwise a panic in a user's merge operator or event
+//! listener would make all later calls panic.
+//!
+//! Debug builds count the locks that each thread holds. Each point at which a thread may yield to another thread calls
+//! [`assert_unlocked`]. If a thread held a lock at such a point, replaying a recorded thread schedule could block.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
@@ -16,7 +18,7 @@ thread_local! {
     static HELD_LOCKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// One lock that the current thread holds. Debug builds count the values of this type.
+/// A lock that the current thread holds. Debug builds count these values.
 #[derive(Debug)]
 struct HeldLock;
 
@@ -149,8 +151,8 @@ impl Condvar {
 
     /// Unlocks the mutex, waits for a notification, and locks the mutex again.
     ///
-    /// Wake-ups can be spurious, so the caller checks its condition again. The lock stays counted as
-    /// held during the wait, which is harmless: a waiting thread reaches no yield point.
+    /// Wake-ups can be spurious, so the caller must check its condition again. During the wait, the lock still counts
+    /// as held. This is harmless, because a waiting thread reaches no yield point.
     #[must_use]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         let MutexGuard(guard, held) = guard;

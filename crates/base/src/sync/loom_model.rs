@@ -4,8 +4,8 @@ use loom::thread;
 
 use super::{Arc, Ordering, std_atomic};
 
-/// Runs a model in all interleavings with at most `preemption_bound` preemptions, or in all
-/// interleavings, and prints their number. `LOOM_MAX_PREEMPTIONS` overrides the bound.
+/// Runs a model in all interleavings with at most `preemption_bound` preemptions, and prints their number. `None` means
+/// no bound. The environment variable `LOOM_MAX_PREEMPTIONS` overrides the bound.
 pub fn explore_interleavings(
     preemption_bound: Option<usize>,
     model: impl Fn() + Send + Sync + 'static,

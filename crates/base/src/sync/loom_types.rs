@@ -1,4 +1,4 @@
-//! Types of loom, and substitutes for types that loom does not have.
+//! Types of the model checker loom, and replacements for types that loom does not have.
 
 use std::ops::Deref;
 use std::sync::{LockResult, PoisonError};
@@ -11,7 +11,7 @@ use atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub use loom;
 
-/// `loom::thread_local!`, which does not accept `const` initializers.
+/// `loom::thread_local!` for `const` initializers, which loom does not accept.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! loom_thread_local {
@@ -22,10 +22,9 @@ macro_rules! loom_thread_local {
 }
 pub use crate::loom_thread_local as thread_local;
 
-/// The condition variable of loom with the missing methods of the standard one.
+/// The condition variable of loom, with methods of the standard condition variable that loom lacks.
 ///
-/// No time passes in a model, so timeouts never expire. Code that depends on a timeout for its
-/// progress deadlocks in the model.
+/// A model has no clock, so timeouts never expire. Code that needs a timeout to make progress deadlocks in a model.
 #[derive(Debug, Default)]
 pub struct Condvar(loom::sync::Condvar);
 
@@ -68,12 +67,12 @@ impl Condvar {
     }
 }
 
-/// Has the guarantees of `arc_swap::ArcSwap`: a load acquires, a store acquires and releases, and a load
-/// returns the last stored value.
+/// Replacement of `arc_swap::ArcSwap` with the same guarantees. A load acquires and returns the last stored value. A
+/// store acquires and releases.
 #[derive(Debug)]
 pub struct ArcSwap<T> {
-    /// Number of stores. The model switches threads at accesses to this counter. The accesses also establish
-    /// the happens-before order of the real `ArcSwap`.
+    /// Number of stores. At accesses to this counter, the model switches threads. The accesses also establish the same
+    /// happens-before order as the real `ArcSwap`.
     swaps: AtomicUsize,
     /// Never held while the model switches threads.
     current: std::sync::Mutex<Arc<T>>,
@@ -119,8 +118,8 @@ impl<T> ArcSwap<T> {
         drop(before);
     }
 
-    /// Replaces the value by `update(value)` and returns the old value. Calls `update` again if the value
-    /// has changed meanwhile.
+    /// Replaces the value by `update(value)` and returns the old value. If another thread changes the value at the same
+    /// time, calls `update` again.
     pub fn rcu(&self, mut update: impl FnMut(&Arc<T>) -> T) -> Arc<T> {
         loop {
             let seen = self.load_full();
@@ -147,8 +146,8 @@ impl<T: Default> Default for ArcSwap<T> {
     }
 }
 
-/// Has the guarantee of `std::sync::OnceLock`: a thread that reads the value sees all writes that happened
-/// before the value was set.
+/// Replacement of `std::sync::OnceLock` with the same guarantee: a thread that reads the value sees all writes that
+/// happened before the value was set.
 #[derive(Debug)]
 pub struct OnceLock<T> {
     is_set: AtomicBool,
@@ -211,15 +210,15 @@ impl<T> Default for OnceLock<T> {
     }
 }
 
-/// Has the guarantee of `boxcar::Vec`: a thread that reads an item sees all writes that happened before its
-/// push.
+/// Replacement of `boxcar::Vec` with the same guarantee: a thread that reads an item sees all writes that happened
+/// before the item was pushed.
 #[derive(Debug)]
 pub struct AppendVec<T> {
     count: AtomicUsize,
     items: [std::sync::OnceLock<T>; ITEMS_MAX],
 }
 
-/// Capacity. No model pushes as many items.
+/// Capacity of [`AppendVec`]. No model pushes more items.
 const ITEMS_MAX: usize = 32;
 
 impl<T> AppendVec<T> {

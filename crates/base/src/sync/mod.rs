@@ -1,8 +1,7 @@
 //! Locks, atomics and other primitives for threads.
 //!
-//! All crates of the workspace take these primitives from this module. With `--cfg loom` the module
-//! exports the types of the model checker loom instead of the standard types, so that models run
-//! the production code.
+//! All crates of the workspace use these primitives. With `--cfg loom`, the module exports the types of the model
+//! checker loom, so that models run the production code.
 
 mod counter;
 mod lock;
@@ -29,8 +28,8 @@ pub use primitives::atomic::{
 pub use signal::{Signal, TaskWaiter, thread_signal};
 #[cfg(not(loom))]
 pub use std::sync::OnceLock;
-/// Atomics of the standard library, for statics. An atomic of loom lives only during one execution
-/// of a model.
+/// Atomics of the standard library, for statics. An atomic of loom cannot be a static, because it lives only during one
+/// execution of a model.
 pub use std::sync::atomic as std_atomic;
 pub use std::sync::{Arc, Weak};
 #[cfg(not(loom))]

@@ -7,38 +7,38 @@ use std::time::Duration;
 
 use super::{Arc, AtomicU64, Ordering, primitives, thread_local};
 
-/// A counter of notifications that threads and tasks can wait on. Clones share one signal.
+/// A counter of notifications, for which threads and tasks can wait. Clones share the counter.
 ///
-/// One atomic word holds the number of notifications (the *generation*, upper 48 bits) and the number
-/// of sleepers (lower 16 bits). A sleeper is a thread that waits or is about to wait. No wake-up is
-/// lost:
+/// One atomic word holds the number of notifications (the *generation*, upper 48 bits) and the number of sleepers
+/// (lower 16 bits). A sleeper is a thread that waits or is about to wait.
 ///
-/// 1. A waiting thread reads the generation, checks its condition, and then calls [`Signal::wait`] with
-///    that generation.
-/// 2. `wait` takes the lock, increments the sleepers, and reads the generation in the same atomic
-///    operation. If the generation has changed since step 1, `wait` returns at once.
-/// 3. A notifier changes the state that conditions read, then increments the generation, and reads the
-///    number of sleepers in the same atomic operation.
+/// No wake-up is lost:
 ///
-/// Both increments modify one atomic word, so one of them is first:
-/// - If the notifier is first, the sleeper sees the new generation and does not sleep.
-/// - If the sleeper is first, the notifier sees a sleeper and takes the lock. It gets the lock only
-///   after the sleeper has started to wait on the condition variable, and then wakes it.
+/// 1. A waiting thread reads the generation, checks its condition, and then calls [`Signal::wait`] with that
+///    generation.
+/// 2. `wait` takes the lock. In one atomic operation, it increments the number of sleepers and reads the generation. If
+///    the generation has changed since step 1, `wait` returns at once.
+/// 3. A notifier first changes the state that the conditions read. In one atomic operation, it increments the
+///    generation and reads the number of sleepers.
 ///
-/// Without sleepers a notification costs one atomic addition.
+/// Steps 2 and 3 modify the same atomic word, so one of them is first:
+/// - If step 3 is first, the sleeper sees the new generation and does not sleep.
+/// - If step 2 is first, the notifier sees a sleeper and takes the lock. It gets the lock only after the sleeper has
+///   started to wait on the condition variable, and then wakes the sleeper.
 ///
-/// Tasks wait with a [`TaskWaiter`]. All waiting tasks together count as one sleeper, which is
-/// added and removed under the lock. A notifier that sees this sleeper gets the lock only after
-/// the waker of the task is registered.
+/// Without sleepers, a notification costs one atomic addition.
+///
+/// Tasks wait with a [`TaskWaiter`]. All waiting tasks together count as one sleeper, which is added and removed under
+/// the lock. A notifier that sees this sleeper gets the lock only after the waker of the task is registered.
 #[derive(Clone, Debug, Default)]
 pub struct Signal(Arc<SignalState>);
 
 #[derive(Debug, Default)]
 struct SignalState {
-    /// Generation << [`SLEEPER_BITS`] | sleepers.
+    /// Generation in the upper 48 bits, number of sleepers in the lower 16 bits.
     word: AtomicU64,
-    /// Guards the wakers. A thread also holds this lock from its increment of the sleepers until it waits on
-    /// `changed`.
+    /// Wakers of the waiting tasks. A thread that waits also holds this lock, from its increment of the sleepers until
+    /// it waits on `changed`.
     wakers: primitives::Mutex<TaskWakers>,
     changed: primitives::Condvar,
 }
@@ -76,7 +76,7 @@ impl Signal {
 
     /// Wakes all waiting threads and tasks, which then check their conditions again.
     ///
-    /// The caller must first change the state for which the threads wait.
+    /// The caller must first change the state that the conditions read.
     #[inline]
     pub fn notify(&self) {
         // Release: a thread that acquires the new generation sees all earlier writes of the notifier.
@@ -152,11 +152,10 @@ pub struct TaskWaiter {
 }
 
 impl TaskWaiter {
-    /// Registers a waker for the next notification. Each registration wakes the task once.
+    /// Registers a waker for the next notification. Each registration wakes the task at most once.
     ///
-    /// Returns false and registers nothing if the current generation differs from `generation`. As
-    /// with [`Signal::wait`], the caller reads the generation, checks its condition, and then calls
-    /// this function.
+    /// Returns false and registers nothing if the current generation differs from `generation`. As with
+    /// [`Signal::wait`], the caller reads the generation, checks its condition, and then calls this function.
     #[must_use]
     pub fn register(&self, generation: u64, waker: &Waker) -> bool {
         let state = &*self.signal.0;
@@ -174,7 +173,7 @@ impl TaskWaiter {
             state.remove_sleeper();
         }
         drop(tasks);
-        // The destructor of a waker is foreign code, so it runs after the unlock.
+        // The destructor of a waker is code of the runtime, so it runs after the unlock.
         drop(replaced);
         is_unchanged
     }
@@ -193,13 +192,13 @@ impl Drop for TaskWaiter {
     }
 }
 
-/// Returns the signal of the current thread, for waits whose condition concerns this thread only.
+/// Returns the signal of the current thread, for conditions that only this thread waits for.
 #[must_use]
 pub fn thread_signal() -> Signal {
     thread_local! {
         static SIGNAL: Signal = Signal::new();
     }
-    // The thread local may be destroyed already if the thread is ending. A new signal works as well.
+    // While a thread ends, its thread local may already be destroyed. A new signal works as well.
     SIGNAL.try_with(Signal::clone).unwrap_or_default()
 }
 
@@ -237,8 +236,8 @@ mod tests {
         assert_no_sleepers(&signal);
     }
 
-    /// Threads increment a number in a fixed cyclic order. All wait on one signal with a function that `waits`
-    /// returns for each thread. A lost wake-up stops all threads.
+    /// Threads increment a number in turn, in a fixed cyclic order, and all wait on one signal. `waits` returns the
+    /// wait function of a thread. If a wake-up is lost, all threads stop.
     fn check_ring<W: FnMut(u64)>(signal: &Signal, waits: impl Fn() -> W + Sync) {
         const THREADS: usize = 4;
         const ROUNDS: usize = if cfg!(miri) { 100 } else { 20_000 };
@@ -269,7 +268,7 @@ mod tests {
         check_ring(&signal, || |generation| signal.wait(generation, None));
     }
 
-    /// Each task is polled by its own thread. At times a task drops its waiter and creates a new one.
+    /// Each task is polled by its own thread. Every seventh wait, a task drops its waiter and creates a new one.
     #[test]
     fn signal_tasks_in_a_ring_lose_no_wake_up() {
         struct Unpark(std::thread::Thread);
@@ -308,7 +307,7 @@ mod models {
     use super::super::loom_model::{explore_interleavings, spawn};
     use super::*;
 
-    /// Unparks a thread of a model that polls a task.
+    /// Waker that unparks the thread on which a model polls a task.
     struct Unpark(thread::Thread);
 
     impl Wake for Unpark {
@@ -317,8 +316,7 @@ mod models {
         }
     }
 
-    /// A counter that threads and tasks wait for. Its accesses are relaxed, so that the signal alone
-    /// orders them.
+    /// A counter for which threads and tasks wait. Its accesses are relaxed, so only the signal orders them.
     #[derive(Clone, Default)]
     struct SignaledCount {
         signal: Signal,
@@ -360,7 +358,7 @@ mod models {
         }
     }
 
-    /// Explores a model in which each of `waiters` runs on a thread of its own while the signal is notified.
+    /// Explores a model that runs each of `waiters` on its own thread while the signal is notified.
     fn check_waiters_end<const WAITERS: usize>(
         preemption_bound: Option<usize>,
         notifications: usize,
@@ -378,36 +376,36 @@ mod models {
         });
     }
 
-    /// Error to find: a notification between the check of the condition and the sleep is lost, or the
-    /// thread sees the notification but not the earlier writes. Then the thread sleeps forever.
+    /// Finds these errors: a notification between the check of the condition and the sleep is lost, or the thread sees
+    /// the notification but not the earlier writes. In both cases the thread would sleep forever.
     #[test]
     fn notify_wakes_a_thread() {
         check_waiters_end(None, 1, [|count| count.wait_for(1)]);
     }
 
-    /// Errors to find: a notification wakes only one of two sleepers, or a leaving sleeper also removes
-    /// the count of the other one, so that the next notifier wakes no thread.
+    /// Finds these errors: a notification wakes only one of two sleepers, or a sleeper that stops waiting also removes
+    /// the count of the other sleeper. In the second case the next notifier would wake no thread.
     #[test]
     fn two_notifications_wake_two_threads() {
         check_waiters_end(Some(2), 2, [|count| count.wait_for(1), |count| count.wait_for(2)]);
     }
 
-    /// Errors to find: a notifier sees a counted sleeper before its waker is registered, or a registered
-    /// waker is not counted. Then the task is never polled again.
+    /// Finds these errors: a notifier sees a counted sleeper before its waker is registered, or a registered waker is
+    /// not counted. In both cases the task would not be polled again.
     #[test]
     fn notify_wakes_a_task() {
         check_waiters_end(None, 2, [|count| count.poll_until(2)]);
     }
 
-    /// All tasks together count as one sleeper. The notifier removes it while a thread starts or ends
-    /// its wait.
+    /// All tasks together count as one sleeper. The notifier removes this sleeper while a thread starts or ends its
+    /// wait.
     #[test]
     fn notify_wakes_a_task_and_a_thread() {
         check_waiters_end(Some(3), 1, [|count| count.poll_until(1), |count| count.wait_for(1)]);
     }
 
-    /// A task drops its waiter during a notification. Errors to find: the sleeper is removed twice or
-    /// never, or the remaining task is not woken.
+    /// A task drops its waiter during a notification. Finds these errors: the sleeper is removed twice or never, or the
+    /// remaining task is not woken.
     #[test]
     fn dropped_waiter_removes_its_own_registration_only() {
         let leave: fn(&SignaledCount) = |count| {
