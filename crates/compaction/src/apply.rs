@@ -1,12 +1,12 @@
 //! Applies a job or a flush to a tree. The engine, the simulator and tests share this code.
 //!
-//! 1. Resolve the inputs. They must exist and be ordered from the newest run to the oldest.
+//! 1. Find the inputs in the tree. They must exist and be ordered from the newest run to the oldest.
 //! 2. Find the position of the outputs among the current runs.
-//! 3. Check that no input passes a file that stays in the tree and may contain the same keys. Otherwise
-//!    an older version of a key could hide a newer one.
+//! 3. Check that no input is placed above or below an overlapping file in the wrong order of age. Otherwise an older
+//!    version of a key could hide a newer version.
 //! 4. Rebuild the changed runs and levels. All others are shared with the old tree.
 //!
-//! L0 has stricter rules: a job takes whole adjacent runs, and the oldest runs leave first.
+//! L0 has stricter rules: a job takes whole adjacent runs, and the oldest runs leave L0 first.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -21,21 +21,24 @@ use crate::shape::{LevelShape, TreeShape};
 use crate::table_meta::TableMeta;
 use crate::tree_edit::{AddedFile, TreeEdit, TreeUpdate};
 
-/// If more ranges and files of a run change than this number, the run is rebuilt as a whole.
+/// Maximum number of changed ranges and files of a run for which the run is changed piece by piece. Otherwise it is
+/// rebuilt.
 const REBUILD_MIN: usize = 8;
 
-/// Position of a run or of a gap between runs, ordered from newest to oldest. The first field is the level. The second
-/// is `2 * index + 1` for the run with this index, and `2 * index` for the gap before it.
+/// Position of a run or of a gap between runs, ordered from newest to oldest.
+///
+/// The first field is the level. The second field is `2 * index + 1` for the run with this index in its level, and `2 *
+/// index` for the gap before this run.
 type RunPosition = (Level, usize);
 
 fn run_position(level: Level, index: usize) -> RunPosition {
     (level, 2 * index + 1)
 }
 
-/// RunPosition of the outputs.
+/// Position of the outputs of a job.
 struct OutputPosition {
     position: RunPosition,
-    /// Run at `position` that the outputs join; `None` for a new run.
+    /// Run at `position` that receives the outputs. `None` if the outputs form a new run.
     joined: Option<RunId>,
 }
 
@@ -45,7 +48,7 @@ struct ResolvedInput<'a> {
     /// Index of the run in its level.
     index: usize,
     run: &'a Arc<SortedRun>,
-    /// Indices of the files in their run, ascending.
+    /// Indices of the files in their run, in ascending order.
     indices: Vec<usize>,
 }
 
@@ -55,16 +58,16 @@ impl<'a> ResolvedInput<'a> {
     }
 }
 
-/// Files that leave a run.
+/// Files that a job removes from a run.
 struct RemovedFiles {
     level: Level,
     /// Index of the run in its level.
     index: usize,
-    /// Ranges of file indices, ascending.
+    /// Ranges of file indices, in ascending order.
     ranges: Vec<Range<usize>>,
 }
 
-/// A change of a tree by a job. It is checked, except that outputs may still overlap their neighbors in the run.
+/// Checked change of a tree by a job. Only the overlap of outputs with their neighbours in the run is not checked yet.
 struct JobChange {
     removed: Vec<RemovedFiles>,
     destination: Option<OutputPosition>,
@@ -75,29 +78,29 @@ struct JobChange {
 impl TreeShape {
     /// Returns the tree after `job`, which wrote `outputs` in key order. A move or drop has no outputs.
     ///
-    /// Input files leave their runs. Empty runs and empty levels at the end are removed. A merge or move
-    /// sets the cursor of its newest input level to the largest key that it took from there.
+    /// The input files are removed from their runs. Runs and last levels that become empty are removed. A merge or move
+    /// sets the cursor of its newest input level to the largest key that it took from this level.
     ///
-    /// The inputs must still exist, but the tree may have changed since the job was picked: jobs that
-    /// [can run](crate::RunningJobs::can_run_job) at the same time may end in any order. If the target run no longer
-    /// exists, the outputs form a new run. It takes the position of the oldest input from the target level. If the job
-    /// has no input from that level, it becomes the newest run there.
+    /// The inputs must still exist, but the tree may have changed since the job was picked. Jobs that [can
+    /// run](crate::RunningJobs::can_run_job) at the same time may end in any order. If the target run no longer exists,
+    /// the outputs form a new run directly after the oldest input from the target level. If the job has no input from
+    /// that level, the new run is the newest run there.
     ///
     /// # Errors
     ///
-    /// An error if inputs are missing, if outputs exceed the inputs or overlap, or if an older entry could
-    /// hide a newer one.
+    /// Fails if inputs are missing, if outputs overlap or exceed the key range of the inputs, or if an older entry
+    /// could hide a newer entry.
     pub fn apply_job(&self, job: &Job, outputs: Vec<Arc<TableMeta>>) -> Result<TreeUpdate, Error> {
         let change = self.plan_change(job, outputs)?;
         self.clone().make_change(job, change)
     }
 
-    /// As [`TreeShape::apply_job`], but reuses the tree: runs and levels that are not shared are changed in
-    /// place. The cost of a small job then hardly depends on the size of the tree.
+    /// Works like [`TreeShape::apply_job`], but changes the tree in place where runs and levels are not shared. The
+    /// cost of a small job then hardly depends on the size of the tree.
     ///
     /// # Errors
     ///
-    /// As [`TreeShape::apply_job`]. The tree is lost.
+    /// Fails in the same cases as [`TreeShape::apply_job`]. The tree is lost then.
     pub fn apply_job_in_place(
         self,
         job: &Job,
@@ -107,20 +110,21 @@ impl TreeShape {
         self.make_change(job, change)
     }
 
-    /// Returns the tree with the outputs of a flush as the newest run of L0. Without files the tree is unchanged.
+    /// Returns the tree with the outputs of a flush as the newest run of L0. Returns the same tree if `files` is empty.
     ///
     /// # Errors
     ///
-    /// [`Error::Overlap`] or [`Error::InvertedRange`] if the files overlap or are not in key order.
+    /// Fails with [`Error::Overlap`] or [`Error::InvertedRange`] if the files overlap or are not in key order.
     pub fn with_flushed_run(&self, files: Vec<Arc<TableMeta>>) -> Result<TreeUpdate, Error> {
         self.with_flushed_runs(vec![files])
     }
 
-    /// As [`TreeShape::with_flushed_run`] for the outputs of several flushes, oldest first. A run without files is ignored.
+    /// Works like [`TreeShape::with_flushed_run`] for the outputs of several flushes, oldest first. Ignores runs
+    /// without files.
     ///
     /// # Errors
     ///
-    /// As [`TreeShape::with_flushed_run`].
+    /// Fails in the same cases as [`TreeShape::with_flushed_run`].
     pub fn with_flushed_runs(&self, runs: Vec<Vec<Arc<TableMeta>>>) -> Result<TreeUpdate, Error> {
         let (mut shape, mut edit) = (self.clone(), TreeEdit::default());
         for files in runs.into_iter().filter(|files| !files.is_empty()) {
@@ -144,11 +148,11 @@ impl TreeShape {
         Ok(TreeUpdate { shape, edit })
     }
 
-    /// Checks a job before it runs: everything that [`TreeShape::apply_job`] checks except the outputs.
+    /// Checks a job before it runs. Checks the same rules as [`TreeShape::apply_job`], except those for outputs.
     ///
     /// # Errors
     ///
-    /// The first rule that the job breaks.
+    /// Returns the first rule that the job breaks.
     pub fn check_job(&self, job: &Job) -> Result<(), Error> {
         job.split.check_boundary_order()?;
         let inputs = self.resolve_inputs(job)?;
@@ -159,7 +163,7 @@ impl TreeShape {
         }
     }
 
-    /// Checks a job and its outputs, and returns the change that they make.
+    /// Checks a job and its outputs. Returns the resulting change of the tree.
     fn plan_change(&self, job: &Job, outputs: Vec<Arc<TableMeta>>) -> Result<JobChange, Error> {
         let inputs = self.resolve_inputs(job)?;
         let writes = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
@@ -183,7 +187,7 @@ impl TreeShape {
         Ok(JobChange { removed: removed.collect(), destination, placed, cursor })
     }
 
-    /// Returns the checked position of the outputs; `None` for a drop.
+    /// Returns the checked position of the outputs. Returns `None` if the job drops its inputs.
     fn find_destination(
         &self,
         job: &Job,
@@ -201,7 +205,7 @@ impl TreeShape {
         })
     }
 
-    /// Finds all inputs in the tree and checks that each one is older than the one before it.
+    /// Finds all inputs in the tree. Fails unless each input is older than the input before it.
     fn resolve_inputs(&self, job: &Job) -> Result<Vec<ResolvedInput<'_>>, Error> {
         let mut inputs: Vec<ResolvedInput<'_>> = Vec::with_capacity(job.inputs.len());
         for input in &job.inputs {
@@ -221,7 +225,7 @@ impl TreeShape {
         if inputs.is_empty() { Err(Error::NoInputs) } else { Ok(inputs) }
     }
 
-    /// Returns the position of the job's target, or a substitute if the target run is missing.
+    /// Returns the position of the outputs. Uses a substitute if the target run no longer exists.
     fn target_destination(&self, job: &Job, inputs: &[ResolvedInput<'_>]) -> OutputPosition {
         let level = job.target.level;
         let runs = self.runs_of(level);
@@ -246,7 +250,8 @@ impl TreeShape {
         new_run(oldest.map_or(0, |input| input.index + 1))
     }
 
-    /// Checks the rules of L0: whole adjacent runs keep their position or leave as the oldest ones.
+    /// Checks the rules of L0: a job takes whole adjacent runs. If the outputs go to a deeper level, it must take the
+    /// oldest runs.
     fn check_l0_order(
         &self,
         inputs: &[ResolvedInput<'_>],
@@ -284,7 +289,7 @@ impl TreeShape {
         Ok(())
     }
 
-    /// Checks that no input passes an overlapping file that stays in the tree.
+    /// Checks that no input file changes its order of age relative to an overlapping file that stays in the tree.
     fn check_input_age_order(
         &self,
         inputs: &[ResolvedInput<'_>],
@@ -311,7 +316,7 @@ impl TreeShape {
         Ok(())
     }
 
-    /// Returns the changed tree and the edit.
+    /// Applies a checked change. Returns the changed tree and the edit for the manifest.
     fn make_change(mut self, job: &Job, change: JobChange) -> Result<TreeUpdate, Error> {
         let JobChange { removed, destination, placed, cursor } = change;
         let (run_id_next, old_cursors) = (self.run_id_next, self.cursors());
@@ -358,7 +363,7 @@ impl TreeShape {
         self.levels.iter().map(|level| level.cursor.clone()).collect()
     }
 
-    /// Returns the cursors that differ from `old`, with their levels. A removed level has none.
+    /// Returns the cursors that differ from `old`, with their levels. The cursor of a removed level is `None`.
     fn changed_cursors(&self, old: &[Option<Key>]) -> Vec<(Level, Option<Key>)> {
         let levels = (0..=u8::MAX).zip(0..self.levels.len().max(old.len()));
         let cursors = levels.map(|(level, index)| {
@@ -386,7 +391,7 @@ fn rewrite_destination(job: &Job, inputs: &[ResolvedInput<'_>]) -> Result<Output
     }
 }
 
-/// Groups ascending indices into ranges of adjacent ones.
+/// Groups ascending indices into ranges of adjacent indices.
 fn group_adjacent_indices(indices: &[usize]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for &index in indices {
@@ -398,8 +403,9 @@ fn group_adjacent_indices(indices: &[usize]) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Checks that an input passes no overlapping file of `run`. Files of `run` at the indices `removed` are not checked,
-/// because the job takes them too.
+/// Checks that no file of an input changes its order of age relative to an overlapping file of `run`.
+///
+/// Files of `run` at the indices `removed` are not checked, because the job takes them too.
 fn check_age_order_in_run(
     input: &ResolvedInput<'_>,
     run: &SortedRun,
@@ -414,7 +420,7 @@ fn check_age_order_in_run(
     Ok(())
 }
 
-/// Returns the files of a move in key order. They must be disjoint.
+/// Returns the input files of a move in key order. Fails if they overlap.
 fn collect_moved_files(inputs: &[ResolvedInput<'_>]) -> Result<Vec<Arc<TableMeta>>, Error> {
     let mut files: Vec<_> = inputs.iter().flat_map(ResolvedInput::files).cloned().collect();
     files.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
@@ -424,7 +430,8 @@ fn collect_moved_files(inputs: &[ResolvedInput<'_>]) -> Result<Vec<Arc<TableMeta
     }
 }
 
-/// Checks that the outputs have unique numbers and do not exceed the range of the inputs.
+/// Checks that the outputs have unique numbers and do not exceed the key range of the inputs.
+///
 /// [`SortedRun::check_files`] checks later whether they overlap.
 fn check_outputs(
     inputs: &[ResolvedInput<'_>],
@@ -443,7 +450,7 @@ fn check_outputs(
 /// Checks that no output has the number of an input or of another output.
 fn check_file_ids(inputs: &[ResolvedInput<'_>], outputs: &[Arc<TableMeta>]) -> Result<(), Error> {
     let mut input_ids = inputs.iter().flat_map(ResolvedInput::files).map(|file| file.id);
-    // Usually all outputs have ascending numbers above those of the inputs, and no set of numbers is needed.
+    // Usually the outputs have ascending numbers above those of the inputs. In this case no set of numbers is needed.
     let ascend = outputs.windows(2).all(|pair| pair[0].id < pair[1].id);
     if ascend && outputs.first().is_none_or(|first| input_ids.all(|id| id < first.id)) {
         return Ok(());
@@ -456,7 +463,7 @@ fn check_file_ids(inputs: &[ResolvedInput<'_>], outputs: &[Arc<TableMeta>]) -> R
     }
 }
 
-/// Returns the newest input level and the largest key taken from it.
+/// Returns the newest input level, and the largest key that the job takes from it.
 fn find_source_cursor(inputs: &[ResolvedInput<'_>]) -> Option<(Level, Key)> {
     let level = inputs.first()?.level;
     let of_source = inputs.iter().take_while(|input| input.level == level);
@@ -465,7 +472,7 @@ fn find_source_cursor(inputs: &[ResolvedInput<'_>]) -> Option<(Level, Key)> {
     Some((level, largest.clone()))
 }
 
-/// Returns the runs of a level without the files in `removed` and with `files` at `output`.
+/// Returns the runs of a level, with the files in `removed` removed and `files` added at `output`.
 fn rebuild_runs<'a>(
     runs: Vec<Arc<SortedRun>>,
     level: Level,
@@ -505,7 +512,7 @@ fn rebuild_runs<'a>(
     Ok(rebuilt)
 }
 
-/// Removes ranges of files from a run and adds files, which are in key order.
+/// Removes ranges of files from a run and adds files. The added files must be in key order.
 fn replace_files(
     run: &mut SortedRun,
     level: Level,
@@ -513,7 +520,7 @@ fn replace_files(
     added: &[Arc<TableMeta>],
 ) -> Result<(), Error> {
     if let ([only], [first, .., last] | [first @ last]) = (removed, added) {
-        // Usually the outputs fit exactly where the inputs were.
+        // Usually the outputs fit into the gap that the inputs leave.
         let before = only.start.checked_sub(1).map(|index| &run.files[index].range.smallest);
         let after = run.files.get(only.end).map(|file| &file.range.smallest);
         if before.is_none_or(|before| *before < first.range.smallest)
@@ -529,7 +536,7 @@ fn replace_files(
             files.drain(range.clone());
         }
         files.extend(added.iter().cloned());
-        // A stable sort merges the two sorted parts in linear time.
+        // The files consist of two sorted parts. A stable sort merges them in linear time.
         files.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
         run.files = files.into();
         return if run.files.is_empty() { Ok(()) } else { run.check_files(level) };

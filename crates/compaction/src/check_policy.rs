@@ -1,4 +1,4 @@
-//! Tests the rules of compaction policies with random trees.
+//! Tests the rules for compaction policies on random trees.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::policy::CompactionPolicy;
 use crate::rng::TestRng;
 use crate::running_jobs::RunningJobs;
 
-/// Number of jobs after which a tree is considered not to settle.
+/// Maximum number of jobs after which the policy must return no further job.
 const SETTLE_JOBS_MAX: u64 = 2000;
 /// Number of keys of a random tree.
 const KEYS: u64 = 400;
-/// Number of random operations of one history.
+/// Minimum number of random operations in one history.
 const HISTORY_OPERATIONS: u64 = 120;
 
 /// A property of policies that [`check_policy`] tests.
@@ -30,13 +30,13 @@ pub enum PolicyProperty {
     /// [`CompactionPolicy::explain`] reports the job that [`CompactionPolicy::pick`] returns.
     #[error("explain and pick return different jobs")]
     Explained,
-    /// A job can run at the same time as the running jobs.
+    /// A picked job can run at the same time as the running jobs.
     #[error("a job uses a busy file or conflicts with a running job: {job}")]
     CanRun {
         /// The job.
         job: String,
     },
-    /// A job is valid for the tree.
+    /// A picked job is valid for the tree.
     #[error("a job is invalid: {job}")]
     ValidJob {
         /// The job.
@@ -45,34 +45,34 @@ pub enum PolicyProperty {
         #[source]
         source: Error,
     },
-    /// Only a policy with [`CompactionPolicy::can_drop_data`] drops files.
+    /// Only a policy with [`CompactionPolicy::can_drop_data`] picks jobs that drop files.
     #[error("a job drops data, but can_drop_data() of the policy is false: {job}")]
     DropsData {
         /// The job.
         job: String,
     },
-    /// A job changes the tree.
+    /// Each job changes the tree.
     #[error("a job does not change the tree: {job}")]
     Progress {
         /// The job.
         job: String,
     },
-    /// Without writes, the policy returns `None` after a number of jobs.
+    /// Without writes, the policy returns no job after a finite number of jobs.
     #[error("the tree does not settle after {jobs} jobs")]
     Settles {
         /// Number of jobs.
         jobs: u64,
     },
-    /// While writes are stopped, a job is running or due.
+    /// A job is running or due whenever writes are stopped.
     #[error("writes are stopped, but no job is running or due")]
     ReleasesWrites,
-    /// [`Debt::headroom_bytes`](crate::Debt::headroom_bytes) is 0 while writes are stopped.
+    /// While writes are stopped, [`Debt::headroom_bytes`](crate::Debt::headroom_bytes) is 0.
     #[error("writes are stopped, but the headroom is {headroom_bytes} bytes")]
     NoHeadroomAtStop {
         /// Headroom in bytes.
         headroom_bytes: u64,
     },
-    /// [`Debt::pending_bytes`](crate::Debt::pending_bytes) is 0 if no job is due or running.
+    /// If no job is due or running, [`Debt::pending_bytes`](crate::Debt::pending_bytes) is 0.
     #[error("no job is due, but {pending_bytes} bytes are pending")]
     NoDebtAtRest {
         /// Pending bytes.
@@ -87,13 +87,14 @@ pub enum PolicyProperty {
     /// All invariants of [`TreeShape::check_invariants`](crate::TreeShape::check_invariants) hold.
     #[error("the tree is invalid")]
     ValidTree(#[source] Error),
-    /// No file is lost or left behind.
+    /// The tree refers to exactly the stored files.
     #[error("the files of the tree differ from the stored files")]
     Files,
 }
 
-/// A property that a policy violates. [`check_policy`] with the same policy, seed and number of steps finds the
-/// same violation.
+/// A property that a policy violates, and the place of the violation.
+///
+/// [`check_policy`] finds the same violation again with the same policy, seed and number of steps.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("policy {policy} violates a property at step {step} of seed {seed}")]
 pub struct PolicyViolation {
@@ -104,21 +105,20 @@ pub struct PolicyViolation {
     pub property: Box<PolicyProperty>,
     /// Seed passed to [`check_policy`].
     pub seed: u64,
-    /// Number of the operation, from 1.
+    /// Number of the operation in the test, counted from 1.
     pub step: u64,
-    /// The tree, one line per level: runs with their files as `id[smallest..largest]bytes`.
+    /// The tree as text, one line per level. A file is written as `id[smallest..largest]bytes`.
     pub tree: String,
 }
 
-/// Tests the properties in [`PolicyProperty`] with random trees and random histories of flushes, jobs and
-/// snapshots.
+/// Tests the properties in [`PolicyProperty`] on random trees and on random histories of flushes, jobs and snapshots.
 ///
-/// Jobs run in parallel and end in any order. Every file holds real keys, and all lookups are tested after
-/// each of at least `steps` operations. A thousand steps take less than a second.
+/// Jobs run in parallel and end in any order. Each file contains real keys. After each of at least `steps` operations,
+/// lookups of all keys are tested. A thousand steps take less than a second.
 ///
 /// # Errors
 ///
-/// The first violated property. Equal arguments give equal results.
+/// Returns the first violated property. Equal arguments give equal results.
 ///
 /// # Examples
 ///
@@ -191,11 +191,12 @@ impl<'a> PolicyChecker<'a> {
         self.tree = ModelTree::new(12, *self.rng.choose(&[6, 12]).unwrap_or(&12));
     }
 
-    /// Sets a tree that no preset would produce: random flushes, reordered by random valid jobs.
+    /// Replaces the tree by a random tree that no preset would produce. It results from random flushes and random valid
+    /// jobs.
     ///
     /// # Errors
     ///
-    /// If the tree becomes invalid.
+    /// Fails if the tree becomes invalid.
     pub fn set_random_tree(&mut self) -> Result<(), PolicyViolation> {
         self.tree = ModelTree::new(12, *self.rng.choose(&[4, 12, 30]).unwrap_or(&12));
         for _ in 0..self.rng.between(1, 40) {
@@ -209,21 +210,21 @@ impl<'a> PolicyChecker<'a> {
         Ok(())
     }
 
-    /// Sets a random snapshot, and whether memtables are empty.
+    /// Sets a random snapshot, and randomly sets whether the memtables are empty.
     pub fn set_random_snapshot_and_memtable(&mut self) {
         self.tree.shape.memtables_empty = self.rng.is_true_with_percent(50);
         let snapshot = self.rng.is_true_with_percent(30).then(|| self.rng.below(400));
         self.tree.set_snapshot(snapshot);
     }
 
-    /// Flushes up to `writes_max` random writes. The number of entries per file is in the given range.
+    /// Flushes at most `writes_max` random writes to files with a random number of entries.
     fn flush_memtable(
         &mut self,
         writes_max: u64,
         (file_min, file_max): (u64, u64),
     ) -> Result<(), PolicyViolation> {
         let rng = &mut self.rng;
-        // A range of keys that is sometimes small, so that runs may be disjoint.
+        // The key range is sometimes narrow, so that runs may be disjoint.
         let width = *rng.choose(&[20, 100, KEYS]).unwrap_or(&KEYS);
         let start = rng.below(KEYS - width + 1);
         let key = |rng: &mut TestRng| u32::try_from(start + rng.below(width)).unwrap_or(u32::MAX);
@@ -236,7 +237,7 @@ impl<'a> PolicyChecker<'a> {
         self.check_tree()
     }
 
-    /// Returns a random valid job: a merge of adjacent runs into a deeper level.
+    /// Returns a random valid job, which merges adjacent runs into the same or a deeper level.
     fn random_job(&mut self) -> Option<Job> {
         let (shape, rng) = (&self.tree.shape, &mut self.rng);
         let runs: Vec<_> = shape.runs().collect();
@@ -254,7 +255,7 @@ impl<'a> PolicyChecker<'a> {
         let target = OutputTarget { level, placement: OutputPlacement::NewRun { before } };
         let reason = JobReason::Manual;
         let job = Job { kind: JobKind::Merge, inputs, target, split, reason };
-        // The oldest runs leave L0 first.
+        // Runs must leave L0 in the order of their age, oldest first.
         let leaves_older = job.is_from_l0() && next.is_some_and(|(level, _)| *level == Level(0));
         (!leaves_older).then_some(job)
     }
@@ -331,11 +332,11 @@ impl<'a> PolicyChecker<'a> {
         Ok(picked)
     }
 
-    /// Executes jobs one after another until the policy returns none.
+    /// Executes jobs one after the other until the policy returns no job.
     ///
     /// # Errors
     ///
-    /// The first violated property.
+    /// Returns the first violated property.
     pub fn run_until_idle(&mut self) -> Result<(), PolicyViolation> {
         let none_running = RunningJobs::default();
         for _ in 0..SETTLE_JOBS_MAX {
@@ -356,12 +357,14 @@ impl<'a> PolicyChecker<'a> {
         Err(self.make_violation(PolicyProperty::Settles { jobs: SETTLE_JOBS_MAX }))
     }
 
-    /// Executes a random history of flushes, snapshots and at most `jobs_max` parallel jobs that end in any
-    /// order. Sometimes one of the `others` replaces the policy. Finally the policy settles the tree.
+    /// Executes a random history of flushes, snapshots and jobs. At most `jobs_max` jobs run in parallel, and they end
+    /// in any order.
+    ///
+    /// Sometimes one of the `others` replaces the policy. At the end, runs jobs until the policy returns no job.
     ///
     /// # Errors
     ///
-    /// The first violated property.
+    /// Returns the first violated property.
     pub fn run_random_history(
         &mut self,
         others: &[Arc<dyn CompactionPolicy>],

@@ -5,8 +5,10 @@ use crate::ids::{FileId, Level, RunId};
 /// Minimum similarity of a suggested name, from 0 to 1.
 const SUGGESTION_SIMILARITY: f64 = 0.7;
 
-/// Returns the end of an error about an unknown name: the most similar known name, if any is similar, and all known
-/// names, which are separated by commas.
+/// Returns the end of an error message about an unknown name.
+///
+/// It contains the most similar known name, if there is one, and the list of all known names. `known` is this list,
+/// separated by commas.
 #[must_use]
 pub fn known_names(name: &str, known: &str) -> String {
     let name = name.to_ascii_lowercase();
@@ -76,8 +78,7 @@ pub enum Error {
         /// Description of the mistake.
         what: String,
     },
-    /// The bound on the age of tombstones is relative to an experiment's duration. A database needs
-    /// an absolute time.
+    /// The maximum age of tombstones is a share of the duration of an experiment. A database needs an absolute time.
     #[error(
         "policy {policy}: D = {share} is relative to the duration of an experiment; a database needs a time, such as {policy}(D=3600s)"
     )]
@@ -115,13 +116,13 @@ pub enum Error {
         /// The run.
         run: RunId,
     },
-    /// Two runs have the same number.
+    /// A run number occurs twice in the tree.
     #[error("run {} is in the tree twice", run.0)]
     DuplicateRun {
         /// The run.
         run: RunId,
     },
-    /// The number of a run is not below the next unused number.
+    /// A run number is not below the next unused run number.
     #[error("run {} is in the tree, but the next unused run number is {next}", run.0)]
     RunIdTooLarge {
         /// The run.
@@ -135,8 +136,8 @@ pub enum Error {
         /// The file.
         file: FileId,
     },
-    /// A file of a newer run has only older entries than a file of an older run, although both contain
-    /// the same key.
+    /// All entries of a file in a newer run are older than those of a file in an older run, although both contain the
+    /// same key.
     #[error("file {} is in a newer run than file {}, but all its entries are older", above.0, below.0)]
     AgeOrder {
         /// File in the newer run.
@@ -214,8 +215,8 @@ pub enum Error {
     /// The target of a rewrite is not its single input run.
     #[error("the target of a rewrite must be its single input run")]
     RewriteTarget,
-    /// A job would move entries past a file that may contain the same keys. An older version of a key
-    /// could hide a newer one.
+    /// A job would change the order of age of an input and an overlapping file. An older version of a key could then
+    /// hide a newer version.
     #[error("file {} would pass file {}, which may contain the same keys", input.0, other.0)]
     PassesOverlap {
         /// Input file.

@@ -9,26 +9,26 @@ use crate::job::Job;
 /// Maximum number of file candidates in an explanation.
 pub(crate) const CANDIDATES_MAX: usize = 5;
 
-/// Facts that led to a decision. Prints as a few lines.
+/// Facts that led to a decision of a policy. The text form has a few lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
     /// Scores of the levels, from L0 downward.
     pub scores: Vec<LevelScore>,
-    /// Files or runs from which the policy chose, best first, one line each.
+    /// Files or runs from which the policy chose, one line each. The best candidate is first.
     pub candidates: Vec<String>,
     /// The picked job and its reason.
     pub picked: Option<Job>,
 }
 
-/// Urgency of a job that takes data from a level.
+/// Urgency of a job that takes data from one level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LevelScore {
     /// The level.
     pub level: Level,
     /// Name of the trigger, as written in a spec.
     pub trigger: &'static str,
-    /// Current value divided by the threshold of the trigger, in thousandths. A job is due from 1000 on.
-    /// `u64::MAX` marks a level that does not fit the layout.
+    /// Current value divided by the threshold of the trigger, in thousandths. A job is due at 1000 or more. `u64::MAX`
+    /// means that the level does not fit the layout.
     pub score_milli: u64,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// Collects an [`Explanation`] while a policy decides. The default value records nothing.
+/// Collects the facts of an [`Explanation`] while a policy decides. The default value records nothing.
 #[derive(Debug, Default)]
 pub(crate) struct ExplanationBuilder(Option<RefCell<Explanation>>);
 
@@ -82,7 +82,7 @@ impl ExplanationBuilder {
         }
     }
 
-    /// Adds the lines returned by `lines`, which is called only if the builder records.
+    /// Adds candidates. Calls `lines` only if the builder records.
     pub(crate) fn add_candidates(&self, lines: impl FnOnce() -> Vec<String>) {
         if let Some(explanation) = &self.0 {
             let lines = lines();
@@ -90,7 +90,7 @@ impl ExplanationBuilder {
         }
     }
 
-    /// Returns the explanation of the picked job.
+    /// Returns the collected explanation for the picked job.
     pub(crate) fn finish(self, picked: Option<Job>) -> Explanation {
         let mut explanation = self.0.map(RefCell::into_inner).unwrap_or_default();
         explanation.scores.sort_by_key(|score| score.level);

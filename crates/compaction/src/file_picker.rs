@@ -1,4 +1,4 @@
-//! Data movement, the fourth primitive: which files of a level a job takes.
+//! Data movement, the fourth primitive of a policy: which files of a level a job takes.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -8,31 +8,32 @@ use crate::run::SortedRun;
 use crate::shape::TreeShape;
 use crate::table_meta::TableMeta;
 
-/// Order in which the files of a full level are tried. Ties: the smaller `seq_smallest`, then the
-/// smaller key.
+/// Rule that selects the files of a full level. It defines the order in which files are tried.
+///
+/// Among equal files, the file with the smaller `seq_smallest` comes first, then the file with the smaller key.
 ///
 /// Source: Sarkar et al., PVLDB 14 (2021), section 3, "data movement policy".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FilePicker {
-    /// Jobs take all files.
+    /// No selection: jobs take all files.
     All,
-    /// The file that overlaps the fewest bytes of the next level per byte of its own ("LO+1"). As in RocksDB,
-    /// files are compared by overlapped bytes divided by their own bytes, not by overlapped bytes alone.
+    /// The file with the smallest ratio of overlapped bytes in the next level to its own bytes ("LO+1"). RocksDB uses
+    /// the same ratio.
     LeastOverlap,
-    /// As `LeastOverlap`, for the level below the next one ("LO+2"). If that level is empty, the next
-    /// level counts.
+    /// Like `LeastOverlap`, but with the overlap in the level below the next level ("LO+2"). If that level is empty,
+    /// the overlap in the next level is used.
     LeastOverlapGrandparent,
-    /// The first file that begins after the level's cursor; continues with the first file of the level.
+    /// The first file after the level's cursor. After the last file, the first file of the level follows.
     RoundRobin,
-    /// The file whose last read by a lookup is longest ago ("Cold").
+    /// The file that lookups have not read for the longest time ("Cold").
     ColdestAccess,
-    /// The file whose newest entry is oldest.
+    /// The file with the smallest sequence number as its largest.
     ColdestWrite,
-    /// The file whose oldest entry is oldest: the last compaction of its key range is longest ago ("Old").
+    /// The file with the smallest sequence number: its key range was not compacted for the longest time ("Old").
     Oldest,
-    /// The file with the most tombstones, including files of L0.
+    /// The file with the most tombstones, among all levels including L0.
     MostTombstones,
-    /// The file with the oldest tombstone. Ties: the most tombstones.
+    /// The file with the oldest tombstone. Among equal files, the file with the most tombstones.
     OldestTombstone,
 }
 
@@ -66,8 +67,8 @@ impl FilePicker {
         }
     }
 
-    /// Returns the indices of the files of `run`, best first. `level` is the level of the run and `next`
-    /// the target level.
+    /// Returns the indices of the files of `run`, best file first. `level` is the level of the run, and `next` is the
+    /// target level.
     #[must_use]
     pub fn order_files(
         self,
@@ -93,8 +94,8 @@ impl FilePicker {
         order
     }
 
-    /// Returns the first index of [`FilePicker::order_files`]. Examines only files that have changed since the last
-    /// call.
+    /// Returns the first index in the result of [`FilePicker::order_files`]. Examines only files that have changed
+    /// since the last call.
     #[must_use]
     pub fn first_file(
         self,
@@ -118,7 +119,8 @@ impl FilePicker {
         }
     }
 
-    /// Returns the index of the first file after the cursor, or 0 if no file follows.
+    /// Returns the index of the first file after the cursor. Returns 0 if no file is after the cursor, and `None` if
+    /// there are no files.
     fn first_after_cursor(self, shape: &TreeShape, level: Level, run: &SortedRun) -> Option<usize> {
         let cursor = shape.level(level).and_then(|level| level.cursor.as_ref());
         let first = cursor.map_or(0, |end| {
@@ -127,8 +129,9 @@ impl FilePicker {
         (first < run.files.len()).then_some(first)
     }
 
-    /// Returns a sort key that compares files of any level; smaller is better. File pickers that compare
-    /// overlaps or use the cursor give all files the same first two numbers.
+    /// Returns a sort key for files of any level. The file with the smallest key is the best.
+    ///
+    /// For file pickers that compare overlaps or use the cursor, only the smallest sequence number of the file decides.
     #[must_use]
     pub fn rank(self, file: &TableMeta) -> (u64, Reverse<u64>, u64) {
         let (first, second) = match self {
@@ -147,14 +150,15 @@ impl FilePicker {
         (first, Reverse(second), file.seq_smallest)
     }
 
-    /// Returns the level whose overlap counts.
+    /// Returns the level in which the file picker measures the overlap.
     fn overlapped_level(self, shape: &TreeShape, next: Level) -> Level {
         let grandparent = Level(next.0.saturating_add(1));
         let uses_grandparent = self == FilePicker::LeastOverlapGrandparent;
         if uses_grandparent && shape.level_bytes(grandparent) > 0 { grandparent } else { next }
     }
 
-    /// Returns one line for each of the first `count` files of `order`, with the value that decides.
+    /// Returns one line for each of the first `count` files of `order`. A line states the value that the file picker
+    /// compares.
     pub(crate) fn explain(
         self,
         shape: &TreeShape,

@@ -6,8 +6,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u64);
 
-/// Number of a sorted run, unique within one tree. [`TreeShape`](crate::TreeShape) assigns it; a number
-/// is never reused.
+/// Number of a sorted run, unique within one tree. [`TreeShape`](crate::TreeShape) assigns the numbers and never reuses
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunId(pub u64);
 

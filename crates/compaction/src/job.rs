@@ -22,16 +22,16 @@ pub struct JobInput {
     pub files: Vec<FileId>,
 }
 
-/// What a job does with its inputs.
+/// Operation of a job on its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JobKind {
     /// Reads the inputs, drops obsolete entries and writes outputs.
     Merge,
-    /// Trivial move: assigns the files to another run without reading them.
+    /// Trivial move: moves the files to another run without reading them.
     Move,
     /// Removes the files from the tree without reading them.
     Drop,
-    /// Rewrites the files of one run; the outputs replace them in that run.
+    /// Rewrites the files of one run. The outputs replace them in that run.
     Rewrite,
 }
 
@@ -40,9 +40,10 @@ pub enum JobKind {
 pub enum OutputPlacement {
     /// The outputs form a new run.
     NewRun {
-        /// The next older run of the level, or `None` if the new run is the oldest. The job must not take all
-        /// files of this run. [`TreeShape::apply_job`] states what happens if another job removes the run
-        /// meanwhile.
+        /// The next older run of the level. `None` if the new run becomes the oldest run.
+        ///
+        /// The job must not take all files of this run. [`TreeShape::apply_job`] documents what happens if another job
+        /// removes the run before this job ends.
         before: Option<RunId>,
     },
     /// The outputs join this run and replace the inputs taken from it.
@@ -58,18 +59,18 @@ pub struct OutputTarget {
     pub placement: OutputPlacement,
 }
 
-/// Rule that ends one output file and begins the next. Outputs end between user keys only.
+/// Rule that decides where an output file ends. All versions of a user key are in the same output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitRule {
-    /// Target size of an output file in bytes; `u64::MAX` for a single output.
+    /// Target size of an output file in bytes. `u64::MAX` means a single output.
     pub file_bytes: u64,
-    /// Level below the target, and the maximum number of its bytes that one output may overlap.
+    /// The level below the target level, and the maximum number of its bytes that one output may overlap.
     pub grandparent: Option<(Level, u64)>,
     /// Keys at which a new output begins, in ascending order.
     pub boundaries: Vec<Key>,
 }
 
-/// Why a job was picked. Prints as a short sentence.
+/// Reason why a job was picked. The text form is a short sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JobReason {
@@ -80,20 +81,21 @@ pub enum JobReason {
         /// Size of the level divided by its capacity, in thousandths.
         score_milli: u64,
     },
-    /// A level has as many runs as trigger a merge.
+    /// A level has enough runs for a merge.
     RunCount {
         /// The level.
         level: Level,
         /// Number of its runs.
         runs: usize,
     },
-    /// Writes have stopped, so the newest runs, which wait for a merge, are merged with each other.
+    /// No data is written, so the newest runs are merged with each other. They would otherwise wait for a merge into a
+    /// deeper level.
     NoWrites {
         /// Number of merged runs.
         runs: usize,
     },
-    /// The maximum number of waiting runs in a level is reached. The runs are merged with each other, because
-    /// they are small compared to the data that a merge into the next level would rewrite.
+    /// The maximum number of waiting runs in a level is reached. A merge into the next level would rewrite much more
+    /// data than the runs have, so the runs are merged with each other.
     SmallRuns {
         /// The level.
         level: Level,
@@ -102,7 +104,7 @@ pub enum JobReason {
     },
     /// The estimated space amplification exceeds its threshold.
     SpaceAmplification {
-        /// Bytes above the oldest run divided by the bytes of the oldest run, in per cent.
+        /// Bytes of all runs except the oldest, divided by the bytes of the oldest run, in per cent.
         percent: u64,
     },
     /// Adjacent runs have similar sizes.
@@ -110,7 +112,7 @@ pub enum JobReason {
         /// Number of merged runs.
         runs: usize,
     },
-    /// A level has a shape that the layout does not allow, left by another policy.
+    /// A level has a shape that the layout does not allow. Another policy has left it in this shape.
     Shape {
         /// The level.
         level: Level,
@@ -119,7 +121,7 @@ pub enum JobReason {
     TombstoneDensity {
         /// The file.
         file: FileId,
-        /// Tombstones in millionths of the entries.
+        /// Number of tombstones per million entries.
         ppm: u64,
     },
     /// The oldest tombstone of a file exceeds the maximum age of its level.
@@ -141,24 +143,24 @@ pub enum JobReason {
         /// Size of all files in bytes.
         bytes: u64,
     },
-    /// A large part of a blob file is unreferenced. Its live values are relocated.
+    /// A large part of a blob file is unreferenced. The job relocates its live values.
     BlobGarbage {
         /// The blob file.
         blob: FileId,
-        /// Unreferenced bytes in millionths of the file size.
+        /// Unreferenced bytes per million bytes of the file.
         ppm: u64,
     },
     /// Range tombstones cover all entries of the files, and no snapshot needs them.
     RangeDeleted,
-    /// A quarantined file blocks the job that the policy picked. Other runs of L0 are merged instead, so
-    /// that L0 stays below its stop limit.
+    /// A quarantined file blocks the job that the policy picked. The job merges other runs of L0 instead, so that L0
+    /// stays below its stop limit.
     Quarantine {
         /// The quarantined file.
         file: FileId,
     },
     /// The user requested the job.
     Manual,
-    /// Reason of a custom policy, in its own words. See [`JobReason::custom`].
+    /// Reason of a custom policy as text. See [`JobReason::custom`].
     Custom(Arc<str>),
 }
 
@@ -167,18 +169,18 @@ pub enum JobReason {
 pub struct Job {
     /// Operation on the inputs.
     pub kind: JobKind,
-    /// Inputs from the newest run to the oldest.
+    /// Inputs, ordered from the newest run to the oldest.
     pub inputs: Vec<JobInput>,
-    /// Position of the outputs; ignored by [`JobKind::Drop`].
+    /// Position of the outputs. Not used by [`JobKind::Drop`].
     pub target: OutputTarget,
-    /// How the outputs are divided into files.
+    /// Rule that divides the outputs into files.
     pub split: SplitRule,
     /// Why the job was picked.
     pub reason: JobReason,
 }
 
 impl JobReason {
-    /// Returns the reason of a custom policy: one short sentence without a full stop.
+    /// Returns the reason of a custom policy. `text` is one short sentence without a full stop.
     pub fn custom(text: impl Into<Arc<str>>) -> JobReason {
         JobReason::Custom(text.into())
     }
@@ -215,43 +217,43 @@ impl fmt::Display for JobReason {
             JobReason::RangeDeleted => write!(f, "covered by range tombstones"),
             JobReason::Quarantine { file } => write!(f, "file {} is quarantined", file.0),
             JobReason::Manual => write!(f, "manual"),
-            // A job prints on one line.
+            // Control characters are replaced, so that a job prints on one line.
             JobReason::Custom(text) => write!(f, "{}", text.replace(char::is_control, " ")),
         }
     }
 }
 
 impl JobInput {
-    /// Returns an input of all files of a run.
+    /// Returns an input with all files of a run.
     #[must_use]
     pub fn from_run(level: Level, run: &SortedRun) -> JobInput {
         JobInput::from_files(level, run, 0..run.files.len())
     }
 
-    /// Returns an input of the files with these indices.
+    /// Returns an input with the files at these indices.
     ///
     /// # Panics
     ///
-    /// If the run has no file with one of the indices.
+    /// Panics if an index is out of bounds.
     #[must_use]
     pub fn from_files(level: Level, run: &SortedRun, indices: Range<usize>) -> JobInput {
         let files = run.files[indices].iter().map(|file| file.id).collect();
         JobInput { level, run: run.id, files }
     }
 
-    /// Returns an input of the files that overlap `range`, or `None` if there are none.
+    /// Returns an input with the files of a run that overlap `range`, or `None` if there are none.
     #[must_use]
     pub fn from_overlap(level: Level, run: &SortedRun, range: &KeyRange) -> Option<JobInput> {
         let indices = run.files.overlapping_indices(range);
         (!indices.is_empty()).then(|| JobInput::from_files(level, run, indices))
     }
 
-    /// Returns the descriptions of the files, in key order.
+    /// Returns the metadata of the files, in key order.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchRun`] or [`Error::NoSuchFile`] if the run or a file is not in the tree, or the files
-    /// are not in key order.
+    /// Fails with [`Error::NoSuchRun`] or [`Error::NoSuchFile`] if the run or a file is not in the tree, or if the
+    /// files are not in key order.
     pub fn resolve_files<'a>(
         &self,
         shape: &'a TreeShape,
@@ -261,7 +263,7 @@ impl JobInput {
         Ok(self.file_indices(found)?.into_iter().map(|index| &found.files[index]).collect())
     }
 
-    /// Returns the indices of the files in their run, ascending.
+    /// Returns the indices of the files in their run, in ascending order.
     pub(crate) fn file_indices(&self, run: &SortedRun) -> Result<Vec<usize>, Error> {
         let mut next = 0;
         let mut indices = Vec::with_capacity(self.files.len());
@@ -289,7 +291,7 @@ impl OutputTarget {
         OutputTarget { level, placement: OutputPlacement::NewRun { before } }
     }
 
-    /// Returns the position of outputs that join a run.
+    /// Returns the position of outputs that become part of an existing run.
     #[must_use]
     pub fn join_run(level: Level, run: RunId) -> OutputTarget {
         OutputTarget { level, placement: OutputPlacement::JoinRun(run) }
@@ -311,8 +313,8 @@ impl SplitRule {
 }
 
 impl Job {
-    /// Returns a job whose outputs have the target size of a table. Sorts the inputs from the newest run
-    /// to the oldest. [`TreeShape::check_job`] checks everything else.
+    /// Returns a job whose outputs have the target size of a table. Sorts the inputs from the newest run to the oldest.
+    /// [`TreeShape::check_job`] checks all other rules.
     #[must_use]
     pub fn new(
         shape: &TreeShape,
@@ -333,27 +335,27 @@ impl Job {
         self.inputs.iter().flat_map(|input| input.files.iter().copied())
     }
 
-    /// Returns the level of the newest input; `None` for a job without inputs.
+    /// Returns the level of the newest input, or `None` for a job without inputs.
     #[must_use]
     pub fn source_level(&self) -> Option<Level> {
         self.inputs.first().map(|input| input.level)
     }
 
-    /// Returns the smallest range that covers all inputs.
+    /// Returns the smallest key range that covers all inputs.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchRun`], [`Error::NoSuchFile`] or [`Error::NoInputs`] if an input is not in the tree.
+    /// Fails with [`Error::NoSuchRun`], [`Error::NoSuchFile`] or [`Error::NoInputs`] if an input is not in the tree.
     pub fn input_key_range(&self, shape: &TreeShape) -> Result<KeyRange, Error> {
         let files = resolve_inputs(&self.inputs, shape)?;
         KeyRange::enclosing_range(files.iter().map(|file| &file.range)).ok_or(Error::NoInputs)
     }
 
-    /// Returns the size of all inputs in bytes. A merge writes at most about as much.
+    /// Returns the size of all inputs in bytes. A merge writes at most about this number of bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchRun`] or [`Error::NoSuchFile`] if an input is not in the tree.
+    /// Fails with [`Error::NoSuchRun`] or [`Error::NoSuchFile`] if an input is not in the tree.
     pub fn input_bytes(&self, shape: &TreeShape) -> Result<u64, Error> {
         Ok(resolve_inputs(&self.inputs, shape)?.iter().map(|file| file.bytes).sum())
     }
@@ -390,8 +392,8 @@ impl fmt::Display for JobKind {
     }
 }
 
-/// Prints one line such as `merge L0{7 6} -> new run in L1   why: L0 holds 2 runs`. Runs of the same
-/// level are separated by `/`. The alternate form `{:#}` leaves the reason out.
+/// Formats the job on one line such as `merge L0{7 6} -> new run in L1   why: L0 holds 2 runs`. Runs of the same level
+/// are separated by `/`. The alternate form `{:#}` omits the reason.
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind)?;

@@ -11,9 +11,12 @@
 //!
 //! # Primitives
 //!
-//! Most policies are a combination of four [primitives](PolicyPrimitives): the *trigger* decides when a job is due, the *layout*
-//! how many runs a level may hold, the *granularity* how much data a job takes, and the *data movement* which
-//! files it takes.
+//! Most policies are a combination of four [primitives](PolicyPrimitives):
+//!
+//! - The *trigger* decides when a job is due.
+//! - The *layout* decides how many runs a level may hold.
+//! - The *granularity* decides how much data a job takes.
+//! - The *data movement* decides which files a job takes.
 //!
 //! ```
 //! use lsmx_compaction::file_picker::FilePicker;
@@ -70,10 +73,11 @@
 //!
 //! A type that implements [`CompactionPolicy`] can make any decision. Its jobs must obey these rules:
 //!
-//! - Any valid tree is accepted, such as one that another policy has left, and the sequence of jobs ends.
+//! - The policy accepts any valid tree, including trees that another policy has left. Without writes, it picks no more
+//!   jobs after a finite number of jobs.
 //! - A job can run at the same time as the running jobs ([`RunningJobs::can_run_job`]).
-//! - If the files of two runs overlap, a job that takes both also takes the overlapping files of all runs
-//!   between them in age. Jobs take whole runs from L0, the oldest first.
+//! - If files of two runs overlap, a job that takes both also takes the overlapping files of all runs between them in
+//!   age. A job takes whole runs from L0, the oldest runs first.
 //!
 //! [`check_policy`](check_policy()) tests these rules with random trees. This policy merges the whole tree into
 //! one run whenever L0 has four runs:

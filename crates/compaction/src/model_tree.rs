@@ -1,5 +1,5 @@
-//! A tree whose files hold sets of keys in memory. Jobs are executed on the sets, so outputs, splits and
-//! lookups are exact, without I/O.
+//! A model of a tree for tests. Each file is a set of keys in memory, and jobs are executed on these sets. Outputs,
+//! splits and lookups are therefore exact, and nothing is read from disk.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -14,9 +14,9 @@ use crate::shape::TreeShape;
 use crate::table_meta::TableMeta;
 use crate::tree_edit::TreeUpdate;
 
-/// Bytes of one entry in a file.
+/// Size of an entry in a file, in bytes.
 pub const ENTRY_BYTES: u64 = 100;
-/// Bytes of an entry that are not part of its value.
+/// Bytes of an entry without its value.
 const KEY_BYTES: u64 = 16;
 
 /// One version of a key.
@@ -32,7 +32,7 @@ pub struct Entry {
     pub written_us: u64,
 }
 
-/// Work that was done on a tree.
+/// Amount of work done on a tree.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ModelTotals {
     /// Number of merges and rewrites.
@@ -96,13 +96,13 @@ impl ModelTree {
         }
     }
 
-    /// Registers a single snapshot, or none. Jobs keep the tombstones that are newer than the snapshot. They
-    /// drop old versions that the snapshot can see.
+    /// Registers a single snapshot, or none. Jobs keep tombstones that are newer than the snapshot. In contrast to the
+    /// engine, they drop old versions of a key even if the snapshot can see them.
     pub fn set_snapshot(&mut self, seq: Option<u64>) {
         (self.shape.oldest_snapshot, self.shape.newest_snapshot) = (seq, seq);
     }
 
-    /// Stores entries, which are in key order, as a new file. Returns `None` without entries.
+    /// Stores a new file with the given entries, which are in key order. Returns `None` if there are no entries.
     fn add_file(&mut self, entries: Vec<Entry>) -> Option<Arc<TableMeta>> {
         let range = KeyRange::new(
             encode_model_key(entries.first()?.key),
@@ -129,12 +129,12 @@ impl ModelTree {
         Some(Arc::new(file))
     }
 
-    /// Writes keys, each with a flag for a tombstone, and flushes them. A file of the run has at most
-    /// `file_entries` entries.
+    /// Writes keys and flushes them. The flag of a key states whether it is deleted. Each file of the new run has at
+    /// most `file_entries` entries.
     ///
     /// # Errors
     ///
-    /// An error if the flushed run is invalid.
+    /// Fails if the flushed run is invalid.
     pub fn flush(&mut self, writes: &[(u32, bool)], file_entries: usize) -> Result<(), Error> {
         let mut memtable = BTreeMap::new();
         for &(key, is_tombstone) in writes {
@@ -154,7 +154,7 @@ impl ModelTree {
         Ok(())
     }
 
-    /// Sets the tree. Checks in debug builds that a replay of the edit agrees.
+    /// Replaces the tree. In debug builds, checks that applying the edit to the old tree gives the same tree.
     fn set_shape(&mut self, update: TreeUpdate) {
         let TreeUpdate { shape, edit } = update;
         if cfg!(debug_assertions) {
@@ -169,7 +169,7 @@ impl ModelTree {
     ///
     /// # Errors
     ///
-    /// An error if the job is invalid.
+    /// Fails if the job is invalid.
     pub fn execute_job(&mut self, job: &Job) -> Result<(), Error> {
         let input_bytes = job.input_bytes(&self.shape)?;
         let outputs = match job.kind {
@@ -203,7 +203,7 @@ impl ModelTree {
         Ok(())
     }
 
-    /// Sets the expected result for a key whose entries may have been dropped.
+    /// Corrects the expected lookup result of a key whose entries a job may have dropped.
     fn forget_dropped_key(&mut self, key: u32) {
         match self.get(key) {
             Some(entry) => self.newest.insert(key, entry),
@@ -211,7 +211,7 @@ impl ModelTree {
         };
     }
 
-    /// Returns the entries of each output: the newest version of each key.
+    /// Returns the entries of each output. They contain the newest version of each key.
     fn merge(&self, job: &Job) -> Result<Vec<Vec<Entry>>, Error> {
         let mut newest: BTreeMap<u32, Entry> = BTreeMap::new();
         let inputs = job.input_files().filter_map(|file| self.files.get(&file));
@@ -240,8 +240,8 @@ impl ModelTree {
         Ok(outputs)
     }
 
-    /// Returns whether the job can drop tombstones: no file that it leaves in the tree overlaps its key range,
-    /// in the newest input run or in an older run.
+    /// Returns whether the job can drop tombstones. This is the case if no file that stays in the tree overlaps its key
+    /// range, in the newest input run or in an older run.
     fn is_oldest_in_range(&self, job: &Job) -> Result<bool, Error> {
         let range = job.input_key_range(&self.shape)?;
         let mut is_below = false;
@@ -256,7 +256,7 @@ impl ModelTree {
         Ok(true)
     }
 
-    /// Returns the newest entry of a key, as a lookup finds it.
+    /// Returns the result of a lookup: the newest entry of a key.
     #[must_use]
     pub fn get(&self, key: u32) -> Option<Entry> {
         self.shape.runs().find_map(|(_, run)| {

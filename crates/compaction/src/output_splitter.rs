@@ -1,14 +1,14 @@
-//! Divides the outputs of a job into files.
+//! Decides where one output file of a job ends and the next begins.
 //!
-//! The engine and the simulator use the same splitter, so that simulated trees have the same files. A
-//! new output begins at a user key if
+//! The engine and the simulator use the same splitter, so that simulated trees have the same files. The grandparent
+//! level is the level below the target level. A new output begins at a user key in these cases:
 //!
-//! 1. the current output has reached its target size,
-//! 2. the current output would otherwise overlap too many bytes of the grandparent level, which would
-//!    make its next merge large, or
-//! 3. the key is the first one at or after a boundary.
+//! 1. The current output has reached its target size.
+//! 2. The current output would otherwise overlap too many bytes of the grandparent level, and its next merge would be
+//!    large.
+//! 3. The key is the first key at or after a boundary of the split rule.
 //!
-//! The splitter sees user keys only, so all versions of a key are in one file.
+//! All versions of a user key are in the same output.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::shape::TreeShape;
 pub struct OutputSplitter {
     file_bytes: u64,
     boundaries: Vec<Key>,
-    /// Index of the next boundary.
+    /// Index of the next boundary that no key has reached.
     boundary_next: usize,
     grandparents: Vec<GrandparentRun>,
     /// Maximum bytes of the grandparent level that one output may overlap.
@@ -42,8 +42,8 @@ struct GrandparentRun {
 }
 
 impl OutputSplitter {
-    /// Returns a splitter for the outputs of a job, or of one subcompaction. `shape` is the tree from
-    /// which the job was picked.
+    /// Returns a splitter for the outputs of a job or of one of its subcompactions. `shape` is the tree from which the
+    /// job was picked.
     #[must_use]
     pub fn new(rule: &SplitRule, shape: &TreeShape) -> Self {
         let (mut grandparents, mut overlap_bytes_max) = (Vec::new(), u64::MAX);
@@ -63,15 +63,14 @@ impl OutputSplitter {
         }
     }
 
-    /// Returns whether `user_key` begins a new output. `output_bytes` is the current size of the output.
+    /// Returns whether a new output begins at `user_key`. `output_bytes` is the current size of the output.
     ///
-    /// Must be called once per user key, in key order, before the first entry of the key is written.
-    /// Amortized constant time.
+    /// Must be called once for each user key, in key order, before the first entry of the key is written. Takes
+    /// amortized constant time.
     pub fn should_split_before(&mut self, user_key: &[u8], output_bytes: u64) -> bool {
         let passes_boundary = self.skip_boundaries(user_key);
         if !self.has_begun {
-            // Many files may end before the first key. No output overlaps these files, so the scan starts after
-            // them.
+            // Many files may end before the first key. No output overlaps these files, so the scan starts after them.
             for grandparent in &mut self.grandparents {
                 let first = grandparent.run.files.lower_bound(user_key);
                 (grandparent.first, grandparent.next) = (first, first);
@@ -87,18 +86,17 @@ impl OutputSplitter {
         split
     }
 
-    /// Returns the next key after `after` at which [`should_split_before`] may return true for an output below
-    /// the target size. This is the next boundary, or the key at which the output may overlap too much of the
-    /// grandparent level. Returns `None` if there is no such key.
+    /// Returns the next key after `after` at which [`should_split_before`] may return true for an output below the
+    /// target size. Returns `None` if there is no such key.
     ///
-    /// `after` must be at or after all keys passed to [`should_split_before`]. A boundary that equals `after`
-    /// is not returned.
+    /// The key is the next boundary, or the key at which the output may exceed its overlap limit. `after` must be at or
+    /// after all keys passed to [`should_split_before`]. A boundary equal to `after` is not returned.
     ///
     /// [`should_split_before`]: Self::should_split_before
     #[must_use]
     pub fn next_split_key(&self, after: &[u8]) -> Option<&Key> {
-        // With one grandparent run, the file that exceeds the limit follows from the sizes. With several runs,
-        // the order of their files matters, so the key returned is the start of the next file.
+        // With one grandparent run, the file sizes determine the file at which the limit is exceeded. With several
+        // runs, the order of their files matters, so the start of the next file is returned.
         let several = self.grandparents.len() > 1;
         let starts = self.grandparents.iter().filter_map(|grandparent| {
             let files = &grandparent.run.files;
@@ -118,7 +116,7 @@ impl OutputSplitter {
         starts.chain(boundary).min()
     }
 
-    /// Advances past the boundaries up to `key`. Returns whether there were any.
+    /// Advances past all boundaries at or before `key`. Returns whether there were such boundaries.
     fn skip_boundaries(&mut self, key: &[u8]) -> bool {
         let before = self.boundary_next;
         while self.boundaries.get(self.boundary_next).is_some_and(|b| b.as_ref() <= key) {
@@ -127,8 +125,10 @@ impl OutputSplitter {
         self.boundary_next > before
     }
 
-    /// Adds the grandparent files up to `key` to the overlap. Returns whether files were added and the
-    /// overlap exceeds its limit. Keys within the same grandparent file never split, however large it is.
+    /// Adds the grandparent files that begin at or before `key` to the overlap. Returns whether files were added and
+    /// the overlap now exceeds its limit.
+    ///
+    /// Keys in the same grandparent file never cause a split, even if the file is large.
     fn advance_overlap(&mut self, key: &[u8]) -> bool {
         let mut extended = false;
         for grandparent in &mut self.grandparents {
@@ -175,7 +175,7 @@ mod tests {
         TreeShape { levels, ..TreeShape::default() }
     }
 
-    /// Splits keys with one byte of data each; returns the outputs as words.
+    /// Splits keys of one byte each. Returns the outputs as words.
     fn split(rule: &SplitRule, shape: &TreeShape, keys: &str) -> String {
         let mut splitter = OutputSplitter::new(rule, shape);
         let (mut text, mut bytes) = (String::new(), 0);
@@ -234,8 +234,8 @@ mod tests {
         let mut splitter = OutputSplitter::new(&rule, &shape);
         let mut seen = Vec::new();
         for key in ["a", "c", "d", "g", "h", "z"] {
-            // Regression: after a call at a boundary, that boundary was returned again instead of the
-            // next one, so simulated outputs ended at the first boundary only.
+            // Regression: if a call was made at a boundary, the same boundary was returned again instead of the next
+            // boundary. Simulated jobs then ended an output at the first boundary only.
             let next = splitter.next_split_key(key.as_bytes()).cloned();
             splitter.should_split_before(key.as_bytes(), 0);
             seen.push(next);

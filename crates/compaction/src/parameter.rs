@@ -2,28 +2,28 @@
 
 use std::fmt::Write as _;
 
-/// A parameter of a preset. Values are integers in the unit given by [`PolicyParameter::unit`].
+/// A parameter of a preset. The value is an integer in the unit that [`PolicyParameter::unit`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum PolicyParameter {
-    /// `T`: size ratio of adjacent levels. For tiering: number of runs that are merged.
+    /// `T`: size ratio of adjacent levels. For tiering, the number of runs that are merged.
     SizeRatio,
-    /// `K`: maximum number of runs in upper levels, for `leveled` in L1.
+    /// `K`: maximum number of runs in upper levels. For the preset `leveled`, maximum number of runs in L1.
     UpperRuns,
     /// `Z`: maximum number of runs in the last level.
     LastRuns,
-    /// `D`: maximum age of a tombstone. A decimal below 1 is relative to the duration of an experiment.
+    /// `D`: maximum age of a tombstone. A decimal number is a share of the duration of an experiment.
     Bound,
-    /// `F`: a file is due if tombstones are at least this share of its entries.
+    /// `F`: minimum share of tombstones among the entries of a file that makes the file due.
     Density,
-    /// `trigger`: number of runs that makes a merge due. The runs are those of L0, for `universal` those of the
-    /// whole tree.
+    /// `trigger`: number of runs that makes a merge due. Counts the runs of L0, for `universal` the runs of the whole
+    /// tree.
     Trigger,
-    /// `wait`: number of runs in L0 that makes a merge due even if it is not efficient.
+    /// `wait`: number of runs in L0 that makes a merge due even if the merge rewrites much more data than it adds.
     Wait,
     /// `stop`: number of runs in L0 at which writes stop.
     Stop,
-    /// `tables`: target size of an output, in target sizes of a table.
+    /// `tables`: target size of an output file, as a multiple of the target size of a table.
     Tables,
     /// `l1`: capacity of L1 in memtables.
     L1,
@@ -33,19 +33,21 @@ pub enum PolicyParameter {
     Last,
     /// `above`: distance of the first partitioned level from the last level.
     Above,
-    /// `grandparents`: maximum grandparent bytes that an output may overlap, in target sizes of an output.
+    /// `grandparents`: maximum bytes of the grandparent level that an output may overlap, as a multiple of the target
+    /// size of an output.
     Grandparents,
-    /// `space`: space amplification in per cent from which all runs are merged.
+    /// `space`: space amplification at which all runs are merged, in per cent.
     Space,
-    /// `ratio`: per cent by which a run may be larger than all newer runs of its sequence together.
+    /// `ratio`: tolerance in per cent. A run joins a sequence if it is at most this much larger than all newer runs of
+    /// the sequence together.
     Ratio,
-    /// `width`: minimum number of runs in a sequence.
+    /// `width`: minimum number of runs in a sequence that is merged.
     Width,
-    /// `width_max`: maximum number of runs in a sequence.
+    /// `width_max`: maximum number of runs in a sequence that is merged.
     WidthMax,
     /// `bytes`: size of the tree above which the oldest file is dropped.
     Bytes,
-    /// `ttl`: age at which a file is dropped; 0 for never.
+    /// `ttl`: age at which a file is dropped. 0 means never.
     Ttl,
 }
 
@@ -58,13 +60,13 @@ pub enum ParameterUnit {
     Share,
     /// Microseconds, written with `us`, `ms`, `s`, `m`, `h` or `d`.
     Time,
-    /// Microseconds; with the bit [`SHARE_OF_DURATION`], millionths of the duration of an experiment.
+    /// Microseconds. If the bit [`SHARE_OF_DURATION`] is set, millionths of the duration of an experiment.
     TimeOrShare,
     /// Bytes, written with `K`, `M`, `G` or `T` for powers of 1024.
     Bytes,
 }
 
-/// Bit of a [`ParameterUnit::TimeOrShare`] value that marks a share.
+/// Bit that marks a value of [`ParameterUnit::TimeOrShare`] as a share.
 pub const SHARE_OF_DURATION: u64 = 1 << 63;
 
 /// The share 1.0 in millionths.
@@ -81,7 +83,7 @@ const TIMES: [(&str, u64); 6] = [
 const SIZES: [(&str, u64); 5] =
     [("", 1), ("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30), ("T", 1 << 40)];
 
-/// A parameter, its name in a spec, its unit, its smallest and its largest value.
+/// Declaration of a parameter: its name in a spec, its unit, its minimum and its maximum.
 type Declaration = (PolicyParameter, &'static str, ParameterUnit, u64, u64);
 
 /// Declarations of all parameters, in the order of [`PolicyParameter`].
@@ -132,7 +134,8 @@ impl PolicyParameter {
         DECLARATIONS[self as usize].2
     }
 
-    /// Returns the smallest and the largest value. For [`ParameterUnit::TimeOrShare`] they apply to times.
+    /// Returns the smallest and the largest allowed value. For [`ParameterUnit::TimeOrShare`], the bounds apply only to
+    /// times.
     pub(crate) fn allowed_range(self) -> (u64, u64) {
         let (_, _, _, min, max) = DECLARATIONS[self as usize];
         (min, max)
@@ -152,7 +155,7 @@ impl PolicyParameter {
         }
     }
 
-    /// Formats a value as written in a spec.
+    /// Formats a value in the syntax of a spec.
     #[must_use]
     pub fn format(self, value: u64) -> String {
         match self.unit() {
@@ -183,7 +186,7 @@ impl PolicyParameter {
     }
 }
 
-/// Parses a decimal above 0 and at most 1 into millionths.
+/// Parses a decimal number above 0 and at most 1. Returns millionths.
 pub(crate) fn parse_share(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = fraction.trim_end_matches('0');
@@ -205,8 +208,7 @@ pub(crate) fn format_share(ppm: u64) -> String {
     text
 }
 
-/// Parses an integer with a unit. An integer without a unit has the first of `units`, which is microseconds or
-/// bytes.
+/// Parses an integer with a unit. If the unit is missing, uses the first of `units`, which is microseconds or bytes.
 fn parse_with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -215,7 +217,7 @@ fn parse_with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
-/// Formats a value in the largest unit that gives an integer.
+/// Formats a value with the largest unit for which the number is an integer.
 fn format_with_unit(value: u64, units: &[(&str, u64)]) -> String {
     let fits = |(_, factor): &&(&str, u64)| value > 0 && value.is_multiple_of(*factor);
     let (unit, factor) = units.iter().rev().find(fits).unwrap_or(&units[0]);

@@ -10,28 +10,28 @@ use crate::trigger::{LevelCapacity, Trigger};
 
 /// A named policy.
 ///
-/// "The study" is Sarkar et al., "Constructing and Analyzing the LSM Compaction Design Space", PVLDB 14
-/// (2021).
+/// In the comments of the variants, "the study" is Sarkar et al., "Constructing and Analyzing the LSM Compaction Design
+/// Space", PVLDB 14 (2021).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Preset {
-    /// Leveled; a full level is merged with the whole next level. "Full" in the study.
+    /// Leveled. A full level is merged with the whole next level. "Full" in the study.
     Full,
-    /// Leveled; the file that overlaps the next level the least is merged. "LO+1" in the study.
+    /// Leveled. A job takes the file with the least overlap in the next level. "LO+1" in the study.
     LeastOverlap,
-    /// As `LeastOverlap`, with the overlap of the level below the next one. "LO+2" in the study.
+    /// Like `LeastOverlap`, but with the overlap in the level below the next level. "LO+2" in the study.
     LeastOverlapGrandparent,
-    /// Leveled; files are merged in key order, round robin. "RR" in the study.
+    /// Leveled. Jobs take files in key order, round robin. "RR" in the study.
     RoundRobin,
-    /// Leveled; the file whose last read is longest ago is merged. "Cold" in the text of the study.
+    /// Leveled. A job takes the file that lookups have not read for the longest time. "Cold" in the text of the study.
     ColdAccess,
-    /// Leveled; the file whose newest entry is oldest is merged. "Cold", most likely, in the study's code.
+    /// Leveled. A job takes the file whose newest entry is the oldest. Most likely "Cold" in the code of the study.
     ColdWrite,
-    /// Leveled; the file whose oldest entry is oldest is merged. "Old" in the study.
+    /// Leveled. A job takes the file with the oldest entry. "Old" in the study.
     Old,
-    /// As `LeastOverlap`; files of any level with many tombstones come first. "TSD" in the study.
+    /// Like `LeastOverlap`, but files with many tombstones in any level have priority. "TSD" in the study.
     TombstoneDensity,
-    /// As `LeastOverlap`; files with old tombstones come first, so that the age of tombstones is bounded.
+    /// Like `LeastOverlap`, but files with old tombstones have priority, so that the age of tombstones is bounded.
     /// "TSA" in the study.
     ///
     /// Source: Sarkar et al., "Lethe", SIGMOD 2020.
@@ -42,27 +42,28 @@ pub enum Preset {
     Tiering,
     /// RocksDB's universal compaction on a list of runs. "Tier" in the study.
     Universal,
-    /// The first level is tiered, deeper levels are as in `LeastOverlap`. "1-Lvl" in the study.
+    /// The first level is tiered. Deeper levels work like `LeastOverlap`. "1-Lvl" in the study.
     OneLeveling,
-    /// The last level has one run, all others are tiered.
+    /// The last level has one run. All other levels are tiered.
     ///
     /// Source: Dayan and Idreos, "Dostoevsky", SIGMOD 2018.
     LazyLeveling,
-    /// K runs in upper levels and Z runs in the last one: all layouts from leveling to tiering.
+    /// At most K runs in each upper level and Z runs in the last level. Covers all layouts from leveling to tiering.
     ///
     /// Source: Dayan and Idreos, "Dostoevsky", SIGMOD 2018.
     Fluid,
-    /// Leveled; a flush is merged with as many levels at once as are needed to hold it.
+    /// Leveled. A flush is merged at once with as many levels as are needed to hold its data.
     ///
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022), "full preemptive merge".
     FullPreemptive,
-    /// As `FullPreemptive`; large levels are merged by groups of files that match files of the last level.
+    /// Like `FullPreemptive`, but large levels are merged in groups of files that match the files of the last level.
     ///
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022).
     Spooky,
-    /// The default: L1 is tiered, and deeper levels have capacities computed from the bytes of the last level.
+    /// The default policy. L1 is tiered, and the capacities of deeper levels are computed from the size of the last
+    /// level.
     Leveled,
-    /// FIFO: the oldest files are dropped. Drops data by design.
+    /// FIFO: the oldest files are dropped. This policy drops data by design.
     ///
     /// Source: RocksDB, "FIFO compaction style".
     Fifo,
@@ -78,13 +79,13 @@ pub const STOP_RUNS_DEFAULT: u64 = 20;
 pub const LEVELED_UPPER_RUNS_DEFAULT: u64 = 4;
 /// Default last level of `leveled` and `spooky`, and bottom level of `universal`.
 pub const LAST_LEVEL_DEFAULT: u64 = 6;
-/// Default overlap limit of an output with its grandparents, in target sizes of an output.
+/// Default maximum overlap of an output with the grandparent level, as a multiple of the target size of an output.
 pub const GRANDPARENTS_DEFAULT: u64 = 25;
 /// Default minimum capacity of the base level of `leveled`, in memtables.
 pub const BASE_MEMTABLES_DEFAULT: u64 = 4;
 
 impl Preset {
-    /// All presets that drop no data; `all` on the command line.
+    /// All presets that drop no data. The name `all` on the command line selects them.
     pub const ALL: [Preset; 17] = [
         Preset::Full,
         Preset::LeastOverlap,
@@ -133,7 +134,7 @@ impl Preset {
         }
     }
 
-    /// Returns further accepted names, used by the study.
+    /// Returns further accepted names. The study uses them.
     fn aliases(self) -> &'static [&'static str] {
         match self {
             Preset::Universal => &["tier"],
@@ -181,7 +182,7 @@ impl Preset {
         }
     }
 
-    /// Returns the parameters that may be written without a name, in this order, as in `fluid(3,1)`.
+    /// Returns the parameters that a spec may give without a name, in this order, as in `fluid(3,1)`.
     #[must_use]
     pub fn positional_parameters(self) -> &'static [PolicyParameter] {
         match self {
@@ -193,7 +194,7 @@ impl Preset {
         }
     }
 
-    /// Returns whether L0 is leveled: each flushed table is merged into L1 before the next flush.
+    /// Returns whether L0 is leveled. Each flushed table is then merged into L1 before the next flush.
     fn has_leveled_l0(self) -> bool {
         !matches!(
             self,
@@ -206,7 +207,7 @@ impl Preset {
         )
     }
 
-    /// Returns the default of a parameter. `value` returns the values of other parameters.
+    /// Returns the default of a parameter. `value` returns the current values of other parameters.
     pub(crate) fn default_value(
         self,
         parameter: PolicyParameter,
@@ -223,20 +224,20 @@ impl Preset {
             PolicyParameter::Density => MILLION / 4,
             PolicyParameter::Trigger if self.has_leveled_l0() => 1,
             PolicyParameter::Trigger => TRIGGER_RUNS_DEFAULT,
-            // While T runs of L0 are merged, T more can arrive.
+            // T runs of L0 are merged at once. Meanwhile, up to T more runs can be flushed.
             PolicyParameter::Stop if matches!(self, Preset::Tiering | Preset::LazyLeveling) => {
                 STOP_RUNS_DEFAULT.max(2 * value(PolicyParameter::SizeRatio))
             }
             PolicyParameter::Stop if self == Preset::Fluid => {
                 STOP_RUNS_DEFAULT.max(2 * value(PolicyParameter::UpperRuns))
             }
-            // Merges of many levels take long; runs that arrive meanwhile join the next merge.
+            // Merges of many levels take long. Runs that are flushed meanwhile become inputs of the next merge.
             PolicyParameter::Stop if matches!(self, Preset::FullPreemptive | Preset::Spooky) => {
                 STOP_RUNS_DEFAULT
             }
             PolicyParameter::Stop if self.has_leveled_l0() => 2,
             PolicyParameter::Stop => STOP_RUNS_DEFAULT,
-            // A merge starts at half of the stop limit, so that the other half can fill up during the merge.
+            // A merge starts at half of the stop limit. The other half can fill up during the merge.
             PolicyParameter::Wait
                 if self == Preset::Leveled && value(PolicyParameter::UpperRuns) == 1 =>
             {
@@ -259,13 +260,14 @@ impl Preset {
         }
     }
 
-    /// Returns the default capacity of L1 in memtables.
+    /// Returns the default capacity of L1, in memtables.
     ///
-    /// With file granularity, L1 is as large as a full L0. A full L0 has 2 runs in leveled presets and 4 runs
-    /// in `1-leveling`. This follows RocksDB's tuning advice: data from L0 is rewritten about once.
+    /// With file granularity, L1 is as large as a full L0, which has 2 runs in leveled presets and 4 runs in
+    /// `1-leveling`. Data from L0 is then rewritten about once. This follows the tuning advice of RocksDB.
     ///
-    /// The value of `full` reproduces the study: `full` moves twice as many bytes as `lo+1`, and needs a third
-    /// as many merges. Half the square of the size ratio gives these proportions for T = 10 (`tests/policies/study.rs`).
+    /// The value for `full` reproduces the study, in which `full` moves twice as many bytes as `lo+1` and needs a third
+    /// as many merges. For T = 10, half the square of the size ratio gives these proportions
+    /// (`tests/policies/study.rs`).
     fn l1_memtables_default(self, size_ratio: u64) -> u64 {
         match self {
             Preset::Full => (size_ratio.saturating_mul(size_ratio) / 2)
@@ -276,7 +278,7 @@ impl Preset {
         }
     }
 
-    /// Returns the primitives of the preset. `value` returns the values of the parameters.
+    /// Returns the primitives of the preset. `value` returns the value of each parameter.
     pub(crate) fn primitives(self, value: impl Fn(PolicyParameter) -> u64) -> PolicyPrimitives {
         let count = |p| usize::try_from(value(p)).unwrap_or(usize::MAX);
         let level = |p| Level(u8::try_from(value(p)).unwrap_or(63));

@@ -1,6 +1,6 @@
-//! Pseudo-random numbers for policy checks and tests: equal seeds give equal sequences.
+//! Pseudo-random numbers for policy checks and tests. Equal seeds give equal sequences.
 
-/// Generator with 64 bits of state.
+/// Random number generator with 64 bits of state.
 ///
 /// Source: Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014 (SplitMix64).
 #[derive(Clone, Debug)]
@@ -22,12 +22,12 @@ impl TestRng {
         z ^ (z >> 31)
     }
 
-    /// Returns a number from 0 to below `end`, which must be positive.
+    /// Returns a number from 0 to `end - 1`. `end` must be positive.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next_u64() % end
     }
 
-    /// Returns a number from `start` to below `end`.
+    /// Returns a number from `start` to `end - 1`.
     pub fn between(&mut self, start: u64, end: u64) -> u64 {
         start + self.below(end - start)
     }
@@ -37,7 +37,7 @@ impl TestRng {
         self.below(100) < percent
     }
 
-    /// Returns one of the values.
+    /// Returns a random element, or `None` for an empty slice.
     pub fn choose<'a, T>(&mut self, values: &'a [T]) -> Option<&'a T> {
         let count = u64::try_from(values.len()).ok().filter(|count| *count > 0)?;
         values.get(usize::try_from(self.below(count)).ok()?)

@@ -1,13 +1,13 @@
 //! A sorted run and its files in key order.
 //!
-//! A run may hold 100,000 files. A policy decides after each job, and a job changes few files. Three structures
-//! keep the cost of a decision nearly independent of the number of files:
+//! A run may have 100,000 files. A policy makes a decision after each job, but a job changes only few files. Three
+//! structures keep the cost of a decision nearly independent of the number of files:
 //!
-//! - Arrays hold the key prefixes and the sizes of all files. Searches and sums read the arrays, and a file only
+//! - Arrays hold the key prefixes and the sizes of all files. Searches and sums read the arrays. They read a file only
 //!   if two key prefixes are equal.
-//! - A run of at least `INDEXED_FILES_MIN` files has an index of its file numbers.
-//! - Each group of neighbouring files caches the file that the file picker prefers. A decision examines the files
-//!   of changed groups only. Examining all files takes 40 times as long in a run of 100,000 files.
+//! - A run with at least `INDEXED_FILES_MIN` files has an index by file number.
+//! - Neighbouring files form a group. Each group caches the file that the file picker prefers, so a decision examines
+//!   only files of changed groups. In a run of 100,000 files, examining all files takes 40 times as long.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -22,9 +22,9 @@ use crate::ids::{FileId, Level, RunId};
 use crate::key_range::KeyRange;
 use crate::table_meta::TableMeta;
 
-/// Number of files in a new group.
+/// Number of files in a new group of neighbouring files.
 const GROUP_FILES: usize = 32;
-/// Minimum number of files of a run with an index of file numbers.
+/// Minimum number of files of a run that has an index by file number.
 const INDEXED_FILES_MIN: usize = 64;
 
 /// A sorted run: files with disjoint key ranges, in key order.
@@ -43,7 +43,7 @@ impl SortedRun {
         self.files.total_bytes()
     }
 
-    /// Returns the range from the first key to the last one, or `None` for a run without files.
+    /// Returns the range from the smallest to the largest key of the run, or `None` for a run without files.
     #[must_use]
     pub fn range(&self) -> Option<KeyRange> {
         let (first, last) = (self.files.first()?, self.files.last()?);
@@ -53,25 +53,25 @@ impl SortedRun {
         })
     }
 
-    /// Returns the files that overlap `range`, in key order. Binary search.
+    /// Returns the files that overlap `range`, in key order. Uses binary search.
     #[must_use]
     pub fn overlapping_files(&self, range: &KeyRange) -> &[Arc<TableMeta>] {
         &self.files[self.files.overlapping_indices(range)]
     }
 
-    /// Returns the only file whose range contains `key`. Binary search.
+    /// Returns the file whose range contains `key`, if there is one. Uses binary search.
     #[must_use]
     pub fn find_file_for_key(&self, key: &[u8]) -> Option<&Arc<TableMeta>> {
         let file = self.files.get(self.files.lower_bound(key));
         file.filter(|file| file.range.smallest.as_ref() <= key)
     }
 
-    /// Checks that all files are in key order and share no key.
+    /// Checks that all files are in key order and have no key in common.
     pub(crate) fn check_files(&self, level: Level) -> Result<(), Error> {
         self.check_changed_files(level, 0..self.files.len())
     }
 
-    /// Checks the order of the files with these indices and of their two neighbours.
+    /// Checks the order of the files at these indices, including their two neighbours.
     pub(crate) fn check_changed_files(
         &self,
         level: Level,
@@ -86,7 +86,7 @@ impl SortedRun {
             return Err(Error::InvertedRange { level, file: file.id });
         }
         for pair in files.windows(2) {
-            // Equal keys are an error too: outputs end between user keys only.
+            // Two files must not have a key in common either, because outputs end only between user keys.
             if pair[0].range.largest >= pair[1].range.smallest {
                 let (left, right) = (pair[0].id, pair[1].id);
                 return Err(Error::Overlap { level, run: self.id, left, right });
@@ -96,7 +96,7 @@ impl SortedRun {
     }
 }
 
-/// Files of a sorted run, in key order with disjoint ranges. Dereferences to a slice of files.
+/// Files of a sorted run, in key order and with disjoint ranges. Dereferences to a slice of files.
 #[derive(Clone, Default)]
 pub struct RunFiles {
     files: Vec<Arc<TableMeta>>,
@@ -109,31 +109,31 @@ pub struct RunFiles {
     totals: RunTotals,
     /// Groups of neighbouring files, in key order.
     groups: Vec<FileGroup>,
-    /// [`key_prefix`] of the smallest key of each file, by file number. Built by the first search.
+    /// For each file number, the [`key_prefix`] of the smallest key of the file. The first search builds this index.
     prefixes_by_id: OnceLock<HashMap<FileId, u64>>,
 }
 
-/// Neighbouring files of a run.
+/// A group of neighbouring files of a run.
 #[derive(Debug)]
 struct FileGroup {
     /// Indices of the files.
     files: Range<usize>,
     /// [`key_prefix`] of the smallest key.
     first_prefix: u64,
-    /// Unique number. A group gets a new number when one of its files changes.
+    /// Unique number. When a file of the group changes, the group gets a new number.
     version: u64,
     /// Result of the last search for the preferred file.
     preferred: Mutex<Option<PreferredFile>>,
 }
 
-/// File of a group that a file picker takes first.
+/// The file of a group that a file picker prefers.
 #[derive(Clone, Copy, Debug)]
 struct PreferredFile {
-    /// Identifies the file picker and the versions of all groups on which its choice depends.
+    /// Hash of the file picker and of the versions of all groups on which the choice depends.
     search_id: u64,
     /// Index of the file in the group.
     offset: usize,
-    /// Overlap cost of the file. Only file pickers that compare overlaps set it.
+    /// Overlap cost of the file. Used only by file pickers that compare overlaps.
     cost: OverlapCost,
 }
 
@@ -145,7 +145,7 @@ impl Clone for FileGroup {
 }
 
 impl FileGroup {
-    /// Returns the cached result of the search with this id. Otherwise calls `search` and caches its result.
+    /// Returns the cached result of the search with this id. If there is none, calls `search` and caches its result.
     fn find_preferred(
         &self,
         search_id: u64,
@@ -185,8 +185,8 @@ impl RunTotals {
     }
 }
 
-/// Overlapped bytes of a file and its own bytes. Costs are ordered by the exact ratio `overlap / own`, then by
-/// age.
+/// Bytes that a file overlaps in another level, and its own bytes. Costs are ordered by the exact ratio `overlap /
+/// own`, then by age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OverlapCost {
     pub(crate) overlap: u64,
@@ -208,8 +208,8 @@ impl PartialOrd for OverlapCost {
     }
 }
 
-/// Returns the first eight bytes of a key as a number. The order of prefixes never contradicts the
-/// order of their keys.
+/// Returns the first eight bytes of a key as a number. If two keys have different prefixes, the prefixes have the same
+/// order as the keys.
 fn key_prefix(key: &[u8]) -> u64 {
     let mut prefix = [0; size_of::<u64>()];
     let len = key.len().min(prefix.len());
@@ -237,7 +237,7 @@ impl RunFiles {
         sizes.iter().copied().fold(0, u64::saturating_add)
     }
 
-    /// Returns the indices of the files that overlap `range`. Binary search.
+    /// Returns the indices of the files that overlap `range`. Uses binary search.
     #[must_use]
     pub fn overlapping_indices(&self, range: &KeyRange) -> Range<usize> {
         let start = self.lower_bound(&range.smallest);
@@ -246,13 +246,13 @@ impl RunFiles {
         if self.first_prefixes.get(from).is_none_or(|other| *other > prefix) {
             return start..from;
         }
-        // Equal prefixes do not decide, so the keys are compared.
+        // The prefixes of these files are equal to that of the key, so the keys are compared.
         let until = from + self.first_prefixes[from..].partition_point(|other| *other <= prefix);
         let equal = &self.files[from..until];
         start..from + equal.partition_point(|file| file.range.smallest <= range.largest)
     }
 
-    /// Returns the index of the first file whose largest key is at or after `key`. Binary search.
+    /// Returns the index of the first file whose largest key is at or after `key`. Uses binary search.
     #[must_use]
     pub fn lower_bound(&self, key: &[u8]) -> usize {
         let prefix = key_prefix(key);
@@ -260,12 +260,12 @@ impl RunFiles {
         if self.last_prefixes.get(from).is_none_or(|other| *other > prefix) {
             return from;
         }
-        // Equal prefixes do not decide, so the keys are compared.
+        // The prefixes of these files are equal to that of the key, so the keys are compared.
         let until = self.last_prefixes.partition_point(|other| *other <= prefix);
         from + self.files[from..until].partition_point(|file| *file.range.largest < *key)
     }
 
-    /// Returns whether the file begins after `key`.
+    /// Returns whether all keys of a file are after `key`.
     pub(crate) fn is_file_after(&self, index: usize, key: &[u8]) -> bool {
         match self.first_prefixes[index].cmp(&key_prefix(key)) {
             Ordering::Equal => *self.files[index].range.smallest > *key,
@@ -273,7 +273,7 @@ impl RunFiles {
         }
     }
 
-    /// Returns whether the file ends before `key`.
+    /// Returns whether all keys of a file are before `key`.
     pub(crate) fn is_file_before(&self, index: usize, key: &[u8]) -> bool {
         match self.last_prefixes[index].cmp(&key_prefix(key)) {
             Ordering::Equal => *self.files[index].range.largest < *key,
@@ -286,7 +286,7 @@ impl RunFiles {
         self.sizes[index]
     }
 
-    /// Returns the index of a file. Tests the index `hint` first.
+    /// Returns the index of a file. Checks the index `hint` first.
     #[must_use]
     pub(crate) fn index_of(&self, id: FileId, hint: usize) -> Option<usize> {
         if self.files.get(hint).is_some_and(|file| file.id == id) {
@@ -303,7 +303,7 @@ impl RunFiles {
         self.files[from..].iter().position(|file| file.id == id).map(|offset| from + offset)
     }
 
-    /// Replaces the files with these indices. The caller checks order and disjointness of the result.
+    /// Replaces the files at these indices by `new`. The caller must check that the result is in order and disjoint.
     pub(crate) fn splice(&mut self, range: Range<usize>, new: Vec<Arc<TableMeta>>) {
         if let Some(prefixes) = self.prefixes_by_id.get_mut() {
             for file in &self.files[range.clone()] {
@@ -324,7 +324,7 @@ impl RunFiles {
         self.update_groups(range, added);
     }
 
-    /// Updates the groups after the files in `range` were replaced by `added` files.
+    /// Updates the groups after the files at `range` were replaced by `added` new files.
     fn update_groups(&mut self, range: Range<usize>, added: usize) {
         let Some(last_group) = self.groups.len().checked_sub(1) else {
             return self.rebuild_groups(0..0, 0..self.files.len());
@@ -345,7 +345,7 @@ impl RunFiles {
         self.rebuild_groups(first..last + 1, start..end);
     }
 
-    /// Replaces some groups by new groups of these files.
+    /// Replaces the groups at `old` by new groups of `files`.
     fn rebuild_groups(&mut self, old: Range<usize>, files: Range<usize>) {
         let count = files.len().div_ceil(2 * GROUP_FILES).max(1);
         let step = files.len().div_ceil(count).max(1);
@@ -355,19 +355,19 @@ impl RunFiles {
         self.groups.splice(old, groups);
     }
 
-    /// Returns a group of these files, which must be at least one.
+    /// Returns a new group of these files. There must be at least one file.
     fn new_group(&self, files: Range<usize>) -> FileGroup {
         static NEXT_VERSION: AtomicU64 = AtomicU64::new(1);
         FileGroup {
             first_prefix: self.first_prefixes[files.start],
-            // Only uniqueness matters, so no other access is ordered by this one.
+            // The number only has to be unique, so relaxed ordering suffices.
             version: NEXT_VERSION.fetch_add(1, atomic::Ordering::Relaxed),
             preferred: Mutex::default(),
             files,
         }
     }
 
-    /// Returns the files with tombstones and their indices.
+    /// Returns the files with tombstones, each with its index.
     pub(crate) fn with_tombstones(&self) -> impl Iterator<Item = (usize, &Arc<TableMeta>)> {
         let files = if self.totals.tombstones == 0 { &[][..] } else { &self.files };
         files.iter().enumerate().filter(|(_, file)| file.tombstones > 0)
@@ -390,7 +390,7 @@ impl RunFiles {
         }
     }
 
-    /// Returns how many bytes of `below` each file in `files` overlaps. Walks through both runs once.
+    /// Returns, for each of `files`, the number of bytes that it overlaps in `below`. Reads each run once.
     pub(crate) fn overlaps(&self, files: Range<usize>, below: &[Arc<SortedRun>]) -> Vec<u64> {
         let mut overlaps = vec![0u64; files.len()];
         let Some(first_file) = self.files.get(files.start) else { return overlaps };
@@ -416,21 +416,22 @@ impl RunFiles {
                     *overlap = overlap.saturating_add(below.sizes[next]);
                     next += 1;
                 }
-                // Of the files of `below` so far, only the last one can overlap the next file of `self`.
+                // Of the files of `below` visited so far, only the last file can overlap the next file of this run.
                 first = first.max(next.saturating_sub(1));
             }
         }
         overlaps
     }
 
-    /// Returns the cost of the file with this index, given its overlapped bytes.
+    /// Returns the overlap cost of a file that overlaps `overlap` bytes of another level.
     pub(crate) fn overlap_cost(&self, index: usize, overlap: u64) -> OverlapCost {
         let file = &self.files[index];
         let own = file.compensated_bytes().max(1);
         OverlapCost { overlap, own, seq_smallest: file.seq_smallest }
     }
 
-    /// Returns the index of the file with the smallest [`OverlapCost`] for `below`. Ties: the smaller key.
+    /// Returns the index of the file with the smallest [`OverlapCost`] for `below`. Among equal files, the file with
+    /// the smallest key is returned.
     pub(crate) fn find_least_overlap(&self, below: &[Arc<SortedRun>]) -> Option<usize> {
         let mut cursors: Vec<GroupCursor<'_>> =
             below.iter().map(|run| GroupCursor { groups: &run.files.groups, next: 0 }).collect();
@@ -456,9 +457,10 @@ impl RunFiles {
         cheapest.map(|(_, index)| index)
     }
 
-    /// Returns the index of the file with the smallest rank. Ties: the smaller key.
+    /// Returns the index of the file with the smallest rank. Among equal files, the file with the smallest key is
+    /// returned.
     ///
-    /// The rank of a file must depend on that file alone. `rank_id` identifies the rank and is below
+    /// The rank of a file must depend only on that file. `rank_id` identifies the rank function and must be below
     /// [`RANK_IDS_END`].
     pub(crate) fn find_least_rank<R: Ord>(
         &self,
@@ -478,7 +480,7 @@ impl RunFiles {
     }
 }
 
-/// Upper bound of the ids of ranks, see [`RunFiles::find_least_rank`].
+/// Exclusive upper bound of `rank_id` in [`RunFiles::find_least_rank`].
 const RANK_IDS_END: u64 = 16;
 
 /// Visits the groups of a run in key order.
@@ -490,7 +492,7 @@ struct GroupCursor<'a> {
 impl GroupCursor<'_> {
     /// Returns a hash of the versions of all groups that may have keys between two key prefixes.
     ///
-    /// `from` must not decrease from call to call. The hash may include the group before `from`. If only that
+    /// `from` must not decrease from call to call. The hash may also include the group before `from`. If only that
     /// group changes, the caller repeats a search without need.
     fn hash_versions(&mut self, from: u64, to: u64) -> u64 {
         while self.groups.get(self.next + 1).is_some_and(|next| next.first_prefix < from) {
@@ -568,7 +570,7 @@ mod tests {
     use super::*;
     use crate::rng::TestRng;
 
-    /// Returns a key; 16 neighbouring positions share the first eight bytes.
+    /// Returns the key at a position. 16 neighbouring keys have the same first eight bytes.
     fn key(position: u64) -> Vec<u8> {
         let mut key = (position / 16).to_be_bytes().to_vec();
         key.extend_from_slice(&(position % 16).to_be_bytes()[7..]);
@@ -586,7 +588,7 @@ mod tests {
         })
     }
 
-    /// Returns files with gaps between the positions `from` and `to`.
+    /// Returns files with gaps between them, from position `from` to position `to`.
     fn fill(from: u64, to: u64, ids: &mut u64, rng: &mut TestRng) -> Vec<Arc<TableMeta>> {
         let (mut files, mut at) = (Vec::new(), from + rng.below(3));
         loop {
@@ -604,7 +606,7 @@ mod tests {
         Arc::new(SortedRun { id: RunId(1), files })
     }
 
-    /// Replaces up to eight neighbouring files by files that fit between their neighbours.
+    /// Replaces up to eight neighbouring files by new files that fit between the remaining files.
     fn splice_random(files: &mut RunFiles, ids: &mut u64, rng: &mut TestRng) {
         let position =
             |key: &[u8]| key_prefix(key) * 16 + u64::from(key.last().copied().unwrap_or(0));

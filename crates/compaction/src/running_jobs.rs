@@ -1,4 +1,4 @@
-//! Running jobs and the files that other jobs must not use.
+//! Running jobs, and files that new jobs must not use.
 
 use std::collections::HashSet;
 
@@ -7,14 +7,14 @@ use crate::ids::FileId;
 use crate::job::{Job, JobKind};
 use crate::shape::TreeShape;
 
-/// Running jobs of one tree, their input files, and blocked files.
+/// Running jobs of one tree, with their input files and the blocked files.
 #[derive(Clone, Debug, Default)]
 pub struct RunningJobs {
-    /// Busy files: inputs of running jobs and blocked files.
+    /// Busy files: the input files of running jobs and the blocked files. New jobs must not use them.
     pub files: HashSet<FileId>,
-    /// Running jobs, each with the number of bytes that it has yet to write.
+    /// Running jobs, each with the number of bytes that it still has to write.
     pub jobs: Vec<(Job, u64)>,
-    /// Subset of `files` that stays busy without a running job.
+    /// Busy files that a call of [`RunningJobs::block_file`] blocked. Subset of `files`.
     blocked: HashSet<FileId>,
 }
 
@@ -41,7 +41,7 @@ impl RunningJobs {
         self.jobs.push((job, write_bytes));
     }
 
-    /// Sets the bytes that a running job has yet to write. Ignores unknown jobs.
+    /// Sets the number of bytes that a running job still has to write. Does nothing if the job is not running.
     pub fn set_bytes_left(&mut self, job: &Job, write_bytes_left: u64) {
         if let Some((_, left)) = self.jobs.iter_mut().find(|(running, _)| running == job) {
             *left = write_bytes_left;
@@ -50,7 +50,7 @@ impl RunningJobs {
 
     /// Removes a job that succeeded or failed. Returns false if the job is not running.
     pub fn finish(&mut self, job: &Job) -> bool {
-        // Running jobs share no files, so no two of them are equal.
+        // Running jobs have no files in common, so they all differ.
         let Some(index) = self.jobs.iter().position(|(running, _)| running == job) else {
             return false;
         };
@@ -67,7 +67,7 @@ impl RunningJobs {
         self.files.insert(file);
     }
 
-    /// Ends [`RunningJobs::block_file`]. The file stays busy if a running job uses it.
+    /// Unblocks a file after [`RunningJobs::block_file`]. The file stays busy if a running job uses it.
     pub fn unblock_file(&mut self, file: FileId) {
         self.blocked.remove(&file);
         if !self.jobs.iter().any(|(job, _)| job.input_files().any(|input| input == file)) {
@@ -75,23 +75,23 @@ impl RunningJobs {
         }
     }
 
-    /// Returns the running jobs and their inputs, without blocked files.
+    /// Returns the running jobs and their inputs, without the blocked files.
     #[must_use]
     pub fn without_blocked_files(&self) -> RunningJobs {
         let files = self.jobs.iter().flat_map(|(job, _)| job.input_files()).collect();
         RunningJobs { files, jobs: self.jobs.clone(), blocked: HashSet::new() }
     }
 
-    /// Returns whether `job` can run at the same time as the running jobs:
+    /// Returns whether `job` can run at the same time as the running jobs.
     ///
-    /// 1. none of its files is busy,
-    /// 2. no running job writes to an overlapping range of the same level,
-    /// 3. at most one job at a time moves files from L0 to a deeper level.
+    /// 1. None of its files may be busy.
+    /// 2. No running job may write to an overlapping key range of the same level.
+    /// 3. At most one job at a time may move files from L0 to a deeper level.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchRun`], [`Error::NoSuchFile`] or [`Error::NoInputs`] if an input of `job` is not in
-    /// the tree.
+    /// Fails with [`Error::NoSuchRun`], [`Error::NoSuchFile`] or [`Error::NoInputs`] if an input of `job` is not in the
+    /// tree.
     pub fn can_run_job(&self, job: &Job, shape: &TreeShape) -> Result<bool, Error> {
         let range = job.input_key_range(shape)?;
         if self.is_any_file_busy(job.input_files()) || (job.is_from_l0() && self.has_l0_job()) {
@@ -103,8 +103,8 @@ impl RunningJobs {
         for (running, _) in &self.jobs {
             let writes = running.kind != JobKind::Drop;
             if writes && running.target.level == job.target.level {
-                // Inputs stay in the tree until their job ends. If an input is missing, the job has
-                // ended but is not removed yet: it counts as a conflict.
+                // Inputs stay in the tree until their job ends. If an input is missing, the running job has just ended
+                // but is not removed yet. It then counts as a conflict.
                 if running.input_key_range(shape).map_or(true, |other| other.overlaps(&range)) {
                     return Ok(false);
                 }
@@ -119,7 +119,8 @@ impl RunningJobs {
         self.can_run_job(&job, shape).is_ok_and(|can_run| can_run).then_some(job)
     }
 
-    /// Returns the bytes yet to be written by the running jobs for which `counts` returns true.
+    /// Returns the number of bytes that running jobs still have to write. Includes only the jobs for which `counts`
+    /// returns true.
     pub(crate) fn unwritten_bytes(&self, counts: impl Fn(&Job) -> bool) -> u64 {
         let counted = self.jobs.iter().filter(|(job, _)| counts(job));
         counted.map(|(_, left)| *left).fold(0, u64::saturating_add)

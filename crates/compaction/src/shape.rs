@@ -17,17 +17,17 @@ const LEVELS_MAX: usize = 256;
 pub struct LevelShape {
     /// Sorted runs, newest first.
     pub runs: Vec<Arc<SortedRun>>,
-    /// Largest key of the files that the last job took from this level. It is persisted, so that the
+    /// Largest key of the files that the last job took from this level. The cursor is persisted, so that the
     /// round-robin file picker continues after a restart.
     pub cursor: Option<Key>,
 }
 
-/// A tree at one moment: its levels and the properties on which policies decide.
+/// A tree at one moment: its levels, and the properties that policies use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TreeShape {
-    /// Levels from L0 downward. Deeper levels are older; within a level, later runs are older.
+    /// Levels from L0 downward. Deeper levels are older. Within a level, later runs are older.
     pub levels: Vec<Arc<LevelShape>>,
-    /// Number of the next new run.
+    /// Number that the next new run gets.
     pub run_id_next: u64,
     /// Current time, in microseconds of the tree's clock.
     pub now_us: u64,
@@ -39,7 +39,7 @@ pub struct TreeShape {
     pub memtable_bytes: u64,
     /// Target size of a table file in bytes.
     pub table_bytes: u64,
-    /// Whether all memtables are empty: nothing was written since the last flush.
+    /// Whether all memtables are empty, so nothing was written since the last flush.
     pub memtables_empty: bool,
 }
 
@@ -63,27 +63,27 @@ impl LevelShape {
 }
 
 impl TreeShape {
-    /// Allocates the number of a new run.
+    /// Allocates a number for a new run.
     pub(crate) fn new_run_id(&mut self) -> RunId {
         let id = RunId(self.run_id_next);
         self.run_id_next += 1;
         id
     }
 
-    /// Removes empty levels at the end. Their cursors have no meaning.
+    /// Removes empty levels at the end, together with their cursors.
     pub(crate) fn remove_empty_last_levels(&mut self) {
         while self.levels.last().is_some_and(|level| level.runs.is_empty()) {
             self.levels.pop();
         }
     }
 
-    /// Returns a level, or `None` below the deepest level.
+    /// Returns a level, or `None` if it is below the deepest level.
     #[must_use]
     pub fn level(&self, level: Level) -> Option<&LevelShape> {
         self.levels.get(level.index()).map(|level| &**level)
     }
 
-    /// Returns the runs of a level, newest first. Empty below the deepest level.
+    /// Returns the runs of a level, newest first. The result is empty if the level is below the deepest level.
     #[must_use]
     pub fn runs_of(&self, level: Level) -> &[Arc<SortedRun>] {
         self.level(level).map_or(&[], |level| &level.runs)
@@ -97,7 +97,7 @@ impl TreeShape {
 
     /// Returns all runs and their levels, newest first. Lookups search runs in this order.
     pub fn runs(&self) -> impl DoubleEndedIterator<Item = (Level, &Arc<SortedRun>)> {
-        // A tree has at most 256 levels, so the zip omits none.
+        // A tree has at most 256 levels, so the zip skips no level.
         (0..=u8::MAX)
             .zip(&self.levels)
             .flat_map(|(level, shape)| shape.runs.iter().map(move |run| (Level(level), run)))
@@ -119,7 +119,7 @@ impl TreeShape {
         self.runs().flat_map(|(level, run)| run.files.iter().map(move |file| (level, run.id, file)))
     }
 
-    /// Finds a file by its number. Scans the whole tree.
+    /// Returns the file with this number, and its level and run. Scans the whole tree.
     #[must_use]
     pub fn find_file(&self, file: FileId) -> Option<(Level, RunId, &Arc<TableMeta>)> {
         self.positioned_files().find(|(.., placed)| placed.id == file)
@@ -143,8 +143,8 @@ impl TreeShape {
         self.levels.iter().map(|level| level.total_bytes()).sum()
     }
 
-    /// Returns whether the file has a tombstone that every registered snapshot sees. A job can drop
-    /// such a tombstone if no older run overlaps it.
+    /// Returns whether the file has a tombstone that all registered snapshots see. A job can drop such a tombstone if
+    /// no older run overlaps the job.
     #[must_use]
     pub fn has_droppable_tombstone(&self, file: &TableMeta) -> bool {
         let is_held = |seq: u64| self.oldest_snapshot.is_some_and(|snapshot| snapshot < seq);
@@ -159,17 +159,19 @@ impl TreeShape {
 
     /// Checks the invariants of a tree.
     ///
-    /// 1. The files of a run are in key order and share no user key. No run is empty.
-    /// 2. Numbers of runs and files are unique. Run numbers are below `run_id_next`.
-    /// 3. If two files of different runs surely contain the same key, the file of the newer run is not
-    ///    entirely older. Two files surely share a key if they have a bound in common and no tombstones
-    ///    (a range tombstone may extend a bound). Overlap alone proves nothing: entries that come from
-    ///    an operand store are newer than the tree's entries of the same key, but may have smaller
-    ///    sequence numbers than entries of other keys. [`TreeShape::apply_job`] checks each job instead.
+    /// 1. The files of a run are in key order and have no user key in common. No run is empty.
+    /// 2. The numbers of runs and files are unique. Run numbers are below `run_id_next`.
+    /// 3. If two files of different runs certainly contain the same key, the file of the newer run is not entirely
+    ///    older.
+    ///
+    /// Two files certainly contain the same key if they have a bound in common and no tombstones. With a range
+    /// tombstone, a bound need not be the key of an entry. An overlap of the key ranges alone is not enough: entries
+    /// from an operand store are newer than the tree's entries of the same key, but may have smaller sequence numbers
+    /// than entries of other keys. Therefore [`TreeShape::apply_job`] checks each job too.
     ///
     /// # Errors
     ///
-    /// The first violation, with the files or runs.
+    /// Returns the first violation, with the files or runs.
     pub fn check_invariants(&self) -> Result<(), Error> {
         if self.levels.len() > LEVELS_MAX {
             return Err(Error::TooManyLevels { levels: self.levels.len() });

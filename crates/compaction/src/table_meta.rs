@@ -1,24 +1,26 @@
-//! Description of one table file. Policies, manifest and readers share it.
+//! Metadata of a table file. Policies, the manifest and readers share it.
 
 use crate::ids::FileId;
 use crate::key_range::KeyRange;
 
-/// Properties of a table file. Policies use all but `uid` and `checksum`, which let a reader verify that it
-/// opened the right file.
+/// Metadata of a table file.
+///
+/// Policies use all fields except `uid` and `checksum`. Readers use these two to verify that they have opened the right
+/// file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableMeta {
     /// Number of the file.
     pub id: FileId,
-    /// Smallest and largest user key of its entries and range tombstones.
+    /// Smallest and largest user key of the entries and range tombstones.
     pub range: KeyRange,
     /// Size of the file in bytes.
     pub bytes: u64,
     /// Number of entries of all kinds.
     pub entries: u64,
-    /// Number of point tombstones and range tombstones.
+    /// Number of tombstones, both point tombstones and range tombstones.
     pub tombstones: u64,
-    /// Smallest sequence number of a tombstone; `None` without tombstones, or if it was not recorded. See
-    /// [`TableMeta::tombstone_seq_bound`].
+    /// Smallest sequence number of a tombstone. `None` if the file has no tombstones or the number was not recorded.
+    /// See [`TableMeta::tombstone_seq_bound`].
     pub tombstone_seq_smallest: Option<u64>,
     /// Bytes of all values.
     pub value_bytes: u64,
@@ -28,13 +30,14 @@ pub struct TableMeta {
     pub seq_smallest: u64,
     /// Largest sequence number of an entry.
     pub seq_largest: u64,
-    /// Time of the last block read by a lookup, in microseconds; initially the creation time.
+    /// Time of the last block read by a lookup, in microseconds of the tree's clock. The initial value is the creation
+    /// time.
     pub last_read_us: u64,
     /// Creation time, in microseconds of the tree's clock.
     pub created_us: u64,
-    /// Creation order: newer files have larger numbers. A trivial move keeps it.
+    /// Creation order: a file that was created later has a larger number. A trivial move does not change the number.
     pub creation: u64,
-    /// Random number of the file's content, which seeds its checksums.
+    /// Random number that identifies the contents of the file. It seeds the checksums of the file.
     pub uid: u64,
     /// XXH3-64 of the whole file.
     pub checksum: u64,
@@ -63,17 +66,20 @@ impl TableMeta {
         }
     }
 
-    /// Returns the smallest sequence number of a tombstone, or `None` without tombstones. If it was not recorded, the
-    /// largest number of the file is returned, so that no snapshot is overlooked.
+    /// Returns the smallest sequence number of a tombstone, or `None` without tombstones.
+    ///
+    /// If this number was not recorded, returns the largest sequence number of the file instead. A snapshot that sees
+    /// this number sees all tombstones of the file.
     #[must_use]
     pub fn tombstone_seq_bound(&self) -> Option<u64> {
         let bound = || (self.tombstones > 0).then_some(self.seq_largest);
         self.tombstone_seq_smallest.or_else(bound)
     }
 
-    /// Returns the size in bytes that triggers use. If at least half of the entries are tombstones,
-    /// each tombstone above that half counts as two values of average size. Such files are merged
-    /// earlier.
+    /// Returns the size in bytes that triggers and file pickers use.
+    ///
+    /// If more than half of the entries are tombstones, each tombstone above that half adds the size of two average
+    /// values. Files with many tombstones are therefore merged earlier.
     ///
     /// Source: RocksDB, `compensated_file_size`.
     #[must_use]
@@ -103,7 +109,7 @@ mod tests {
         };
         assert_eq!(compensated(49), 1000);
         assert_eq!(compensated(50), 1000);
-        // Ten values of 50 bytes; 80 tombstones above half, two values each.
+        // A value has 50 bytes on average. 80 tombstones are above half, and each counts as two values.
         assert_eq!(compensated(90), 1000 + 80 * 50 * 2);
         assert_eq!(compensated(100), 1000 + 100 * 500 * 2);
     }

@@ -1,4 +1,4 @@
-//! Edits of a tree as the manifest stores them, and their replay.
+//! Edits of a tree. The manifest stores them, and recovery replays them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,18 +9,19 @@ use crate::run::SortedRun;
 use crate::shape::TreeShape;
 use crate::table_meta::TableMeta;
 
-/// Changes of a tree. [`TreeShape::apply_edit`] applies them.
+/// Change of a tree. [`TreeShape::apply_edit`] applies it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TreeEdit {
-    /// Files that leave their runs. A moved file is also in `added`.
+    /// Files that are removed from their runs. A moved file is in `added` too.
     pub removed: Vec<FileId>,
-    /// Files that enter a run. A run that its level does not have becomes the newest one there.
+    /// Files that are added to runs. If a level does not have the run, the run becomes the newest run of the level.
     pub added: Vec<AddedFile>,
-    /// For each changed level, all of its runs after the edit, newest first.
+    /// Order of the runs in each changed level after the edit, newest first. Lists all runs of the level.
     pub run_orders: Vec<(Level, Vec<RunId>)>,
-    /// For each changed cursor, its level and the new value. See [`LevelShape::cursor`](crate::LevelShape::cursor).
+    /// New cursors and their levels. Contains only changed cursors. See
+    /// [`LevelShape::cursor`](crate::LevelShape::cursor).
     pub cursors: Vec<(Level, Option<Key>)>,
-    /// Number of the next new run, if it changed.
+    /// Number that the next new run gets, if it changed.
     pub run_id_next: Option<u64>,
 }
 
@@ -35,16 +36,16 @@ pub struct AddedFile {
     pub file: Arc<TableMeta>,
 }
 
-/// A tree after a change, and the edit that leads to it.
+/// A tree after a change, and the edit that makes this change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeUpdate {
     /// The tree after the change.
     pub shape: TreeShape,
-    /// Turns the tree before the change into `shape`.
+    /// Edit that changes the previous tree to `shape`.
     pub edit: TreeEdit,
 }
 
-/// Reason why an edit does not fit a tree.
+/// Reason why an edit cannot be applied to a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
     /// A removed file is not in the tree.
@@ -56,18 +57,20 @@ pub enum EditError {
     /// A run is in two levels.
     #[error("run {} is in two levels", .0.0)]
     DuplicateRun(RunId),
-    /// The order of the runs of a level does not list this run exactly once.
+    /// The run order of a level does not contain this run exactly once.
     #[error("an order of runs does not list run {} exactly once", .0.0)]
     RunOrder(RunId),
 }
 
 impl TreeShape {
-    /// Applies an edit: removes files, adds files, orders the runs and sets the cursors. Empty runs and empty levels
-    /// at the end are removed. Does not check key ranges; see [`TreeShape::check_invariants`].
+    /// Applies an edit: removes files, adds files, orders runs and sets cursors. Removes empty runs, and empty levels
+    /// at the end.
+    ///
+    /// Does not check key ranges. [`TreeShape::check_invariants`] checks them.
     ///
     /// # Errors
     ///
-    /// If the edit does not fit. The tree is then changed in part and must be dropped.
+    /// Fails if the edit does not fit the tree. The edit is then applied in part, and the tree must be dropped.
     pub fn apply_edit(&mut self, edit: &TreeEdit) -> Result<(), EditError> {
         for &file in &edit.removed {
             self.remove_file(file)?;
@@ -121,7 +124,7 @@ impl TreeShape {
         self.run_id_next = self.run_id_next.max(run.0.saturating_add(1));
     }
 
-    /// Sets the order of the runs of a level. `order` must list each of them once.
+    /// Sets the order of the runs of a level. `order` must contain each run of the level once.
     fn reorder_runs(&mut self, level: Level, order: &[RunId]) -> Result<(), EditError> {
         let runs = self.runs_of(level);
         let reordered = order.iter().map(|&id| {
@@ -142,9 +145,9 @@ impl TreeShape {
         Ok(())
     }
 
-    /// Checks that each added file occurs once in the tree, and that each run is in one level only.
+    /// Checks that each added file is in the tree only once, and that each run is in one level only.
     ///
-    /// The tree before the edit had each file once, so that the other files need no check.
+    /// The tree had no duplicate file before the edit, so only added files can be duplicates.
     fn check_unique_ids(&self, added: &[AddedFile]) -> Result<(), EditError> {
         if added.is_empty() {
             return Ok(());

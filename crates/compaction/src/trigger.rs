@@ -1,70 +1,72 @@
-//! The first primitive: when a job is due.
+//! Trigger, the first primitive of a policy: when a job is due.
 
 use crate::ids::Level;
 use crate::shape::TreeShape;
 
-/// Condition that makes a job due. A policy has several, in order of priority.
+/// Condition that makes a job due. A policy has one or more triggers, in order of priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// A level with a single run has reached its capacity.
+    /// A level has reached its capacity. The level has a single run.
     LevelFull(LevelCapacity),
-    /// A level, or the whole tree in a run list, has this many runs.
+    /// L0 or a tiered level has this number of runs. In a run list, the whole tree has this number of runs.
     ///
-    /// A merge from L0 into a level with a single run rewrites the overlapping data of that level.
-    /// Therefore it waits until L0 has as many bytes as it would rewrite, or `wait` runs. A run of several
-    /// memtables counts as several runs.
+    /// A merge from L0 into a level with a single run rewrites the overlapping data of that level. The merge therefore
+    /// waits until L0 has as many bytes as the merge rewrites, or until L0 has `wait` runs. A run with the data of
+    /// several memtables counts as several runs. In other layouts a merge rewrites no data of the target level, so
+    /// merges never wait.
     ///
-    /// The runs of L0 are merged with each other if writes have stopped. They are also merged with each other
-    /// if L0 has `wait` runs, but a merge into the next level would rewrite more than the size ratio times
-    /// their bytes. If a run of L0 has more than the size ratio times the bytes of all newer runs, only the
-    /// newer runs are merged. Such newer runs count as memtables by their bytes.
-    ///
-    /// In other layouts nothing is rewritten, and merges never wait.
+    /// In two cases the runs of L0 are merged with each other instead. First, writes have stopped. Second, L0 has
+    /// `wait` runs, but a merge into the next level would rewrite more than the size ratio times their bytes. If one
+    /// run of L0 has more than the size ratio times the bytes of all newer runs, only these newer runs are merged with
+    /// each other. They count as memtables by their bytes.
     RunCount {
-        /// Number of runs that makes a merge due if L0 has as many bytes as the merge rewrites; at least 1.
+        /// Number of runs that makes a merge due, provided that the merge rewrites at most as many bytes as L0 has. At
+        /// least 1.
         runs: usize,
-        /// Number of runs that makes a merge due in any case. Merges never wait if it equals `runs`.
+        /// Number of runs that makes a merge due, however many bytes it rewrites. If `wait` is at most `runs`, merges
+        /// never wait.
         wait: usize,
     },
     /// A level has more runs than a fluid layout allows.
     TooManyRuns,
-    /// The bytes above the oldest run have reached this percentage of the bytes of the oldest run.
+    /// The size of all runs except the oldest has reached this percentage of the size of the oldest run.
     SpaceAmplification {
         /// Threshold in per cent.
         percent: u64,
     },
-    /// Adjacent runs have similar sizes: each run is at most `percent` per cent larger than all newer
+    /// Adjacent runs have similar sizes. Each run of the sequence is at most `percent` per cent larger than all newer
     /// runs of the sequence together.
     SizeRatio {
         /// Tolerance in per cent.
         percent: u64,
-        /// Minimum number of merged runs; at least 2.
+        /// Minimum number of merged runs, at least 2.
         runs_min: usize,
         /// Maximum number of merged runs.
         runs_max: usize,
     },
-    /// A file has reached this share of droppable tombstones.
+    /// The share of droppable tombstones among the entries of a file has reached a threshold.
     TombstoneDensity {
-        /// Threshold in millionths of the entries.
+        /// Threshold in tombstones per million entries.
         ppm: u64,
     },
-    /// The oldest tombstone of a file has exceeded the maximum age of its level. One tenth of `bound_us`
-    /// belongs to memtables. The levels above the last one share the rest, each with `size_ratio` times
-    /// the share of the level above.
+    /// The oldest tombstone of a file exceeds the maximum age of its level.
+    ///
+    /// Memtables get one tenth of `bound_us`. The levels above the last level share the rest. The share of each level
+    /// is `size_ratio` times the share of the level above.
     ///
     /// Source: Sarkar et al., "Lethe", SIGMOD 2020, section 4.1 ("FADE").
     TombstoneTtl {
-        /// Maximum age of a tombstone, in microseconds. Tombstones that a snapshot needs may become older.
+        /// Maximum age of a tombstone, in microseconds. Tombstones that a snapshot needs may exceed it.
         bound_us: u64,
         /// Ratio of the shares of adjacent levels.
         size_ratio: u64,
     },
-    /// A file has exceeded its maximum age. It moves to the next level; in a FIFO layout it is dropped.
+    /// A file exceeds a maximum age. The file moves to the next level. In a FIFO layout it is dropped.
     FileStaleness {
         /// Maximum age in microseconds.
         ttl_us: u64,
     },
-    /// The tree has exceeded this size. For FIFO layouts.
+    /// The size of the tree exceeds a maximum. Only for FIFO layouts.
     TotalBytes {
         /// Maximum size of all files in bytes.
         bytes: u64,
@@ -94,34 +96,36 @@ impl Trigger {
         matches!(self, Trigger::TombstoneDensity { .. } | Trigger::TombstoneTtl { .. })
     }
 
-    /// Returns whether the trigger tests single files of all levels.
+    /// Returns whether the trigger is a condition on single files of all levels.
     #[must_use]
     pub fn is_file_trigger(&self) -> bool {
         self.needs_tombstones() || matches!(self, Trigger::FileStaleness { .. })
     }
 }
 
-/// Rule for the maximum size of each level.
+/// Rule for the capacity of each level, which is its maximum size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LevelCapacity {
-    /// The capacity of the first leveled level is fixed. Each deeper level has `size_ratio` times the
-    /// capacity of the level above.
+    /// The capacity of the first leveled level is fixed. Each deeper level has `size_ratio` times the capacity of the
+    /// level above.
     FromTop {
-        /// Capacity of the first leveled level in memtables. That level is L1 if no level is tiered.
+        /// Capacity of the first leveled level, in memtables. Without tiered levels, this is the capacity of L1.
         l1_memtables: u64,
         /// Ratio of the capacities of adjacent levels.
         size_ratio: u64,
     },
-    /// The last level has no limit. The capacity of each level above is that of the level below divided
-    /// by `size_ratio`, starting from the bytes in the last level. The base level, which receives data
-    /// from L0, is the smallest level of at least `base_memtables`, or the last level if there is none.
-    /// Levels between L0 and the base level are empty.
+    /// The capacities follow the size of the last level, which has no capacity itself. The level above it has the
+    /// capacity of the last level's size divided by `size_ratio`. Each level further up has the capacity of the level
+    /// below divided by `size_ratio`.
+    ///
+    /// The base level receives the data from L0. It is the smallest level with a capacity of at least `base_memtables`,
+    /// or the last level if there is none. Levels between L0 and the base level are empty.
     ///
     /// Source: Dong et al., "Optimizing Space Amplification in RocksDB", CIDR 2017.
     FromBottom {
-        /// The last level, even if it is empty.
+        /// Number of the last level. The level counts as the last level even if it is empty.
         last: Level,
-        /// Minimum capacity of the base level in memtables.
+        /// Minimum capacity of the base level, in memtables.
         base_memtables: u64,
         /// Ratio of the capacities of adjacent levels.
         size_ratio: u64,
@@ -133,7 +137,7 @@ pub enum LevelCapacity {
 pub struct LevelCapacities {
     /// Level that receives data from L0.
     pub base: Level,
-    /// Last level. It has no capacity and is never a source of jobs.
+    /// Last level. It has no capacity, and no job takes data from it because of its size.
     pub last: Level,
     /// Capacity of `base` in bytes, at least 1.
     pub base_bytes: u64,
@@ -141,12 +145,12 @@ pub struct LevelCapacities {
     pub size_ratio: u64,
 }
 
-/// Last level of [`LevelCapacity::FromTop`]. Even with a size ratio of 2, its capacity is 2^62 times that of
-/// L1, more than any tree needs.
+/// Number of the last level for [`LevelCapacity::FromTop`]. Even with a size ratio of 2, its capacity is 2^62 times
+/// that of L1, which no tree reaches.
 const LAST_LEVEL_FROM_TOP: Level = Level(63);
 
 impl LevelCapacity {
-    /// Returns the capacities for a tree. `first` is the first level that may become the base level.
+    /// Returns the level capacities for a tree. `first` is the smallest number that the base level may have.
     #[must_use]
     pub fn level_capacities(&self, shape: &TreeShape, first: Level) -> LevelCapacities {
         let deepest = shape.deepest_level().unwrap_or(Level(0));
@@ -166,8 +170,8 @@ impl LevelCapacity {
                     base = Level(base.0 - 1);
                     bytes /= size_ratio.max(2);
                 }
-                // The last level of a small tree may hold less than the minimum. A smaller base capacity would
-                // make each run in L0 due at once.
+                // In a small tree, the last level may have fewer bytes than the minimum. With a smaller base capacity,
+                // each run in L0 would be due at once.
                 let base_bytes = bytes.max(base_bytes_min);
                 LevelCapacities { base, last, base_bytes, size_ratio }
             }
@@ -176,7 +180,7 @@ impl LevelCapacity {
 }
 
 impl LevelCapacities {
-    /// Returns the capacity of a level in bytes: 0 above the base level, `u64::MAX` for the last level.
+    /// Returns the capacity of a level in bytes. It is 0 above the base level and `u64::MAX` for the last level.
     #[must_use]
     pub fn bytes(&self, level: Level) -> u64 {
         if level >= self.last {

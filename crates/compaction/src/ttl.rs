@@ -1,25 +1,25 @@
-//! Maximum age of tombstones per level.
+//! Maximum age of tombstones in each level.
 //!
-//! One tenth of the bound D belongs to the memtable. The levels share the rest: L0 gets d, the next level
-//! with files gets T × d, and so on to the level above the last one. The last level may keep a tombstone
-//! until its age reaches D.
+//! D is the maximum age of a tombstone in the tree, and T is the size ratio. The memtable gets one tenth of D. The
+//! levels share the rest: L0 gets a share d, the next level with files gets T × d, and so on to the level above the
+//! last level. In the last level, a tombstone may reach the age D.
 //!
-//! Source: Sarkar et al., "Lethe", SIGMOD 2020, section 4.1. In the paper the memtable is the first of the
-//! levels and gets about D ÷ T^L. With that share, memtables are flushed nearly empty, and compactions move
-//! three times as many bytes (measured with 300,000 writes, T = 10, and D of half the experiment).
+//! Source: Sarkar et al., "Lethe", SIGMOD 2020, section 4.1. In the paper, the memtable counts as the first level and
+//! gets about D ÷ T^L. With this share, memtables would be flushed nearly empty, and compactions would move three times
+//! as many bytes. This was measured with 300,000 writes, T = 10, and half of the experiment's duration as D.
 
 use crate::ids::Level;
 use crate::shape::TreeShape;
 use crate::table_meta::TableMeta;
 
-/// Divisor of the bound for the share of the memtable.
+/// The memtable gets the maximum age divided by this number.
 const MEMTABLE_DIVISOR: u64 = 10;
 
 /// Maximum ages of tombstones, computed for one tree.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TombstoneAges {
     bound_us: u64,
-    /// Maximum age per level, from L0 to the last level.
+    /// Maximum age of a tombstone in each level, from L0 to the last level.
     levels_us: Vec<u64>,
     memtable_us: u64,
 }
@@ -27,13 +27,14 @@ pub(crate) struct TombstoneAges {
 impl TombstoneAges {
     pub(crate) fn new(shape: &TreeShape, bound_us: u64, size_ratio: u64) -> TombstoneAges {
         let deepest = shape.deepest_level().unwrap_or(Level(0)).index();
-        // L0 always counts.
+        // L0 always has a share.
         let has_share = |level: usize| {
             level == 0 || Level::from_index(level).is_some_and(|l| shape.level_bytes(l) > 0)
         };
         let memtable_us = bound_us / MEMTABLE_DIVISOR;
         let shares = (0..deepest).filter(|level| has_share(*level)).count();
-        // Shares as fractions of the largest one: …, 1/T², 1/T, 1. Then cumulative sums.
+        // First computes the share of each level relative to the largest share: …, 1/T², 1/T, 1. Then adds up the
+        // shares from L0 on.
         #[expect(clippy::cast_precision_loss, reason = "a share of a time needs no more digits")]
         let (ratio, shared_us) =
             (size_ratio.max(2) as f64, bound_us.saturating_sub(memtable_us) as f64);
@@ -76,8 +77,8 @@ impl TombstoneAges {
         self.levels_us.get(level.index()).copied().unwrap_or(self.bound_us)
     }
 
-    /// Returns the time at which the oldest tombstone of a file exceeds its maximum age; `None` if the
-    /// file has no droppable tombstone.
+    /// Returns the time at which the oldest tombstone of a file exceeds its maximum age. Returns `None` if the file has
+    /// no droppable tombstone.
     pub(crate) fn file_due_us(
         &self,
         shape: &TreeShape,
@@ -112,7 +113,8 @@ mod tests {
 
     #[test]
     fn tombstone_ages_grow_by_size_ratio_up_to_bound() {
-        // The memtable has a tenth; L0 and L1 share the rest 1 : 8. L2 is empty, L3 is the last level.
+        // The memtable gets a tenth. L0 and L1 share the rest in the ratio 1 : 8. L2 is empty, and L3 is the last
+        // level.
         let ages = TombstoneAges::new(&tree(&[1, 1, 0, 1]), 1000, 8);
         assert_eq!(ages.memtable_us(), 100);
         let levels: Vec<u64> = (0..5).map(|level| ages.level_us(Level(level))).collect();

@@ -8,14 +8,14 @@ use crate::granularity::JobGranularity;
 use crate::layout::TreeLayout;
 use crate::trigger::Trigger;
 
-/// Maximum number of tiered levels. With more, no level number would be left for leveled levels.
+/// Maximum number of tiered levels. It leaves enough level numbers for leveled levels.
 const TIERED_LEVELS_MAX: usize = 32;
 
-/// Reason why primitives cannot be combined, and the part of a spec that causes it.
+/// Reason why primitives cannot be combined, and the part of the spec that is at fault.
 pub(crate) struct PrimitiveConflict {
-    /// Index of the rule; `None` if no rule is at fault.
+    /// Index of the rule at fault. `None` if the fault is not in a rule.
     pub(crate) rule: Option<usize>,
-    /// Field of the rule, or of the spec.
+    /// Name of the field at fault, in the rule or in the spec.
     pub(crate) field: &'static str,
     /// Reason.
     pub(crate) reason: String,
@@ -25,7 +25,7 @@ pub(crate) struct PrimitiveConflict {
 ///
 /// # Errors
 ///
-/// [`Error::InvalidCombination`] with the reason.
+/// Fails with [`Error::InvalidCombination`], which contains the reason.
 pub fn check_primitives(primitives: &PolicyPrimitives) -> Result<(), Error> {
     match find_conflict(primitives) {
         Some(conflict) => Err(Error::InvalidCombination { reason: conflict.reason }),
@@ -54,7 +54,7 @@ pub(crate) fn find_conflict(primitives: &PolicyPrimitives) -> Option<PrimitiveCo
     Some(PrimitiveConflict { rule, field, reason })
 }
 
-/// Field that causes a conflict, and the reason.
+/// Name of the field at fault, and the reason.
 type FieldConflict = (&'static str, String);
 
 fn conflict(field: &'static str, reason: String) -> Result<(), FieldConflict> {
@@ -92,7 +92,7 @@ fn check_layout(primitives: &PolicyPrimitives) -> Result<(), FieldConflict> {
     }
 }
 
-/// Checks that writes stop only when a merge is due.
+/// Checks that a merge is due whenever writes stop.
 fn check_write_stop(primitives: &PolicyPrimitives) -> Result<(), FieldConflict> {
     let (runs, wait) = match &primitives.layout {
         TreeLayout::Fluid { upper, last, size_ratio } => {
@@ -166,7 +166,7 @@ fn check_rule(primitives: &PolicyPrimitives, rule: &CompactionRule) -> Result<()
     check_file_picker(rule, *movement)
 }
 
-/// Returns why a trigger has no effect in a layout; `None` if it has one.
+/// Returns the reason why a trigger has no effect in a layout. Returns `None` if the trigger has an effect.
 fn trigger_conflict(trigger: &Trigger, layout: &TreeLayout) -> Option<&'static str> {
     let is_for_fifo = matches!(trigger, Trigger::TotalBytes { .. } | Trigger::FileStaleness { .. });
     Some(match (layout, trigger) {

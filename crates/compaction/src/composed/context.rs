@@ -1,4 +1,4 @@
-//! The inputs of one decision of a composed policy, and helpers that build jobs.
+//! Arguments of one decision of a composed policy, and helper functions that build jobs.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::trigger::LevelCapacities;
 
 /// Score of a level that does not fit the layout.
 pub(super) const SCORE_MISFIT: u64 = u64::MAX;
-/// Score from which a job is due.
+/// Minimum score at which a job is due.
 pub(super) const SCORE_DUE: u64 = 1000;
 
-/// Inputs of one decision.
+/// Arguments of one decision of a composed policy.
 #[derive(Clone, Copy)]
 pub(super) struct PickContext<'a> {
     pub(super) primitives: &'a PolicyPrimitives,
@@ -28,7 +28,7 @@ pub(super) struct PickContext<'a> {
     pub(super) explanation: &'a ExplanationBuilder,
 }
 
-/// Files of the target level that a job takes.
+/// Which files of the target level a job takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TargetLevelFiles {
     /// All files of the level.
@@ -52,17 +52,17 @@ impl<'a> PickContext<'a> {
         self.shape.table_bytes.saturating_mul(self.primitives.file_tables).max(1)
     }
 
-    /// Returns the maximum number of input bytes of a job whose files a file picker chooses. One output may
-    /// overlap at most as many bytes of the grandparent level.
+    /// Returns the maximum number of input bytes of a job whose files a file picker selects. It is also the maximum
+    /// number of bytes of the grandparent level that one output may overlap.
     pub(super) fn job_bytes_max(&self) -> u64 {
-        // Without a file picker, jobs take whole levels, so the overlap of a single output does not matter.
+        // If no rule uses a file picker, jobs take whole levels. The overlap of a single output does not matter then.
         match self.primitives.rules.iter().any(|rule| rule.granularity.is_file_granular()) {
             true => self.file_bytes().saturating_mul(self.primitives.grandparent_files),
             false => u64::MAX,
         }
     }
 
-    /// Returns the level below `target` if its overlap with outputs is limited.
+    /// Returns the level below `target`. Returns `None` if there is no limit on the overlap of outputs.
     fn grandparent(&self, target: Level) -> Option<Level> {
         Level::from_index(target.index() + 1).filter(|_| self.job_bytes_max() < u64::MAX)
     }
@@ -87,19 +87,19 @@ impl<'a> PickContext<'a> {
         idle.map(|file| file.compensated_bytes()).fold(0, u64::saturating_add)
     }
 
-    /// Returns the runs of a level without busy files.
+    /// Returns the runs of a level that have no busy files.
     pub(super) fn idle_runs(&self, level: Level) -> impl Iterator<Item = &'a Arc<SortedRun>> {
         let context = *self;
         self.shape.runs_of(level).iter().filter(move |run| context.is_run_idle(run))
     }
 
-    /// Returns inputs of all runs of a level.
+    /// Returns one input for each run of a level, with all files of the run.
     pub(super) fn level_inputs(&self, level: Level) -> Vec<JobInput> {
         run_inputs(level, self.shape.runs_of(level))
     }
 
-    /// Returns a job of `inputs` and files of `target`, a level with at most one run. Returns `None` if
-    /// running jobs conflict.
+    /// Returns a job that merges `inputs` with files of level `target`, which has at most one run. Returns `None` if a
+    /// running job conflicts.
     pub(super) fn build_job_into_level(
         &self,
         mut inputs: Vec<JobInput>,
@@ -112,7 +112,7 @@ impl<'a> PickContext<'a> {
         let target_run = match self.shape.runs_of(target) {
             [] => None,
             [run] => Some(run),
-            _ => return None, // The runs must be merged into one first.
+            _ => return None, // The runs of the target level must first be merged into one run.
         };
         let is_move = self.is_trivial_move(&sources, target);
         if let (Some(run), false) = (target_run, is_move) {
@@ -128,9 +128,10 @@ impl<'a> PickContext<'a> {
         self.build_job(if is_move { JobKind::Move } else { JobKind::Merge }, inputs, target, reason)
     }
 
-    /// Returns whether the files can be moved to `target`. They must overlap neither each other nor files of
-    /// that level. The later merge of each file into the level below `target` must not exceed
-    /// [`PickContext::job_bytes_max`].
+    /// Returns whether the files can be moved to level `target` without a merge.
+    ///
+    /// The files must overlap neither each other nor files of that level. The later merge of each file into the level
+    /// below `target` must not exceed [`PickContext::job_bytes_max`].
     pub(super) fn is_trivial_move(&self, sources: &[&Arc<TableMeta>], target: Level) -> bool {
         let bytes_max = self.job_bytes_max();
         let grandparent = self.grandparent(target);
@@ -148,7 +149,7 @@ impl<'a> PickContext<'a> {
         self.merge_or_move(self.level_inputs(level), OutputTarget::oldest_run(level), reason)
     }
 
-    /// Returns a job that makes one run of the inputs: a move if they are disjoint, otherwise a merge.
+    /// Returns a job that turns the inputs into one run. Disjoint inputs are moved, other inputs are merged.
     pub(super) fn merge_or_move(
         &self,
         inputs: Vec<JobInput>,
@@ -161,7 +162,7 @@ impl<'a> PickContext<'a> {
         self.build_job(kind, inputs, target, reason)
     }
 
-    /// Returns a job with [`PickContext::split_rule`] if it can run now.
+    /// Returns a job with [`PickContext::split_rule`], or `None` if the job cannot run now.
     pub(super) fn build_job(
         &self,
         kind: JobKind,
@@ -173,7 +174,7 @@ impl<'a> PickContext<'a> {
         self.admit_job(Job { kind, inputs, target, split, reason })
     }
 
-    /// Returns the job if it can run now.
+    /// Returns the job, or `None` if it cannot run now.
     pub(super) fn admit_job(&self, job: Job) -> Option<Job> {
         self.running.admit_job(job, self.shape)
     }
@@ -195,14 +196,14 @@ impl<'a> PickContext<'a> {
         true
     }
 
-    /// Returns the bytes of all idle runs of L0.
+    /// Returns the bytes of all runs of L0 that have no busy files.
     pub(super) fn idle_l0_bytes(&self) -> u64 {
         self.idle_runs(L0).map(|run| run.total_bytes()).sum()
     }
 }
 
-/// Returns the level into which data of `level` is merged, or `None` for the last level. This is the next
-/// level. Empty levels above the base level are skipped.
+/// Returns the level into which data of `level` is merged, or `None` for the last level. This is the next level, except
+/// that empty levels above the base level are skipped.
 pub(super) fn next_target_level(
     shape: &TreeShape,
     capacities: &LevelCapacities,
@@ -211,14 +212,14 @@ pub(super) fn next_target_level(
     if level >= capacities.last {
         return None;
     }
-    let mut next = Level(level.0 + 1); // Does not overflow: `level` is above the last level.
+    let mut next = Level(level.0 + 1); // Cannot overflow, because `level` is above the last level.
     while next < capacities.base && shape.runs_of(next).is_empty() {
         next = Level(next.0 + 1);
     }
     Some(next)
 }
 
-/// Returns `value / limit` in thousandths, rounded down. With a limit of 0, any value exceeds it.
+/// Returns `value / limit` in thousandths, rounded down. If the limit is 0, any positive value exceeds it.
 pub(super) fn ratio_milli(value: u64, limit: u64) -> u64 {
     match limit {
         0 if value == 0 => 0,
@@ -231,7 +232,7 @@ pub(super) fn len_u64(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }
 
-/// Returns inputs of whole runs of a level.
+/// Returns one input for each of the runs of a level, with all files of the run.
 pub(super) fn run_inputs(level: Level, runs: &[Arc<SortedRun>]) -> Vec<JobInput> {
     runs.iter().map(|run| JobInput::from_run(level, run)).collect()
 }

@@ -1,7 +1,7 @@
 //! FIFO layout: flushed runs stay in order of age, and the oldest files are dropped without being read.
 //!
-//! Only files of the oldest run are dropped, because they hide no older entries. A file is kept while a
-//! snapshot can read it.
+//! Only files of the oldest run are dropped, because no older run has entries that they hide. A file is kept as long as
+//! a snapshot can read it.
 //!
 //! Source: RocksDB, "FIFO compaction style".
 
@@ -11,7 +11,7 @@ use crate::shape::TreeShape;
 use crate::table_meta::TableMeta;
 use crate::trigger::Trigger;
 
-/// Returns a job that drops the oldest file if the tree is too large or the file is too old.
+/// Returns a job that drops the oldest file, if the tree is too large or the file is too old.
 pub(super) fn pick_fifo(context: &PickContext<'_>) -> Option<Job> {
     let shape = context.shape;
     let (level, run) = shape.last_run()?;

@@ -1,8 +1,8 @@
-//! Triggers about single files of all levels: tombstone density, tombstone age and file age.
+//! Triggers that test single files of all levels: tombstone density, tombstone age and file age.
 //!
-//! A file with tombstones moves down level by level until no older file overlaps it. There it is rewritten
-//! without its tombstones. Therefore a sequence of such jobs ends. Tombstones that a snapshot needs make no
-//! job due.
+//! A file with tombstones moves down, one level at a time, until no older file overlaps it. It is then rewritten
+//! without its tombstones. The sequence of such jobs is therefore finite. Tombstones that a snapshot needs do not make
+//! a job due.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ enum FileDueCondition<'a> {
 }
 
 impl<'a> FileDueCondition<'a> {
-    /// Returns the condition of a trigger; `None` if the trigger is not about files.
+    /// Returns the condition of a trigger. Returns `None` if the trigger does not test single files.
     fn from_trigger(trigger: &Trigger, shape: &'a TreeShape) -> Option<FileDueCondition<'a>> {
         Some(match *trigger {
             Trigger::TombstoneDensity { ppm } => FileDueCondition::Density { ppm },
@@ -45,7 +45,7 @@ impl<'a> FileDueCondition<'a> {
         })
     }
 
-    /// Returns the reason of a job if the file is due.
+    /// Returns the reason for a job if the file is due, otherwise `None`.
     fn due_job_reason(
         &self,
         shape: &TreeShape,
@@ -91,13 +91,13 @@ impl<'a> FileDueCondition<'a> {
         }
     }
 
-    /// Returns whether the condition depends on tombstones. A rewrite removes the tombstones of a file that no
-    /// older file overlaps.
+    /// Returns whether the condition depends on tombstones. If so, a rewrite of a file that no older file overlaps
+    /// removes the tombstones and ends the condition.
     fn needs_tombstones(&self) -> bool {
         !matches!(self, FileDueCondition::Stale { .. })
     }
 
-    /// Returns the files of a run that may be due, and their indices.
+    /// Returns the files of a run that may be due, each with its index.
     fn candidate_files<'r>(
         &self,
         run: &'r SortedRun,
@@ -109,25 +109,25 @@ impl<'a> FileDueCondition<'a> {
     }
 }
 
-/// Returns the tombstones in millionths of the entries. The result may exceed one million, because range
-/// tombstones are not entries.
+/// Returns the number of tombstones per million entries. The result may exceed one million, because range tombstones do
+/// not count as entries.
 fn tombstone_ppm(file: &TableMeta) -> u64 {
     let ppm = u128::from(file.tombstones) * 1_000_000 / u128::from(file.entries.max(1));
     u64::try_from(ppm).unwrap_or(u64::MAX)
 }
 
-/// A file that a rule makes due.
+/// A file that is due because of a rule.
 pub(super) struct FileToCompact<'a> {
     pub(super) level: Level,
     pub(super) run: &'a Arc<SortedRun>,
     /// Index of the file in its run.
     pub(super) index: usize,
     pub(super) reason: JobReason,
-    /// Whether a rewrite removes the tombstones: no older file overlaps the file.
+    /// Whether a rewrite can remove the tombstones. This is the case if no older file overlaps the file.
     pub(super) can_rewrite: bool,
 }
 
-/// Returns the files that a rule makes due and that are not busy, in the order of the rule's file picker.
+/// Returns the files that are due because of a rule and not busy, in the order of the rule's file picker.
 pub(super) fn find_due_files<'a>(
     context: &PickContext<'a>,
     rule: &CompactionRule,
@@ -145,7 +145,7 @@ pub(super) fn find_due_files<'a>(
             let Some(reason) = condition.due_job_reason(shape, level, run, file) else {
                 continue;
             };
-            // In L0, whole runs are rewritten.
+            // A job takes whole runs from L0, so the range is that of the run.
             let run_range = run.range().filter(|_| level == L0);
             let range = run_range.unwrap_or_else(|| file.range.clone());
             let can_rewrite =
@@ -172,7 +172,7 @@ pub(super) fn rewrite_job(context: &PickContext<'_>, due: &FileToCompact<'_>) ->
     context.build_job(JobKind::Rewrite, vec![input], target, due.reason.clone())
 }
 
-/// Returns the next time after now at which a file becomes due without further writes.
+/// Returns the first time after now at which a file becomes due without further writes.
 pub(super) fn next_file_due_us(primitives: &PolicyPrimitives, shape: &TreeShape) -> Option<u64> {
     let is_fifo = primitives.can_drop_data();
     let is_later = |at_us: &u64| *at_us > shape.now_us;

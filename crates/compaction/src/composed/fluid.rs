@@ -1,11 +1,13 @@
-//! Fluid layout: each level holds up to a number of runs and is merged into the next one as a whole.
+//! Fluid layout: each level holds up to a maximum number of runs. A full level is merged as a whole into the next
+//! level.
 //!
-//! A merge of the level above is an *arrival*. A level of K runs takes T − 1 arrivals, so a run takes
-//! (T − 1) ÷ K of them. An arrival is merged into the newest run until that run has taken its number. The
-//! next arrival becomes a new run. Before a level gets more than K runs, it is merged into the next level.
+//! The result of such a merge *arrives* in the next level. T is the size ratio. A level of K runs takes T − 1 arrivals,
+//! so each of its runs takes (T − 1) ÷ K arrivals. An arrival is merged into the newest run until that run has taken
+//! this number. The next arrival becomes a new run. Before a level gets more than K runs, it is merged into the next
+//! level.
 //!
-//! The number of arrivals of a run is its size divided by the size of the arriving data. Therefore levels
-//! need no capacities, and updates and deletes are accounted for.
+//! The number of arrivals in a run is not stored. It is computed as the size of the run divided by the size of the
+//! arriving data. Therefore levels need no capacities, and updates and deletes are taken into account.
 
 use crate::composed::context::{PickContext, SCORE_DUE, len_u64, ratio_milli};
 use crate::composed::file_rules::{find_due_files, rewrite_job};
@@ -31,21 +33,21 @@ impl FluidRunLimits<'_> {
             return self.last.max(1);
         }
         let runs = self.upper.get(level.index()).or(self.upper.last()).map_or(1, |runs| *runs);
-        // Each run of L0 is a flush. If the layout merges several arrivals into one run, L0 holds no run and
-        // flushes are merged into runs of L1.
+        // Each run of L0 is a flush. If the layout merges several arrivals into one run, L0 keeps no runs, and flushes
+        // are merged into runs of L1.
         if level == L0 && self.arrivals_per_run(runs) > 1 { 0 } else { runs.max(1) }
     }
 
-    /// Returns the number of arrivals per run in a level of `runs` runs.
+    /// Returns the number of arrivals per run, in a level with at most `runs` runs.
     fn arrivals_per_run(&self, runs: usize) -> usize {
         self.size_ratio.saturating_sub(1).max(1).div_ceil(runs.max(1))
     }
 
-    /// Returns whether arriving data is merged into the newest run of a level, which may have `runs_max`
-    /// runs.
+    /// Returns whether arriving data is merged into the newest run of a level. `runs_max` is the maximum number of runs
+    /// of the level.
     fn is_run_active(&self, runs_max: usize, newest: &SortedRun, arriving_bytes: u64) -> bool {
         let arrivals = len_u64(self.arrivals_per_run(runs_max));
-        // Compares newest ÷ arriving + ½ with the arrivals, multiplied by 2 × arriving.
+        // The condition is newest ÷ arriving + ½ < arrivals. Both sides are multiplied by 2 × arriving.
         let doubled = u128::from(newest.total_bytes()) * 2 + u128::from(arriving_bytes);
         doubled < u128::from(arriving_bytes) * 2 * u128::from(arrivals)
     }
@@ -85,13 +87,15 @@ impl<'a> FluidPicker<'a> {
         })
     }
 
-    /// Returns the bytes of the next job out of L0 and its target level; `None` if none is due.
+    /// Returns the bytes of the next job that takes data from L0, and its target level. Returns `None` if no such job
+    /// is due.
     pub(super) fn next_l0_job_size(&self) -> Option<(u64, Level)> {
         let is_due = self.context.idle_runs(L0).count() > self.limits.runs_max(L0, false);
         is_due.then(|| (self.context.idle_l0_bytes(), Level(1)))
     }
 
-    /// Returns a job of the level that exceeds its limit the most. Ties: the smaller level.
+    /// Returns a job for the level that exceeds its run limit the most. Among equal levels, the upper level is
+    /// preferred.
     fn pick_too_many_runs_job(&self) -> Option<Job> {
         let shape = self.context.shape;
         let deepest = shape.deepest_level()?;
@@ -111,8 +115,8 @@ impl<'a> FluidPicker<'a> {
         })
     }
 
-    /// Returns a job that merges a whole level into the next one: into the newest run if that is active,
-    /// otherwise into a new run.
+    /// Returns a job that merges a whole level into the next level. The data is merged into the newest run of that
+    /// level if [`FluidRunLimits::is_run_active`], otherwise it becomes a new run.
     fn build_level_job(&self, level: Level, reason: JobReason) -> Option<Job> {
         let (context, shape) = (&self.context, self.context.shape);
         let Some(next) = Level::from_index(level.index() + 1) else {
@@ -141,7 +145,8 @@ impl<'a> FluidPicker<'a> {
         context.build_job(JobKind::Merge, inputs, target, reason)
     }
 
-    /// Returns a job that merges all runs if the bytes above the oldest run are too many.
+    /// Returns a job that merges all runs, if the size of all runs except the oldest is at least a percentage of the
+    /// oldest run.
     fn pick_space_amplification_job(&self, percent_max: u64) -> Option<Job> {
         let (context, shape) = (&self.context, self.context.shape);
         let (deepest, oldest) = shape.last_run()?;
@@ -174,7 +179,7 @@ mod tests {
         assert_eq!((tiering.runs_max(Level(1), false), tiering.runs_max(Level(1), true)), (9, 9));
         let lazy = FluidRunLimits { upper: &[9], last: 1, size_ratio: 10 };
         assert_eq!((lazy.runs_max(Level(2), false), lazy.runs_max(Level(2), true)), (9, 1));
-        // Three runs with three arrivals each: every flush moves on to L1.
+        // Three runs with three arrivals each. Every flush is merged into L1.
         let fluid = FluidRunLimits { upper: &[3], last: 1, size_ratio: 10 };
         assert_eq!((fluid.runs_max(L0, true), fluid.runs_max(Level(1), false)), (0, 3));
         let hybrid = FluidRunLimits { upper: &[9, 4, 2], last: 1, size_ratio: 10 };
@@ -190,10 +195,10 @@ mod tests {
             let file = TableMeta { bytes, ..meta };
             SortedRun { id: RunId(1), files: vec![std::sync::Arc::new(file)].into() }
         };
-        // One run for nine arrivals: the ninth arrival is merged into eight, the tenth is not.
+        // One run takes nine arrivals. The ninth arrival is merged into the run of eight. The tenth is not.
         assert!(lazy.is_run_active(1, &run(8000), 1000));
         assert!(!lazy.is_run_active(1, &run(9000), 1000));
-        // One run per arrival, except for a small remainder.
+        // Each arrival becomes a run, unless the newest run is a small remainder.
         assert!(!lazy.is_run_active(9, &run(900), 1000));
         assert!(lazy.is_run_active(9, &run(400), 1000));
     }

@@ -1,12 +1,13 @@
 //! Leveling layout: one run in each level below L0, except for tiered levels at the top.
 //!
-//! 1. Each level gets a score: its current value divided by the threshold of its trigger. A level that does
-//!    not fit the layout, left by another policy, has the highest score.
-//! 2. Levels with a score of at least 1 are tried in descending order. Ties: the smaller level.
-//! 3. The first job without a conflicting running job is picked.
+//! 1. Each level gets a score, which is its current value divided by the threshold of its trigger. A level that does
+//!    not fit the layout has the highest score. Another policy has left it in this shape.
+//! 2. Levels with a score of at least 1 are tried in descending order of their scores. Among equal scores, the upper
+//!    level comes first.
+//! 3. The first job that conflicts with no running job is picked.
 //!
-//! If a leveled level has several runs, they are merged in place, or moved if they are disjoint, before any
-//! other job uses the level. Rules about single files come before or after these steps, by their priority.
+//! If a leveled level has several runs, these are first merged in place, or moved if they are disjoint. Only then can
+//! other jobs use the level. Rules about single files come before or after these steps, depending on their priority.
 
 use std::sync::Arc;
 
@@ -27,20 +28,20 @@ use crate::run::SortedRun;
 use crate::table_meta::TableMeta;
 use crate::trigger::{LevelCapacities, Trigger};
 
-/// Number of runs in the last tiered level that makes an efficient merge into the last level due.
+/// Minimum number of runs of the last tiered level for an early merge into the last level.
 const RUNS_OF_EFFICIENT_MERGE: u64 = 2;
 
 /// Picks jobs of a leveling layout.
 pub(super) struct LevelingPicker<'a> {
     context: PickContext<'a>,
-    /// Rule with the level-full trigger.
+    /// Rule that has the level-full trigger.
     rule: &'a CompactionRule,
     capacities: LevelCapacities,
-    /// Maximum number of runs in L1, L2, …
+    /// Maximum number of runs in L1, L2, … down to the last tiered level.
     tiered: &'a [usize],
 }
 
-/// A level whose trigger is due.
+/// A level from which a job is due.
 struct LevelDueForJob {
     score_milli: u64,
     level: Level,
@@ -85,13 +86,13 @@ impl<'a> LevelingPicker<'a> {
                 return job;
             }
         }
-        // A due merge of L0 or of a tiered level starts once running jobs end, so their runs are not merged with
-        // each other.
+        // A merge of L0 or of a tiered level is due but must wait for running jobs. Its runs are not merged with each
+        // other.
         if is_merge_due { None } else { self.pick_no_writes_job() }
     }
 
-    /// Returns the bytes that the next job out of L0 will write, and its target level; `None` if no such
-    /// job is due.
+    /// Returns the bytes that the next job that takes data from L0 will write, and its target level. Returns `None` if
+    /// no such job is due.
     pub(super) fn next_l0_job_size(&self) -> Option<(u64, Level)> {
         let context = &self.context;
         match self.rule.granularity {
@@ -118,13 +119,13 @@ impl<'a> LevelingPicker<'a> {
         PreemptivePicker { context: self.context, capacities: &self.capacities }
     }
 
-    /// Returns the level whose runs are merged into the base level: the last tiered level, or L0.
+    /// Returns the feeder, the level whose runs are merged into the base level. This is the last tiered level, or L0.
     fn feeder(&self) -> Level {
         Level(len_u8(self.tiered.len()))
     }
 
-    /// Returns a job of the due level with the highest score that allows one, and whether a level of whole runs
-    /// is due.
+    /// Returns a job of the due level with the highest score that permits a job. Also returns whether L0 or a tiered
+    /// level is due.
     fn pick_by_score(&self) -> (Option<Job>, bool) {
         if let Some(job) = self.pick_small_runs_job() {
             return (Some(job), true);
@@ -143,7 +144,8 @@ impl<'a> LevelingPicker<'a> {
                 return feeder_job.clone();
             }
             if level < feeder {
-                // A tiered level that falls behind gets no more runs. L0 then fills up until writes stop.
+                // If the next level has twice its maximum number of runs, it gets no more runs. L0 then fills up until
+                // writes stop.
                 let next = Level(level.0 + 1);
                 let runs_max = self.runs_max(next).saturating_add(1).saturating_mul(2);
                 let is_behind = self.context.shape.runs_of(next).len() >= runs_max;
@@ -153,7 +155,7 @@ impl<'a> LevelingPicker<'a> {
             if self.context.shape.runs_of(level).len() > 1 {
                 return self.context.merge_in_place(level, JobReason::Shape { level });
             }
-            // A new job of the base level would block the feeder again.
+            // Another job into the base level would block the feeder again.
             if level == self.capacities.base && is_feeder_blocked {
                 return None;
             }
@@ -173,9 +175,10 @@ impl<'a> LevelingPicker<'a> {
         (1..=self.tiered.len()).contains(&level.index())
     }
 
-    /// Returns the bytes from which the runs of a tiered level are merged into the next level, although they may be
-    /// few: those of the full level if each run comes from as many full memtables as L0 has runs at its trigger,
-    /// or the capacity of the base level if that is more.
+    /// Returns the size at which a tiered level is merged into the next level, even if it has few runs.
+    ///
+    /// This is the size of the full level if each of its runs was merged from full memtables, at the run count that
+    /// triggers a merge of L0. It is at least the capacity of the base level.
     fn tiered_level_bytes(&self, level: Level) -> u64 {
         let trigger = self.context.primitives.run_counts().map_or(1, |(trigger, _)| trigger);
         let memtables = len_u64(trigger);
@@ -198,7 +201,8 @@ impl<'a> LevelingPicker<'a> {
             } else if self.is_tiered(level) {
                 let idle: Vec<_> = context.idle_runs(level).collect();
                 let bytes = idle.iter().map(|run| run.total_bytes()).fold(0, u64::saturating_add);
-                // A level between L1 and the last one is often nearly empty. Early merges into it would be small.
+                // If the base level is the last level, an efficient merge may start early. Otherwise the target level
+                // is often nearly empty, and early merges into it would be small.
                 let is_early = level == self.feeder()
                     && next_target_level(context.shape, capacities, level) == Some(capacities.last)
                     && self.is_merge_efficient(level, &idle, bytes);
@@ -231,9 +235,10 @@ impl<'a> LevelingPicker<'a> {
         due
     }
 
-    /// Returns L0 if its merge into the next level is due. L0 is due if it has enough runs and
-    /// [`is_merge_efficient`](Self::is_merge_efficient) or the limit of waiting runs is reached. L0 is also due
-    /// if its bytes exceed the capacity of the base level.
+    /// Returns L0 if its merge into the next level is due.
+    ///
+    /// L0 is due if it has enough runs, and the merge [is efficient](Self::is_merge_efficient) or the limit of waiting
+    /// runs is reached. L0 is also due if its size exceeds the capacity of the base level.
     fn check_l0_due(&self) -> Option<LevelDueForJob> {
         let idle: Vec<_> = self.context.idle_runs(L0).collect();
         let runs = idle.len();
@@ -251,7 +256,7 @@ impl<'a> LevelingPicker<'a> {
         };
         let by_bytes = match self.tiered {
             [] => ratio_milli(bytes, self.capacities.base_bytes),
-            _ => 0, // A merge into a tiered level rewrites no other data.
+            _ => 0, // A merge into a tiered level rewrites no data of that level.
         };
         self.context.explanation.add_score(L0, "run-count", by_runs);
         self.context.explanation.add_score(L0, "level-full", by_bytes);
@@ -264,8 +269,10 @@ impl<'a> LevelingPicker<'a> {
         (score_milli >= SCORE_DUE).then_some(LevelDueForJob { score_milli, level: L0, reason })
     }
 
-    /// Returns the number of memtables whose data these runs of L0 hold, computed from bytes. A run counts as
-    /// at least one memtable, except for the runs of [`small_run_count`](Self::small_run_count).
+    /// Returns the number of memtables that these runs of L0 hold, computed from their bytes.
+    ///
+    /// Each run counts as at least one memtable. The runs of [`small_run_count`](Self::small_run_count) are counted
+    /// together instead.
     fn memtable_count(&self, runs: &[&Arc<SortedRun>]) -> u64 {
         let memtable_bytes = self.context.shape.memtable_bytes.max(1);
         let (small, others) = runs.split_at(self.small_run_count(runs).unwrap_or(0));
@@ -274,8 +281,10 @@ impl<'a> LevelingPicker<'a> {
         others.fold(small_bytes / memtable_bytes, u64::saturating_add)
     }
 
-    /// Returns the smallest number of newest runs such that the next older run has more than the size ratio
-    /// times their bytes. Returns `None` if no run is that large, or if fewer than two runs are newer.
+    /// Returns the number of newest runs that are small compared to the next older run.
+    ///
+    /// This is the smallest number such that the next older run has more than the size ratio times their bytes
+    /// together. Returns `None` if there is no such run, or if fewer than two runs are newer.
     fn small_run_count(&self, runs: &[&Arc<SortedRun>]) -> Option<usize> {
         let mut newer_bytes = 0_u64;
         let larger = runs.iter().position(|run| {
@@ -287,22 +296,24 @@ impl<'a> LevelingPicker<'a> {
         larger.filter(|count| *count >= 2)
     }
 
-    /// Returns whether these runs of `level` have at least as many bytes as the data of the next level that their
-    /// merge rewrites. `bytes` is the size of the runs.
+    /// Returns whether a merge of these runs of `level` rewrites at most `bytes` bytes of the next level. `bytes` is
+    /// the size of the runs.
     fn is_merge_efficient(&self, level: Level, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
         self.rewritten_bytes(level, runs).is_none_or(|rewritten| rewritten <= bytes)
     }
 
-    /// Returns whether a merge of these runs of `level` rewrites more than the size ratio times their bytes in the
-    /// next level. Merges of deeper levels rewrite at most that much. Runs are small if memtables were flushed
-    /// before they were full, or if an operand store took most of their data.
+    /// Returns whether a merge of these runs of `level` rewrites more than the size ratio times `bytes` in the next
+    /// level. `bytes` is the size of the runs.
+    ///
+    /// Merges of deeper levels rewrite at most that much. Runs are small if memtables were flushed before they were
+    /// full, or if an operand store took most of their data.
     fn are_runs_small(&self, level: Level, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
         let bytes_max = bytes.saturating_mul(self.capacities.size_ratio);
         self.rewritten_bytes(level, runs).is_some_and(|rewritten| rewritten > bytes_max)
     }
 
-    /// Returns the bytes of the next level that a merge of these runs of `level` rewrites; `None` if the next level
-    /// is tiered.
+    /// Returns the number of bytes of the next level that a merge of these runs of `level` rewrites. Returns `None` if
+    /// the next level is tiered, because a merge into it rewrites nothing.
     fn rewritten_bytes(&self, level: Level, runs: &[&Arc<SortedRun>]) -> Option<u64> {
         if level != self.feeder() {
             return None;
@@ -312,9 +323,11 @@ impl<'a> LevelingPicker<'a> {
         Some(self.context.shape.overlap_bytes(target, &KeyRange::enclosing_range(ranges)?))
     }
 
-    /// Returns a job that merges runs of the [`feeder`](Self::feeder) with each other if its merge into the base level
-    /// is due by its runs. The job takes the runs of [`small_run_count`](Self::small_run_count). Without such runs
-    /// it takes all runs, if [`are_runs_small`](Self::are_runs_small).
+    /// Returns a job that merges runs of the [`feeder`](Self::feeder) with each other, if the feeder has too many runs
+    /// and these are small.
+    ///
+    /// The job takes the runs of [`small_run_count`](Self::small_run_count). Without such runs, it takes all runs if
+    /// [`are_runs_small`](Self::are_runs_small).
     fn pick_small_runs_job(&self) -> Option<Job> {
         let context = &self.context;
         let feeder = self.feeder();
@@ -334,13 +347,14 @@ impl<'a> LevelingPicker<'a> {
         self.merge_newest_runs(feeder, count, JobReason::SmallRuns { level: feeder, runs: count })
     }
 
-    /// Returns a job that merges all runs of L0 or of a tiered level into the next level. It takes all runs,
-    /// because a newer run may overlap any older one.
+    /// Returns a job that merges all runs of L0 or of a tiered level into the next level.
+    ///
+    /// The job takes all runs, because a newer run may overlap any older run.
     fn build_level_runs_job(&self, level: Level, reason: JobReason) -> Option<Job> {
         let context = &self.context;
         let inputs = context.level_inputs(level);
         if level.index() < self.tiered.len() {
-            let next = Level(level.0 + 1); // Does not overflow: at most 32 levels are tiered.
+            let next = Level(level.0 + 1); // Cannot overflow, because at most 32 levels are tiered.
             return context.merge_or_move(
                 inputs,
                 OutputTarget::newest_run(next, context.shape),
@@ -356,7 +370,7 @@ impl<'a> LevelingPicker<'a> {
         )
     }
 
-    /// Returns a job of the first file that the rule makes due and that can be moved down or rewritten.
+    /// Returns a job for the first file that is due because of `rule` and can be moved down or rewritten.
     fn pick_due_file_job(&self, rule: &CompactionRule) -> Option<Job> {
         let shape = self.context.shape;
         find_due_files(&self.context, rule).into_iter().find_map(|due| {
@@ -368,14 +382,14 @@ impl<'a> LevelingPicker<'a> {
                 return self.build_level_runs_job(level, due.reason);
             }
             if shape.runs_of(level).len() > 1 {
-                return None; // The runs must be merged into one first.
+                return None; // The runs of the target level must first be merged into one run.
             }
             let target = next_target_level(shape, &self.capacities, level)?;
             self.build_file_job(rule, level, run, index, target, due.reason)
         })
     }
 
-    /// Returns a job that takes data from a full level below L0.
+    /// Returns a job that takes data from a leveled level that is full.
     fn pick_leveled_job(&self, level: Level, reason: &JobReason) -> Option<Job> {
         let context = &self.context;
         let run = context.shape.runs_of(level).first()?;
@@ -392,8 +406,8 @@ impl<'a> LevelingPicker<'a> {
         if !self.rule.granularity.is_file_granular() {
             return whole_level_job();
         }
-        // A level above the base level is moved as a whole if the target is empty, although another policy
-        // may have left many files there.
+        // If the target is empty, a level above the base level is moved as a whole. It may have many files, because
+        // another policy has left it.
         if level < self.capacities.base
             && context.shape.runs_of(target).is_empty()
             && let Some(job) = whole_level_job().filter(|job| job.kind == JobKind::Move)
@@ -409,7 +423,7 @@ impl<'a> LevelingPicker<'a> {
             movement.order_files(context.shape, level, run, target).first().copied(),
             "{movement:?}"
         );
-        // Without running jobs the first file usually gives a job, and sorting all files is not needed.
+        // Without running jobs, the first file usually gives a job. Sorting all files is then not necessary.
         if context.running.files.is_empty()
             && !context.explanation.is_recording()
             && let Some(job) =
@@ -425,8 +439,10 @@ impl<'a> LevelingPicker<'a> {
         order.into_iter().filter(is_idle).find_map(job_of)
     }
 
-    /// Returns a job that merges the file at `index` of `run`, and adjacent files, with the overlapping files
-    /// of `target`. [`expand_to_adjacent_files`](Self::expand_to_adjacent_files) selects the adjacent files.
+    /// Returns a job that merges the file at `index` of `run` and adjacent files with the overlapping files of
+    /// `target`.
+    ///
+    /// [`expand_to_adjacent_files`](Self::expand_to_adjacent_files) selects the adjacent files.
     fn build_file_job(
         &self,
         rule: &CompactionRule,
@@ -445,11 +461,11 @@ impl<'a> LevelingPicker<'a> {
         self.context.build_job_into_level(inputs, target, TargetLevelFiles::Overlapping, reason)
     }
 
-    /// Returns the file at `index` and adjacent files. With [`JobGranularity::Files`] the following files are
-    /// included up to the limits of the rule. Otherwise files are included if the job then overlaps the same
-    /// files of `target`.
+    /// Returns the file at `index` and adjacent files of the same run.
     ///
-    /// Files of one run have no user key in common, so a job may take any of them.
+    /// With [`JobGranularity::Files`], includes the following files up to the limits of the rule. Otherwise includes
+    /// adjacent files if the job then overlaps the same files of `target`. Files of one run have no user key in common,
+    /// so a job may take any of them.
     fn expand_to_adjacent_files<'r>(
         &self,
         rule: &CompactionRule,
@@ -491,9 +507,10 @@ impl<'a> LevelingPicker<'a> {
         expand_within_overlap().unwrap_or(chosen)
     }
 
-    /// Returns a job that merges runs of L0 and the tiered levels with each other while no data is written. It costs
-    /// only their own bytes, and lookups search fewer runs. Small runs are merged without the next older run, whose
-    /// rewrite would cost many times as much.
+    /// Returns a job that merges runs of L0 and of the tiered levels with each other while no data is written.
+    ///
+    /// The merge rewrites only these runs, and later lookups search fewer runs. If the newest runs are small, they are
+    /// merged without the next older run, which has many times their size.
     fn pick_no_writes_job(&self) -> Option<Job> {
         let context = &self.context;
         let levels = (0..=self.feeder().0).map(Level);
@@ -506,8 +523,8 @@ impl<'a> LevelingPicker<'a> {
         self.merge_newest_runs(L0, count, JobReason::NoWrites { runs: count })
     }
 
-    /// Returns a job that merges the `count` newest runs of the levels from `first` on into one run. The run takes
-    /// the place of the oldest of them.
+    /// Returns a job that merges the `count` newest runs of the levels from `first` on into one run. The new run takes
+    /// the position of the oldest of them.
     fn merge_newest_runs(&self, first: Level, count: usize, reason: JobReason) -> Option<Job> {
         let (mut inputs, mut missing) = (Vec::new(), count);
         for level in (first.0..=self.feeder().0).map(Level) {
@@ -524,8 +541,8 @@ impl<'a> LevelingPicker<'a> {
         None
     }
 
-    /// Returns a job that moves data from the deepest level above the last one, if the bytes above the last
-    /// level are too many.
+    /// Returns a job that moves data down from the deepest level above the last level, if the levels above the last
+    /// level have too many bytes.
     fn pick_space_amplification_job(&self, rule: &CompactionRule, percent_max: u64) -> Option<Job> {
         let shape = self.context.shape;
         let deepest = shape.deepest_level()?;
@@ -558,7 +575,7 @@ impl<'a> LevelingPicker<'a> {
     }
 }
 
-/// Converts the number of tiered levels, which [`check_primitives`](super::check_primitives) limits.
+/// Converts the number of tiered levels to `u8`. [`check_primitives`](super::check_primitives) limits this number.
 fn len_u8(len: usize) -> u8 {
     u8::try_from(len).unwrap_or(u8::MAX)
 }

@@ -1,8 +1,8 @@
 //! Policies composed of four primitives.
 //!
-//! Each layout has its own module that picks jobs: `leveling` (with `preemptive` and `partition`), `fluid`,
-//! `run_list` and `fifo`. `file_rules` implements triggers about single files for all layouts. `check`
-//! rejects combinations of primitives that have no effect.
+//! A module for each layout picks the jobs: `leveling` (with `preemptive` and `partition`), `fluid`, `run_list` and
+//! `fifo`. `file_rules` implements the triggers that test single files, for all layouts. `check` rejects invalid
+//! combinations of primitives.
 
 mod check;
 mod context;
@@ -49,13 +49,13 @@ impl ComposedPolicy {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidCombination`] if the primitives cannot be combined.
+    /// Fails with [`Error::InvalidCombination`] if the primitives cannot be combined.
     pub fn new(name: impl Into<Arc<str>>, primitives: PolicyPrimitives) -> Result<Self, Error> {
         check_primitives(&primitives)?;
         Ok(ComposedPolicy { name: name.into(), primitives })
     }
 
-    /// Returns a policy with primitives that were checked before.
+    /// Returns a policy. The primitives must have been checked before.
     pub(crate) fn from_checked_primitives(name: &str, primitives: PolicyPrimitives) -> Self {
         debug_assert_eq!(check_primitives(&primitives), Ok(()), "{name}");
         ComposedPolicy { name: name.into(), primitives }
@@ -93,8 +93,8 @@ impl ComposedPolicy {
         }
     }
 
-    /// Returns the bytes that the next job out of L0 will write, and its target level; `None` if no such
-    /// job is due.
+    /// Returns the bytes that the next job that takes data from L0 will write, and its target level. Returns `None` if
+    /// no such job is due.
     fn next_l0_job_size(&self, shape: &TreeShape, running: &RunningJobs) -> Option<(u64, Level)> {
         let explanation = ExplanationBuilder::default();
         let context = self.pick_context(shape, running, &explanation);
@@ -131,7 +131,7 @@ impl CompactionPolicy for ComposedPolicy {
     fn debt(&self, shape: &TreeShape, running: &RunningJobs) -> Debt {
         let work = self.next_l0_job_size(shape, running);
         let target = work.map(|(_, target)| target);
-        // Running jobs count if they take data from L0, or if the next such job must wait for them.
+        // A running job counts if it takes data from L0, or if the next job that takes data from L0 must wait for it.
         let running_bytes = running.unwritten_bytes(|job| {
             job.source_level() == Some(L0)
                 || target.is_some_and(|level| {
@@ -146,7 +146,7 @@ impl CompactionPolicy for ComposedPolicy {
     }
 
     fn must_stop_writes(&self, shape: &TreeShape) -> bool {
-        // A FIFO layout merges nothing, so no job would let stopped writes continue.
+        // A FIFO layout merges nothing. If writes were stopped, no job would let them continue.
         !self.primitives.can_drop_data() && shape.runs_of(L0).len() >= self.primitives.stop_runs
     }
 

@@ -1,17 +1,17 @@
-//! Spooky: upper levels are merged preemptively, large levels by groups of files.
+//! Spooky: upper levels are merged preemptively, and large levels in groups of files.
 //!
-//! X is the first partitioned level: level number of the last level minus `above`.
+//! X is the first partitioned level. Its number is that of the last level minus `above`.
 //!
-//! 1. *Dividing merge*: merges into X split their outputs at the first keys of the files of the last level.
-//!    Each file of X then overlaps one file of the last level.
-//! 2. *Partitioned merge*: when X is full, its files are merged one after the other in key order. A merge takes
-//!    one file of X and the files of deeper levels with the same key range. Its target is the first level whose
-//!    capacity holds the data of X and of all levels from X to that level.
+//! 1. *Dividing merge*: a merge into X splits its outputs at the smallest keys of the files of the last level. Each
+//!    file of X then overlaps one file of the last level.
+//! 2. *Partitioned merge*: when X is full, its files are merged one after the other in key order. Each merge takes one
+//!    file of X, and the files of deeper levels with the same key range. The target is the first level whose capacity
+//!    holds the data of X and of all levels from X to the target.
 //!
-//! Each partitioned merge is small, overlaps no file partially, and needs little temporary space.
+//! Each partitioned merge is small, overlaps all its files completely, and needs little temporary space.
 //!
-//! The only state of a pass over X is the level's cursor: a pass is in progress while all files of X are
-//! after the cursor.
+//! A *pass* over X merges all of its files once. The only state of a pass is the cursor of X: a pass is in progress
+//! while all files of X are after the cursor.
 //!
 //! Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 4.
 
@@ -32,7 +32,7 @@ pub(super) struct PartitionPicker<'a> {
     context: PickContext<'a>,
     capacities: &'a LevelCapacities,
     preemptive: PreemptivePicker<'a>,
-    /// X, the first partitioned level. In a small tree it is the last level, which then receives all merges.
+    /// X, the first partitioned level. In a small tree, X is the last level and receives all merges.
     first: Level,
 }
 
@@ -47,8 +47,8 @@ impl<'a> PartitionPicker<'a> {
     pub(super) fn pick(&self) -> Option<Job> {
         let shape = self.context.shape;
         let (first, last) = (self.first, self.capacities.last);
-        // Partitioned merges are tried first, because dividing merges need free capacity in X. A level below X
-        // exceeds its capacity only if another policy has filled it.
+        // Partitioned merges are tried first, because dividing merges need free capacity in X. A level below X exceeds
+        // its capacity only if another policy has filled it.
         let partitioned = (first.0..last.0).map(Level).find_map(|level| {
             let [run] = shape.runs_of(level) else { return None };
             let in_progress = level == first && self.is_partition_pass_in_progress(level, run);
@@ -65,12 +65,14 @@ impl<'a> PartitionPicker<'a> {
         partitioned.or_else(|| self.pick_dividing_merge())
     }
 
-    /// Returns the bytes of the next job out of L0 and its target level; `None` if none is due.
+    /// Returns the bytes of the next job that takes data from L0, and its target level. Returns `None` if no such job
+    /// is due.
     pub(super) fn next_l0_job_size(&self) -> Option<(u64, Level)> {
         self.preemptive.next_l0_job_size(self.first)
     }
 
-    /// Returns a merge of L0, or of a level above X that exceeds its capacity, into a level down to X.
+    /// Returns a dividing merge. Its source is L0, or a level above X that exceeds its capacity. Its target is X or a
+    /// level above X.
     fn pick_dividing_merge(&self) -> Option<Job> {
         self.preemptive.find_due_levels(self.first).into_iter().find_map(|(level, reason)| {
             let shape = self.context.shape;
@@ -91,7 +93,7 @@ impl<'a> PartitionPicker<'a> {
         })
     }
 
-    /// Returns a rule that splits outputs where files of the last level begin.
+    /// Returns a rule that splits outputs at the smallest keys of the files of the last level.
     fn split_rule_at_last_level_files(&self) -> SplitRule {
         let boundaries: Vec<Key> = match self.context.shape.runs_of(self.capacities.last) {
             [run] => run.files.iter().skip(1).map(|file| file.range.smallest.clone()).collect(),
@@ -122,7 +124,7 @@ impl<'a> PartitionPicker<'a> {
         self.cursor(level).is_some_and(|cursor| first.range.smallest > *cursor)
     }
 
-    /// Returns a merge of the next group of files.
+    /// Returns the partitioned merge of the next group of files.
     fn pick_partitioned_merge(
         &self,
         level: Level,
@@ -158,9 +160,11 @@ impl<'a> PartitionPicker<'a> {
         })
     }
 
-    /// Returns the target level of a partitioned merge. During a pass over X, all merges have the same target:
-    /// the first level below X with files before the cursor. Otherwise the target is the first level that can
-    /// hold the data of X and of all levels from X to that level.
+    /// Returns the target level of a partitioned merge.
+    ///
+    /// All merges of a pass over X have the same target. During a pass, this is the first level below X with files
+    /// before the cursor. Otherwise it is the first level that can hold the data of X and of all levels from X to that
+    /// level.
     fn partition_target(&self, level: Level, in_progress: bool) -> Option<Level> {
         let (shape, last) = (self.context.shape, self.capacities.last);
         if in_progress && let Some(cursor) = self.cursor(level) {
@@ -174,14 +178,17 @@ impl<'a> PartitionPicker<'a> {
         self.preemptive.find_target_level(level, last)
     }
 
-    /// Returns the key range of all files from `level` to `target` that overlap `range`, directly or through
-    /// other files. If the files of the last level in this range are smaller than a quarter of the target file
-    /// size, the following file is added.
+    /// Returns the key range of all files from `level` to `target` that overlap `range`, directly or through other
+    /// files.
+    ///
+    /// If the files of the last level in this range are smaller than a quarter of the target file size, the following
+    /// file is added.
     fn file_group_range(&self, level: Level, target: Level, range: &KeyRange) -> KeyRange {
         let shape = self.context.shape;
         let mut range = range.clone();
         let runs = || (level.0..=target.0).map(Level).flat_map(|level| shape.runs_of(level));
-        // The loop ends soon: groups have equal ranges in all levels, unless another policy wrote them.
+        // The loop ends soon, because groups have equal ranges in all levels. Only files that another policy wrote may
+        // differ.
         loop {
             let mut wider = range.clone();
             for run in runs() {

@@ -1,8 +1,8 @@
 //! Full preemptive merges: a merge goes directly to the first level that can hold its data.
 //!
-//! If several levels are almost full, merging level by level would rewrite the same entries once per level.
-//! Here a flush is merged with levels 1 to q at once. Level q is the smallest level whose capacity is at
-//! least the size of the flush and of all levels down to q.
+//! If several levels are almost full, merges from level to level would rewrite the same entries once per level. A full
+//! preemptive merge combines a flush with levels 1 to q at once. Level q is the first level whose capacity is at least
+//! the size of the flush and of all levels from 1 to q.
 //!
 //! Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 2.
 
@@ -32,9 +32,10 @@ impl PreemptivePicker<'_> {
         })
     }
 
-    /// Returns the levels above `limit` from which a merge is due, the most urgent first. L0 is due by its
-    /// number of runs. Other levels are due if they do not fit the layout or exceed their capacity, which
-    /// happens only after a change of the policy.
+    /// Returns the levels above `limit` from which a merge is due, the most urgent level first.
+    ///
+    /// L0 is due if it has enough runs. Other levels are due if they do not fit the layout or exceed their capacity.
+    /// This happens only after a change of the policy.
     pub(super) fn find_due_levels(&self, limit: Level) -> Vec<(Level, JobReason)> {
         let context = &self.context;
         let (trigger, _) = context.primitives.run_counts().unwrap_or((1, 1));
@@ -48,7 +49,7 @@ impl PreemptivePicker<'_> {
             } else if runs > 1 || (runs > 0 && level < self.capacities.base) {
                 ("shape", SCORE_MISFIT)
             } else if level < self.capacities.last.min(limit) {
-                // A level that is exactly full needs no job: merges fill levels to their capacity.
+                // Merges may fill a level exactly to its capacity, so a level is due only above its capacity.
                 ("level-full", ratio_milli(bytes, self.capacities.bytes(level).saturating_add(1)))
             } else {
                 continue;
@@ -67,8 +68,8 @@ impl PreemptivePicker<'_> {
         due.into_iter().map(|(_, level, reason)| (level, reason)).collect()
     }
 
-    /// Returns the smallest level below `source`, at most `limit`, that can hold the data of all levels from
-    /// the source on.
+    /// Returns the first level below `source` that can hold the data of all levels from `source` to it. The result is
+    /// at most `limit`.
     pub(super) fn find_target_level(&self, source: Level, limit: Level) -> Option<Level> {
         let shape = self.context.shape;
         let mut sum = shape.level_bytes(source);
@@ -82,7 +83,8 @@ impl PreemptivePicker<'_> {
         None
     }
 
-    /// Returns the bytes of the next job out of L0 and its target level; `None` if none is due.
+    /// Returns the bytes of the next job that takes data from L0, and its target level. Returns `None` if no such job
+    /// is due.
     pub(super) fn next_l0_job_size(&self, limit: Level) -> Option<(u64, Level)> {
         self.find_due_levels(limit).into_iter().find(|(level, _)| *level == L0)?;
         let target = self.find_target_level(L0, limit)?;

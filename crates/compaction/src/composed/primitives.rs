@@ -10,36 +10,40 @@ use crate::ttl::TombstoneAges;
 
 pub(super) const L0: Level = Level(0);
 
-/// A trigger, with the granularity and data movement of its jobs.
+/// A trigger, together with the granularity and the data movement of its jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompactionRule {
-    /// When a job is due.
+    /// Condition that makes a job due.
     pub trigger: Trigger,
-    /// How much data the job takes.
+    /// Amount of data that the job takes.
     pub granularity: JobGranularity,
-    /// Which files the job takes.
+    /// Order in which the files of a level are selected.
     pub movement: FilePicker,
 }
 
-/// The primitives of a policy, and the limits of its jobs.
+/// The primitives of a policy, and the limits for its jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyPrimitives {
-    /// Rules in order of priority. Exception: in a leveling layout, level-full and run-count triggers share the
-    /// priority of the first of them, and the level with the highest score goes first.
+    /// Rules in order of priority.
+    ///
+    /// Exception: in a leveling layout, level-full and run-count triggers have the same priority, that of the first of
+    /// them. Among these, the level with the highest score comes first.
     pub rules: Vec<CompactionRule>,
-    /// How many runs each level may hold.
+    /// Maximum number of runs in each level.
     pub layout: TreeLayout,
-    /// Number of runs in L0 at which writes stop. Must exceed the run counts of all triggers.
+    /// Number of runs in L0 at which writes stop. It must exceed the run counts of all triggers.
     pub stop_runs: usize,
-    /// Target size of an output file, as a multiple of the keyspace's target table size.
+    /// Target size of an output file, as a multiple of the target size of a table.
     pub file_tables: u64,
-    /// Maximum bytes of the next level that one output overlaps, as a multiple of the target size of an output.
-    /// File pickers limit jobs and moves to the same number of bytes.
+    /// Maximum bytes of the grandparent level that one output may overlap, as a multiple of the target size of an
+    /// output. The grandparent level is the level below the target level.
+    ///
+    /// This is also the maximum input size of jobs and moves whose files a file picker selects.
     pub grandparent_files: u64,
 }
 
 impl PolicyPrimitives {
-    /// Returns the rule with a level-full trigger and the capacity of its trigger.
+    /// Returns the rule that has a level-full trigger, and the capacity in this trigger.
     pub(super) fn level_full_rule(&self) -> Option<(&CompactionRule, &LevelCapacity)> {
         self.rules.iter().find_map(|rule| match &rule.trigger {
             Trigger::LevelFull(capacity) => Some((rule, capacity)),
@@ -65,8 +69,8 @@ impl PolicyPrimitives {
         })
     }
 
-    /// Returns the primitives without tombstone triggers. In a tree without tombstones, a policy picks the same
-    /// jobs with and without these triggers.
+    /// Returns the primitives without tombstone triggers. In a tree without tombstones, both policies pick the same
+    /// jobs.
     #[must_use]
     pub fn without_tombstone_triggers(mut self) -> PolicyPrimitives {
         self.rules.retain(|rule| !rule.trigger.needs_tombstones());

@@ -1,17 +1,15 @@
 //! Run-list layout: RocksDB's universal compaction.
 //!
-//! Let r1 be the newest run and rn the oldest. Nothing is merged below the run count. Otherwise the first
-//! applicable rule decides, in the order of the triggers:
+//! r1 is the newest run and rn the oldest. A run is idle if none of its files is busy. Nothing is merged if there are
+//! fewer runs than the run count. Otherwise the first applicable rule decides, in the order of the triggers:
 //!
-//! 1. *Space amplification*: if the bytes of all newer runs exceed a percentage of the bytes of rn, all runs
-//!    are merged.
-//! 2. *Size ratio*: a sequence starts at each run. The next older run joins the sequence while it is at most as
-//!    large as the sequence plus the tolerance. The newest sequence with at least the minimum number of runs is
+//! 1. *Space amplification*: if the size of all newer runs is at least a percentage of the size of rn, all runs are
 //!    merged.
-//! 3. *Run count*: if more than `runs` runs are not busy, the newest ones are merged so that `runs` runs
-//!    remain.
+//! 2. *Size ratio*: a sequence starts at each run. The next older run joins the sequence if it is at most as large as
+//!    the sequence plus the tolerance. The newest sequence with at least the minimum number of runs is merged.
+//! 3. *Run count*: if there are more than `runs` idle runs, the newest runs are merged so that `runs` runs remain.
 //!
-//! A busy run ends a sequence and defers rule 1.
+//! A busy run ends a sequence. Rule 1 is skipped while a run is busy.
 //!
 //! Source: RocksDB 6.11, `compaction_picker_universal.cc`.
 
@@ -35,7 +33,7 @@ struct RunCandidate<'a> {
     is_busy: bool,
 }
 
-/// Indices of adjacent runs to merge, and the reason.
+/// Indices of adjacent runs that are merged, and the reason.
 type RunSequence = (Range<usize>, JobReason);
 
 /// Picks jobs of a run list.
@@ -89,13 +87,13 @@ impl RunListPicker<'_> {
         })
     }
 
-    /// Returns the bytes of the next job if it takes runs of L0, and its target level.
+    /// Returns the bytes and the target level of the next job, if this job takes runs of L0.
     pub(super) fn next_l0_job_size(&self) -> Option<(u64, Level)> {
         let job = self.pick().filter(|job| job.source_level() == Some(L0))?;
         Some((job.input_bytes(self.context.shape).ok()?, job.target.level))
     }
 
-    /// Returns a job that makes one run of a sequence.
+    /// Returns a job that turns a sequence of runs into one run.
     fn build_sequence_merge(
         &self,
         runs: &[RunCandidate<'_>],
@@ -106,8 +104,8 @@ impl RunListPicker<'_> {
         let taken = &runs[range];
         let files = taken.iter().flat_map(|run| &run.run.files);
         let is_disjoint = KeyRange::are_disjoint(files.map(|file| &file.range));
-        // A move from the target level to the target level would have no effect, so runs that include the
-        // target level are merged.
+        // A move within the target level would have no effect. If a run of the sequence is in the target level, the
+        // sequence is merged instead.
         let leaves_levels = taken.iter().all(|run| run.level != target.level);
         let kind = if leaves_levels && is_disjoint { JobKind::Move } else { JobKind::Merge };
         let inputs = taken.iter().map(|run| JobInput::from_run(run.level, run.run)).collect();
@@ -115,7 +113,7 @@ impl RunListPicker<'_> {
     }
 }
 
-/// Returns the sequences that a trigger makes due, best first.
+/// Returns the sequences of runs that are due because of a trigger, best sequence first.
 fn find_due_sequences(trigger: &Trigger, runs: &[RunCandidate<'_>]) -> Vec<RunSequence> {
     match *trigger {
         Trigger::SpaceAmplification { percent } => {
@@ -125,7 +123,7 @@ fn find_due_sequences(trigger: &Trigger, runs: &[RunCandidate<'_>]) -> Vec<RunSe
             size_ratio(runs, percent, runs_min.max(2), runs_max)
         }
         Trigger::RunCount { runs: count, .. } => run_count(runs, count).into_iter().collect(),
-        // No level of a run list has a capacity. The caller handles triggers about files.
+        // Levels of a run list have no capacity, and the caller handles triggers that test single files.
         _ => Vec::new(),
     }
 }
@@ -174,9 +172,10 @@ fn run_count(runs: &[RunCandidate<'_>], count: usize) -> Option<RunSequence> {
     (taken >= 2).then_some((start..start + taken, reason))
 }
 
-/// Returns the position of the run that a merge of `range` writes. If the sequence includes the oldest run, the
-/// position is in the bottom level. Otherwise it is in the level above the next older run, or directly before
-/// that run if the sequence has runs of the same level.
+/// Returns the position of the run that a merge of `range` writes.
+///
+/// If the sequence includes the oldest run, the position is in the bottom level. Otherwise it is in the level above the
+/// next older run. If the sequence has runs of the same level as the next older run, it is directly before that run.
 fn sequence_target(runs: &[RunCandidate<'_>], range: Range<usize>, bottom: Level) -> OutputTarget {
     let oldest_level = runs[..range.end].last().map_or(L0, |run| run.level);
     let Some(next) = runs.get(range.end) else {

@@ -1,4 +1,4 @@
-//! Primitives with a name, as a spec describes them.
+//! Composition: named primitives that describe a policy.
 
 use crate::composed::{PolicyPrimitives, check_primitives};
 use crate::error::Error;
@@ -7,7 +7,7 @@ use crate::presets::Preset;
 /// Maximum length of a name in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A policy composed of primitives, and its name.
+/// A composition: primitives of a policy, with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyComposition {
     /// Name of the policy in results and errors.
@@ -21,7 +21,8 @@ impl PolicyComposition {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidSpec`] for the name, [`Error::InvalidCombination`] for the primitives.
+    /// Fails with [`Error::InvalidSpec`] for an invalid name and with [`Error::InvalidCombination`] for invalid
+    /// primitives.
     pub fn new(
         name: impl Into<String>,
         primitives: PolicyPrimitives,
@@ -33,7 +34,7 @@ impl PolicyComposition {
     }
 }
 
-/// Returns a description of the mistake if a composition cannot have this name.
+/// Checks the name of a composition. Returns a description of the mistake if the name is not allowed.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_allowed) {

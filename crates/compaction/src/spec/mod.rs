@@ -9,8 +9,8 @@
 //!
 //! # Compositions
 //!
-//! A composition describes a policy by its primitives. In a file it is a TOML document; in a spec, which
-//! a database stores, it is an inline table of TOML with the same fields.
+//! A composition describes a policy by its primitives. A file contains it as a TOML document. A spec, which a database
+//! stores, contains it as an inline TOML table with the same fields.
 //!
 //! ```
 //! use lsmx_compaction::PolicySpec;
@@ -83,9 +83,9 @@ use toml_writer::to_inline_toml;
 pub use composition::PolicyComposition;
 pub use toml_writer::to_toml;
 
-/// Description of a policy: a preset with parameters, such as `tiering(T=4)`, or a composition of primitives.
+/// Description of a policy: either a preset with parameters, such as `tiering(T=4)`, or a composition of primitives.
 ///
-/// It is parsed from, formatted as, and serialized as text. The module [`spec`](crate::spec) describes the
+/// A spec is parsed from text, and formatted and serialized as text. The module [`spec`](crate::spec) describes the
 /// syntax.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -95,7 +95,7 @@ pub struct PolicySpec(SpecKind);
 enum SpecKind {
     Preset {
         preset: Preset,
-        /// Parameters with a value other than the default.
+        /// Parameters whose values differ from the defaults.
         given: BTreeMap<PolicyParameter, u64>,
     },
     Composition(Arc<PolicyComposition>),
@@ -111,12 +111,12 @@ impl PolicySpec {
         PolicySpec(SpecKind::Preset { preset, given: BTreeMap::new() })
     }
 
-    /// Returns a policy composed of these primitives. The name has 1 to 64 letters, digits and `+ - . _`.
+    /// Returns a policy composed of these primitives. The name must have 1 to 64 letters, digits and `+ - . _`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidCombination`] if the primitives cannot be combined, [`Error::InvalidSpec`] if the name
-    /// is invalid or is that of a preset.
+    /// Fails with [`Error::InvalidCombination`] if the primitives cannot be combined, and with [`Error::InvalidSpec`]
+    /// if the name is invalid or is the name of a preset.
     pub fn from_primitives(
         name: impl Into<String>,
         primitives: PolicyPrimitives,
@@ -129,7 +129,7 @@ impl PolicySpec {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidSpec`] with the line and the column of the mistake.
+    /// Fails with [`Error::InvalidSpec`], which contains the line and the column of the mistake.
     pub fn from_toml(text: &str) -> Result<Self, Error> {
         PolicySpec::from_toml_policy(read_toml(text)?)
     }
@@ -167,11 +167,11 @@ impl PolicySpec {
         }
     }
 
-    /// Returns the spec with a parameter set.
+    /// Sets a parameter and returns the new spec.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownParameter`] or [`Error::BadParameter`].
+    /// Fails with [`Error::UnknownParameter`] or [`Error::BadParameter`].
     pub fn with_parameter(mut self, parameter: PolicyParameter, value: u64) -> Result<Self, Error> {
         let name = self.name().to_owned();
         let SpecKind::Preset { preset, given } = &mut self.0 else {
@@ -182,12 +182,11 @@ impl PolicySpec {
         Ok(self)
     }
 
-    /// Returns the spec with another size ratio. A policy without this parameter, such as `universal`, is
-    /// unchanged.
+    /// Sets the size ratio and returns the new spec. Policies without a size ratio, such as `universal`, do not change.
     ///
     /// # Errors
     ///
-    /// [`Error::BadParameter`] if `size_ratio` is below 2 or conflicts with another parameter.
+    /// Fails with [`Error::BadParameter`] if `size_ratio` is below 2 or conflicts with another parameter.
     pub fn with_size_ratio(self, size_ratio: u64) -> Result<Self, Error> {
         let has_it = |preset: Preset| preset.parameters().contains(&PolicyParameter::SizeRatio);
         if self.preset().is_some_and(has_it) {
@@ -202,8 +201,8 @@ impl PolicySpec {
         self.primitives().can_drop_data()
     }
 
-    /// Returns the bound on the age of tombstones in millionths of an experiment's duration; `None` if the
-    /// policy has no such bound.
+    /// Returns the maximum age of tombstones in millionths of the duration of an experiment. Returns `None` if the
+    /// policy has no such relative bound.
     #[must_use]
     pub fn relative_bound_ppm(&self) -> Option<u64> {
         let preset = self.preset()?;
@@ -214,7 +213,7 @@ impl PolicySpec {
         (bound & SHARE_OF_DURATION != 0).then_some(bound & !SHARE_OF_DURATION)
     }
 
-    /// Returns the spec for an experiment of this duration: a relative bound becomes a time.
+    /// Returns the spec for an experiment of this duration. A relative maximum age of tombstones becomes a time.
     #[must_use]
     pub fn with_experiment_duration(mut self, duration_us: u64) -> Self {
         let share = self.relative_bound_ppm();
@@ -226,11 +225,11 @@ impl PolicySpec {
         self
     }
 
-    /// Checks that the policy can be used by a database: it has no relative bound.
+    /// Checks that a database can use the policy. A relative maximum age of tombstones is not allowed.
     ///
     /// # Errors
     ///
-    /// [`Error::RelativeBound`] otherwise.
+    /// Fails with [`Error::RelativeBound`] if the policy has a relative bound.
     pub fn check_for_database(&self) -> Result<(), Error> {
         match &self.0 {
             SpecKind::Preset { preset, given } => match given.get(&PolicyParameter::Bound) {
@@ -244,9 +243,10 @@ impl PolicySpec {
         }
     }
 
-    /// Returns the primitives of the policy. A bound on the age of tombstones that is relative to a duration is
-    /// ignored: no tombstone becomes too old. If the spec of `tsa` has no bound, the bound is
-    /// [`BOUND_US_DEFAULT`].
+    /// Returns the primitives of the policy.
+    ///
+    /// A maximum age of tombstones that is relative to the duration of an experiment is ignored: no tombstone becomes
+    /// too old. The preset `tsa` has the maximum age [`BOUND_US_DEFAULT`] if the spec sets none.
     #[must_use]
     pub fn primitives(&self) -> PolicyPrimitives {
         match &self.0 {
@@ -295,7 +295,7 @@ fn value_or_default(
     given.get(&parameter).copied().unwrap_or_else(|| preset.default_value(parameter, &value))
 }
 
-/// Sets a parameter if the preset has it and the value is in its domain.
+/// Sets a parameter. Fails if the preset does not have it or the value is out of its domain.
 fn set_parameter(
     preset: Preset,
     given: &mut BTreeMap<PolicyParameter, u64>,
@@ -320,7 +320,7 @@ fn set_parameter(
     Ok(())
 }
 
-/// Checks that the parameters agree with each other, and removes those that equal their defaults.
+/// Checks that the parameters are consistent, and removes parameters that equal their defaults.
 fn check_parameters(
     preset: Preset,
     given: &mut BTreeMap<PolicyParameter, u64>,
@@ -331,8 +331,8 @@ fn check_parameters(
         Preset::Fluid => PolicyParameter::UpperRuns,
         _ => PolicyParameter::Trigger,
     };
-    // L0 can keep as many runs as the trigger of `universal`, or one less in other presets. With a lower
-    // stop, writes would wait although no merge is due.
+    // Without a due merge, L0 can keep as many runs as the trigger of `universal`, or one run less in other presets.
+    // With a lower stop limit, writes would wait although no merge is due.
     let (stop, runs) = (value(PolicyParameter::Stop), value(trigger));
     if preset.parameters().contains(&PolicyParameter::Stop) && stop <= runs {
         let expected = format!("above {} = {runs}", trigger.name());
@@ -394,7 +394,7 @@ fn unknown_parameter(policy: &str, known: &[PolicyParameter], parameter: &str) -
 }
 
 impl Default for PolicySpec {
-    /// Returns `leveled`.
+    /// Returns the preset `leveled` with default parameters.
     fn default() -> Self {
         PolicySpec::new(Preset::Leveled)
     }
@@ -554,7 +554,7 @@ mod tests {
         assert_eq!(of_run.to_string(), "tsa(D=330ms)");
         assert_eq!(of_run.relative_bound_ppm(), None);
         assert_eq!(of_run.check_for_database(), Ok(()));
-        // Without a bound: half of the duration of an experiment, one day in a database.
+        // Default of the bound: half of the duration of an experiment, and one day in a database.
         let spec = parse("tsa").unwrap();
         assert_eq!(spec.relative_bound_ppm(), Some(500_000));
         assert_eq!(spec.check_for_database(), Ok(()));

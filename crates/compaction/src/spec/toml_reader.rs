@@ -21,7 +21,7 @@ use crate::trigger::{LevelCapacity, Trigger};
 
 /// A policy read from TOML.
 pub(super) enum TomlPolicy {
-    /// Spec in the field `policy`, and its position.
+    /// A spec in the field `policy`, and its position in the text.
     Spec { text: String, line: u64, column: u64 },
     /// Composition of primitives.
     Composition(PolicyComposition),
@@ -51,7 +51,7 @@ fn syntax_error(text: &str, error: &toml::de::Error) -> Error {
     Error::InvalidSpec { line, column, what: error.message().replace('\n', " ") }
 }
 
-/// Returns the line and the column of a byte offset, from 1.
+/// Returns the line and the column of a byte offset. Both start at 1.
 fn position_of_offset(text: &str, offset: usize) -> (u64, u64) {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -59,13 +59,13 @@ fn position_of_offset(text: &str, offset: usize) -> (u64, u64) {
     (number(before.matches('\n').count()), number(before[line_start..].chars().count()))
 }
 
-/// Reads the fields of a TOML table and reports those that were not read.
+/// Reads the fields of a TOML table, and reports fields that were not read.
 struct TableReader<'a> {
     text: &'a str,
     table: &'a DeTable<'a>,
-    /// Start of the table, for errors about missing fields.
+    /// Offset of the table in the text, for errors about missing fields.
     offset: usize,
-    /// Description of the table for errors.
+    /// Description of the table for error messages.
     description: &'a str,
     /// Fields that were read.
     read: RefCell<Vec<&'static str>>,
@@ -87,7 +87,7 @@ impl<'a> TableReader<'a> {
         self.table.get(name)
     }
 
-    /// Returns the error of a value that is not `expected`.
+    /// Returns the error for a value that differs from `expected`.
     fn unexpected_value_error(
         &self,
         name: &str,
@@ -103,7 +103,7 @@ impl<'a> TableReader<'a> {
         self.error(value.span().start, format!("{name} = {found} is not {expected}"))
     }
 
-    /// Returns a string and its offset.
+    /// Returns the string value of a field and its offset.
     fn read_text(&self, name: &'static str) -> Result<Option<(&'a str, usize)>, Error> {
         match self.get(name) {
             None => Ok(None),
@@ -114,7 +114,7 @@ impl<'a> TableReader<'a> {
         }
     }
 
-    /// Returns the value of a field that must be one of `words`.
+    /// Returns the value of a field. Its text must be one of `words`.
     fn read_word<T: Copy>(
         &self,
         name: &'static str,
@@ -136,7 +136,7 @@ impl<'a> TableReader<'a> {
         })
     }
 
-    /// Converts an integer within bounds.
+    /// Converts an integer and checks its bounds.
     fn parse_number(
         &self,
         name: &str,
@@ -154,7 +154,7 @@ impl<'a> TableReader<'a> {
         })
     }
 
-    /// Returns an integer with the domain of a preset parameter.
+    /// Returns the integer value of a field. It must be in the domain of a preset parameter.
     fn read_number(
         &self,
         name: &'static str,
@@ -181,11 +181,11 @@ impl<'a> TableReader<'a> {
         like: PolicyParameter,
         default: u64,
     ) -> Result<Level, Error> {
-        // The domains of levels are far below 255.
+        // The allowed numbers of levels are far below 255.
         Ok(Level(u8::try_from(self.read_number(name, like, default)?).unwrap_or(u8::MAX)))
     }
 
-    /// Returns a list of integers.
+    /// Returns a field whose value is a list of integers.
     fn counts(
         &self,
         name: &'static str,
@@ -206,7 +206,7 @@ impl<'a> TableReader<'a> {
         values.iter().map(number).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Returns a time, a size or a share with the syntax of a preset parameter.
+    /// Returns a time, a size or a share, written in the syntax of a preset parameter.
     fn read_with_unit(
         &self,
         name: &'static str,
@@ -225,12 +225,12 @@ impl<'a> TableReader<'a> {
             .ok_or_else(|| self.unexpected_value_error(name, value, &like.expected_values()))
     }
 
-    /// Returns an error if the value is missing.
+    /// Returns the value. Fails if it is missing.
     fn require_field(&self, name: &str, value: Option<u64>) -> Result<u64, Error> {
         value.ok_or_else(|| self.error(self.offset, format!("{} has no {name}", self.description)))
     }
 
-    /// Returns an error if a field was not read.
+    /// Fails if the table has a field that was not read.
     fn check_all_read(&self) -> Result<(), Error> {
         let read = self.read.borrow();
         for (key, _) in self.table {
@@ -280,7 +280,7 @@ impl<'a> TableReader<'a> {
         Ok(TomlPolicy::Composition(PolicyComposition { name: name.to_owned(), primitives }))
     }
 
-    /// Returns the offset of the field that causes a conflict, or of the nearest part of the text.
+    /// Returns the offset of the field that causes a conflict, or of the nearest part of the text that exists.
     fn offset_of_conflict(&self, conflict: &PrimitiveConflict) -> usize {
         let value_offset = |table: &DeTable<'_>, name| table.get(name).map(|it| it.span().start);
         let rules = self.table.get("rule").map(Spanned::get_ref);
@@ -414,7 +414,7 @@ impl<'a> TableReader<'a> {
                 Trigger::TombstoneDensity { ppm }
             }
             "tombstone-ttl" => {
-                // Compositions are for databases, so a share of a duration is not accepted.
+                // Only databases use compositions, so a share of the duration of an experiment is not accepted.
                 let bound = self.read_with_unit("bound", PolicyParameter::Ttl)?;
                 let bound_us = self.require_field("bound", bound)?.max(1);
                 Trigger::TombstoneTtl { bound_us, size_ratio: ratio()? }

@@ -7,7 +7,7 @@ use crate::parameter::{PolicyParameter, format_share};
 use crate::spec::composition::PolicyComposition;
 use crate::trigger::{LevelCapacity, Trigger};
 
-/// Returns a composition as an inline table. It has every field, so that changed defaults do not affect it.
+/// Returns a composition as an inline table. The table has every field, so that it does not depend on defaults.
 pub(super) fn to_inline_toml(composition: &PolicyComposition) -> String {
     let rules = composition.primitives.rules.iter();
     let rules: Vec<_> = rules.map(|rule| format!("{{{}}}", rule_fields(rule).join(", "))).collect();
