@@ -1,8 +1,9 @@
-//! Expected misses of an LRU block cache whose blocks differ in popularity.
+//! Expected misses of an LRU block cache whose blocks have different popularity.
 //!
-//! Che's approximation: a block is cached if it was requested within the last `t` lookups, where `t` is
-//! such that all blocks requested in that time just fit. A block that was never requested misses,
-//! however large the cache is. The first lookups in a new tree therefore always miss.
+//! The model is Che's approximation. A block is cached if it was requested within the last `t` lookups. The
+//! characteristic time `t` is chosen such that the cache can just hold all blocks that are requested in `t` lookups.
+//! The first request of a block always misses, however large the cache is. Therefore the first lookups in a new tree
+//! always miss.
 //!
 //! Source: Che, Tung, Wang, "Hierarchical Web Caching Systems", IEEE JSAC 20 (2002).
 
@@ -10,15 +11,15 @@ use crate::math::zipf_weight;
 
 /// Steps of the binary search for the characteristic time.
 const SEARCH_STEPS: usize = 60;
-/// Upper bound of the characteristic time, in lookups: longer than any workload.
+/// Upper bound of the characteristic time, in lookups. No workload has as many lookups.
 const LOOKUPS_MAX: f64 = 1e15;
 
-/// Blocks that are equally popular.
+/// A group of equally popular blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct EquallyPopularBlocks {
     /// Number of blocks.
     pub(crate) blocks: f64,
-    /// Blocks of the group that one lookup requests, on average.
+    /// Average number of blocks of the group that one lookup requests.
     pub(crate) requests_per_lookup: f64,
 }
 
@@ -29,7 +30,8 @@ impl EquallyPopularBlocks {
     }
 }
 
-/// Returns the expected misses per lookup, over `lookups` that follow `lookups_before` others.
+/// Returns the expected misses per lookup. The average is over `lookups` lookups that follow `lookups_before` earlier
+/// lookups.
 ///
 /// `cache_blocks` is the capacity of the cache in blocks.
 pub(crate) fn expected_misses(
@@ -48,7 +50,7 @@ pub(crate) fn expected_misses(
         if t <= from {
             return evicted;
         }
-        // Until the cache is full, only the first request of a block misses.
+        // Until the cache is full, only the first request of each block misses.
         let filling = t.min(to);
         let first = (libm::exp(-rate * from) - libm::exp(-rate * filling)) / rate;
         (first + (to - filling) * evicted) / (to - from)
@@ -75,10 +77,10 @@ fn characteristic_time(groups: &[EquallyPopularBlocks], cache_blocks: f64) -> f6
     low
 }
 
-/// Groups the blocks of a run by the most popular key in them, most popular first.
+/// Groups the blocks of a run by the most popular key in each block, most popular group first.
 ///
-/// Key popularity follows zipf with this exponent, and popular keys are scattered over the blocks. `requests_per_lookup` is
-/// the number of blocks of the run that one lookup requests.
+/// Key popularity follows a zipf distribution with this exponent. Popular keys are scattered over the blocks.
+/// `requests_per_lookup` is the number of blocks of the run that one lookup requests.
 pub(crate) fn group_by_popularity(
     exponent: f64,
     blocks: f64,
@@ -92,7 +94,7 @@ pub(crate) fn group_by_popularity(
     while ranks.0 < keys && blocks >= 1.0 {
         let to = ranks.1.min(keys);
         let requests = requests_per_lookup * zipf_weight(exponent, ranks.0, to) / all;
-        // Some of these keys are in blocks that also hold a more popular key.
+        // Some of these keys are in blocks that also contain a more popular key, and thus belong to other groups.
         for group in &mut groups {
             group.requests_per_lookup += requests * group.blocks / blocks;
         }
@@ -125,7 +127,7 @@ mod tests {
     fn expected_misses_of_cold_cache_counts_first_requests() {
         let even = [EquallyPopularBlocks { blocks: 1000.0, requests_per_lookup: 1.0 }];
         assert!(expected_misses(&even, 1e9, 0.0, 1.0) > 0.99);
-        // In a thousand lookups, the first request of each block misses.
+        // In the first thousand lookups, each block misses once.
         let found = expected_misses(&even, 1e9, 0.0, 1000.0);
         assert!((found - (1.0 - libm::exp(-1.0))).abs() < 1e-3, "{found}");
         assert!(expected_misses(&even, 1e9, 1000.0, 1000.0) < found);

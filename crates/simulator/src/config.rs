@@ -1,21 +1,21 @@
-//! Configuration of a simulation, and its estimated size.
+//! Configuration of a simulation, and estimates of its size.
 
 use crate::math::{round_to_u64, to_f64};
 use crate::table_size::SizeModel;
 use crate::workload::Phase;
 use crate::write_counts::WriteCounts;
 
-/// Default of [`Config::subcompactions_max`]: what the engine uses with its default number of workers.
+/// Default of [`Config::subcompactions_max`]. The engine uses the same number with its default number of workers.
 pub const SUBCOMPACTIONS_DEFAULT: usize = 2;
 
-/// Maximum bytes that the writes of a simulation may take in memtables: 64 PiB.
+/// Maximum number of bytes that all writes of a simulation may take in memtables: 64 PiB.
 ///
-/// Within this bound the sums of bytes read and written by jobs fit into 64 bits.
+/// With this limit, the sums of bytes that jobs read and write fit into 64 bits.
 pub const BYTES_MAX: u64 = 1 << 56;
 /// Maximum number of flushes of a simulation.
 pub const FLUSHES_MAX: u64 = 100_000_000;
 
-/// Estimated size of a simulation, known before it runs.
+/// Size of a simulation, estimated before the simulation runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EstimatedSize {
     /// Bytes that all writes take in memtables.

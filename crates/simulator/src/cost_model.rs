@@ -1,18 +1,19 @@
-//! Cost model: the closed forms of the literature for the I/O costs of an LSM design.
+//! Cost model: formulas from the literature for the I/O costs of an LSM design.
 //!
 //! | symbol | name | meaning |
 //! | --- | --- | --- |
 //! | T | [`TreeDesign::size_ratio`] | size ratio between levels |
 //! | L | [`TreeDesign::levels`] | number of levels on storage |
-//! | K, Z | [`RunsPerLevel::Fluid`] | runs of each level but the last, and of the last |
+//! | K, Z | [`RunsPerLevel::Fluid`] | runs of each level except the last level; runs of the last level |
 //! | n₀ | [`RunsPerLevel::FirstTiered`] | runs of the first level of 1-leveling |
 //! | B | [`TreeDesign::entries_per_block`] | entries per block |
 //! | M ÷ N | `bits_per_entry` | filter bits per entry over all levels |
-//! | φ, μ | [`DeviceCosts`] | write ÷ read costs; sequential ÷ random speed |
-//! | s | `entries` | entries of a range lookup |
+//! | φ, μ | [`DeviceCosts`] | cost of a write ÷ cost of a read; sequential speed ÷ random speed |
+//! | s | `entries` | number of entries that a range lookup returns |
 //!
-//! Costs are expected I/Os of one operation, for uniform keys and a full tree in a steady state: *W* of an
-//! update, *R* of a lookup of an absent key, *V* of a lookup of a present key, *Q* of a range lookup.
+//! A cost is the expected number of I/Os of one operation, for uniform keys and a full tree in a steady state. *W* is
+//! the cost of an update, *R* of a lookup of an absent key, *V* of a lookup of a present key, and *Q* of a range
+//! lookup.
 //!
 //! ```
 //! use lsmx_simulator::cost_model::{
@@ -38,7 +39,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// ln² 2. A Bloom filter with b bits per entry has the false positive rate e^(−b ln² 2).
+/// ln² 2. A Bloom filter with b bits per entry has a false positive rate of e^(−b ln² 2).
 const LN_2_SQUARED: f64 = std::f64::consts::LN_2 * std::f64::consts::LN_2;
 
 /// Maximum number of sorted runs in each level.
@@ -48,15 +49,15 @@ pub enum RunsPerLevel {
     Leveling,
     /// T − 1 runs in each level.
     Tiering,
-    /// The given number of runs in the first level, one run in each other level.
+    /// The first level has this number of runs. Each other level has one run.
     FirstTiered(f64),
     /// One run in the last level, T − 1 runs in each other level.
     LazyLeveling,
-    /// Different numbers of runs in the last level and in the others.
+    /// Separate numbers of runs for the last level and for all other levels.
     Fluid {
-        /// K: runs of each level but the last.
+        /// K: number of runs of each level except the last level.
         upper: f64,
-        /// Z: runs of the last level.
+        /// Z: number of runs of the last level.
         last: f64,
     },
 }
@@ -64,11 +65,12 @@ pub enum RunsPerLevel {
 /// Amount of data that one merge takes from a level with a single run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeGranularity {
-    /// Whole levels. No level is merged twice on the way down.
+    /// Whole levels. Data is merged directly into the first level that can hold it, so no level is merged twice on the
+    /// way down.
     Full,
-    /// One file. At each edge of its overlap, half a file is rewritten without need.
+    /// One file. At each edge of the file's key range, half a file of the next level is rewritten without need.
     Partial,
-    /// Spooky with two levels: the last level is partitioned like the level above it.
+    /// Spooky with two partitioned levels: the last level and the level above it.
     TwoLevelSpooky,
 }
 
@@ -79,24 +81,25 @@ pub enum FilterAllocation {
     Optimal,
     /// All levels have the same number of bits per entry.
     Uniform,
-    /// Like `Uniform`, but lookups do not use the filter of the last (oldest) sorted run.
+    /// Like `Uniform`, but lookups use no filter in the oldest sorted run.
     UniformExceptLastRun,
 }
 
 /// Design of an LSM tree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TreeDesign {
-    /// T, at least 2.
+    /// T, the size ratio between levels, at least 2.
     pub size_ratio: f64,
-    /// L, at least 1.
+    /// L, the number of levels, at least 1.
     pub levels: f64,
     /// Sorted runs of each level.
     pub runs: RunsPerLevel,
     /// Amount of data per merge.
     pub granularity: MergeGranularity,
-    /// Whether level capacities follow the size of the last level, so that it is always full.
+    /// Whether the capacities of levels are computed from the size of the last level, so that the last level is always
+    /// full.
     pub dynamic_capacity: bool,
-    /// B.
+    /// B, the number of entries per block.
     pub entries_per_block: f64,
 }
 
@@ -110,20 +113,20 @@ pub struct DeviceCosts {
 }
 
 impl Default for DeviceCosts {
-    /// Returns equal costs for writes and reads, sequential and random access.
+    /// Returns equal costs for writes and reads, and for sequential and random access.
     fn default() -> DeviceCosts {
         DeviceCosts { write_over_read: 1.0, sequential_over_random: 1.0 }
     }
 }
 
-/// All costs of a design, for reports.
+/// All costs of a design, as reports contain them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
-    /// L.
+    /// L, the number of levels.
     pub levels: f64,
     /// Sorted runs of a full tree.
     pub runs: f64,
-    /// Compaction written ÷ ingested.
+    /// Bytes that compaction writes ÷ bytes ingested.
     pub compaction_write_amplification: f64,
     /// W: I/Os per update.
     pub update_ios: f64,
@@ -133,11 +136,11 @@ pub struct Costs {
     pub present_lookup_ios: f64,
     /// Q: I/Os per range lookup.
     pub range_ios: f64,
-    /// Worst case of bytes of invalid entries ÷ bytes of live ones.
+    /// Bytes of invalid entries ÷ bytes of live entries, in the worst case.
     pub space_amplification_invalid: f64,
 }
 
-/// Returns L for a tree of `entries` entries whose write buffer holds `buffer_entries`.
+/// Returns L, the number of levels of a tree with `entries` entries. Its write buffer holds `buffer_entries` entries.
 ///
 /// Source: Dostoevsky, equation 1.
 #[must_use]
@@ -147,20 +150,20 @@ pub fn levels(entries: f64, buffer_entries: f64, size_ratio: f64) -> f64 {
     libm::ceil(libm::log(share.max(1.0)) / libm::log(size_ratio) - 1e-9).max(1.0)
 }
 
-/// Returns the false positive rate of a Bloom filter.
+/// Returns the false positive rate of a Bloom filter with this number of bits per entry.
 #[must_use]
 pub fn false_positive_rate(bits_per_entry: f64) -> f64 {
     libm::exp(-bits_per_entry * LN_2_SQUARED)
 }
 
-/// Returns the bits per entry of a Bloom filter with a false positive rate.
+/// Returns the number of bits per entry of a Bloom filter with this false positive rate.
 #[must_use]
 pub fn filter_bits(false_positive_rate: f64) -> f64 {
     -libm::log(false_positive_rate.min(1.0)) / LN_2_SQUARED
 }
 
 impl TreeDesign {
-    /// Returns the number of runs of a level, counted from 1 to L.
+    /// Returns the number of runs of a level. Levels are counted from 1 to L.
     #[must_use]
     pub fn runs_of_level(&self, level: f64) -> f64 {
         let (t, is_last) = (self.size_ratio, level >= self.levels);
@@ -187,10 +190,10 @@ impl TreeDesign {
         self.level_numbers().map(|level| self.runs_of_level(level)).sum()
     }
 
-    /// Returns the bytes that compaction writes ÷ bytes ingested: Σ (T − 1) ÷ (nᵢ + 1), corrected for
-    /// the granularity of merges.
+    /// Returns the bytes that compaction writes ÷ bytes ingested. This is Σ (T − 1) ÷ (nᵢ + 1) over all levels i with
+    /// nᵢ runs, corrected for the granularity of merges.
     ///
-    /// Source: Dostoevsky, equation 12; Spooky for the corrections.
+    /// Source: Dostoevsky, equation 12. The corrections are from Spooky.
     #[must_use]
     pub fn write_amplification(&self) -> f64 {
         let t = self.size_ratio;
@@ -199,7 +202,7 @@ impl TreeDesign {
         match self.granularity {
             MergeGranularity::Full => full,
             MergeGranularity::Partial => {
-                // In each leveled level (T + 1) ÷ 2 replaces (T − 1) ÷ 2.
+                // In each leveled level, the term is (T + 1) ÷ 2 instead of (T − 1) ÷ 2.
                 let leveled =
                     self.level_numbers().filter(|level| self.runs_of_level(*level) <= 1.0);
                 full + leveled.map(|_| 1.0).sum::<f64>()
@@ -208,18 +211,18 @@ impl TreeDesign {
         }
     }
 
-    /// Returns W: the I/Os per update, amortized over the merges of its entry.
+    /// Returns W, the I/Os per update. The I/Os of merges are divided among the entries that they move.
     #[must_use]
     pub fn update_ios(&self, device: DeviceCosts) -> f64 {
         device.write_over_read / (device.sequential_over_random * self.entries_per_block)
             * self.write_amplification()
     }
 
-    /// Returns the false positive rates pᵢ of the filters of each level, from 1 to L. The rates of
-    /// [`FilterAllocation::UniformExceptLastRun`] equal those of `Uniform`.
+    /// Returns the false positive rates pᵢ of the filters in each level, from level 1 to level L.
     ///
-    /// Optimal rates minimize Σ nᵢ pᵢ for a fixed number of bits. They are proportional to the entries of
-    /// one run of the level.
+    /// Optimal rates minimize Σ nᵢ pᵢ for a fixed number of filter bits, where nᵢ is the number of runs of level i.
+    /// They are proportional to the entries of one run of the level. [`FilterAllocation::UniformExceptLastRun`] has the
+    /// same rates as `Uniform`.
     #[must_use]
     pub fn false_positive_rates(&self, filters: FilterAllocation, bits_per_entry: f64) -> Vec<f64> {
         let levels: Vec<(f64, f64)> = self
@@ -231,7 +234,7 @@ impl TreeDesign {
         if filters != FilterAllocation::Optimal {
             return vec![false_positive_rate(bits_per_entry); levels.len()];
         }
-        // The last levels get no filter as long as the formula gives them a negative number of bits.
+        // While the formula gives the last levels a negative number of bits, these levels get no filter.
         let mut without_filter = 0;
         loop {
             let filtered = &levels[..levels.len() - without_filter];
@@ -252,7 +255,7 @@ impl TreeDesign {
         }
     }
 
-    /// Returns R: the I/Os per lookup of an absent key.
+    /// Returns R, the I/Os per lookup of an absent key.
     #[must_use]
     pub fn absent_lookup_ios(&self, filters: FilterAllocation, bits_per_entry: f64) -> f64 {
         let rates = self.false_positive_rates(filters, bits_per_entry);
@@ -268,12 +271,12 @@ impl TreeDesign {
         }
     }
 
-    /// Returns V: the I/Os per lookup of a key that the oldest run holds.
+    /// Returns V, the I/Os per lookup of a key that the oldest run contains.
     ///
     /// Source: Dostoevsky, equation 8.
     #[must_use]
     pub fn present_lookup_ios(&self, filters: FilterAllocation, bits_per_entry: f64) -> f64 {
-        // The oldest run contains the key. The lookup reads a data block of this run with or without a filter.
+        // The oldest run contains the key, so the lookup reads a data block of this run with or without a filter.
         let filters = match filters {
             FilterAllocation::UniformExceptLastRun => FilterAllocation::Uniform,
             FilterAllocation::Optimal | FilterAllocation::Uniform => filters,
@@ -283,10 +286,10 @@ impl TreeDesign {
         1.0 + self.absent_lookup_ios(filters, bits_per_entry) - last
     }
 
-    /// Returns Q: the I/Os of a range lookup that returns `entries` entries.
+    /// Returns Q, the I/Os of a range lookup that returns `entries` entries.
     ///
-    /// The lookup makes one random read in each run for the seek. It then reads sequentially: `entries`
-    /// entries from each run of the last level, and `entries` ÷ T from all other levels together.
+    /// The lookup seeks in each run with one random read. It then reads sequentially: `entries` entries from each run
+    /// of the last level, and `entries` ÷ T entries from all other levels together.
     ///
     /// Source: Dostoevsky, equation 11.
     #[must_use]
@@ -296,12 +299,12 @@ impl TreeDesign {
                 * (self.runs_of_level(self.levels) + 1.0 / self.size_ratio)
     }
 
-    /// Returns the worst case of bytes of invalid entries ÷ bytes of live ones.
+    /// Returns the bytes of invalid entries ÷ bytes of live entries, in the worst case.
     #[must_use]
     pub fn space_amplification_invalid(&self) -> f64 {
         let t = self.size_ratio;
         let last = self.runs_of_level(self.levels);
-        // In the worst case, the entries of one run of the last level are live and all others invalid.
+        // In the worst case, only the entries of one run of the last level are live.
         let above = if self.dynamic_capacity { 1.0 / (t - 1.0) } else { 1.0 / t };
         last - 1.0 + above
     }
@@ -343,7 +346,7 @@ mod tests {
         }
     }
 
-    /// Returns R with optimal filters in the limit of many levels, if all levels but the last have the same
+    /// Returns the limit of R for many levels, with optimal filters. All levels except the last level have the same
     /// number of runs.
     ///
     /// Source: Monkey; Dostoevsky, equation 9.
@@ -366,7 +369,7 @@ mod tests {
     fn false_positive_rate_of_ten_bits_is_one_in_122() {
         assert_close(false_positive_rate(10.0), 0.008_194);
         assert_close(filter_bits(0.008_194), 10.0);
-        // Each level up has ln T ÷ ln² 2 more bits.
+        // In each level further up, the filters have ln T ÷ ln² 2 more bits per entry.
         assert_close(filter_bits(0.001) - filter_bits(0.01), 4.792_5);
     }
 
@@ -426,7 +429,7 @@ mod tests {
                 1.0 + (count - 1.0) * f,
             );
         }
-        // Monkey, for L = 4, T = 10 and 10 bits: 0.0328.
+        // Value in the Monkey paper for L = 4, T = 10 and 10 bits per entry: 0.0328.
         assert_close(
             design(10.0, 4.0, RunsPerLevel::Leveling)
                 .absent_lookup_ios(FilterAllocation::Uniform, 10.0),
@@ -484,7 +487,7 @@ mod tests {
 
     #[test]
     fn levels_grow_with_data() {
-        // 10⁴ buffers fill four levels.
+        // The data of 10⁴ write buffers fills four levels.
         assert_close(levels(1e8, 1e4, 10.0), 4.0);
         assert_close(levels(1e4, 1e4, 10.0), 1.0);
     }

@@ -1,36 +1,37 @@
-//! Estimated numbers of entries by kind, and the merge of a newer with an older set of entries.
+//! Estimated numbers of entries by kind, and the merge of a newer set of entries with an older set.
 //!
-//! An update hits each key of a popularity class with the same probability. Therefore three numbers per class
-//! describe a set of entries, without a list of keys:
+//! Keys of equal popularity form a popularity class. An update hits each key of a class with the same probability.
+//! Therefore three numbers per class describe a set of entries without a list of keys:
 //!
-//! - the number of keys that were *inserted* by a write of this set,
+//! - the number of keys that a write of this set *inserted*,
 //! - the number of entries for keys that are older than the set,
-//! - its *population*: the number of older keys from which those entries are a random sample.
+//! - the *population*: the number of older keys from which these entries are a random sample.
 //!
-//! A key is inserted in one set only. When the newer set `a` merges with the older set `b`,
+//! Each key is inserted in one set only. When a newer set `a` merges with an older set `b`, a part of the entries of
+//! `a` for older keys meets an older entry of the same key:
 //!
-//! - the share inserted(b) ÷ population(a) of `a`'s entries for older keys meets an insert in `b`,
+//! - the share inserted(b) ÷ population(a) meets an insert in `b`,
 //! - the share updated(b) ÷ population(a) meets an update in `b`.
 //!
-//! After the set with the oldest inserts is merged, the population is empty and every entry has met the
-//! insert of its key. The number of distinct keys then follows without any list of keys.
+//! After the merge with the oldest set, the population is empty, and every entry has met the insert of its key. This
+//! gives the number of distinct keys.
 
 use crate::math::ratio;
 
-/// Estimated numbers of entries of one popularity class in a range of keys.
+/// Estimated numbers of entries in a range of keys, for one popularity class.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct EntryCounts {
-    /// Puts of keys that a write of this set inserted.
+    /// Puts of keys that are inserted by a write of this set.
     pub(crate) inserted: f64,
     /// Puts of keys that are older than this set.
     pub(crate) updated: f64,
     /// Merge operands for keys that are older than this set.
     pub(crate) operands: f64,
-    /// Tombstones that have not met the older entries of their key.
+    /// Tombstones that have not met all older entries of their key.
     pub(crate) pending_tombstones: f64,
-    /// Tombstones that have met the insert of their key and hide nothing else.
+    /// Tombstones that have met the insert of their key, so no older entry is left.
     pub(crate) matched_tombstones: f64,
-    /// Keys that are older than this set and not deleted by it.
+    /// Number of keys that are older than this set and that it does not delete.
     pub(crate) population: f64,
 }
 
@@ -39,7 +40,7 @@ impl EntryCounts {
         self.puts() + self.operands + self.tombstones()
     }
 
-    /// Returns the number of entries with a complete value.
+    /// Returns the number of puts, which have a complete value.
     pub(crate) fn puts(&self) -> f64 {
         self.inserted + self.updated
     }
@@ -63,7 +64,7 @@ impl EntryCounts {
         *self = self.zip_with(other, |count, other| count + other);
     }
 
-    /// Subtracts the counts of a part of this range. No count becomes negative.
+    /// Subtracts the counts of a part of this range. Counts do not become negative.
     pub(crate) fn subtract(&mut self, part: &EntryCounts) {
         *self = self.zip_with(part, |count, part| (count - part).max(0.0));
     }
@@ -79,10 +80,10 @@ impl EntryCounts {
         }
     }
 
-    /// Merges an older set of entries of the same range into this one.
+    /// Merges an older set of entries into this set. Both sets are of the same range of keys.
     pub(crate) fn merge_older(&mut self, older: &EntryCounts) {
         if self.has_only_new_keys() && older.has_only_new_keys() {
-            // Fast path for workloads that only insert: the sets have no key in common.
+            // Fast path for workloads that only insert. The two sets have no key in common.
             self.population = (self.population - older.inserted).max(0.0).max(older.population);
             self.inserted += older.inserted;
             self.matched_tombstones += older.matched_tombstones;
@@ -93,8 +94,8 @@ impl EntryCounts {
         let population = self.population.max(self.updated + self.operands);
         let deleted = ratio(self.pending_tombstones, population + self.pending_tombstones);
         if population + self.pending_tombstones > 0.0 {
-            // Tombstones are matched before updates, because a deleted key is not updated afterwards. A
-            // tombstone matches at most one insert.
+            // Tombstones are matched before updates, because no update follows the delete of a key. A tombstone matches
+            // at most one insert.
             let matched = (older.inserted * deleted).min(self.pending_tombstones);
             self.pending_tombstones -= matched;
             self.matched_tombstones += matched;
@@ -103,7 +104,7 @@ impl EntryCounts {
             older.operands *= 1.0 - deleted;
         }
         if population > 0.0 {
-            // Of two puts of a key one remains. If the older put inserted the key, the remaining put counts as
+            // Of two puts of a key, one put remains. If the older put inserted the key, the remaining put counts as
             // inserted, otherwise as updated.
             let inserted = (older.inserted / population).min(1.0);
             let updated = (older.updated / population).min(1.0);
@@ -112,7 +113,7 @@ impl EntryCounts {
             self.updated = puts * (1.0 - inserted);
             older.updated -= (puts * updated).min(older.updated);
             older.operands -= (puts * operands).min(older.operands);
-            // An operand that meets a put becomes part of it. Two operands become one.
+            // An operand that meets a put is merged into it. Two operands become one operand.
             self.operands = merges * (1.0 - inserted - updated - operands).max(0.0);
         }
         let own = self.updated + self.operands + self.pending_tombstones;
@@ -129,15 +130,15 @@ impl EntryCounts {
         self.add(&older);
     }
 
-    /// Removes tombstones and hidden entries, where no older run can hold the keys.
+    /// Removes tombstones and the entries that they hide. The caller states that no older run can contain the keys.
     ///
-    /// In the last run, every entry has met the insert of its key, whatever the estimates say.
+    /// In the last run, every entry must have met the insert of its key, even if the estimates differ.
     pub(crate) fn compact_last_run(&mut self) {
         let inserted = (self.inserted - self.pending_tombstones).max(0.0);
         *self = EntryCounts { inserted, ..EntryCounts::default() };
     }
 
-    /// Removes `share` of the entries, as a newer range delete does. The population stays.
+    /// Removes a share of the entries, as a newer range delete does. The population does not change.
     pub(crate) fn remove_hidden_share(&mut self, share: f64) {
         *self = EntryCounts { population: self.population, ..self.scaled(1.0 - share) };
     }

@@ -2,7 +2,7 @@
 
 use crate::config::{BYTES_MAX, EstimatedSize, FLUSHES_MAX};
 
-/// Reason for which a simulation ended early.
+/// Reason why a simulation ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,7 +16,7 @@ pub enum Error {
         /// Why the job is invalid.
         source: Box<lsmx_compaction::Error>,
     },
-    /// The policy still picks jobs after ten million jobs without a write.
+    /// The policy has picked ten million jobs since the last write and still picks more.
     #[error("{policy} never stops picking jobs")]
     EndlessJobs {
         /// Name of the policy.

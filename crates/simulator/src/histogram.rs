@@ -1,17 +1,17 @@
-//! Contents of a simulated file: a histogram of entry counts over its key range.
+//! Contents of a simulated file: a histogram of entry counts over the key range of the file.
 //!
-//! Entries are spread evenly inside a bin. A file needs a few bins, because the density of a merge output
-//! varies: it is low in key ranges where fewer input files overlapped.
+//! Within a bin, entries are evenly distributed. A file needs several bins, because the density of a merge output
+//! varies. The density is low in key ranges in which few input files overlapped.
 
 use crate::entry_counts::EntryCounts;
 use crate::math::{ratio, to_f64};
 use crate::position::range_width;
 use crate::seq_range::SeqRange;
 
-/// One bin of a [`Histogram`], which holds the counts of the bin.
+/// A bin of a [`Histogram`]. The histogram holds the entry counts of the bin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct HistogramBin {
-    /// Last position. The bin starts after the previous bin.
+    /// Last position of the bin. The bin starts directly after the end of the previous bin.
     pub(crate) end: u64,
     /// Number of range tombstones.
     pub(crate) range_tombstones: f64,
@@ -25,7 +25,7 @@ pub(crate) struct Histogram {
     /// First position.
     pub(crate) start: u64,
     pub(crate) bins: Vec<HistogramBin>,
-    /// Entry counts, one for each pair of a bin and a popularity class. The counts of one bin are adjacent.
+    /// Entry counts, one for each pair of a bin and a popularity class. The counts of a bin are adjacent.
     pub(crate) counts: Vec<EntryCounts>,
 }
 
@@ -60,7 +60,7 @@ impl Histogram {
         self.bin_counts(index).iter().map(EntryCounts::entries).sum()
     }
 
-    /// Returns the share of the entries at or before a position.
+    /// Returns the share of the file's entries that are at or before a position.
     pub(crate) fn entry_share_up_to(&self, position: u64) -> f64 {
         let (mut before, mut all) = (0.0, 0.0);
         for (index, bin) in self.bins.iter().enumerate() {
@@ -81,14 +81,14 @@ impl Histogram {
         self.counts.extend_from_slice(counts);
     }
 
-    /// Removes all bins and sets the first position. The allocated memory is kept.
+    /// Removes all bins and sets the first position. Keeps the allocated memory.
     pub(crate) fn reset(&mut self, start: u64) {
         self.start = start;
         self.bins.clear();
         self.counts.clear();
     }
 
-    /// Moves the last position to `end`. Bins past `end` are merged into the bin before them.
+    /// Moves the last position of the file to `end`. Bins that begin after `end` are merged into the bin before them.
     pub(crate) fn set_end_position(&mut self, end: u64) {
         while self.bins.len() > 1 && self.bins[self.bins.len() - 2].end >= end {
             self.merge_with_previous(self.bins.len() - 1);
@@ -114,21 +114,23 @@ impl Histogram {
     }
 }
 
-/// Share of a file's entries that may move to a wrong position when two bins merge. Sampling alone
-/// causes an error of at least this size.
+/// Maximum share of a file's entries that may get a wrong position when two bins are merged. Sampling alone causes an
+/// error of at least this size.
 const MISPLACED_SHARE_MAX: f64 = 0.005;
 
-/// Merges neighbouring bins of similar density. Its buffers are reused from file to file.
+/// Merges neighbouring bins with similar densities. Its buffers are reused for all files.
 #[derive(Debug, Default)]
 pub(crate) struct BinReducer {
-    /// Entries and width of each bin.
+    /// Number of entries and width of each bin.
     bins: Vec<(f64, f64)>,
-    /// Entries that would move to a wrong position if a bin merged with the bin before it.
+    /// For each bin, the number of entries that would get a wrong position if the bin were merged with the bin before
+    /// it.
     costs: Vec<f64>,
 }
 
 impl BinReducer {
-    /// Merges bins, cheapest first, until at most `bins_max` remain and neighbours differ in density.
+    /// Merges bins with the lowest cost first. Stops when at most `bins_max` bins remain and the densities of
+    /// neighbours differ.
     pub(crate) fn merge_similar_bins(&mut self, histogram: &mut Histogram, bins_max: usize) {
         self.bins.clear();
         self.bins.extend((0..histogram.bins.len()).map(|index| {
@@ -163,7 +165,7 @@ impl BinReducer {
     }
 }
 
-/// Returns the number of entries that move to a wrong position if a bin merges with the bin before it.
+/// Returns the number of entries that get a wrong position if a bin is merged with the bin before it.
 fn merge_cost(bins: &[(f64, f64)], index: usize) -> f64 {
     let Some(previous) = index.checked_sub(1) else { return f64::INFINITY };
     let ((left, left_width), (right, right_width)) = (bins[previous], bins[index]);

@@ -1,9 +1,11 @@
 //! Simulates compaction policies on log-structured merge trees without data.
 //!
-//! A simulation runs a workload under a policy of [`lsmx_compaction`] and reports write amplification,
-//! space amplification, and the expected I/Os of lookups. Since the tree holds no data, trees that fit on
-//! no single machine take seconds. A second, faster way is the [cost model](cost_model): closed forms from
-//! the literature for a full tree in a steady state.
+//! A simulation runs a workload under a policy of [`lsmx_compaction`]. It reports write amplification, space
+//! amplification, and the expected I/Os of lookups. The tree holds no data, so the simulation of a tree that fits on no
+//! single machine takes seconds.
+//!
+//! The [cost model](cost_model) is a faster alternative: formulas from the literature for a full tree in a steady
+//! state.
 //!
 //! ```
 //! use lsmx_compaction::PolicySpec;
@@ -35,20 +37,19 @@
 //!
 //! # How it works
 //!
-//! Policy, `TreeShape::apply_job` and `OutputSplitter` are those of the engine. Only the contents of files are
-//! estimates:
+//! Policies, `TreeShape::apply_job` and `OutputSplitter` are the same as in the engine. Only the contents of files are
+//! estimated:
 //!
-//! 1. The write model turns the writes of a phase into the contents of a memtable.
-//! 2. A file is a histogram of its key range. Each bin has a number of entries by kind, and a range of
+//! 1. The write model computes the contents of each memtable from the writes of a phase.
+//! 2. A file is a histogram over its key range. Each bin has the number of entries of each kind, and a range of
 //!    sequence numbers.
-//! 3. A merge visits the bins of its inputs in key order. The number of entries in a part of a bin, and the
-//!    number of keys that two inputs have in common, follow from probabilities; a seeded sampler adds the
-//!    variance of a real tree.
-//! 4. The size model turns numbers of entries into the bytes of tables and memtables.
-//! 5. The lookup model computes the blocks that lookups read, and the share of them in the cache.
+//! 3. A merge visits the bins of its inputs in key order. Probabilities determine the number of entries in a part of a
+//!    bin, and the number of keys that two inputs have in common. A seeded sampler adds the variance of a real tree.
+//! 4. The size model computes the bytes of tables and memtables from the numbers of entries.
+//! 5. The lookup model computes the blocks that lookups read, and the share of these blocks that are in the cache.
 //!
-//! `docs/design/compaction.md` lists what the simulation leaves out, and `docs/results/design-space.md` compares
-//! it with the engine.
+//! `docs/design/compaction.md` lists what the simulation does not model. `docs/results/design-space.md` compares it
+//! with the engine.
 
 mod block_cache;
 mod config;

@@ -1,13 +1,13 @@
-//! Costs of lookups in a simulated tree: expected blocks per lookup that the cache lacks.
+//! Costs of lookups in a simulated tree: expected number of blocks per lookup that are not in the block cache.
 //!
-//! A lookup visits the runs from new to old. In each run, at most one file has a range that contains the key.
-//! The lookup reads the filter of that file; the last run has no filter. If the filter passes, the lookup reads
-//! the top index, one index block and one data block.
+//! A lookup searches the runs from newest to oldest. In each run, the key range of at most one file contains the key.
+//! The lookup reads the filter of this file, except in the last run, which has no filter. If the filter returns true,
+//! the lookup reads the top index, one index block and one data block.
 //!
-//! As in the engine, the cache prefers metadata: first filters and top indexes, then index blocks, then data
-//! blocks. If blocks of one kind do not all fit, the share that fits is cached. Data blocks are evicted in LRU
-//! order; [`block_cache`](crate::block_cache) computes their misses from the runs in which lookups end and from
-//! the popularity of keys.
+//! As in the engine, the cache prefers metadata: first filters and top indexes, then index blocks, then data blocks. If
+//! the blocks of one kind do not all fit, the share that fits is cached. Data blocks are evicted in LRU order.
+//! [`block_cache`](crate::block_cache) computes their misses from the popularity of keys and from the runs in which
+//! lookups end.
 
 use std::collections::BTreeMap;
 
@@ -21,10 +21,10 @@ use crate::report::{PointLookupReport, RangeLookupReport};
 use crate::table_size::{BLOCK_BYTES, EntryTotals, SizeModel};
 use crate::workload::{KeyDistribution, LookupGroup, Phase};
 
-/// Share of absent keys that a filter with eight bits per key passes.
+/// Share of absent keys for which a filter with eight bits per key returns true.
 const FALSE_POSITIVE_RATE: f64 = 1.0 / 256.0;
 
-/// Mean costs of the lookups of a phase that also writes, over several states of the tree.
+/// Mean costs of lookups in a phase that also writes, over several states of the tree.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MeanLookupCosts {
     samples: f64,
@@ -67,21 +67,21 @@ impl MeanLookupCosts {
     }
 }
 
-/// Conditions under which point lookups run.
+/// Properties of a group of point lookups that affect their costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LookupContext {
     /// Distribution of the requested keys.
     pub(crate) distribution: KeyDistribution,
-    /// Exponent of [`KeyDistribution::Zipf`].
+    /// Zipf exponent, used by [`KeyDistribution::Zipf`].
     pub(crate) zipf: f64,
     /// Number of lookups since the last write to the tree.
     pub(crate) lookups_before: f64,
 }
 
-/// Properties of one run that determine the cost of lookups.
+/// Sizes of one run that determine the cost of lookups.
 #[derive(Clone, Copy, Debug, Default)]
 struct RunLookupSizes {
-    /// Share of the key domain that the files cover.
+    /// Share of the key domain that the files of the run cover.
     domain_share: f64,
     puts: f64,
     entries: f64,
@@ -104,7 +104,7 @@ impl RunLookupSizes {
             profile.entries += to_f64(file.entries);
             profile.puts += to_f64(file.entries.saturating_sub(file.tombstones));
         }
-        // The tables of a run are similar, so one table of mean size represents all of them.
+        // The tables of a run are similar, so a table of mean size represents all of them.
         let puts = profile.puts / to_f64(tables.max(1));
         let totals = EntryTotals { puts, ..EntryTotals::default() };
         let table = sizes.table_size(&totals, ratio(profile.entries, profile.domain_share));
@@ -119,18 +119,18 @@ impl RunLookupSizes {
     }
 }
 
-/// The runs of a tree and the miss rates of the cache.
+/// The runs of a tree, and the miss rates of the block cache.
 #[derive(Clone, Debug)]
 pub(crate) struct LookupModel {
-    /// From new to old.
+    /// Ordered from newest to oldest.
     runs: Vec<RunLookupSizes>,
     live_keys: f64,
     /// Miss rate of filters and top indexes.
     metadata_miss_rate: f64,
     index_miss_rate: f64,
-    /// Miss rate of data blocks if all blocks are equally popular.
+    /// Miss rate of data blocks, under the assumption that all blocks are equally popular.
     data_miss_rate: f64,
-    /// Bytes that metadata leaves for data blocks.
+    /// Bytes of the cache that are left for data blocks after the metadata.
     data_cache_bytes: f64,
 }
 
@@ -172,8 +172,8 @@ impl LookupModel {
     ) -> PointLookupReport {
         let absent = self.block_reads(None);
         let all_puts: f64 = self.runs.iter().map(|run| run.puts).sum();
-        // The puts of a run count as newest entries of their keys, until the counts of all newer runs add up to
-        // the number of live keys.
+        // The puts of a run are counted as the newest entries of their keys. This ends when the counts of the newer
+        // runs add up to the number of live keys.
         let (mut left, mut present) = (self.live_keys.min(all_puts), BlockReads::default());
         let mut found = 0.0;
         for (at, run) in self.runs.iter().enumerate() {
@@ -198,13 +198,13 @@ impl LookupModel {
         }
     }
 
-    /// Returns the data blocks per lookup that the cache lacks, by the popularity of blocks.
+    /// Returns the number of data blocks per lookup that are not in the cache, computed from the popularity of blocks.
     fn data_block_misses(&self, reads: &BlockReads, context: &LookupContext, ops: f64) -> f64 {
         let mut groups = Vec::new();
         for (run, &requests_per_lookup) in self.runs.iter().zip(&reads.data_by_run) {
             let blocks = run.data_blocks;
             match context.distribution {
-                // Successive lookups request neighbouring keys, which share a block.
+                // Successive lookups request neighbouring keys, which are often in the same block.
                 KeyDistribution::Sequential => groups.push(EquallyPopularBlocks {
                     blocks,
                     requests_per_lookup: requests_per_lookup * ratio(blocks, run.entries).min(1.0),
@@ -229,8 +229,8 @@ impl LookupModel {
         expected_misses(&groups, cache_blocks, context.lookups_before, ops)
     }
 
-    /// Returns the blocks that one lookup reads. `holder` is the index of the run that contains the newest entry of the
-    /// key, or `None` if no run contains the key.
+    /// Returns the blocks that one lookup reads. `holder` is the index of the run with the newest entry of the key, or
+    /// `None` if no run contains the key.
     fn block_reads(&self, holder: Option<usize>) -> BlockReads {
         let mut reads =
             BlockReads { data_by_run: vec![0.0; self.runs.len()], ..BlockReads::default() };
@@ -256,7 +256,7 @@ impl LookupModel {
         let share = ratio(entries, self.live_keys).min(1.0);
         let mut reads = BlockReads::default();
         for run in &self.runs {
-            // The seek reads one block of each kind. Further blocks hold the entries of the range.
+            // The seek reads one block of each kind. The entries of the range need further blocks.
             let data = run.data_blocks * share;
             let index_blocks = (run.index_bytes / to_f64(BLOCK_BYTES)).max(1.0);
             let blocks_per_index = ratio(run.data_blocks, index_blocks).max(1.0);
@@ -274,7 +274,8 @@ impl LookupModel {
         }
     }
 
-    /// Returns the blocks per lookup that the cache lacks, by kind, if data blocks are equally popular.
+    /// Returns the number of blocks per lookup that are not in the cache, by kind. Assumes that all data blocks are
+    /// equally popular.
     fn block_misses(&self, reads: &BlockReads) -> BTreeMap<&'static str, f64> {
         BTreeMap::from([
             ("filter", reads.filter * self.metadata_miss_rate),
@@ -285,14 +286,14 @@ impl LookupModel {
     }
 }
 
-/// Returns the blocks of all lookups, by kind. Kinds without reads are omitted.
+/// Returns the number of blocks for all lookups, by kind. Omits kinds without reads.
 fn total_blocks(misses: &BTreeMap<&'static str, f64>, ops: f64) -> BTreeMap<String, u64> {
     let blocks =
         misses.iter().map(|(kind, misses)| ((*kind).to_owned(), round_to_u64(misses * ops)));
     blocks.filter(|(_, blocks)| *blocks > 0).collect()
 }
 
-/// Blocks that a lookup reads from cache or storage, by kind.
+/// Number of blocks that a lookup reads from the cache or from storage, by kind.
 #[derive(Clone, Debug, Default)]
 struct BlockReads {
     runs: f64,
@@ -300,7 +301,7 @@ struct BlockReads {
     top_index: f64,
     index: f64,
     data: f64,
-    /// Data blocks by run.
+    /// Number of data blocks by run.
     data_by_run: Vec<f64>,
 }
 
@@ -333,7 +334,7 @@ mod tests {
     use super::*;
     use crate::workload::ZIPF_EXPONENT;
 
-    /// Returns runs with the given numbers of entries, newest first, each one file over all keys.
+    /// Returns a tree with runs of these numbers of entries, newest run first. Each run is one file over all keys.
     fn tree(entries: &[u64]) -> TreeShape {
         let run = |(id, &entries): (u64, &u64)| {
             let range = KeyRange::new([0; 8].to_vec(), [255; 8].to_vec());
@@ -372,7 +373,7 @@ mod tests {
     #[test]
     fn point_lookups_without_cache_read_every_block() {
         let model = model(&[1000, 1000, 8000], 0);
-        // Two filters, and in the last run a top index, an index block and a data block.
+        // Two filters; in the last run a top index, an index block and a data block.
         let absent = 2.0 * (1.0 + 3.0 * FALSE_POSITIVE_RATE) + 3.0;
         assert!((ios(&model, 1.0) - absent).abs() < 1e-9);
         // Each of the upper runs holds a tenth of the keys.
@@ -415,7 +416,7 @@ mod tests {
         let found = &costs.points[0];
         assert!((found.ios_per_get - mean).abs() < 1e-9, "{found:?}");
         assert_eq!(found.ops, 100);
-        // The first sample reads no filters.
+        // The first of the three samples reads no filters.
         let filters: u64 = points.iter().filter_map(|it| it.blocks_read.get("filter")).sum();
         assert!(found.blocks_read["filter"].abs_diff(filters / 3) <= 2, "{found:?}");
     }
@@ -428,7 +429,7 @@ mod tests {
         let report = model(&[1000, 9000], 0).range_lookups(&phase);
         assert_eq!((report.ops, report.entries), (10, 10_000));
         assert!((report.runs_touched - 2.0).abs() < 1e-9);
-        // A tenth of 10,000 entries of about 120 bytes in 4 KiB blocks, and two seeks, ten times.
+        // Ten lookups. Each has two seeks and reads a tenth of 10,000 entries of about 120 bytes, in blocks of 4 KiB.
         let data = report.blocks_read["data"];
         assert!((300..370).contains(&data), "{data}");
     }

@@ -6,7 +6,7 @@ pub(crate) fn to_f64(n: u64) -> f64 {
     n as f64
 }
 
-/// Rounds `x` to the nearest integer. Negative values become 0, values past the maximum `u64::MAX`.
+/// Rounds `x` to the nearest integer. Negative values become 0. Values above `u64::MAX` become `u64::MAX`.
 #[expect(clippy::cast_possible_truncation, reason = "the saturating cast is intended")]
 #[expect(clippy::cast_sign_loss, reason = "negative values become 0, as documented")]
 pub(crate) fn round_to_u64(x: f64) -> u64 {
@@ -23,9 +23,9 @@ pub(crate) fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }
 
-/// Returns Σ k⁻ˢ over the popularity ranks k in `from < k <= to`, where s is `exponent`.
+/// Returns Σ k⁻ˢ over the popularity ranks k with `from < k <= to`. s is `exponent`.
 ///
-/// The first rank is exact. An integral approximates the sum over the other ranks.
+/// The first term is exact. An integral approximates the sum of the other terms.
 pub(crate) fn zipf_weight(exponent: f64, from: f64, to: f64) -> f64 {
     if to <= from {
         return 0.0;

@@ -1,12 +1,11 @@
-//! Merges the histograms of a job's inputs into outputs.
+//! Merges the histograms of a job's inputs and returns the outputs.
 //!
-//! 1. Visit the key ranges of all inputs in key order, one interval of constant density at a time. The
-//!    number of entries that each input has in the interval is sampled.
-//! 2. Merge the older inputs into the newest one. Where no older run remains that could hold the keys,
-//!    drop tombstones.
-//! 3. Call the engine's `OutputSplitter` wherever its answer may change: at boundaries, at starts of
-//!    grandparents, and where the output reaches its target size. The position of the last one is
-//!    sampled too.
+//! 1. Visit the key ranges of all inputs in key order, one interval of constant density at a time. Sample the number of
+//!    entries that each input has in the interval.
+//! 2. Merge the entries of the older inputs into those of the newest input. Drop tombstones where no older run can
+//!    contain the keys.
+//! 3. Call the engine's `OutputSplitter` wherever its result may change. This is at split boundaries, at the start of
+//!    each grandparent file, and where the output reaches its target size. This last position is sampled too.
 
 use crate::entry_counts::EntryCounts;
 use crate::histogram::HistogramBin;
@@ -18,10 +17,10 @@ use crate::sampler::Sampler;
 use crate::split_points::SplitPoints;
 use crate::workload::RANGE_DELETE_RECORDS;
 
-/// Files of older runs that stay in the tree. Where they overlap a merge, its tombstones are kept.
+/// Files of older runs that are not inputs. Where such a file overlaps a merge, the merge keeps its tombstones.
 #[derive(Debug, Default)]
 pub(crate) struct OlderRuns {
-    /// File ranges of each run in key order, and the index of the first range that ends at or after the current
+    /// For each run, the file ranges in key order, and the index of the first range that ends at or after the current
     /// position.
     runs: Vec<(Vec<(u64, u64)>, usize)>,
 }
@@ -32,9 +31,10 @@ impl OlderRuns {
         self.runs.push((ranges, 0));
     }
 
-    /// Returns whether a file overlaps position `at`, and the last position with the same answer.
+    /// Returns whether a file overlaps position `at`. Also returns the last position up to which the result is the
+    /// same.
     ///
-    /// `at` never decreases from one call to the next.
+    /// `at` must not decrease from call to call.
     fn has_overlap_at(&mut self, at: u64) -> (bool, u64) {
         let (mut overlaps, mut until) = (false, u64::MAX);
         for (ranges, next) in &mut self.runs {
@@ -54,9 +54,9 @@ impl OlderRuns {
     }
 }
 
-/// Merges `inputs`, newest first, and returns the outputs of `writer`.
+/// Merges `inputs`, which are ordered from newest to oldest. Returns the outputs of `writer`.
 ///
-/// `popularity_class_count` is the number of popularity classes, `records` the size of the key domain in records.
+/// `popularity_class_count` is the number of popularity classes. `records` is the number of records in the key domain.
 pub(crate) fn merge(
     mut inputs: Vec<MergeInput<'_>>,
     mut older: OlderRuns,
@@ -117,7 +117,7 @@ pub(crate) fn merge(
     writer.finish(sampler)
 }
 
-/// Returns the share of the older keys in `from..=to` that range tombstones hide.
+/// Returns the share of the older keys in `from..=to` that the range tombstones hide.
 fn range_deleted_share(range_tombstones: f64, from: u64, to: u64, records: f64) -> f64 {
     if range_tombstones <= 0.0 {
         return 0.0;

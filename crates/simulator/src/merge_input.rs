@@ -5,20 +5,20 @@ use crate::histogram::{Histogram, HistogramBin};
 use crate::position::range_width;
 use crate::sampler::Sampler;
 
-/// One input run: its files in key order, read from front to back.
+/// One input run of a merge: its files in key order, read from front to back.
 #[derive(Debug)]
 pub(crate) struct MergeInput<'a> {
     files: Vec<&'a Histogram>,
     file_index: usize,
     bin_index: usize,
-    /// Unread rest of the current bin; `None` at the end of the input.
+    /// Part of the current bin that was not read yet. `None` at the end of the input.
     bin: Option<HistogramBin>,
-    /// First position of the unread rest.
+    /// First position that was not read yet.
     position: u64,
-    /// Counts of the unread rest, by popularity class.
+    /// Entry counts of the unread part of the bin, by popularity class.
     counts: Vec<EntryCounts>,
-    /// First and last position of the current file, both of which hold a key. `None` for memtables,
-    /// whose first and last keys are not known.
+    /// First and last position of the current file, at which keys are known to be. `None` for memtables, whose smallest
+    /// and largest key are not known.
     file_range: Option<(u64, u64)>,
 }
 
@@ -59,26 +59,26 @@ impl<'a> MergeInput<'a> {
         self.bin.as_ref().map(|_| self.position)
     }
 
-    /// Returns the last position up to which the density of the input is the same as at `at`.
+    /// Returns the last position such that the input has a constant density from `at` to it.
     pub(crate) fn end_of_constant_density(&self, at: u64) -> Option<u64> {
         let bin = self.bin.as_ref()?;
         Some(if self.position > at { self.position - 1 } else { bin.end })
     }
 
-    /// Returns whether a file starts at `position`, so that a key is known to be there.
+    /// Returns whether a file starts at `position`. A key is then known to be at this position.
     pub(crate) fn has_file_start_at(&self, position: u64) -> bool {
         self.bin.is_some() && self.file_range.is_some_and(|(start, _)| start == position)
     }
 
-    /// Returns whether a file that is being read at `at` ends at `position`.
+    /// Returns whether the file that is read at position `at` ends at `position`.
     pub(crate) fn has_file_end_at(&self, at: u64, position: u64) -> bool {
         let ends_there = self.file_range.is_some_and(|(_, end)| end == position);
         self.bin.is_some() && self.position <= at && ends_there
     }
 
-    /// Moves the counts of `at..=to` into `out` and returns the bin of that interval.
+    /// Moves the entry counts of `at..=to` into `out`, and returns the bin of this interval.
     ///
-    /// The density must be constant in the interval. Returns `None` if the input is empty there.
+    /// The density must be constant in the interval. Returns `None` if the input has no entries there.
     pub(crate) fn take_entries_until(
         &mut self,
         at: u64,
@@ -105,7 +105,7 @@ impl<'a> MergeInput<'a> {
             let sampled =
                 if entries > 0.0 { sampler.binomial(entries, share) / entries } else { share };
             *part = rest.scaled(sampled);
-            // A population has many evenly spread keys, so the sampling error would be negligible.
+            // A population has many evenly distributed keys, so its sampling error is negligible.
             part.population = rest.population * share;
             rest.subtract(part);
             taken += entries * sampled;

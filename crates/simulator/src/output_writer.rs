@@ -1,4 +1,4 @@
-//! Writes the outputs of a simulated merge, split at the sizes of the engine's tables.
+//! Writes the outputs of a simulated merge. An output ends at the same size as a table of the engine.
 
 use lsmx_compaction::{FileId, TableMeta};
 
@@ -11,16 +11,16 @@ use crate::seq_range::SeqRange;
 use crate::split_points::SplitPoints;
 use crate::table_size::{EntryTotals, SizeModel, TableBytesPerEntry};
 
-/// Estimated number of entries below which an output is discarded as empty.
+/// Minimum estimated number of entries of an output. Outputs with fewer entries are discarded as empty.
 const ENTRIES_MIN: f64 = 0.5;
-/// Target size from which a job writes a single output, because no output is that large.
+/// Target size above which a job writes a single output.
 const OUTPUT_BYTES_MAX: f64 = 1e18;
-/// Factor by which the key density may change before sizes are computed again.
+/// Factor by which the key density must change before the sizes are computed again.
 const DENSITY_STEP: f64 = 2.0;
 /// Maximum number of histograms kept for reuse.
 const SPARE_HISTOGRAMS_MAX: usize = 100;
 
-/// Times that all outputs of a job share.
+/// Timestamps that all outputs of a job have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct OutputTimestamps {
     pub(crate) now_us: u64,
@@ -36,9 +36,9 @@ pub(crate) struct MergeOutput {
 
 #[derive(Debug, Default)]
 pub(crate) struct WriteBuffers {
-    /// Histograms of removed files.
+    /// Histograms of removed files, kept for reuse.
     histograms: Vec<Histogram>,
-    /// Counts of a part of a bin.
+    /// Buffer for the counts of a part of a bin.
     counts: Vec<EntryCounts>,
     reducer: BinReducer,
 }
@@ -56,7 +56,7 @@ impl WriteBuffers {
 pub(crate) struct OutputWriter<'a> {
     sizes: &'a SizeModel,
     times: OutputTimestamps,
-    /// Maximum number of bins of an output.
+    /// Maximum number of bins in the histogram of an output.
     bins_max: usize,
     rates: TableBytesPerEntry,
     /// Key density for which `rates` was computed.
@@ -66,22 +66,22 @@ pub(crate) struct OutputWriter<'a> {
     outputs: Vec<MergeOutput>,
 }
 
-/// The output being written.
+/// The output that is being written.
 #[derive(Debug)]
 struct UnfinishedOutput {
     contents: Histogram,
     totals: EntryTotals,
     last_key: LastKey,
-    /// Sampled difference between the bytes of its entries and their expected bytes.
+    /// Sampled difference between the bytes of the entries and their expected bytes.
     deviation_bytes: f64,
 }
 
-/// Range and mean distance from which the position of an output's last key is sampled.
+/// Distribution from which the position of the last key of an output is sampled: a range and a mean distance.
 #[derive(Clone, Copy, Debug)]
 struct LastKey {
     from: u64,
     to: u64,
-    /// Mean distance between entries; 0 if a key is known to be at `to`.
+    /// Mean distance between entries. 0 means that a key is known to be at `to`.
     gap: f64,
 }
 
@@ -108,7 +108,7 @@ impl<'a> OutputWriter<'a> {
             sizes,
             times,
             bins_max,
-            // A density of 0 differs from that of the first bin, so `add_bin` computes the rates.
+            // The density 0 differs from that of the first bin, so `add_bin` computes the rates.
             rates: TableBytesPerEntry::default(),
             density: 0.0,
             current: None,
@@ -117,7 +117,7 @@ impl<'a> OutputWriter<'a> {
         }
     }
 
-    /// Returns the bytes that the engine's writer would report for the current output.
+    /// Returns the current size of the output, as the engine's table writer would report it.
     fn written_bytes(&self) -> f64 {
         self.current.as_ref().map_or(0.0, |current| {
             TableBytesPerEntry::WRITTEN_BYTES_INITIAL
@@ -126,9 +126,9 @@ impl<'a> OutputWriter<'a> {
         })
     }
 
-    /// Adds the bin that starts at `from`, and ends outputs where `splits` requires.
+    /// Adds the bin that starts at `from`. Ends outputs where `splits` requires it.
     ///
-    /// `keys_at_ends` states whether keys are known to be at the first and at the last position.
+    /// `keys_at_ends` states for the first and for the last position whether a key is known to be there.
     pub(crate) fn add_bin(
         &mut self,
         from: u64,
@@ -158,7 +158,7 @@ impl<'a> OutputWriter<'a> {
                 from = from.saturating_add(distance).min(bin.end);
                 self.start_output(from, splits, sampler);
             }
-            // The output ends before the first key that finds it full.
+            // The output ends before the first key for which the output has already reached its target size.
             let room = (splits.file_bytes - self.written_bytes()).max(0.0);
             let bytes = self.rates.written_bytes(&totals);
             let Some(current) = self.current.as_mut() else { return };
@@ -192,7 +192,7 @@ impl<'a> OutputWriter<'a> {
         }
     }
 
-    /// Starts an output whose first key is at a position.
+    /// Starts an output whose first key is at position `first`.
     fn start_output(&mut self, first: u64, splits: &SplitPoints<'_>, sampler: &mut Sampler) {
         let mut contents = self.buffers.histograms.pop().unwrap_or_default();
         contents.reset(first);
@@ -217,7 +217,7 @@ impl<'a> OutputWriter<'a> {
         }
     }
 
-    /// Finishes the current output, if any. Empty outputs are discarded.
+    /// Finishes the current output, if there is one. Discards an output without entries.
     pub(crate) fn finish_output(&mut self, sampler: &mut Sampler) {
         let Some(UnfinishedOutput { mut contents, totals, last_key, .. }) = self.current.take()
         else {
@@ -237,7 +237,7 @@ impl<'a> OutputWriter<'a> {
         self.outputs.push(MergeOutput { shape, contents });
     }
 
-    /// Returns the shape that policies see, without file id and creation number.
+    /// Returns the table metadata that policies see. The caller sets the file id and the creation number.
     fn table_meta_of(
         &self,
         contents: &Histogram,
@@ -256,7 +256,7 @@ impl<'a> OutputWriter<'a> {
             bytes: round_to_u64(bytes).max(1),
             entries: round_to_u64(entries).max(1),
             tombstones,
-            // Any number of the file will do, since the simulator takes no snapshots.
+            // Any sequence number of the file is valid here, because the simulator takes no snapshots.
             tombstone_seq_smallest: (tombstones > 0).then_some(seqs.smallest),
             value_bytes: round_to_u64(self.sizes.value_bytes_of(totals)),
             oldest_tombstone_us: self.times.oldest_tombstone_us.filter(|_| tombstones > 0),

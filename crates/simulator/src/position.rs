@@ -1,8 +1,8 @@
-//! Key positions: the simulator's keys.
+//! Positions: the keys of the simulator.
 //!
-//! A position is the rank of a key in the key order of the workload, scaled to 64 bits. Keys are
-//! therefore spread evenly over all positions, whatever their distribution. Policies see a position
-//! as a key of eight big-endian bytes.
+//! The position of a key is its rank in the key order of the workload, scaled to 64 bits. Keys are therefore evenly
+//! distributed over all positions, for any key distribution. Policies see a position as a key of eight big-endian
+//! bytes.
 
 use lsmx_compaction::{Key, KeyRange};
 
@@ -39,7 +39,7 @@ pub(crate) fn positions_of_range(range: &KeyRange) -> (u64, u64) {
     (position_of_key(&range.smallest), position_of_key(&range.largest))
 }
 
-/// Returns the position at a share of the key domain, from 0 to 1.
+/// Returns the position that divides the key domain at `share`, from 0 to 1.
 pub(crate) fn position_at_share(share: f64) -> u64 {
     if share >= 1.0 { u64::MAX } else { round_to_u64(share * POSITION_COUNT) }
 }

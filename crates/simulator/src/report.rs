@@ -11,7 +11,7 @@ use crate::table_size::SizeModel;
 use crate::write_counts::WriteCounts;
 use crate::write_model::WriteModel;
 
-/// SimulationCounters of a running simulation.
+/// Counters of a running simulation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SimulationCounters {
     writes: WriteCounts,
@@ -73,20 +73,20 @@ pub struct CompactionReport {
     pub written_bytes: u64,
 }
 
-/// Estimated costs of the point lookups of a phase that share one proportion of absent keys.
+/// Estimated costs of the point lookups of a phase that have the same share of absent keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointLookupReport {
     /// Share of lookups of absent keys.
     pub alpha: f64,
     /// Number of lookups.
     pub ops: u64,
-    /// Blocks of all kinds per lookup that the cache lacks.
+    /// Number of blocks of all kinds per lookup that are not in the cache.
     pub ios_per_get: f64,
-    /// Blocks of all lookups that the cache lacks, by kind.
+    /// Number of blocks for all lookups that are not in the cache, by kind.
     pub blocks_read: BTreeMap<String, u64>,
-    /// Share of absent keys that the filter of a table passes.
+    /// Share of absent keys for which the filter of a table returns true.
     pub filter_false_positive_rate: f64,
-    /// Runs per lookup whose range contains the key, whether or not a filter excludes them.
+    /// Number of runs per lookup whose key range contains the key. Includes runs that a filter excludes.
     #[serde(rename = "runs_asked")]
     pub runs_probed: f64,
 }
@@ -98,9 +98,9 @@ pub struct RangeLookupReport {
     pub ops: u64,
     /// Number of entries returned by all lookups.
     pub entries: u64,
-    /// Runs per lookup that are read.
+    /// Number of runs per lookup that are read.
     pub runs_touched: f64,
-    /// Blocks of all lookups that the cache lacks, by kind.
+    /// Number of blocks for all lookups that are not in the cache, by kind.
     pub blocks_read: BTreeMap<String, u64>,
 }
 
@@ -118,7 +118,7 @@ impl RangeLookupReport {
     }
 }
 
-/// Results of a simulation. Fields have the names of the results of `lsmx explore`.
+/// Results of a simulation. The fields have the same names as in the results of `lsmx explore`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Key and value bytes of all writes.
@@ -129,15 +129,15 @@ pub struct Report {
     pub flushes: u64,
     /// Work done by compaction.
     pub compaction: CompactionReport,
-    /// (Compaction read + written) ÷ ingested.
+    /// (Bytes that compaction reads + bytes that it writes) ÷ bytes ingested.
     pub data_moved_ratio: f64,
-    /// (Flushed + compaction written) ÷ ingested.
+    /// (Bytes flushed + bytes that compaction writes) ÷ bytes ingested.
     pub write_amplification: f64,
-    /// Compaction written ÷ key and value bytes of the live records.
+    /// Bytes that compaction writes ÷ key and value bytes of the live records.
     pub compaction_write_amplification: f64,
     /// Bytes of all tables ÷ key and value bytes of the live records.
     pub space_amplification: f64,
-    /// Bytes of invalid entries ÷ bytes of valid ones.
+    /// Bytes of invalid entries ÷ bytes of valid entries.
     pub space_amplification_invalid: f64,
     /// Point lookups, by phase and share of absent keys.
     pub point_lookups: Vec<PointLookupReport>,
@@ -148,7 +148,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the report of a tree, without its lookups.
+    /// Returns the report of a tree. The report of lookups is empty.
     pub(crate) fn new(
         shape: &TreeShape,
         grouping: &FileGrouping,

@@ -1,15 +1,15 @@
 //! Seeded random samples: the number of keys in a part of a range, and the position of the n-th key.
 //!
-//! Logarithms come from this module or from `libm`, so a seed gives the same tree on every platform.
+//! Logarithms are computed by this module or by `libm`, so a seed gives the same tree on every platform.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::math::to_f64;
 
-/// Variance from which on [`Sampler::binomial`] uses the normal approximation.
+/// Minimum variance for which [`Sampler::binomial`] uses the normal approximation.
 const NORMAL_VARIANCE_MIN: f64 = 9.0;
-/// Number of keys below which [`Sampler::binomial`] samples each key separately.
+/// [`Sampler::binomial`] samples each key separately if there are fewer keys than this number.
 const KEYS_FEW: f64 = 64.0;
 
 /// A seeded source of random samples.
@@ -36,18 +36,18 @@ impl Sampler {
             let word = self.0.next_u64();
             sum += SHIFTS.iter().map(|shift| to_f64((word >> shift) & 0xffff)).sum::<f64>();
         }
-        // Each of the eight numbers has the variance 2³² ÷ 12.
+        // The variance of each of the eight numbers is 2³² ÷ 12.
         (sum / 65_536.0 + 4.0 * (1.0 / 65_536.0) - 4.0) * 1.224_744_871_391_589
     }
 
     /// Returns a sample of the exponential distribution with mean 1.
     ///
-    /// This is the distance between neighbours of many uniformly scattered points.
+    /// The distance between neighbours of many uniformly scattered points has this distribution.
     pub(crate) fn exponential(&mut self) -> f64 {
         -ln(self.uniform())
     }
 
-    /// Returns the number of successes in `n` trials that each succeed with probability `share`.
+    /// Returns a sample of the number of successes in `n` trials. Each trial succeeds with probability `share`.
     pub(crate) fn binomial(&mut self, n: f64, share: f64) -> f64 {
         if share >= 1.0 || n <= 0.0 {
             return n.max(0.0);
@@ -72,7 +72,7 @@ impl Sampler {
             }
             return successes;
         }
-        // Poisson approximation: count the exponential gaps that fit into the mean.
+        // Poisson approximation: counts the exponentially distributed gaps that fit into the mean.
         let mut at = self.exponential();
         while at < mean {
             successes += 1.0;
@@ -81,7 +81,7 @@ impl Sampler {
         successes.min(n)
     }
 
-    /// Returns the `k`-th smallest of `n` uniform samples from (0, 1), by the normal approximation.
+    /// Returns a sample of the `k`-th smallest of `n` uniform numbers from (0, 1). Uses the normal approximation.
     pub(crate) fn order_statistic(&mut self, k: f64, n: f64) -> f64 {
         let mean = k / (n + 1.0);
         let deviation = (mean * (1.0 - mean) / (n + 2.0)).max(0.0).sqrt();
@@ -89,9 +89,9 @@ impl Sampler {
     }
 }
 
-/// Returns the natural logarithm of a positive number with an absolute error below 10⁻⁷.
+/// Returns the natural logarithm of a positive number, with an absolute error below 10⁻⁷.
 ///
-/// Random samples need no more precision, and this is a hot path of the simulator.
+/// Random samples need no higher precision, and this function is a hot path of the simulator.
 fn ln(x: f64) -> f64 {
     const MANTISSA_BITS: u32 = 52;
     let (bits, one) = (x.to_bits(), 1.0_f64.to_bits());
@@ -166,7 +166,7 @@ mod tests {
                 .collect();
             let (sorted_mean, sorted_variance) = mean_and_variance(&sorted);
             assert!(is_close(mean, sorted_mean, 0.06), "{k} of {n}: {mean} {sorted_mean}");
-            // Clamping splits off a part of the distribution near the edge.
+            // Near the edge, clamping removes a part of the distribution.
             let tolerance = if k == 1 { 0.7 } else { 0.15 };
             assert!((variance / sorted_variance - 1.0).abs() < tolerance, "{k} of {n}");
         }

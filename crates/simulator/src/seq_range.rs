@@ -1,8 +1,8 @@
 //! Range of the sequence numbers of a set of entries.
 //!
-//! Some policies pick files by their oldest or newest entry. When a set is split, a random draw decides
-//! which part gets the oldest entry, and another one which part gets the newest. The output files of a
-//! merge therefore have random ranges, as in a real tree, and no pattern by position.
+//! Some policies pick files by their oldest or newest entry. When a set is split, one random draw decides which part
+//! gets the oldest entry, and another draw decides which part gets the newest entry. The output files of a merge thus
+//! have random ranges, as in a real tree, that do not depend on the position.
 
 use crate::math::{round_to_u64, to_f64};
 use crate::sampler::Sampler;
@@ -24,8 +24,8 @@ impl SeqRange {
         self.largest = self.largest.max(other.largest);
     }
 
-    /// Splits a set of `taken` + `left` entries at random. Returns the range of the `taken` entries, and
-    /// sets `self` to the range of the `left` others.
+    /// Splits a set of `taken` + `left` entries at random. Returns the range of the `taken` entries. Sets `self` to the
+    /// range of the `left` entries.
     pub(crate) fn split_off(&mut self, taken: f64, left: f64, sampler: &mut Sampler) -> SeqRange {
         let mut part = *self;
         let span = to_f64(self.largest.saturating_sub(self.smallest));
@@ -33,8 +33,8 @@ impl SeqRange {
         let newest_is_taken = sampler.uniform() * total <= taken;
         let oldest_is_taken = sampler.uniform() * total <= taken;
         // One part gets the newest entry of the set. The n entries of the other part are scattered uniformly over
-        // `span`. So its newest entry is older by an exponentially distributed distance with the mean
-        // span ÷ (n + 1). The same applies to the oldest entries.
+        // `span`. The newest of them is thus older by an exponentially distributed distance with mean span ÷ (n + 1).
+        // The same applies to the oldest entries.
         let mut distance = |n: f64| round_to_u64(sampler.exponential() * span / (n + 1.0));
         let (other, n) = if newest_is_taken { (&mut *self, left) } else { (&mut part, taken) };
         other.largest = other.largest.saturating_sub(distance(n)).max(other.smallest);
@@ -48,8 +48,8 @@ impl SeqRange {
 mod tests {
     use super::*;
 
-    /// The last part of a split memtable once always kept its newest and its oldest entry. `cold-write`
-    /// then never reached the end of the key domain, and `old` always did.
+    /// Regression: the last part of a split memtable always kept its newest and its oldest entry. `cold-write` then
+    /// never picked files at the end of the key domain, and `old` always did.
     #[test]
     fn split_off_gives_extreme_entries_to_parts_by_share() {
         let mut sampler = Sampler::new(1);
@@ -66,7 +66,7 @@ mod tests {
         for count in [newest, oldest] {
             assert!((2300..2700).contains(&count), "{count}");
         }
-        // A quarter of the gaps belong to 75 entries, the others to 25.
+        // Of the gaps, a quarter belong to parts of 75 entries, and the others to parts of 25 entries.
         let expected = 100_000.0 * (0.25 / 76.0 + 0.75 / 26.0);
         assert!((gap / 10_000.0 / expected - 1.0).abs() < 0.06, "{gap}");
     }

@@ -1,7 +1,7 @@
 //! Runs a workload under a policy on a tree without data.
 //!
-//! The simulation behaves like the engine if all jobs run on the writer's thread: a write that finds the
-//! memtable full first flushes it, and then runs jobs until the policy picks no more.
+//! The simulation behaves like the engine if all jobs run on the thread of the writer. A write that finds the memtable
+//! full flushes it and then runs jobs until the policy picks no more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,32 +31,32 @@ use crate::workload::{KeyDistribution, Phase};
 use crate::write_counts::WriteCounts;
 use crate::write_model::WriteModel;
 
-/// Maximum number of bins of a file.
+/// Maximum number of bins in the histogram of a file.
 const BINS_MAX: usize = 32;
-/// Number of flushes above which files may represent several tables.
+/// Minimum number of flushes for which a file may represent several tables.
 const GROUPED_FLUSHES_MIN: f64 = 2000.0;
-/// Number of tree states in which the lookups of a writing phase are estimated.
+/// Number of tree states for which the lookups of a phase with writes are estimated.
 const LOOKUP_SAMPLES: u32 = 32;
-/// Number of jobs without a write after which a policy is considered endless.
+/// Number of jobs without a write after which the simulation fails with [`Error::EndlessJobs`].
 const CONSECUTIVE_JOBS_MAX: u64 = 10_000_000;
 
-/// Simulates a workload under a policy given by its spec.
+/// Simulates a workload under the policy that a spec describes.
 ///
-/// After each flush, `keep_running` is called with the number of writes so far. The simulation is
-/// cancelled if it returns `false`.
+/// `keep_running` is called after each flush with the number of writes so far. If it returns `false`, the simulation is
+/// cancelled.
 ///
 /// # Errors
-/// - [`Error::TooLarge`] before the first write, if the simulation exceeds its bounds.
+/// - [`Error::TooLarge`] before the first write, if the simulation exceeds its limits.
 /// - [`Error::Job`] or [`Error::EndlessJobs`] if the policy has a mistake.
-/// - [`Error::Cancelled`].
+/// - [`Error::Cancelled`] if `keep_running` returned `false`.
 pub fn simulate(
     config: &Config,
     spec: &PolicySpec,
     keep_running: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Report, Error> {
     check_estimated_size(config)?;
-    // Each operation takes one microsecond of the tree's clock, as in the engine's deterministic mode.
-    // Policy parameters that are shares of the run refer to the time up to the last write.
+    // Each operation takes one microsecond of the tree's clock, as in the deterministic mode of the engine. Policy
+    // parameters that are shares of a duration refer to the time until the last write.
     let last = config.phases.iter().rposition(|phase| phase.writes() > 0);
     let written = &config.phases[..last.map_or(0, |last| last + 1)];
     let run_us = written.iter().map(Phase::operation_count).sum();
@@ -112,18 +112,19 @@ struct Simulation<'a> {
     write_model: WriteModel,
     sampler: Sampler,
     grouping: FileGrouping,
-    /// Contents of the memtable, oldest writes first. Each histogram covers the whole key domain.
+    /// Contents of the memtable. The histogram of the oldest writes is first. Each histogram covers the whole key
+    /// domain.
     memtable: Vec<Histogram>,
     memtable_bytes: f64,
     /// Time of the first tombstone in the memtable.
     memtable_tombstone_us: Option<u64>,
     /// Maximum age of a tombstone in the memtable, set by the policy.
     memtable_tombstone_age_us: Option<u64>,
-    /// Time at which the policy picks a job even without a flush.
+    /// Time at which the policy picks a job even if no flush happens.
     next_compaction_us: Option<u64>,
     /// Number of writes so far.
     seq: u64,
-    /// Number of operations so far, which is the time of the tree's clock.
+    /// Number of operations so far. This is the time of the tree's clock, in microseconds.
     now_us: u64,
     counters: SimulationCounters,
     lookups_since_write: f64,
@@ -174,7 +175,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Runs the writes of a phase, and the lookups between them.
+    /// Executes the writes of a phase, and estimates the lookups between them.
     fn run_writes(
         &mut self,
         phase: &Phase,
@@ -213,7 +214,7 @@ impl<'a> Simulation<'a> {
                 }
                 continue;
             }
-            // The memtable accepts writes as long as it is not full, so the last one may exceed its size.
+            // A memtable accepts writes as long as it is not full, so the last write may exceed its target size.
             let writes_until_due = to_f64(due_us - self.now_us) / ops_per_write;
             let fitting = libm::ceil((room / bytes_per_write).min(writes_until_due)).max(1.0);
             let taken = fitting.min(total - done);
@@ -234,7 +235,7 @@ impl<'a> Simulation<'a> {
             self.counters.add_writes(&writes, &self.sizes);
             self.memtable.push(contents);
             done += taken;
-            // Lookups between writes see the tree at different times, so their costs are averaged.
+            // Lookups between writes see different states of the tree, so their costs are averaged.
             let next_sample = |samples: u32| (f64::from(samples) + 0.5) / f64::from(LOOKUP_SAMPLES);
             while has_lookups && samples < LOOKUP_SAMPLES && done / total >= next_sample(samples) {
                 samples += 1;
@@ -266,7 +267,7 @@ impl<'a> Simulation<'a> {
             self.write_model.live_keys(),
             self.config.block_cache_bytes,
         );
-        // Lookups between writes find a warm cache.
+        // For lookups between writes, the cache is warm.
         let warm_lookups = if phase.writes() > 0 { to_f64(u64::MAX) } else { 0.0 };
         let mut lookups_before = self.lookups_since_write.max(warm_lookups);
         let mut points = Vec::new();
@@ -281,27 +282,27 @@ impl<'a> Simulation<'a> {
         (points, ranges)
     }
 
-    /// Returns the time at which a flush or a job becomes due even without further writes.
+    /// Returns the time at which a flush or a job becomes due without further writes.
     fn next_due_us(&self) -> u64 {
         self.memtable_flush_due_us().min(self.next_compaction_us.unwrap_or(u64::MAX))
     }
 
-    /// Returns the time at which the memtable must be flushed because of its first tombstone.
+    /// Returns the time at which the memtable must be flushed, because its oldest tombstone reaches the maximum age.
     fn memtable_flush_due_us(&self) -> u64 {
         let tombstone = self.memtable_tombstone_us.zip(self.memtable_tombstone_age_us);
         tombstone.map_or(u64::MAX, |(written_us, age_us)| written_us.saturating_add(age_us))
     }
 
-    /// Flushes the memtable to one table, and runs jobs until the policy picks no more.
+    /// Flushes the memtable to a run of L0, and then runs jobs until the policy picks no more.
     ///
-    /// `is_resting` states to the policy that no more writes follow for now.
+    /// If `is_resting` is true, the policy is informed that no writes follow for now.
     fn flush(&mut self, is_resting: bool) -> Result<(), Error> {
         let memtable = std::mem::take(&mut self.memtable);
         self.memtable_bytes = MEMTABLE_BYTES_EMPTY;
         let inputs = memtable.iter().rev().map(MergeInput::from_memtable).collect();
         let mut older = OlderRuns::default();
         for (_, run) in self.shape.runs() {
-            // The range of the whole run will do: few keys are in the gaps between files.
+            // The range of the whole run is precise enough, because few keys are in the gaps between files.
             let range = run.range();
             older.add_run(range.iter().map(positions_of_range).collect());
         }
@@ -318,7 +319,7 @@ impl<'a> Simulation<'a> {
             self.counters.flushes += 1;
             self.counters.flushed_bytes += outputs.iter().map(|it| it.shape.bytes).sum::<u64>();
             let files = self.add_files(outputs);
-            // The outputs of one merge are disjoint and in key order, so this cannot fail.
+            // The outputs of a merge are disjoint and in key order, so this call cannot fail.
             if let Ok(flushed) = self.shape.with_flushed_run(files) {
                 self.shape = flushed.shape;
             }
@@ -327,7 +328,7 @@ impl<'a> Simulation<'a> {
         self.compact()
     }
 
-    /// Assigns file ids to outputs, keeps their contents, and returns their shapes.
+    /// Assigns file ids to outputs, stores their contents, and returns their table metadata.
     fn add_files(&mut self, outputs: Vec<MergeOutput>) -> Vec<Arc<TableMeta>> {
         outputs
             .into_iter()
@@ -392,7 +393,7 @@ impl<'a> Simulation<'a> {
             oldest_tombstone_us: input_files().filter_map(|file| file.oldest_tombstone_us).min(),
         };
         let tombstones: u64 = input_files().map(|file| file.tombstones).sum();
-        // Without tombstones and updates, older runs do not change the outputs.
+        // Without tombstones and updates, older runs do not affect the outputs.
         let older = if tombstones > 0 || self.counters.has_updates() {
             self.older_runs(job, &inputs)?
         } else {
@@ -420,7 +421,7 @@ impl<'a> Simulation<'a> {
         Ok(merge(sources, older, splits, writer, classes, records, &mut self.sampler))
     }
 
-    /// Returns the files that stay in the tree and are as old as the newest input or older.
+    /// Returns the files that are not inputs of the job and belong to the newest input run or to an older run.
     fn older_runs(
         &self,
         job: &Job,

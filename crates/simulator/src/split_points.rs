@@ -1,6 +1,6 @@
 //! Positions at which a simulated merge ends its outputs.
 //!
-//! The engine calls its `OutputSplitter` for each key. The simulator calls it only where the answer may
+//! The engine calls its `OutputSplitter` for each key. The simulator calls it only at positions where the result may
 //! have changed.
 
 use lsmx_compaction::{OutputSplitter, SplitRule, TreeShape};
@@ -8,7 +8,7 @@ use lsmx_compaction::{OutputSplitter, SplitRule, TreeShape};
 use crate::math::{round_to_u64, to_f64};
 use crate::position::position_of_key;
 
-/// Ends of outputs and of subcompactions of one job.
+/// Positions at which the outputs and subcompactions of one job end.
 #[derive(Debug)]
 pub(crate) struct SplitPoints<'a> {
     /// `None` if outputs are never split.
@@ -16,16 +16,17 @@ pub(crate) struct SplitPoints<'a> {
     /// Target bytes of an output.
     pub(crate) file_bytes: f64,
     rule: Option<(&'a SplitRule, &'a TreeShape)>,
-    /// Last positions of the remaining subcompactions, the next one last.
+    /// Last positions of the remaining subcompactions, in descending order.
     subcompaction_ends: Vec<u64>,
-    /// Next position at which the splitter may end an output below the target size.
+    /// Next position at which the splitter may end an output that is below the target size.
     next_split: u64,
     /// Whether the merge has reached [`next_split`](Self::next_split) since the last call of the splitter.
     split_passed: bool,
 }
 
 impl<'a> SplitPoints<'a> {
-    /// Returns the split points of a job whose subcompactions end at the given positions, in key order.
+    /// Returns the split points of a job. `subcompaction_ends` are the last positions of its subcompactions, in key
+    /// order.
     pub(crate) fn new(
         rule: &'a SplitRule,
         shape: &'a TreeShape,
@@ -42,7 +43,7 @@ impl<'a> SplitPoints<'a> {
         }
     }
 
-    /// Returns an instance without split points, for a job with a single output, such as a flush.
+    /// Returns split points for a job with a single output, such as a flush.
     pub(crate) fn without_splits() -> SplitPoints<'a> {
         SplitPoints {
             splitter: None,
@@ -54,9 +55,9 @@ impl<'a> SplitPoints<'a> {
         }
     }
 
-    /// Returns the last position up to which only the size of the output decides whether it ends.
+    /// Returns the last position up to which only the size of the output determines whether it ends.
     ///
-    /// `at` never decreases from one call to the next.
+    /// `at` must not decrease from call to call.
     pub(crate) fn end_of_constant_split(&mut self, at: u64) -> u64 {
         if at >= self.next_split {
             let splitter = self.splitter.as_ref();
@@ -69,9 +70,9 @@ impl<'a> SplitPoints<'a> {
         before.max(at).min(subcompaction_end)
     }
 
-    /// Returns whether the current output, of `written` bytes, ends before `position`.
+    /// Returns whether the current output, which has `written` bytes, ends before `position`.
     ///
-    /// The caller must not pass a position after the result of the last call of
+    /// `position` must be at or before the result of the last call of
     /// [`end_of_constant_split`](Self::end_of_constant_split).
     pub(crate) fn should_split_before_position(&mut self, position: u64, written: f64) -> bool {
         let Some(splitter) = self.splitter.as_mut() else { return false };
@@ -82,10 +83,10 @@ impl<'a> SplitPoints<'a> {
         splitter.should_split_before(&position.to_be_bytes(), round_to_u64(written))
     }
 
-    /// Returns whether a subcompaction ends at `position`. The next one starts with a new splitter.
+    /// Returns whether a subcompaction ends at `position`. The next subcompaction starts with a new splitter.
     pub(crate) fn pass_subcompaction_end(&mut self, position: u64) -> bool {
         let mut ends = false;
-        // Several subcompactions may end at one position if the range has few positions.
+        // Several subcompactions may end at the same position if the range has few positions.
         while self.subcompaction_ends.last().is_some_and(|end| *end <= position) {
             self.subcompaction_ends.pop();
             ends = true;

@@ -1,18 +1,18 @@
-//! Ends of the subcompactions into which a large merge is divided.
+//! Divides a large merge into subcompactions.
 //!
-//! An output ends where a subcompaction ends. Each subcompaction gets an equal share of the bytes and at
-//! least one target file. The engine divides merges even if it has a single worker, so that the tree does
-//! not depend on the number of workers.
+//! An output ends where a subcompaction ends. Each subcompaction gets an equal share of the bytes, which is at least
+//! the target size of one file. The engine divides merges even if it has a single worker, so that the tree does not
+//! depend on the number of workers.
 
 use crate::histogram::Histogram;
 use crate::math::{len_to_u64, round_to_u64, to_f64};
 
-/// Maximum steps of the search for the position of a share of the bytes.
+/// Maximum number of steps of the search for a position.
 const SEARCH_STEPS_MAX: usize = 24;
-/// Accepted distance from the wanted share, in bytes: about the precision of the engine's index blocks.
+/// Accepted error of the search, in bytes. It is about the precision of the engine's index blocks.
 const SEARCH_ERROR_BYTES: f64 = 4096.0;
 
-/// A file of an input run, its bytes, and the bytes of the files before it in the run.
+/// A file of an input run, its size, and the size of the files before it in the run.
 #[derive(Clone, Copy, Debug)]
 struct InputFile<'a> {
     contents: &'a Histogram,
@@ -20,10 +20,10 @@ struct InputFile<'a> {
     bytes_before: f64,
 }
 
-/// Returns the last position of each subcompaction except the last one.
+/// Returns the last position of each subcompaction except the last subcompaction.
 ///
-/// `runs` yields the files of each input run in key order, with their bytes. `total_bytes` is the sum over
-/// all runs, `file_bytes` the target size of an output.
+/// `runs` yields the files of each input run in key order, with their sizes in bytes. `total_bytes` is the sum of these
+/// sizes. `file_bytes` is the target size of an output.
 pub(crate) fn subcompaction_ends<'a>(
     runs: impl Iterator<Item = impl Iterator<Item = (&'a Histogram, f64)>>,
     total_bytes: f64,
@@ -73,7 +73,7 @@ fn bytes_up_to(runs: &[Vec<InputFile<'_>>], position: u64) -> f64 {
         .sum()
 }
 
-/// Returns the position such that about `bytes` bytes are at or before it.
+/// Returns the position up to which the runs have about `bytes` bytes.
 fn position_of_bytes(runs: &[Vec<InputFile<'_>>], bytes: f64) -> u64 {
     let first = runs.iter().filter_map(|run| run.first()).map(|file| file.contents.start).min();
     let last =
@@ -84,8 +84,8 @@ fn position_of_bytes(runs: &[Vec<InputFile<'_>>], bytes: f64) -> u64 {
         if high - low < 2 {
             break;
         }
-        // Bytes are spread nearly evenly, so interpolation is fast. Every third step bisects, which
-        // bounds the search if they are not.
+        // Bytes are distributed nearly evenly, so interpolation is fast. Every third step bisects the interval instead,
+        // which limits the number of steps if the bytes are distributed unevenly.
         let guess = if step % 3 == 2 || high_bytes <= low_bytes {
             (high - low) / 2
         } else {
@@ -120,14 +120,14 @@ mod tests {
         file.push(HistogramBin { end, range_tombstones: 0.0, seqs }, &[counts]);
     }
 
-    /// Returns a file whose bytes are spread evenly over `start..=end`.
+    /// Returns a file whose bytes are evenly distributed over `start..=end`.
     fn even_file(start: u64, end: u64) -> Histogram {
         let mut file = Histogram::with_start(start);
         push(&mut file, end, 1.0);
         file
     }
 
-    /// Returns the ends for runs of even files, given as (start, end, bytes).
+    /// Returns the ends of subcompactions for runs of evenly filled files, which are given as (start, end, bytes).
     fn ends_of(runs: &[&[(u64, u64, u64)]], subcompactions: usize) -> Vec<u64> {
         let run = |run: &&[(u64, u64, u64)]| {
             let files =
@@ -151,7 +151,7 @@ mod tests {
         assert!(is_close(&ends_of(&[&even], 2), &[500_000], 5000));
         assert!(is_close(&ends_of(&[&even], 4), &[250_000, 500_000, 750_000], 5000));
         assert!(is_close(&ends_of(&[&even], 1), &[], 0));
-        // Two subcompactions need the bytes of two files.
+        // Two subcompactions need at least the bytes of two files.
         assert_eq!(ends_of(&[&[(0, 99, 2 * MIB - 1)]], 9).len(), 0);
         assert_eq!(ends_of(&[&[(0, 999_999, 3 * MIB)]], 9).len(), 2);
     }
@@ -172,7 +172,8 @@ mod tests {
         let bytes = 20.0 * to_f64(MIB);
         let run = std::iter::once((&file, bytes));
         let found = subcompaction_ends(std::iter::once(run), bytes, 2, MIB);
-        // A tenth is at or before 99,999, and four ninths of the second bin complete the half.
+        // A tenth of the bytes are at or before 99,999. The second bin adds four ninths of its bytes, which gives half
+        // of all bytes.
         assert!(is_close(&found, &[144_444], 500), "{found:?}");
     }
 }

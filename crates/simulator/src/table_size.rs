@@ -1,11 +1,11 @@
 //! Size model of the engine's tables and memtables.
 //!
-//! The formulas follow the engine's writers; `docs/reference/format.md` describes the layouts. Each data block loses
-//! the space into which the next entry does not fit, as padding. A key is stored without the prefix that it shares
-//! with the key before it, and the length of that prefix depends on the density of the table's keys.
-//! Constants marked as measured stand for details that the formulas leave out, such as the length of
-//! separators and the fill of memtable nodes. `crates/bench/tests/simulation.rs` compares the model with
-//! the engine.
+//! The formulas describe the engine's writers. `docs/reference/format.md` describes the layouts. Each data block is
+//! padded where the next entry does not fit. A key is stored without the prefix that it shares with the previous key.
+//! The length of this prefix depends on the density of the keys.
+//!
+//! Constants with the note "Measured" cover details that the formulas omit, such as the length of separators and the
+//! fill of memtable nodes. `crates/bench/tests/simulation.rs` compares the model with the engine.
 
 use lsmx_compaction::TableMeta;
 
@@ -13,57 +13,60 @@ use crate::entry_counts::EntryCounts;
 use crate::math::{ratio, round_to_u64, to_f64};
 use crate::write_counts::WriteCounts;
 
-/// Default target bytes of data blocks and index blocks.
+/// Default target size of data blocks and index blocks, in bytes.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
-/// Default number of entries from one restart point to the next.
+/// Default number of entries between two restart points of a block.
 const RESTART_INTERVAL: f64 = 16.0;
-/// Bytes of a restart offset in a block without tags.
+/// Bytes of a restart offset in a block without tags. Tags are one-byte hashes of the keys.
 const RESTART_BYTES: f64 = 4.0;
 /// Bytes of a restart offset in a block with tags.
 const SHORT_RESTART_BYTES: f64 = 2.0;
 const TAG_BYTES: f64 = 1.0;
-/// Minimum mean bytes of an entry in a block with tags. Tags are one-byte hashes of the keys of the block.
+/// Minimum mean size of the entries in a block with tags, in bytes.
 const TAGGED_ENTRY_BYTES_MIN: f64 = 32.0;
-/// Encoding, counts and trailer of a data block with tags. Blocks without tags have one byte more.
+/// Bytes of a data block with tags that are not part of entries: encoding, counts and trailer. A block without tags has
+/// one byte more.
 const BLOCK_FRAME_BYTES: f64 = 1.0 + 3.0 + 10.0;
-/// Lengths of the shared and the stored part of a key, and the kind of the entry.
+/// Bytes of an entry for the lengths of the shared and the stored part of the key, and for the entry kind.
 const ENTRY_HEAD_BYTES: f64 = 3.0;
 /// Maximum padding of a data block, as a share of [`BLOCK_BYTES`].
 const PADDING_SHARE_MAX: f64 = 1.0 / 16.0;
-/// Bytes of an index block per data block: a packed boundary. Measured.
+/// Bytes of an index block per data block, for a compressed separator. Measured.
 const INDEX_ENTRY_BYTES: f64 = 1.7;
-/// Other bytes of an index block: common prefix of the boundaries, and trailer. Measured.
+/// Other bytes of an index block: the common prefix of the separators, and the trailer. Measured.
 const INDEX_FRAME_BYTES: f64 = 45.0;
 /// Bytes of the top index per index block. Measured.
 const TOP_INDEX_ENTRY_BYTES: f64 = 9.0;
-/// Maximum number of index blocks of a table whose data blocks the engine counts to divide a merge. For larger
-/// tables it counts the whole file.
+/// Maximum number of index blocks of a table for which the engine counts data block bytes when it divides a merge. For
+/// larger tables the engine counts the whole file.
 const INDEX_BLOCKS_MANY: f64 = 15.0;
-/// Properties and footer, without the two keys in the properties.
+/// Bytes of the properties and the footer, without the two keys in the properties.
 const TABLE_FRAME_BYTES: f64 = 221.0;
-/// Bytes of the footer, the only part of [`TABLE_FRAME_BYTES`] that a writer counts in advance.
+/// Bytes of the footer. The writer of a table includes them in its size from the start, in contrast to the rest of
+/// [`TABLE_FRAME_BYTES`].
 const FOOTER_BYTES: f64 = 40.0;
-/// Filter bytes per key that a writer counts before it builds the filter.
+/// Filter bytes per key that the writer of a table assumes before it builds the filter.
 const FILTER_BYTES_PER_KEY: f64 = 1.125;
-/// Standard deviation of the bytes of one entry, caused by the prefixes that keys happen to share.
+/// Standard deviation of the size of an entry, in bytes. It results from the random lengths of shared key prefixes.
 const ENTRY_BYTES_DEVIATION: f64 = 0.6;
 /// Bytes of an empty memtable. Measured with small memtables.
 pub(crate) const MEMTABLE_BYTES_EMPTY: f64 = 500.0;
-/// Bytes of a memtable per entry, without key and value, if keys arrive in random order. Includes the
-/// entry's share of tree nodes and of unused chunk memory. Measured.
+/// Bytes of a memtable per entry, without key and value, for keys in random order. Includes a share of tree nodes and
+/// of unused chunk memory. Measured.
 const MEMTABLE_ENTRY_BYTES: f64 = 97.5;
-/// The same if keys arrive in ascending order, which leaves nodes half full. Measured.
+/// Bytes of a memtable per entry, without key and value, for keys in ascending order, which leave nodes half full.
+/// Measured.
 const MEMTABLE_ENTRY_BYTES_ASCENDING: f64 = 110.0;
 /// Additional bytes of a memtable per merge operand.
 const MEMTABLE_OPERAND_BYTES: f64 = 104.0;
-/// Approximate bytes of a memtable per range delete, without its two keys.
+/// Approximate bytes of a memtable per range delete, without the two keys.
 const MEMTABLE_RANGE_TOMBSTONE_BYTES: f64 = 416.0;
-/// Offset and length that precede the field bytes in an operand.
+/// Bytes of an operand before its field bytes: an offset and a length.
 const OPERAND_HEAD_BYTES: u64 = 5;
-/// Bytes of the value that a merge operand of a workload replaces.
+/// Bytes of the value that one merge operand of a workload replaces.
 const OPERAND_FIELD_BYTES: u64 = 8;
 
-/// Sizes of the records of one workload.
+/// Sizes of the records of a workload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SizeModel {
     pub(crate) key_bytes: u64,
@@ -72,7 +75,7 @@ pub(crate) struct SizeModel {
     seq_bytes: f64,
 }
 
-/// Numbers of entries that determine the size of a table.
+/// Numbers of entries of a table, which determine its size.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct EntryTotals {
     pub(crate) puts: f64,
@@ -82,7 +85,7 @@ pub(crate) struct EntryTotals {
 }
 
 impl EntryTotals {
-    /// Returns the sums over all popularity classes.
+    /// Returns the sums of the counts over all popularity classes.
     pub(crate) fn from_counts(counts: &[EntryCounts], range_tombstones: f64) -> EntryTotals {
         let mut totals = EntryTotals { range_tombstones, ..EntryTotals::default() };
         for class in counts {
@@ -100,7 +103,7 @@ impl EntryTotals {
         self.range_tombstones += other.range_tombstones;
     }
 
-    /// Returns the bytes of all entries, given those of a put, an operand and a tombstone.
+    /// Returns the bytes of all entries. The arguments are the bytes of one put, one operand and one tombstone.
     fn bytes_by_kind(&self, [put, operand, tombstone]: [f64; 3]) -> f64 {
         self.puts * put + self.operands * operand + self.tombstones * tombstone
     }
@@ -123,9 +126,9 @@ pub(crate) struct TableSize {
     pub(crate) total_bytes: f64,
 }
 
-/// Returns the mean of the largest integer that is at most a normally distributed number.
+/// Returns the mean of ⌊x⌋ for a normally distributed number x.
 fn mean_floor(mean: f64, deviation: f64) -> f64 {
-    // The Fourier series of the fractional part. The terms vanish as the deviation grows.
+    // Fourier series of the fractional part. The terms become negligible for larger deviations.
     let term = |j: u32| {
         let wave = std::f64::consts::PI * f64::from(j);
         libm::exp(-2.0 * wave * wave * deviation * deviation) * libm::sin(2.0 * wave * mean) / wave
@@ -147,18 +150,19 @@ impl SizeModel {
         totals.bytes_by_kind([to_f64(self.value_bytes), to_f64(self.operand_bytes()), 0.0])
     }
 
-    /// Returns the mean bytes of a stored key, given `density`, the number of keys in the key domain.
+    /// Returns the mean number of stored bytes of a key. `density` is the number of keys in the key domain, if all of
+    /// it were as dense as the table.
     ///
-    /// Each factor of 256 in density shortens keys by one byte, except at restart points.
+    /// If the density grows by a factor of 256, keys become one byte shorter, except at restart points.
     fn stored_key_bytes(&self, density: f64) -> f64 {
-        // Two neighbors among n random keys have a common prefix of log₂₅₆ n − 0.55 bytes on average. Without the
-        // constant, the formula would hold for equal gaps between the keys.
+        // Two neighbours among n random keys have a common prefix of log₂₅₆ n − 0.55 bytes on average. Without the
+        // constant 0.55, the formula holds for keys at equal distances.
         let shared = (libm::log2(density.max(1.0)) / 8.0 - 0.55).max(0.0);
         let shared = shared.min(to_f64(self.key_bytes));
         to_f64(self.key_bytes) - shared * (1.0 - 1.0 / RESTART_INTERVAL)
     }
 
-    /// Returns the bytes of a put, an operand and a tombstone in a data block.
+    /// Returns the bytes of one put, one operand and one tombstone in a data block.
     fn entry_bytes(&self, density: f64) -> [f64; 3] {
         let entry = ENTRY_HEAD_BYTES + self.seq_bytes + self.stored_key_bytes(density);
         // Most entries are puts, so their size decides whether blocks have tags.
@@ -172,7 +176,7 @@ impl SizeModel {
         [self.value_bytes, self.operand_bytes(), 0].map(with_value)
     }
 
-    /// Returns bytes of data blocks ÷ bytes of their entries: block frames and unused space.
+    /// Returns the bytes of data blocks ÷ bytes of their entries. The difference is block frames and unused space.
     fn block_overhead(totals: &EntryTotals, entry_bytes: [f64; 3]) -> f64 {
         let entries = totals.entries();
         if entries <= 0.0 {
@@ -193,7 +197,7 @@ impl SizeModel {
         (fitting * mean + BLOCK_FRAME_BYTES) / (fitting * mean)
     }
 
-    /// Returns the bytes that each entry adds to a table, for the given mixture and density.
+    /// Returns the bytes that each entry adds to a table, for the given mixture of entries and the given key density.
     pub(crate) fn table_bytes_per_entry(
         &self,
         totals: &EntryTotals,
@@ -202,7 +206,7 @@ impl SizeModel {
         let entry_bytes = self.entry_bytes(density);
         let overhead = SizeModel::block_overhead(totals, entry_bytes);
         let mean = ratio(totals.bytes_by_kind(entry_bytes), totals.entries());
-        // An entry that is larger than a block is alone in its block.
+        // An entry that is larger than a block has a block of its own.
         let block = (mean * overhead).max(to_f64(BLOCK_BYTES));
         TableBytesPerEntry {
             entry_bytes: entry_bytes.map(|bytes| bytes * overhead),
@@ -212,7 +216,8 @@ impl SizeModel {
         }
     }
 
-    /// Returns the size of a finished table. `density` is the number of its keys in the key domain.
+    /// Returns the size of a finished table. `density` is the number of keys in the key domain, if all of it were as
+    /// dense as the table.
     pub(crate) fn table_size(&self, totals: &EntryTotals, density: f64) -> TableSize {
         let rates = self.table_bytes_per_entry(totals, density);
         let data_bytes = totals.bytes_by_kind(rates.entry_bytes);
@@ -241,9 +246,9 @@ impl SizeModel {
         }
     }
 
-    /// Returns the bytes of a table as the engine counts them to divide a merge.
+    /// Returns the size of a table that the engine uses to divide a merge.
     ///
-    /// These are the bytes of its data blocks, or all bytes for a table with many index blocks.
+    /// This is the size of its data blocks. For a table with many index blocks, it is the size of the whole file.
     pub(crate) fn subcompaction_bytes(&self, file: &TableMeta) -> f64 {
         let (bytes, entries) = (to_f64(file.bytes), to_f64(file.entries));
         let frame = TABLE_FRAME_BYTES + 2.0 * to_f64(self.key_bytes);
@@ -289,23 +294,23 @@ pub(crate) struct TableBytesPerEntry {
 }
 
 impl TableBytesPerEntry {
-    /// Bytes that the engine's writer reports before the first entry.
+    /// Bytes that the engine's table writer reports before the first entry.
     pub(crate) const WRITTEN_BYTES_INITIAL: f64 = FOOTER_BYTES;
 
-    /// Returns the bytes that the engine's writer reports for these entries. Outputs are split by them.
+    /// Returns the size that the engine's table writer reports for these entries. Outputs are split at this size.
     pub(crate) fn written_bytes(&self, totals: &EntryTotals) -> f64 {
         totals.bytes_by_kind(self.entry_bytes) * (1.0 + self.index)
             + totals.entries() * FILTER_BYTES_PER_KEY
             + totals.range_tombstones * self.range_tombstone
     }
 
-    /// Returns the standard deviation of [`written_bytes`](Self::written_bytes) at a given size.
+    /// Returns the standard deviation of [`written_bytes`](Self::written_bytes) for an output of `bytes` bytes.
     pub(crate) fn written_bytes_deviation(&self, bytes: f64) -> f64 {
         ENTRY_BYTES_DEVIATION * (bytes / self.entry_bytes[0].max(1.0)).max(0.0).sqrt()
     }
 }
 
-/// Returns the bytes of a filter block: a three-wise binary fuse filter with one byte per slot.
+/// Returns the size of a filter block, in bytes. The filter is a three-wise binary fuse filter with one byte per slot.
 ///
 /// Source: Graf and Lemire, ACM JEA 27 (2022), and the crate `xorf`, which builds the filters.
 fn filter_bytes(keys: f64) -> f64 {
@@ -337,7 +342,7 @@ fn mean_varint_bytes(n: u64) -> f64 {
     let (mut bytes, mut total, mut from) = (1.0, 0.0, 1_u64);
     loop {
         let next = from.saturating_mul(128);
-        // A saturated power of 128 exceeds all numbers, so this is the last length.
+        // Saturated powers of 128 exceed all numbers, so this is the last length.
         let last = if next == u64::MAX { n } else { n.min(next - 1) };
         total += (to_f64(last - from) + 1.0) * bytes;
         if last == n {

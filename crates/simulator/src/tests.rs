@@ -59,7 +59,7 @@ impl KeyGenerator {
         }
     }
 
-    /// Maps popularity ranks one-to-one to keys. The mapping changes when the number of keys doubles.
+    /// Maps each popularity rank to a different key. The mapping changes when the number of keys doubles.
     fn key_of_rank(&self, rank: u64) -> u64 {
         let width = self.inserted.next_power_of_two();
         let mut key = rank;
@@ -105,7 +105,7 @@ fn merge_sets(newer: &KeySet, older: &KeySet) -> KeySet {
     both
 }
 
-/// Merges histograms, newest first, with or without an older run that overlaps them.
+/// Merges histograms, newest first. `has_older` states whether an older run overlaps them.
 fn merge_histograms(inputs: &[&Histogram], has_older: bool, classes: usize) -> Histogram {
     let sizes = SizeModel::new(16, 100, 1000);
     let times = OutputTimestamps { now_us: 0, oldest_tombstone_us: None };
@@ -121,13 +121,13 @@ fn merge_histograms(inputs: &[&Histogram], has_older: bool, classes: usize) -> H
     outputs.into_iter().next_back().unwrap().contents
 }
 
-/// Returns the numbers of puts and tombstones.
+/// Returns the estimated numbers of puts and tombstones.
 fn estimated_counts(contents: &Histogram) -> (f64, f64) {
     let puts = contents.counts.iter().map(EntryCounts::puts).sum();
     (puts, contents.counts.iter().map(EntryCounts::tombstones).sum())
 }
 
-/// Returns the numbers of puts and tombstones.
+/// Returns the real numbers of puts and tombstones.
 fn real_counts(keys: &KeySet) -> (f64, f64) {
     let puts = len_to_u64(keys.values().filter(|put| **put).count());
     (to_f64(puts), to_f64(len_to_u64(keys.len()) - puts))
@@ -141,7 +141,7 @@ fn assert_close(what: &str, found: (f64, f64), expected: (f64, f64), tolerance: 
     );
 }
 
-/// Writes equal memtables and merges them step by step. Compares estimated with real counts each time.
+/// Writes equal memtables and merges them step by step. Compares estimated counts with real counts after each step.
 fn compare(
     distribution: KeyDistribution,
     inserts: u64,
@@ -164,7 +164,7 @@ fn compare(
         let what = format!("{distribution} {what}");
         assert_close(&what, estimated_counts(contents), real_counts(keys), tolerance);
     };
-    // As in a tree, every four memtables merge, and later writes change the popularity of their keys.
+    // As in a tree, four memtables are merged at a time. Later writes change the popularity of keys.
     let (mut sets, mut memtables) = (Vec::new(), Vec::new());
     let (mut merged, mut merged_sets): (Vec<Histogram>, Vec<KeySet>) = (Vec::new(), Vec::new());
     for memtable in 0..MEMTABLES {
@@ -264,7 +264,7 @@ fn simulate_presets_with_any_seed_keeps_every_key() {
                     |part: fn(&LevelReport) -> u64| -> u64 { report.levels.iter().map(part).sum() };
                 let puts = sum(|level| level.entries) - sum(|level| level.tombstones);
                 let live = 30_000 - updates - 2 * deletes;
-                // The entries of a file are rounded to whole numbers.
+                // The numbers of entries of a file are rounded to integers.
                 assert!(puts + 300 + live / 50 >= live, "{what}: {puts} puts, {live} keys");
                 assert!(updates + deletes > 0 || puts.abs_diff(live) < 300, "{what}: {puts} puts");
                 assert!(report.flushes >= 100, "{what}: {} flushes", report.flushes);
@@ -286,7 +286,7 @@ fn simulate_cancelled_by_caller_stops_after_flush() {
     assert!(matches!(result, Err(Error::Cancelled)) && flushes == 5);
 }
 
-/// The sums of a simulation of 2⁶⁴ writes once overflowed, and the simulation never ended.
+/// Regression: in a simulation of 2⁶⁴ writes, sums overflowed and the simulation never ended.
 #[test]
 fn simulate_past_a_bound_fails_with_the_estimated_size() {
     let spec: PolicySpec = "leveled".parse().unwrap();
@@ -311,7 +311,7 @@ fn simulate_past_a_bound_fails_with_the_estimated_size() {
     assert!(simulate(&config(1 << 40, 1 << 40), &spec, &mut |_| true).is_ok());
 }
 
-/// A policy that claims to choose single files, which prevents the grouping of files.
+/// A policy that states that it picks single files, which prevents the grouping of files.
 #[derive(Debug)]
 struct UngroupedPolicy(Arc<dyn CompactionPolicy>);
 

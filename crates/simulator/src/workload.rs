@@ -1,6 +1,7 @@
 //! Description of a workload: phases of operations, and the distribution of their keys.
 //!
-//! The experiments of `lsmx-bench` turn it into streams of operations, the simulator into estimates.
+//! The experiments of `lsmx-bench` generate streams of operations from this description. The simulator computes
+//! estimates from it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,18 +15,18 @@ pub enum KeyDistribution {
     /// Inserts and accesses are uniform.
     #[default]
     Uniform,
-    /// Inserts are uniform. Accesses follow zipf with the exponent [`Phase::zipf`]; popular keys are
-    /// scattered over the key domain and over the age of the records.
+    /// Inserts are uniform. Accesses follow a zipf distribution with the exponent [`Phase::zipf`]. Popular keys are
+    /// scattered over the key domain, and popularity does not depend on the age of a record.
     Zipf,
-    /// Keys have one of [`PREFIXES`] prefixes, whose popularity follows zipf with exponent 1, for inserts
-    /// and for accesses.
+    /// Each key has one of [`PREFIXES`] prefixes. For inserts and accesses, the popularity of prefixes follows a zipf
+    /// distribution with exponent 1.
     PrefixZipf,
     /// Inserts and accesses are normally distributed around the middle of the key domain, with standard
     /// deviation [`NORMAL_DEVIATION`].
     Normal,
-    /// Inserts are in ascending order. Accesses visit the present keys in order, again and again.
+    /// Inserts are in ascending order. Accesses visit the present keys in ascending order, repeatedly.
     Sequential,
-    /// Inserts fall into a window of 1/[`WINDOWS`] of the key domain that moves through the domain once.
+    /// Inserts fall into a window of 1/[`WINDOWS`] of the key domain. The window moves through the domain once.
     /// [`WINDOW_SHARE`] of the accesses fall into a window that moves in the same way.
     Shifting,
 }
@@ -74,7 +75,7 @@ impl fmt::Display for KeyDistribution {
     }
 }
 
-/// No distribution has this name.
+/// Error for an unknown name of a distribution.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown distribution {name:?}; known: {known}")]
 pub struct UnknownDistribution {
@@ -95,11 +96,11 @@ impl FromStr for KeyDistribution {
     }
 }
 
-/// Number of consecutive records in key order that a range delete covers. Some of them may be absent.
+/// Number of records that a range delete covers. The records are consecutive in key order, and some may be absent.
 pub const RANGE_DELETE_RECORDS: u64 = 10;
 
-/// Returns whether serialization omits a field. A workload description without merges and range deletes keeps
-/// its old JSON form.
+/// Returns whether serialization omits a field. Phases without merges and range deletes keep the JSON form of older
+/// versions.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
@@ -114,7 +115,7 @@ fn is_default_zipf(exponent: &f64) -> bool {
     exponent.to_bits() == ZIPF_EXPONENT.to_bits()
 }
 
-/// A number of operations that are mixed evenly.
+/// A phase of a workload: a number of operations of several kinds, mixed evenly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     /// Name in progress reports and errors.
@@ -125,7 +126,7 @@ pub struct Phase {
     pub updates: u64,
     /// Number of deletes of present keys.
     pub deletes: u64,
-    /// Number of merge operands for present keys. Each replaces a few bytes of the value.
+    /// Number of merge operands for present keys. Each operand replaces a few bytes of the value.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub merges: u64,
     /// Number of range deletes, each of [`RANGE_DELETE_RECORDS`] records.
@@ -142,15 +143,15 @@ pub struct Phase {
     /// Exponent of [`KeyDistribution::Zipf`], above 0.
     #[serde(default = "default_zipf", skip_serializing_if = "is_default_zipf")]
     pub zipf: f64,
-    /// Selects which of the present keys are popular. Phases with different numbers have different
-    /// popular keys.
+    /// Number that selects which of the present keys are popular. Phases with different numbers have different popular
+    /// keys.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hot: u64,
     /// Whether the phase ends with a flush and waits for all compactions.
     pub settle: bool,
 }
 
-/// Point lookups with one share of absent keys.
+/// A group of point lookups with the same share of absent keys.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LookupGroup {
     /// Share of lookups of absent keys.
@@ -180,7 +181,7 @@ impl Phase {
         }
     }
 
-    /// Returns the exponent of the distribution if it is [`KeyDistribution::Zipf`].
+    /// Returns the zipf exponent, or `None` if the distribution is not [`KeyDistribution::Zipf`].
     #[must_use]
     pub(crate) fn zipf_exponent(&self) -> Option<f64> {
         (self.distribution == KeyDistribution::Zipf).then_some(self.zipf)
@@ -193,7 +194,7 @@ impl Phase {
         counts.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Returns an upper bound for the number of records that the phase deletes.
+    /// Returns an upper bound of the number of records that the phase deletes.
     #[must_use]
     pub fn deleted_records_max(&self) -> u64 {
         self.deletes.saturating_add(self.range_deletes.saturating_mul(RANGE_DELETE_RECORDS))

@@ -1,15 +1,15 @@
-//! Model of the writes of a workload: contents of each memtable at its flush.
+//! Model of the writes of a workload. It computes the contents of each memtable at its flush.
 //!
-//! The position of a key is its rank in key order, so keys are spread evenly over positions. The key
-//! distribution of the workload determines where new keys are inserted: at the end (`sequential`), in a
-//! moving window (`shifting`), or anywhere (all others).
+//! The position of a key is its rank in key order, so keys are evenly distributed over positions. The key distribution
+//! of the workload determines where new keys are inserted: at the end (`sequential`), in a moving window (`shifting`),
+//! or anywhere (all other distributions).
 //!
-//! Updates, deletes and merges access existing keys. Keys are grouped into popularity classes; all keys of
-//! a class are equally popular.
+//! Updates, deletes and merges access existing keys. Keys are grouped into popularity classes. All keys of a class are
+//! equally popular.
 //!
-//! The accesses to one key during one memtable follow a Poisson distribution. If the mean is l, a share
-//! e⁻ˡ of the keys that existed before is not accessed. Each accessed key has one entry in the memtable,
-//! however often it is accessed. An access to a key that the same memtable inserted adds no entry.
+//! The number of accesses to one key during one memtable has a Poisson distribution. If its mean is l, the share e⁻ˡ of
+//! the keys that existed before is not accessed. Each accessed key has one entry in the memtable, however often it is
+//! accessed. An access to a key that the same memtable inserted adds no entry.
 
 use crate::entry_counts::EntryCounts;
 use crate::histogram::{Histogram, HistogramBin};
@@ -21,14 +21,14 @@ use crate::workload::{
 };
 use crate::write_counts::WriteCounts;
 
-/// Number of popularity ranks of a class ÷ that of the previous class.
+/// Number of popularity ranks of a class ÷ number of ranks of the previous class.
 const CLASS_GROWTH: f64 = 4.0;
 /// Number of popularity classes of a zipf distribution.
 const ZIPF_CLASSES: usize = 14;
-/// Number of zones of the key domain for distributions that depend on the position.
+/// Number of zones into which the key domain is divided, for distributions that depend on the position.
 const ZONES: usize = 200;
 
-/// A part of the key domain into which inserts fall, as shares of the domain.
+/// A part of the key domain into which inserts fall. Its bounds are shares of the domain.
 #[derive(Clone, Copy, Debug)]
 struct InsertRange {
     from: f64,
@@ -37,7 +37,7 @@ struct InsertRange {
     share: f64,
 }
 
-/// Share of a popularity class in the keys and in the accesses.
+/// Share of a popularity class in the number of keys and in the number of accesses.
 #[derive(Clone, Copy, Debug)]
 struct PopularityClassShare {
     keys: f64,
@@ -47,20 +47,20 @@ struct PopularityClassShare {
 /// State of the key domain after the writes so far.
 #[derive(Clone, Debug)]
 pub(crate) struct WriteModel {
-    /// Distribution by which keys are inserted: that of the first phase.
+    /// Distribution of inserted keys. It is the distribution of the first phase.
     insert_distribution: KeyDistribution,
-    /// Records of the whole workload.
+    /// Number of records of the whole workload.
     records: f64,
-    /// Records inserted so far.
+    /// Number of records inserted so far.
     inserted: f64,
-    /// Share of the key domain that sequential accesses have passed in the current round.
+    /// Share of the key domain that the current round of sequential accesses has passed.
     sequential_share: f64,
-    /// Number of present keys by zone of the key domain.
+    /// Number of present keys in each zone of the key domain.
     live_by_zone: Vec<f64>,
     popularity_class_count: usize,
-    /// Number of more popular ranks before each class.
+    /// For each class, the number of more popular ranks.
     class_starts: Vec<f64>,
-    /// Whether the last writes took the number of keys past a power of two.
+    /// Whether the last writes increased the number of keys beyond a power of two.
     needs_new_popularity: bool,
 }
 
@@ -105,12 +105,12 @@ impl WriteModel {
         self.live_by_zone.iter().sum()
     }
 
-    /// Returns the number of records of the whole workload, including those not yet inserted.
+    /// Returns the number of records of the whole workload. Includes records that are not inserted yet.
     pub(crate) fn total_records(&self) -> f64 {
         self.records
     }
 
-    /// Returns the shares of each popularity class when `keys` keys have been inserted.
+    /// Returns the shares of each popularity class in a set of `keys` inserted keys.
     fn popularity_class_shares(&self, zipf: Option<f64>, keys: f64) -> Vec<PopularityClassShare> {
         let keys = keys.max(1.0);
         let mut shares: Vec<PopularityClassShare> = Vec::with_capacity(self.popularity_class_count);
@@ -163,7 +163,7 @@ impl WriteModel {
         }
         let live = self.live_by_zone.clone();
         let width = 1.0 / to_f64(len_to_u64(zones));
-        // Weights proportional to the overlap with a part of the domain. Empty zones get none.
+        // The weights are proportional to the overlap with a part of the domain. Zones without keys have weight 0.
         let overlap = |from: f64, to: f64| -> Vec<f64> {
             (0..zones)
                 .map(|zone| {
@@ -173,7 +173,7 @@ impl WriteModel {
                 })
                 .collect()
         };
-        // `share` of the accesses follow `weights`, the others the number of present keys.
+        // A share of the accesses follow `weights`. The others follow the number of present keys.
         let mix = |weights: Vec<f64>, share: f64| -> Vec<f64> {
             let (sum, live_sum) = (weights.iter().sum::<f64>(), live.iter().sum::<f64>());
             if sum <= 0.0 {
@@ -225,9 +225,9 @@ impl WriteModel {
         }
     }
 
-    /// Redistributes the entries of a file over the popularity classes.
+    /// Distributes the entries of a file over the popularity classes again.
     ///
-    /// The popularity of a key is assigned anew each time the number of keys has doubled.
+    /// Each time the number of keys has doubled, the popularity of each key is drawn again.
     pub(crate) fn reassign_popularity(&self, file: &mut Histogram) {
         let shares = self.popularity_class_shares(None, self.inserted);
         for classes in file.counts.chunks_mut(self.popularity_class_count) {
@@ -239,14 +239,14 @@ impl WriteModel {
         }
     }
 
-    /// Returns whether keys changed their popularity with the last writes.
+    /// Returns whether the last writes changed the popularity of keys.
     pub(crate) fn needs_new_popularity(&self) -> bool {
         self.popularity_class_count > 1 && self.needs_new_popularity
     }
 
-    /// Applies writes of a phase, and returns what a memtable that received them holds at its flush.
+    /// Applies writes of a phase. Returns the contents that a memtable with these writes has at its flush.
     ///
-    /// `progress` is the share of the phase that is done, `seqs` the sequence numbers of the writes.
+    /// `progress` is the share of the phase that is done. `seqs` are the sequence numbers of the writes.
     pub(crate) fn write(
         &mut self,
         phase: &Phase,
@@ -283,7 +283,7 @@ impl WriteModel {
             live_changes.push((zone, inserted - writes.deletes * access_share));
             let range_tombstones = writes.range_deletes * access_share;
             if range_tombstones > 0.0 {
-                // Range deletes also cover records that are not inserted yet; those are not deleted.
+                // Range deletes also cover records that are not inserted yet. These records are not deleted.
                 let covered =
                     range_tombstones * to_f64(RANGE_DELETE_RECORDS) / ((to - from) * self.records);
                 let left = libm::exp(-covered);
@@ -325,13 +325,13 @@ impl WriteModel {
     }
 }
 
-/// Returns the entries of a memtable for one popularity class.
+/// Returns the entries that a memtable has for one popularity class.
 ///
-/// `present` is the number of keys before the writes, `inserts` the number of new keys.
+/// `present` is the number of keys before the writes. `inserts` is the number of new keys.
 fn memtable_counts(present: f64, inserts: f64, accesses: &WriteCounts) -> EntryCounts {
     let after = (present + inserts - accesses.deletes).max(1.0);
-    // Mean number of accesses to a key that was present before the writes. The number of keys grows or shrinks
-    // linearly during the writes.
+    // Mean number of accesses to a key that was present before the writes. The number of keys changes linearly during
+    // the writes.
     let accesses_per_key = |count: f64| {
         if present <= 0.0 {
             return 0.0;
@@ -359,7 +359,7 @@ fn memtable_counts(present: f64, inserts: f64, accesses: &WriteCounts) -> EntryC
     }
 }
 
-/// Returns the density of accesses at a share of the key domain, relative to its maximum.
+/// Returns the density of accesses at a position, relative to the maximum density. `at` is a share of the key domain.
 fn access_density(distribution: KeyDistribution, at: f64) -> f64 {
     match distribution {
         KeyDistribution::Normal => {
