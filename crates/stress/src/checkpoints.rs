@@ -1,5 +1,7 @@
-//! Checks checkpoints that are taken while other threads write. A checkpoint must contain all commits that were
-//! acknowledged before the call of `checkpoint`, and no commits that began after this call returned.
+//! Tests checkpoints that are taken while other threads write.
+//!
+//! A checkpoint must contain all commits that were acknowledged before the call of `checkpoint`. It must contain no
+//! commits that began after the call returned.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -18,8 +20,8 @@ pub(crate) struct CheckpointBounds {
     pub(crate) least: Vec<u64>,
     /// Number of commits of each writer that were visible after the checkpoint was taken.
     pub(crate) most: Vec<u64>,
-    /// Number of completed keyspace churn steps. The thread that runs these steps also takes the checkpoint, so the
-    /// checkpoint contains exactly this number of steps.
+    /// Number of completed steps of the keyspace churn (see [`crate::keyspace_churn`]). The same thread runs these
+    /// steps and takes the checkpoint, so the checkpoint contains exactly this number of steps.
     pub(crate) steps: u64,
 }
 
@@ -71,7 +73,8 @@ pub(crate) fn close_and_verify(db: Db, dir: &Path) -> Outcome {
     let options = Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
     let mut report =
         lsmx::verify(dir, &options).map_err(|error| format!("verification: {error:?}"))?;
-    // Ignores bucket files whose records are still in the operand log. The next open removes such files.
+    // A bucket file without a reference is allowed if its records are still in the operand log. The next open removes
+    // such files.
     let is_bucket =
         |path: &PathBuf| path.extension().is_some_and(|extension| extension == "bucket");
     report.orphans.retain(|orphan| !is_bucket(orphan));

@@ -17,18 +17,20 @@ use crate::options::draw_counted;
 use crate::{Orders, counter_key, keyspace_churn, merged_key, open};
 use lsmx_testkit::TestRng;
 
-/// Number of calls of [`ConcurrentTasks::run_one`] between two reports of the counts to the parent.
+/// Number of calls of [`ConcurrentTasks::run_one`] after which the child reports its operation counts to the parent.
 const TASKS_PER_MESSAGE: u64 = 4;
-/// Maximum time in nanoseconds for which a commit is retried after injected faults.
+/// Maximum time for which a commit is retried after injected faults, in nanoseconds.
 const RETRY_NS_MAX: u64 = 10_000_000_000;
-/// Number of commits after which a writer reads and checks the counters that its commits update.
+/// Number of commits after which a writer reads and checks its commit counters.
 const COMMITS_PER_READ: u64 = 8;
 
-/// Opens the database and writes to it until the process is killed. Sends a message on standard error for each
-/// acknowledged commit. No other code may write to standard error.
+/// Opens the database and writes to it until the process is killed. Sends the parent a message for each acknowledged
+/// commit.
+///
+/// Messages are sent on standard error, so no other code may write to standard error.
 ///
 /// # Errors
-/// Returns an error if the database violates a guarantee. Otherwise, the function does not return.
+/// Returns an error if the database violates a guarantee. Otherwise the function does not return.
 pub fn write_until_killed(orders: &Orders) -> Outcome {
     messages::send(Message::Opening);
     let disk = FaultyDisk::new(orders.round, orders.faults);
@@ -89,7 +91,7 @@ impl Writer<'_> {
             match committed {
                 Err(error) if self.disk.may_have_caused(&error) => {
                     self.disk.recover(self.db)?;
-                    // The failed commit may have been applied. The commit counters show whether the commit was applied.
+                    // The failed commit may have been applied. The commit counters in the database show it.
                     let found = self.view.commits_of(self.number)?;
                     if found + 1 == number {
                         if env.monotonic_ns() - committed_ns > RETRY_NS_MAX {
@@ -153,8 +155,8 @@ struct ConcurrentTasks<'a> {
     rng: TestRng,
     /// Number of completed keyspace churn steps.
     steps: u64,
-    /// An open snapshot. The vector holds the number of commits of each writer in the snapshot, then the number of
-    /// keyspace churn steps.
+    /// An open snapshot, with its expected contents. The vector has the number of commits of each writer in the
+    /// snapshot, followed by the number of keyspace churn steps.
     snapshot: Option<(Snapshot, Vec<u64>)>,
     reached: ChildCounts,
 }
@@ -196,7 +198,7 @@ impl ConcurrentTasks<'_> {
         Ok(())
     }
 
-    /// Compares the open snapshot with the model and drops the snapshot. If no snapshot is open, takes one.
+    /// Compares the open snapshot with the model and drops it. If no snapshot is open, takes one.
     fn check_snapshot(&mut self) -> Outcome {
         let view = |snapshot| KeyspaceView { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
         if let Some((snapshot, counts)) = self.snapshot.take() {
@@ -220,7 +222,7 @@ impl ConcurrentTasks<'_> {
     /// Takes a checkpoint and compares its contents with the model.
     fn make_checkpoint(&mut self) -> Outcome {
         let target = checkpoints::checkpoint_dir(Path::new(&self.orders.dir));
-        // A killed child may have left a checkpoint in this directory.
+        // A child that was killed earlier may have left a checkpoint in this directory.
         checkpoints::remove_checkpoint(&target)?;
         let least = self.commits_in(&self.db.snapshot())?;
         match self.db.checkpoint(&target) {

@@ -1,4 +1,4 @@
-//! Draws the changes of each commit from the seed, and applies changes to the model.
+//! Draws the changes of each commit from a seed, and applies them to the model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +9,8 @@ use lsmx_testkit::{TestRng, mix_seeds};
 const KEYS: u64 = 300;
 /// Number of keys in each keyspace to which a writer applies merges.
 const MERGED_KEYS: u64 = 30;
-/// Each commit of a writer appends a byte to one value. Every 500th commit puts a one-byte value instead.
+/// Each commit of a writer appends a byte to one value. Every commit with a number divisible by this number puts a new
+/// value instead.
 const APPENDS: u64 = 500;
 
 /// Expected contents of a keyspace.
@@ -41,8 +42,10 @@ fn append(writer: u64, number: u64) -> Change {
     }
 }
 
-/// Draws a key range of a writer. In 5 % of the draws, the range contains all keys that the writer puts. In another 5
-/// %, the range contains all keys that the writer puts or merges.
+/// Draws a key range of a writer.
+///
+/// With a probability of 5 %, the range contains all keys that the writer puts. With another 5 %, it contains all keys
+/// that the writer puts or merges.
 fn draw_range(rng: &mut TestRng, writer: u64) -> Range<Vec<u8>> {
     let (from, merged_from) = (rng.below(KEYS), rng.below(MERGED_KEYS));
     match rng.below(20) {
@@ -53,8 +56,9 @@ fn draw_range(rng: &mut TestRng, writer: u64) -> Range<Vec<u8>> {
     }
 }
 
-/// Draws the changes of the commit `number`, which is at least 1. Each change has the index of its keyspace. The
-/// boolean is true if the commit is synced. The changes do not include the updates of the commit counters.
+/// Draws the changes of the commit `number`, which is at least 1. The updates of the commit counters are not included.
+///
+/// Returns each change with the index of its keyspace, and whether the commit is synced.
 pub(crate) fn draw_changes(seed: u64, writer: u64, number: u64) -> (Vec<(usize, Change)>, bool) {
     let mut rng = TestRng::new(mix_seeds(mix_seeds(seed, writer), number));
     let count = if rng.is_one_in(50) { 60 } else { rng.below(5) };
@@ -102,7 +106,7 @@ impl Change {
     }
 }
 
-/// Adds two little-endian numbers of 8 bytes. Does not use the merge operator under test.
+/// Adds two little-endian numbers of 8 bytes, without the merge operator under test.
 fn sum(one: &[u8], other: &[u8]) -> Vec<u8> {
     let mut carry = 0;
     let digits = one.iter().zip(other).map(|(one, other)| {

@@ -39,8 +39,8 @@ impl KeyspaceView<'_> {
     /// Returns the number of visible commits of a writer.
     ///
     /// # Errors
-    /// Returns an error if a read fails or the counters of the writer differ. Counters differ if only a part of a
-    /// commit is visible or if a commit was applied twice.
+    /// Returns an error if a read fails or the counters of the writer differ. The counters differ if a commit is
+    /// visible only in part, or if a commit was applied twice.
     pub(crate) fn commits_of(&self, writer: u64) -> Outcome<u64> {
         let read = |keyspace: &Keyspace, key: Vec<u8>| {
             let value =
@@ -59,8 +59,9 @@ impl KeyspaceView<'_> {
         }
     }
 
-    /// Compares all entries with the model, using `get`, `multi_get`, and scans in both directions. `counts` holds the
-    /// number of commits of each writer, then the number of keyspace churn steps.
+    /// Compares all entries with the model, using `get`, `multi_get`, and scans in both directions.
+    ///
+    /// `counts` has the number of commits of each writer, followed by the number of keyspace churn steps.
     ///
     /// # Errors
     /// Returns an error for the first difference from the model.
@@ -86,13 +87,14 @@ impl KeyspaceView<'_> {
     }
 }
 
-/// Returns the expected contents of each keyspace. `counts` holds the number of commits of each writer, then the number
-/// of keyspace churn steps.
+/// Returns the expected contents of each keyspace.
+///
+/// `counts` has the number of commits of each writer, followed by the number of keyspace churn steps.
 fn expected(seed: u64, counts: &[u64]) -> Outcome<[Model; KEYSPACES.len()]> {
     let mut models = [const { Model::new() }; KEYSPACES.len()];
     let (steps, counts) = counts.split_last().ok_or("there are no counts")?;
     for (writer, &count) in (0..).zip(counts) {
-        // Fills one map per writer, because writers have disjoint keys and small maps are faster.
+        // Builds a separate map for each writer first. Writers have disjoint keys, and small maps are faster.
         let mut own = [const { Model::new() }; KEYSPACES.len()];
         for number in 1..=count {
             for (keyspace, change) in draw_changes(seed, writer, number).0 {

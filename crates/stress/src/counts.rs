@@ -1,4 +1,4 @@
-//! Counts of the operations that child processes ran. A test fails if no child ran the operation under test.
+//! Counts of the operations that child processes executed. A test fails if no child executed the operation under test.
 
 use lsmx::Metrics;
 use serde::Serialize;
@@ -52,8 +52,8 @@ impl ChildCounts {
         ]
     }
 
-    /// Updates each count from the database metrics, unless the count is already larger. The counters of a new operand
-    /// store start at 0.
+    /// Sets each count to its value in the database metrics, unless the count is larger already. It can be larger,
+    /// because the counters of a new operand store start at 0.
     pub(crate) fn update_from(&mut self, metrics: &Metrics) {
         let mut now = ChildCounts::default();
         for keyspace in metrics.keyspaces.values() {
@@ -77,7 +77,7 @@ impl ChildCounts {
         }
     }
 
-    /// Sets the count at an index. Returns `None` if the index is out of bounds.
+    /// Sets the count with this index. Returns `None` if the index is out of bounds.
     pub(crate) fn set(&mut self, index: u64, count: u64) -> Option<()> {
         let index = usize::try_from(index).ok()?;
         **self.counts().get_mut(index)? = count;

@@ -1,7 +1,7 @@
 //! File system that injects write errors into a child process of the stress test.
 //!
-//! Only write calls fail, so a wrong read result is always a bug. All faults are removed before a call of `resume`, so
-//! `resume` must succeed.
+//! Only write calls fail, so a wrong read result is always a bug. All faults are removed before each call of `resume`,
+//! so `resume` must succeed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,11 +16,11 @@ use lsmx_testkit::{TestRng, mix_seeds};
 /// File system calls that may fail with an injected error.
 const WRITES: &[VfsCall] =
     &[VfsCall::Append, VfsCall::Create, VfsCall::Sync, VfsCall::SyncDir, VfsCall::Rename];
-/// On average, one of this number of children runs with injected faults.
+/// A child runs with injected faults with a probability of 1 in this number.
 const FAULTY_ONE_IN: u64 = 3;
-/// Constant that is mixed into the seed of a child. Random faults then do not depend on the random options.
+/// Constant that is combined with the seed of a child. It makes random faults independent of random options.
 const SEED_SALT: u64 = 0x0064_6973_6b21;
-/// One of these numbers is drawn for each fault. The fault occurs within that number of write calls.
+/// Choices for the maximum number of write calls until the next fault. One of them is drawn for each fault.
 const CALLS_UNTIL_FAULT: [u64; 3] = [30, 300, 3000];
 
 /// File system of a child process.
@@ -28,16 +28,17 @@ const CALLS_UNTIL_FAULT: [u64; 3] = [30, 300, 3000];
 pub(crate) struct FaultyDisk {
     /// `None` if no faults are injected.
     faults: Option<FaultVfs>,
-    /// Random generator for the next fault. The mutex is locked during `resume`, so that one thread at a time resumes
-    /// the database.
+    /// Random number generator for the next fault. Its mutex is held during `resume`, so that only one thread at a time
+    /// resumes the database.
     rng: Mutex<TestRng>,
     /// Number of successful calls of `resume`.
     resumed: AtomicU64,
 }
 
 impl FaultyDisk {
-    /// Creates the file system of a child. If `with_faults` is true, one seed in three enables fault injection. Calls
-    /// fail only after [`FaultyDisk::arm_fault`].
+    /// Creates the file system of a child. If `with_faults` is true, one in three seeds enables fault injection.
+    ///
+    /// Calls fail only after [`FaultyDisk::arm_fault`].
     pub(crate) fn new(seed: u64, with_faults: bool) -> FaultyDisk {
         let seed = mix_seeds(seed, SEED_SALT);
         let mut rng = TestRng::new(seed);
@@ -53,8 +54,8 @@ impl FaultyDisk {
         }
     }
 
-    /// Schedules the next fault, if fault injection is enabled. Either one write call fails, or this call and all later
-    /// ones fail.
+    /// Schedules the next fault if fault injection is enabled. Either a single write call fails, or all write calls
+    /// from one call on fail.
     pub(crate) fn arm_fault(&self) {
         let Some(faults) = &self.faults else { return };
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);

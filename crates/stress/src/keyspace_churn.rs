@@ -1,5 +1,6 @@
-//! Keyspace churn: one thread repeatedly creates a keyspace, writes to it and drops it, in steps numbered from 1. The
-//! number of completed steps can be derived from the contents of the database.
+//! Keyspace churn: a thread repeatedly creates a keyspace, writes to it and drops it.
+//!
+//! The steps are numbered from 1. The number of completed steps can be derived from the contents of the database.
 
 use lsmx::merge_operator::Append;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, WriteBatch};
@@ -9,20 +10,21 @@ use crate::number;
 use crate::options::{draw_keyspace, draw_store};
 use lsmx_testkit::TestRng;
 
-/// Name of the keyspace that is repeatedly created and dropped. In the first keyspace, the key with this name stores
-/// the number of the last step that put an entry.
+/// Name of the keyspace that is repeatedly created and dropped.
+///
+/// In the first keyspace, the key with this name stores the number of the last step that put an entry.
 pub(crate) const NAME: &str = "passing";
-/// Number of churn steps in one incarnation of the keyspace. The first step creates the keyspace, the last step drops
-/// the keyspace, and each other step puts an entry.
+/// Number of churn steps from the creation of the keyspace to its drop (one incarnation). The first step creates the
+/// keyspace, the last step drops it, and each other step puts an entry.
 const STEPS_PER_LIFE: u64 = 8;
-/// In every second incarnation of the keyspace, the churn step with this index moves operands from the operand store to
-/// the tree.
+/// Index of the churn step that moves operands from the operand store to the tree, in every second incarnation of the
+/// keyspace.
 const TO_TREE: u64 = 5;
 /// Key whose value each put step extends by a merge operand.
 const APPENDED_KEY: &[u8] = b"appended";
 
-/// Returns the number of the incarnation of the keyspace in which a churn step runs, and the index of the step within
-/// this incarnation. Both start at 0.
+/// Returns the incarnation of the keyspace to which a churn step belongs, and the index of the step in this
+/// incarnation. Both start at 0.
 fn life_and_index(step: u64) -> (u64, u64) {
     ((step - 1) / STEPS_PER_LIFE, (step - 1) % STEPS_PER_LIFE)
 }
@@ -51,8 +53,8 @@ pub(crate) fn draw_options(rng: &mut TestRng) -> KeyspaceOptions {
     draw_keyspace(rng).memtable_bytes(2048).merge_operator(Append::default())
 }
 
-/// Opens the keyspace with random options, if the keyspace exists. If the keyspace uses an operand store, the options
-/// contain one.
+/// Opens the keyspace with random options, if it exists. If the keyspace uses an operand store, the options contain one
+/// too.
 pub(crate) fn reopen(db: &Db, rng: &mut TestRng) -> Result<()> {
     let drawn = draw_options(rng);
     let Ok(keyspace) = db.open_keyspace(NAME, None) else { return Ok(()) };
@@ -86,7 +88,7 @@ pub(crate) fn run_step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
     db.write(batch, Durability::Buffered)
 }
 
-/// Returns the expected entry with the key [`NAME`] in the first keyspace after `steps` churn steps.
+/// Returns the expected entry with the key [`NAME`] in the first keyspace, after `steps` churn steps.
 pub(crate) fn expected_note(steps: u64) -> Option<(Vec<u8>, Vec<u8>)> {
     let puts = |step: &u64| (1..STEPS_PER_LIFE - 1).contains(&life_and_index(*step).1);
     let last = (1..=steps).rev().take(3).find(puts)?;

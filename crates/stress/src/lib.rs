@@ -1,15 +1,16 @@
 //! Kills processes that write to databases on real files, and checks that no acknowledged commit is lost.
 //!
-//! A child process opens a database with random options and writes from several threads until the parent kills the
-//! process. The child also changes options, converts keyspaces to operand stores and back, creates and drops a
-//! keyspace, and compares snapshots and checkpoints with a model. Optionally, the child injects write errors. The
-//! parent then reads all data by every read method and verifies the files. Each acknowledged commit must be present,
-//! complete and in order. The only other commits may be those that were in progress at the kill.
+//! A child process opens a database with random options, and several threads write to it until the parent process kills
+//! the child. The child also changes options, converts keyspaces to operand stores and back, creates and drops a
+//! keyspace, and compares snapshots and checkpoints with a model. Optionally, write errors are injected.
+//!
+//! After a kill, the parent reads all data by every read method and verifies the files. Each acknowledged commit must
+//! be present, complete and in order. The only other commits may be those that were in progress at the kill.
 //!
 //! The commits of a writer depend only on a seed, so the model can be computed for any number of commits. Each commit
 //! puts its commit number in every keyspace. In the first keyspace, each commit also increments a counter by a merge.
-//! If a merge is lost or repeated, the counter differs from the commit number. In the second keyspace, each commit
-//! appends a byte to a value, which shows the order of the commits.
+//! If a merge is lost or applied twice, this counter differs from the commit number. In the second keyspace, each
+//! commit appends a byte to a value, which shows the order of the commits.
 //!
 //! [`kill_many`] tests one database, and `lsmx stress` tests many databases. [`world`] tests in-memory databases and
 //! simulates power losses.
@@ -40,23 +41,23 @@ pub use detections::{Detection, format_detections};
 pub use lsmx_testkit::{report_skipped, world};
 pub use parent::{ChildCommand, KillCounts, KillPlan, kill_many};
 
-/// Result of a check. The error is a message.
+/// Result of a check. The error is a message for the user.
 pub type Outcome<T = ()> = Result<T, String>;
 
-/// Environment variable in which a parent process passes [`Orders`] to a child.
+/// Name of the environment variable in which a parent process passes [`Orders`] to a child.
 pub const ORDERS: &str = "LSMX_STRESS_ORDERS";
 
-/// Names of the keyspaces to which all writers commit. The merge operator of the first keyspace adds numbers; the merge
-/// operator of the second appends bytes.
+/// Names of the keyspaces to which all writers commit. The merge operator of the first keyspace adds numbers. That of
+/// the second keyspace appends bytes.
 pub(crate) const KEYSPACES: [&str; 2] = [lsmx::DEFAULT_KEYSPACE, "second"];
 
 /// Parameters of a child process, passed as text in the environment variable [`ORDERS`].
 #[derive(Clone, Debug)]
 pub struct Orders {
     pub(crate) dir: String,
-    /// Seed of the commits. All children of a database have the same seed.
+    /// Seed of the commits. All children that write to the same database have the same seed.
     pub(crate) seed: u64,
-    /// Seed of the options of this child.
+    /// Seed of the options with which this child opens the database.
     pub(crate) round: u64,
     pub(crate) writers: u64,
     /// Whether write errors may be injected.
@@ -64,7 +65,8 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Reads the orders from the environment. Returns `None` if this process is not a child of a stress test.
+    /// Parses the environment variable [`ORDERS`]. Returns `None` if it is not set, so this process is not a child of a
+    /// stress test.
     ///
     /// # Errors
     /// Returns an error if the value of [`ORDERS`] is malformed.
@@ -102,8 +104,8 @@ fn number(bytes: Option<&[u8]>) -> Outcome<u64> {
     Ok(u64::from_le_bytes(bytes.map_err(|_| "a counter has not 8 bytes")?))
 }
 
-/// Opens the database and its keyspaces with random options. For half of the seeds, the options register every operand
-/// store implementation.
+/// Opens the database and its keyspaces with random options. For half of the seeds, the database options register all
+/// kinds of operand stores.
 pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Vec<Keyspace>)> {
     let rng = &mut TestRng::new(seed);
     let mut options =

@@ -1,22 +1,22 @@
-//! Messages that a child sends to its parent on standard error. One call writes the 16 bytes of a message, so the
-//! parent never receives a partial message.
+//! Messages that a child sends to its parent on standard error. A message has 16 bytes and is written by one call, so
+//! the parent never receives a part of a message.
 
 use std::io::Write;
 
 /// Exit code of a child whose parent has closed the pipe.
 const EXIT_CODE_ORPHANED: i32 = 4;
-/// Smallest actor number that denotes an operation count. Smaller actor numbers denote threads of the child.
+/// Smallest actor number that stands for an operation count. Smaller actor numbers stand for threads of the child.
 const COUNTS_START: u64 = 1 << 32;
 
-/// Message of 16 bytes, encoded as an actor number and a value.
+/// A message, encoded as two numbers of 8 bytes: an actor number and a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The child is about to open the database.
     Opening,
-    /// Commit `number` of the writer `actor` was acknowledged. If `actor` equals the number of writers, the main thread
-    /// has completed the keyspace churn step `number`.
+    /// The commit `number` of the writer `actor` was acknowledged. If `actor` equals the number of writers, the main
+    /// thread has completed the keyspace churn step `number`.
     Progress { actor: u64, number: u64 },
-    /// Value of one count in [`crate::counts::ChildCounts`], and the index of this count.
+    /// New value of the count with this index in [`crate::counts::ChildCounts`].
     Count { index: u64, count: u64 },
 }
 

@@ -1,5 +1,5 @@
 //! Draws random options for each open of a database. Memtables and files are so small that a few thousand commits cause
-//! every kind of background job.
+//! all kinds of background jobs.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::TestRng;
 use lsmx_testkit::world::KeyspaceSettings;
 
-/// Draws keyspace options. Half of the draws set a compaction policy, and half set an operand store. An option that is
-/// not set keeps its previous value.
+/// Draws keyspace options. Half of the draws set a compaction policy, and half of them set an operand store. Options
+/// that are not set keep their previous values.
 pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
     let has_policy = rng.is_one_in(2);
     let drawn = KeyspaceSettings::random(rng);
@@ -35,7 +35,7 @@ pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
     }
 }
 
-/// Draws options of the keyspace with the index `keyspace`. The merge operator depends on this index.
+/// Draws options for the keyspace with this index. The merge operator depends on the index.
 pub(crate) fn draw_counted(rng: &mut TestRng, keyspace: usize) -> KeyspaceOptions {
     let drawn = draw_keyspace(rng);
     match keyspace {
@@ -44,8 +44,8 @@ pub(crate) fn draw_counted(rng: &mut TestRng, keyspace: usize) -> KeyspaceOption
     }
 }
 
-/// Draws options of an operand store with few and small buckets. Such buckets often split, merge, and overflow into the
-/// tree.
+/// Draws options of an operand store with few and small buckets. A bucket is a file with the operands of a key range.
+/// Small buckets are often split and merged, and often move operands to the tree.
 pub(crate) fn draw_store(rng: &mut TestRng) -> DeltaStoreFactory {
     let drawn = DeltaOptions::default()
         .bucket_bytes(512 << rng.below(5))

@@ -1,5 +1,5 @@
-//! The parent process of the stress test. The parent starts and kills children, and checks that the database contains
-//! all acknowledged commits.
+//! The parent process of the stress test. It starts and kills children, and checks that the database contains all
+//! acknowledged commits.
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ use crate::messages::Message;
 use crate::{ChildCounts, ORDERS, Orders, open};
 use lsmx_testkit::TestRng;
 
-/// Maximum number of kills in a random [`KillPlan`].
+/// Maximum number of kills in a plan that [`KillPlan::draw`] returns.
 const KILLS_MAX: u64 = 10;
-/// Maximum number of acknowledged commits before a kill in a random [`KillPlan`].
+/// Maximum number of acknowledged commits before a kill, in a plan that [`KillPlan::draw`] returns.
 const ACKNOWLEDGEMENTS_MAX: u64 = 5_000;
-/// A child that sends no message for this number of seconds is treated as hung.
+/// Time without a message after which a child counts as hung, in seconds.
 const SILENCE_MAX_S: u64 = 60;
 
 /// Command that starts a child. The environment variable [`ORDERS`] holds the parameters of the child.
@@ -49,7 +49,7 @@ pub struct KillPlan {
     pub acknowledgements_max: u64,
     /// Whether some children run with injected write errors.
     pub faults: bool,
-    /// Whether a failed run keeps the database files and a copy of them from before the last check.
+    /// Whether the database files of a failed run are kept, together with a copy of them from before the last check.
     pub keep: bool,
 }
 
@@ -107,13 +107,13 @@ struct KillRun<'a> {
     plan: KillPlan,
     children: &'a ChildCommand,
     dir: PathBuf,
-    /// Directory for a copy of the database files, which is made before each check.
+    /// Directory for a copy of the database files. The files are copied before each check.
     before: PathBuf,
     rng: TestRng,
     writers: u64,
-    /// Number of acknowledged commits of each writer. The last element is the number of keyspace churn steps.
+    /// Number of acknowledged commits of each writer, followed by the number of keyspace churn steps.
     counts: Vec<u64>,
-    /// Number of kills since the last check. At each kill, each writer may have one applied commit that was not
+    /// Number of kills since the last check. At each kill, each writer may have one commit that was applied but not
     /// acknowledged.
     kills_since_check: u64,
     sum: KillCounts,
@@ -129,15 +129,14 @@ impl<'a> KillRun<'a> {
         KillRun { plan, children, dir, before, rng, writers, counts, kills_since_check, sum }
     }
 
-    /// Starts and kills one child, then checks the database. The check is sometimes skipped, so that the next child
-    /// opens an unrecovered database and may be killed during recovery.
+    /// Starts a child, kills it, and checks the database. Sometimes skips the check. The next child then opens a
+    /// database that was not recovered, and may be killed during recovery.
     fn run_round(&mut self, round: u64) -> Outcome {
         let dir = self.dir.to_str().ok_or_else(|| format!("{:?} is not UTF-8", self.dir))?;
         let dir = dir.to_owned();
         let (writers, KillPlan { seed, faults, .. }) = (self.writers, self.plan);
         let orders = Orders { dir, seed, round: self.rng.next_u64() >> 1, writers, faults };
-        // On average, one child in four is killed during the open, one in four soon after the open, and the others
-        // later.
+        // One child in four is killed during the open, one in four soon after the open, and the others later.
         let after = match self.rng.below(4) {
             0 => self.rng.below(3),
             1 => self.rng.below(200),
@@ -157,8 +156,10 @@ impl<'a> KillRun<'a> {
         self.check_database().map_err(with_round)
     }
 
-    /// Starts a child and kills it after `acknowledged` messages. Returns the number of the last acknowledged commit of
-    /// each writer, then the number of the last keyspace churn step. Numbers that the child did not send are 0.
+    /// Starts a child and kills it after `acknowledged` messages.
+    ///
+    /// Returns the number of the last acknowledged commit of each writer, followed by the number of the last keyspace
+    /// churn step. A number is 0 if the child did not send it.
     fn kill_one(&mut self, orders: &Orders, acknowledged: u64) -> Outcome<Vec<u64>> {
         let ChildCommand { program, arguments, variables } = self.children;
         let mut child = Command::new(program)
@@ -246,7 +247,7 @@ impl<'a> KillRun<'a> {
     }
 }
 
-/// A child process, and a watchdog thread that kills it after [`SILENCE_MAX_S`] seconds without a message.
+/// A child process, and a watchdog thread that kills the child after [`SILENCE_MAX_S`] seconds without a message.
 struct WatchedChild {
     child: Arc<Mutex<Child>>,
     messages: SyncSender<()>,
@@ -265,7 +266,7 @@ impl WatchedChild {
                     Ok(()) => {}
                     Err(RecvTimeoutError::Disconnected) => return false,
                     Err(RecvTimeoutError::Timeout) => {
-                        // The call fails if the child has just ended, which is not an error.
+                        // The call fails if the child has just ended. This is not an error.
                         let _ = watched.lock().unwrap_or_else(PoisonError::into_inner).kill();
                         return true;
                     }
@@ -276,7 +277,7 @@ impl WatchedChild {
     }
 
     fn note_message(&self) {
-        // A full channel already holds a notice for the watchdog, so another notice is not needed.
+        // A full channel already contains a notice for the watchdog. One notice is enough.
         let _ = self.messages.try_send(());
     }
 

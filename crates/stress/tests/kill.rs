@@ -1,9 +1,8 @@
 //! Kills processes that write to a database on the real file system. Each process opens the database with new random
 //! options.
 //!
-//! After a kill, each acknowledged commit must be present and complete. `LSMX_TEST_SEED` repeats a run only
-//! approximately, because the times of kills depend on thread scheduling. `lsmx stress` runs the same test for a given
-//! time.
+//! After a kill, each acknowledged commit must be present and complete. The times of kills depend on thread scheduling,
+//! so `LSMX_TEST_SEED` repeats a run only approximately. `lsmx stress` runs the same test for a given time.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a test may print and panic")]
 
@@ -19,7 +18,7 @@ use lsmx_testkit::{mix_seeds, scaled, seed};
 const KILLS: u64 = 40;
 /// Number of kills per database.
 const KILLS_PER_DATABASE: u64 = 8;
-/// A failpoint must be detected within this number of databases. With 8 kills per database, this is 96 kills.
+/// Maximum number of databases until a failpoint must be detected. With 8 kills per database, this is 96 kills.
 const DATABASES_PER_FAILPOINT: u64 = 12;
 /// Environment variable with the name of the failpoint that a child enables.
 const FAILPOINT: &str = "LSMX_TEST_KILL_BUG";
