@@ -1,4 +1,4 @@
-//! A global allocator that counts bytes.
+//! A global allocator that counts allocated bytes.
 #![expect(unsafe_code, reason = "a global allocator; it leaves all work to that of the system")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 thread_local! {
-    /// `LIVE` is the number of bytes that the thread allocated minus the bytes that it freed. `PEAK` is the maximum of
+    /// `LIVE` is the number of bytes that this thread allocated minus the bytes that it freed. `PEAK` is the maximum of
     /// `LIVE`.
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
@@ -41,12 +41,13 @@ impl CountingAllocator {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// Returns the sum of all allocations since the start of the process, including freed ones.
+    /// Returns the total size of all allocations since the start of the process. Freed memory is included.
     pub fn total_bytes(&self) -> u64 {
         self.total.load(Ordering::Relaxed) as u64
     }
 
-    /// Runs `work`. Returns its result and the peak of bytes that the thread allocated during `work` and did not free.
+    /// Runs `work` and returns its result. Also returns by how many bytes the live memory of this thread grew at most
+    /// during `work`.
     pub fn peak_in_thread<T>(&self, work: impl FnOnce() -> T) -> (T, isize) {
         let before = LIVE.get();
         PEAK.set(before);

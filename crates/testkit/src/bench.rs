@@ -113,7 +113,7 @@ fn check_printed_value<T: FromStr + Display + PartialEq + Debug>(text: &str) {
     }
 }
 
-/// Checks that a value with a name is parsed from the name alone.
+/// Checks that the text form of a parsed value equals the input.
 fn check_name<T: FromStr + Display>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         assert_eq!(value.to_string(), text);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::test_run::scale;
 
-/// Removes ever smaller parts of a list as long as the remaining list still fails. Stops after `time_max`.
+/// Shortens a failing list. Removes smaller and smaller parts, as long as the rest still fails. Stops after `time_max`.
 #[expect(clippy::disallowed_methods, reason = "the limit is one of real time")]
 pub fn shrink_list<T: Clone>(
     list: &[T],
@@ -54,7 +54,7 @@ thread_local! {
     static IS_SILENT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work`. Meanwhile, panics of this thread print no message.
+/// Runs `work`. During the call, panics of this thread print no message.
 pub fn with_silent_panics<T>(work: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -71,14 +71,15 @@ pub fn with_silent_panics<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Aborts the process if the returned sender still exists after `time_max`. A scale above 1 multiplies this time.
+/// Aborts the process if the returned sender is not dropped within `time_max`. A test scale above 1 multiplies this
+/// time.
 #[expect(clippy::disallowed_methods, reason = "it watches those that could hang")]
 pub fn watchdog(test: &'static str, seed: u64, time_max: Duration) -> Sender<()> {
     let (alive, is_dropped) = channel();
     let time_max = time_max.mul_f64(scale().max(1.0));
     std::thread::spawn(move || {
         if is_dropped.recv_timeout(time_max) == Err(RecvTimeoutError::Timeout) {
-            // The test harness would capture the output of a print macro.
+            // Print macros are not used, because the test harness would capture their output.
             let text = format!("{test} hangs: LSMX_TEST_SEED={seed}\n");
             let _ = std::io::stderr().write_all(text.as_bytes());
             std::process::abort();

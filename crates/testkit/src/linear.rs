@@ -1,30 +1,32 @@
 //! A linearizability checker for recorded calls of several threads.
 //!
-//! Source: Wing and Gong, JPDC 17 (1993), with Lowe's cache of tried states. The store has a few places, such as keys.
-//! The checker represents the state of a place by the number of its last write.
+//! The store under test has a few places, such as keys. The checker represents the state of a place by the number of
+//! its last write.
+//!
+//! Source: Wing and Gong, JPDC 17 (1993), with Lowe's cache of tried states.
 
 use std::collections::HashSet;
 
 /// Number of places in the store. A place is, for example, one key in one of two keyspaces.
 pub const PLACES: usize = 3;
 
-/// Number of a write. 0 is the state before the first write.
+/// Number of a write. 0 stands for the state before the first write.
 pub type WriteId = u32;
 
 /// A call and its result.
 #[derive(Clone, Debug)]
 pub enum Call {
-    /// An atomic write to several places. If `deletes` is true, the places have no value afterwards.
+    /// An atomic write to several places. If `deletes` is true, the places have no value after the write.
     Write { id: WriteId, places: Vec<usize>, deletes: bool },
-    /// A write with a guard that succeeded. Before it, the last write of the place was `last`.
+    /// A conditional write that succeeded. Its condition is that the last write of the place was `last`.
     GuardHeld { id: WriteId, place: usize, last: WriteId },
-    /// A write whose guard was refused.
+    /// A conditional write that failed.
     GuardRefused,
-    /// An atomic read of several places. A read of a place without a value returns `None`.
+    /// An atomic read of several places. `seen` has `None` for a place without a value.
     Read { seen: Vec<(usize, Option<WriteId>)> },
 }
 
-/// A call with its start and end.
+/// A recorded call, with its start and end.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub call: Call,
@@ -40,8 +42,9 @@ struct Search<'a> {
     tried: HashSet<(Vec<usize>, Store)>,
 }
 
-/// Returns whether some order of the calls explains all results. If one call ended before another began, it must
-/// precede the other in this order.
+/// Returns whether the results of the calls are possible in some order of the calls.
+///
+/// If one call ended before another call began, the first call must be before the second call in this order.
 pub fn linearizable(threads: &[Vec<Record>]) -> bool {
     let deletes = threads.iter().flatten().filter_map(|record| match record.call {
         Call::Write { id, deletes: true, .. } => Some(id),
@@ -64,7 +67,7 @@ impl Search<'_> {
         let first_end = (0..threads.len()).filter_map(|t| next(t, done)).map(|at| at.end).min();
         for thread in 0..threads.len() {
             let Some(record) = next(thread, done) else { continue };
-            // A call without a position in the order ended before this call began, so it must come first.
+            // Another call without a position in the order ended before this call began, so that call must come first.
             if first_end.is_some_and(|end| end < record.begin) {
                 continue;
             }
@@ -105,8 +108,8 @@ fn the_checker_tells_right_from_wrong() {
     let at = |begin, end, call| Record { call, begin, end };
     let write = |id| Call::Write { id, places: vec![0], deletes: false };
     let read = |seen| Call::Read { seen: vec![(0, seen)] };
-    // A read during a write may return the old or the new value. After one read has returned the new value, later
-    // reads must too.
+    // A read during a write may return the old or the new value. If a read has returned the new value, later reads must
+    // return it too.
     let history = |first, second| {
         vec![vec![at(1, 9, write(7))], vec![at(2, 3, read(first)), at(4, 5, read(second))]]
     };
@@ -117,11 +120,11 @@ fn the_checker_tells_right_from_wrong() {
     assert!(!linearizable(&history(None, Some(8))));
     // A read after an acknowledged write must return it.
     assert!(!linearizable(&[vec![at(1, 2, write(7))], vec![at(3, 4, read(None))]]));
-    // A read returns both writes of a batch or none.
+    // A read returns either both writes of a batch or neither.
     let both = Call::Write { id: 7, places: vec![0, 1], deletes: false };
     let torn = Call::Read { seen: vec![(0, Some(7)), (1, None)] };
     assert!(!linearizable(&[vec![at(1, 9, both)], vec![at(2, 3, torn)]]));
-    // Two writes with guards on the same last write cannot both succeed.
+    // Two conditional writes that depend on the same last write cannot both succeed.
     let guard = |id| Call::GuardHeld { id, place: 0, last: 0 };
     assert!(!linearizable(&[vec![at(1, 5, guard(7))], vec![at(1, 5, guard(8))]]));
     assert!(linearizable(&[vec![at(1, 5, guard(7))], vec![at(1, 5, Call::GuardRefused)]]));

@@ -1,12 +1,12 @@
-//! Merge operators that depend on the order of operands. A lost, repeated or misplaced operand therefore changes the
-//! value.
+//! Merge operators that depend on the order of operands. If an operand is lost, repeated or misplaced, the value is
+//! different.
 
 use std::sync::Arc;
 
 use lsmx::merge_operator::Append;
 use lsmx::{MergeOperator, MergeResult};
 
-/// Appends operands and supports no partial merge. If the value becomes longer than `bytes_max`, deletes it.
+/// Appends operands, and supports no partial merge. Deletes a value that becomes longer than `bytes_max`.
 #[derive(Debug)]
 struct BoundedAppend {
     bytes_max: usize,
@@ -26,8 +26,8 @@ impl MergeOperator for BoundedAppend {
     }
 }
 
-/// Returns the merge operator of the keyspace with index `keyspace`. For odd indexes, the operator deletes values
-/// longer than `bytes_max`.
+/// Returns the merge operator of the keyspace with this index. For odd indexes, the operator deletes values longer than
+/// `bytes_max`.
 #[must_use]
 pub fn merge_operator(keyspace: usize, bytes_max: usize) -> Arc<dyn MergeOperator> {
     match keyspace % 2 {

@@ -59,7 +59,7 @@ impl TestRng {
     }
 }
 
-/// Derives a seed from two numbers.
+/// Returns a seed derived from a seed and a number.
 #[must_use]
 pub fn mix_seeds(seed: u64, number: u64) -> u64 {
     TestRng::new(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).next_u64()

@@ -1,4 +1,4 @@
-//! A lock for tests of one program that must not run at the same time as others.
+//! A lock for tests that must not run at the same time as other tests of the same program.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -6,8 +6,10 @@ use crate::test_report::time_test;
 
 static RUNNING: RwLock<()> = RwLock::new(());
 
-/// Waits until no other test of the program holds a guard. Use this for tests that change or count something of the
-/// whole process, such as failpoints, allocated bytes or descriptors.
+/// Waits until no other test of the program holds a guard of this module. Returns the guard.
+///
+/// For tests that change or count something that belongs to the whole process, such as failpoints, allocated bytes or
+/// descriptors.
 pub fn run_alone() -> RwLockWriteGuard<'static, ()> {
     let guard = RUNNING.write().unwrap_or_else(PoisonError::into_inner);
     time_test();

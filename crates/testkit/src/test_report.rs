@@ -1,7 +1,7 @@
-//! Prints to standard error how long a test took and which parts of a test were skipped.
+//! Prints how long a test took and which parts of it were skipped, to standard error.
 //!
-//! The test harness captures only the output of print macros. These lines are written directly, so they also appear if
-//! the test passes.
+//! The test harness captures only the output of print macros. These lines are written without print macros, so they
+//! appear even if the test passes.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -12,14 +12,14 @@ fn test_name() -> Option<String> {
     std::thread::current().name().filter(|name| *name != "main").map(str::to_owned)
 }
 
-/// Prints `skipped: TEST: PART: REASON`.
+/// Prints the line `skipped: TEST: PART: REASON`.
 pub fn report_skipped(part: &str, reason: impl Display) {
     let name = test_name().unwrap_or_default();
     // A test must not fail if its standard error is closed.
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {part}: {reason}");
 }
 
-/// Prints `test time: MILLISECONDS ms TEST` when the thread of a test ends.
+/// Prints the line `test time: MILLISECONDS ms TEST` when the thread of the test ends.
 struct Timer(Option<(String, Instant)>);
 
 impl Drop for Timer {
@@ -39,9 +39,9 @@ impl Timer {
     }
 }
 
-/// With `LSMX_TEST_TIMES=1`, prints the time from the first call in a test to the end of the test.
+/// If `LSMX_TEST_TIMES=1` is set, prints the time from the first call in a test to the end of the test.
 ///
-/// [`seed`](crate::seed) calls this function. Other tests that take more than one second call it at their start.
+/// [`seed`](crate::seed) calls this function. Other tests that take more than a second call it when they start.
 pub fn time_test() {
     thread_local! {
         static TIMER: Timer = Timer::start();

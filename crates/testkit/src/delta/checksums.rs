@@ -1,4 +1,5 @@
-//! Corrects the checksums of changed files. Otherwise, decoders would reject each changed file because of its checksum.
+//! Corrects the checksums of changed files. Otherwise, decoders would reject each changed file because of a wrong
+//! checksum.
 
 use lsmx_base::checksum::xxh3_at_file_location;
 use lsmx_base::coding::{get_u64, len_u64};

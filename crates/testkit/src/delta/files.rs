@@ -1,4 +1,5 @@
-//! Fuzz targets for operand logs and bucket files.
+//! Fuzz targets for the files of `lsmx-delta` stores: operand logs and bucket files, which contain the operands of a
+//! key range.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -30,7 +31,7 @@ use super::store_context::{
 };
 use crate::fuzzing::PROBE_KEYS;
 
-/// Maximum number of keys per bucket file that the target looks up.
+/// Maximum number of keys that the target looks up in one bucket file.
 const KEYS_MAX: usize = 64;
 
 /// Returns the state of a view that an operand log stores: buckets, range markers, and the last delivered sequence
@@ -40,7 +41,7 @@ fn logged_state(view: &StoreView) -> (Vec<BucketEntry>, Vec<RangeMarker>, SeqNo)
     (buckets, view.range_markers.to_vec(), view.through)
 }
 
-/// Writes a snapshot of the view to a new log and checks that recovery of that log returns the same view.
+/// Writes a snapshot of the view to a new log. Checks that recovery from this log returns the same view.
 fn check_snapshot(view: &StoreView, id_next: u64) {
     let resources = &view.resources;
     let mut log =
@@ -52,8 +53,8 @@ fn check_snapshot(view: &StoreView, id_next: u64) {
     assert!(recovered_id_next <= id_next);
 }
 
-/// Checks recovery from the complete log, and from each prefix that ends at the end of a snapshot, delivery or
-/// collection.
+/// Checks recovery from the complete log. Also checks recovery from each prefix that ends after a snapshot, a delivery
+/// or a collection.
 pub(super) fn check_log(input: &[u8]) {
     let vfs = vfs_with_file(OperandFileKind::Log, input);
     let resources = Arc::new(StoreResources {
@@ -142,7 +143,7 @@ pub(super) fn check_bucket_file(input: &[u8]) {
     }
     dump(&vfs, &path_under_test(OperandFileKind::Bucket), &mut io::sink())
         .expect("the file was verified");
-    // In a verified file, lookups find the same records as a scan of all pages.
+    // In a verified file, lookups must find the same records as a scan of all pages.
     let unsorted = scan_pages(input, FrameKind::UnsortedPage);
     let mut records = [scan_pages(input, FrameKind::SortedPage), unsorted.clone()].concat();
     records.sort_by(Record::cmp_by_key_and_seq);
@@ -160,7 +161,7 @@ pub(super) fn check_bucket_file(input: &[u8]) {
         ] {
             let query = KeyQuery { key, after, at, void_below };
             let mut found = find(query, OperandReadTier::Storage).expect("the file was verified");
-            // `void_below` permits a lookup to skip older records, but does not require it.
+            // A lookup may omit records older than `void_below`, so these are not compared.
             found.retain(|(last, ..)| *last >= void_below);
             let is_visible = |record: &&Record| {
                 let is_after = after.is_none_or(|after| record.last > after);

@@ -49,7 +49,7 @@ pub(super) fn check_frame(input: &[u8]) {
     );
 }
 
-/// Checks a sequence of records. Pages, bucket tails and deliveries store such sequences.
+/// Checks a sequence of records. Pages, tails of buckets and deliveries consist of such sequences.
 pub(super) fn check_records(input: &[u8]) {
     let (input, memory) = (Bytes::copy_from_slice(input), MemoryUsage::default());
     let (decoded, tail) = (record::decode_records(&input), Tail::decode(&input, &memory));
@@ -101,8 +101,8 @@ pub(super) fn check_index(input: &[u8]) {
     }
 }
 
-/// Decodes the contents of a frame and checks that they encode to the same bytes. Returns `None` if the contents are
-/// malformed.
+/// Decodes the contents of a frame and checks that encoding the result gives the same bytes. Returns `None` if the
+/// contents are malformed.
 fn decode_canonical<T>(
     input: &[u8],
     decode: impl Fn(&Bytes) -> Result<T, Malformed>,

@@ -57,7 +57,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget::new("delta_api", check_operations_with_store, 3),
 ];
 
-/// Applies operations to a database whose operand stores are so small that buckets split and collections run.
+/// Applies operations to a database with operand stores. Their buckets are so small that splits and collections happen.
 fn check_operations_with_store(input: &[u8]) {
     // Options of a store with at most 4 buckets of 512 bytes, and a log of at most 1024 bytes.
     let store = SimpleStore { collect_after: 15, to_tree_one_in: 1, lazy: true };

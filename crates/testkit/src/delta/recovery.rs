@@ -12,13 +12,13 @@ use lsmx_delta::internals::StoreView;
 use super::store_context::{fuzz_context, is_missing_file, log_token, vfs_with_file};
 use crate::fuzzing::{Entry, read_entries};
 
-/// Maximum number of collections that one input may cause.
+/// Maximum number of collections that the target runs for one input.
 const COLLECTIONS_MAX: usize = 64;
 /// Key of the operand that the target delivers after recovery.
 const NEW_KEY: &[u8] = b"key of the fuzzer";
 const NEW_OPERAND: &[u8] = b"operand";
 
-/// Reads all operands of a view. Checks that cursors in both directions and lookups return the same operands.
+/// Reads all operands of a view. Checks that forward cursors, backward cursors and lookups return the same operands.
 fn read_view(view: &Arc<dyn OperandView>) -> Result<Vec<Entry>> {
     let read = |is_forward| {
         let mut cursor = view.clone().cursor(SeqNo::MAX, OperandReadTier::Storage);
@@ -41,7 +41,7 @@ fn read_view(view: &Arc<dyn OperandView>) -> Result<Vec<Entry>> {
     Ok(forward)
 }
 
-/// Returns the largest sequence number in a view. Ignores sequence numbers that are only in bucket files.
+/// Returns the largest sequence number that the log of a view contains. Does not read bucket files.
 fn newest_seq(view: &StoreView) -> SeqNo {
     let buckets =
         view.buckets.iter().map(|bucket| bucket.tail.newest.max(bucket.collected_through));
@@ -49,7 +49,7 @@ fn newest_seq(view: &StoreView) -> SeqNo {
     buckets.chain(markers).fold(view.through, SeqNo::max)
 }
 
-/// Delivers an operand, then collects until no collection is due. Returns the last store token, and the operands that
+/// Delivers an operand and then runs collections until none is due. Returns the last store token, and the operands that
 /// the collections moved to the tree.
 fn deliver_and_collect(store: &DeltaStore, through: SeqNo) -> Result<(StoreToken, Vec<Entry>)> {
     let mut delivery = store.deliver(through)?;

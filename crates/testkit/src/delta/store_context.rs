@@ -83,12 +83,13 @@ impl OperandFiles for StoreDir {
 
     fn discard(&self, kind: OperandFileKind, number: u64) {
         self.discarded.lock().push((kind, number));
-        // The removal may fail: a changed log may name files that do not exist, and file systems fail in some tests.
+        // The removal may fail. A changed log may name files that do not exist, and some tests inject file system
+        // errors.
         let _ = self.vfs.remove(&self.path(kind, number));
     }
 }
 
-/// Merges two operands by appending, if the result is not longer than the maximum.
+/// Merge operator that appends the newer operand, if the result does not exceed a maximum length.
 #[derive(Debug)]
 struct AppendMerger {
     bytes_max: usize,
@@ -100,7 +101,7 @@ impl OperandMerger for AppendMerger {
     }
 }
 
-/// Numbers of reads of a store, and their bytes.
+/// Counts of reads and bytes of a store.
 #[derive(Debug, Default)]
 pub struct ReadCounts {
     pub hits: AtomicU64,
@@ -119,7 +120,7 @@ impl OperandReadCounters for ReadCounts {
     }
 }
 
-/// Returns a context for the default keyspace. Its merger appends operands up to `merged_bytes_max`.
+/// Returns a context for the default keyspace. Partial merges append operands, up to a length of `merged_bytes_max`.
 pub fn store_context(
     files: &Arc<StoreDir>,
     read_counters: &Arc<ReadCounts>,
@@ -137,7 +138,7 @@ pub fn store_context(
     }
 }
 
-/// Returns a file system with one file, which has the number [`FILE_NUMBER`].
+/// Returns a file system that has one file with the number [`FILE_NUMBER`].
 pub(super) fn vfs_with_file(kind: OperandFileKind, contents: &[u8]) -> MemVfs {
     let vfs = MemVfs::new();
     vfs.write_all(&path_under_test(kind), contents).expect("in memory");
@@ -149,20 +150,23 @@ pub(super) fn path_under_test(kind: OperandFileKind) -> PathBuf {
     file_name(kind, FILE_NUMBER).in_dir(Path::new("/"))
 }
 
-/// Returns a context in the root directory without partial merges, so that operands stay as they were delivered. Stores
-/// with different `open_number`s create different files.
+/// Returns a context for a store in the root directory. It supports no partial merges, so that operands stay as they
+/// were delivered.
+///
+/// Stores with different values of `open_number` create files with different numbers.
 pub(super) fn fuzz_context(vfs: &MemVfs, open_number: u64) -> StoreContext {
     let next_number = CREATED_NUMBER_MIN + open_number * 1000;
     let files = StoreDir::new(Arc::new(vfs.clone()), "/", next_number);
     store_context(&files, &Arc::default(), 0)
 }
 
-/// Returns the token of the first `bytes` bytes of a log.
+/// Returns a store token for the first `bytes` bytes of a log.
 pub(super) fn log_token(log: &[u8], bytes: usize) -> StoreToken {
     StoreToken([FILE_NUMBER, len_u64(bytes), file_uid(log), 0])
 }
 
-/// Returns whether a file does not exist. Bucket files that a log names are missing in most checks.
+/// Returns whether the error is that a file does not exist. In most checks, the bucket files that a log names do not
+/// exist.
 pub(super) fn is_missing_file(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
 }

@@ -44,7 +44,8 @@ pub(super) fn check_blob_record(input: &[u8]) {
     }
 }
 
-/// Checks a blob file. The manifest record has the size, uid, counts and checksum of the input, so the file opens.
+/// Checks a blob file. The open succeeds, because the manifest record has the size, uid, counts and checksum of the
+/// input.
 pub(super) fn check_blob_file(input: &[u8]) {
     static CACHE: std::sync::OnceLock<Arc<BlockCache>> = std::sync::OnceLock::new();
     let cache = CACHE.get_or_init(|| BlockCache::new(1 << 20));
@@ -71,7 +72,7 @@ pub(super) fn check_blob_file(input: &[u8]) {
     if !is_verified {
         return;
     }
-    // In a verified file, point reads and scans return the same values.
+    // In a verified file, point reads and scans must return the same values.
     let (mut start, mut scan, mut records) = (BLOB_HEADER_BYTES, BlobScan::default(), 0);
     while start < trailer_start {
         let len = record_bytes(&input[start..]).expect("the file was verified");

@@ -83,8 +83,7 @@ pub(super) fn check_data_block(input: &[u8]) {
     if block.check_invariants().is_err() || !is_sorted {
         return;
     }
-    // The block passed all checks, so a builder could have written it, except that the distances between restart points
-    // may vary.
+    // The block passed all checks. A builder could have written it, but with other distances between restart points.
     assert_eq!(backward.as_ref(), Ok(&entries));
     for (index, entry) in entries.iter().enumerate() {
         let is_newest = index == 0 || entries[index - 1].0 != entry.0;
@@ -129,7 +128,7 @@ fn check_data_block_rebuild(input: &[u8], block: &DataBlock, entries: &[Entry]) 
 /// Checks the contents of an index block or a top index.
 pub(super) fn check_index_block(input: &[u8]) {
     let Ok(index) = IndexBlock::new(Bytes::copy_from_slice(input)) else { return };
-    // Each data block needs at least one bit in the index block, which limits the number of data blocks.
+    // Each data block takes at least one bit of the index block, which limits the number of data blocks.
     assert!(index.count() <= 8 * input.len() && index.bytes() == input.len());
     for key in PROBE_KEYS {
         let _ = index.seek(key, SeqNo(20));
@@ -145,7 +144,7 @@ pub(super) fn check_index_block(input: &[u8]) {
     }
     let separators: Vec<&Separator> = entries.iter().flat_map(|(after, _)| after).collect();
     let is_sorted = separators.is_sorted_by(|a, b| {
-        // `a` is less than `b` if a version of the key of `b` is before `b` but not before `a`.
+        // `a` is less than `b` if some version of the key of `b` is before `b` but not before `a`.
         let seq = match b.versions {
             SeparatorSide::Before => SeqNo::ZERO,
             SeparatorSide::Split(seq) => seq,
@@ -217,12 +216,12 @@ pub(super) fn check_range_tombstones(input: &[u8]) {
 
 pub(super) fn check_properties(input: &[u8]) {
     let Ok(properties) = TableProperties::decode(&Bytes::copy_from_slice(input)) else { return };
-    // The encoded bytes may differ from the input: missing properties decode as 0, and unknown properties are skipped.
+    // The encoded bytes may differ from the input. Missing properties decode as 0, and unknown properties are skipped.
     let encoded = Bytes::from(properties.encode());
     assert_eq!(TableProperties::decode(&encoded), Ok(properties));
 }
 
-/// Checks a block with its trailer.
+/// Checks a block including its trailer.
 pub(super) fn check_sealed_block(input: &[u8]) {
     let kind = input.len().checked_sub(TRAILER_BYTES).and_then(|at| BlockKind::from_u8(input[at]));
     for kind in [kind.unwrap_or(BlockKind::Data), BlockKind::Bucket] {
@@ -234,7 +233,7 @@ pub(super) fn check_sealed_block(input: &[u8]) {
     }
 }
 
-/// Adds a block trailer to the contents. Returns the block without and with compression.
+/// Adds a block trailer to the contents. Returns the block without compression and with compression.
 pub(super) fn seal_block(contents: &[u8], kind: BlockKind) -> [Vec<u8>; 2] {
     [Compression::None, Compression::Lz4].map(|compression| {
         let mut sealed = contents.to_vec();

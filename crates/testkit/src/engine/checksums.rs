@@ -1,4 +1,5 @@
-//! Corrects the checksums of changed files. Otherwise, decoders would reject each changed file because of its checksum.
+//! Corrects the checksums of changed files. Otherwise, decoders would reject each changed file because of a wrong
+//! checksum.
 
 use bytes::Bytes;
 use lsmx::internals::format::BlockKind;
@@ -15,9 +16,9 @@ use lsmx::internals::format::properties::TableProperties;
 use lsmx_base::checksum::xxh3;
 use lsmx_base::coding::{get_u32, get_u64, len_u64, low_u32};
 
-/// File uid from which fuzz targets compute the checksums of single blocks and records.
+/// File uid in the checksum seeds of single blocks and records under test.
 pub(crate) const UID: u64 = 0x0123_4567_89ab_cdef;
-/// File offset from which fuzz targets compute the checksums of single blocks and records.
+/// File offset in the checksum seeds of single blocks and records under test.
 pub(crate) const OFFSET: u64 = 4096;
 
 /// Corrects the checksum of a block. `block` includes the trailer.
@@ -92,8 +93,8 @@ fn repair_header(header: &mut [u8]) {
 
 /// Corrects the checksums of the header and the records of a WAL segment, a manifest or a workload trace.
 ///
-/// The headers of these files end with a checksum. The seed of the record checksums consists of two numbers, which
-/// have the same offsets in all headers.
+/// In these files, the header ends with its checksum. The seed of the record checksums consists of two numbers that
+/// have the same offsets in all these headers.
 pub(super) fn repair_log(log: &mut [u8], header_bytes: usize) {
     if log.len() < header_bytes {
         return;

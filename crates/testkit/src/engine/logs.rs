@@ -129,7 +129,7 @@ pub(super) fn check_wal_segment(input: &[u8]) {
             assert!(report.damage.is_some(), "strict recovery rejects a segment without damage")
         }
     }
-    // A replay of the segment without its torn end must return the same records.
+    // Replaying the segment without its torn end must return the same records.
     if let (None, Some((_, cut_at))) = (&report.damage, &report.cut_at)
         && *cut_at >= len_u64(SEGMENT_HEADER_BYTES)
     {
@@ -140,13 +140,13 @@ pub(super) fn check_wal_segment(input: &[u8]) {
     }
 }
 
-/// Decodes the payload of a manifest record. Applies the version edit to an empty state and to a state with one
+/// Decodes the payload of a manifest record. Applies the version edit to an empty state, and to a state with one
 /// keyspace.
 pub(super) fn check_version_edit(input: &[u8]) {
     let Ok(edit) = VersionEdit::decode(input) else { return };
     let encoded = edit.encode();
     assert_eq!(VersionEdit::decode(&encoded).as_ref(), Ok(&edit));
-    // The decoder skips only optional changes of unknown kinds, so the new encoding is never longer.
+    // The decoder skips only optional changes of unknown kinds. Encoding the result therefore never takes more bytes.
     assert!(encoded.len() <= input.len());
     if encoded.len() == input.len() {
         assert_eq!(encoded, input, "edit is not canonical");
@@ -162,8 +162,7 @@ pub(super) fn check_version_edit(input: &[u8]) {
     }
 }
 
-/// Checks that the snapshot of a manifest state restores the same state, and that the key ranges of its files are
-/// valid.
+/// Checks that a snapshot of a manifest state restores the same state, and that the files in it have valid key ranges.
 fn check_snapshot(state: &ManifestState) {
     let snapshot = VersionEdit::decode(&state.to_edit().encode()).expect("an encoded edit decodes");
     let mut restored = ManifestState { db_uid: state.db_uid, ..ManifestState::default() };
@@ -174,7 +173,7 @@ fn check_snapshot(state: &ManifestState) {
     }
 }
 
-/// Loads a manifest. `CURRENT` states that the first `synced_bytes` bytes of the manifest are durable.
+/// Loads a manifest. The `CURRENT` file states that the first `synced_bytes` bytes of the manifest are durable.
 fn load_manifest(input: &[u8], synced_bytes: u64) -> Result<LoadedManifest> {
     let (db_uid, manifest) = header_numbers(input);
     let vfs = vfs_with_file(FileName::Manifest(manifest), input);
@@ -183,7 +182,7 @@ fn load_manifest(input: &[u8], synced_bytes: u64) -> Result<LoadedManifest> {
     Manifest::load(&vfs, Path::new(DIR))
 }
 
-/// Checks a manifest. `CURRENT` states that all of its bytes are durable, or none.
+/// Checks a manifest, once with a `CURRENT` file that states that all bytes are durable, and once with none durable.
 pub(super) fn check_manifest(input: &[u8]) {
     if let Ok(header) = ManifestHeader::decode(input) {
         assert_eq!(header.encode(), input[..MANIFEST_HEADER_BYTES], "header is not canonical");

@@ -49,8 +49,9 @@ pub(super) fn check_recovery_from_segment(input: &[u8]) {
     check_recovery(&vfs_with_segment(input));
 }
 
-/// Checks recovery of a database whose manifest is the input. The files in the manifest exist only if the input is a
-/// changed manifest of the sample database.
+/// Checks recovery of a database whose manifest is the input.
+///
+/// The files that the manifest names exist only if the input is a changed manifest of the sample database.
 pub(super) fn check_recovery_from_manifest(input: &[u8]) {
     check_recovery(&vfs_with_manifest(input));
 }
@@ -76,8 +77,8 @@ fn vfs_with_segment(segment: &[u8]) -> MemVfs {
     vfs
 }
 
-/// Returns a file system with a manifest. Adds the other files of the sample database if the manifest has the uid of
-/// that database.
+/// Returns a file system with the manifest. If the manifest has the uid of the sample database, the other files of that
+/// database are added.
 fn vfs_with_manifest(manifest: &[u8]) -> MemVfs {
     let (db_uid, number) = header_numbers(manifest);
     let vfs = MemVfs::new();
@@ -93,8 +94,8 @@ fn vfs_with_manifest(manifest: &[u8]) -> MemVfs {
     vfs
 }
 
-/// Files of a small database. A changed manifest of this database needs these files, because recovery fails early if a
-/// table is missing.
+/// Files of a small database. Targets for changed manifests of this database need them, because recovery fails early if
+/// a table is missing.
 struct SampleDatabase {
     manifest: Vec<u8>,
     other_files: Vec<(FileName, Vec<u8>)>,
@@ -125,7 +126,7 @@ fn write_sample(vfs: &MemVfs) -> Result<()> {
         .table_bytes(1 << 10)
         .block_bytes(256)
         .value_separation(ValueSeparation { threshold_bytes: 30, ..ValueSeparation::default() });
-    // With a fixed seed, each process writes the same files. A manifest in the corpus thus refers to existing files.
+    // With a fixed seed, every process writes the same files. A manifest in the corpus then names files that exist.
     let options = Options::default().background(Background::Inline).seed(1);
     let options = options.keyspace_defaults(keyspace.clone());
     let db = Db::open(DIR, options.vfs(Arc::new(vfs.clone())))?;
@@ -147,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// Checks that recovery accepts a seed input. Otherwise, the fuzz target could not find errors.
+    /// Checks that recovery accepts a seed input. Otherwise, the fuzz target would test only the rejection of inputs.
     #[test]
     fn segment_of_the_sample_database_opens() {
         let is_segment = |file: &&(FileName, Vec<u8>)| matches!(file.0, FileName::Segment(_));

@@ -27,7 +27,7 @@ use crate::fuzzing::Seeds;
 use crate::world::byte_seeds;
 
 /// Returns seeds for all fuzz targets of the engine. `files` contains the files of a database by path. The database may
-/// be open.
+/// be open at the same time.
 #[must_use]
 pub fn seeds_from_files(files: &BTreeMap<PathBuf, Vec<u8>>) -> Seeds {
     let mut seeds = Seeds::default();
@@ -65,7 +65,7 @@ pub fn seeds_from_files(files: &BTreeMap<PathBuf, Vec<u8>>) -> Seeds {
     seeds
 }
 
-/// Adds a table, its footer and its blocks as seeds. Adds only the first two data blocks of each index block.
+/// Adds a table, its footer and its blocks as seeds. Of each index block, adds only the first two data blocks.
 fn add_table(seeds: &mut Seeds, table: &[u8]) -> Option<()> {
     seeds.add(&["table", "table_repaired"], table);
     let footer = &table[table.len().checked_sub(FOOTER_BYTES)?..];
@@ -92,7 +92,7 @@ fn add_table(seeds: &mut Seeds, table: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Adds a block as a seed for block targets, and its contents as a seed for `target`. Returns the contents.
+/// Adds a block as a seed of the block targets, and its contents as a seed of `target`. Returns the contents.
 fn add_block(
     seeds: &mut Seeds,
     table: &[u8],
@@ -156,7 +156,8 @@ fn add_payloads(
     }
 }
 
-/// Adds each policy preset, each preset with one of its parameters, and each preset composed from primitives.
+/// Adds compaction policies: each preset, each preset with one parameter set, and each preset written as a composition
+/// of primitives.
 fn add_policies(seeds: &mut Seeds) {
     for spec in PolicySpec::all_presets() {
         seeds.add(&["policy_spec"], spec.to_string().as_bytes());

@@ -25,7 +25,7 @@ pub(super) fn check_footer(input: &[u8]) {
     }
 }
 
-/// Checks a table. The manifest entry has the size, uid and checksum of the input, so the open accepts them.
+/// Checks a table. The open succeeds, because the manifest entry has the size, uid and checksum of the input.
 pub(super) fn check_table(input: &[u8]) {
     static CACHE: std::sync::OnceLock<Arc<BlockCache>> = std::sync::OnceLock::new();
     let cache = CACHE.get_or_init(|| BlockCache::new(1 << 20));
@@ -54,7 +54,7 @@ pub(super) fn check_table(input: &[u8]) {
     if !is_verified {
         return;
     }
-    // In a verified table, lookups and scans return the same entries.
+    // In a verified table, lookups and scans must return the same entries.
     let Some(entries) = forward.expect("the file was verified") else { return };
     assert_eq!(len_u64(entries.len()), table.properties().entries);
     assert_eq!(backward.expect("the file was verified").as_ref(), Some(&entries));

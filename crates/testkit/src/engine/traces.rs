@@ -10,7 +10,7 @@ use lsmx_base::coding::len_u64;
 
 const PATH: &str = "/trace";
 
-/// Decodes a trace. Returns its items in encoded form.
+/// Decodes a trace. Returns its items, encoded again.
 fn read_trace(input: &[u8]) -> Result<(Vec<u8>, TraceEnd)> {
     let vfs = MemVfs::new();
     vfs.write_all(Path::new(PATH), input).expect("I/O in memory succeeds");

@@ -1,11 +1,12 @@
 //! Fuzz targets: functions that decode arbitrary bytes and check the result.
 //!
-//! A target panics if the decoder panics or if a decoded value violates an invariant. Strict decoders accept only
-//! bytes that the encoder writes. Searches in a block must agree with a sequential scan of the same bytes.
+//! A target panics if the decoder panics or if a decoded value violates an invariant. A strict decoder must accept only
+//! bytes that the encoder would write. Searches in a block must return the same results as a sequential scan of the
+//! block.
 //!
-//! Targets with names that end in `_repaired` first correct the checksums of the input, so that changed contents reach
-//! the decoder. [`run_targets`] runs targets on corpora and on randomly changed seeds. `fuzz/` has one libFuzzer binary
-//! for each target.
+//! Targets whose names end in `_repaired` first correct the checksums of the input. Changed contents then reach the
+//! decoder. [`run_targets`] runs targets on corpora and on randomly changed seeds. `fuzz/` has one libFuzzer binary for
+//! each target.
 
 mod entries;
 mod mutation;
@@ -25,7 +26,7 @@ pub(crate) const PROBE_KEYS: [&[u8]; 7] =
 pub struct FuzzTarget {
     /// Name of the target. The corpus directory and the binary in `fuzz/` have the same name.
     pub name: &'static str,
-    /// Share of the inputs of a test run that this target receives, in thousandths.
+    /// Share of all inputs of a test run that this target gets, in thousandths.
     pub share: u64,
     check: fn(&[u8]),
     repair: Option<fn(&mut [u8])>,

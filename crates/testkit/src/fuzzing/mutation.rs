@@ -30,8 +30,8 @@ pub(crate) fn mutate(input: &mut Vec<u8>, other: &[u8], rng: &mut TestRng) {
     let mut varint = Vec::new();
     put_varint(&mut varint, value);
     let len = input.len();
-    // Changes both ends of the input more often than its middle, because headers and trailers store lengths and
-    // checksums.
+    // Headers and trailers store lengths and checksums, so changes are more frequent at both ends of the input than in
+    // the middle.
     let start = match rng.below(6) {
         0 => rng.between(0, len.min(8)),
         1 => len - rng.between(0, len.min(48)),

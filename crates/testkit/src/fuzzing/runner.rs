@@ -1,7 +1,9 @@
 //! Runs fuzz targets in tests, without a fuzzer: first on corpora and seeds, then on randomly changed seeds.
 //!
 //! `LSMX_TEST_SCALE` multiplies the number of inputs. `LSMX_TEST_SEED` replays a run. `LSMX_TEST_ONLY` runs a single
-//! target. A failure prints the input in hexadecimal. If this input is added to `fuzz/corpus/TARGET/`, every later run
+//! target.
+//!
+//! A failure prints the input in hexadecimal. If the input is then added to `fuzz/corpus/TARGET/`, every later run
 //! checks it.
 #![expect(clippy::print_stdout, reason = "the test harness captures the output")]
 #![expect(clippy::disallowed_methods, reason = "the runner prints the run time of each target")]
@@ -20,9 +22,9 @@ use super::seeds::{Seeds, fuzz_dir, read_corpus};
 use crate::rng::TestRng;
 use crate::test_run::{scaled, seed};
 
-/// Maximum number of bytes by which a run may exceed the peak memory usage at its start.
+/// Maximum number of bytes by which the peak memory usage may grow during a run.
 const ALLOCATED_BYTES_MAX: usize = 64 << 20;
-/// Time limit per input. The limit is long, because the machine may be busy.
+/// Maximum time per input. The limit is generous, because the machine may be busy.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn to_hex(bytes: &[u8]) -> String {
@@ -97,7 +99,7 @@ impl Runner {
             let seed: &Vec<u8> = rng.choose(seeds);
             input.extend_from_slice(seed);
             let other = rng.choose(seeds);
-            // Half of the inputs have a single change, because decoders reject inputs with many changes early.
+            // Half of the inputs have a single change. Decoders reject inputs with many changes early.
             for _ in 0..1 + rng.next_u64().trailing_zeros().min(12) {
                 mutate(&mut input, other, &mut rng);
             }
@@ -106,10 +108,10 @@ impl Runner {
     }
 }
 
-/// Runs the targets on corpora, seeds and changed seeds.
+/// Runs the targets on corpora, seeds and randomly changed seeds.
 ///
-/// `inputs` is the total number of changed seeds if `LSMX_TEST_SCALE` is 1. Each target receives its
-/// [`FuzzTarget::share`] of this number. `peak_bytes` returns the peak number of allocated bytes.
+/// `inputs` is the total number of changed seeds if `LSMX_TEST_SCALE` is 1. Each target gets its [`FuzzTarget::share`]
+/// of them. `peak_bytes` returns the peak number of allocated bytes.
 pub fn run_targets(targets: &[FuzzTarget], seeds: &Seeds, inputs: u64, peak_bytes: fn() -> usize) {
     let (seed, inputs) = (seed(), scaled(inputs));
     let only = std::env::var("LSMX_TEST_ONLY").ok();
@@ -136,7 +138,7 @@ pub fn run_targets(targets: &[FuzzTarget], seeds: &Seeds, inputs: u64, peak_byte
     });
 }
 
-/// Checks that shares sum to 1000 and that each target has seeds, a corpus and a binary in `fuzz/`.
+/// Checks that the shares of all targets sum to 1000, and that each target has seeds, a corpus and a binary in `fuzz/`.
 pub fn check_targets(targets: &[FuzzTarget], seeds: &Seeds) {
     let manifest = std::fs::read_to_string(fuzz_dir().join("Cargo.toml")).expect("readable");
     assert_eq!(targets.iter().map(|target| target.share).sum::<u64>(), 1000);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Maximum length of a seed in bytes. Longer seeds take longer to check and cover no additional code.
+/// Maximum length of a seed, in bytes. Longer seeds take more time but reach no additional code.
 const SEED_BYTES_MAX: usize = 6 << 10;
 
 /// Seed inputs by target name.
@@ -44,7 +44,7 @@ impl Seeds {
         }
     }
 
-    /// Writes up to 4 inputs to the corpus of each target whose corpus is empty.
+    /// For each target whose corpus is empty, writes up to 4 inputs to the corpus.
     pub fn write_corpora(&self) {
         for (target, inputs) in &self.0 {
             let dir = corpus_dir(target);

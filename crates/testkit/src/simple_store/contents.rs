@@ -1,9 +1,10 @@
 //! In-memory contents of a simple operand store, and their file format.
 //!
+//! A file consists of items:
+//!
 //! ```text
-//! file    items
-//! item    kind u8, first u64, last u64, length u32, bytes
-//! kinds   0 operand, 1 delete marker, 2 range delete marker up to a key, 3 range delete marker without end,
+//! item    kind u8, first sequence number u64, last sequence number u64, length u32, bytes
+//! kinds   0 operand, 1 delete marker, 2 range delete marker with an end key, 3 range delete marker without an end,
 //!         4 key of the items that follow
 //! ```
 
@@ -43,7 +44,7 @@ impl Item {
     }
 }
 
-/// Deletes all operands in a key range with sequence numbers below `seq`.
+/// Range delete marker: deletes all operands in a key range that have sequence numbers below `seq`.
 #[derive(Clone, Debug)]
 pub(super) struct RangeMarker {
     pub(super) start: Vec<u8>,
@@ -82,8 +83,8 @@ impl Contents {
         items.insert(at, item);
     }
 
-    /// Removes deleted operands and merges adjacent operands. Keeps all operands that the snapshots can read, and all
-    /// items with sequence numbers above `through`.
+    /// Removes deleted operands and merges adjacent operands. Does not change operands that a snapshot reads, or items
+    /// with sequence numbers above `through`.
     pub(super) fn compact(
         &mut self,
         snapshots: &[SeqNo],
@@ -118,7 +119,7 @@ impl Contents {
                     (item, _) => kept.push(item),
                 }
             }
-            // Removes delete markers that are older than all operands of the key, because they have no effect.
+            // Delete markers that are older than all operands of the key have no effect.
             while matches!(kept.last(), Some(Item::DeleteMarker(_))) {
                 kept.pop();
             }

@@ -11,23 +11,23 @@ use super::view::View;
 
 type Entry = (Vec<u8>, Operand);
 
-/// Iterates over operands in ascending key order. The operands of a key are ordered from newest to oldest.
+/// Cursor over operands in ascending key order. The operands of a key are ordered from newest to oldest.
 pub(super) struct OperandCursor {
-    /// Where to load the entries: the view, the read tier, and the sequence number of the reader. `None` if the
-    /// entries are loaded.
+    /// Source of the entries: the view, the read tier, and the sequence number of the reader. `None` after the entries
+    /// are loaded.
     source: Option<(Arc<View>, OperandReadTier, SeqNo)>,
     entries: Vec<Entry>,
     position: Option<usize>,
 }
 
 impl OperandCursor {
-    /// Returns a cursor over entries that are sorted in cursor order.
+    /// Returns a cursor over entries, which must be in cursor order.
     pub(super) fn over_entries(entries: Vec<Entry>) -> OperandCursor {
         OperandCursor { source: None, entries, position: None }
     }
 
     /// Returns a cursor over the operands that are visible at sequence number `at`. The first positioning call loads
-    /// the operands.
+    /// them.
     pub(super) fn over_view(view: Arc<View>, tier: OperandReadTier, at: SeqNo) -> OperandCursor {
         OperandCursor { source: Some((view, tier, at)), entries: Vec::new(), position: None }
     }

@@ -1,6 +1,7 @@
-//! A simple operand store for tests. Each delivery and each collection writes the complete contents to a new file.
+//! A simple operand store for tests. Each delivery and each collection writes all contents to a new file.
 //!
-//! The store asserts that the engine delivers operands in order and within bounds, and commits only prepared versions.
+//! The store checks that the engine delivers operands in order and within bounds, and that it commits only prepared
+//! versions.
 
 mod contents;
 mod cursor;
@@ -24,10 +25,10 @@ use crate::rng::TestRng;
 pub struct SimpleStore {
     /// Number of deliveries after which a collection is due.
     pub collect_after: u64,
-    /// One in this number of collections moves operands to the tree.
+    /// A collection moves operands to the tree with a probability of 1 in this number.
     pub to_tree_one_in: u64,
-    /// Whether a view loads its contents from the file on the first read. Otherwise, a view always keeps its contents
-    /// in memory.
+    /// Whether a view loads its contents from the file at the first read. If false, a view always has its contents in
+    /// memory.
     pub lazy: bool,
 }
 
@@ -59,8 +60,10 @@ thread_local! {
     static USES_DELTA: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets whether [`SimpleStore::or_delta`] returns a `lsmx-delta` store on this thread. A database can be opened only
-/// with the kind of operand store that created it.
+/// Sets which kind of store [`SimpleStore::or_delta`] returns on this thread: a `lsmx-delta` store if `uses_delta` is
+/// true.
+///
+/// A database can be opened only with the kind of operand store that created it.
 pub fn use_delta_stores(uses_delta: bool) {
     USES_DELTA.set(uses_delta);
 }
@@ -70,7 +73,7 @@ pub fn use_delta_stores(uses_delta: bool) {
 pub struct AnyStore(Box<dyn OperandStoreFactory>);
 
 impl SimpleStore {
-    /// Draws a store that often collects.
+    /// Draws options of a store that collects often.
     pub fn random(rng: &mut TestRng) -> SimpleStore {
         SimpleStore {
             collect_after: 1 + rng.below(6_u64),
@@ -79,8 +82,9 @@ impl SimpleStore {
         }
     }
 
-    /// Returns this store. After [`use_delta_stores`], returns a `lsmx-delta` store with such small buckets that a few
-    /// hundred operands fill several buckets.
+    /// Returns this store, or a `lsmx-delta` store if [`use_delta_stores`] has selected this kind.
+    ///
+    /// The buckets of the `lsmx-delta` store are so small that a few hundred operands fill several buckets.
     #[must_use]
     pub fn or_delta(self) -> AnyStore {
         if !USES_DELTA.get() {
@@ -114,14 +118,16 @@ impl OperandStoreFactory for AnyStore {
     }
 }
 
-/// Returns whether an unreferenced file is allowed after a clean close. A `lsmx-delta` store may leave bucket files
-/// whose records are still in its log. The next open writes these buckets again.
+/// Returns whether a file without references is allowed after a close.
+///
+/// A `lsmx-delta` store may leave bucket files whose records are still in its log. The next open writes these records
+/// to new files.
 pub fn may_be_orphan(path: &Path) -> bool {
     USES_DELTA.get() && path.extension().is_some_and(|extension| extension == "bucket")
 }
 
-/// Returns a factory for each kind of operand store. With both factories, any database can be opened, whichever kind
-/// created it.
+/// Returns a factory for each kind of operand store. With both factories, a database can be opened with either kind of
+/// store.
 #[must_use]
 pub fn all_stores() -> [Arc<dyn OperandStoreFactory>; 2] {
     let delta = DeltaStoreFactory::new(DeltaOptions::default());

@@ -20,9 +20,9 @@ use super::{SimpleStore, lock};
 #[derive(Debug)]
 struct StoreState {
     committed: Arc<View>,
-    /// Versions that are not committed yet, oldest first.
+    /// Prepared versions that are not committed yet, oldest first.
     prepared: Vec<Arc<View>>,
-    /// Files of abandoned versions. After a power loss, the recovered manifest may still refer to one of these files.
+    /// Files of abandoned versions. They are kept, because the recovered manifest may refer to them after a power loss.
     abandoned: Vec<Arc<StoreFile>>,
     deliveries: u64,
     collections: u64,
@@ -70,7 +70,7 @@ pub(super) fn open(
 }
 
 impl Store {
-    /// Returns the newest version, which may be uncommitted.
+    /// Returns the newest version, committed or not.
     fn newest(&self) -> Arc<View> {
         let state = lock(&self.state);
         Arc::clone(state.prepared.last().unwrap_or(&state.committed))
@@ -252,8 +252,8 @@ impl OperandDelivery for Delivery<'_> {
 struct Collection<'a> {
     store: &'a Store,
     snapshots: Vec<SeqNo>,
-    /// Operands with sequence numbers above `through` are not changed. They may be visible to newer snapshots that
-    /// `snapshots` does not contain.
+    /// Operands with larger sequence numbers are not changed, because snapshots that are newer than `snapshots` may see
+    /// them.
     through: SeqNo,
     to_tree: bool,
     moved_keys: BTreeSet<Vec<u8>>,
@@ -282,8 +282,8 @@ impl OperandCollection for Collection<'_> {
         for (key, items) in &contents.keys {
             let visible = contents.visible_operands(key, SeqNo::MAX);
             let operands = items.iter().filter_map(Item::operand).count();
-            // A key with deleted operands that a snapshot can still read stays in the store. In the tree, these
-            // operands would be older than the delete marker of the key.
+            // If a snapshot can read deleted operands of a key, the key stays in the store. In the tree, the operands
+            // would be placed above the delete that removes them.
             if visible.len() == operands || self.through == SeqNo::MAX {
                 self.moved_keys.insert(key.clone());
                 moved.extend(visible.into_iter().map(|operand| (key.clone(), operand)));

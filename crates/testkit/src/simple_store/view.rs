@@ -15,7 +15,7 @@ use super::contents::Contents;
 use super::cursor::OperandCursor;
 use super::{checksum, io_error, lock};
 
-/// A file of the store. Dropping the last reference to an obsolete file deletes it from disk.
+/// A file of the store. When the last reference to an obsolete file is dropped, the file is deleted from disk.
 #[derive(Debug)]
 pub(super) struct StoreFile {
     context: StoreContext,
@@ -78,12 +78,12 @@ impl StoreFile {
     }
 }
 
-/// Read view of the contents of one file.
+/// A view: the contents of one file, as readers see them.
 #[derive(Debug)]
 pub(super) struct View {
     context: StoreContext,
     pub(super) keys: BTreeSet<Vec<u8>>,
-    /// `None` if no file was written yet. The contents are then empty.
+    /// `None` if the store has written no file yet. The contents are empty then.
     pub(super) file: Option<Arc<StoreFile>>,
     /// `None` until the contents are read from the file.
     contents: Mutex<Option<Arc<Contents>>>,
@@ -105,7 +105,7 @@ impl View {
         self.file.as_ref().map_or(0, |file| file.token.0[1])
     }
 
-    /// Returns the contents for a read and updates the read counters. Fails if the tier is `Memory` and the contents
+    /// Returns the contents for a read, and updates the read counters. Fails if the tier is `Memory` and the contents
     /// are not in memory.
     pub(super) fn read_contents(&self, tier: OperandReadTier) -> Result<Arc<Contents>> {
         if lock(&self.contents).is_some() {
@@ -140,7 +140,7 @@ impl OperandView for View {
     }
 
     fn may_contain(&self, key: &[u8]) -> bool {
-        // Returns `true` for some absent keys, like a filter with false positives.
+        // Returns `true` for some absent keys too, like a filter with false positives.
         self.keys.contains(key) || (!self.keys.is_empty() && checksum(key).is_multiple_of(8))
     }
 
@@ -160,7 +160,7 @@ impl OperandView for View {
     }
 
     fn keep_files_open(&self) {
-        // Loads the contents, so that later reads need no file. If loading fails, a later read returns the error.
+        // Loads the contents, so that later reads need no file. An error is ignored here. A later read returns it.
         let _ = self.contents();
     }
 

@@ -1,4 +1,4 @@
-//! Histories decoded from bytes, for fuzzers.
+//! Decodes histories from bytes, for fuzzers.
 
 use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
@@ -13,8 +13,8 @@ use super::operations::{Limit, Operation, Place, RestartKind, Span, Value, Write
 use super::settings::{DbSettings, KeyspaceSettings};
 use crate::simple_store::SimpleStore;
 
-/// All keys of the operations in ascending order. Some keys are prefixes of others, and some contain the smallest or
-/// the largest byte.
+/// All keys that the operations use, in ascending order. Some keys are prefixes of other keys, and some contain the
+/// smallest or the largest byte value.
 const KEYS: [&[u8]; 16] = [
     b"",
     b"\0",
@@ -33,10 +33,10 @@ const KEYS: [&[u8]; 16] = [
     b"\xff",
     b"\xff\xff",
 ];
-/// Maximum number of operations. Shorter sequences are easier to analyse.
+/// Maximum number of operations in a history. Short histories are easier to analyse.
 const OPERATIONS_MAX: usize = 64;
 
-/// Decodes operations. After the end of the input, every byte reads as 0.
+/// Decodes operations. After the end of the input, all bytes read as 0.
 struct OperationDecoder<'a> {
     input: &'a [u8],
     /// Number of decoded values.
@@ -106,7 +106,7 @@ impl OperationDecoder<'_> {
             5 => {
                 let (keyspace, presets) = (self.next_below(2), PolicySpec::all_presets());
                 let policy = &presets[self.next_below(256) % presets.len()];
-                // With a small size ratio, small trees have several levels.
+                // With a small size ratio, even small trees have several levels.
                 let policy = policy.clone().with_size_ratio(2).unwrap_or(policy.clone());
                 Operation::SetPolicy(keyspace, policy.to_string())
             }
@@ -128,7 +128,7 @@ impl OperationDecoder<'_> {
     }
 }
 
-/// Returns database options, each selected by one bit of `bits`.
+/// Returns database options. Each bit of `bits` selects one option.
 fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
     let is_set = |bit: u8| bits >> bit & 1 == 1;
     let separation = ValueSeparation { threshold_bytes: 20, ..ValueSeparation::default() };
@@ -164,8 +164,10 @@ fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
 }
 
 impl History {
-    /// Decodes a history with operations on two keyspaces. The first byte selects options, and the other bytes encode
-    /// operations. The history compares all contents with the model after each operation.
+    /// Decodes a history of operations on two keyspaces. The first byte selects options, and the other bytes encode the
+    /// operations.
+    ///
+    /// The history compares all contents with the model after each operation.
     #[must_use]
     pub fn from_bytes(input: &[u8], store: Option<SimpleStore>) -> History {
         let (bits, input) = input.split_first().unwrap_or((&0, &[]));

@@ -1,4 +1,4 @@
-//! Iterators whose pairs are compared with the pairs of the model.
+//! Iterators whose results are compared with the pairs of the model.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,12 +12,13 @@ use super::compare::compare_pairs;
 pub(super) struct CheckedRange {
     range: Range,
     expected: VecDeque<(Bytes, Bytes)>,
-    /// Maximum number of pairs that the iterator still returns.
+    /// Maximum number of pairs that the iterator may still return.
     left: u64,
 }
 
 impl CheckedRange {
-    /// Expects the pairs whose keys `is_expected` accepts, but at most `limit` pairs.
+    /// Returns a checked iterator. The expected pairs are those whose keys `is_expected` accepts, but at most `limit`
+    /// pairs.
     pub(super) fn new(
         range: Range,
         pairs: Option<&Arc<Pairs>>,
@@ -46,8 +47,8 @@ impl CheckedRange {
         has_pair
     }
 
-    /// For each number, moves forward by this number of pairs, or back if the number is negative. Returns the number
-    /// of changes of direction.
+    /// For each number, moves forward by this number of pairs, or backward if it is negative. Returns how often the
+    /// direction changed.
     pub(super) fn steps(&mut self, steps: &[i8]) -> u64 {
         for &count in steps {
             for _ in 0..count.unsigned_abs() {
@@ -64,7 +65,7 @@ impl CheckedRange {
     }
 }
 
-/// Compares a pair of an iterator with the pair of the model.
+/// Compares a pair that an iterator returned with the expected pair of the model.
 pub(super) fn assert_pair(found: Option<Result<(Slice, Slice)>>, expected: Option<(Bytes, Bytes)>) {
     let expected = expected.iter().map(|(key, value)| (key, value));
     compare_pairs("iterator", found.into_iter(), expected).unwrap();

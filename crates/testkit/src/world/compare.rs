@@ -6,12 +6,12 @@ use lsmx::{Error, Keyspace, Result, Slice};
 
 use super::change::{Bytes, Pairs};
 
-/// Failure of a comparison.
+/// Reason why a comparison failed.
 #[derive(Debug)]
 pub enum Trouble {
     /// A read failed. An injected fault may be the cause.
     Failed(Error),
-    /// A read returned a wrong result. No fault permits this.
+    /// A read returned a wrong result. This is an error even if faults are injected.
     Wrong(String),
 }
 
@@ -30,7 +30,7 @@ impl From<Trouble> for String {
     }
 }
 
-/// Bytes that are printed in a short form.
+/// Bytes with a short debug format.
 #[derive(PartialEq, Eq)]
 pub(super) struct Text<'a>(pub(super) &'a [u8]);
 
@@ -41,7 +41,7 @@ impl fmt::Debug for Text<'_> {
     }
 }
 
-/// Compares the pairs of a range with the expected pairs. `read` is the name of the range in error messages.
+/// Compares the pairs of a range with the expected pairs. `read` names the range in error messages.
 ///
 /// # Errors
 /// Returns the first difference, or the first error of a read.

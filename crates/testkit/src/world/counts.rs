@@ -12,35 +12,35 @@ pub struct CaseCounts {
     pub direction_changes: u64,
     #[serde(rename = "reopenings")]
     pub restarts: u64,
-    /// Restarts after a kill or a power loss.
+    /// Number of restarts after a kill or a power loss.
     pub kills: u64,
-    /// Iterators that were open while their database closed.
+    /// Number of iterators that were open when their database was closed.
     pub iterators_over_closes: u64,
     pub flushes: u64,
     pub merges: u64,
-    /// `subcompactions` counts the compactions that were divided into parts. `helped` counts the parts that additional
-    /// threads executed.
+    /// `subcompactions` is the number of compactions that were divided into parts. `helped` is the number of parts that
+    /// additional threads executed.
     #[serde(rename = "divided")]
     pub subcompactions: u64,
     pub helped: u64,
     pub moves: u64,
     pub snapshot_reads: u64,
-    /// Keys that range deletes removed.
+    /// Number of keys that range deletes removed.
     pub range_deleted: u64,
-    /// Delete-only compactions.
+    /// Number of delete-only compactions.
     pub drops: u64,
     pub operands: u64,
     pub updates: u64,
     #[serde(rename = "bare_lives")]
     pub restarts_without_operators: u64,
-    /// Reads that failed because the merge operator was missing.
+    /// Number of reads that failed because the merge operator was missing.
     #[serde(rename = "unfolded")]
     pub reads_without_operator: u64,
     pub folded_by_reads: u64,
     pub folded_by_jobs: u64,
-    /// Folded values that point lookups stored.
+    /// Number of merged values that point lookups stored.
     pub write_backs: u64,
-    /// Rewritten blob files.
+    /// Number of rewritten blob files.
     #[serde(rename = "collections")]
     pub blob_rewrites: u64,
     #[serde(rename = "dropped")]
@@ -48,19 +48,19 @@ pub struct CaseCounts {
     /// Number of checkpoints and read-only opens that were compared with the model.
     #[serde(rename = "copies")]
     pub compared_copies: u64,
-    /// Operands delivered to stores.
+    /// Number of operands delivered to operand stores.
     #[serde(rename = "beside")]
     pub operands_in_stores: u64,
-    /// Delete markers delivered to stores.
+    /// Number of delete markers delivered to operand stores.
     #[serde(rename = "anchors")]
     pub delete_markers: u64,
-    /// Keys whose operands a collection moved from an operand store to the tree.
+    /// Number of keys whose operands a collection moved from an operand store to the tree.
     #[serde(rename = "collected")]
     pub keys_to_tree: u64,
-    /// Keyspaces from which a call removed the operand store and moved all operands to the tree.
+    /// Number of keyspaces whose operand store was removed by a call that moved all operands to the tree.
     #[serde(rename = "brought_back")]
     pub stores_removed: u64,
-    /// Policy changes of open keyspaces. For each preset, a bit set contains the presets that replaced it.
+    /// Policy changes of open keyspaces. For each preset, a bit set has the presets that replaced it.
     #[serde(rename = "took_over")]
     pub policy_changes: [u32; PRESETS],
 }

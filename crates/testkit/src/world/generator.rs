@@ -22,7 +22,7 @@ fn draw_keys(rng: &mut TestRng, count: usize) -> Vec<Bytes> {
             3 => vec![b'a'; rng.below(12)],
             4 => [&[0xff; 3][..], &[rng.below(4)]].concat(),
             5 => [&vec![0; rng.below(3)][..], &[rng.below(3)]].concat(),
-            // The key is one byte longer or one byte shorter than another key.
+            // The key is another key with one byte added or removed at the end.
             6 if number > 0 => [&rng.choose(&keys)[..], &[0]].concat(),
             7 if number > 0 => {
                 let mut key = rng.choose(&keys).clone();
@@ -40,7 +40,7 @@ fn draw_keys(rng: &mut TestRng, count: usize) -> Vec<Bytes> {
             _ => rng.bytes(1),
         };
         if has_long_keys && number < 2 {
-            // Long keys slow down every job, so they are shorter if the history has few keys.
+            // Long keys slow down all jobs. They are shorter if the history has few keys.
             let bytes = if count < 40 { 4 << 10 } else { 64 << 10 };
             key = vec![[b'a', b'b'][number]; bytes];
         }
@@ -50,7 +50,7 @@ fn draw_keys(rng: &mut TestRng, count: usize) -> Vec<Bytes> {
     keys.into_iter().map(Arc::from).collect()
 }
 
-/// Draws a pool of keys and `count` operations on them.
+/// Draws a set of keys, and `count` operations that use them.
 pub(super) fn draw_operations(rng: &mut TestRng, count: usize) -> (Vec<Bytes>, Vec<Operation>) {
     let mut generator = Generator::new(rng);
     let operations = (0..count as u64).map(|tag| {
@@ -62,10 +62,10 @@ pub(super) fn draw_operations(rng: &mut TestRng, count: usize) -> (Vec<Bytes>, V
     (draw_keys(rng, key_count), operations)
 }
 
-/// Draws random operations. Each generator enables a random subset of the kinds of operations.
+/// Draws random operations. Each generator uses only a random subset of the kinds of operations.
 struct Generator<'a> {
     rng: &'a mut TestRng,
-    /// Number of the operation.
+    /// Number of the current operation.
     tag: u64,
     key_count: usize,
     /// Percentage of write operations.
@@ -102,7 +102,7 @@ impl Generator<'_> {
         if self.has_keyspaces { self.rng.below(KEYSPACES.len()) } else { 0 }
     }
 
-    /// Draws the index of a key. Half of the operations use only the first eight keys.
+    /// Draws the index of a key. Half of the draws use only the first eight keys.
     fn draw_key(&mut self) -> usize {
         let is_any = self.is_true_with_percent(50);
         self.rng.below(if is_any { self.key_count } else { self.key_count.min(8) })
@@ -171,7 +171,8 @@ impl Generator<'_> {
         self.rng.below(8)
     }
 
-    /// With a probability of `percent` per cent, draws a snapshot for a read or a guard. Otherwise returns `None`.
+    /// Draws the index of a snapshot for a read or a conditional write. Returns `None` with a probability of 100 −
+    /// `percent` per cent.
     fn draw_snapshot(&mut self, percent: u64) -> Option<usize> {
         self.is_true_with_percent(percent).then(|| self.draw_index())
     }

@@ -1,4 +1,4 @@
-//! Runs histories, and reports a failure with the shortest failing list of operations.
+//! Runs histories. If a history fails, reports the shortest failing list of operations that was found.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use crate::simple_store::use_delta_stores;
 /// Mean number of operations of a history with a random length.
 const OPERATIONS_MEAN: usize = 1_500;
 
-/// A list of operations with the options of the first and the last open.
+/// A list of operations, with the options for the first and the last open of the database.
 #[derive(Clone, Debug)]
 pub struct History {
     pub seed: u64,
@@ -35,13 +35,13 @@ pub struct History {
     pub uses_delta: bool,
 }
 
-/// Result of a history without failure.
+/// Result of a history that did not fail.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub events: Vec<String>,
     /// Metrics at the end, as text.
     pub metrics: String,
-    /// For each open of the database, the hash of its thread schedule.
+    /// Hash of the thread schedule for each open of the database.
     pub traces: Vec<u64>,
     /// Contents of all files.
     pub files: BTreeMap<PathBuf, Vec<u8>>,
@@ -76,8 +76,8 @@ impl History {
         History::random(seed, background, count)
     }
 
-    /// Runs operations and adds their cases to the counts. An error contains the index of the failed operation and the
-    /// reason.
+    /// Runs operations, and adds the counts of rare cases to `counts`. An error contains the index of the failed
+    /// operation and the reason.
     pub(super) fn run(
         &self,
         operations: &[Operation],
@@ -111,7 +111,7 @@ impl History {
         catch_unwind(run).map_err(|panic| (index, panic_text(&*panic)))
     }
 
-    /// Shrinks a failing list of operations. Returns the result as text, with the command that repeats the failure.
+    /// Shrinks a failing list of operations. Returns it as text, with the command that replays the failure.
     fn report(&self, replay: &str, index: usize, why: &str) -> String {
         let until = &self.operations[..self.operations.len().min(index + 1)];
         let run = |operations: &[Operation]| self.run(operations, &mut CaseCounts::default());
@@ -138,17 +138,18 @@ impl History {
     }
 }
 
-/// Runs a history and adds its cases to `counts`. Ends the process if the history hangs.
+/// Runs a history, and adds its counts of rare cases to `counts`. Aborts the process if the history hangs.
 ///
 /// # Errors
-/// Returns the failure, the shortest failing list of operations, and the command that repeats the failure.
+/// Returns the failure, the shortest failing list of operations that was found, and the command that replays the
+/// failure.
 pub fn try_play(
     name: &'static str,
     replay: &str,
     history: &History,
     counts: &mut CaseCounts,
 ) -> Result<Outcome, String> {
-    // The limit is a hundred times the duration of the slowest history, for sanitizers and busy machines.
+    // The time limit is a hundred times the duration of the slowest history, because of sanitizers and busy machines.
     let _watchdog = watchdog(name, history.seed, Duration::from_secs(300));
     with_silent_panics(|| {
         let run = history.run(&history.operations, counts);
@@ -156,8 +157,8 @@ pub fn try_play(
     })
 }
 
-/// Runs a history and adds its cases to `counts`. If the history fails, panics with the shortest failing list of
-/// operations.
+/// Runs a history, and adds its counts of rare cases to `counts`. Panics with a shortened list of operations if the
+/// history fails.
 pub fn play(test: &'static str, history: &History, counts: &mut CaseCounts) -> Outcome {
     let replay = format!("LSMX_TEST_SEED={} cargo test -p lsmx {test}", history.seed);
     try_play(test, &replay, history, counts).unwrap_or_else(|report| panic!("{test}: {report}"))

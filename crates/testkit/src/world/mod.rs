@@ -1,8 +1,9 @@
-//! Executes random operations, option changes and power losses on an in-memory database and on its model. Every result
-//! of the database must equal the result of the model.
+//! Executes random operations, option changes and power losses on an in-memory database and on its model. All results
+//! of the database must equal those of the model.
 //!
-//! A random generator ([`History::random`]) or an array of bytes ([`History::from_bytes`]) yields a list of
-//! [`Operation`]s. [`play`] executes the list, and panics with a shrunk list if a result differs from the model.
+//! A history is a list of [`Operation`]s. A random generator ([`History::random`]) or an array of bytes
+//! ([`History::from_bytes`]) determines it. [`play`] executes the history, and panics with a shortened list if a result
+//! differs from the model.
 
 mod bytes;
 mod change;

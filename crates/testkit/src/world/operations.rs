@@ -1,15 +1,15 @@
-//! Operations of a history. An index is taken modulo the number of existing items, so any sublist of operations is
-//! also valid.
+//! Operations of a history. An index is taken modulo the number of existing items, so every subset of a list of
+//! operations is valid too.
 
 use lsmx::vfs::CrashImage;
 
 use super::change::Bytes;
 use super::settings::{DbSettings, KeyspaceSettings};
 
-/// Names of the keyspaces. The first is the default keyspace, which always exists.
+/// Names of the keyspaces. The first keyspace is the default keyspace, which always exists.
 pub(super) const KEYSPACES: [&str; 4] = ["default", "second", "Ümläut / ../ \u{0}", "4"];
 
-/// A value. Its tag and its length determine its bytes.
+/// A value, whose bytes are determined by its tag and its length.
 #[derive(Clone, Copy, Debug)]
 pub struct Value {
     pub tag: u64,
@@ -33,14 +33,14 @@ impl Value {
     }
 }
 
-/// Indexes of a keyspace and of a key.
+/// A key in a keyspace, given by their indexes.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub keyspace: usize,
     pub key: usize,
 }
 
-/// A bound of a key range. The number is the index of a key.
+/// A bound of a key range. The number is the index of the key.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
     Open,
@@ -64,12 +64,12 @@ pub enum Write {
     DeleteRange(Span),
 }
 
-/// How a history ends an open database.
+/// How a history ends the use of an open database.
 #[derive(Clone, Copy, Debug)]
 pub enum RestartKind {
-    /// A call of `close`.
+    /// The database is closed with `close`.
     Close,
-    /// Drops of all handles.
+    /// All handles are dropped.
     Drop,
     /// The process is killed. No commit is lost.
     Kill,
@@ -77,7 +77,7 @@ pub enum RestartKind {
     PowerLoss(CrashImage, u64),
 }
 
-/// An operation of a history. `Option<usize>` is the index of a snapshot, or `None` to read the current contents.
+/// An operation of a history. An `Option<usize>` is the index of a snapshot. `None` means the current contents.
 #[expect(
     clippy::large_enum_variant,
     reason = "few operations have options, and histories are short"
@@ -88,10 +88,11 @@ pub enum Operation {
     Write(Vec<Write>, bool),
     /// Commits the writes as one batch, with a sync if the flag is set.
     Batch(Vec<Write>, bool),
-    /// A batch that fails if the key was written after the snapshot. For `None`, the operation takes a new snapshot.
+    /// A batch that fails if the key was written after the snapshot. For `None`, the operation first takes a new
+    /// snapshot.
     GuardedBatch(Option<usize>, Place, Vec<Write>),
-    /// An update that appends a value, or deletes the key if there is no value. If the flag is true, the operation
-    /// calls `fetch_update`, which returns the old value, otherwise `update_fetch`.
+    /// An update that appends a value, or deletes the key if there is no value. If the flag is true, calls
+    /// `fetch_update`, which returns the old value. Otherwise calls `update_fetch`, which returns the new value.
     Update(Place, Option<Value>, bool),
     Clear(usize),
     DeleteAll(usize),
@@ -100,10 +101,10 @@ pub enum Operation {
     MultiGet(Option<usize>, usize, Vec<usize>),
     /// Reads the first and the last pair of a keyspace.
     Ends(usize),
-    /// Iterates over a range, with an optional limit of pairs. Positive steps move forward and negative steps move
-    /// back. After the last step, moves to the end.
+    /// Iterates over a range, with an optional maximum number of pairs. Positive steps move forward, and negative steps
+    /// move backward. After the last step, moves forward to the end.
     Scan(Option<usize>, Span, Option<u64>, Vec<i8>),
-    /// Scans all keys that share a prefix of the given length with the key.
+    /// Scans all keys whose prefix of the given length equals that of the key.
     Prefix(Place, usize),
     Snapshot,
     DropSnapshot(usize),
@@ -121,13 +122,13 @@ pub enum Operation {
     SetPolicy(usize, String),
     /// Makes a checkpoint, opens it and compares it with the model.
     Checkpoint,
-    /// Opens the files of a killed process read-only and compares them with the model.
+    /// Opens the files read-only, as after a kill of the process, and compares them with the model.
     OpenReadOnly,
     /// Compares all contents with the model.
     CheckAll,
     /// Ends the open database and reopens it with other options.
     Restart(RestartKind, DbSettings),
-    /// Reopens the database without merge operators, so that operands stay unmerged. Deletes keys, and reopens the
-    /// database with operators. The first settings apply to the open without operators.
+    /// Reopens the database without merge operators, so that operands stay unmerged. Deletes keys. Then reopens the
+    /// database with merge operators. The first settings are for the open without merge operators.
     RestartWithoutOperators(DbSettings, Vec<Place>, DbSettings),
 }

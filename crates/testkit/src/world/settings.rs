@@ -1,4 +1,4 @@
-//! Random options in a form that can be printed.
+//! Random options. They can be printed in error messages.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::simple_store::SimpleStore;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyspaceSettings {
-    /// Policy of the keyspace. `None` keeps the current policy.
+    /// Compaction policy of the keyspace. If `None`, the current policy is kept.
     pub policy: Option<String>,
     pub memtable_bytes: u64,
     pub memtable_kind: MemtableKind,
@@ -26,13 +26,13 @@ pub struct KeyspaceSettings {
     pub compression: Vec<Compression>,
     pub filter_last_run: FilterLastRun,
     pub filter_bits: FilterBits,
-    /// Operand store for a keyspace without one.
+    /// Operand store that is added if the keyspace has none.
     pub store: Option<SimpleStore>,
     pub rmw_mode: RmwMode,
     pub separation: Option<ValueSeparation>,
 }
 
-/// Draws a preset. Most presets get a small size ratio, so that small trees have many levels.
+/// Draws a preset of a compaction policy. Most draws set a small size ratio, so that small trees have many levels.
 pub fn random_policy(rng: &mut TestRng) -> String {
     let preset = rng.choose(&PolicySpec::all_presets()).clone();
     let spec = match preset.preset() {
@@ -50,7 +50,7 @@ pub fn random_policy(rng: &mut TestRng) -> String {
 }
 
 impl KeyspaceSettings {
-    /// Draws options so small that a few hundred writes cause every kind of job.
+    /// Draws options so small that a few hundred writes cause all kinds of jobs.
     pub fn random(rng: &mut TestRng) -> KeyspaceSettings {
         let levels = rng.between(1, 4);
         let table_bytes = *rng.choose(&[256, 1 << 10, 4 << 10, 16 << 10, 64 << 20]);
@@ -89,7 +89,7 @@ impl KeyspaceSettings {
         }
     }
 
-    /// Returns the options without an operand store.
+    /// Returns the keyspace options without an operand store.
     pub fn options(&self) -> KeyspaceOptions {
         let options = KeyspaceOptions::default()
             .memtable_bytes(self.memtable_bytes)
@@ -109,8 +109,8 @@ impl KeyspaceSettings {
         }
     }
 
-    /// Returns the options with the operand store. If the settings have no store and `has_store` is true, adds a
-    /// default store.
+    /// Returns the keyspace options with the operand store of the settings. If they have none and `has_store` is true,
+    /// adds a default store.
     pub fn options_with_store(&self, has_store: bool) -> KeyspaceOptions {
         match self.store.or_else(|| has_store.then(SimpleStore::default)) {
             Some(store) => self.options().operand_store(store.or_delta()),
@@ -158,7 +158,7 @@ impl DbSettings {
         }
     }
 
-    /// Returns the options of the database without its keyspace options.
+    /// Returns the database options without the keyspace options.
     pub fn options(&self, background: Background, seed: u64) -> Options {
         let mut options = Options::default()
             .background(background)

@@ -47,7 +47,7 @@ impl ModelledDb {
             Operation::Checkpoint => {
                 let path = format!("copy-{}", self.clock);
                 self.db().checkpoint(&path).unwrap();
-                // The open changes files, so it uses a copy of the disk.
+                // An open changes files, so this test opens a copy of the disk.
                 let disk = Arc::new(self.disk.crash(CrashImage::Keep, self.clock));
                 self.compare_copy(&Db::open(&path, self.copy_options().vfs(disk)).unwrap());
             }
@@ -71,7 +71,7 @@ impl ModelledDb {
         is_creation: bool,
     ) {
         let (name, existed) = (KEYSPACES[index], self.contents[index].is_some());
-        // If the options name no merge operator, an open keyspace keeps its current one.
+        // If the options have no merge operator, an open keyspace keeps its current merge operator.
         let given = settings.options_with_store(false);
         let options = match existed && is_creation {
             true => given,
@@ -128,7 +128,7 @@ impl ModelledDb {
         self.apply(&[], true);
     }
 
-    /// Returns options with which a copy of a keyspace can be opened unchanged.
+    /// Returns options with which a copy of a keyspace can be opened without a change.
     fn copied_keyspace_options(&self, index: usize) -> KeyspaceOptions {
         let options = KeyspaceOptions::default().merge_operator(operators(index));
         match self.has_store[index] {
@@ -137,7 +137,7 @@ impl ModelledDb {
         }
     }
 
-    /// Returns options with which a copy of the database can be opened unchanged.
+    /// Returns options with which a copy of the database can be opened without a change.
     fn copy_options(&self) -> Options {
         Options::default()
             .background(Background::Inline)
@@ -160,8 +160,8 @@ impl ModelledDb {
         self.counts.compared_copies += 1;
     }
 
-    /// Checks a database without merge operators. Merges must fail. A read must be correct or fail, and jobs must
-    /// succeed.
+    /// Checks a database that was opened without merge operators. Merges must fail, jobs must succeed, and each read
+    /// must be correct or fail.
     pub(super) fn check_without_operators(&mut self, deletes: &[Place]) {
         for round in 0..2 {
             for (index, keyspace) in self.keyspaces.iter().enumerate() {

@@ -23,17 +23,17 @@ use crate::simple_store::SimpleStore;
 
 /// Maximum length of merged values, for keyspaces whose merge operator has a limit.
 const MERGED_BYTES_MAX: usize = 600;
-/// Maximum number of open snapshots. Also the maximum number of open iterators.
+/// Maximum number of open snapshots, and maximum number of open iterators.
 const HELD_MAX: usize = 6;
 
-/// Contents of all keyspaces. `None` if the keyspace does not exist.
+/// Contents of all keyspaces. `None` for a keyspace that does not exist.
 type Contents = Vec<Option<Arc<Pairs>>>;
 
 struct HeldSnapshot {
     snapshot: Snapshot,
     contents: Contents,
-    /// Keyspaces at the time of the snapshot. A keyspace may have been dropped since then, and created again with the
-    /// same name.
+    /// Keyspaces that existed when the snapshot was taken. A keyspace may since have been dropped and created again
+    /// with the same name.
     keyspaces: Vec<Option<Keyspace>>,
     /// Number of operations before the snapshot.
     clock: u64,
@@ -49,20 +49,20 @@ pub(super) struct ModelledDb {
     db: Option<Db>,
     keyspaces: Vec<Option<Keyspace>>,
     contents: Contents,
-    /// Contents after each commit that a power loss may undo, oldest first. `None` if the history contains no power
-    /// loss.
+    /// Contents after each commit that a power loss may undo, oldest first. `None` if the history has no power loss.
     unsynced: Option<Vec<Contents>>,
     policies: Vec<String>,
     has_store: Vec<bool>,
     snapshots: Vec<HeldSnapshot>,
     iterators: Vec<CheckedRange>,
-    /// `clock` is the number of operations. `written` is the `clock` of the last write of each key in each keyspace.
+    /// `clock` is the number of operations so far. `written` is the `clock` of the last write of each key in each
+    /// keyspace.
     clock: u64,
     written: HashMap<(usize, Bytes), u64>,
     seq_largest: SeqNo,
     pub(super) events: EventLog,
     pub(super) counts: CaseCounts,
-    /// For each closed database, the hash of its thread schedule.
+    /// Hash of the thread schedule, for each database that was closed.
     pub(super) traces: Vec<u64>,
 }
 
@@ -109,8 +109,8 @@ impl ModelledDb {
         self.db.as_ref().expect("open between operations")
     }
 
-    /// Opens the database. The options of each keyspace name its operand store. If the seed is even, the options of
-    /// the database also name a store.
+    /// Opens the database. The options of each keyspace contain its operand store. For even seeds, the options of the
+    /// database contain a store too.
     fn open(&mut self, settings: &DbSettings, has_operators: bool) {
         self.seed = self.seed.wrapping_add(1);
         let background = match self.background {
@@ -178,7 +178,7 @@ impl ModelledDb {
         (index, keyspace, (bound(span.from), bound(span.to)))
     }
 
-    /// For a write, returns the index and the handle of its keyspace, and the change with keys and values.
+    /// Returns the index and the handle of the keyspace of a write, and the change with its keys and values.
     fn change(&self, write: Write) -> (usize, Keyspace, Change) {
         if let Write::DeleteRange(span) = write {
             let (index, keyspace, bounds) = self.span(span);
@@ -204,7 +204,7 @@ impl ModelledDb {
             change.add_to(&mut batch, &keyspace);
             changes.push((index, change));
         }
-        // A batch ignores empty ranges.
+        // A batch ignores range deletes of empty ranges.
         let is_range = |(_, change): &&(usize, Change)| matches!(change, Change::DeleteRange(_));
         let ranges = changes.iter().filter(is_range).count();
         assert!((writes.len() - ranges..=writes.len()).contains(&batch.len()));
@@ -239,7 +239,7 @@ impl ModelledDb {
         }
     }
 
-    /// Records that all commits so far are durable.
+    /// Records in the model that all commits so far are durable.
     fn note_synced(&mut self) {
         if let Some(unsynced) = &mut self.unsynced {
             unsynced.drain(..unsynced.len() - 1);
@@ -251,7 +251,7 @@ impl ModelledDb {
         self.contents[index].as_ref().and_then(|pairs| pairs.get(key))
     }
 
-    /// Returns an open snapshot, and the index and the handle of a keyspace at the time of this snapshot.
+    /// Returns an open snapshot, and the index and the handle of a keyspace that existed when the snapshot was taken.
     fn held(
         &self,
         snapshot: Option<usize>,
@@ -259,8 +259,8 @@ impl ModelledDb {
     ) -> Option<(&HeldSnapshot, usize, Keyspace)> {
         let held = self.snapshots.get(snapshot?.checked_rem(self.snapshots.len())?)?;
         let index = KEYSPACES.iter().position(|name| *name == keyspace.name())?;
-        // If the keyspace was dropped after the snapshot, only its old handle can read it. If the keyspace was created
-        // after the snapshot, it is empty in the snapshot.
+        // If the keyspace was dropped after the snapshot, only its old handle can read it. If it was created after the
+        // snapshot, it is empty in the snapshot.
         let keyspace = held.keyspaces[index].clone().unwrap_or_else(|| keyspace.clone());
         Some((held, index, keyspace))
     }
@@ -407,8 +407,8 @@ impl ModelledDb {
             }
             Err(Error::GuardUnknown { read: found, .. }) => {
                 assert_eq!(found, read.0);
-                // The engine may not know all writes since an old snapshot. It must decide the guard of a new
-                // snapshot.
+                // For an old snapshot, the engine may not know all writes since the snapshot. For a new snapshot, it
+                // must decide the condition of the commit.
                 assert!(clock < self.clock, "a guard of a new snapshot was not decided");
             }
             Err(error) => panic!("a guarded write failed: {error}"),
@@ -521,5 +521,5 @@ impl ModelledDb {
     }
 }
 
-/// Contents of a keyspace that did not exist at the time of a snapshot.
+/// Contents of a keyspace that did not exist when a snapshot was taken.
 static NO_PAIRS: Pairs = Pairs::new();

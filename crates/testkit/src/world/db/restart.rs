@@ -90,8 +90,8 @@ impl ModelledDb {
         }
     }
 
-    /// After a power loss, checks that the contents equal those after the last sync or after a later commit. The model
-    /// adopts these contents.
+    /// After a power loss, checks that the contents are those after the last sync or after a later commit. The model is
+    /// set to these contents.
     fn adopt_recovered_contents(&mut self) {
         let pairs = |keyspace: &Keyspace| {
             let pairs = keyspace.iter().map(|pair| pair.unwrap());
