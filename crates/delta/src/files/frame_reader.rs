@@ -16,7 +16,7 @@ use crate::format::header::HEADER_BYTES;
 /// Minimum bytes per read, except for the last read of a file.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Reads the frames of a file in file order, with reads of at least [`CHUNK_BYTES`].
+/// Reads the frames of a file in file order. Reads the file in chunks.
 #[derive(Debug)]
 pub struct FrameReader {
     path: PathBuf,
