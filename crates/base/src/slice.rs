@@ -59,7 +59,7 @@ impl BlockMemoryCounter {
     }
 }
 
-/// Bytes of one block in a [`BlockMemoryCounter`]. They are subtracted when the last owner drops the block.
+/// Part of a [`BlockMemoryCounter`]: the bytes of one block. They are subtracted when the last owner drops the block.
 struct CountedBlockBytes {
     live: Option<Arc<BlockMemoryCounter>>,
     bytes: u64,
