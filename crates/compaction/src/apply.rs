@@ -2,8 +2,8 @@
 //!
 //! 1. Find the inputs in the tree. They must exist and be ordered from the newest run to the oldest.
 //! 2. Find the position of the outputs among the current runs.
-//! 3. Check that no input is placed above or below an overlapping file in the wrong order of age. Otherwise an older
-//!    version of a key could hide a newer version.
+//! 3. Check that the job does not change the order of age between an input and an overlapping file that stays in the
+//!    tree. Otherwise an older version of a key could hide a newer version.
 //! 4. Rebuild the changed runs and levels. All others are shared with the old tree.
 //!
 //! L0 has stricter rules: a job takes whole adjacent runs, and the oldest runs leave L0 first.
@@ -21,14 +21,13 @@ use crate::shape::{LevelShape, TreeShape};
 use crate::table_meta::TableMeta;
 use crate::tree_edit::{AddedFile, TreeEdit, TreeUpdate};
 
-/// Maximum number of changed ranges and files of a run for which the run is changed piece by piece. Otherwise it is
-/// rebuilt.
+/// If more than this number of ranges and files of a run change, the run is rebuilt as a whole.
 const REBUILD_MIN: usize = 8;
 
 /// Position of a run or of a gap between runs, ordered from newest to oldest.
 ///
-/// The first field is the level. The second field is `2 * index + 1` for the run with this index in its level, and `2 *
-/// index` for the gap before this run.
+/// The first field is the level. The second field is `2 * index + 1` for the run with this index in its level. For the
+/// gap before this run, the second field is `2 * index`.
 type RunPosition = (Level, usize);
 
 fn run_position(level: Level, index: usize) -> RunPosition {

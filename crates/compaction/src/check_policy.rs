@@ -14,7 +14,7 @@ use crate::running_jobs::RunningJobs;
 const SETTLE_JOBS_MAX: u64 = 2000;
 /// Number of keys of a random tree.
 const KEYS: u64 = 400;
-/// Minimum number of random operations in one history.
+/// Number of random operations in one history.
 const HISTORY_OPERATIONS: u64 = 120;
 
 /// A property of policies that [`check_policy`] tests.

@@ -27,7 +27,7 @@ pub enum FilePicker {
     RoundRobin,
     /// The file that lookups have not read for the longest time ("Cold").
     ColdestAccess,
-    /// The file with the smallest sequence number as its largest.
+    /// The file whose newest entry is the oldest, which is the file with the smallest largest sequence number.
     ColdestWrite,
     /// The file with the smallest sequence number: its key range was not compacted for the longest time ("Old").
     Oldest,

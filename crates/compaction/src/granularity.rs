@@ -10,8 +10,8 @@ pub enum JobGranularity {
     ///
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 2, "full preemptive merge".
     Preemptive,
-    /// Like [`Preemptive`](Self::Preemptive) for the upper levels. The levels from `above` levels before the last level
-    /// on are merged in groups of files with equal key ranges. One group is merged at a time, in key order.
+    /// Levels above the first partitioned level work like [`Preemptive`](Self::Preemptive). The partitioned levels are
+    /// merged in groups of files with equal key ranges, one group at a time, in key order.
     ///
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 4.
     Partition {

@@ -185,8 +185,8 @@ impl RunTotals {
     }
 }
 
-/// Bytes that a file overlaps in another level, and its own bytes. Costs are ordered by the exact ratio `overlap /
-/// own`, then by age.
+/// Bytes that a file overlaps in another level, and its own bytes. Costs are ordered by the exact ratio of overlapped
+/// bytes to own bytes, then by age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OverlapCost {
     pub(crate) overlap: u64,

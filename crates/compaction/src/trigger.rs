@@ -114,9 +114,8 @@ pub enum LevelCapacity {
         /// Ratio of the capacities of adjacent levels.
         size_ratio: u64,
     },
-    /// The capacities follow the size of the last level, which has no capacity itself. The level above it has the
-    /// capacity of the last level's size divided by `size_ratio`. Each level further up has the capacity of the level
-    /// below divided by `size_ratio`.
+    /// The last level has no capacity. The capacity of the level above it is the size of the last level divided by
+    /// `size_ratio`. The capacity of each level further up is the capacity of the level below divided by `size_ratio`.
     ///
     /// The base level receives the data from L0. It is the smallest level with a capacity of at least `base_memtables`,
     /// or the last level if there is none. Levels between L0 and the base level are empty.
