@@ -7,7 +7,7 @@ use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 #[derive(Clone, Debug, Default)]
 pub struct MemoryUsage(Arc<AtomicU64>);
 
-/// A number of bytes in a [`MemoryUsage`]. They are subtracted when this value is dropped.
+/// Part of a [`MemoryUsage`]: a number of bytes that is subtracted when this value is dropped.
 #[derive(Debug)]
 pub struct MemoryCharge {
     bytes: u64,

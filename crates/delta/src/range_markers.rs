@@ -52,8 +52,8 @@ impl RangeMarkers {
 pub struct MarkerFragments(Vec<RangeTombstone>);
 
 impl MarkerFragments {
-    /// Builds the fragments. `snapshots` is ascending and ends with the newest visible sequence number at the time of
-    /// the listing.
+    /// Builds the fragments. `snapshots` lists the sequence numbers of all snapshots in ascending order. Its last
+    /// element is the sequence number that was the newest visible number when the list was made.
     ///
     /// Markers above that number are all kept, because a later snapshot may lie between any two of them.
     pub fn new(markers: &[RangeMarker], snapshots: &[SeqNo]) -> MarkerFragments {

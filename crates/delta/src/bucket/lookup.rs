@@ -6,8 +6,8 @@
 //!    are skipped.
 //! 2. Select the unsorted pages with a fingerprint of the key and with relevant sequence numbers.
 //! 3. Select one page of the sorted part if its filter may contain the key.
-//! 4. Read the selected pages. Pages that are close together in a file are read with one call. The bytes between them
-//!    take less time than a second read.
+//! 4. Read the selected pages. Pages that are close together in a file are read with one call, because reading the
+//!    bytes between them takes less time than a second read.
 
 use std::ops::Range;
 

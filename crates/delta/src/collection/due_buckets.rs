@@ -36,8 +36,8 @@ use crate::view::{StoreView, increase_counter};
 /// Maximum number of due buckets per collection.
 const DUE_BUCKETS_MAX: usize = 16;
 
-/// Ends the freeze of the buckets that a collection rewrites, when dropped. Deliveries to a frozen bucket keep its tail
-/// in memory.
+/// Guard that ends the freeze of buckets when it is dropped. While a collection rewrites a bucket, the bucket is
+/// frozen: deliveries keep its tail in memory and write no pages to its files.
 #[derive(Debug)]
 struct FrozenBucketsGuard<'a>(&'a StoreState);
 

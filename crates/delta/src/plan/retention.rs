@@ -43,7 +43,8 @@ pub(crate) struct RetentionRule<'a> {
 }
 
 impl<'a> RetentionRule<'a> {
-    /// `snapshots` is ascending and ends with the newest visible sequence number at the time of the listing.
+    /// `snapshots` lists the sequence numbers of all snapshots in ascending order. Its last element is the sequence
+    /// number that was the newest visible number when the list was made.
     pub(crate) fn new(
         snapshots: &'a [SeqNo],
         range_markers: &[RangeMarker],
