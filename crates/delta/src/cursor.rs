@@ -16,7 +16,7 @@ use crate::view::StoreView;
 
 /// Number of records in the first window after a seek. A window holds the records in a part of a bucket's key range.
 ///
-/// Each following window has twice as many records. A short scan thus reads few records, and a long scan needs few
+/// Each following window has four times as many records. A short scan thus reads few records, and a long scan needs few
 /// reads.
 const WINDOW_RECORDS_MIN: usize = 32;
 
@@ -136,7 +136,7 @@ impl OperandCursor {
         if let Some(reader) = &mut self.reader {
             self.window = reader.read_window(bucket, position, self.window_records)?;
             self.bucket = Some(bucket);
-            self.window_records = self.window_records.saturating_mul(2);
+            self.window_records = self.window_records.saturating_mul(4);
         }
         Ok(())
     }

@@ -101,8 +101,10 @@ impl ClaimTexts {
     pub(crate) fn read() -> Result<ClaimTexts, toml::de::Error> {
         let mut texts: ClaimTexts = toml::from_str(include_str!("claims.toml"))?;
         for claim in texts.experiments.values_mut().flat_map(|it| &mut it.claims) {
-            if let Some(name) = claim.why_not.strip_prefix('@') {
-                claim.why_not = texts.reasons.get(name).cloned().unwrap_or_default();
+            for text in [&mut claim.why_not, &mut claim.not_comparable] {
+                if let Some(name) = text.strip_prefix('@') {
+                    *text = texts.reasons.get(name).cloned().unwrap_or_default();
+                }
             }
         }
         Ok(texts)
