@@ -1,14 +1,14 @@
-//! State of a database after errors of writes and of background work.
+//! Errors of writes and background jobs: the cause of the read-only state, and a deferred error.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 use crate::error::{Error, Result};
 
-/// The error that makes a database read-only, and an error of background work to report.
+/// Read-only state and deferred error of a database.
 ///
-/// The first error of the write path makes the database read-only: all later writes return it. An error
-/// of background work that does not prevent writes is deferred: the next write returns it, once.
+/// The first error of the write path makes the database read-only: every later write returns this error. An error of a
+/// background job that does not prevent writes is deferred: the next write returns it once.
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundErrorState {
     /// Whether `cause` has a value. `check_writable` reads it without the lock.
@@ -36,7 +36,7 @@ impl BackgroundErrorState {
         let mut cause = self.cause.lock();
         let is_first = cause.is_none();
         let cause = match error {
-            // A component that remembers its own failure returns this error again.
+            // A component that failed before returns `ReadOnly` again. Its cause is reused, not wrapped a second time.
             Error::ReadOnly { cause: known } => cause.get_or_insert(known),
             error => cause.get_or_insert_with(|| Arc::new(error)),
         };
@@ -44,8 +44,8 @@ impl BackgroundErrorState {
         (Error::ReadOnly { cause: Arc::clone(cause) }, is_first)
     }
 
-    /// Stores an error of background work for the next write. Returns false and drops the error if
-    /// another one is stored already.
+    /// Stores the error of a background job until the next write returns it. Returns false and drops `error` if a
+    /// deferred error is stored already.
     pub(crate) fn defer_error(&self, error: Error) -> bool {
         if failpoint::is_on(Failpoint::BackgroundErrorNotReported) {
             return true;
@@ -88,7 +88,7 @@ impl BackgroundErrorState {
         }
         let mut cause = self.cause.lock();
         *cause = None;
-        // Background work may have failed for the same reason.
+        // The deferred error may have the same cause as the read-only state.
         self.clear_deferred_error();
         self.is_read_only.store(false, Ordering::Release);
     }

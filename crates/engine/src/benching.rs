@@ -52,7 +52,8 @@ pub struct BenchBlock(DataBlock);
 impl BenchBlock {
     /// Builds a block of puts. `entries` must be in key order.
     ///
-    /// Tags are added if `tagged` is set and they fit the entries.
+    /// If `tagged` is set, the block also stores one hash byte per key, unless its entries are too short or it is too
+    /// large.
     ///
     /// # Errors
     /// Returns an error if the built block is malformed.

@@ -1,8 +1,8 @@
 //! Drops large values on background threads.
 //!
-//! Dropping the last reference to a memtable or a version frees thousands of allocations, filters and file
-//! descriptors. The last reference may belong to a reader on a thread of an asynchronous runtime, which
-//! must not block other tasks. So the contents are moved to the threads for background work.
+//! Dropping the last reference to a memtable or a version frees thousands of allocations, filters and file descriptors.
+//! The last reference may belong to a reader on a thread of an asynchronous runtime, which must not block other tasks.
+//! The value is therefore moved to a background thread, which drops it.
 //!
 //! A value is dropped on the caller's thread in three cases: while no background threads run, if all work
 //! runs on the caller's thread, and if the caller is a background thread itself.
@@ -15,11 +15,11 @@ use lsmx_base::sync::{Arc, Mutex, Signal};
 use crate::callback::{self, CallbackContext};
 
 thread_local! {
-    /// Whether this is a background thread, which drops values at once.
+    /// Whether the current thread is a background thread. Background threads drop values immediately.
     static DROPS_AT_ONCE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs the work of a background thread.
+/// Runs `work` with the current thread marked as a background thread.
 pub(crate) fn run_in_background<T>(work: impl FnOnce() -> T) -> T {
     let _context = callback::enter(CallbackContext::EngineThread);
     DROPS_AT_ONCE.set(true);
@@ -28,8 +28,8 @@ pub(crate) fn run_in_background<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Queue of values that background threads drop. Clones share the queue. The default queue has no threads,
-/// so it drops values at once.
+/// Queue of values that background threads drop. Clones share the queue. A queue created by `default` has no background
+/// threads, so values are dropped immediately.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeferredDrop(Arc<DeferredDropState>);
 
@@ -60,18 +60,18 @@ impl DeferredDrop {
         DeferredDrop(Arc::new(DeferredDropState { queue: Mutex::default(), signal }))
     }
 
-    /// Starts to queue values. The caller has started background threads.
+    /// Starts to queue values. The caller must have started the background threads.
     pub(crate) fn start(&self) {
         self.0.queue.lock().is_running = true;
     }
 
-    /// Stops to queue values, and drops the queued ones. The background threads have ended.
+    /// Stops to queue values, and drops the queued values. The background threads must have ended.
     pub(crate) fn stop(&self) {
         self.0.queue.lock().is_running = false;
         self.drop_queued();
     }
 
-    /// Returns whether values are queued for background threads.
+    /// Returns whether background threads run, so that values are queued.
     #[cfg_attr(
         not(any(test, feature = "tokio")),
         expect(dead_code, reason = "only the asynchronous handle needs it")
@@ -80,9 +80,9 @@ impl DeferredDrop {
         self.0.queue.lock().is_running
     }
 
-    /// Drops a value on a background thread, or at once if there is none.
+    /// Drops a value on a background thread. Without background threads, drops the value immediately.
     pub(crate) fn drop_later(&self, value: impl Send + 'static) {
-        // If the thread local is destroyed, the thread is ending and is not a background thread.
+        // `try_with` fails only while the thread exits. Such a thread is not a background thread.
         if DROPS_AT_ONCE.try_with(Cell::get).unwrap_or(false) {
             return;
         }
@@ -98,7 +98,7 @@ impl DeferredDrop {
             }
         };
         match rejected {
-            // The drop may be slow, so it runs after the unlock.
+            // The destructor may be slow, so the value is dropped after the lock is released.
             Some(value) => drop(value),
             None => self.0.signal.notify(),
         }
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(*dropped_by.lock(), Some(background));
         assert!(!deferred_drop.has_queued());
 
-        // A background thread drops its own values at once.
+        // A background thread drops values immediately.
         assert_eq!(*run_in_background(drop_value).lock(), this);
 
         let queued = drop_value();

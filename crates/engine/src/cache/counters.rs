@@ -42,12 +42,12 @@ pub struct HitCounts {
     pub misses: u64,
 }
 
-/// Results of filters in point lookups, for keys that their tables do not contain.
+/// Filter results of point lookups. Only lookups of keys that the table does not contain are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FilterCounts {
-    /// Number of keys that a filter excluded.
+    /// Number of lookups in which the filter excluded the key.
     pub negatives: u64,
-    /// Number of keys that a filter did not exclude.
+    /// Number of lookups in which the filter did not exclude the key.
     pub false_positives: u64,
 }
 
@@ -121,7 +121,7 @@ impl CacheCounters {
         self.misses[kind].add(1);
     }
 
-    /// Adds results of filters for keys that the tables of a level do not contain.
+    /// Adds filter results of lookups in tables of a level. The tables do not contain the keys.
     #[inline]
     pub(crate) fn add_filter_counts(&self, level: u8, counts: FilterCounts) {
         let counters = &self.filters[usize::from(level)];

@@ -1,7 +1,7 @@
-//! Slots for metadata blocks, in the open table that owns the blocks.
+//! Cache slots for metadata blocks: index blocks, filters and range tombstones. Each open table owns its slots.
 //!
-//! A reader of a table finds its filter without a hash table, because the slot is a field. The block cache counts the
-//! bytes of the slots and empties slots that were not used recently.
+//! A slot is a field of the open table, so a reader finds a metadata block without a hash table. The block cache counts
+//! the bytes of all slots. If they exceed the budget, the block cache evicts blocks that were not used recently.
 
 use std::fmt;
 
@@ -21,11 +21,11 @@ pub(crate) const SLOT_OVERHEAD_BYTES: u64 = 112;
 /// allocations.
 pub(crate) const INDEX_OVERHEAD_BYTES: u64 = 48 + len_u64(size_of::<IndexBlock>());
 
-/// Bytes of an open table without keys and blocks: handle, slots, manifest record, and references in tree versions.
+/// Estimated memory of an open table without keys and blocks, in bytes: handle, slots, manifest record, and references
+/// in tree versions.
 const HANDLE_BYTES: u64 = 2 << 10;
 
-/// Number of copies of the smallest key, the largest key and the path of an open table: in its properties, its shape
-/// and its manifest record.
+/// Estimated number of copies in memory of a table's smallest key, largest key and path.
 const KEY_COPIES: u64 = 3;
 
 /// Kinds of metadata blocks, in eviction order.
@@ -73,10 +73,10 @@ impl MetadataBlock for FragmentedTombstones {
 /// A slot for one metadata block.
 pub(crate) struct MetadataSlot<T> {
     content: ArcSwapOption<T>,
-    /// Reference bit of the CLOCK algorithm: set by a use, cleared by a visit. Relaxed, because a missed use costs at
-    /// most one read.
+    /// Reference bit of the CLOCK algorithm: a read of the slot sets it, a visit by the CLOCK hand clears it. Accesses
+    /// are relaxed, because a lost update costs at most one additional read of the block.
     is_used: AtomicBool,
-    /// Whether the CLOCK queue contains the slot, filled or empty. A slot is queued at most once.
+    /// Whether the CLOCK queue contains the slot. An empty slot may be in the queue. A slot is queued at most once.
     is_queued: AtomicBool,
 }
 
@@ -95,22 +95,22 @@ impl<T: MetadataBlock> MetadataSlot<T> {
     #[inline]
     pub(crate) fn get(&self) -> Guard<Option<Arc<T>>> {
         let content = self.content.load();
-        // A store would invalidate the cache line of other readers, so it happens only if the bit is clear.
+        // A store invalidates the cache line in other cores, so the bit is set only if it is clear.
         if content.is_some() && !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
         }
         content
     }
 
-    /// Stores a block unless another thread has done so. Returns whether the block was stored. A fill is not a use, so
-    /// a block that was read once is evicted first.
+    /// Stores a block in an empty slot. Returns false if the slot has a block already. Clears the reference bit, so
+    /// that a block that is not read again is evicted early.
     fn fill(&self, content: &Arc<T>) -> bool {
         self.is_used.store(false, Ordering::Relaxed);
         let none: Option<Arc<T>> = None;
         self.content.compare_and_swap(&none, Some(content.clone())).is_none()
     }
 
-    /// Removes the block and returns its bytes.
+    /// Removes the block and returns its size, in bytes.
     fn clear(&self) -> Option<u64> {
         self.content.swap(None).map(|content| content.resident_bytes())
     }
@@ -158,7 +158,8 @@ pub(crate) struct TableMetadataSlots {
 }
 
 impl TableMetadataSlots {
-    /// Creates empty slots for a table with `key_bytes` bytes of keys and path, and a number of index blocks.
+    /// Creates the empty slots of a table. `key_bytes` is the total size of smallest key, largest key and path.
+    /// `index_blocks` is the number of index blocks.
     pub(crate) fn new(
         cache: &Arc<BlockCache>,
         key_bytes: u64,
@@ -226,7 +227,8 @@ impl TableMetadataSlots {
         let bytes = content.resident_bytes();
         self.cache.add_metadata_bytes(kind, bytes);
         if slot.fill(content) {
-            // An eviction clears the flag before it reads the slot, so it misses no block.
+            // If `is_queued` is still set, the next visit by the CLOCK hand evicts or keeps this block: the visit
+            // clears the flag before it reads the slot.
             let was_queued = slot.is_queued.swap(true, Ordering::AcqRel);
             let slot = SlotRef { table: Arc::downgrade(self), ordinal };
             self.cache.finish_metadata_fill(kind, (!was_queued).then_some(slot));
@@ -237,8 +239,7 @@ impl TableMetadataSlots {
 
     /// Removes the filter of a table that has moved to the last sorted run.
     pub(crate) fn release_filter(&self) {
-        // Most tables of the last sorted run have no filter in memory. A load detects that more cheaply than the swap in
-        // `clear`.
+        // Most tables of the last sorted run have no filter in memory. The load is cheaper than the swap in `clear`.
         if self.filter.content.load().is_some()
             && let Some(bytes) = self.filter.clear()
         {
@@ -302,7 +303,7 @@ impl Drop for TableMetadataSlots {
     }
 }
 
-/// Refers to a slot of a table.
+/// Reference to a metadata slot of a table. It does not keep the table open.
 #[derive(Debug)]
 pub(crate) struct SlotRef {
     pub(crate) table: Weak<TableMetadataSlots>,

@@ -45,7 +45,7 @@ fn full_table(cache: &Arc<BlockCache>, index_blocks: usize) -> Arc<TableMetadata
     table
 }
 
-/// Returns the bytes of all blocks.
+/// Returns the total size of all cached blocks, in bytes.
 fn total_bytes(cache: &BlockCache) -> u64 {
     let resident = cache.resident_bytes();
     resident.iter().filter(|&(kind, _)| kind != BlockKind::Open).map(|(_, bytes)| bytes).sum()
@@ -86,7 +86,7 @@ fn eviction_order_is_index_filter_top_index_range_tombstones() {
     let filter = bytes[BlockKind::Filter];
     let top = bytes[BlockKind::TopIndex];
     let index = bytes[BlockKind::Index];
-    // Each budget fits one more kind of metadata.
+    // Each budget has room for one more kind of metadata than the previous budget.
     for (budget, kinds) in [
         (spans, 1),
         (spans + top, 2),
@@ -119,7 +119,7 @@ fn clock_skips_used_slots() {
         }
         false
     };
-    // Block 0 is read between any two others, which are read once each.
+    // Block 0 is read before every other block. The other blocks are read once each.
     let mut reads_of_hot = 0;
     for cold in 1..200 {
         reads_of_hot += usize::from(fill(0));
@@ -219,7 +219,7 @@ fn slot_filled_and_emptied_repeatedly_is_queued_once() {
     assert_eq!((queued(MetadataKind::Filter), total_bytes(&cache) > 0), (1, true));
     drop(table);
     assert_eq!((total_bytes(&cache), cache.open_table_bytes()), (0, 0));
-    // New slots replace those of dropped tables.
+    // The queues do not accumulate the slots of dropped tables.
     for _ in 0..10_000 {
         drop(full_table(&cache, 1));
     }

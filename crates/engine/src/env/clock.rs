@@ -5,15 +5,14 @@
 //! - The **database clock** ([`SystemClock::database_time_us`]) is the largest accepted wall clock reading. Ages of
 //!   files and tombstones use it, and the manifest stores it.
 //!
-//! Rules for wall clock readings:
+//! Rules for wall clock readings. The limit is `Options::clock_jump_max`.
 //! 1. A reading that is not ahead of the database clock has no effect. The database clock advances by the monotonic
 //!    clock.
 //! 2. A reading after the year 2500 is ignored.
-//! 3. A reading that is ahead by at most the limit is accepted at once. Exception: the first reading after loading the
-//!    stored time is accepted after the wall clock has agreed with it for one minute of monotonic time.
-//! 4. A reading that is ahead by more than the limit is *pending*. It is accepted after the wall clock has agreed with
+//! 3. A reading that is ahead by at most the limit is accepted at once. Exception: the first reading after an open is
+//!    accepted only after later readings have agreed with it for one minute of monotonic time.
+//! 4. A reading that is ahead by more than the limit is *pending*. It is accepted after later readings have agreed with
 //!    it for one hour of monotonic time.
-
 use std::fmt;
 use std::time::Duration;
 
@@ -24,16 +23,17 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 pub(crate) const CLOCK_JUMP_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
 /// Start of the year 2500, in microseconds since the Unix epoch. Later readings are ignored.
 pub const CLOCK_READING_END_US: u64 = 16_725_225_600_000_000;
-/// Time after which a forward jump beyond the limit is accepted if all later readings agree with it, in monotonic
+/// Monotonic time for which later readings must agree with a reading beyond the limit before it is accepted, in
 /// microseconds.
 const AGREEMENT_US: u64 = 3_600_000_000;
-/// Time after which the first reading after an open is accepted if all later readings agree with it, in monotonic
+/// Monotonic time for which later readings must agree with the first reading after an open before it is accepted, in
 /// microseconds.
 const FIRST_AGREEMENT_US: u64 = 60_000_000;
-/// Maximum drift between wall clock and monotonic clock for readings that agree.
+/// Two readings agree if wall clock and monotonic clock have drifted apart by at most this time between them, in
+/// microseconds.
 const DRIFT_US: u64 = 60_000_000;
 
-/// A wall clock and a monotonic clock that tests set. Clones share the clock.
+/// A wall clock and a monotonic clock that are advanced manually in tests. Clones share the clocks.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<ManualClockState>);
 
@@ -51,7 +51,7 @@ impl ManualClock {
         ManualClock(Arc::new(ManualClockState { wall_us, monotonic_us }))
     }
 
-    /// Returns the wall clock reading.
+    /// Returns the wall clock reading, in microseconds since the Unix epoch.
     #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
     pub(crate) fn wall_us(&self) -> u64 {
@@ -72,7 +72,7 @@ impl ManualClock {
     }
 }
 
-/// Adds to a time and saturates.
+/// Adds `us` to `time`. The sum saturates.
 pub(crate) fn saturating_advance(time: &AtomicU64, us: u64) {
     // The closure always returns `Some`.
     let _ = time
@@ -88,14 +88,15 @@ pub enum ClockJumpReport {
         /// The reading, in microseconds since the Unix epoch.
         reading_us: u64,
     },
-    /// The wall clock is ahead by more than the limit. It is accepted after one hour of agreement.
+    /// The wall clock is ahead of the database clock by more than the limit. The reading is accepted if later readings
+    /// agree with it for one hour.
     Ahead {
         /// The reading, in microseconds since the Unix epoch.
         reading_us: u64,
-        /// The database clock.
+        /// The database clock, in microseconds since the Unix epoch.
         database_time_us: u64,
     },
-    /// A reading beyond the limit is accepted after one hour of agreement.
+    /// A reading that was ahead by more than the limit is accepted after one hour.
     Accepted {
         /// The reading, in microseconds since the Unix epoch.
         reading_us: u64,
@@ -105,7 +106,7 @@ pub enum ClockJumpReport {
     Behind {
         /// The reading, in microseconds since the Unix epoch.
         reading_us: u64,
-        /// The stored time.
+        /// The stored time, in microseconds since the Unix epoch.
         database_time_us: u64,
     },
 }
@@ -139,15 +140,15 @@ enum TimeSource {
     Manual(ManualClock),
 }
 
-/// Both clocks, based on system time or on a [`ManualClock`].
+/// The scheduling clock and the database clock, based on system time or on a [`ManualClock`].
 #[derive(Debug)]
 pub(crate) struct SystemClock {
     source: TimeSource,
-    /// Scheduling clock at monotonic time 0.
+    /// Reading of the scheduling clock when the monotonic clock was 0, in microseconds.
     started_us: u64,
-    /// Database clock minus monotonic clock.
+    /// Database clock minus monotonic clock, in microseconds.
     offset_us: AtomicU64,
-    /// Whether the last reading was accepted, so that the next one within the limit is accepted without a lock. The
+    /// Whether the last reading was accepted. The next reading within the limit is then accepted without a lock. The
     /// acquire load pairs with the release store after a change of `detection`.
     is_settled: AtomicBool,
     jump_us_max: AtomicU64,
@@ -157,7 +158,7 @@ pub(crate) struct SystemClock {
 
 #[derive(Debug, Default)]
 struct JumpDetection {
-    /// An unconfirmed reading. It is accepted if later readings advance as the monotonic clock does.
+    /// A pending reading. It is accepted if later readings advance like the monotonic clock.
     pending: Option<UnconfirmedReading>,
     /// Whether no reading has been compared with the stored time yet.
     is_first: bool,
@@ -170,9 +171,9 @@ struct JumpDetection {
 struct UnconfirmedReading {
     /// Wall clock minus monotonic clock.
     offset_us: u64,
-    /// Monotonic time of the first reading.
+    /// Monotonic time of the reading, in microseconds.
     elapsed_us: u64,
-    /// Monotonic microseconds that readings must agree.
+    /// Monotonic time for which later readings must agree, in microseconds.
     needed_us: u64,
 }
 
@@ -240,8 +241,8 @@ impl SystemClock {
         self.started_us.saturating_add(self.elapsed_us())
     }
 
-    /// Starts the database clock at the stored time, 0 if there is none. Returns the stored time, or 0 if it is
-    /// ignored.
+    /// Starts the database clock at the stored time, or at the wall clock if `stored_us` is 0. Returns `stored_us`, or
+    /// 0 if the stored time is ignored.
     pub(crate) fn start_database_clock(&self, stored_us: u64, jump_us_max: u64) -> u64 {
         // Reads the monotonic clock second; see `read`.
         let (wall_us, elapsed_us) = (self.wall_us(), self.elapsed_us());
@@ -276,13 +277,14 @@ impl SystemClock {
         self.read().0
     }
 
-    /// Returns the database clock, or the time of an unconfirmed wall clock reading if that is later.
+    /// Returns the later of the database clock and the time according to a pending reading, in microseconds.
     pub(crate) fn creation_time_us(&self) -> u64 {
         let (database_time_us, pending_us) = self.read();
         database_time_us.max(pending_us)
     }
 
-    /// Returns the database clock, and the time of the pending reading or 0.
+    /// Returns the database clock, and the time according to the pending reading. The second time is 0 without a
+    /// pending reading.
     fn read(&self) -> (u64, u64) {
         // A preemption between the two reads must not advance the database clock. Because the monotonic clock is read
         // second, a preemption makes the computed offset smaller. `advance_clock_offset` ignores smaller offsets.
@@ -303,8 +305,8 @@ impl SystemClock {
         )
     }
 
-    /// Compares one reading of the wall clock with the database clock. Returns the new time of the database clock, and the
-    /// reading itself if it is a possible clock jump that a second reading must confirm.
+    /// Applies the rules of this module to one reading of the wall clock. Returns the database clock, and the pending
+    /// reading if later readings must confirm it.
     fn judge_reading(
         &self,
         detection: &mut JumpDetection,
@@ -352,7 +354,7 @@ impl SystemClock {
         (self.accept_reading(wall_us, elapsed_us), None)
     }
 
-    /// Advances the database clock to a reading, if it is ahead, and returns the clock.
+    /// Advances the database clock to a reading if the reading is ahead. Returns the database clock.
     fn accept_reading(&self, wall_us: u64, elapsed_us: u64) -> u64 {
         advance_clock_offset(&self.offset_us, wall_us, elapsed_us)
     }

@@ -1,8 +1,9 @@
 //! Limits the bytes per second that background jobs read and write.
 //!
-//! Each priority has a token bucket, stored as the time when its debt is paid. A flush charges both buckets and waits
-//! for its own only. Compactions therefore use the bandwidth that flushes leave. No wait exceeds `WAIT_US_MAX`, so
-//! compactions progress even during continuous flushes, and jobs notice a shutdown within that time.
+//! Each priority has a token bucket. A bucket is stored as the time when its debt is paid: the charged bytes divided by
+//! the rate. A flush charges both buckets, but waits only for its own bucket. Compactions therefore use the bandwidth
+//! that flushes leave. No wait exceeds `WAIT_US_MAX`, so compactions progress even during continuous flushes, and jobs
+//! notice a shutdown within that time.
 
 use lsmx_base::sync::{AtomicU64, Ordering, Signal};
 
@@ -10,9 +11,9 @@ use crate::env::{Background, Env, WaitCause};
 
 /// Longest wait for one read or write, in microseconds.
 const WAIT_US_MAX: u64 = 1_000_000;
-/// Burst after an idle period, in microseconds of the rate.
+/// Burst that is allowed after an idle period, as the time that its bytes take at the rate, in microseconds.
 const BURST_US: u64 = 100_000;
-/// Shorter waits are postponed until they add up to this, in microseconds.
+/// Minimum wait, in microseconds. A shorter wait is added to the debt of the bucket instead.
 const WAIT_US_MIN: u64 = 1_000;
 
 /// Priority of background I/O.
@@ -75,19 +76,20 @@ impl RateLimiter {
         self.rate_changed.notify();
     }
 
-    /// Returns the bytes acquired by a priority, with or without a limit, and the microseconds waited.
+    /// Returns the bytes that a priority has acquired, and the microseconds that it has waited. Bytes are counted with
+    /// or without a limit.
     #[must_use]
     pub(crate) fn acquired_bytes_and_wait_us(&self, priority: IoPriority) -> (u64, u64) {
         let read = |counters: &[AtomicU64; 2]| counters[priority as usize].load(Ordering::Relaxed);
         (read(&self.acquired_bytes), read(&self.waited_us))
     }
 
-    /// Charges bytes that were just read or written, and waits until the debt is paid.
+    /// Charges bytes that were read or written, and waits until the debt of the bucket is paid.
     ///
-    /// Under [`Background::Inline`] nothing waits, because no other job competes.
+    /// Does not wait under [`Background::Inline`], because no other job competes.
     ///
     /// # Panics
-    /// Like [`Env::wait`].
+    /// Panics under the same conditions as [`Env::wait`].
     pub(crate) fn acquire(&self, priority: IoPriority, bytes: u64) {
         self.acquired_bytes[priority as usize].fetch_add(bytes, Ordering::Relaxed);
         let Some(rate) = self.rate() else { return };
@@ -110,7 +112,7 @@ impl RateLimiter {
         self.waited_us[priority as usize].fetch_add(waited_us, Ordering::Relaxed);
     }
 
-    /// Adds a cost to a bucket. Returns the time when the debt is paid.
+    /// Adds `cost_us` to the debt of a bucket. Returns the time when the debt is paid.
     fn charge_bucket(&self, priority: IoPriority, cost_us: u64, now_us: u64) -> u64 {
         let add_cost = |free_at: u64| {
             let from = free_at.max(now_us.saturating_sub(BURST_US));
@@ -144,7 +146,7 @@ mod tests {
             limiter.acquire(IoPriority::Compaction, MIB / 4);
         }
         let took_us = env.now_us() - start_us;
-        // The burst is free.
+        // The burst causes no wait.
         assert!((9_800_000..=10_000_000).contains(&took_us), "{took_us}");
         assert_eq!(limiter.acquired_bytes_and_wait_us(IoPriority::Compaction).0, 10 * MIB);
     }

@@ -1,20 +1,24 @@
 //! Scheduler that runs one real thread at a time, in an order determined by a seed.
 //!
 //! 1. Every thread has a slot. The thread of one slot runs; every other thread sleeps on its own condition variable.
-//! 2. At a yield point, a wait or a join the running thread records its wait state. It then draws the next thread among
-//!    all runnable slots, including its own, with equal probability. Runnable are slots that only yielded, whose signal
-//!    was notified since the last check, whose deadline has passed, or whose joined thread has ended.
-//! 3. A waiting thread that is selected evaluates its condition on its own stack. If it is false, it waits again.
+//! 2. At a yield point, a wait or a join the running thread records its wait state. It then selects the next thread at
+//!    random among all runnable slots, including its own. A slot is runnable if its thread only yielded, if its signal
+//!    was notified since the last check, if its deadline has passed, or if the joined thread has ended.
+//! 3. A waiting thread that is selected evaluates its condition on its own stack. If the condition is false, the thread
+//!    waits again.
 //! 4. If no slot is runnable, every waiting thread evaluates its condition once more. A condition that is true without
 //!    a notification is a lost wake-up. Otherwise the clock advances to the nearest deadline. Without a deadline there
-//!    is a deadlock. Lost wake-ups and deadlocks end the schedule: every thread panics with a report at its wait, so
-//!    the test fails instead of hanging. Afterwards threads run freely, and waits during unwinding return at once. A
-//!    limit on the number of steps ends the schedule in the same way, because threads with deadlines could advance the
-//!    clock forever while another thread never becomes runnable.
+//!    is a deadlock.
 //! 5. A thread that ends leaves its slot. If it was running, another thread is selected.
 //!
-//! The thread that creates the environment runs first. A thread that was not registered gets a slot at its first yield
-//! point, and waits there until it is selected. Its earlier actions, and the time of its arrival, are not controlled.
+//! A lost wake-up or a deadlock ends the schedule: every thread panics with a report at its wait, so the test fails
+//! instead of hanging. Afterwards threads run freely, and waits during unwinding return at once. A limit on the number
+//! of steps ends the schedule in the same way, because threads with deadlines could advance the clock forever while
+//! another thread never becomes runnable.
+//!    all runnable slots, including its own, with equal probability. Runnable are slots that only yielded, whose signal
+//!    was notified since the last check, whose deadline has passed, or whose joined thread has ended.
+//! point, and waits there until it is selected. The scheduler controls neither the earlier actions of this thread nor
+//! the time of its first yield point.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -44,14 +48,14 @@ struct Schedule {
     trace_hash: u64,
     /// Remaining number of steps.
     steps_left: u64,
-    /// Report, after the schedule has ended.
+    /// Reason for the end of the schedule; `None` while the schedule runs.
     end_report: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
 struct ThreadSlot {
     name: String,
-    /// Number of the thread, after it has started.
+    /// Number of the thread; `None` before the thread has started and after it has ended.
     thread: Option<usize>,
     wait: SlotWait,
     /// Wakes the thread when it is selected.
@@ -94,7 +98,7 @@ thread_local! {
     static UNREGISTERED_SLOTS: RefCell<Vec<SlotGuard>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Leaves a slot when the thread ends.
+/// Marks the thread of a slot as ended when it is dropped.
 struct SlotGuard {
     scheduler: Weak<StepScheduler>,
     slot: usize,
@@ -232,12 +236,12 @@ impl StepScheduler {
             state.record_trace_step(slot, POINT_END);
             self.select_next_thread(&mut state);
         } else if state.end_report.is_none() {
-            // The thread never ran. A thread that joins it becomes runnable.
+            // The thread ended before it was selected. Threads that join it become runnable.
             state.record_trace_step(slot, POINT_END);
         }
     }
 
-    /// Returns the slot of the calling thread, which is running. Creates a slot and waits if it has none.
+    /// Returns the slot of the calling thread. A thread without a slot gets a new slot and waits until it is selected.
     fn enter_schedule(self: &Arc<StepScheduler>) -> (MutexGuard<'_, Schedule>, usize) {
         let mut state = self.state.lock();
         let thread = thread_number();
@@ -246,7 +250,7 @@ impl StepScheduler {
         }
         let name = std::thread::current().name().unwrap_or("unnamed").to_owned();
         let slot = state.add_slot(&name, Some(thread));
-        // If the thread-local is destroyed already, the thread is ending, and its slot remains.
+        // If the thread-local is destroyed already, the thread is exiting, and its slot is never freed.
         let _ = UNREGISTERED_SLOTS.try_with(|guards| {
             let mut guards = guards.borrow_mut();
             guards.retain(|guard| guard.scheduler.strong_count() > 0);
@@ -303,7 +307,8 @@ impl StepScheduler {
         false
     }
 
-    /// Draws the next running slot. If none is runnable, advances the clock or ends the schedule.
+    /// Selects the next thread at random. If no slot is runnable, rechecks conditions, advances the clock or ends the
+    /// schedule.
     fn select_next_thread(&self, state: &mut Schedule) {
         loop {
             let now_us = self.now_us.load(Ordering::Acquire);
@@ -377,8 +382,8 @@ impl Schedule {
         (0..self.slots.len()).filter(|&slot| is_runnable(&self.slots[slot])).collect()
     }
 
-    /// Makes every waiting thread check its condition once more. Returns false if all have done so since the last
-    /// progress.
+    /// Makes every waiting thread evaluate its condition once more. Returns false if all threads have done so since a
+    /// thread last made progress.
     fn start_wait_rechecks(&mut self) -> bool {
         let mut any = false;
         for slot in &mut self.slots {

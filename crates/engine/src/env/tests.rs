@@ -239,7 +239,7 @@ fn deadlock_panics_every_thread_with_a_report() {
         let unwound = Arc::new(AtomicBool::new(false));
         let (own, mark) = (env.clone(), unwound.clone());
         let body = move || {
-            /// Waits while unwinding, like a dropped database.
+            /// Waits in its destructor during unwinding, like a database handle.
             struct WaitsInDrop(Env, Arc<AtomicBool>);
             impl Drop for WaitsInDrop {
                 fn drop(&mut self) {
@@ -291,7 +291,7 @@ fn change_without_notification_is_a_lost_wake_up() {
         let done = Arc::new(AtomicBool::new(false));
         let (own, set) = (env.clone(), done.clone());
         let body = move || {
-            // The other thread checks its condition and waits meanwhile.
+            // During the pause the other thread evaluates its condition and starts to wait.
             own.pause_us(100);
             set.store(true, Ordering::Release);
             own.pause_us(100);
@@ -322,14 +322,14 @@ fn unregistered_thread_gets_a_slot_and_leaves_it() {
         set.store(true, Ordering::Release);
         set_signal.notify();
     });
-    // The thread may arrive late, so this thread yields until then.
+    // The unregistered thread may reach its first yield point late, so this thread yields until `done` is set.
     let arrived = || done.load(Ordering::Acquire);
     while !arrived() {
         env.yield_point(YieldKind::UserOperation);
         std::thread::yield_now();
     }
     unregistered.join().unwrap();
-    // Its slot is empty. Otherwise the scheduler would select it, and no thread would run.
+    // The slot of the ended thread is free. Otherwise the scheduler would select it, and no thread would run.
     for _ in 0..100 {
         env.yield_point(YieldKind::UserOperation);
     }

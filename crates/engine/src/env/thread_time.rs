@@ -1,8 +1,8 @@
-//! Time of threads in jobs: processor time, waits for the file system, and the rest.
+//! Time measurement for job threads: CPU time, waits in file system calls, and the remaining time.
 //!
-//! A wait is the elapsed time of a file system call minus the processor time of the thread during the call. A read from
-//! the page cache is therefore processor time, and no time counts twice. While a thread is in a call and waits for a
-//! processor, it counts as waiting in the call.
+//! A wait is the elapsed time of a file system call minus the CPU time of the thread during the call. A read from the
+//! page cache therefore counts as CPU time, and no time counts twice. If a thread is in a call and waits for a free CPU
+//! core, this time also counts as a wait in the call.
 
 use std::cell::Cell;
 
@@ -29,13 +29,13 @@ thread_local! {
 
 /// Makes a file system call and adds the wait of the calling thread to its [`ThreadTime`].
 ///
-/// Costs two system calls, so it is meant for calls of jobs, which are large. Calls must not nest. With a virtual or
-/// manual clock nothing is added.
+/// A measurement costs two system calls, so it is used only for the large calls of background jobs. Calls must not be
+/// nested. With a virtual or manual clock nothing is added.
 pub(crate) fn measure_wait<T>(env: &Env, kind: IoKind, call: impl FnOnce() -> T) -> T {
     if !env.has_real_time() {
         return call();
     }
-    // The processor time is read first and last, so that a call without a wait adds nothing.
+    // The CPU time is read first and last, so that a call without a wait adds nothing.
     let cpu_start_ns = env.thread_cpu_ns();
     let start_ns = env.monotonic_ns();
     let result = call();
@@ -49,8 +49,8 @@ pub(crate) fn measure_wait<T>(env: &Env, kind: IoKind, call: impl FnOnce() -> T)
 
 /// Time of one thread, or the sum over several threads, in nanoseconds.
 ///
-/// Processor time and waits do not overlap. The rest of the elapsed time is waiting for locks, rate limits, other
-/// threads and a processor.
+/// CPU time and waits do not overlap. The remaining elapsed time consists of waits for locks, rate limits, other
+/// threads and a free CPU core.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ThreadTime {
     pub(crate) elapsed_ns: u64,

@@ -21,9 +21,11 @@ pub enum BlockCacheKind {
     Quick,
     /// `moka`: admits a new block only if it is used more often than the block that it replaces.
     ///
-    /// Hits, fills and bookkeeping cost several times as much as with `quick_cache`. The first 192 KiB store no blocks.
-    /// If the capacity changes by 1/16, because metadata grows or shrinks, the reading thread rebuilds the cache.
-    /// Entries, but not blocks, are then in memory twice for a time that grows with the cache.
+    /// Hits, fills and bookkeeping cost several times as much as with `quick_cache`. The data structures of the cache
+    /// take the first 192 KiB of the capacity.
+    /// `moka` cannot change its capacity. If the memory left for data blocks shrinks or grows by about 1/16, the
+    /// calling thread rebuilds the cache. The rebuild time grows with the number of entries. During the rebuild,
+    /// entries but not blocks are in memory twice.
     Moka,
 }
 
@@ -79,7 +81,7 @@ pub(crate) trait DataBlockCache: fmt::Debug + Send + Sync {
     fn bytes_without_overhead(&self) -> u64;
 }
 
-/// Creates a cache for data blocks. Its capacity must never exceed `capacity_bytes`.
+/// Creates a cache for data blocks. `capacity_bytes` is the initial capacity and the maximum for later changes.
 pub(crate) fn new_data_cache(kind: BlockCacheKind, capacity_bytes: u64) -> Box<dyn DataBlockCache> {
     match kind {
         BlockCacheKind::Quick => Box::new(QuickDataCache::new(capacity_bytes)),
@@ -87,8 +89,8 @@ pub(crate) fn new_data_cache(kind: BlockCacheKind, capacity_bytes: u64) -> Box<d
     }
 }
 
-/// Hashes the two numbers of a [`BlockId`]. Unseeded, so that the contents of a cache are reproducible. Users do not
-/// choose these numbers, so they cannot force collisions.
+/// Hashes the two fields of a [`BlockId`]. The hash has no seed, so that the contents of a cache are reproducible.
+/// Users do not choose the fields, so they cannot force collisions.
 #[derive(Debug, Default)]
 struct BlockIdHasher(u64);
 
@@ -103,7 +105,8 @@ impl Hasher for BlockIdHasher {
     fn write_u64(&mut self, number: u64) {
         let product = u128::from(self.0 ^ number ^ 0x243f_6a88_85a3_08d3)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        // The upper half depends on all input bits. Folding keeps the bits of the lower half.
+        // The upper half of the product depends on all input bits. XOR with the lower half keeps the bits of both
+        // halves.
         let [low, high] = [product, product >> 64].map(|half| half & u128::from(u64::MAX));
         self.0 = u64::try_from(low ^ high).unwrap_or_default();
     }

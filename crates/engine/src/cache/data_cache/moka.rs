@@ -1,12 +1,12 @@
 //! Cache for data blocks based on `moka`.
 //!
-//! The capacity of a `moka` cache is fixed, but the capacity for data blocks changes with the size of the metadata. The
-//! cache is therefore rebuilt, with the blocks that fit, after the capacity has fallen below or risen well above the
-//! current one. Some slack avoids a rebuild for every metadata block.
+//! The capacity of a `moka` cache is fixed, but the memory left for data blocks changes with the size of the metadata.
+//! The cache is therefore rebuilt after the capacity has decreased, or has increased considerably. A rebuild copies the
+//! blocks that fit. Some slack avoids a rebuild for every metadata block.
 //!
-//! `moka` evicts in maintenance runs, here after each fill. The cache is therefore within its capacity when a fill
-//! returns, and its contents do not depend on time. `moka` frees removed entries later, in batches; the eviction
-//! listener frees their blocks at once.
+//! `moka` evicts entries in maintenance runs. This cache requests a run after every insert. The cache is therefore
+//! within its capacity when the insert returns, and its contents do not depend on time. `moka` frees removed entries
+//! later, in batches. The eviction listener frees their blocks immediately.
 
 use std::fmt;
 use std::hash::BuildHasherDefault;
@@ -26,7 +26,8 @@ const ENTRY_OVERHEAD_BYTES: u64 = 448;
 /// overhead stores no blocks.
 const CACHE_OVERHEAD_BYTES: u64 = 192 << 10;
 
-/// Slack is the capacity divided by this. Within it the cache is not rebuilt.
+/// Divisor of the capacity that gives the slack. A decrease rebuilds the cache with one slack less than requested. An
+/// increase rebuilds the cache only if it exceeds two slacks.
 const SLACK_DIVISOR: u64 = 16;
 
 type MokaCache = Cache<BlockId, Arc<MokaEntry>, BuildHasherDefault<BlockIdHasher>>;
@@ -40,7 +41,7 @@ impl MokaEntry {
     }
 }
 
-/// A `moka` cache with its capacity.
+/// A `moka` cache and its fixed capacity.
 struct FixedCapacityCache {
     entries: MokaCache,
     capacity_bytes: u64,
@@ -64,7 +65,7 @@ impl FixedCapacityCache {
         self.entries.run_pending_tasks();
     }
 
-    /// Copies blocks of another cache as far as they fit. Their usage data is lost.
+    /// Copies the blocks of another cache that fit into the capacity. Access frequencies are not copied.
     fn copy_blocks_from(&self, other: &FixedCapacityCache) {
         let mut free_bytes = self.capacity_bytes.saturating_sub(CACHE_OVERHEAD_BYTES);
         for (id, entry) in &other.entries {
@@ -93,7 +94,7 @@ impl MokaDataCache {
         store
     }
 
-    /// Replaces the cache by one of another capacity.
+    /// Replaces the cache with a new one of the given capacity, and copies the blocks that fit.
     fn rebuild_with_capacity(&self, capacity_bytes: u64) {
         let rebuilt = (capacity_bytes > CACHE_OVERHEAD_BYTES)
             .then(|| FixedCapacityCache::new(capacity_bytes));
@@ -111,14 +112,15 @@ impl DataBlockCache for MokaDataCache {
     }
 
     fn peek(&self, id: BlockId) -> Option<BlockBytes> {
-        // Only `get` returns a value, and it records a miss for an absent key. The check avoids that.
+        // `moka` returns values only through `get`, which also records a miss for an absent key. `contains_key` records
+        // nothing.
         let cache = self.cache.load();
         let entries = &cache.as_deref()?.entries;
         if entries.contains_key(&id) { entries.get(&id)?.block() } else { None }
     }
 
     fn insert(&self, id: BlockId, block: BlockBytes) {
-        // If the cache is being rebuilt, the block may be lost and is read again.
+        // A block that is inserted during a rebuild may be lost. It is then read from the file again.
         if let Some(cache) = self.cache.load().as_deref() {
             cache.insert(id, block);
         }
@@ -139,7 +141,7 @@ impl DataBlockCache for MokaDataCache {
     }
 
     fn bytes_without_overhead(&self) -> u64 {
-        // The two numbers are not read atomically, so the result is approximate.
+        // Total size and number of entries are not read atomically, so the result is approximate.
         self.cache.load().as_deref().map_or(0, |cache| {
             let overhead = cache.entries.entry_count() * ENTRY_OVERHEAD_BYTES;
             cache.entries.weighted_size().saturating_sub(overhead)

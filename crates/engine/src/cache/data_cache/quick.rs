@@ -13,10 +13,10 @@ use crate::cache::data_cache::{BlockId, BlockIdHasher, DataBlockCache};
 /// Overhead of an entry in bytes: key, links and reference count.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
-/// Expected bytes of a block, to size the hash table.
+/// Expected size of a block in bytes, from which the size of the hash table is derived.
 const BLOCK_BYTES_EXPECTED: u64 = 4096;
 
-/// Minimum bytes of a shard.
+/// Minimum capacity of a shard, in bytes.
 const SHARD_BYTES_MIN: u64 = 256 << 10;
 
 /// Maximum number of shards. More shards than threads make contention rare.
@@ -34,7 +34,7 @@ pub(crate) struct QuickDataCache {
 
 impl QuickDataCache {
     pub(crate) fn new(capacity_bytes: u64) -> QuickDataCache {
-        // The number of shards does not depend on the machine, so equal budgets behave equally.
+        // The number of shards depends only on the capacity, so that hit rates are the same on every machine.
         let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         let items = usize::try_from(capacity_bytes / BLOCK_BYTES_EXPECTED).unwrap_or(usize::MAX);
         let options = OptionsBuilder::new()
@@ -77,7 +77,7 @@ impl DataBlockCache for QuickDataCache {
     }
 
     fn bytes_without_overhead(&self) -> u64 {
-        // The two numbers are not read atomically, so the result is approximate.
+        // Total size and number of entries are not read atomically, so the result is approximate.
         self.bytes().saturating_sub(len_u64(self.cache.len()) * ENTRY_OVERHEAD_BYTES)
     }
 }

@@ -17,7 +17,7 @@ impl NumberStream {
         ((u128::from(self.0) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Returns a number below `bound` with a Zipf distribution of exponent 1, by inverting its sum.
+    /// Returns a number below `bound` from a Zipf distribution of exponent 1, by inverse transform sampling.
     fn skewed(&mut self, bound: u64) -> u64 {
         let share = self.below(1 << 30) as f64 / f64::from(1 << 30);
         ((bound as f64).powf(share) - 1.0) as u64
@@ -124,7 +124,7 @@ fn data_caches_have_similar_hit_rates() {
             let capacity = blocks * (len_u64(BLOCK_BYTES) + 512) + (192 << 10);
             let rates = BlockCacheKind::ALL.map(|kind| hit_rate(kind, capacity, draw));
             assert!((rates[0] - rates[1]).abs() < 0.06, "{name}, {blocks} blocks: {rates:?}");
-            // The contents do not depend on time.
+            // The cache is deterministic, so a second run has the same hit rates.
             let again = BlockCacheKind::ALL.map(|kind| hit_rate(kind, capacity, draw));
             assert_eq!(rates, again, "{name}, {blocks} blocks");
         }
@@ -134,14 +134,14 @@ fn data_caches_have_similar_hit_rates() {
 #[test]
 fn evicted_blocks_leave_memory() {
     const BLOCKS: u64 = if cfg!(miri) { 40 } else { 20_000 };
-    // Smaller than all blocks.
+    // The capacity is smaller than the total size of the inserted blocks.
     let capacity = if cfg!(miri) { 1 << 17 } else { 4 << 20 };
     for kind in BlockCacheKind::ALL {
         let live = Arc::new(BlockMemoryCounter::default());
         let store = new_data_cache(kind, capacity);
         let mut uncached_max = 0;
         for number in 0..BLOCKS {
-            // Frequent lookups make the block replace others.
+            // `moka` admits a block only if it is looked up more often than the block that it replaces.
             for _ in 0..3 {
                 let _ = store.get(id(number));
             }
