@@ -1,6 +1,6 @@
 //! Calls with a deadline.
 //!
-//! A thread cannot leave a device call that hangs. Therefore the work of a call with a deadline runs on a separate
+//! A thread cannot cancel a blocked device call. Therefore the work of a call with a deadline runs on a separate
 //! thread, and the caller waits for the result until the deadline. The work itself also checks the deadline between
 //! device calls. Without a deadline, and under [`Background::Inline`], the work runs on the thread of the caller.
 
@@ -16,25 +16,25 @@ use crate::db::inner::DbInner;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 
-/// Maximum number of threads that run calls with a deadline. Further calls wait for one to end.
+/// Maximum number of threads that run calls with a deadline. If all are in use, a further call waits for a free thread.
 ///
-/// Without a limit, retries of a call during a device failure would each leave a blocked thread.
+/// Without a limit, each retry of a call during a device failure would leave another blocked thread.
 const CALL_THREADS_MAX: usize = 16;
 
 /// The result of a call, passed from its thread to the caller.
 #[derive(Debug)]
 struct CallResult {
-    /// The outer error is a panic of the work.
+    /// Result of the work. The outer error is a panic of the work.
     result: Mutex<Option<thread::Result<Result<()>>>>,
     is_set: Signal,
 }
 
-/// Runs `work` and returns at the deadline at the latest. `cause` is the reason of the caller's wait.
+/// Runs `work` and returns its result, or an error at the deadline. `cause` is the cause in [`Error::Deadline`].
 ///
 /// `work` receives the deadline in microseconds of [`Env::now_us`](crate::env::Env::now_us).
 ///
 /// # Errors
-/// Those of `work`; [`Error::Deadline`]; [`Error::Io`] if no thread can be created.
+/// Errors of `work`; [`Error::Deadline`]; [`Error::Io`] if no thread can be created.
 pub(crate) fn run_with_deadline(
     inner: &Arc<DbInner>,
     cause: WaitCause,
@@ -75,7 +75,7 @@ pub(crate) fn run_with_deadline(
         result.is_some()
     });
     let result = result.ok_or_else(deadline_error)?;
-    // The work is complete, so the thread ends soon.
+    // The work is complete, so the join does not block for long.
     let _ = env.join(thread);
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }

@@ -1,10 +1,10 @@
 //! Dropping a keyspace.
 //!
-//! 1. The commit leader refuses new commits to the keyspace. A sync of the WAL then waits for the earlier commits, so
+//! 1. The commit leader rejects new commits to the keyspace. A sync of the WAL then waits for all earlier commits, so
 //!    that the drop is ordered after them.
-//! 2. One manifest edit removes the keyspace. Jobs that would install files find the tree dropped.
-//! 3. Handles return [`Error::KeyspaceDropped`]. Running iterators and older snapshots still read the keyspace. Its
-//!    files are removed when no reader holds them.
+//! 2. One manifest edit removes the keyspace. Running jobs find the tree dropped and install no files.
+//! 3. Handles return [`Error::KeyspaceDropped`]. Existing iterators and snapshots still read the keyspace. Its files
+//!    are removed when no reader uses them.
 //!
 //! Replay skips operations on a keyspace that the manifest does not list. Its id is never reused.
 
@@ -66,7 +66,7 @@ fn drop_tree(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
         attached.lifetime.set_obsolete();
     }
     view.version.blobs().files().for_each(|used| used.file.set_obsolete());
-    // The bytes are subtracted once. Values that a later fold adds to a memtable are not counted.
+    // Releases the bytes of each memtable only once. Operands that are combined in a memtable later are not counted.
     let released =
         |memtable: &Arc<Memtable>| match failpoint::is_on(Failpoint::DroppedMemtableCounted) {
             true => memtable.bytes(),
@@ -80,8 +80,8 @@ fn drop_tree(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
     }
     tree.operand_store.set_kept_log(None);
     state.discard_unclaimed_files();
-    // The memtables no longer retain segments. If this edit fails, the drop is still durable, and the next write
-    // returns the error.
+    // The memtables of the dropped tree no longer need WAL segments. If this edit fails, the drop is still durable, and
+    // the next write returns the error.
     let _ = obsolete_files::retire_segments(state);
     state.progress.notify();
     Ok(())
@@ -99,7 +99,8 @@ mod tests {
     use crate::vfs::MemVfs;
     use crate::write::batch::WriteBatch;
 
-    /// A snapshot keeps the memtable of a dropped keyspace, and a long operand chain is combined after the drop.
+    /// A snapshot keeps the memtable of a dropped keyspace. Combining its operands after the drop adds no bytes to the
+    /// budget.
     #[test]
     fn drop_keyspace_later_fold_adds_no_bytes() {
         let options = Options::default().background(Background::Inline);

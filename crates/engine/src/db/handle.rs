@@ -14,16 +14,16 @@ pub(crate) struct DbHandle(pub(crate) Arc<DbInner>);
 
 impl Drop for DbHandle {
     fn drop(&mut self) {
-        // The listener has received the errors. Callers that need the result call `close`.
+        // Errors of the close were sent to the event listener. Callers that need the result call `close`.
         if !callback::has_context() {
             let _ = close::close(&self.0, None);
             return;
         }
-        // Close joins the threads of the engine, and the current thread may be one of them.
+        // The close joins the engine threads, and the current thread may be an engine thread.
         let inner = Arc::clone(&self.0);
         let close = move || drop(close::close(&inner, None));
         if self.0.state.env.spawn("lsmx-close", close).is_err() {
-            // Engine threads can still write, so the lock must never be released.
+            // Without a close, engine threads may still write, so the directory lock must not be released.
             mem::forget(Arc::clone(&self.0));
         }
     }

@@ -1,4 +1,4 @@
-//! Locks of keys, which keep concurrent updates of one key from refusing each other.
+//! Key locks serialize concurrent updates of one key, so that they do not fail with conflicts.
 
 use std::array;
 
@@ -56,12 +56,12 @@ impl KeyLocks {
         (!was_locked).then(|| KeyLock { locks: self, locked })
     }
 
-    /// Returns the time until which an update that starts now waits for a lock, in microseconds.
+    /// Returns the deadline of a lock wait that starts now, in microseconds of [`Env::now_us`].
     pub(crate) fn wait_limit_us(&self, env: &Env) -> u64 {
         env.now_us().saturating_add(LOCK_WAIT_US_MAX)
     }
 
-    /// Signal notified when a lock is released.
+    /// Returns the signal that is notified when a lock is released.
     #[cfg(feature = "tokio")]
     pub(crate) fn release_signal(&self) -> &Signal {
         &self.released

@@ -15,7 +15,7 @@ use crate::lookup::point::{self, ReadScope};
 use crate::tree::Tree;
 use crate::tree::super_version::SuperVersion;
 
-/// Returns the value of each key at a snapshot, or the newest values.
+/// Returns the value of each key, as of `snapshot` if given.
 pub(super) fn multi_get<K: AsRef<[u8]>>(
     inner: &DbInner,
     tree: &Tree,
@@ -50,8 +50,8 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         inner.check_open()?;
         inner.begin_operation();
         tree.counters.gets.add(len_u64(keys.len()));
-        // The view is pinned before the sequence number is read. A job that ends between the two steps could otherwise drop
-        // the versions that this number reads.
+        // The view is pinned before the sequence number is read. In the reverse order, a job could finish between the
+        // two steps and drop versions that are visible at this sequence number.
         let view = tree.pin_super_version();
         if snapshot.is_none() {
             tree.check_live()?;
@@ -64,9 +64,8 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
 
     /// Looks up at most `count` of the remaining keys. Returns whether no key remains.
     ///
-    /// # Errors
-    /// The errors of [`Db::get`](crate::Db::get). The caller may continue after
-    /// [`Error::WouldBlock`](crate::Error::WouldBlock).
+    /// Errors of [`Db::get`](crate::Db::get). After [`Error::WouldBlock`](crate::Error::WouldBlock), the caller may
+    /// call this method again.
     pub(crate) fn look_up(&mut self, tree: &Tree, reads: ReadScope, count: usize) -> Result<bool> {
         let end = self.done.saturating_add(count).min(self.order.len());
         while self.done < end {
@@ -81,7 +80,7 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         Ok(self.done == self.order.len())
     }
 
-    /// Copies the value of the previous key if the next key equals it. Returns whether it does.
+    /// If the next key equals the previous key, copies its value and returns true.
     fn copy_duplicate(&mut self) -> bool {
         let Some(&index) = self.order.get(self.done) else { return false };
         let Some(&previous) = self.done.checked_sub(1).and_then(|at| self.order.get(at)) else {
@@ -97,12 +96,12 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
 
     /// Looks up all remaining keys.
     ///
-    /// Keys are looked up one by one while memory and the page cache suffice. After the first device read, the
-    /// blocks of all remaining keys are read concurrently. With a simulated clock no lookup takes time; the batch
-    /// then starts at the second key.
+    /// Looks up one key at a time until a lookup reads from the device. The blocks of all remaining keys are then read
+    /// concurrently. With a simulated clock, device reads cannot be detected, so the concurrent reads start at the
+    /// second key.
     ///
     /// # Errors
-    /// The errors of [`Db::get`](crate::Db::get).
+    /// Errors of [`Db::get`](crate::Db::get).
     pub(crate) fn look_up_all(&mut self, env: &Env, tree: &Tree) -> Result<()> {
         let mut now_ns = env.monotonic_ns();
         while !self.look_up(tree, ReadScope::Storage, 1)? {
@@ -121,7 +120,7 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         let mut keys: Vec<&[u8]> = remaining.iter().map(|&at| self.keys[at].as_ref()).collect();
         keys.dedup();
         let values = batch::multi_get(env, tree, &self.view, &keys, self.seq)?;
-        // `found` and `remaining` are both in key order.
+        // `keys` and `remaining` are both in key order.
         let mut found = keys.iter().zip(values).peekable();
         for &index in remaining {
             while found.next_if(|(key, _)| **key < self.keys[index].as_ref()).is_some() {}

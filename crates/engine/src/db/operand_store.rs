@@ -1,4 +1,4 @@
-//! Operand stores of keyspaces: open, verification, and moving the operands back to the tree.
+//! Opens and verifies the operand stores of keyspaces, and moves their operands back to the tree.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -35,9 +35,9 @@ use crate::tree::operand_files::{OperandStoreFiles, StoreLifetime, operand_file_
 use crate::tree::operand_store_slot::{AttachedStore, BucketReadCounters, ResolverMerger};
 use crate::vfs::Vfs;
 
-/// Minimum memory of a store if the database has a memory budget, in bytes.
+/// Minimum memory budget of a store in bytes, if the database has a memory budget.
 const STORE_BYTES_MIN: u64 = 1 << 20;
-/// Size of the block cache divided by the memory of a store.
+/// Ratio of the block cache size to the memory budget of one store.
 const CACHE_PER_STORE: u64 = 2;
 
 /// Opens the operand stores of one database.
@@ -49,7 +49,7 @@ pub(crate) struct StoreOpener<'a> {
 }
 
 impl StoreOpener<'_> {
-    /// Opens the store of a keyspace at the state of a token.
+    /// Opens the store of a keyspace. `token` identifies the stored state to open; `None` creates an empty store.
     pub(crate) fn open(
         &self,
         keyspace: &str,
@@ -90,7 +90,7 @@ impl StoreOpener<'_> {
         Ok(Arc::new(attached))
     }
 
-    /// Returns the context that a factory receives for a keyspace.
+    /// Returns the context that is passed to the factory of a store.
     pub(crate) fn context(
         &self,
         keyspace: &str,
@@ -126,7 +126,7 @@ fn store_memory_bytes(memory: MemoryPlan) -> u64 {
     if memory.budget_bytes.is_some() { bytes.max(STORE_BYTES_MIN) } else { bytes }
 }
 
-/// Fails if the name of a store differs from the stored name of the keyspace.
+/// Fails if the name of a store differs from the store name in the manifest.
 pub(crate) fn check_store_name(keyspace: &str, stored: &str, name: &str) -> Result<()> {
     if stored == name {
         return Ok(());
@@ -138,20 +138,19 @@ pub(crate) fn check_store_name(keyspace: &str, stored: &str, name: &str) -> Resu
     })
 }
 
-/// A store that was opened for a keyspace without a lock on `DbInner::keyspace_changes`.
+/// An operand store that was opened before `DbInner::keyspace_changes` was locked.
 pub(crate) struct OpenedStore {
-    /// Id of the keyspace. `None` if it does not exist.
+    /// Id of the keyspace. `None` if the keyspace does not exist yet.
     pub(crate) tree: Option<u32>,
     pub(crate) attached: Arc<AttachedStore>,
 }
 
-/// Opens the store that the options name, if it is not open.
+/// Opens the operand store in `options` for the keyspace `name`, unless the store is already open.
 ///
-/// Takes no lock, because the store reads files and yields.
+/// No lock is held, because the open of a store reads files and may yield to other threads.
 ///
 /// # Errors
-/// [`Error::NoOperandStore`] if the keyspace needs a store that the options do not name;
-/// [`Error::Contradiction`] if they name another store; the errors of the store.
+/// [`Error::NoOperandStore`] if the keyspace needs a store and the options have none. [`Error::Contradiction`] if the options have another store. Errors of the store.
 pub(crate) fn open_operand_store(
     inner: &DbInner,
     name: &str,
@@ -170,7 +169,7 @@ pub(crate) fn open_operand_store(
         check_store_name(name, stored_name, factory.name())?;
     }
     if inner.read_only.is_some() && stored_name.is_none() {
-        // A read-only database does not add a store.
+        // A read-only database does not add an operand store to a keyspace.
         return Ok(None);
     }
     let merging = match &tree {
@@ -179,7 +178,7 @@ pub(crate) fn open_operand_store(
         None => Arc::new(MergeResolver::new(name.to_owned(), options.merge_operator.clone())),
     };
     let (vfs, stores) = (&*state.vfs, state.tables.descriptors.store_count());
-    // An open database with one more store must be able to open again.
+    // The process must have enough descriptors to open the database again with one more store.
     let needed = needed_descriptors(inner.options.background, stores.saturating_add(1));
     check_descriptors_available(vfs, &state.dir, needed - IDLE_DESCRIPTORS)?;
     let id = tree.as_ref().map(|tree| tree.id);
@@ -196,7 +195,7 @@ pub(crate) fn open_operand_store(
 /// Attaches an open store to a tree.
 pub(crate) fn attach(tree: &Tree, attached: Arc<AttachedStore>) {
     let view = attached.initial_view();
-    // The view is installed first, because a flush delivers operands as soon as the store is attached.
+    // The view is set before the store is attached, because a flush passes operands to an attached store at once.
     tree.update_super_version(|current| current.clone().with_operand_view(Some(view.clone())));
     tree.operand_store.attach(attached);
 }
@@ -242,7 +241,7 @@ fn move_operands(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
     // Earlier commits must be durable before the manifest edit.
     inner.committer.sync(None)?;
     let Some(turn) = tree.operand_store.reserve(&state.env, &state.progress) else { return Ok(()) };
-    // Events are delivered later, because a listener may call `Db::snapshot`, which waits until `_snapshot_block` ends.
+    // Events are delivered later. A listener may call `Db::snapshot`, which waits until `_snapshot_block` is dropped.
     let _events = state.defer_events();
     let _snapshot_block = SnapshotBlock::begin(state)?;
     let options = StoredOptions { operand_store: None, ..tree.stored_options() }.encode();
@@ -258,8 +257,8 @@ fn move_operands(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
 
 /// Removes the operand store from the options of a keyspace.
 ///
-/// Appends a manifest edit only if the manifest holds other options: another thread may have changed the options while
-/// the operands were moved.
+/// Another thread may have changed the options during the move of the operands. A manifest edit is appended only if the
+/// options in the manifest differ.
 fn remove_store_from_options(inner: &DbInner, tree: &Tree) -> Result<()> {
     let _changes = inner.keyspace_changes.lock();
     let settings = tree.settings();
@@ -276,19 +275,19 @@ fn remove_store_from_options(inner: &DbInner, tree: &Tree) -> Result<()> {
     inner.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])
 }
 
-/// Returns the files of a store in another directory, for a copy. Files that the store discards there are not removed.
+/// Returns the files of a store copy in another directory. Files that the copied store discards are not deleted.
 pub(crate) fn files_in_dir(tables: &TableFactory, dir: &Path) -> Arc<OperandStoreFiles> {
     let numbers = Arc::clone(&tables.files);
     Arc::new(OperandStoreFiles::without_limits(Arc::clone(&tables.vfs), dir.to_owned(), numbers))
 }
 
-/// Result of the verification of a keyspace's operand store.
+/// Result of verifying the operand store of a keyspace.
 pub(crate) enum StoreCheck {
     /// The keyspace has no store.
     NoStore,
     /// The store is intact and has these files.
     Checked(BTreeSet<FileName>),
-    /// The factory of the store is not known.
+    /// The options have no factory for the store.
     Unchecked,
 }
 
@@ -316,7 +315,7 @@ pub(crate) fn verify_store(
     live_files(vfs, dir, keyspace, factory, token).map(StoreCheck::Checked)
 }
 
-/// Returns the files of a keyspace's operand store. The set is empty if there is no store.
+/// Returns the files of the operand store of a keyspace. The set is empty if the keyspace has no store.
 ///
 /// # Errors
 /// If the store cannot be opened.
@@ -347,7 +346,7 @@ fn live_files(
     Ok(live.into_iter().map(|(kind, number)| operand_file_name(kind, number)).collect())
 }
 
-/// Returns the context for a store of a closed database.
+/// Returns the context for opening a store of a closed database.
 fn read_only_context(vfs: &Arc<dyn Vfs>, dir: &Path, keyspace: &str) -> StoreContext {
     let numbers = Arc::new(FileNumbers::new(FILE_NUMBER_MAX));
     let files = OperandStoreFiles::without_limits(Arc::clone(vfs), dir.to_owned(), numbers);

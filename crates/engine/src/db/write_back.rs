@@ -1,12 +1,13 @@
-//! With [`RmwMode::Adaptive`], stores the results of point lookups that combined merge operands.
+//! Write-back: with [`RmwMode::Adaptive`], a point lookup that combines merge operands stores its result in the
+//! memtable.
 //!
-//! If the newest operand of the key is in the active memtable, the result becomes the folded value of this operand. A folded value
-//! is the value of the key at the sequence number of its operand. The results of reads therefore do not change. A flush
-//! writes the folded value to a table as a put. The flush writes an older version, or delivers an operand to the operand
-//! store, only if a snapshot needs it.
+//! The result becomes the folded value of the newest operand, if this operand is in the active memtable. A folded value
+//! is the value of the key at the sequence number of an operand. Storing it does not change the results of reads. A
+//! flush writes the folded value to a table as a put. Older versions are then dropped, and the operand is not passed to
+//! the operand store, unless a snapshot needs them.
 //!
-//! If the newest operand is in a sealed memtable or in a file, nothing is stored. A sealed memtable is flushed soon. For an
-//! operand in a file, a replacement would need a put with a new sequence number. Commits with a guard on the key would
+//! Nothing is stored if the newest operand is in a sealed memtable or in a file. A sealed memtable is flushed soon. An
+//! operand in a file could only be replaced by a put with a new sequence number. Commits with a guard on the key would
 //! then fail, although no caller has written the key.
 
 use lsmx_base::coding::len_u64;
@@ -23,11 +24,11 @@ use crate::tree::Tree;
 use crate::tree::counters::add;
 use crate::tree::super_version::SuperVersion;
 
-/// Minimum number of gets of a key that searched files and combined operands, before the value is stored. The value of a
-/// key that is read only once would waste memory.
+/// Number of gets of a key that read files and combined operands, after which the value is stored. A copy of a value
+/// that is read only once would waste memory.
 const GETS_MIN: u32 = 2;
-/// If a get searched only memtables, the value is stored if the operands have at least 1 / `OPERAND_PART` of the bytes of
-/// the value. Combining fewer bytes is cheap and does not justify the memory of a copy of the value.
+/// A get that read only memtables stores the value if the operands have at least 1 / `OPERAND_PART` of the bytes of the
+/// value. Otherwise combining the operands is too cheap to justify a copy of the value.
 const OPERAND_PART: u64 = 4;
 
 /// Result of a point lookup that read the newest version of a key and combined operands.
@@ -36,12 +37,12 @@ pub(super) struct CombinedGet<'a> {
     pub(super) key: &'a [u8],
     pub(super) value: &'a Option<Slice>,
     pub(super) operands: CombinedOperands,
-    /// Sequence number that the get read at.
+    /// Sequence number of the read.
     pub(super) seq: SeqNo,
 }
 
-/// In adaptive mode, stores the result of a get in the active memtable, if the memtable contains the newest operand and the
-/// conditions of the module hold. `view` is the super version that the get read.
+/// Stores the result of a get as the folded value of the newest operand, if the conditions in the module documentation
+/// hold. `view` is the super version of the get.
 #[cold]
 pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get: CombinedGet<'_>) {
     let settings = tree.settings();
@@ -49,7 +50,7 @@ pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get:
         return;
     }
     let CombinedGet { key, value, operands, seq } = get;
-    // A get is also counted if the newest operand is in a file. The first get after the next merge can then store the
+    // The get is counted even if the newest operand is in a file. The first get after the next merge can then store the
     // value.
     let is_read_often = !operands.searched_files || tree.combined_gets.count(key) >= GETS_MIN;
     let value_bytes = value.as_ref().map_or(0, |value| len_u64(value.len()));
@@ -57,13 +58,13 @@ pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get:
     if !(operands.newest_in_memtable && is_read_often && is_long) {
         return;
     }
-    // No flush follows a get, so a get must not fill the memtable.
+    // A get does not schedule a flush, so it must not fill the memtable.
     let memtable = &view.active;
     if memtable.bytes().saturating_add(value_bytes) > settings.options.memtable_bytes {
         return;
     }
     let Some(_reservation) = state.memtables.reserve(value_bytes, false) else { return };
-    // An entry of another kind has a folded value, which a concurrent get or writer has set.
+    // An entry of another kind already has a folded value, set by a concurrent get or writer.
     let Some((newest, EntryKind::Merge, _)) = memtable.get(key, seq) else { return };
     let value = match failpoint::is_on(Failpoint::FoldedValueStale) {
         true => point::get(tree, view, key, SeqNo(newest.0 - 1), ReadScope::Memory),
@@ -75,8 +76,9 @@ pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get:
     }
 }
 
-/// Sets the folded value of the operand at `seq`: the result of combining this operand with all older versions of the key.
-/// Adds the bytes of the value to the memory counts. Returns false if there is no such operand or it has a folded value.
+/// Sets the folded value of the operand at `seq` and adds its bytes to the memory counters. The folded value is the
+/// result of combining the operand with all older versions of the key. Returns false if the operand does not exist or
+/// already has a folded value.
 pub(super) fn set_folded_value(
     state: &DbState,
     memtable: &Memtable,
@@ -139,7 +141,7 @@ mod tests {
         let before = db.snapshot();
         get(&db, 3, "long value+");
         assert_eq!(write_backs(&db), 1);
-        // One operand has less than a quarter of the bytes of the value. Two operands together have more.
+        // One operand has less than a quarter of the bytes of the value. Two operands have more.
         keyspace.merge("k", "++").unwrap();
         get(&db, 3, "long value+++");
         assert_eq!(write_backs(&db), 1);
@@ -156,14 +158,14 @@ mod tests {
     fn operands_in_files_stay_and_gets_write_nothing() {
         let (db, keyspace) = open(RmwMode::Adaptive);
         db.put("k", "value").unwrap();
-        // The snapshot keeps the flush from combining the operand with the value.
+        // The snapshot prevents the flush from combining the operand with the value.
         let before = db.snapshot();
         keyspace.merge("k", "+").unwrap();
         db.flush().unwrap();
         let seq = db.snapshot().seq();
         get(&db, 5, "value+");
         assert_eq!((write_backs(&db), db.snapshot().seq()), (0, seq));
-        // The key is read often, so the first get after an update stores the value.
+        // The gets of the key were counted, so the first get after an update stores the value.
         keyspace.merge("k", "+").unwrap();
         get(&db, 1, "value++");
         assert_eq!(write_backs(&db), 1);

@@ -10,7 +10,7 @@ use crate::format::blob::{
 };
 
 pub(crate) fn dump_blob_file(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
-    // The header has the uid, which seeds all other checksums. Without it nothing can be read.
+    // The uid in the header is the seed of all other checksums, so the file cannot be read without its header.
     let header = BlobHeader::decode(&input.read_at_most(0, len_u64(BLOB_HEADER_BYTES))?)
         .map_err(|what| input.malformed_error(what, 0))?;
     writeln!(
@@ -31,7 +31,7 @@ pub(crate) fn dump_blob_file(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) ->
     }
 }
 
-/// Dumps the records before `end`. Stops at a record whose length is not valid.
+/// Dumps the records before `end`. Stops at a record with an invalid length.
 fn dump_records(input: &DumpInput<'_>, uid: u64, end: u64, out: &mut DumpWriter<'_>) -> DumpResult {
     let mut offset = len_u64(BLOB_HEADER_BYTES);
     while offset < end {

@@ -1,7 +1,7 @@
-//! Dump of the files of a database as text.
+//! Dumps files of a database as text.
 //!
-//! A file is read alone, without the database and without its lock, so that files of a damaged database can be
-//! examined.
+//! The dump reads a single file. It needs neither an open database nor its lock, so it also works for damaged
+//! databases.
 
 mod blob_file;
 mod logs;
@@ -27,9 +27,9 @@ use crate::workload_trace::TraceReader;
 pub struct DumpOptions {
     /// Writes keys in hexadecimal instead of escaped text.
     pub hex: bool,
-    /// Writes all entries of data blocks instead of the restart points only.
+    /// Writes all entries of data blocks. By default, only the entries at restart points are written.
     pub entries: bool,
-    /// Maximum number of lines; no limit if `None`.
+    /// Maximum number of lines. `None`: no limit.
     pub lines_max: Option<u64>,
 }
 
@@ -46,12 +46,11 @@ pub enum DumpError {
 
 /// Writes the contents of a file of a database, or of a workload trace, to `out` as text lines.
 ///
-/// The kind of a file follows from its name. A trace may have any name and is recognized by its first bytes.
-/// Damage is reported in lines that begin with `damaged:`, and the dump continues after it if possible.
+/// The kind of the file is determined from its name. A trace may have any name and is recognized by its magic number.
+/// Damage is reported in lines that start with `damaged:`. The dump continues after the damage if possible.
 ///
 /// # Errors
-/// [`DumpError::File`] with the first damage, or with [`Error::InvalidOption`] for an unknown kind of file;
-/// [`DumpError::Output`] if `out` cannot be written.
+/// [`DumpError::File`] with the first damage, or with [`Error::InvalidOption`] for an unknown kind of file. [`DumpError::Output`] if `out` cannot be written.
 pub fn dump(
     vfs: &dyn Vfs,
     path: &Path,
@@ -79,7 +78,7 @@ pub fn dump(
         Ok(()) | Err(DumpStop::LineLimit) => {
             writer.first_damage.map_or(Ok(()), |error| Err(error.into()))
         }
-        // The first damage is the cause of later errors.
+        // Later errors are caused by the first damage, so the first damage is returned.
         Err(DumpStop::File(error)) => Err(writer.first_damage.unwrap_or(error).into()),
         Err(DumpStop::Output(error)) => Err(DumpError::Output(error)),
     }
@@ -98,7 +97,7 @@ fn dump_file(name: FileName, vfs: &dyn Vfs, path: &Path, out: &mut DumpWriter<'_
             writeln!(out, "new version of CURRENT; obsolete after a crash")?;
             dump_current(&input, out)
         }
-        // Only the operand store knows the format.
+        // The format of these files belongs to the operand store.
         FileName::Operands(_) | FileName::Bucket(_) => {
             writeln!(out, "file of an operand store, {bytes} bytes")
         }
@@ -118,7 +117,7 @@ fn dump_current(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
     }
 }
 
-/// Why a dump ends early.
+/// Reason why a dump ends early.
 enum DumpStop {
     LineLimit,
     File(Error),
@@ -155,14 +154,14 @@ impl DumpWriter<'_> {
         self.out.write_fmt(line).map_err(DumpStop::Output)
     }
 
-    /// Writes a line about damage, after which the dump continues.
+    /// Writes a line that reports damage, and keeps the first error.
     fn write_damage_line(&mut self, error: Error) -> DumpResult {
         let text = error.to_string();
         self.first_damage.get_or_insert(error);
         writeln!(self, "damaged: {text}")
     }
 
-    /// Returns a key in the format of the options.
+    /// Returns a key as escaped text or in hexadecimal, as set in the options.
     fn format_key(&self, key: &[u8]) -> String {
         if !self.options.hex {
             return format!("\"{}\"", key.escape_ascii());
@@ -189,7 +188,7 @@ impl<'a> DumpInput<'a> {
         Error::malformed(what, self.path, offset)
     }
 
-    /// Reads `bytes` at `offset`, or fewer at the end of the file.
+    /// Reads `bytes` at `offset`. Returns fewer bytes at the end of the file.
     fn read_at_most(&self, offset: u64, bytes: u64) -> Result<Vec<u8>, Error> {
         self.read(offset, bytes.min(self.bytes.saturating_sub(offset)))
     }
@@ -202,7 +201,7 @@ impl<'a> DumpInput<'a> {
                 offset,
             )
         };
-        // Checked before the allocation, because `bytes` may come from a damaged file.
+        // The range is checked before the allocation, because `bytes` may come from a damaged file.
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
             return Err(truncated(self.bytes.saturating_sub(offset)));
         }
@@ -228,7 +227,7 @@ mod tests {
     use crate::vfs::MemVfs;
     use crate::vfs::mem::CrashImage;
 
-    /// Returns a crashed database that has a file of every kind except those of operand stores.
+    /// Returns the image of a crashed database with files of every kind except operand store files.
     fn create_files() -> MemVfs {
         let disk = MemVfs::new();
         let keyspace = KeyspaceOptions::default().memtable_bytes(4 << 10).table_bytes(4 << 10);
@@ -263,7 +262,7 @@ mod tests {
         (String::from_utf8(out).unwrap(), result)
     }
 
-    /// Does not compile if a kind of file is missing.
+    /// The match is exhaustive, so a new kind of file does not compile without a case here.
     fn file_kind(name: FileName) -> &'static str {
         match name {
             FileName::Table(_) => "table",
@@ -363,7 +362,7 @@ mod tests {
         }
     }
 
-    /// Changes single bytes of every file, and truncates it.
+    /// Changes single bytes of every file, and truncates every file.
     #[test]
     fn dump_of_damaged_file_names_the_file() {
         let disk = create_files();
@@ -384,7 +383,7 @@ mod tests {
                     let (text, result) = dump_text(&copy, &path, DumpOptions::default());
                     assert!(text.lines().count() <= lines + 10);
                     match result {
-                        // A log without its end is valid.
+                        // A log remains valid if its end is missing.
                         Ok(()) => {
                             assert!(truncated || bytes.is_empty(), "{} {offset}", path.display())
                         }

@@ -1,4 +1,4 @@
-//! Merge of several sorted sources, in both directions.
+//! Merging iterator over several sorted sources, in both directions.
 
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
@@ -18,7 +18,7 @@ enum Direction {
     Backward,
 }
 
-/// Current key of a valid source.
+/// A valid source and the prefix of its current key.
 #[derive(Clone, Copy, Debug)]
 struct SourceHead {
     source: usize,
@@ -27,23 +27,24 @@ struct SourceHead {
 
 /// Merges cursors into one sorted cursor.
 ///
-/// Moving forward, all sources are at or after the current entry; moving backward, at or before it. A change of the
-/// direction repositions all sources. Internal keys are unique, so that there are no ties.
+/// In forward direction, all sources are at or after the current entry. In backward direction, they are at or before
+/// it. A change of direction repositions all sources. Internal keys are unique, so two sources never have equal keys.
 ///
-/// A step of the cursor moves the first source and compares its new key with the key of the second source. Only if the
-/// second source is now first, a binary search finds the new place of the moved source. Comparisons use the prefixes
-/// of the keys, and the full keys only if the prefixes are equal.
+/// A step moves the first source and compares its new key with the key of the second source. If the second source now
+/// precedes it, a binary search finds the new position of the moved source. Keys are compared by their prefixes first.
+/// The full keys are compared only if the prefixes are equal.
 pub(crate) struct MergingCursor<C = Box<dyn Cursor>> {
     sources: Vec<C>,
-    /// The valid sources in the order of their current entries. The first one is at the current entry.
+    /// The valid sources, sorted by their current keys in the current direction. The first source is at the current
+    /// entry.
     heads: Vec<SourceHead>,
     direction: Direction,
-    /// Buffer for the key at a change of the direction.
+    /// Buffer for a copy of the current key during a change of direction.
     scratch: Vec<u8>,
 }
 
 impl<C: Cursor> MergingCursor<C> {
-    /// Returns a cursor over all `sources` that is not positioned.
+    /// Creates an unpositioned cursor over `sources`.
     pub(crate) fn new(sources: Vec<C>) -> MergingCursor<C> {
         let heads = Vec::with_capacity(sources.len());
         MergingCursor { sources, heads, direction: Direction::Forward, scratch: Vec::new() }
@@ -65,7 +66,7 @@ impl<C: Cursor> MergingCursor<C> {
         }
     }
 
-    /// Moves every source with `reposition` and sorts the sources for `direction`.
+    /// Calls `reposition` for every source, and sorts the valid sources for `direction`.
     fn reposition_all(
         &mut self,
         direction: Direction,
@@ -88,8 +89,8 @@ impl<C: Cursor> MergingCursor<C> {
 
     /// Moves forward to the first entry at or after (`user_key`, `seq`).
     ///
-    /// The target must not precede that of the last seek, and only this method and `next` may have been called since.
-    /// Sources at or after the target are not moved, so that their blocks are not read again.
+    /// The target must not precede the target of the last seek. Since that seek, only this method and `next` may have
+    /// been called. Sources at or after the target are not moved, so that their blocks are not read again.
     ///
     /// # Errors
     /// If a block cannot be read.
@@ -129,8 +130,8 @@ impl<C: Cursor> MergingCursor<C> {
         Ok(())
     }
 
-    /// Changes the direction at the current entry. The first source moves by one entry, and all others seek past the
-    /// current entry.
+    /// Changes the direction and moves by one entry from the current entry. The first source moves by one entry. All
+    /// other sources seek to the other side of the current entry.
     fn reverse(&mut self, direction: Direction) -> Result<()> {
         let first = self.heads[0].source;
         let mut key = std::mem::take(&mut self.scratch);
@@ -279,7 +280,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a cursor over all entries (key, sequence number, source) and a merged cursor over five sources.
+    /// Returns two cursors over the same entries (key, sequence number, source): a sorted list, and a merging cursor
+    /// over five sources.
     fn cursors(mut entries: Vec<(u8, u64, usize)>) -> (VecCursor, MergingCursor) {
         let mut seqs = std::collections::HashSet::new();
         entries.retain(|entry| seqs.insert(entry.1));
@@ -320,7 +322,8 @@ mod tests {
             }
         }
 
-        /// After seeks to ascending targets with steps in between, the cursor is at the same entry as after plain seeks.
+        /// After `seek_forward` calls with ascending targets and steps in between, the cursor is at the same entry as
+        /// after `seek`.
         #[test]
         fn seek_forward_ascending_targets_matches_seek(
             entries in prop::collection::vec((0u8..12, 1u64..500, 0usize..5), 0..60),
@@ -341,7 +344,7 @@ mod tests {
                     if all.valid() {
                         prop_assert_eq!(all.key(), merged.key());
                         if step < steps {
-                            // The next target must be after the entry that the step leaves.
+                            // The next target must be after the current entry.
                             let current = all.key();
                             last_key = Some((current.user_key[0], Reverse(current.seq.0)));
                             all.next().unwrap();

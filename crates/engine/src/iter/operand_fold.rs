@@ -1,4 +1,4 @@
-//! Collects the versions of one key and merges its operands.
+//! Collects the versions of one key and combines its merge operands.
 
 use std::collections::VecDeque;
 
@@ -9,20 +9,20 @@ use lsmx_base::slice::Slice;
 use crate::error::Result;
 use crate::tree::merge_resolver::MergeResolver;
 
-/// The base value of a key and the operands that are newer than it.
+/// The base value of a key and the merge operands that are newer than the base.
 ///
-/// A put or a delete is a base: it hides all older versions.
+/// The base is the newest put or delete, which hides all older versions.
 #[derive(Debug, Default)]
 pub(crate) struct OperandFold {
     base: Option<Slice>,
-    /// Sequence number of the base while it is an unresolved value pointer.
+    /// Sequence number of the base if the base is a value pointer that is not resolved yet.
     pointer_seq: Option<SeqNo>,
     /// Operands, newest first.
     operands: VecDeque<Slice>,
 }
 
 impl OperandFold {
-    /// Adds a version that is older than all others. Returns whether older versions are needed.
+    /// Adds a version that is older than all versions added before. Returns whether older versions are still needed.
     #[inline]
     pub(crate) fn push_older(&mut self, seq: SeqNo, kind: EntryKind, value: Slice) -> bool {
         match kind {
@@ -34,7 +34,7 @@ impl OperandFold {
         kind == EntryKind::Merge
     }
 
-    /// Adds a version that is newer than all others. A base replaces the older versions.
+    /// Adds a version that is newer than all versions added before. A put or a delete replaces the older versions.
     pub(crate) fn push_newer(
         &mut self,
         seq: SeqNo,
@@ -50,14 +50,14 @@ impl OperandFold {
         }
     }
 
-    /// Adds versions that are all older than those of `self`, which has no base.
+    /// Adds the versions of `older`. They must all be older than the versions of `self`, which must not have a base.
     pub(crate) fn append_older_operands(&mut self, mut older: OperandFold) {
         self.operands.append(&mut older.operands);
         self.base = older.base;
         self.pointer_seq = older.pointer_seq;
     }
 
-    /// As [`OperandFold::take_value`], for a job. Returns `None` if the operands cannot be merged.
+    /// Same as [`OperandFold::take_value`], for background jobs. Returns `None` if the operands cannot be combined.
     pub(crate) fn take_value_for_job(
         &mut self,
         resolver: &MergeResolver,
@@ -74,11 +74,11 @@ impl OperandFold {
         Some(value.map(Slice::from))
     }
 
-    /// Replaces a value pointer by the value. `read` receives the sequence number of the entry and the encoded
-    /// pointer.
+    /// Replaces an unresolved value pointer with its value. `read` receives the sequence number of the entry and the
+    /// encoded pointer.
     ///
     /// # Errors
-    /// Returns the errors of `read`.
+    /// Errors of `read`.
     #[inline]
     pub(crate) fn resolve_pointer(
         &mut self,
@@ -91,7 +91,6 @@ impl OperandFold {
         Ok(())
     }
 
-    /// Returns whether there are operands.
     pub(crate) fn has_operands(&self) -> bool {
         !self.operands.is_empty()
     }
@@ -101,17 +100,17 @@ impl OperandFold {
         self.operands.iter().map(|operand| len_u64(operand.len())).sum()
     }
 
-    /// Returns the sequence number of an unresolved value pointer.
+    /// Returns the sequence number of the base if the base is an unresolved value pointer.
     pub(crate) fn pointer_seq(&self) -> Option<SeqNo> {
         self.pointer_seq
     }
 
-    /// Merges the operands with the base and clears the fold.
+    /// Combines the operands with the base, returns the result, and clears the fold.
     ///
     /// Without operands, an unresolved value pointer is returned in its encoded form.
     ///
     /// # Errors
-    /// If the operands cannot be merged.
+    /// If the operands cannot be combined.
     pub(crate) fn take_value(
         &mut self,
         resolver: &MergeResolver,

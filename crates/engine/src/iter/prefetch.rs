@@ -1,8 +1,9 @@
-//! Prefetching of separated values at one end of a range.
+//! Prefetching of separated values for a range iterator.
 //!
-//! Each separated value is a read of its own, at a random position of the value log. After two such values, the
-//! iterator therefore collects the keys of the next entries and reads their values together. Batches grow up to a
-//! limit. If the number of entries is known, the first batch has this size.
+//! Separated values are values in the value log. Each of them needs a read at a random position of a blob file. At the
+//! second separated value, the iterator collects the keys of the next entries and reads their values in one batch. Each
+//! batch is larger than the previous one, up to a limit. If the number of remaining entries is known, the first batch
+//! has this size.
 
 use std::collections::VecDeque;
 
@@ -19,24 +20,25 @@ use crate::table::{ReadContext, ReadPurpose};
 use crate::tree::blob_set::{BlobFile, BlobSet};
 use crate::value_log::{BatchRead, BatchReadBuffer, ValueRequest, plan_batch_reads};
 
-/// Number of entries of the first batch. It is read at the second separated value.
+/// Number of entries of the first batch, which is read at the second separated value.
 const BATCH_ENTRIES_FIRST: usize = 4;
-/// Maximum number of entries of a batch: if reads come from the page cache, and if they come from a device.
+/// Maximum number of entries of a batch. First element: the last batch came from the page cache. Second element: it
+/// came from a device.
 const BATCH_ENTRIES_MAX: [usize; 2] = [512, 4096];
-/// Value bytes at which a batch ends, in the same two cases.
+/// Total value bytes at which a batch ends, for the same two cases.
 const BATCH_BYTES: [u64; 2] = [1 << 20, 4 << 20];
 
-/// A key and its value, or the merge error of this key.
+/// A key with its value, or with the error of combining its merge operands.
 pub(crate) type Entry = (Slice, Result<Slice>);
 
-/// Access to the blob files of a range.
+/// Context for reading values from blob files.
 #[derive(Debug)]
 pub(crate) struct PrefetchContext {
     pub(crate) env: Env,
     pub(crate) blobs: Arc<BlobSet>,
 }
 
-/// State of the range after the prefetched entries.
+/// State of the range after the last prefetched entry.
 #[derive(Debug)]
 enum EndOfPrefetched {
     /// Entries may follow the current entry of the cursor.
@@ -45,15 +47,15 @@ enum EndOfPrefetched {
     Error(Error),
 }
 
-/// One end of a range.
+/// Iterator from one end of a range.
 pub(crate) struct PrefetchIter {
     cursor: DbIter<MergingCursor>,
     backward: bool,
-    /// `None` if only memory may be accessed.
+    /// `None` if the iterator may access only memory.
     prefetch: Option<PrefetchContext>,
-    /// Whether the entry of the cursor has not been returned yet.
+    /// Whether the current entry of the cursor is still to be returned.
     is_current_pending: bool,
-    /// Whether a separated value was found.
+    /// Whether a separated value has been found.
     has_seen_pointer: bool,
     /// Number of entries of the next batch.
     batch_entries: usize,
@@ -62,12 +64,12 @@ pub(crate) struct PrefetchIter {
     /// Whether the last batch was read from a device.
     waited_for_device: bool,
     buffer: BatchReadBuffer,
-    /// Key of the last returned entry if it was prefetched. Otherwise the cursor is at this entry.
+    /// Key of the last returned entry if the entry was prefetched. Otherwise the cursor is at the last returned entry.
     returned_key: Option<Slice>,
 }
 
 impl PrefetchIter {
-    /// Returns an iterator from the current entry of `cursor` on.
+    /// Creates an iterator that starts at the current entry of `cursor`.
     pub(crate) fn new(
         cursor: DbIter<MergingCursor>,
         backward: bool,
@@ -88,17 +90,17 @@ impl PrefetchIter {
         }
     }
 
-    /// Returns the key of the last returned entry. The caller must have received an entry, and must not have
-    /// reached the end.
+    /// Returns the key of the last returned entry. Must not be called before the first entry or after the end.
     #[inline]
     pub(crate) fn key(&self) -> &[u8] {
         self.returned_key.as_deref().unwrap_or_else(|| self.cursor.key())
     }
 
-    /// Returns the next entry if its key satisfies `is_within`. `expected` is the known number of further entries.
+    /// Returns the next entry, or `None` if its key does not satisfy `is_within`. `expected` is the number of remaining
+    /// entries, if known.
     ///
     /// # Errors
-    /// If data cannot be read. A merge error is part of the entry.
+    /// If data cannot be read. A merge error is returned as part of the entry.
     #[inline]
     pub(crate) fn next(
         &mut self,
@@ -130,7 +132,7 @@ impl PrefetchIter {
         Ok(Some((Slice::from(self.cursor.key()), value)))
     }
 
-    /// Moves to the next entry. Returns whether there is one within the range.
+    /// Moves to the next entry. Returns false if the range has no further entry.
     #[inline]
     fn move_within_bounds(&mut self, is_within: &impl Fn(&[u8]) -> bool) -> Result<bool> {
         if self.is_current_pending {
@@ -141,8 +143,8 @@ impl PrefetchIter {
         Ok(self.cursor.valid() && is_within(self.cursor.key()))
     }
 
-    /// Returns the next prefetched entry. If the iterator at the other end of the range has returned the entry
-    /// meanwhile, the range is at its end.
+    /// Returns the next prefetched entry. Returns `None` if the iterator at the other end of the range has already
+    /// returned this entry.
     fn next_prefetched(&mut self, is_within: impl Fn(&[u8]) -> bool) -> Result<Option<Entry>> {
         let Some((key, value)) = self.prefetched.pop_front().filter(|(key, _)| is_within(key))
         else {
@@ -153,14 +155,15 @@ impl PrefetchIter {
         Ok(Some((key, value)))
     }
 
-    /// Prefetches entries from the current one on. An error is returned after the entries that precede it.
+    /// Prefetches entries, starting at the current entry. An error is stored and returned after the entries that
+    /// precede it.
     #[cold]
     fn prefetch_batch(&mut self, expected: Option<u64>, is_within: &impl Fn(&[u8]) -> bool) {
         let Some(PrefetchContext { env, blobs }) = &self.prefetch else { return };
         let (env, blobs) = (env.clone(), Arc::clone(blobs));
         let device = usize::from(self.waited_for_device);
         let limit = BATCH_ENTRIES_MAX[device];
-        // The number of expected entries, or twice the size of the last batch.
+        // The known number of remaining entries, or twice the size of the last batch.
         let entries_max = match expected {
             Some(entries) => usize::try_from(entries).map_or(limit, |all| all.min(limit)),
             None => self.batch_entries.min(limit),
@@ -177,7 +180,7 @@ impl PrefetchIter {
                     Ok(ValueLocation::InBlobFile(file, pointer)) => {
                         bytes = bytes.saturating_add(pointer.bytes);
                         requests.push(ValueRequest { index, seq, file, pointer });
-                        // Replaced by the result of the read.
+                        // Placeholder, replaced with the result of the read.
                         Err(Error::WouldBlock)
                     }
                     Err(error) => Err(error),
@@ -204,8 +207,8 @@ impl PrefetchIter {
 
     /// Reads the values of a batch of entries.
     ///
-    /// Reads are performed one by one while they come from the page cache. After the first read from a device, all
-    /// remaining reads are performed concurrently.
+    /// The reads run one after the other while they are served from the page cache. After the first read from a device,
+    /// the remaining reads run concurrently.
     fn read_batch(&mut self, env: &Env, requests: &mut [ValueRequest<BlobFile>]) {
         let purpose = ReadPurpose::Scan;
         let reads = plan_batch_reads(requests, self.waited_for_device);
@@ -219,7 +222,7 @@ impl PrefetchIter {
             let key = |index: usize| &*self.prefetched[index].0;
             batch.read(&mut self.buffer, purpose, key, |index, value| values.push((index, value)));
             remaining = others;
-            // Copies and checksums take about 1 ns per byte.
+            // Time for copies and checksums, about 1 ns per byte.
             let allowed_ns = batch.bytes();
             let before_ns = std::mem::replace(&mut now_ns, env.monotonic_ns());
             self.waited_for_device =
@@ -262,7 +265,7 @@ fn locate_value(
     })
 }
 
-/// Separates the merge error of one key from errors that end the iteration.
+/// Returns a merge error as an error of the entry. Other errors end the iteration.
 fn separate_error_of_one_key(value: Result<Slice>) -> Result<Result<Slice>> {
     match value {
         Err(error) if !matches!(error, Error::MergeFailed { .. }) => Err(error),

@@ -1,4 +1,4 @@
-//! Flushes: a sealed memtable becomes a sorted run in L0.
+//! Flushes: write a sealed memtable to a sorted run in L0.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -27,12 +27,12 @@ use crate::write::commit::Committer;
 
 /// Flushes the oldest sealed memtable of a tree.
 ///
-/// Returns `false` if there is none, if another thread flushes the tree, or if another thread has locked its operand
-/// store. In the last case the flush is postponed: a blocked device under one operand store must not stop the flushes
-/// of other trees.
+/// Returns `false` if there is no sealed memtable, if another thread flushes the tree, or if another thread has locked
+/// the operand store of the tree. If the store is locked, the flush is postponed, so that a blocked device under one
+/// operand store does not block the flushes of other trees.
 ///
 /// # Errors
-/// Any error makes the database read-only. The memtable stays in memory and in the WAL.
+/// Any error makes the database read-only. The memtable stays in memory, and its commits stay in the WAL.
 pub(crate) fn flush_oldest_memtable(
     state: &DbState,
     committer: &Committer,
@@ -81,7 +81,7 @@ pub(crate) fn flush_oldest_memtable(
     }
 }
 
-/// Flushes the oldest sealed memtable. `guard` locks the operand store, if there is one.
+/// Flushes the oldest sealed memtable. `guard` holds the lock of the operand store, if the tree has one.
 fn flush_memtable(
     state: &DbState,
     committer: &Committer,
@@ -89,10 +89,10 @@ fn flush_memtable(
     span: &JobSpan,
     guard: Option<&StoreInstallGuard<'_>>,
 ) -> Result<()> {
-    // Only a thread with the store locked adds older entries to the tree.
+    // Only a thread that holds the lock of the operand store adds older entries to the tree.
     let view = tree.pin_super_version();
     let Some((memtable, last_seq)) = view.oldest_sealed() else { return Ok(()) };
-    // All inserts have ended once the last sequence number is published.
+    // All inserts into the memtable have ended when its last sequence number is published.
     committer.wait_published(last_seq);
     state.error_state.check_writable()?;
     let start_ns = state.env.monotonic_ns();
@@ -111,7 +111,8 @@ fn flush_memtable(
     let recorder = flushed_writes.as_mut();
     write_memtable(&state.env, filter, memtable, &mut outputs, delivery.as_mut(), recorder)?;
     state.env.yield_point(YieldKind::JobStep);
-    // The WAL is synced first, so that no commit is durable in this keyspace but not in others.
+    // The WAL is synced before the flush is durable. Otherwise a commit could survive a crash in this keyspace but not
+    // in others.
     if !failpoint::is_on(Failpoint::FlushWithoutWalSync) {
         state.wal.sync()?;
     }
@@ -132,8 +133,8 @@ fn flush_memtable(
     let written_bytes = outputs.finished_bytes();
     let output = outputs.tables().first().map(|table| table.shape().id);
     let operands = beside.as_ref().map(Some);
-    // The writes are recorded before the memtable leaves the view, so that a guard finds them in the history or in the
-    // memtable.
+    // The flushed writes are recorded before the memtable leaves the super version. A commit with a guard then finds a
+    // write in the history or in the memtable.
     if let Some(flushed_writes) = flushed_writes {
         state.guard_history.append(flushed_writes);
     }
@@ -172,10 +173,10 @@ fn flush_memtable(
     Ok(())
 }
 
-/// Writes a memtable to one table and delivers its operands to the operand store. Adds every entry to
-/// `flushed_writes`.
+/// Writes the entries of a memtable to tables, except for operands that are delivered to the operand store. Adds every
+/// entry to `flushed_writes`.
 ///
-/// The table is synced, but not its directory entry.
+/// The tables are synced, but not their directory entries.
 pub(crate) fn write_memtable(
     env: &Env,
     filter: VersionFilter<'_>,
@@ -187,8 +188,8 @@ pub(crate) fn write_memtable(
     write_memtable_range(env, filter, memtable, (None, None), outputs, delivery, flushed_writes)
 }
 
-/// Like [`write_memtable`], for the keys from `from` up to, but not including, `to`. A part of a memtable may be
-/// written only if the memtable has no range tombstones and nothing is delivered.
+/// Same as [`write_memtable`], for the keys in `from..to`. A partial range is allowed only if the memtable has no range
+/// tombstones and `delivery` is `None`.
 pub(crate) fn write_memtable_range(
     env: &Env,
     mut filter: VersionFilter<'_>,

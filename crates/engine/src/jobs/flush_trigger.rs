@@ -1,6 +1,8 @@
-//! Early flushes: seals memtables before they are full, if the WAL or memory grows too large or they are idle.
+//! Early flushes: seals memtables before they are full.
 //!
-//! The periodic check also queues compaction work that becomes due by time alone.
+//! A memtable is sealed early if the WAL or the memtables are too large, if the memtable keeps WAL segments from
+//! deletion, or if it has had no writes for some time. The trigger also checks all trees periodically and queues
+//! compactions that become due by time alone.
 
 use std::collections::HashMap;
 
@@ -15,27 +17,28 @@ use crate::state::work_queue::WorkKind;
 use crate::tree::Tree;
 use crate::write::commit::Committer;
 
-/// Longest time between two checks of all trees, in microseconds.
+/// Maximum time between two checks of all trees, in microseconds.
 const CHECK_US: u64 = 60_000_000;
-/// Shortest time between two checks, in microseconds.
+/// Minimum time between two checks of all trees, in microseconds.
 const CHECK_US_MIN: u64 = 10_000;
 
-/// A memtable is flushed early only if the closed segments that it pins exceed this size, in bytes.
+/// A memtable pins the WAL segments that hold its commits, because recovery needs them. A pinning memtable is flushed
+/// early only if its closed segments exceed this size, in bytes.
 const PINNED_BYTES_MIN: u64 = 16 << 20;
-/// A memtable is flushed early only if the WAL has grown by this multiple of the memtable's bytes since its first
-/// write.
+/// A pinning memtable is flushed early only if the WAL has grown by this multiple of the bytes of the memtable since
+/// its first write.
 const PINNED_FACTOR: u64 = 16;
-/// Growth of the WAL between two searches for memtables that pin segments, in bytes.
+/// Minimum growth of the WAL between two searches for pinning memtables, in bytes.
 const PINNED_CHECK_BYTES: u64 = PINNED_BYTES_MIN / 4;
 
-/// Limits enforced by early flushes.
+/// Limits above which memtables are flushed early.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlushTriggerLimits {
-    /// WAL size above which the keyspace with the oldest segment is flushed.
+    /// Size of the WAL in bytes, above which the tree that pins the oldest segment is flushed.
     pub(crate) wal_bytes: u64,
-    /// Size of all memtables above which the largest is flushed.
+    /// Total size of all memtables in bytes, above which the largest memtable is flushed.
     pub(crate) memtable_bytes: u64,
-    /// Time without writes after which a memtable is flushed.
+    /// Time without writes after which a memtable is flushed, in microseconds.
     pub(crate) memtable_idle_us: Option<u64>,
 }
 
@@ -45,13 +48,13 @@ pub(crate) struct FlushTrigger {
     state: Arc<DbState>,
     committer: Arc<Committer>,
     limits: FlushTriggerLimits,
-    /// Whether a thread runs an early flush.
+    /// Whether a thread is sealing memtables early.
     is_sealing: AtomicBool,
-    /// Time of the next check of all trees.
+    /// Time of the next check of all trees, in microseconds.
     next_check_us: AtomicU64,
-    /// Memtables that pin segments are searched when the total bytes written to the WAL reach this number.
+    /// Total bytes written to the WAL at which the next search for pinning memtables is due.
     next_pinned_check_bytes: AtomicU64,
-    /// Active memtables without writes since an earlier check, by tree.
+    /// Active memtables that had no writes between the last two checks, by tree id.
     unchanged: Mutex<HashMap<u32, UnchangedMemtable>>,
 }
 
@@ -64,7 +67,7 @@ struct UnchangedMemtable {
 }
 
 impl FlushTrigger {
-    /// Creates a trigger whose first check is one interval away.
+    /// Creates a trigger. The first check of all trees is due after one interval.
     pub(crate) fn new(
         state: Arc<DbState>,
         committer: Arc<Committer>,
@@ -84,28 +87,29 @@ impl FlushTrigger {
         trigger
     }
 
-    /// Returns the time of the next check of all trees, or of the next work that becomes due by time.
+    /// Returns the earlier of the next check of all trees and the next work that becomes due by time, in microseconds.
     pub(crate) fn next_check_us(&self) -> u64 {
         let env = &self.state.env;
-        // Converts a time of the database clock to the scheduling clock.
+        // Converts the remaining time from the database clock to the scheduling clock.
         let left_us = self.state.work.due_us().saturating_sub(env.database_time_us());
         let due_us = env.now_us().saturating_add(left_us);
         self.next_check_us.load(Ordering::Relaxed).min(due_us)
     }
 
-    /// Returns the time between two checks, short enough to notice idle memtables.
+    /// Returns the time between two checks of all trees, in microseconds. At most half of the idle time of memtables,
+    /// within the bounds.
     fn check_interval_us(&self) -> u64 {
         let half = self.limits.memtable_idle_us.map_or(CHECK_US, |idle_us| idle_us.div_ceil(2));
         half.clamp(CHECK_US_MIN, CHECK_US)
     }
 
-    /// Whether the WAL or the memtables exceed their limits and no flush is under way, or a search for small memtables
-    /// that pin much of the WAL is due.
+    /// Returns whether [`FlushTrigger::flush_if_due`] has work. This is the case if the WAL or the memtables exceed
+    /// their limits and no flush is queued, or if a search for pinning memtables is due.
     pub(crate) fn is_flush_due(&self) -> bool {
         let state = &self.state;
         let wal_is_large = state.wal.live_bytes() > self.limits.wal_bytes;
         let memory_is_large = state.memtables.used_bytes() > self.limits.memtable_bytes;
-        // A queued flush will reduce WAL and memory, unless it waits for an operand store.
+        // A queued flush reduces the size of WAL and memtables, unless it waits for a busy operand store.
         ((wal_is_large || memory_is_large) && !state.work.has_unblocked_flush())
             || self.is_pinned_segment_check_due()
     }
@@ -117,10 +121,10 @@ impl FlushTrigger {
             && !failpoint::is_on(Failpoint::IdleMemtablePinsLog)
     }
 
-    /// Returns the trees whose memtable is small relative to the segments it pins.
+    /// Returns the trees whose active memtable is small relative to the WAL segments that it pins.
     ///
-    /// A memtable pins the closed segments from that of its first write on. The bytes written since are known per
-    /// segment; the segment of the first write does not count.
+    /// A memtable pins all closed segments since its first write. The bytes written since the first write are counted
+    /// per segment, without the segment of the first write.
     fn find_pinning_trees(&self) -> Vec<Arc<Tree>> {
         let state = &self.state;
         let next = state.wal.written_bytes().saturating_add(PINNED_CHECK_BYTES);
@@ -132,7 +136,7 @@ impl FlushTrigger {
             let pinned =
                 segments.iter().filter(|segment| segment.closed && segment.last_seq >= first);
             let written_since = segments.iter().filter(|segment| segment.first_seq > first);
-            // A sealed memtable is flushed anyway.
+            // A tree with a sealed memtable is flushed anyway.
             view.sealed.is_empty()
                 && pinned.map(|segment| segment.bytes).sum::<u64>() > PINNED_BYTES_MIN
                 && written_since.map(|segment| segment.bytes).sum::<u64>()
@@ -141,26 +145,26 @@ impl FlushTrigger {
         state.all_trees().into_iter().filter(pins_wal).collect()
     }
 
-    /// Seals memtables if [`FlushTrigger::is_flush_due`]. Sealing waits for earlier commits. After the deadline,
-    /// nothing is sealed.
+    /// Seals memtables if [`FlushTrigger::is_flush_due`] returns true. Sealing waits for earlier commits. If they do
+    /// not end before the deadline, no memtable is sealed.
     pub(crate) fn flush_if_due(&self, deadline_us: Option<u64>) {
         if self.is_flush_due() && !self.is_sealing.swap(true, Ordering::AcqRel) {
-            // An error has made the database read-only, and the next write fails with it. After a deadline the next
+            // After an error, the database is read-only and the next write fails. After a missed deadline, the next
             // write tries again.
             let _ = self.seal_memtables_early(deadline_us);
             self.is_sealing.store(false, Ordering::Release);
-            // Writes that wait for memory check again.
+            // Wakes writes that wait for memory.
             self.state.progress.notify();
         }
     }
 
-    /// Whether a thread runs an early flush.
+    /// Returns whether a thread is sealing memtables early.
     pub(crate) fn is_flush_running(&self) -> bool {
         self.is_sealing.load(Ordering::Acquire)
     }
 
-    /// Seals small memtables that pin much of the WAL. If there are none and a limit is exceeded, seals the memtable
-    /// that pins the oldest segment, or the largest one.
+    /// Seals small memtables that pin many WAL segments. If there are none and a limit is exceeded, seals the memtable
+    /// that pins the oldest segment (WAL limit) or the largest memtable (memory limit).
     fn seal_memtables_early(&self, deadline_us: Option<u64>) -> Result<()> {
         let state = &self.state;
         if self.is_pinned_segment_check_due() {
@@ -179,20 +183,21 @@ impl FlushTrigger {
             let oldest = |tree: &&Arc<Tree>| tree.super_version().first_unflushed_seq();
             trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
         } else {
-            // Trees with a sealed memtable are skipped: a flush is already queued, or waits for the operand store.
+            // Trees with a sealed memtable are skipped, because their flush is already queued or waits for the operand
+            // store.
             let without_sealed = trees.iter().filter(|tree| tree.super_version().sealed.is_empty());
             without_sealed.max_by_key(|tree| tree.super_version().active.bytes())
         };
         let Some(tree) = selected else { return Ok(()) };
-        // With a sealed memtable, a flush is already queued.
+        // If the tree has a sealed memtable, its flush is already queued.
         if tree.super_version().sealed.is_empty() {
             self.committer.seal_memtables(vec![Arc::clone(tree)], deadline_us)?;
         }
         Ok(())
     }
 
-    /// Checks all trees if the check is due, so that idle trees reach their final shape. Queues each tree for
-    /// compaction, because its policy may depend on time or on released snapshots, and flushes idle memtables.
+    /// If a check of all trees is due, queues every tree for compaction and flushes idle memtables. The policy of an
+    /// idle tree may depend on the time or on released snapshots.
     pub(crate) fn check_trees_if_due(&self) {
         let state = &self.state;
         let now_us = state.env.now_us();
@@ -221,17 +226,17 @@ impl FlushTrigger {
         }
         let idle = self.find_idle_trees(&trees, now_us);
         if !idle.is_empty() {
-            // An error has made the database read-only; the next write returns it.
+            // After an error, the database is read-only and the next write returns the error.
             let _ = self.committer.seal_memtables(idle, None);
         }
         self.flush_if_due(None);
     }
 
-    /// Queues compactions, and flushes memtables, that have become due by time alone. A memtable is due if its oldest
-    /// tombstone must reach the tree.
+    /// Queues compactions that became due by time alone. Seals memtables whose oldest tombstone has reached its maximum
+    /// time in memory.
     fn queue_due_work(&self, now_us: u64) {
         let state = &self.state;
-        // In a read-only database no work is possible; `resume` checks all trees.
+        // A read-only database cannot run jobs. `resume` checks all trees.
         if !state.work.take_due_tree_check(now_us)
             || state.error_state.check_writable().is_err()
             || state.is_closing()
@@ -254,12 +259,12 @@ impl FlushTrigger {
         }
         state.work.schedule_tree_check(next_us);
         if !expired.is_empty() {
-            // An error has made the database read-only; the next write returns it.
+            // After an error, the database is read-only and the next write returns the error.
             let _ = self.committer.seal_memtables(expired, None);
         }
     }
 
-    /// Returns the trees whose active memtable is not empty and has had no writes for the idle time.
+    /// Returns the trees whose active memtable is not empty and had no writes during the idle time.
     fn find_idle_trees(&self, trees: &[Arc<Tree>], now_us: u64) -> Vec<Arc<Tree>> {
         let Some(idle_us) = self.limits.memtable_idle_us else { return Vec::new() };
         let mut unchanged = self.unchanged.lock();

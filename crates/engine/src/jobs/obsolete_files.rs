@@ -9,11 +9,11 @@ use crate::event::Event;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::state::DbState;
 
-/// Retires the WAL segments that no memtable needs. Their files are removed only after the manifest names a younger
+/// Deletes the WAL segments that no memtable needs. A segment is deleted only after a manifest edit names a newer
 /// segment as the oldest.
 ///
 /// # Errors
-/// If the manifest cannot be written; the database becomes read-only.
+/// If the manifest cannot be written. The database then becomes read-only.
 pub(crate) fn retire_segments(state: &DbState) -> Result<()> {
     let retired = retire_segments_locked(state);
     state.emit_pending_events();
@@ -21,7 +21,7 @@ pub(crate) fn retire_segments(state: &DbState) -> Result<()> {
 }
 
 fn retire_segments_locked(state: &DbState) -> Result<()> {
-    // Held until the edit is written, so that the oldest segment in the manifest only increases.
+    // The lock is held until the edit is written, so that the oldest segment in the manifest never decreases.
     let _lock = state.retiring.lock();
     let published = state.sequence.published();
     let trees = state.all_trees();
@@ -47,10 +47,10 @@ fn retire_segments_locked(state: &DbState) -> Result<()> {
     Ok(())
 }
 
-/// Starts a new manifest if the current one has grown to twice the size of its state.
+/// Writes a new manifest if the current manifest has grown to twice the size of its state.
 ///
 /// # Errors
-/// If it cannot be written: the content of the manifest is unknown, and the database becomes read-only.
+/// If the manifest cannot be written. Its content is then unknown, so the database becomes read-only.
 pub(crate) fn rewrite_manifest(state: &DbState) -> Result<()> {
     if state.manifest.needs_rewrite() {
         let number = state.files.allocate();

@@ -1,13 +1,14 @@
-//! Quarantine of files that background work cannot read.
+//! Quarantine: excludes files that background jobs cannot read.
 //!
-//! 1. If a job cannot read a table or blob file of its tree, or a collection cannot read a file of its operand store,
-//!    the file is quarantined. The other inputs of the job are released.
-//! 2. No job takes a quarantined table as input. Pointers into a quarantined blob file are copied without reading
-//!    them. An operand store leaves its quarantined files out of collections.
-//! 3. The whole file is read again from the device, after increasing pauses. The quarantine ends with the first
+//! 1. A table or blob file is quarantined if a job of its tree cannot read it. A file of an operand store is
+//!    quarantined if a collection cannot read it. Collections move operands from the store to the tree. The other
+//!    inputs of the failed job are released.
+//! 2. Jobs do not use a quarantined table as input. Pointers into a quarantined blob file are copied without reading
+//!    the value. The operand store excludes its quarantined files from collections.
+//! 3. After increasing pauses, the whole file is read again from the device. The quarantine ends with the first
 //!    successful read, or when no version needs the file.
 //!
-//! The quarantine is not stored: after an open no file is quarantined.
+//! The quarantine is not persistent. After an open, no file is quarantined.
 
 use std::path::PathBuf;
 
@@ -29,8 +30,7 @@ use crate::tree::{RetryState, Tree, TreeJobState};
 use crate::value_log::BlobReader;
 use crate::vfs::is_out_of_descriptors;
 
-/// Returns whether the error means that an existing file is damaged or unreadable. A lack of file descriptors is not
-/// such an error.
+/// Returns whether an error shows that an existing file is damaged or unreadable. A lack of file descriptors does not.
 fn is_unreadable(error: &Error) -> bool {
     match error {
         Error::Corrupt { .. } | Error::UnsupportedVersion { .. } => true,
@@ -42,13 +42,13 @@ fn is_unreadable(error: &Error) -> bool {
     }
 }
 
-/// Returns the file whose path is in the error. Returns `None` if the tree does not use that file.
+/// Returns the file whose path is in the error, or `None` if the tree does not use this file.
 fn find_file_of_error(tree: &Tree, view: &SuperVersion, error: &Error) -> Option<FileName> {
     let name = FileName::parse(error.path()?.file_name()?.to_str()?)?;
     is_file_referenced(tree, view, name).then_some(name)
 }
 
-/// Whether a view of the tree needs this file.
+/// Returns whether the tree needs this file in the given view.
 fn is_file_referenced(tree: &Tree, view: &SuperVersion, name: FileName) -> bool {
     match name {
         FileName::Table(number) => view.version.table(FileId(number)).is_some(),
@@ -58,10 +58,10 @@ fn is_file_referenced(tree: &Tree, view: &SuperVersion, name: FileName) -> bool 
     }
 }
 
-/// Quarantines the table or blob file that an error of background work names.
+/// Quarantines the table or blob file whose path is in an error of background work.
 ///
-/// Returns false if the error names no such file of the tree, or one that is already quarantined. The work must then
-/// pause.
+/// Returns false if the error has no path of such a file, or if the file is already quarantined. The caller must then
+/// pause the work.
 pub(crate) fn quarantine_file(state: &DbState, tree: &Tree, error: &Error) -> bool {
     let name = if is_unreadable(error) {
         find_file_of_error(tree, &tree.pin_super_version(), error)
@@ -76,7 +76,7 @@ pub(crate) fn quarantine_file(state: &DbState, tree: &Tree, error: &Error) -> bo
     }
 }
 
-/// Quarantines the operand store file that [`recheck_operand_file`] could not read.
+/// Quarantines an operand store file after an unsuccessful [`recheck_operand_file`].
 pub(crate) fn quarantine_operand_file(state: &DbState, tree: &Tree, error: &Error) -> bool {
     let name = if is_unreadable(error) {
         find_file_of_error(tree, &tree.pin_super_version(), error)
@@ -113,13 +113,13 @@ fn add_to_quarantine(state: &DbState, tree: &Tree, name: FileName, error: &Error
     true
 }
 
-/// Whether the error names a quarantined file.
+/// Returns whether the path in the error is that of a quarantined file.
 pub(crate) fn is_quarantined(tree: &Tree, error: &Error) -> bool {
     let name = find_file_of_error(tree, &tree.pin_super_version(), error);
     name.is_some_and(|name| tree.jobs.lock().quarantine.contains(name))
 }
 
-/// Reads again the quarantined files that are due.
+/// Reads all quarantined files whose next read is due.
 pub(crate) fn recheck_due_files(state: &DbState, tree: &Tree) {
     if tree.jobs.lock().quarantine.is_empty() {
         return;
@@ -135,7 +135,7 @@ pub(crate) fn recheck_due_files(state: &DbState, tree: &Tree) {
     }
 }
 
-/// Reads again all quarantined files of a tree, due or not. Returns whether none remains.
+/// Reads all quarantined files of a tree. Returns whether none is quarantined any more.
 pub(crate) fn recheck_all_files(state: &DbState, tree: &Tree) -> bool {
     release_unneeded_files(state, tree);
     let names: Vec<_> = tree.jobs.lock().quarantine.files().map(|(name, _)| name).collect();
@@ -161,10 +161,10 @@ pub(crate) fn release_unneeded_files(state: &DbState, tree: &Tree) {
     }
 }
 
-/// Ends the quarantine of one file. Returns its path if it was quarantined.
+/// Ends the quarantine of a file. Returns its path, or `None` if the file was not quarantined.
 fn release_file(jobs: &mut TreeJobState, name: FileName) -> Option<PathBuf> {
     let path = jobs.quarantine.remove(name)?;
-    // The next pick decides again.
+    // The next job pick determines again whether compactions are blocked.
     jobs.blocked = None;
     match name {
         FileName::Table(number) => jobs.running.unblock_file(FileId(number)),
@@ -188,7 +188,7 @@ fn report_release(state: &DbState, tree: &Tree, path: PathBuf) {
     state.work.push(WorkKind::Compaction, tree.id);
 }
 
-/// Reads a file from the device and ends its quarantine if it is intact.
+/// Reads a quarantined file from the device. Ends its quarantine if the file is intact.
 fn read_quarantined_file_again(state: &DbState, tree: &Tree, name: FileName) {
     let start_us = state.env.now_us();
     let result = verify_file(state, tree, name);
@@ -230,12 +230,13 @@ fn verify_file(state: &DbState, tree: &Tree, name: FileName) -> Result<()> {
         FileName::Operands(number) => verify_operand_file(tree, OperandFileKind::Log, number)?,
         _ => 0,
     };
-    // Charged to the rate limit after the read: `close` waits for the read, so it must not be slowed down.
+    // The bytes are charged to the rate limiter after the read. A throttled read would delay `close`, which waits for
+    // it.
     state.tables.rate.acquire(IoPriority::Compaction, bytes);
     Ok(())
 }
 
-/// Verifies a file of an operand store. Returns the bytes read.
+/// Verifies a file of an operand store. Returns the number of bytes read.
 fn verify_operand_file(tree: &Tree, kind: OperandFileKind, number: u64) -> Result<u64> {
     match tree.operand_store.attached() {
         Some(attached) => attached.store.check_file(kind, number).unwrap_or(Ok(0)),
@@ -243,8 +244,8 @@ fn verify_operand_file(tree: &Tree, kind: OperandFileKind, number: u64) -> Resul
     }
 }
 
-/// Reads the operand store file that an error names from the device and verifies it. Returns `None` if the error names
-/// no such file, or if the store has no such check.
+/// Reads the operand store file whose path is in an error from the device and verifies it. Returns `None` if the path
+/// is not that of an operand store file, or if the store does not support the check.
 pub(crate) fn recheck_operand_file(attached: &AttachedStore, error: &Error) -> Option<Result<u64>> {
     match FileName::parse(error.path()?.file_name()?.to_str()?)? {
         FileName::Bucket(number) => attached.store.check_file(OperandFileKind::Bucket, number),
@@ -253,7 +254,7 @@ pub(crate) fn recheck_operand_file(attached: &AttachedStore, error: &Error) -> O
     }
 }
 
-/// Makes the operand store leave its quarantined files out of collections.
+/// Passes the quarantined files of the operand store to the store, which excludes them from collections.
 fn exclude_from_collections(tree: &Tree) {
     let Some(attached) = tree.operand_store.attached() else { return };
     let jobs = tree.jobs.lock();
@@ -267,7 +268,7 @@ fn exclude_from_collections(tree: &Tree) {
     attached.store.exclude_files(&files);
 }
 
-/// Returns the first quarantined file among the inputs, and the error that reports it.
+/// Returns the first quarantined table in `inputs`, and the error to report.
 pub(crate) fn find_quarantined_input(
     tree: &Tree,
     jobs: &TreeJobState,

@@ -1,8 +1,8 @@
-//! Schedules flushes and compactions of one database.
+//! Schedules the background jobs of one database.
 //!
-//! Trees with possible work are in two queues, one for flushes and one for compactions. With background threads, flush
-//! threads run only flushes, so a flush never waits for a merge; the others run compactions. Inline, the caller's
-//! thread empties both queues. Failed work is retried after a pause.
+//! Trees with possible work are in two queues, one for flushes and one for compactions. Flush threads run only flushes,
+//! so that a flush never waits for a merge. The other background threads run compactions. Without background threads,
+//! the thread of the caller empties both queues. Failed work is retried after a pause.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -28,12 +28,12 @@ use crate::write::backpressure;
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
 
-/// Interval at which an idle flush thread checks whether the WAL is due for a sync, in microseconds.
+/// Maximum sleep of an idle flush thread, in microseconds. After each sleep, the thread syncs the WAL if a sync is due.
 const TICK_US: u64 = 1_000_000;
-/// Shortest time between two checks of trees with failed compactions, in microseconds.
+/// Minimum time between two checks of trees with failed compactions, in microseconds.
 const RETRY_CHECK_US: u64 = 10_000;
 
-/// Ends the work on a tree that [`DbState::take_ready`] returned.
+/// Ends the running work on a tree when dropped.
 struct WorkGuard<'a> {
     state: &'a DbState,
     kind: WorkKind,
@@ -54,9 +54,9 @@ pub(crate) struct JobScheduler {
     flush_trigger: Arc<FlushTrigger>,
     workers: WorkerPool,
     threads: Mutex<Vec<JoinHandle>>,
-    /// Number of flush threads. Only one call at a time starts them.
+    /// Number of flush threads. Flush threads are started by one call at a time.
     flush_threads: AtomicUsize,
-    /// Number of threads that have not ended.
+    /// Number of running threads.
     running_threads: AtomicUsize,
 }
 
@@ -83,7 +83,7 @@ impl JobScheduler {
         }
     }
 
-    /// Workers that help with large merges.
+    /// Returns the pool of workers that help with large merges.
     pub(crate) fn workers(&self) -> &WorkerPool {
         &self.workers
     }
@@ -101,10 +101,11 @@ impl JobScheduler {
         Ok(())
     }
 
-    /// Starts flush threads until there is one per operand store, one for each of `additional` stores, and one for all
-    /// other trees. If a device blocks under an operand store, other trees are still flushed.
+    /// Starts flush threads, up to one for each operand store, one for each of `additional` stores, and one for all
+    /// other trees. With this number, a blocked device under an operand store does not block the flushes of other
+    /// trees.
     ///
-    /// The threads run until the database closes.
+    /// The threads run until the database is closed.
     pub(crate) fn start_flush_threads(self: &Arc<Self>, additional: usize) -> io::Result<()> {
         if self.state.env.background() == Background::Inline {
             return Ok(());
@@ -125,7 +126,7 @@ impl JobScheduler {
         let scheduler = Arc::clone(self);
         self.running_threads.fetch_add(1, Ordering::AcqRel);
         let body = move || {
-            // Writes wait for flushes, so flushes keep the priority of the writers.
+            // Flush threads keep the priority of the writers, because writes wait for flushes.
             if kind == WorkKind::Compaction {
                 lower_thread_priority();
             }
@@ -140,8 +141,8 @@ impl JobScheduler {
         Ok(())
     }
 
-    /// Runs work of one kind until the database closes. A panic makes the database read-only but does not end the
-    /// thread, because `resume` and `close` need it.
+    /// Runs work of one kind until the database is closed. A panic makes the database read-only but does not end the
+    /// thread, because `resume` and `close` need the thread.
     fn run_thread(&self, kind: WorkKind) {
         let state = &self.state;
         while !state.is_closing() {
@@ -152,14 +153,14 @@ impl JobScheduler {
                 resume_unwind(panic);
             }
             state.make_read_only(Error::from_panic(&*panic));
-            // The wait keeps work that panics immediately from using a whole processor.
+            // The wait prevents a busy loop if the work panics again immediately.
             let deadline = Some(state.env.now_us().saturating_add(TICK_US));
             let closing = &mut || state.is_closing();
             state.env.wait(WaitCause::Work, &state.progress, deadline, closing);
         }
     }
 
-    /// Runs work on one tree, or waits until there is some.
+    /// Runs work on one tree, or waits for work.
     fn run_once(&self, kind: WorkKind) {
         let state = &self.state;
         self.queue_unblocked_trees();
@@ -170,7 +171,7 @@ impl JobScheduler {
             state.env.yield_point(YieldKind::JobStep);
             return;
         }
-        // If work becomes due before this time, the deadline has to be computed again.
+        // If `due_us` becomes earlier during the wait, the deadline must be computed again.
         let due_us = state.work.due_us();
         let deadline = self.next_wakeup_us(kind);
         let was_notified = state.env.wait(WaitCause::Work, &state.progress, deadline, &mut || {
@@ -193,7 +194,7 @@ impl JobScheduler {
         }
     }
 
-    /// Whether [`JobScheduler::run_next`] would find work.
+    /// Returns whether [`JobScheduler::run_next`] would find work.
     fn has_work(&self, kind: WorkKind) -> bool {
         let state = &self.state;
         state.work.has_work(kind)
@@ -202,8 +203,8 @@ impl JobScheduler {
                 && !state.work.is_paused(kind))
     }
 
-    /// Returns the time at which an idle thread wakes without a notification. `None` if it exceeds the range of the
-    /// clock: an overflowed deadline would already have passed, and the thread would spin.
+    /// Returns the time at which an idle thread wakes up without a notification. Returns `None` if the time exceeds the
+    /// range of the clock, because an overflowed deadline would be in the past and cause a busy loop.
     fn next_wakeup_us(&self, kind: WorkKind) -> Option<u64> {
         let now_us = self.state.env.now_us();
         if kind == WorkKind::Flush {
@@ -217,13 +218,14 @@ impl JobScheduler {
         let longest = if has_held_tree { TICK_US } else { 60 * TICK_US };
         let trees = self.state.failing_trees();
         let retries = trees.iter().filter_map(|tree| tree.jobs.lock().next_retry_us());
-        // Retries that are due were queued just now. The pause avoids a busy loop until they run.
+        // Retries that are due are already queued. The minimum wait avoids a busy loop until they run.
         let retry_us = deadline_after(now_us, RETRY_CHECK_US)?;
         let next = retries.min().map(|at_us| at_us.max(retry_us));
         Some(next.unwrap_or(u64::MAX).min(deadline_after(now_us, longest)?))
     }
 
-    /// Queues trees with files that a released snapshot held. No notification announces the release.
+    /// Queues the trees whose files may be droppable since the release of a snapshot. Compactions could not drop these
+    /// files while a snapshot needed them. The release itself sends no notification.
     fn queue_unblocked_trees(&self) {
         let released = self.state.sequence.snapshot_release_count();
         let trees = self.state.trees.read();
@@ -233,7 +235,7 @@ impl JobScheduler {
         }
     }
 
-    /// Queues trees whose next retry is due. A retry follows a failed job or a failed read of a quarantined file.
+    /// Queues the trees whose next retry of a failed job or of a quarantined file is due.
     fn queue_retries(&self) {
         let now_us = self.state.env.now_us();
         for tree in self.state.failing_trees() {
@@ -244,7 +246,7 @@ impl JobScheduler {
         }
     }
 
-    /// Syncs the WAL if the number or the age of unsynced bytes exceeds its limit.
+    /// Syncs the WAL if its unsynced bytes exceed the limit for their number or age.
     pub(crate) fn sync_wal_if_due(&self) {
         let state = &self.state;
         state.report_clock_jumps();
@@ -257,35 +259,35 @@ impl JobScheduler {
         }
     }
 
-    /// Runs work of this kind on one tree, or helps another thread. Returns whether there was any work.
+    /// Runs work of one kind on one tree, or a subcompaction of another thread. Returns whether there was work.
     fn run_next(&self, kind: WorkKind) -> bool {
         let state = &self.state;
         if kind == WorkKind::Flush {
             state.remove_discarded();
         }
-        // In a read-only database no result can be made durable.
+        // In a read-only database, no result can become durable.
         if state.error_state.check_writable().is_err() {
             return false;
         }
         let Some(tree) = state.work.take(kind, &state.trees) else {
             return kind == WorkKind::Compaction && self.workers.run_pending_subcompaction(state);
         };
-        // Dropped also on a panic, because `pause` waits for it.
+        // The guard also ends the work after a panic, because `pause` waits for the end of running work.
         let _guard = WorkGuard { state, kind };
         let work = || {
             match kind {
                 WorkKind::Flush => self.flush(&tree),
                 WorkKind::Compaction => self.compact(&tree),
             }
-            // An error has made the database read-only, so the next write returns it.
+            // After an error, the database is read-only and the next write returns the error.
             let _ = obsolete_files::rewrite_manifest(state);
             backpressure::refresh_write_limits(state, &self.throttle, &tree);
             if let Some(attached) = tree.operand_store.attached() {
                 attached.update_memory_charge();
             }
         };
-        // A panic of the engine is a bug or an allocation failure; partial results must not become durable. A panic
-        // of user code fails this work, which is retried after a pause.
+        // A panic of the engine is a bug or a failed allocation. Partial results must not become durable, so the
+        // database becomes read-only. After a panic of user code, the work is retried after a pause.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             let error = Error::from_panic(&*panic);
             if kind == WorkKind::Flush {
@@ -297,7 +299,7 @@ impl JobScheduler {
                 state.make_read_only(error);
             }
         }
-        // The work may have freed disk space or changed the required size of the reserve, so the reserve is resized.
+        // The work may have freed disk space or changed the required size of the disk reserve.
         state.tables.reserve.allow_growth();
         state.resize_reserve();
         true
@@ -305,7 +307,7 @@ impl JobScheduler {
 
     fn flush(&self, tree: &Arc<Tree>) {
         let state = &self.state;
-        // An error has been reported and has made the database read-only.
+        // Errors were already reported and have made the database read-only.
         if let Ok(true) = flush::flush_oldest_memtable(state, &self.committer, tree) {
             let _ = obsolete_files::retire_segments(state);
             state.work.push(WorkKind::Compaction, tree.id);
@@ -323,19 +325,21 @@ impl JobScheduler {
             return;
         }
         let Some(picked) = pick_job(state, tree) else { return };
-        // Another thread may find a second job in the same tree.
+        // Another thread may find a second job in this tree.
         state.work.push(WorkKind::Compaction, tree.id);
-        // The write limits are recomputed before a long job, so that writes are throttled by the debt during the job.
+        // The write limits are refreshed before a long job, so that the current compaction debt throttles writes during
+        // the job.
         backpressure::refresh_write_limits(state, &self.throttle, tree);
         let _busy = self.workers.mark_busy();
-        // The error has been reported; the tree is checked again after a pause.
+        // The error was already reported. The tree is checked again after a pause.
         if let Err(error) = run_job(state, &self.throttle, &self.workers, tree, &picked) {
             defer_error(state, "compaction", tree, &error);
         }
         state.work.push(WorkKind::Compaction, tree.id);
     }
 
-    /// Runs background work on the calling thread until none is left, if the environment has no threads.
+    /// Runs background work on the calling thread until no work is left. No effect if the database has background
+    /// threads.
     pub(crate) fn run_inline(&self) {
         if self.state.env.background() == Background::Inline {
             self.sync_wal_if_due();
@@ -353,7 +357,7 @@ impl JobScheduler {
     /// Waits until all sealed memtables are flushed, no policy picks a job, and obsolete files are removed.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; [`Error::Closed`]; the error that made the database read-only or compactions pause.
+    /// [`Error::Deadline`]; [`Error::Closed`]; the error that made the database read-only; the error of the last failed compaction.
     pub(crate) fn wait_idle(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<()> {
         self.run_inline();
         self.queue_unblocked_trees();
@@ -378,7 +382,7 @@ impl JobScheduler {
         Ok(())
     }
 
-    /// Waits until the trees have no sealed memtable with sequence numbers below `seq`.
+    /// Waits until none of the trees has a sealed memtable with a first sequence number below `seq`.
     ///
     /// # Errors
     /// [`Error::Deadline`]; [`Error::Closed`]; the error that made the database read-only.
@@ -394,7 +398,7 @@ impl JobScheduler {
             tree.is_dropped()
                 || tree.super_version().sealed.last().is_none_or(|oldest| oldest.first_seq() >= seq)
         };
-        // A flushed tree stays flushed, so trees that were found flushed are not checked again.
+        // A flushed tree stays flushed, so it is not checked again.
         let mut done = 0;
         let mut flushed = || {
             done += trees[done..].iter().take_while(|tree| is_flushed(tree)).count();
@@ -405,13 +409,13 @@ impl JobScheduler {
         });
         state.error_state.check_writable()?;
         if state.is_closing() && !flushed() {
-            // No thread flushes any more; the sealed memtables remain in the WAL.
+            // No thread flushes any more. The commits of the sealed memtables remain in the WAL.
             return Err(Error::Closed);
         }
         if in_time { Ok(()) } else { Err(Error::Deadline { cause: WaitCause::Flush.as_str() }) }
     }
 
-    /// Starts no new work and waits until none is running. Returns false if the deadline passes first.
+    /// Stops starting work, and waits until no work is running. Returns false if the deadline passes first.
     pub(crate) fn pause(&self, deadline_us: Option<u64>) -> bool {
         let state = &self.state;
         state.work.set_paused(true);
@@ -421,7 +425,7 @@ impl JobScheduler {
             .wait(cause, &state.progress, deadline_us, &mut || state.work.has_no_running_work())
     }
 
-    /// Continues after [`JobScheduler::pause`] and queues every tree.
+    /// Ends the pause of [`JobScheduler::pause`] and queues every tree.
     pub(crate) fn unpause(&self) {
         self.state.work.set_paused(false);
         for tree in self.state.all_trees() {
@@ -430,7 +434,7 @@ impl JobScheduler {
         }
     }
 
-    /// Waits until the threads have ended; the database must be closing. Returns false if the deadline passes first.
+    /// Waits until all threads have ended. The database must be closing. Returns false if the deadline passes first.
     pub(crate) fn join(&self, deadline_us: Option<u64>) -> bool {
         let state = &self.state;
         state.progress.notify();
@@ -441,14 +445,14 @@ impl JobScheduler {
         }
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
-            // Panics of a thread are caught, so it ends normally.
+            // Threads catch panics, so they end normally.
             let _ = state.env.join(thread);
         }
         true
     }
 }
 
-/// Returns the end of a pause that starts now, or `None` if it exceeds the range of the clock.
+/// Returns the time after a pause that starts now, or `None` if the time exceeds the range of the clock.
 fn deadline_after(now_us: u64, pause_us: u64) -> Option<u64> {
     match failpoint::is_on(Failpoint::TimeOverflows) {
         true => Some(now_us + pause_us),

@@ -1,4 +1,4 @@
-//! Installs the result of a job: makes it durable and visible in one step.
+//! Installs the outputs of a job: makes them durable and visible in one step.
 
 use std::path::Path;
 
@@ -19,15 +19,16 @@ use crate::tree::version_edit::NextVersion;
 use crate::tree::{Tree, last_run_filter};
 use crate::vfs::Vfs;
 
-/// Applies the update that `next(shape, outputs)` returns. Appends the edit to the manifest, replaces the version, and
-/// then marks removed tables and blob files as obsolete.
+/// Installs the tree update that `next(shape, outputs)` returns. Appends the manifest edit, replaces the super version,
+/// and marks removed tables and blob files as obsolete.
 ///
-/// `operands` replaces the view of the operand store in the same step: `Some(None)` removes it, `None` keeps it. Then
-/// `changes` must contain the new token. The directory entries of the outputs must be synced before the call.
+/// The view of the operand store is replaced in the same step: `Some(view)` sets it, `Some(None)` removes it, and
+/// `None` keeps it. If the view changes, `changes` must contain the new token of the store. The directory entries of
+/// the outputs must be synced before the call.
 ///
 /// # Errors
-/// If the shape is refused, nothing changes, and the outputs are deleted when dropped. If the manifest cannot be
-/// written, its content is unknown: no file is deleted, and the database becomes read-only.
+/// If the new shape is invalid, nothing changes, and the outputs are deleted when dropped. If the manifest cannot be
+/// written, its content is unknown. The database then becomes read-only, and no file is deleted.
 pub(crate) fn install_version(
     state: &DbState,
     tree: &Tree,
@@ -58,7 +59,7 @@ fn install_locked(
     next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<TreeUpdate, lsmx_compaction::Error>,
 ) -> Result<()> {
     let _order = tree.install.lock();
-    // The manifest no longer contains a dropped keyspace.
+    // The manifest does not list a dropped keyspace.
     tree.check_live()?;
     let before = Arc::clone(&tree.pin_super_version().version);
     let update = next(before.shape(), outputs.table_metas())?;
@@ -74,7 +75,7 @@ fn install_locked(
         }
     }
     state.error_state.check_writable()?;
-    // From here on the manifest may name the outputs, even if the call fails or panics.
+    // From here on, the manifest may list the outputs, even if the append fails or panics.
     if !failpoint::is_on(Failpoint::UncertainTablesDeleted) {
         outputs.keep_files();
     }
@@ -103,7 +104,7 @@ fn install_locked(
     Ok(())
 }
 
-/// Returns the tables of `before` that `after` does not have.
+/// Returns the tables that are in `before` but not in `after`.
 fn removed_tables<'a>(
     before: &'a Version,
     after: &'a Version,
@@ -112,7 +113,7 @@ fn removed_tables<'a>(
     tables.filter(|table| after.table(table.shape().id).is_none())
 }
 
-/// Syncs the database directory, which makes the names of new files durable.
+/// Syncs the database directory, which makes the entries of new files durable.
 pub(crate) fn sync_directory(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     if failpoint::is_on(Failpoint::DirectoryNotSynced) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Loom models of writes that wait for room.
+//! Loom models of writes that wait for space in the memtables or for the end of a hard stop.
 
 use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 
@@ -23,7 +23,7 @@ fn full_db() -> Db {
     db
 }
 
-/// Admits a write as in a database with background threads.
+/// Waits for the admission of a write, as in a database with background threads.
 fn admit_threaded(inner: &DbInner) -> Result<()> {
     let mut batch = WriteBatch::new();
     batch.add(&inner.default_tree, EntryKind::Put, b"key", b"value");
@@ -31,7 +31,7 @@ fn admit_threaded(inner: &DbInner) -> Result<()> {
     Admission { stage: AdmissionStage::Room(0), ..admission }.wait()
 }
 
-/// Without the right order of check and sleep, a flush that ends in between leaves the writer asleep.
+/// A writer checks for space and then sleeps. A flush that ends between check and sleep must still wake the writer.
 #[test]
 fn stalled_write_after_flush_continues() {
     explore_interleavings(Some(1), || {
@@ -43,7 +43,7 @@ fn stalled_write_after_flush_continues() {
     });
 }
 
-/// The policy cancels its hard stop.
+/// The writer continues after the policy has ended its hard stop.
 #[test]
 fn stopped_write_after_end_of_hard_stop_continues() {
     explore_interleavings(None, || {
@@ -52,14 +52,14 @@ fn stopped_write_after_end_of_hard_stop_continues() {
         tree.set_backpressure(0, true);
         let other = db.clone();
         let writer = spawn(move || admit_threaded(other.inner()).unwrap());
-        // Does what the refresh of the backpressure does after a job.
+        // Same as the refresh of the backpressure after a job.
         tree.set_backpressure(0, false);
         db.inner().state.work.push(WorkKind::Compaction, tree.id);
         writer.join().unwrap();
     });
 }
 
-/// No job makes room after the close.
+/// After the close, no job frees a memtable, so the waiting writer must return.
 #[test]
 fn stalled_write_during_close_ends() {
     explore_interleavings(Some(1), || {
@@ -72,7 +72,7 @@ fn stalled_write_during_close_ends() {
     });
 }
 
-/// No job makes room after an error has made the database read-only.
+/// A read-only database runs no job that frees a memtable, so the waiting writer must return.
 #[test]
 fn stalled_write_after_background_error_fails() {
     explore_interleavings(Some(2), || {

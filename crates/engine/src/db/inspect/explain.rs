@@ -63,15 +63,15 @@ pub struct MemtableStep {
     pub sealed: bool,
     /// Sequence number of the newest range tombstone that covers the key.
     pub range_deleted_at: Option<u64>,
-    /// Visible entries of the key, newest first: merge operands up to a put or a delete. Operands that were merged
-    /// in memory are one put.
+    /// Visible entries of the key, newest first, up to the first put or delete. Merge operands that were combined in
+    /// the memtable appear as one put.
     pub found: Vec<EntryFound>,
 }
 
-/// The read of an operand store.
+/// The search of the operand store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OperandStep {
-    /// Operands that are newer than the entries of the runs, newest first. An operand may be the result of several.
+    /// Operands that are newer than all entries of the key in the runs, newest first. One operand may combine several.
     pub found: Vec<EntryFound>,
 }
 
@@ -82,19 +82,19 @@ pub struct RunStep {
     pub level: u8,
     /// Number of the run in the tree.
     pub run: u64,
-    /// Number of the file whose key range contains the key.
+    /// Number of the table file whose key range contains the key.
     pub file: Option<u64>,
-    /// Result of the filter; `None` if there is no filter or it was not used, as in the last run.
+    /// Result of the filter. `None` if the file has no filter or the filter was not used, as in the last run.
     pub filter_may_contain: Option<bool>,
-    /// Blocks in the order of their use.
+    /// Blocks that were read, in order.
     pub blocks: Vec<BlockRead>,
-    /// Sequence number of the newest range tombstone in the file that covers the key.
+    /// Sequence number of the newest range tombstone of the file that covers the key.
     pub range_deleted_at: Option<u64>,
     /// Newest visible entry of the key in the file.
     pub found: Option<EntryFound>,
 }
 
-/// Looks up a key and records the steps.
+/// Looks up a key and records each step.
 pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Explanation> {
     db.check_open()?;
     db.begin_operation();
@@ -139,7 +139,7 @@ pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Ex
             let probe = explain_get(file.table(), key, seq, use_filter)?;
             step.found = probe.found.map(|(seq, kind, bytes)| EntryFound::new(seq, kind, bytes));
             step.range_deleted_at = file.table().covering_tombstone(key, seq)?.map(|seq| seq.0);
-            // Operands alone are not a value, so the search continues.
+            // An operand is not a complete value, so the search continues in older runs.
             let found_base = step.found.is_some_and(|found| found.kind != MERGE);
             is_complete = found_base || step.range_deleted_at.is_some();
             newest_seq =
@@ -169,7 +169,7 @@ pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Ex
 }
 
 const MERGE: &str = "merge";
-/// Maximum number of operands below the newest that are printed individually.
+/// Maximum number of older operands of a key that are printed individually.
 const PRINTED_OPERANDS_MAX: usize = 3;
 
 impl fmt::Display for EntryFound {
@@ -296,7 +296,7 @@ mod tests {
         db.default_keyspace().merge("k", one).unwrap();
         db.default_keyspace().merge("k", one).unwrap();
 
-        // The search continues below operands.
+        // Operands do not end the search.
         let explanation = keyspace.explain("k").unwrap();
         let kinds: Vec<_> = explanation.memtables[0].found.iter().map(|found| found.kind).collect();
         assert_eq!((kinds, explanation.runs.len()), (vec!["merge", "merge"], 1));

@@ -19,7 +19,8 @@ pub struct Health {
     /// Error that made the database read-only, see [`Db::resume`](crate::Db::resume).
     #[serde(serialize_with = "serialize_optional_error")]
     pub read_only: Option<Arc<Error>>,
-    /// Files that background jobs cannot read. Compactions exclude them. Lookups of keys in damaged blocks fail.
+    /// Files that background jobs cannot read. Compactions do not use these files. Lookups of keys in their damaged
+    /// blocks fail.
     pub quarantined: Vec<QuarantinedFile>,
     /// Keyspaces without compactions, sorted by id.
     pub compaction_blocked: Vec<BlockedCompaction>,
@@ -37,8 +38,8 @@ impl Health {
 
 /// File that background jobs cannot read.
 ///
-/// The engine reads the file again after increasing pauses, and in [`Db::resume`](crate::Db::resume). The file
-/// leaves quarantine when all of it can be read. Quarantine is not stored, so it also ends with a close.
+/// The engine retries the read after increasing pauses and in [`Db::resume`](crate::Db::resume). The file leaves
+/// quarantine when all of it can be read. The quarantine is not persistent and ends when the database is closed.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct QuarantinedFile {

@@ -1,4 +1,4 @@
-//! Memory that the metadata of a keyspace needs.
+//! Sizes of the metadata of a keyspace: filters, index blocks and range tombstones.
 
 use lsmx_base::coding::len_u64;
 use serde::Serialize;
@@ -8,11 +8,11 @@ use crate::error::Result;
 use crate::table::metadata_sizes;
 use crate::tree::Tree;
 
-/// Memory that filters, indexes and range tombstones of a keyspace need in the block cache, in bytes.
+/// Sizes of the filters, indexes and range tombstones of a keyspace in the block cache, in bytes.
 ///
-/// The sizes do not depend on the current contents of the cache. If filters (except those of the last run), top indexes
-/// and range tombstones fit into the cache, a lookup of a present key reads one index block and one data block. If index
-/// blocks fit, too, it reads one data block. A larger cache also holds data blocks.
+/// The sizes do not depend on the current contents of the cache. Use them to choose the size of the block cache. If
+/// range tombstones, top indexes and all filters except those of the last run are cached, a lookup of an existing key
+/// reads one index block and one data block. If the index blocks are also cached, the lookup reads one data block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct MetadataSizes {
@@ -20,7 +20,7 @@ pub struct MetadataSizes {
     pub runs: u64,
     /// Number of tables.
     pub tables: u64,
-    /// Size of the table files.
+    /// Total size of the table files, in bytes.
     pub table_bytes: u64,
     /// Number of entries, including old versions and tombstones.
     pub entries: u64,
@@ -28,7 +28,7 @@ pub struct MetadataSizes {
     pub entries_last_run: u64,
     /// Number of data blocks.
     pub data_blocks: u64,
-    /// Number of index blocks without top indexes.
+    /// Number of index blocks, without top indexes. A top index is the index of the index blocks of a table.
     pub index_blocks: u64,
     /// Filters of all sorted runs except the last one.
     pub filter_bytes: u64,
@@ -43,14 +43,15 @@ pub struct MetadataSizes {
 }
 
 impl MetadataSizes {
-    /// Returns the first inflection point of the read cost, a name from a study of Pebble: the size of top indexes, range tombstones and all filters except those of the last sorted run.
+    /// Returns the size of top indexes, range tombstones, and all filters except those of the last sorted run. A study
+    /// of Pebble calls this size the first inflection point of the read cost.
     #[cfg(feature = "internals")]
     #[must_use]
     pub fn inflection_1(&self) -> u64 {
         self.filter_bytes + self.top_index_bytes + self.range_tombstone_bytes
     }
 
-    /// Returns [`MetadataSizes::inflection_1`] plus the size of all index blocks.
+    /// Returns [`MetadataSizes::inflection_1`] plus the size of all index blocks: the second inflection point.
     #[cfg(feature = "internals")]
     #[must_use]
     pub fn inflection_2(&self) -> u64 {

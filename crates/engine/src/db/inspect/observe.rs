@@ -1,7 +1,8 @@
 //! Report of [`observe`]: manifest and file sizes of a database that another process may have open.
 //!
-//! The files are read without the lock and without changes. The owner may replace the manifest or delete files
-//! meanwhile, so a corrupt manifest is read again several times before an error is returned.
+//! The files are read without a lock and are not changed. The process that has the database open may replace the
+//! manifest or delete files during the read. Therefore a corrupt manifest is read again several times before an error
+//! is returned.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,33 +36,34 @@ pub struct Observation {
     pub keyspaces: BTreeMap<String, ObservedKeyspace>,
     /// Number of tables in the manifest.
     pub tables: u64,
-    /// Size of these tables, in bytes.
+    /// Total size of the tables in the manifest, in bytes.
     pub table_bytes: u64,
     /// Number of blob files in the manifest.
     pub blob_files: u64,
-    /// Size of these blob files, in bytes.
+    /// Total size of the blob files in the manifest, in bytes.
     pub blob_bytes: u64,
-    /// Number of live and kept WAL segments.
+    /// Number of WAL segments that recovery needs. Segments kept for an operand store that was missing at an open are
+    /// included.
     pub wal_segments: u64,
-    /// Size of these segments, in bytes.
+    /// Total size of the counted WAL segments, in bytes.
     pub wal_bytes: u64,
-    /// Size of the file `RESERVE`, which is freed when the disk is full, in bytes.
+    /// Size of the file `RESERVE`, in bytes. The engine deletes the file when the disk is full.
     pub reserve_bytes: u64,
-    /// Number of files not in the manifest: outputs of running jobs, and obsolete files.
+    /// Number of files that the manifest does not list: outputs of running jobs, and obsolete files.
     pub other_files: u64,
-    /// Size of these files, in bytes.
+    /// Total size of the files that the manifest does not list, in bytes.
     pub other_bytes: u64,
 }
 
-/// Keyspace in the manifest.
+/// Sizes of one keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ObservedKeyspace {
-    /// Compaction policy.
+    /// Name and parameters of the compaction policy.
     pub policy: String,
     /// Sequence number up to which all writes are in tables.
     pub flushed_through: u64,
-    /// Levels that have runs.
+    /// Levels that have sorted runs, in order.
     pub levels: Vec<ObservedLevel>,
     /// Whether value separation was ever enabled.
     pub value_separation: bool,
@@ -69,11 +71,11 @@ pub struct ObservedKeyspace {
     pub blob_files: u64,
     /// Size of the blob files, in bytes.
     pub blob_bytes: u64,
-    /// Size of the blob records that tables reference, in bytes.
+    /// Size of the blob records that tables still reference, in bytes.
     pub blob_referenced_bytes: u64,
 }
 
-/// Level in the manifest.
+/// Sizes of one level.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ObservedLevel {
@@ -95,8 +97,7 @@ pub struct ObservedLevel {
 ///
 /// [`Options::vfs`] is the only option used.
 ///
-/// # Errors
-/// [`Error::NotADatabase`]; [`Error::Corrupt`] or another error if the manifest cannot be read repeatedly.
+/// [`Error::NotADatabase`]. [`Error::Corrupt`] or another error if several attempts to read the manifest fail.
 pub fn observe(path: impl AsRef<Path>, options: &Options) -> Result<Observation> {
     let (dir, vfs) = (path.as_ref(), options.file_system());
     let vfs = vfs.as_ref();
@@ -146,7 +147,7 @@ fn load_manifest(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
     let mut manifest = Manifest::load(vfs, dir);
     for _ in 1..ATTEMPTS {
         match &manifest {
-            // The owner may have changed the files during the read.
+            // The process that has the database open may have changed the files during the read.
             Err(Error::Corrupt { .. } | Error::Missing { .. }) => {
                 manifest = Manifest::load(vfs, dir);
             }

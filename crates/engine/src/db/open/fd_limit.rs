@@ -1,4 +1,4 @@
-//! Checks that the process may open enough files.
+//! Checks the limit of open files of the process.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use crate::error::{Error, Result};
 use crate::options::db::{OPEN_FILES_MIN, OPEN_FILES_PER_STORE, OPEN_FILES_PER_WORKER};
 use crate::vfs::{Vfs, is_out_of_descriptors};
 
-/// Descriptors of an idle open database: manifest and log.
+/// Number of file descriptors of an idle open database: the manifest and the WAL segment.
 pub(crate) const IDLE_DESCRIPTORS: usize = 2;
 const _: () = assert!(IDLE_DESCRIPTORS < OPEN_FILES_MIN, "their difference must be positive");
 
-/// Returns the number of files that a database with these threads and operand stores may have open.
+/// Returns the maximum number of files that a database has open with these background threads and operand stores.
 pub(crate) fn needed_descriptors(background: Background, stores: usize) -> usize {
     let workers = match background {
         Background::Threads { workers } | Background::Stepped { workers, .. } => workers,
@@ -25,11 +25,10 @@ pub(crate) fn needed_descriptors(background: Background, stores: usize) -> usize
     OPEN_FILES_MIN.saturating_add(for_workers).saturating_add(for_stores)
 }
 
-/// Checks that the process can open `needed` more files: opens the lock file in `dir` that many times. Always succeeds
-/// on file systems without a limit.
+/// Checks that the process can open `needed` more files, by opening the lock file in `dir` that many times. File
+/// systems without a limit of open files always pass.
 ///
-/// # Errors
-/// [`Error::TooFewDescriptors`].
+/// [`Error::TooFewDescriptors`] if fewer files can be opened.
 pub(crate) fn check_descriptors_available(vfs: &dyn Vfs, dir: &Path, needed: usize) -> Result<()> {
     if vfs.open_files_limit().is_none() {
         return Ok(());
@@ -43,7 +42,7 @@ pub(crate) fn check_descriptors_available(vfs: &dyn Vfs, dir: &Path, needed: usi
                 let (available, needed) = (len_u64(open.len()), len_u64(needed));
                 return Err(Error::TooFewDescriptors { available, needed });
             }
-            // Any other error, such as a missing lock file, says nothing about the limit.
+            // Other errors, such as a missing lock file, are unrelated to the limit.
             Err(_) => break,
         }
     }

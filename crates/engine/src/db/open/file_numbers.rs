@@ -1,7 +1,8 @@
-//! File numbers that an open may use.
+//! File numbers of an open database.
 //!
-//! A power loss may remove directory entries that were not synced. A file number that was used once must not be used
-//! again. Therefore an open skips numbers after an unclean shutdown, and reserves the numbers that it will use.
+//! A file number must never be used twice. After a power loss, the directory may lack entries that were not synced, so
+//! the used numbers are unknown. Therefore an open skips [`FILE_NUMBER_GAP`] numbers after an unclean shutdown. An open
+//! also reserves the numbers that it uses, with a synced file.
 
 use std::path::{Path, PathBuf};
 
@@ -16,10 +17,11 @@ use crate::manifest::ManifestState;
 use crate::state::table_factory::TableFactory;
 use crate::vfs::Vfs;
 
-/// File numbers skipped after an unclean shutdown.
+/// Number of file numbers that an open skips after an unclean shutdown.
 pub(crate) const FILE_NUMBER_GAP: u64 = 1_000;
 
-/// Returns the largest number in the names of database files, or 0. Ignores stray files; see [`FileName::has_unallocated_number`].
+/// Returns the largest file number in a directory, or 0 without database files. Files with implausibly large numbers
+/// are ignored; see [`FileName::has_unallocated_number`].
 pub(crate) fn largest_number(vfs: &dyn Vfs, dir: &Path, next: Option<u64>) -> Result<u64> {
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
     let files = names.iter().filter_map(|name| FileName::parse(name));
@@ -49,7 +51,8 @@ pub(crate) fn next_creation_number(state: &ManifestState) -> u64 {
     files.map(|file| file.creation.saturating_add(1)).max().unwrap_or(0)
 }
 
-/// An empty file whose name contains a file number. The next open uses larger numbers only. Its directory entry is synced.
+/// An empty file that reserves all file numbers below its own. The next open uses only larger numbers. The directory
+/// entry of the file is synced.
 #[derive(Debug, Default)]
 pub(crate) struct FileNumberReservation {
     /// Path of the file, and its number.
@@ -57,11 +60,11 @@ pub(crate) struct FileNumberReservation {
 }
 
 impl FileNumberReservation {
-    /// Reserves the next file numbers, unless enough are reserved. Called before files get their numbers.
+    /// Reserves the next file numbers, unless enough are reserved. Must be called before the numbers are allocated.
     pub(crate) fn extend(&self, tables: &TableFactory) -> Result<()> {
         let next = tables.files.next();
         let reserved = self.file.lock().as_ref().map(|&(_, number)| number);
-        // One flush uses far fewer than half of the reserved numbers.
+        // A flush allocates far fewer than half of the reserved numbers.
         if reserved.is_some_and(|number| next + FILE_NUMBER_GAP / 2 < number)
             || failpoint::is_on(Failpoint::FileNumbersNotReserved)
         {
@@ -87,7 +90,7 @@ impl FileNumberReservation {
     }
 }
 
-/// Removes a file. If that fails, the file is an orphan, which an open removes.
+/// Removes a file. After an error, the next open removes the file, because no manifest lists it.
 fn try_remove(vfs: &dyn Vfs, path: &Path) {
     let _ = vfs.remove(path);
 }

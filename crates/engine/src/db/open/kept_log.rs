@@ -1,15 +1,18 @@
-//! Kept logs: commits of keyspaces whose operand store was not given when the database was opened.
+//! Kept logs: the unflushed commits of keyspaces whose operand store was missing when the database was opened.
 //!
-//! Opening the database copies these commits to separate segments, so that the segments of the WAL can be deleted. The
-//! commits are replayed when the operand store is opened, either with the database or later. If the store is opened
-//! later, the replay has three steps:
+//! Without its operand store, a keyspace cannot be recovered. The open copies its commits from the WAL to separate
+//! segments, so that the WAL segments can be deleted. The commits are replayed when the operand store is available
+//! again: at a later open, or when the keyspace is opened with its store. In the second case, the replay has three
+//! steps:
 //!
-//! 1. The commits are replayed into memtables of a staging tree, which readers do not see. As in recovery, flushes
-//!    write tables and deliver operands to the store. The manifest does not change during this step.
-//! 2. One manifest edit adds the tables and the token of the store, and removes the kept log from the options.
-//! 3. Tables and store become visible, the keyspace accepts writes, and the segments are removed.
+//! 1. The commits are replayed into a staging tree, which is invisible to readers. As in recovery, flushes write tables
+//!    and pass operands to the store. The manifest does not change in this step.
+//! 2. One manifest edit adds the tables and the token of the store state, and removes the kept log from the stored
+//!    options.
+//! 3. Tables and store become visible to readers, the keyspace accepts writes, and the segments are deleted.
 //!
-//! A crash or an error before the edit changes nothing. The next call or open starts again from the kept log.
+//! After a crash or an error before the manifest edit, the database is unchanged, and the next attempt replays the kept
+//! log from its start.
 
 use std::collections::BTreeMap;
 
@@ -38,13 +41,13 @@ use crate::tree::operand_store_slot::AttachedStore;
 use crate::tree::{Tree, TreeContext};
 use crate::wal::{DurableSegment, ReplayedRecord, Wal, WalOptions, WalRecord};
 
-/// Bytes of commits that are written with one append.
+/// Bytes of buffered commits after which they are appended to the kept log.
 const APPEND_BYTES: usize = 1 << 18;
 
-/// A commit in memory: first sequence number, number of operations, encoded batch.
+/// An owned copy of a commit: first sequence number, number of operations, encoded batch.
 type OwnedCommit = (SeqNo, u32, Vec<u8>);
 
-/// Copies commits from the log to kept logs.
+/// Copies commits from the WAL to kept logs.
 pub(crate) struct KeptLogWriter<'a> {
     pub(crate) tables: &'a TableFactory,
     pub(crate) log: LogSource<'a>,
@@ -53,17 +56,18 @@ pub(crate) struct KeptLogWriter<'a> {
 }
 
 impl KeptLogWriter<'_> {
-    /// Copies the commits after `after` that a tree needs, and sets the copy as the tree's kept log. Commits of an
-    /// older kept log come first. The segments are on stable storage on return.
+    /// Copies the commits that a tree needs, and sets the copy as the kept log of the tree. The copy holds the commits
+    /// of an older kept log, followed by those of the WAL after sequence number `after`. The segments are synced on
+    /// return.
     ///
     /// # Errors
-    /// A log cannot be read, or the copy cannot be written. The new segments are discarded.
+    /// If a log cannot be read or the copy cannot be written. The new segments are then deleted.
     pub(crate) fn keep_log(&self, tree: &Tree, after: SeqNo) -> Result<()> {
         let older = tree.operand_store.kept_log();
         let first = older.as_ref().map_or(after, |kept| SeqNo(kept.after));
         let number = self.tables.files.next();
         let segments = self.copy_commits(tree.id, after, older.as_deref()).inspect_err(|_| {
-            // Only the copy allocates file numbers meanwhile.
+            // No other thread allocates file numbers during the copy.
             for id in number..self.tables.files.next() {
                 self.tables.obsolete_files.discard(FileName::Segment(id).in_dir(&self.tables.dir));
             }
@@ -84,7 +88,7 @@ impl KeptLogWriter<'_> {
             self.log.state.db_uid,
             Arc::new(ManifestSegments::new(&self.tables.files)),
             self.wal_options.clone(),
-            // A repair without a manifest recognizes a kept log by this number.
+            // Kept logs start at sequence number 1. A repair without a manifest recognizes them by this number.
             SeqNo(1),
         )?;
         let (mut commits, mut buffered_bytes) = (Vec::new(), 0);
@@ -135,12 +139,12 @@ pub(crate) fn has_operation_after(
             .any(|operation| operation.keyspace == keyspace)
 }
 
-/// Replay of a kept log into the tables of a staging tree.
+/// Replays a kept log into a staging tree and flushes the tree.
 struct KeptLogReplay<'a> {
     db: &'a DbInner,
     staging: &'a Arc<Tree>,
     outputs: JobOutputs<'a>,
-    /// The written tables: one list for each run, oldest run first.
+    /// The written tables. Each element is one run, oldest first.
     runs: Vec<Vec<Arc<TableMeta>>>,
 }
 
@@ -186,13 +190,12 @@ impl KeptLogReplay<'_> {
     }
 }
 
-/// Replays the kept log of a keyspace into its tree and its operand store, and then attaches the store.
-///
-/// The kept log holds the commits that wait for the operand store. Without a kept log, this function does nothing.
+/// Replays the kept log of a keyspace into its tree and its operand store, and then attaches the store. Without a kept
+/// log, the function does nothing.
 ///
 /// # Errors
-/// Fails if the options have another merge operator, or if the log or the store cannot be read or written. An error
-/// before the manifest edit leaves the database unchanged.
+/// If the options have another merge operator, or if the log or the store cannot be read or written. An error before
+/// the manifest edit leaves the database unchanged.
 pub(crate) fn deliver(
     db: &DbInner,
     tree: &Arc<Tree>,
@@ -203,7 +206,7 @@ pub(crate) fn deliver(
         return Ok(());
     }
     check_reentry("keyspace")?;
-    // Excludes drops, checkpoints and other deliveries.
+    // Serializes with drops, checkpoints, and other deliveries.
     let _turn = db.lock_admin(None)?;
     db.state.error_state.check_writable()?;
     tree.check_live()?;
@@ -247,7 +250,7 @@ fn deliver_kept_log_locked(
         Change::OperandToken { keyspace: tree.id, token },
         Change::SetOptions { keyspace: tree.id, options: persisted.encode() },
     ];
-    // Compactions may have changed the real tree meanwhile, so the new runs are added to its current shape.
+    // Jobs may have changed the tree during the replay, so the new runs are added to its current shape.
     let next = |shape: &TreeShape, _| shape.with_flushed_runs(runs);
     install_version(store, tree, &mut outputs, None, Some(operands.as_ref()), changes, next)?;
     if let Some(token) = token.filter(|_| token != attached.opened) {
@@ -262,7 +265,7 @@ fn deliver_kept_log_locked(
     Ok(())
 }
 
-/// Creates a tree with the id, settings and files of `tree`, the operand store, and an empty memtable.
+/// Creates a tree with the id, settings and files of `tree`, the attached operand store, and an empty memtable.
 fn create_staging_tree(
     db: &DbInner,
     tree: &Tree,

@@ -10,10 +10,10 @@ use lsmx_base::sync::Arc;
 use crate::error::{Error, Result};
 use crate::vfs::{LockGuard, Vfs, missing_dir_reason};
 
-/// Exclusive access to a database directory until an open, a checkpoint or a repair has succeeded.
+/// Exclusive lock of a database directory during an open, a checkpoint or a repair.
 ///
-/// Dropping the claim removes the lock file and the directories that it created, and releases the lock.
-/// [`DirectoryClaim::keep`] leaves them.
+/// Dropping the claim releases the lock, and removes the lock file and the directories that the claim created.
+/// [`DirectoryClaim::into_lock`] keeps them.
 pub(crate) struct DirectoryClaim {
     vfs: Arc<dyn Vfs>,
     /// Directories that this claim created, outermost first.
@@ -32,13 +32,13 @@ impl DirectoryClaim {
         Ok(claim)
     }
 
-    /// Creates a directory and its parents where they are missing, and locks it.
+    /// Creates a directory and its missing parents, and locks the directory.
     pub(crate) fn create_and_lock(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<DirectoryClaim> {
         loop {
             let mut claim = DirectoryClaim::new(vfs, dir);
             claim.create_dir(dir)?;
             match claim.lock() {
-                // A failed open in another process removed the directory, which it had created.
+                // Another process created the directory, failed to open the database, and removed the directory again.
                 Err(Error::Io { source, .. })
                     if source.kind() == io::ErrorKind::NotFound
                         && !vfs.exists(dir).unwrap_or(true) => {}
@@ -73,7 +73,7 @@ impl DirectoryClaim {
                     let why = missing_dir_reason(&*self.vfs, dir);
                     Err(Error::NotADatabase { path: dir.to_owned(), why })
                 }
-                // Taking the lock reports any other error.
+                // If the directory has another error, taking the lock reports it.
                 _ => Ok(()),
             };
         }
@@ -93,7 +93,7 @@ impl DirectoryClaim {
         self.vfs.sync_dir(parent).map_err(|error| Error::io("sync", parent, error))
     }
 
-    /// Returns the lock. The directories and the lock file stay.
+    /// Returns the lock. The created directories and the lock file are kept.
     pub(crate) fn into_lock(mut self) -> Box<dyn LockGuard> {
         self.dirs.clear();
         self.guard.take().expect("both constructors take the lock, and only this call releases it")
@@ -105,22 +105,22 @@ impl Drop for DirectoryClaim {
         if failpoint::is_on(Failpoint::FailedOpenLeavesFiles) {
             return;
         }
-        // This claim still holds the lock. A process that has opened the lock file and waits for the lock checks
-        // afterwards whether the path still leads to that file. The check compares file identities, which are
-        // implemented for Unix only.
+        // The claim still holds the lock. Another process may have opened the lock file and may wait for the lock.
+        // After it gets the lock, that process checks whether the path still names the same file. This check exists for
+        // Unix only.
         if self.lock_created && self.guard.is_some() && cfg!(unix) {
-            // If this fails, an unlocked file stays, which does not block a later open.
+            // If the removal fails, the remaining lock file is not locked and does not block a later open.
             let _ = self.vfs.remove(&self.lock);
         }
         for dir in self.dirs.iter().rev() {
-            // A directory with files is not removed. The files belong to another process, or a manifest may list them.
+            // The removal fails if the directory has files, which another process or a manifest may use.
             let _ = self.vfs.remove_dir(dir);
         }
     }
 }
 
-/// Locks a database directory against writers. A copy of a database may have no lock file: the call then returns `None`
-/// and creates none.
+/// Takes a shared lock of a database directory, which excludes writers. Returns `None` if the directory has no lock
+/// file, as in a copy of a database. Does not create a lock file.
 pub(crate) fn lock_shared(vfs: &dyn Vfs, dir: &Path) -> Result<Option<Box<dyn LockGuard>>> {
     let path = dir.join(LOCK);
     match vfs.lock_shared(&path) {

@@ -1,4 +1,4 @@
-//! The log of a closed database, as described by its manifest.
+//! Reads the WAL and the kept logs of a closed database.
 
 use std::path::Path;
 
@@ -15,22 +15,22 @@ use crate::wal::{
     RecoveryMode, RecoveryReport, ReplayStart, ReplayedRecord, replay, replay_segments,
 };
 
-/// Receives the commits of a replay.
+/// Called with each commit of a replay.
 type RecordVisitor<'a> = dyn FnMut(ReplayedRecord<'_>) -> Result<()> + 'a;
 
-/// Location and expected content of a log.
+/// Location of a log, and the manifest state that its contents must match.
 pub(crate) struct LogSource<'a> {
     pub(crate) vfs: &'a dyn Vfs,
     pub(crate) dir: &'a Path,
     pub(crate) state: &'a ManifestState,
-    /// Manifest from which `state` was read, for error messages.
+    /// Path of the manifest from which `state` was read, for error messages.
     pub(crate) manifest: &'a Path,
     pub(crate) mode: RecoveryMode,
 }
 
 impl LogSource<'_> {
-    /// Passes every commit to `visit`, in order, after checking its operations. Then checks that the log reaches the
-    /// newest flush. In tolerant mode, a log that ends earlier is reported as damage.
+    /// Checks the operations of each commit and passes the commit to `visit`, in commit order. Then checks that the log
+    /// reaches the newest flush. In tolerant mode, a log that ends earlier is reported as damage.
     pub(crate) fn replay(&self, visit: &mut RecordVisitor<'_>) -> Result<RecoveryReport> {
         let from = ReplayStart {
             oldest_segment: self.state.wal_oldest,
@@ -52,7 +52,7 @@ impl LogSource<'_> {
         Ok(report)
     }
 
-    /// Passes every commit of a kept log to `visit`, in order, after checking its operations.
+    /// Checks the operations of each commit of a kept log and passes the commit to `visit`, in commit order.
     pub(crate) fn replay_kept_log(
         &self,
         kept: &KeptLog,
@@ -65,7 +65,7 @@ impl LogSource<'_> {
         })
     }
 
-    /// Reads the log and all kept logs as an open does, without using the commits.
+    /// Checks the WAL and all kept logs in the same way as an open, without using the commits.
     pub(crate) fn check(&self) -> Result<RecoveryReport> {
         let mut report = self.replay(&mut |_| Ok(()))?;
         for (id, log) in kept_logs(self.state) {
@@ -77,7 +77,7 @@ impl LogSource<'_> {
         Ok(report)
     }
 
-    /// Checks the operations of a commit.
+    /// Checks keyspace, kind and number of the operations of a commit.
     fn check_record(&self, record: &ReplayedRecord<'_>) -> Result<()> {
         let corrupt = |what| {
             let path = FileName::Segment(record.segment).in_dir(self.dir);
@@ -112,10 +112,10 @@ impl LogSource<'_> {
         Ok(())
     }
 
-    /// Checks that the log reaches the newest flush.
+    /// Checks that the log contains the last commit of the newest flush.
     ///
-    /// The log is synced before the manifest lists a flush, so a log that ends earlier is damaged. Otherwise a
-    /// keyspace with a later flush would be ahead of the others.
+    /// The log is synced before the manifest lists a flush, so a log that ends earlier is damaged. The keyspace of that
+    /// flush would have later commits than the other keyspaces.
     fn check_log_end(&self, report: &RecoveryReport) -> Result<()> {
         let state = self.state;
         let flushed = state.keyspaces.values().map(|keyspace| keyspace.flushed_through).max();
@@ -142,7 +142,7 @@ impl LogSource<'_> {
     }
 }
 
-/// Returns the largest sequence number in a manifest: of the last edit, or of the newest flush of a keyspace.
+/// Returns the largest sequence number in a manifest: that of its last edit or of the newest flush.
 pub(crate) fn last_known_seq(state: &ManifestState) -> SeqNo {
     let flushed = state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
     flushed.fold(state.last_seq, SeqNo::max)

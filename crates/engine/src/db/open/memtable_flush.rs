@@ -1,4 +1,4 @@
-//! Writes memtables to tables while no flush job runs: during recovery and resume.
+//! Writes memtables to tables without the job scheduler, during recovery and resume.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -23,25 +23,25 @@ use crate::tree::super_version::SuperVersion;
 use crate::tree::version::Version;
 use crate::tree::version_edit::NextVersion;
 
-/// Smallest memtable, in bytes, that recovery writes with two threads.
+/// Minimum size of a memtable that recovery writes with two threads, in bytes.
 const TWO_THREADS_BYTES_MIN: u64 = 4 << 20;
 
-/// A memtable to flush, and the state of its tree.
+/// Inputs of a memtable flush.
 pub(crate) struct MemtableFlush<'a, 'v> {
     pub(crate) tables: &'a TableFactory,
     pub(crate) tree: &'a Tree,
     pub(crate) memtable: &'v Arc<Memtable>,
     pub(crate) version: &'v Version,
     pub(crate) operands: Option<&'v PinnedOperandView>,
-    /// Snapshots whose entries are kept.
+    /// Snapshots whose visible versions must be kept.
     pub(crate) snapshots: Vec<SeqNo>,
-    /// Time of the oldest tombstone.
+    /// Time of the oldest tombstone, in microseconds.
     pub(crate) tombstone_us: Option<u64>,
 }
 
 impl<'a> MemtableFlush<'a, '_> {
-    /// Writes the memtable to tables, and delivers its operands to the operand store, which then holds everything up to
-    /// `last_seq`. Returns the tables, and the new view of the store if it has changed.
+    /// Writes the memtable to tables, and its operands to the operand store. The store then holds all operands up to
+    /// `last_seq`. Returns the tables, and the new view of the store if the store has changed.
     ///
     /// The tables are synced, but not their directory entries.
     pub(crate) fn write(
@@ -59,7 +59,7 @@ impl<'a> MemtableFlush<'a, '_> {
         Ok((outputs, view))
     }
 
-    /// Writes the memtable to two tables of one run, each with half of the keys, on two threads.
+    /// Writes the memtable to two tables of one run on two threads. Each table gets half of the keys.
     fn write_on_two_threads(self, middle: &[u8]) -> Result<JobOutputs<'a>> {
         let write_range = |from: Option<&[u8]>, to: Option<&[u8]>| {
             let write = || {
@@ -83,7 +83,7 @@ impl<'a> MemtableFlush<'a, '_> {
                     let joined = thread.join();
                     (lower, joined.unwrap_or_else(|panic| Err(Error::from_panic(&*panic))))
                 }
-                // No thread can be spawned.
+                // The thread cannot be spawned, so the current thread writes all keys.
                 Err(_) => {
                     (write_range(None, None), Ok(self.new_outputs().into_subcompaction_output(0)))
                 }
@@ -105,7 +105,7 @@ impl<'a> MemtableFlush<'a, '_> {
         VersionFilter::new(retention, &self.tree.merge_resolver)
     }
 
-    /// Returns the key at which to split the memtable for two threads, or `None` to use one.
+    /// Returns the key at which to split the memtable for two threads, or `None` to use one thread.
     fn split_key(&self) -> Option<Bytes> {
         let has_threads = matches!(self.tables.env.background(), Background::Threads { .. });
         let is_large = self.memtable.bytes() >= TWO_THREADS_BYTES_MIN;
@@ -116,7 +116,7 @@ impl<'a> MemtableFlush<'a, '_> {
     }
 }
 
-/// Returns the version of a keyspace with the new tables as the newest run of L0.
+/// Returns the next version of a keyspace, with the new tables as the newest run of L0.
 pub(crate) fn next_version_with_flushed_run(
     keyspace: u32,
     version: &Version,
@@ -126,13 +126,13 @@ pub(crate) fn next_version_with_flushed_run(
     NextVersion::new(keyspace, version, update, outputs.tables())
 }
 
-/// Flushes the active memtable of a tree during recovery. Then the tree has the new run and an empty memtable that
-/// starts at `seq_next`. The manifest does not change; the returned changes lead to the new version.
+/// Flushes the active memtable of a tree during recovery. The tree then has a new run and an empty memtable that starts
+/// at `seq_next`. The manifest is not changed. Returns the outputs and the manifest changes that add them.
 ///
-/// A large memtable is written by two threads, because the database is not open yet and no other work runs. With an
-/// operand store one thread writes, because operands are delivered in key order.
+/// A large memtable is written by two threads, because no other work runs during recovery. With an operand store, one
+/// thread writes, because the store receives operands in key order.
 ///
-/// The log does not state the times of writes; tombstones get the time of the last manifest edit, `edited_us`.
+/// The log does not hold the times of writes. Tombstones therefore get the time of the last manifest edit, `edited_us`.
 pub(crate) fn flush_active<'a>(
     tables: &'a TableFactory,
     tree: &'a Tree,

@@ -1,10 +1,11 @@
-//! Opens or creates a database. An existing one gets the state after its last durable commit.
+//! Opens or creates a database. An existing database is recovered to its last durable commit.
 //!
-//! 1. `CURRENT` is looked up. The database is missing only if the result is "not found".
-//! 2. The directory is locked, the manifest is loaded, and the tables that it lists are opened.
+//! 1. `CURRENT` is looked up. A database is created only if the file system reports "not found", not after another
+//!    error.
+//! 2. The directory is locked, the manifest is loaded, and the tables in the manifest are opened.
 //! 3. The log is replayed into memtables. Full memtables are flushed.
-//! 4. All memtables are flushed, a new log is started, and a new manifest lists the tables and the log. A crash before
-//!    `CURRENT` names this manifest changes nothing. After it, the recovered state is durable.
+//! 4. All memtables are flushed, and a new log and a new manifest are written. A crash before `CURRENT` names the new
+//!    manifest changes nothing. From then on, the recovered state is durable.
 //! 5. Files that the manifest does not list are removed.
 
 pub(crate) mod assemble;
@@ -58,7 +59,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
         DirectoryClaim::create_and_lock(&vfs, dir)?
     };
     check_descriptors_available(vfs.as_ref(), dir, needed_descriptors(options.background, 0))?;
-    // Another process may have created and closed a database before this one got the lock.
+    // Another process may have created and closed a database before this process got the lock.
     let exists = database_exists(vfs.as_ref(), dir)?;
     if !exists {
         check_can_create(vfs.as_ref(), dir)?;
@@ -69,7 +70,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
         let fields = JobSpanFields { kind: "recovery", keyspace: "", inputs: 0, reason };
         let _span = JobSpan::start(fields);
         match recover(&vfs, dir, &options, &env) {
-            // A killed process may have left its disk reserve, whose space recovery needs for tables.
+            // A killed process may have left its disk reserve. Recovery may need the space for tables.
             Err(error) if is_disk_full(&error) && remove_reserve(vfs.as_ref(), dir)? => {
                 recover(&vfs, dir, &options, &env)?
             }
@@ -82,7 +83,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     finish_open(recovery, claim)
 }
 
-/// Loads the manifest, opens its tables and replays the log. A failure changes nothing.
+/// Loads the manifest, opens its tables and replays the log. An error leaves the database unchanged.
 fn recover(vfs: &Arc<dyn Vfs>, dir: &Path, options: &Options, env: &Env) -> Result<Recovery> {
     let loaded = Manifest::load(vfs.as_ref(), dir)?;
     let (vfs, manifest) = (Arc::clone(vfs), (loaded.state, &*loaded.path));
@@ -103,7 +104,7 @@ pub(crate) fn database_exists(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 
 /// Makes the recovered state durable, removes files that the manifest does not list, and starts the threads.
 fn finish_open(recovery: Recovery, claim: DirectoryClaim) -> Result<DbInner> {
-    // The files written from here on may need the space of the reserve.
+    // The next files may need the disk space of the reserve.
     let removed = remove_reserve(recovery.tables.vfs.as_ref(), &recovery.tables.dir);
     removed.map_err(|error| recovery.remove_written_files(error))?;
     let DurableState { manifest, wal, state } = recovery.make_durable()?;
@@ -143,7 +144,8 @@ pub(crate) fn not_a_database(vfs: &dyn Vfs, dir: &Path) -> Error {
     Error::NotADatabase { path: dir.to_owned(), why }
 }
 
-/// Checks that a directory has neither other files nor a database that has lost its `CURRENT`.
+/// Checks that a new database can be created in a directory. The directory must not contain foreign files or the data
+/// of a database without `CURRENT`.
 fn check_can_create(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     let names = match vfs.list(dir) {
         Ok(names) => names,

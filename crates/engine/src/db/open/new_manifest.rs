@@ -1,4 +1,4 @@
-//! The manifest and the log that an open or a resume starts.
+//! Creates the new manifest and the new log of an open or a resume.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use crate::tree::file_numbers::FileNumbers;
 use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::wal::{SegmentRegistry, Wal, WalOptions};
 
-/// Allocates segment ids, and lists new segments in the manifest once there is one.
+/// Allocates ids of log segments, and adds new segments to the manifest after it was created.
 pub(crate) struct ManifestSegments {
     files: Arc<FileNumbers>,
-    /// The new manifest, once it exists. Its first edit already lists the first segment.
+    /// The new manifest, after its creation. The first edit of the manifest lists the first segment.
     manifest: OnceLock<Arc<Manifest>>,
 }
 
@@ -26,7 +26,7 @@ impl ManifestSegments {
         ManifestSegments { files: Arc::clone(files), manifest: OnceLock::new() }
     }
 
-    /// Sets the manifest that lists later segments. Called at most once.
+    /// Sets the manifest to which later segments are added. Must be called at most once.
     pub(crate) fn set_manifest(&self, manifest: &Arc<Manifest>) {
         let _ = self.manifest.set(Arc::clone(manifest));
     }
@@ -47,7 +47,7 @@ impl SegmentRegistry for ManifestSegments {
     }
 }
 
-/// A log whose first segment is on stable storage.
+/// A new log whose first segment is synced.
 pub(crate) struct NewLog {
     pub(crate) wal: Wal,
     /// Id of the first segment.
@@ -56,10 +56,10 @@ pub(crate) struct NewLog {
 }
 
 impl NewLog {
-    /// Creates a log whose first commit gets `seq_next`.
+    /// Creates a log. Its first commit gets sequence number `seq_next`.
     ///
     /// # Errors
-    /// The segment cannot be written. It is discarded.
+    /// If the segment cannot be written. The segment is then deleted.
     pub(crate) fn create(
         tables: &TableFactory,
         db_uid: u64,
@@ -78,7 +78,7 @@ impl NewLog {
     }
 }
 
-/// Returns the manifest changes that start a log at `segment`, after `last_seq`.
+/// Returns the manifest changes for a new log that starts at `segment` and whose commits follow `last_seq`.
 pub(crate) fn new_log_changes(tables: &TableFactory, segment: u64, last_seq: SeqNo) -> Vec<Change> {
     vec![
         Change::WalOldest { segment },
@@ -89,7 +89,7 @@ pub(crate) fn new_log_changes(tables: &TableFactory, segment: u64, last_seq: Seq
     ]
 }
 
-/// Discards a manifest that is not current, and the first segment of its log.
+/// Deletes a manifest that `CURRENT` does not name, and the first segment of its log.
 pub(crate) fn discard_manifest(
     obsolete_files: &ObsoleteFiles,
     dir: &Path,

@@ -28,7 +28,7 @@ pub(crate) struct TreeOpener<'a> {
     pub(crate) tables: &'a TableFactory,
     pub(crate) options: &'a Options,
     pub(crate) state: &'a ManifestState,
-    /// Manifest from which `state` was read, for error messages.
+    /// Path of the manifest from which `state` was read, for error messages.
     pub(crate) manifest: &'a Path,
     pub(crate) open_id: OpenId,
     pub(crate) read_only: bool,
@@ -37,9 +37,8 @@ pub(crate) struct TreeOpener<'a> {
 impl TreeOpener<'_> {
     /// Opens all trees and adds them to `trees`.
     ///
-    /// # Errors
-    /// A file is missing or damaged, or the operand store of a keyspace has another name. The trees opened before the
-    /// error are in `trees`.
+    /// If a file is missing or damaged, or if a keyspace has an operand store of another name. `trees` then holds the
+    /// trees opened before the error.
     pub(crate) fn open_all(&self, trees: &mut Keyspaces) -> Result<()> {
         for (&id, keyspace) in &self.state.keyspaces {
             keyspace.tree.check_invariants()?;
@@ -81,8 +80,8 @@ impl TreeOpener<'_> {
         })
     }
 
-    /// Opens the operand store of a tree. If the store is not given or cannot be opened, the open succeeds and calls
-    /// on the keyspace fail.
+    /// Opens the operand store of a tree. If the store is missing from the options or cannot be opened, the open of the
+    /// database still succeeds, but calls on the keyspace fail.
     fn open_operand_store(
         &self,
         tree: &Tree,
@@ -136,7 +135,8 @@ impl TreeOpener<'_> {
                 set_unavailable(stored, Some(error));
                 Ok(())
             }
-            // The options contain a new operand store, which cannot be created. So the open of the database fails.
+            // The options add an operand store to the keyspace, but the store cannot be created, so the open of the
+            // database fails.
             (Err(error), None) => Err(error),
         }
     }
@@ -163,8 +163,8 @@ impl TreeOpener<'_> {
 /// Open blob files of a keyspace.
 type OpenBlobFilesById = BTreeMap<FileId, Arc<BlobFile>>;
 
-/// Returns the open files for the references of a table. All referenced files exist in `blobs`, because a manifest edit
-/// whose references name other files is rejected.
+/// Returns the blob files that a table references. All of them are in `blobs`, because the manifest rejects an edit
+/// with references to unknown files.
 fn resolve_blob_references(
     blobs: &OpenBlobFilesById,
     references: &[BlobReference],

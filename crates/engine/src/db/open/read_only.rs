@@ -1,8 +1,8 @@
 //! Opens a database without writing to it.
 //!
-//! The log is replayed into memtables that stay in memory. Commits of a torn tail that are whole are visible, although
-//! a later open for writing may lose them. The new manifest and log are in memory and stay empty, because every
-//! write is refused; the rest of the engine needs no special case.
+//! The log is replayed into memtables, which are never flushed. Reads see the complete commits of a torn tail, although
+//! a later open for writing may lose these commits. The database gets an empty manifest and an empty log in memory, so
+//! that the rest of the engine needs no special case for read-only databases.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     Ok(db)
 }
 
-/// Returns the number and the size of the live log segments on disk.
+/// Returns the number and the total size of the live WAL segments.
 fn measure_log_bytes(vfs: &dyn Vfs, dir: &Path, oldest: u64) -> Result<WalMetrics> {
     let mut metrics = WalMetrics::default();
     for name in vfs.list(dir).map_err(|error| Error::io("list", dir, error))? {

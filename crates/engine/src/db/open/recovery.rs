@@ -1,4 +1,4 @@
-//! Recovery of a database: from its files to the state that it is opened with.
+//! Recovery: restores the state of a database from its manifest and its log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -41,35 +41,36 @@ use crate::vfs::cache_bypass::CacheBypass;
 use crate::vfs::resource_retry::{ReleaseResource, ResourceRetryVfs};
 use crate::wal::{DiskReserve, RecoveryReport, ReplayedRecord, Wal};
 
-/// Sequence numbers skipped after an unclean shutdown, so that lost numbers are not used again.
+/// Number of sequence numbers skipped after an unclean shutdown, so that the numbers of lost commits are not used
+/// again.
 const SEQ_GAP: u64 = 1 << 30;
 
 /// A database during recovery.
 pub(crate) struct Recovery {
     pub(crate) tables: TableFactory,
     pub(crate) options: Options,
-    /// State in the manifest.
+    /// State loaded from the manifest.
     pub(crate) state: ManifestState,
-    /// Manifest from which `state` was read, for error messages.
+    /// Path of the manifest from which `state` was loaded, for error messages.
     manifest: PathBuf,
     pub(super) trees: Keyspaces,
     pub(super) open_id: OpenId,
-    /// Manifest edits that add the flushed tables.
+    /// Manifest edits for the tables flushed during recovery. The new manifest includes them.
     flush_edits: Mutex<Vec<VersionEdit>>,
     pub(super) seq_next: SeqNo,
     /// Result of the replay.
     pub(crate) report: RecoveryReport,
-    /// Keyspaces whose operand store is not open and that have unflushed operations in the log. The value is the last
-    /// flushed sequence number.
+    /// Keyspaces with unflushed operations in the log whose operand store is not open. The value is the last flushed
+    /// sequence number.
     unreplayed: BTreeMap<u32, SeqNo>,
-    /// Notified by background work of the open database.
+    /// Signal that background work of the open database will notify.
     pub(super) progress: Signal,
     /// Whether the open is read-only, so that memtables are never flushed.
     read_only: bool,
     reservation: FileNumberReservation,
 }
 
-/// New files of a database, listed by its current manifest.
+/// The new manifest and log of a database, and the state in the manifest.
 pub(crate) struct DurableState {
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) wal: Arc<Wal>,
@@ -77,8 +78,8 @@ pub(crate) struct DurableState {
 }
 
 impl Recovery {
-    /// Opens all trees of a database. `manifest` is the path for error messages: that of the manifest which contained
-    /// the state, or of `CURRENT` if the database is new.
+    /// Opens all trees of a database. `manifest` is a path for error messages: the manifest that contained the state,
+    /// or `CURRENT` for a new database.
     pub(crate) fn new(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
@@ -89,7 +90,8 @@ impl Recovery {
     ) -> Result<Recovery> {
         let stored_us = if options.reset_clock { 0 } else { state.clock_us };
         state.clock_us = env.start_database_clock(stored_us, options.clock_jump_us_max());
-        // A wrong clock may have stored creation times in the future. Rules for the age of files would never apply.
+        // With a wrong clock, the database may have stored creation times in the future. Age rules for such files would
+        // never apply.
         state.limit_file_times(env.creation_time_us());
         let progress = Signal::new();
         let keeps_reserve = options.wal.reserve && !read_only;
@@ -130,12 +132,12 @@ impl Recovery {
         }
     }
 
-    /// Fails if the default keyspace was stored with a custom policy, and the options do not contain that policy.
+    /// Fails if the manifest names a custom policy for the default keyspace and the options do not contain this policy.
     pub(crate) fn check_policy(&self) -> Result<()> {
         self.trees.by_name(DEFAULT_KEYSPACE).map_or(Ok(()), |tree| tree.check_policy())
     }
 
-    /// Returns the files of the open operand stores, and whether all stores are open.
+    /// Returns the files of the open operand stores, and whether all operand stores are open.
     pub(crate) fn operand_files(&self) -> (BTreeSet<FileName>, bool) {
         let attached = self.trees.iter().filter_map(|tree| tree.operand_store.attached());
         let live = attached.flat_map(|attached| attached.store.live_files());
@@ -143,7 +145,7 @@ impl Recovery {
         (live, !self.trees.iter().any(|tree| tree.operand_store.is_unavailable()))
     }
 
-    /// Removes the files that a failed open has written. Returns the error of the open.
+    /// Removes the files that a failed open has written. Returns `error`, the cause of the failure.
     pub(crate) fn remove_written_files(&self, error: Error) -> Error {
         let (obsolete_files, listed) = (&self.tables.obsolete_files, self.state.file_numbers());
         for tree in self.trees.iter() {
@@ -171,17 +173,18 @@ impl Recovery {
             }
         }
         for path in obsolete_files.take_deletable_files() {
-            // If this fails, the next open removes the file.
+            // If the removal fails, the next open removes the file.
             let _ = self.tables.vfs.remove(&path);
         }
         self.reservation.remove(self.tables.vfs.as_ref());
         error
     }
 
-    /// Replays the log into memtables, and flushes those that become full unless the database is read-only.
+    /// Replays the log into memtables. Full memtables are flushed, except in a read-only database.
     ///
     /// # Errors
-    /// The log is damaged, or a table cannot be written. Call [`Recovery::remove_written_files`] then.
+    /// If the log is damaged or a table cannot be written. The caller must then call
+    /// [`Recovery::remove_written_files`].
     pub(crate) fn replay_log(&mut self) -> Result<()> {
         let kept_log_reports = self.replay_kept_logs()?;
         let lacking = self.trees_without_operand_store();
@@ -194,7 +197,7 @@ impl Recovery {
             let full = replay.add_commit(record.first_seq, record.payload)?;
             self.flush_full_memtables(&full, &record)
         })?;
-        // `make_durable` flushes the memtables that the last commits have filled.
+        // `make_durable` flushes memtables that the last commits have filled.
         replay.finish()?;
         drop(replay);
         for (keyspace, kept) in kept_log_reports {
@@ -215,7 +218,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Replays kept logs into the trees whose operand stores are open now. Returns a report for each keyspace.
+    /// Replays the kept logs of the keyspaces whose operand store is open again. Returns one report per keyspace.
     fn replay_kept_logs(&self) -> Result<Vec<(String, RecoveryReport)>> {
         let (lacking, mut reports) = (self.trees_without_operand_store(), Vec::new());
         for tree in self.trees.iter().filter(|tree| !lacking.contains_key(&tree.id)) {
@@ -247,7 +250,7 @@ impl Recovery {
         }
     }
 
-    /// Returns the trees that the log is replayed into.
+    /// Returns the trees into which the log is replayed, by keyspace id.
     fn replay_targets(&self) -> BTreeMap<u32, ReplayTarget> {
         let lacking = self.trees_without_operand_store();
         let targets = self.state.keyspaces.iter().filter_map(|(&id, keyspace)| {
@@ -258,8 +261,8 @@ impl Recovery {
         targets.collect()
     }
 
-    /// Returns the keyspaces whose operand store is not open, with their last flushed sequence numbers. Empty for a
-    /// read-only database, which replays into memory only.
+    /// Returns the last flushed sequence numbers of the keyspaces whose operand store is not open. A read-only database
+    /// replays these keyspaces into memory, so the result is empty.
     fn trees_without_operand_store(&self) -> BTreeMap<u32, SeqNo> {
         let lacking = self.state.keyspaces.iter().filter(|&(&id, _)| {
             !self.read_only
@@ -276,7 +279,7 @@ impl Recovery {
         newest.unwrap_or(keyspace.flushed_through)
     }
 
-    /// Flushes the memtables that a commit has filled.
+    /// Flushes the memtables in `full`, which the commit in `record` has filled.
     fn flush_full_memtables(&self, full: &[Arc<Tree>], record: &ReplayedRecord<'_>) -> Result<()> {
         if self.read_only {
             return Ok(());
@@ -285,7 +288,7 @@ impl Recovery {
         full.iter().try_for_each(|tree| self.flush(tree, seq_next))
     }
 
-    /// Flushes the memtable of a tree. The new manifest will list the tables.
+    /// Flushes the memtable of a tree. The tables are added to the new manifest later.
     fn flush(&self, tree: &Tree, seq_next: SeqNo) -> Result<()> {
         if tree.super_version().active.is_empty() {
             let view = tree.pin_super_version();
@@ -297,7 +300,7 @@ impl Recovery {
             return Ok(());
         }
         self.reservation.extend(&self.tables)?;
-        // Nothing is replayed into a tree whose operand store is not open.
+        // The log is not replayed into a tree whose operand store is not open.
         tree.operand_store.check()?;
         let (mut outputs, changes) =
             flush_active(&self.tables, tree, seq_next, self.state.clock_us)?;
@@ -306,11 +309,11 @@ impl Recovery {
         Ok(())
     }
 
-    /// Makes the recovered state durable: flushes all memtables, and starts a new log and a new manifest.
+    /// Makes the recovered state durable: flushes all memtables, and creates a new log and a new manifest.
     ///
     /// # Errors
-    /// A file cannot be written. The new files are then removed, except after a failed replacement of `CURRENT`: it may
-    /// name the new manifest.
+    /// If a file cannot be written. The new files are then removed. They are kept if `CURRENT` may already name the new
+    /// manifest.
     pub(crate) fn make_durable(&self) -> Result<DurableState> {
         let (log, number, state) =
             self.prepare_new_manifest().map_err(|error| self.remove_written_files(error))?;
@@ -334,7 +337,8 @@ impl Recovery {
         Ok(DurableState { manifest, wal: Arc::new(log.wal), state })
     }
 
-    /// Writes the files that the new manifest will list. Returns the log, and the number and content of the manifest.
+    /// Writes the files that the new manifest will list. Returns the new log, and the number and state of the new
+    /// manifest.
     fn prepare_new_manifest(&self) -> Result<(NewLog, u64, ManifestState)> {
         for tree in self.trees.iter() {
             self.flush(tree, self.seq_next)?;
@@ -366,7 +370,7 @@ impl Recovery {
         Ok((log, number, state))
     }
 
-    /// Returns the changes of a tree since the last edit of its manifest, apart from the flushed tables.
+    /// Returns the manifest changes of a tree, except for the tables flushed during recovery.
     fn manifest_changes_after_recovery(&self, tree: &Tree, last_seq: SeqNo) -> Vec<Change> {
         let (id, view) = (tree.id, tree.pin_super_version());
         let stored = self.state.keyspaces.get(&id);
@@ -385,7 +389,7 @@ impl Recovery {
     }
 }
 
-/// Creates the table factory of a database, with its caches.
+/// Creates the table factory of a database, including the block cache and the descriptor cache.
 fn create_table_factory(
     vfs: Arc<dyn Vfs>,
     dir: &Path,
@@ -432,12 +436,12 @@ fn create_table_factory(
     })
 }
 
-/// Checks that direct reads of files in the directory work. Reads `CURRENT` or the lock file, because one of them exists
-/// before the first table.
+/// Checks that direct reads work in the directory. The check reads `CURRENT` or the lock file, because one of them
+/// exists before the first table.
 fn check_direct_reads(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     for name in [CURRENT, LOCK] {
         let path = dir.join(name);
-        // Some file systems accept the flag and fail the reads.
+        // Some file systems accept the direct flag at the open and then fail the read.
         match vfs.open_direct(&path).and_then(|file| file.read_at(&mut [0], 0)) {
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

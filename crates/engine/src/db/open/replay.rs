@@ -1,10 +1,11 @@
 //! Inserts the commits of a log into memtables, on two threads.
 //!
-//! The thread that reads the log collects commits in batches. It sorts the operations of a batch, and copies them to
-//! memory of their memtable. A second thread inserts them. Two inserting threads would block each other, because a
-//! memtable admits one writer at a time. Sorted insertion finds the visited nodes in the CPU cache.
+//! The reading thread reads the log and collects commits in batches. It sorts the operations of each batch and copies
+//! them to an arena of their memtable. The inserting thread inserts the operations. More inserting threads would not
+//! help, because a memtable admits one writer at a time. Operations are sorted so that consecutive inserts visit nodes
+//! that are already in the CPU cache.
 //!
-//! When a memtable is full, all commits read so far are inserted before it is flushed.
+//! When a memtable is full, all commits read so far are inserted, and then the memtable is flushed.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,10 +23,11 @@ use crate::tree::Tree;
 
 /// Maximum bytes of commits in a batch.
 const BATCH_BYTES_MAX: u64 = 1 << 20;
-/// A batch has at most this fraction of the bytes of a memtable. A memtable may exceed its size by three batches.
+/// A batch has at most 1 / `BATCHES_PER_MEMTABLE` of the maximum bytes of a memtable. A memtable may exceed its maximum
+/// size by three batches.
 const BATCHES_PER_MEMTABLE: u64 = 16;
 
-/// A tree that commits are replayed into.
+/// A tree into which commits are replayed.
 #[derive(Debug)]
 pub(crate) struct ReplayTarget {
     pub(crate) tree: Arc<Tree>,
@@ -38,11 +40,12 @@ pub(crate) struct ReplayTarget {
 struct BatchCollector {
     /// Encoded commits, concatenated.
     encoded: Vec<u8>,
-    /// Operations that tables do not hold, by sequence number. Their positions are offsets in `encoded`.
+    /// Operations that are not in tables yet, with their sequence numbers. Their keys and values are ranges of
+    /// `encoded`.
     operations: Vec<(SeqNo, BatchOperation)>,
-    /// Insertion order: by keyspace, key and sequence number.
+    /// Sort keys of `operations`. The insertion order is by keyspace, key and sequence number.
     order: Vec<OperationOrder>,
-    /// Memory for the memtable of each keyspace.
+    /// Arena for the memtable of each keyspace.
     arenas: BTreeMap<u32, Arena>,
 }
 
@@ -55,7 +58,7 @@ struct OperationOrder {
     prefix: KeyPrefix,
 }
 
-/// An operation whose key and value are in memory of its memtable.
+/// An operation whose key and value were copied to the arena of the memtable.
 #[derive(Debug)]
 struct CopiedOperation {
     keyspace: u32,
@@ -67,14 +70,14 @@ struct CopiedOperation {
 #[derive(Debug)]
 enum CopiedAction {
     Entry(EntryKind),
-    /// The value is the end of the range.
+    /// The value of the copied entry is the end of the range.
     DeleteRange {
         is_unbounded: bool,
     },
 }
 
 impl BatchCollector {
-    /// Adds the operations of a commit that tables do not hold.
+    /// Adds the operations of a commit that are not in tables yet.
     fn add_commit(
         &mut self,
         targets: &BTreeMap<u32, ReplayTarget>,
@@ -83,7 +86,7 @@ impl BatchCollector {
     ) {
         let offset = self.encoded.len();
         self.encoded.extend_from_slice(payload);
-        // The record was checked, so every operation can be decoded.
+        // The record was verified during the read, so every operation can be decoded.
         for (seq, mut operation) in (first_seq.0..).zip(BatchOperationIter::new(payload).flatten())
         {
             let target = targets.get(&operation.keyspace);
@@ -138,7 +141,7 @@ impl BatchCollector {
     }
 }
 
-/// Inserts a batch and empties it. Adds the ids of the trees whose memtable is full to `full`.
+/// Inserts a batch into the memtables and empties the batch. Adds the ids of the trees with full memtables to `full`.
 fn insert_batch(
     batch: &mut Vec<CopiedOperation>,
     targets: &BTreeMap<u32, ReplayTarget>,
@@ -146,7 +149,7 @@ fn insert_batch(
 ) {
     let mut batch = batch.drain(..).peekable();
     while let Some(keyspace) = batch.peek().map(|first| first.keyspace) {
-        // The collector skips operations without a target.
+        // The collector only adds operations that have a target.
         let Some(target) = targets.get(&keyspace) else { return };
         let memtable = &target.tree.super_version().active;
         while let Some(operation) = batch.next_if(|next| next.keyspace == keyspace) {
@@ -177,7 +180,7 @@ struct SharedBatch {
     batch: Option<Vec<CopiedOperation>>,
     /// Whether a batch is being inserted.
     is_inserting: bool,
-    /// An empty batch, kept for its allocation.
+    /// An empty batch whose allocation is reused.
     spare: Option<Vec<CopiedOperation>>,
     /// Ids of the trees whose memtable is full.
     full: Vec<u32>,
@@ -196,7 +199,7 @@ struct InsertThread {
 }
 
 impl InsertThread {
-    /// Spawns the thread. Returns `None` if that fails; then the reading thread inserts.
+    /// Spawns the inserting thread. Returns `None` if the thread cannot be spawned; the reading thread then inserts.
     fn spawn(env: &Env, targets: &Arc<BTreeMap<u32, ReplayTarget>>) -> Option<InsertThread> {
         let (shared, changed) = (Arc::new(Mutex::new(SharedBatch::default())), Signal::new());
         let body = {
@@ -208,7 +211,7 @@ impl InsertThread {
         Some(InsertThread { env: env.clone(), shared, changed, thread: Some(thread) })
     }
 
-    /// Passes a batch to the thread and replaces it by an empty one. Waits until the thread has started on the
+    /// Passes a batch to the inserting thread and replaces it with an empty batch. Waits until the thread has taken the
     /// previous batch.
     fn send(&self, batch: &mut Vec<CopiedOperation>) {
         self.env.wait(WaitCause::Replay, &self.changed, None, &mut || {
@@ -217,14 +220,14 @@ impl InsertThread {
                 return false;
             }
             let spare = shared.spare.take().unwrap_or_default();
-            // After a failure the batch is never inserted, and `flush` returns the error.
+            // After a failure, the batch is not inserted, and `flush` returns the error.
             shared.batch = Some(std::mem::replace(batch, spare));
             true
         });
         self.changed.notify();
     }
 
-    /// Waits until all batches are inserted.
+    /// Waits until all batches are inserted. Returns the error of a failed insertion.
     fn flush(&self) -> Result<()> {
         self.env.wait(WaitCause::Replay, &self.changed, None, &mut || {
             let shared = self.shared.lock();
@@ -245,7 +248,7 @@ impl Drop for InsertThread {
     }
 }
 
-/// Inserts batches until the handle of the thread is dropped.
+/// Body of the inserting thread: inserts batches until the handle of the thread is dropped.
 fn insert_batches(
     env: &Env,
     targets: &BTreeMap<u32, ReplayTarget>,
@@ -261,7 +264,7 @@ fn insert_batches(
             shared.is_inserting || shared.is_closed
         });
         let Some(mut batch) = batch else { return };
-        // Wakes a reader that waits to send the next batch.
+        // Wakes the reading thread if it waits to pass the next batch.
         changed.notify();
         let mut full = Vec::new();
         let insert = || insert_batch(&mut batch, targets, &mut full);
@@ -277,14 +280,14 @@ fn insert_batches(
     }
 }
 
-/// Replay of commits into the memtables of trees.
+/// Replays commits into the memtables of trees.
 #[derive(Debug)]
 pub(crate) struct LogReplay {
     env: Env,
     targets: Arc<BTreeMap<u32, ReplayTarget>>,
     collector: BatchCollector,
     batch: Vec<CopiedOperation>,
-    /// Bytes of commits at which a batch is complete; 0 without a second thread.
+    /// Size at which a batch is complete, in bytes. 0 if there is no inserting thread.
     batch_bytes: u64,
     /// Ids of the trees whose memtable is full.
     full: Vec<u32>,
@@ -310,8 +313,8 @@ impl LogReplay {
         }
     }
 
-    /// Adds a commit. Returns the trees whose memtables are full. If there are any, all commits added so far are
-    /// inserted, and no thread inserts until the next call.
+    /// Adds a commit and returns the trees with full memtables. If the result is not empty, all commits added so far
+    /// are inserted, and the inserting thread is idle until the next call.
     pub(crate) fn add_commit(
         &mut self,
         first_seq: SeqNo,
@@ -323,7 +326,7 @@ impl LogReplay {
         }
         self.collector.move_operations_to(&mut self.batch);
         if self.thread.is_none() && self.batch_bytes > 0 {
-            // Spawned with the first complete batch, which most logs do not fill.
+            // The thread is spawned with the first complete batch, because most logs have less than one batch.
             self.thread = InsertThread::spawn(&self.env, &self.targets);
         }
         match &self.thread {
@@ -342,7 +345,7 @@ impl LogReplay {
             thread.flush()?;
             self.full.append(&mut thread.shared.lock().full);
         }
-        // Batches are inserted in log order, because a memtable counts the consecutive operands of a key.
+        // Batches must be inserted in log order, because a memtable counts the consecutive operands of a key.
         self.collector.move_operations_to(&mut self.batch);
         insert_batch(&mut self.batch, &self.targets, &mut self.full);
         self.full.sort_unstable();

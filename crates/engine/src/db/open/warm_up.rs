@@ -1,4 +1,4 @@
-//! Loads metadata into the block cache before lookups need it.
+//! Warm-up: loads filters, indexes and range tombstones into the block cache after an open, before lookups need them.
 
 use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::state::DbState;
 use crate::table::{WarmUpResult, warm_up};
 
-/// Order of loading: the reverse of the order in which the cache evicts metadata.
+/// Order in which metadata is loaded. It is the reverse of the order in which the cache evicts metadata.
 const LOAD_ORDER: [MetadataKind; 4] = [
     MetadataKind::RangeTombstones,
     MetadataKind::TopIndex,
@@ -21,15 +21,15 @@ const LOAD_ORDER: [MetadataKind; 4] = [
 #[derive(Debug, Default)]
 pub(crate) struct WarmUp {
     stop: Arc<AtomicBool>,
-    /// Whether the thread has finished. The thread stores with Release, `join` loads with Acquire.
+    /// Whether the thread has finished. Stored with Release by the thread and loaded with Acquire by `join`.
     ended: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle>>,
 }
 
 impl WarmUp {
-    /// Starts loading in the background, or loads on the calling thread under [`Background::Inline`].
+    /// Loads the metadata on a new thread, or on the calling thread under [`Background::Inline`].
     ///
-    /// Ignores errors. A lookup that needs the same block returns them.
+    /// Errors are ignored, because a lookup that needs the same block returns them.
     pub(crate) fn start(&self, store: &Arc<DbState>) {
         if store.env.background() == Background::Inline {
             let _ = load_metadata(store, &|| true);
@@ -43,7 +43,7 @@ impl WarmUp {
             ended.store(true, Ordering::Release);
             state.progress.notify();
         };
-        // If no thread can be spawned, lookups load the metadata themselves.
+        // If the thread cannot be spawned, lookups load the metadata when they need it.
         *self.thread.lock() = store.env.spawn("lsmx-warm-up", body).ok();
     }
 
@@ -63,7 +63,7 @@ impl WarmUp {
         }
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
-            // The body is finished and did not panic.
+            // The thread has finished its work without a panic.
             let _ = store.env.join(thread);
         }
         true
@@ -147,7 +147,7 @@ mod tests {
                 resident_bytes(&db, BlockKind::RangeTombstones),
                 sizes.range_tombstone_bytes
             );
-            // Only the open itself counts hits and misses.
+            // The open itself counts no hits or misses for other block kinds.
             let counted = db.read_metrics().cache;
             let counted = counted.iter().filter(|(_, cache)| cache.hits + cache.misses > 0);
             let kinds: Vec<_> = counted.map(|(kind, _)| *kind).collect();
@@ -170,7 +170,7 @@ mod tests {
         let db = Db::open("db", options().read_only(true).vfs(vfs.clone())).unwrap();
         let sizes = db.default_keyspace().metadata().unwrap();
         db.close(None).unwrap();
-        // Room for all metadata except half of the index blocks.
+        // The cache has space for all metadata except half of the index blocks.
         let bytes = sizes.inflection_2() - sizes.index_bytes / 2;
         let db = Db::open("db", options().block_cache_bytes(bytes).vfs(vfs)).unwrap();
         assert_eq!(resident_bytes(&db, BlockKind::TopIndex), 0);

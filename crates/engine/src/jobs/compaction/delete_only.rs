@@ -1,15 +1,15 @@
-//! Delete-only compactions: drop whole files that no reader can see, without reading them.
+//! Delete-only compactions: drop files whose entries are all invisible to readers, without reading the files.
 //!
 //! A file is dropped in one of two cases:
 //!
-//! 1. Range tombstones newer than all its entries cover its whole key range, and no registered snapshot lies
-//!    between the file and the tombstones. The tombstones are in newer runs. They stay there as long as the file
-//!    exists, because a job drops a range tombstone only if no older run overlaps it. They also hide older
-//!    versions of the file's keys, so the file's own tombstones are not needed.
-//! 2. The file has no entries, or its own range tombstones cover it, and no older run overlaps it.
+//! 1. Range tombstones in newer runs cover the whole key range of the file and are newer than all of its entries. No
+//!    snapshot sees an entry of the file without seeing these tombstones. The tombstones remain as long as the file
+//!    exists, because a job drops a range tombstone only if no older run overlaps it. They also hide older versions of
+//!    the keys, so the tombstones in the file are not needed.
+//! 2. No older run overlaps the file. The file has no entries, or its own range tombstones cover its key range.
 //!
-//! A covered file stays covered: snapshots taken later see the range tombstones. A file that only a snapshot
-//! needs is checked again after a snapshot is released.
+//! A covered file stays covered, because later snapshots see the range tombstones. A file that only a snapshot needs is
+//! checked again when a snapshot is released.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
@@ -22,16 +22,16 @@ use lsmx_compaction::{
 /// Result of a search for files to drop.
 #[derive(Debug, Default)]
 pub(crate) struct DeleteOnlyPick {
-    /// Drops all files found.
+    /// Job that drops all files found.
     pub(crate) job: Option<Job>,
-    /// Whether more files could be dropped if no snapshot read them.
+    /// Whether more files could be dropped after the release of a snapshot.
     pub(crate) waits_for_snapshot: bool,
 }
 
-/// Returns a job that drops all files no reader can see, except those that are `busy`.
+/// Returns a job that drops all files whose entries are invisible to readers. Files for which `busy` returns true are
+/// skipped.
 ///
-/// `tombstones` are the range tombstones of all tables. `snapshots` are ascending and must be listed after the
-/// shape was read.
+/// `tombstones` has the range tombstones of all tables. `snapshots` is ascending and must be read after `shape`.
 pub(crate) fn pick_delete_only(
     shape: &TreeShape,
     tombstones: &TombstoneIndex,
@@ -80,15 +80,15 @@ fn overlaps(run: &SortedRun, file: &TableMeta) -> bool {
     !run.files.overlapping_indices(&file.range).is_empty()
 }
 
-/// How range tombstones cover the key range of a file, from worst to best.
+/// How range tombstones cover the key range of a file. Larger values allow more drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Coverage {
     None,
-    /// A registered snapshot still sees entries of the file.
+    /// A snapshot still sees entries of the file.
     VisibleToSnapshot,
-    /// At least one covering tombstone may be in the file itself.
+    /// Tombstones cover the range, but some of them may be in the file itself.
     OwnTombstones,
-    /// Tombstones newer than the file cover its range.
+    /// Range tombstones in newer files cover the range.
     NewerTombstones,
 }
 
@@ -109,8 +109,8 @@ fn compute_coverage(
     loop {
         let (visible, newest) =
             (tombstones.coverage_range(start, limit), tombstones.coverage_range(start, SeqNo::MAX));
-        // A range tombstone and an entry never share a sequence number. A tombstone with the file's largest number
-        // is therefore newer than all its entries.
+        // A range tombstone and an entry never have the same sequence number. Therefore a tombstone with the largest
+        // sequence number of the file is newer than all entries of the file.
         let coverage_here = match (visible.newest, newest.newest) {
             (Some(seq), _) if seq > largest => Coverage::NewerTombstones,
             (Some(seq), _) if seq == largest => Coverage::OwnTombstones,
@@ -204,7 +204,7 @@ mod tests {
         ] {
             assert_eq!(coverage_with(&all, snapshots), expected, "{snapshots:?}");
         }
-        // The snapshot does not see the newer tombstone, but it sees the older one.
+        // The snapshot sees the older tombstone, but not the newer one.
         assert_eq!(
             coverage_with(&[tombstone("a", None, &[30, 22])], &[25]),
             Coverage::NewerTombstones

@@ -1,8 +1,9 @@
-//! Merges of L0 runs while a quarantined file blocks the job that the policy picks.
+//! Merges L0 runs while a quarantined file blocks the job of the policy. A file is quarantined while background jobs
+//! cannot read it.
 //!
-//! A compaction removes whole runs from L0, the oldest first. One quarantined file in L0 or L1 can therefore block all
-//! L0 runs. Adjacent L0 runs can always be merged into one L0 run. These merges keep L0 below the hard stop of the
-//! policy until the quarantine ends.
+//! A compaction removes whole runs from L0, oldest first. Therefore one quarantined file in L0 or L1 can block all L0
+//! runs. Adjacent L0 runs can still be merged into one L0 run. These merges keep the number of L0 runs below the hard
+//! stop of the policy until the quarantine ends.
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{
@@ -11,15 +12,15 @@ use lsmx_compaction::{
 };
 
 const L0: Level = Level(0);
-/// Minimum number of runs in a merge while writes are not stopped.
+/// Minimum number of runs in a merge unless writes are stopped.
 const RUNS_MIN: usize = 4;
-/// Maximum size of an older run relative to all newer runs of the merge. A merge stops before the first run that is
-/// larger. The limit bounds write amplification by the logarithm of the data size, as in a tiered tree.
+/// Maximum size of a run, divided by the total size of the newer runs in the merge. A merge ends before the first
+/// larger run. As in a tiered tree, this bounds write amplification by the logarithm of the data size.
 const SIZE_RATIO: u64 = 2;
 
-/// Returns an L0 merge that avoids busy and quarantined files, if one is due.
+/// Returns a merge of L0 runs that avoids busy and quarantined files, or `None` if no merge is needed.
 ///
-/// If writes are stopped, two adjacent runs suffice.
+/// If writes are stopped, a merge may have only two runs.
 pub(crate) fn pick_l0_merge(
     shape: &TreeShape,
     busy: &RunningJobs,
@@ -47,7 +48,7 @@ pub(crate) fn pick_l0_merge(
     busy.admit_job(build_merge(runs, chain, shape.table_bytes, quarantined), shape)
 }
 
-/// Returns how many runs, starting with the newest, are merged.
+/// Returns the number of runs to merge. `runs` is newest first.
 fn count_merged_runs(runs: &[Arc<SortedRun>]) -> usize {
     let mut newer_bytes = 0u64;
     let fits_ratio = |run: &&Arc<SortedRun>| {
@@ -58,7 +59,7 @@ fn count_merged_runs(runs: &[Arc<SortedRun>]) -> usize {
     runs.iter().take_while(fits_ratio).count()
 }
 
-/// Returns the job that replaces the adjacent runs `chain` of L0 by one run.
+/// Returns a job that replaces the adjacent L0 runs in `chain` with one run.
 fn build_merge(
     runs: &[Arc<SortedRun>],
     chain: &[Arc<SortedRun>],
@@ -83,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// Builds an L0 with one file per run, newest first, of the given sizes.
+    /// Returns an L0 with one file per run. `bytes` are the file sizes, newest run first.
     fn tree(bytes: &[u64]) -> TreeShape {
         let run = |(id, bytes): (u64, &u64)| {
             let range = KeyRange::new("a", "z");

@@ -1,12 +1,13 @@
-//! Assigns range tombstones to output tables and cuts those that span two tables.
+//! Assigns fragments of range tombstones to output tables, and splits fragments that span two tables.
 //!
-//! Table bounds are inclusive and ends of range tombstones are exclusive. A tombstone is cut at a key `k` that
-//! ends with a zero byte. The first table takes `k` without that byte as its largest key; the next possible key is
-//! `k`, where the second table begins. If the second table begins with another key `n`, then `k` is the successor
-//! of the last key before `n`.
+//! Table bounds are inclusive, but the end of a range tombstone is exclusive. A fragment is therefore split at a key
+//! `k` that ends with a zero byte. The largest key of the first table is `k` without the zero byte. `k` is the next
+//! possible key and the start of the fragment in the second table. If the first entry `n` of the second table does not
+//! end with a zero byte, `k` is the successor of the last key before `n`.
 //!
-//! If an end does not have this form, it becomes the largest key of the table, although the range excludes it. An
-//! overlap check may then find one table too many. It never misses a table that begins with this key.
+//! A fragment may end with a key of another form. This key becomes the largest key of the table, although the fragment
+//! excludes it. An overlap check may then report one table too many, but it never misses a table that starts with this
+//! key.
 
 use std::collections::VecDeque;
 
@@ -14,28 +15,28 @@ use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::range_tombstone::{RangeTombstone, successor};
 
-/// Fragments that wait for their output table, in key order.
+/// Fragments that are not written yet, in key order.
 #[derive(Debug, Default)]
 pub(crate) struct RangeTombstoneQueue {
     pending: VecDeque<RangeTombstone>,
-    /// Fragments of the current table.
+    /// Fragments of the current output table.
     current: Vec<RangeTombstone>,
     current_bytes: usize,
 }
 
 impl RangeTombstoneQueue {
-    /// Creates a queue of fragments, none of which extends to the end of the keyspace.
+    /// Creates a queue. No fragment may extend to the end of the keyspace.
     pub(crate) fn new(tombstones: Vec<RangeTombstone>) -> RangeTombstoneQueue {
         RangeTombstoneQueue { pending: tombstones.into(), ..RangeTombstoneQueue::default() }
     }
 
-    /// Returns the start of the next fragment. Returns `None` if the start is not less than `before`.
+    /// Returns the start of the next fragment if it is less than `before`.
     pub(crate) fn next_start(&self, before: Option<&[u8]>) -> Option<Bytes> {
         let start = &self.pending.front()?.start;
         before.is_none_or(|key| **start < *key).then(|| start.clone())
     }
 
-    /// Moves the next fragment to the current table.
+    /// Moves the next fragment to the current output table.
     pub(crate) fn take_next(&mut self) {
         if let Some(tombstone) = self.pending.pop_front() {
             self.current_bytes += tombstone.bytes();
@@ -43,15 +44,15 @@ impl RangeTombstoneQueue {
         }
     }
 
-    /// Bytes of the fragments of the current table.
+    /// Returns the size of the fragments of the current table, in bytes.
     pub(crate) fn current_table_bytes(&self) -> usize {
         self.current_bytes
     }
 
-    /// Returns the fragments of the current table, which ends before the key `next` or is the last one.
+    /// Completes the current table and returns its fragments.
     ///
-    /// `last` is the key of the table's last entry. A fragment that crosses `next` is split there, and its second part
-    /// moves to the next table.
+    /// `last` is the last key of the table. `next` is the first key of the next table, or `None` for the last table. A
+    /// fragment that spans `next` is split, and its second part moves to the next table.
     pub(crate) fn finish_table(
         &mut self,
         last: Option<&[u8]>,
@@ -79,10 +80,10 @@ impl RangeTombstoneQueue {
     }
 }
 
-/// Returns the key at which a fragment from `start` on that spans `next` is cut.
+/// Returns the key at which to split a fragment that starts at `start` and spans `next`.
 ///
-/// The key is greater than the last entry `last` of the first table, at most the first key `next` of the second
-/// one, and ends with a zero byte. It is at most one byte longer than the longest key allowed.
+/// The key is greater than `last`, the last entry of the first table, and at most `next`, the first key of the second
+/// table. It ends with a zero byte. It may be one byte longer than the maximum key length.
 fn choose_cut_key(start: &Bytes, last: Option<&[u8]>, next: &[u8]) -> Bytes {
     match last {
         _ if next.ends_with(&[0]) => Bytes::copy_from_slice(next),
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     fn key() -> impl Strategy<Value = Vec<u8>> {
-        // Many keys end with a zero byte or are adjacent.
+        // Many of these keys end with a zero byte or are adjacent.
         prop::collection::vec(0u8..2, 0..4)
     }
 

@@ -1,4 +1,4 @@
-//! Back-off and error reporting of failed background jobs.
+//! Retries failed background jobs after pauses, and reports their errors to writers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::state::DbState;
 use crate::tree::{Tree, TreeJobState};
 
-/// Pause after the first failure, in microseconds. It doubles with each failure, up to [`RETRY_US_MAX`].
+/// Pause after the first failure, in microseconds. The pause doubles with each further failure, up to [`RETRY_US_MAX`].
 const RETRY_US_FIRST: u64 = 100_000;
-/// Longest pause between two attempts, in microseconds.
+/// Maximum pause between two attempts, in microseconds.
 pub(crate) const RETRY_US_MAX: u64 = 60_000_000;
 
 /// Runs a job and converts a panic into an error.
@@ -25,17 +25,17 @@ pub(crate) fn catch_panics<T>(state: &DbState, run: impl FnOnce() -> Result<T>) 
     })
 }
 
-/// Records and reports a failure of background work outside a running job. The work is retried after a pause.
+/// Records and reports an error of background work that occurred outside a job. The work is retried after a pause.
 pub(crate) fn handle_failure(state: &DbState, work: &'static str, tree: &Tree, error: &Error) {
     record_failure(state, tree, error);
     state.report_background_error(work, Some(tree), error);
     defer_error(state, work, tree, error);
 }
 
-/// Resets the failure back-off after a successful compaction.
+/// Ends the pause between retries after a successful compaction.
 ///
-/// Another job may have failed while this one ran. Its pause must end too: otherwise no thread would check the tree
-/// after the pause, and writes that wait for a compaction would wait forever.
+/// Another job of the tree may have failed during this job. Its pause must end, too. Otherwise no thread would check
+/// the tree after the pause, and writes that wait for a compaction would never continue.
 pub(crate) fn record_success(state: &DbState, tree: &Tree) {
     let mut jobs = tree.jobs.lock();
     (jobs.failures, jobs.retry_at_us, jobs.is_error_reported) = (0, 0, false);
@@ -44,7 +44,7 @@ pub(crate) fn record_success(state: &DbState, tree: &Tree) {
     }
 }
 
-/// Starts a pause after a failed compaction, unless the job was cancelled.
+/// Starts the pause before the next retry, unless the job was cancelled.
 pub(crate) fn record_failure(state: &DbState, tree: &Tree, error: &Error) {
     if is_cancelled(error) || matches!(error, Error::ReadOnly { .. }) {
         return;
@@ -65,21 +65,21 @@ pub(crate) fn backoff_us(failures: u32) -> u64 {
     RETRY_US_FIRST.saturating_mul(1 << failures.min(20)).min(RETRY_US_MAX)
 }
 
-/// Returns the error to the next write if it is the first since background work last succeeded. Writers thus get one
-/// error, not one per attempt.
+/// Passes the first error since the last success of background work to the next write. Later errors are not passed, so
+/// that a write does not fail for each retry.
 pub(crate) fn defer_error(state: &DbState, work: &'static str, tree: &Tree, error: &Error) {
-    // In a read-only database every write fails anyway.
+    // In a read-only database, all writes already fail.
     if is_cancelled(error) || matches!(error, Error::ReadOnly { .. }) {
         return;
     }
     let mut jobs = tree.jobs.lock();
-    // If another error is already deferred to the next write, this error is not recorded as reported, so that the next
-    // failed attempt defers it again.
+    // If the next write already gets another error, this error counts as not reported. The next failed attempt then
+    // passes its error to a write.
     jobs.is_error_reported = jobs.is_error_reported || state.defer_error(work, Some(tree), error);
 }
 
-/// Clears the last failure if no job remains that could fail again. Otherwise `wait_idle` would return it, and idle
-/// threads would check the tree until a later job succeeds.
+/// Clears the last failure if no job is running. Otherwise `wait_idle` would return the old error, and idle threads
+/// would check the tree until a later job succeeds.
 pub(crate) fn clear_last_failure(
     state: &DbState,
     tree: &Tree,
@@ -95,7 +95,7 @@ pub(crate) fn clear_last_failure(
     }
 }
 
-/// Whether a job ended because its result was no longer needed.
+/// Returns whether a job ended because its result is no longer needed.
 pub(crate) fn is_cancelled(error: &Error) -> bool {
     matches!(error, Error::Closed | Error::KeyspaceDropped { .. } | Error::Deadline { .. })
 }
@@ -109,8 +109,8 @@ mod tests {
     use crate::vfs::MemVfs;
     use lsmx_base::sync::Arc;
 
-    /// Two jobs of one tree ran; one failed, then the other succeeded. The pause of the first continued, no thread
-    /// checked the tree after it, and writes that waited for a compaction hung.
+    /// Regression test: one job of a tree failed, and another job succeeded during the pause. The pause did not end, no
+    /// thread checked the tree after it, and writes that waited for a compaction did not continue.
     #[test]
     fn retry_successful_job_ends_back_off_of_failed_job() {
         let options = Options::default().background(Background::Inline);

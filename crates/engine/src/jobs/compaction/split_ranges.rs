@@ -1,4 +1,4 @@
-//! Splits a large merge into key subranges of about equal size, which any thread can merge independently.
+//! Splits a large merge into key subranges of similar size. Each subrange can be merged by another thread.
 //!
 //! ```text
 //! run 0      |----------|----|         |------|
@@ -6,11 +6,12 @@
 //! subranges  [           )[         )[        )
 //! ```
 //!
-//! 1. The indexes of the input tables give a list of weights: a key, and the bytes that a table has up to it.
-//! 2. A walk over all weights in key order ends a subrange once it has its share of the bytes. A subrange holds at
-//!    least the bytes of one output file, and so does the rest, because the last file of each subrange is not full.
-//! 3. A subrange ends after all versions of a key `k`, at the next possible key: `k` followed by a zero byte. Range
-//!    tombstones cut there leave no key to two tables; see `range_tombstone_queue.rs`.
+//! 1. The indexes of the input tables provide weights. A weight is a key, and the number of bytes between the previous
+//!    key and this key in one table.
+//! 2. The weights of all tables are added up in key order. A subrange ends when it has its share of the bytes. The last
+//!    file of a subrange is usually not full. Therefore each subrange has at least the bytes of one output file.
+//! 3. A subrange ends after all versions of a key `k`, at the next possible key: `k` followed by a zero byte. If range
+//!    tombstones are cut at this key, the tables of two subranges do not overlap; see `range_tombstone_queue.rs`.
 
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
@@ -24,15 +25,16 @@ use crate::tree::table_file::TableFile;
 /// A range of user keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeySubrange {
-    /// First key; `None` for the start of the keyspace.
+    /// First key of the subrange. `None`: start of the keyspace.
     pub(crate) from: Option<Bytes>,
-    /// First key after the subrange; `None` for the end of the keyspace.
+    /// First key after the subrange. `None`: end of the keyspace.
     pub(crate) to: Option<Bytes>,
 }
 
-/// Splits a job with inputs over `range` into at most `count_max` subranges of at least about `bytes_min` bytes.
+/// Splits a merge whose inputs span `range` into at most `count_max` subranges of at least about `bytes_min` bytes
+/// each.
 ///
-/// The subranges are in key order and together hold all keys.
+/// The subranges are in key order and cover the whole key space.
 pub(crate) fn split_key_range(
     mut weights: Vec<KeyWeight>,
     range: &KeyRange,
@@ -74,7 +76,7 @@ fn equal_share(bytes: u64, count: usize) -> u64 {
 }
 
 impl KeySubrange {
-    /// Whether the subrange ends before this key.
+    /// Returns whether the subrange ends before `user_key`.
     #[inline]
     pub(crate) fn ends_before(&self, user_key: &[u8]) -> bool {
         self.to.as_ref().is_some_and(|to| **to <= *user_key)
@@ -92,7 +94,7 @@ impl KeySubrange {
         run.get(from..to).unwrap_or_default().into()
     }
 
-    /// Clips range tombstones, given as fragments in key order, to the subrange.
+    /// Returns the parts of the range tombstones in the subrange. `all` are fragments in key order.
     pub(crate) fn clip_range_tombstones(&self, all: &[RangeTombstone]) -> Vec<RangeTombstone> {
         let overlapping = |tombstone: &&RangeTombstone| {
             let starts = self.to.as_ref().is_none_or(|to| tombstone.start < *to);
@@ -137,7 +139,7 @@ mod tests {
         all.iter().map(weight).collect()
     }
 
-    /// Returns the ends of the subranges as text.
+    /// Returns the end keys of the subranges as text.
     fn ends(all: &[(&str, u64)], range: (&'static str, &'static str), max: usize) -> Vec<String> {
         let subranges = split_key_range(weights(all), &KeyRange::new(range.0, range.1), max, 10);
         let text = |to: Bytes| String::from_utf8(to.to_vec()).unwrap();

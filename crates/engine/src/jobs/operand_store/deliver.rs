@@ -1,8 +1,8 @@
-//! Delivers the operands of a flush to the operand store.
+//! Delivery: passes the merge operands of a flushed memtable to the operand store, which keeps them outside the tree.
 //!
-//! Operands are written to the store. Puts and deletes are written to a table. If the store contains older operands of
-//! the key, or receives some from the same memtable, the store also gets a delete marker for the put or delete. Without
-//! the marker, the older operands would reappear after a compaction has dropped the tombstone.
+//! Operands are written to the store, and puts and deletes are written to a table. If the store has older operands of
+//! the key, it also gets a delete marker for the put or delete. The older operands may be in the store already or be
+//! part of the same delivery. Without the marker, they would reappear after a compaction has dropped the tombstone.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
@@ -12,14 +12,14 @@ use crate::error::Result;
 use crate::operand_store::{OperandDelivery, PreparedVersion};
 use crate::tree::operand_store_slot::AttachedStore;
 
-/// Delivery of one memtable.
+/// Writes the delivery of one memtable.
 pub(crate) struct OperandDeliveryWriter<'a> {
     delivery: Box<dyn OperandDelivery + 'a>,
     /// Current key.
     key: Vec<u8>,
-    /// Oldest put or delete of the current key so far, if no delete marker was written for it.
+    /// Sequence number of the oldest put or delete of the current key, if no delete marker was written for it.
     skipped_marker: Option<SeqNo>,
-    /// Whether anything was delivered.
+    /// Whether the delivery has operands or markers.
     has_data: bool,
 }
 
@@ -30,7 +30,7 @@ impl std::fmt::Debug for OperandDeliveryWriter<'_> {
 }
 
 impl<'a> OperandDeliveryWriter<'a> {
-    /// Starts the delivery of a memtable with sequence numbers up to `last_seq`.
+    /// Starts the delivery of a memtable. `last_seq` is its largest sequence number.
     pub(crate) fn new(
         attached: &'a AttachedStore,
         last_seq: SeqNo,
@@ -44,7 +44,8 @@ impl<'a> OperandDeliveryWriter<'a> {
         })
     }
 
-    /// Delivers the range tombstones of the memtable as fragments, with one sequence number per snapshot stripe.
+    /// Adds the range tombstones of the memtable. A fragment has one sequence number per snapshot that must distinguish
+    /// it.
     pub(crate) fn add_range_tombstones(&mut self, fragments: &[RangeTombstone]) -> Result<()> {
         for tombstone in fragments {
             for &seq in &tombstone.seqs {
@@ -59,7 +60,7 @@ impl<'a> OperandDeliveryWriter<'a> {
         Ok(())
     }
 
-    /// Adds an entry; returns whether the store holds it in place of a table.
+    /// Adds the next entry. Returns whether the store holds the entry, so that no table needs it.
     pub(crate) fn add_entry(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<bool> {
         if self.key != key.user_key {
             self.key.clear();
@@ -90,7 +91,7 @@ impl<'a> OperandDeliveryWriter<'a> {
         self.delivery.add_delete_marker(&self.key, seq)
     }
 
-    /// Makes the delivery durable. Returns `None` if nothing was delivered.
+    /// Makes the delivery durable. Returns `None` if the delivery is empty.
     pub(crate) fn prepare_version(self) -> Result<Option<PreparedVersion>> {
         self.has_data.then(|| self.delivery.prepare()).transpose()
     }

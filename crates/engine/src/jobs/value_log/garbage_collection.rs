@@ -1,17 +1,17 @@
-//! Blob garbage collection: picks blob files to be emptied, and the job that empties them.
+//! Blob garbage collection: picks jobs that remove garbage from the value log.
 //!
-//! Records of a blob file that no table references are garbage. Ordinary compactions rarely empty a file whose keys
-//! are spread over the key space. A separate job therefore rewrites tables in place (same run, same bounds) and copies
-//! the values they reference in the worst files to new files. A file is removed when no table references it.
+//! A record of a blob file is garbage if no table references it. A blob file is deleted when no table references any of
+//! its records. If the keys of a file are spread over the key space, ordinary compactions rarely remove all references.
+//! A separate job therefore rewrites tables in the same run with the same bounds. The job copies the values in the
+//! victims, the blob files with most garbage, to new blob files.
 //!
-//! 1. A file qualifies if its share of garbage exceeds the ratio. If all files together exceed the space limit
-//!    relative to their referenced bytes, the worst files qualify regardless of their share, and the job precedes
-//!    all others.
-//! 2. The job rewrites tables of the run that references most bytes of the selected files.
-//! 3. A table is rewritten whole and has pointers to many files. Other qualifying files are therefore emptied together
-//!    with the worst one, as long as the copied bytes stay bounded.
+//! 1. A file is a victim if its share of garbage exceeds `garbage_ratio`. If the value log exceeds its space limit, any
+//!    file with garbage may be a victim, and the job has priority over all other jobs.
+//! 2. The job rewrites tables of the run that references the most bytes of the victims.
+//! 3. A table is always rewritten completely and usually references many blob files. Therefore a job handles several
+//!    victims, as long as the copied bytes stay bounded.
 //!
-//! Each job removes references to files with garbage and writes files without any, so the process ends.
+//! Each job removes references to files with garbage and writes files without garbage, so the collection terminates.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,23 +27,23 @@ use crate::tree::blob_set::BlobSet;
 use crate::tree::table_file::TableFile;
 use crate::tree::version::{OpenRun, Version};
 
-/// A job copies at most the referenced bytes of all blob files divided by this number, or the values of one file if
-/// these are more.
+/// Limit of the bytes that a job copies: the referenced bytes of all blob files divided by this number. The values of
+/// the first victim are always copied.
 const COPIED_DIVISOR: u64 = 8;
 
-/// A job that empties blob files.
+/// A job that removes the references to the victims.
 #[derive(Debug)]
 pub(crate) struct BlobGcJob {
     pub(crate) job: Job,
-    /// Files to be emptied.
+    /// Blob files whose values the job copies to new files.
     pub(crate) victims: BTreeSet<FileId>,
 }
 
-/// A blob file and its garbage.
+/// Size and referenced bytes of a blob file.
 #[derive(Clone, Copy, Debug)]
 struct GcCandidate {
     id: FileId,
-    /// Total size of its records, in bytes.
+    /// Total size of the records, in bytes.
     bytes: u64,
     /// Size of the records that tables reference, in bytes.
     referenced: u64,
@@ -54,14 +54,15 @@ impl GcCandidate {
         self.bytes.saturating_sub(self.referenced)
     }
 
-    /// Share of garbage, in millionths.
+    /// Returns the share of garbage in the file, in millionths.
     fn garbage_ppm(&self) -> u64 {
         let share = u128::from(self.garbage_bytes()) * 1_000_000 / u128::from(self.bytes.max(1));
         u64::try_from(share).unwrap_or(1_000_000)
     }
 }
 
-/// Returns by how many bytes the blob files may grow before the space limit; negative if they exceed it.
+/// Returns the difference between the space limit of the value log and its size, in bytes. Negative if the limit is
+/// exceeded.
 fn remaining_blob_bytes(blobs: &BlobSet, separation: &ValueSeparation) -> f64 {
     let (mut bytes, mut referenced) = (0u64, 0u64);
     for used in blobs.files() {
@@ -71,17 +72,18 @@ fn remaining_blob_bytes(blobs: &BlobSet, separation: &ValueSeparation) -> f64 {
     referenced as f64 * separation.space_amplification_max - bytes as f64
 }
 
-/// Whether the blob files exceed the space limit.
+/// Returns whether the value log exceeds its space limit.
 pub(crate) fn is_over_space_limit(blobs: &BlobSet, separation: &ValueSeparation) -> bool {
     remaining_blob_bytes(blobs, separation) < 0.0
 }
 
-/// Returns the blob files whose values merges may relocate to improve scans. If all values of these files become
-/// garbage, the value log stays within its space limit.
+/// Returns the blob files whose values merges may copy to improve the locality of scans. Copied values become garbage
+/// in their old file. The total size of the returned files is bounded, so that the value log stays within its space
+/// limit even if all of their values are copied.
 ///
-/// All merges must choose the same files, whatever their key range. Otherwise each merge would turn a part of many
-/// files into garbage and empty none. Files are selected by ascending density: the referenced bytes per table,
-/// multiplied by the share of the file that is referenced.
+/// All merges must choose the same files, whatever their key range. Otherwise the merges would leave garbage in many
+/// files and empty none of them. Files with the lowest density are selected first. The density is the referenced bytes
+/// per referencing table, multiplied by the share of the file that is referenced.
 pub(crate) fn find_relocatable_files(
     version: &Version,
     separation: &ValueSeparation,
@@ -108,7 +110,7 @@ pub(crate) fn find_relocatable_files(
     selected.map(|(_, id, _)| id).collect()
 }
 
-/// Returns the readable files to be emptied, worst first.
+/// Returns the blob files to empty, the file with the largest share of garbage first. Quarantined files are excluded.
 fn select_victims(
     blobs: &BlobSet,
     separation: &ValueSeparation,
@@ -140,7 +142,8 @@ fn select_victims(
     victims
 }
 
-/// Returns a job that empties blob files, with idle input tables and outputs of at most `table_bytes`.
+/// Returns a job that empties blob files. Its input tables are not used by other jobs. Its output tables have at most
+/// `table_bytes` bytes.
 pub(crate) fn pick_blob_gc(
     version: &Version,
     shape: &TreeShape,
@@ -157,7 +160,7 @@ pub(crate) fn pick_blob_gc(
         .map(|(run, (level, shape))| (victim_bytes_of_run(run, &victims), level, shape.id, run))
         .filter(|(bytes, ..)| *bytes > 0)
         .collect();
-    // The sort is stable, so of runs with equal bytes the newest comes first.
+    // The sort is stable, so runs with equal bytes stay in order, newest first.
     runs.sort_by_key(|(bytes, ..)| Reverse(*bytes));
     for (_, level, run, run_tables) in runs {
         let references_victim =
@@ -171,7 +174,8 @@ pub(crate) fn pick_blob_gc(
         let job =
             |tables: &[&Arc<TableFile>]| build_rewrite((level, run), tables, table_bytes, worst);
         let whole = busy.admit_job(job(&tables), shape);
-        // Running jobs into the level may conflict with some of the tables.
+        // A job for all tables may conflict with running jobs into the level. A job for one table may still be
+        // possible.
         let mut single = tables
             .iter()
             .filter_map(|table| busy.admit_job(job(std::slice::from_ref(table)), shape));
@@ -182,7 +186,7 @@ pub(crate) fn pick_blob_gc(
     None
 }
 
-/// Returns how many bytes of the victims a run references.
+/// Returns the number of bytes of the victims that a run references.
 fn victim_bytes_of_run(run: &OpenRun, victims: &BTreeSet<FileId>) -> u64 {
     run.tables().iter().map(|table| victim_bytes_of_table(table, victims)).sum()
 }
@@ -192,7 +196,8 @@ fn victim_bytes_of_table(table: &TableFile, victims: &BTreeSet<FileId>) -> u64 {
     uses.map(|used| used.bytes).sum()
 }
 
-/// Builds a job that rewrites each table into one with the same bounds, or several if it exceeds `file_bytes`.
+/// Returns a job that rewrites each table to a table with the same bounds, or to several tables if it exceeds
+/// `file_bytes`.
 fn build_rewrite(
     (level, run): (Level, RunId),
     tables: &[&Arc<TableFile>],

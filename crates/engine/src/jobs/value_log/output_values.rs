@@ -1,11 +1,12 @@
-//! Places the values that a job writes: in the table, or in blob files.
+//! Decides for each output entry of a job whether its value is stored in the table or in a blob file.
 //!
-//! - A value of at least the threshold size goes to the current blob file, and the table gets a pointer.
-//! - A pointer is copied unchanged and counted as a reference of the table.
-//! - A pointer is resolved, and its value written like a new one, in three cases: the job empties the blob file, the
-//!   value is relocated (`relocate.rs`), or values are no longer separated.
+//! - A value of at least the threshold size is appended to the current blob file, and the table gets a pointer.
+//! - A value pointer is usually copied unchanged. The table then also references the blob file.
+//! - A value pointer is replaced by its value in three cases: the job empties the blob file (garbage collection), the
+//!   value is relocated for scans (`relocate.rs`), or value separation was disabled. The value is then handled like a
+//!   new value.
 //!
-//! A blob file is finished together with the table whose values it stores, so both become visible together.
+//! A blob file is finished together with the table that references it, so that both become visible together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -30,50 +31,50 @@ use crate::vfs::Vfs;
 /// Blob files that a job may read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ValueSource {
-    /// Files that the inputs point into.
+    /// Blob files that the inputs reference.
     pub(crate) blobs: Arc<BlobSet>,
-    /// Files that the job empties.
+    /// Blob files that the job empties.
     pub(crate) victims: Arc<BTreeSet<FileId>>,
-    /// Files whose values the job may relocate.
+    /// Blob files whose values the job may relocate.
     pub(crate) relocatable: Arc<BTreeSet<FileId>>,
-    /// Unreadable files: pointers into them are copied unchanged.
+    /// Unreadable blob files. Pointers into these files are copied unchanged.
     pub(crate) quarantined: Arc<BTreeSet<FileId>>,
 }
 
-/// Form in which an entry is written to the table.
+/// Form in which an entry is written to a table.
 pub(crate) enum ValuePlacement {
     /// The unchanged entry.
     AsIs,
-    /// A pointer, returned by [`OutputValueWriter::last_pointer`].
+    /// A pointer to the value. [`OutputValueWriter::last_pointer`] returns the pointer.
     Pointer,
-    /// This value in place of a pointer.
+    /// The value, instead of an input pointer.
     Value(Slice),
 }
 
-/// Values written by a job or a subcompaction.
+/// Writes the values of a job or a subcompaction.
 #[derive(Debug)]
 pub(crate) struct OutputValueWriter {
     separation: Option<ValueSeparation>,
     compression: Compression,
     keyspace: u32,
     source: ValueSource,
-    /// Chooses the values to be relocated.
+    /// Selects the values to relocate.
     relocation: Option<ValueRelocation>,
     scan: BlobScan,
     writer: Option<BlobWriter>,
     /// Finished blob files of the current table.
     finished: Vec<Arc<BlobFile>>,
-    /// References of the current table by blob file: bytes and records.
+    /// Number of bytes and records that the current table references, by blob file.
     references: BTreeMap<FileId, (u64, u64)>,
     pointer: Vec<u8>,
-    /// Size of the values that had to be moved, in bytes.
+    /// Total size of the values copied by garbage collection or because separation was disabled, in bytes.
     moved_bytes: u64,
-    /// Size of the values that were relocated only to improve scans, in bytes.
+    /// Total size of the values copied only to improve scans, in bytes.
     relocated_bytes: u64,
 }
 
 impl OutputValueWriter {
-    /// Creates a writer for the values of a job whose tables are in `level`.
+    /// Creates a writer for the values of a job that writes tables to `level`.
     pub(crate) fn new(tree: &Tree, level: u8, source: ValueSource) -> OutputValueWriter {
         let options = &tree.settings().options;
         OutputValueWriter {
@@ -92,7 +93,7 @@ impl OutputValueWriter {
         }
     }
 
-    /// Sets the blob files that pointers may point into.
+    /// Sets the blob files that input pointers may reference.
     pub(crate) fn set_source(&mut self, source: ValueSource) {
         let relocation = self.separation.filter(|_| !source.relocatable.is_empty());
         self.relocation = relocation.map(|separation| {
@@ -101,13 +102,13 @@ impl OutputValueWriter {
         self.source = source;
     }
 
-    /// The pointer that was written last.
+    /// Returns the last pointer that was written.
     pub(crate) fn last_pointer(&self) -> &[u8] {
         &self.pointer
     }
 
-    /// Chooses the form of an entry and writes its value to a blob file if needed. Paths of new files are added to
-    /// `paths` before the files are created.
+    /// Returns the form of an entry in the table, and writes its value to a blob file if needed. The path of a new blob
+    /// file is added to `paths` before the file is created.
     pub(crate) fn place_value(
         &mut self,
         (table_factory, vfs): (&TableFactory, &dyn Vfs),
@@ -140,8 +141,8 @@ impl OutputValueWriter {
                 let entry = (key.user_key, key.seq);
                 let mut access = ReadContext::new(ReadPurpose::Job);
                 let value = match self.scan.read_value(file.blob(), entry, &pointer, &mut access) {
-                    // The relocation is optional, so an unreadable value keeps its pointer. Readers of the value get
-                    // the error.
+                    // The relocation is optional, so the pointer to an unreadable value is kept. Reads of the value
+                    // return the error.
                     Err(_) if may_stay => {
                         self.add_reference(id, &pointer);
                         return Ok(ValuePlacement::AsIs);
@@ -206,8 +207,8 @@ impl OutputValueWriter {
         Ok(())
     }
 
-    /// Finishes the current blob file together with its table and returns the references of the table. The values are
-    /// then synced, but not their directory entries.
+    /// Finishes the current blob file and returns the blob references of the table. The blob files are synced, but not
+    /// their directory entries.
     pub(crate) fn finish_table(
         &mut self,
         table_factory: &TableFactory,
@@ -225,7 +226,7 @@ impl OutputValueWriter {
             let found = new_files.iter().find(|file| file.record().id == id);
             found.or_else(|| self.source.blobs.file(id)).cloned()
         };
-        // Each referenced file was written by this job or is an input of the job.
+        // Each referenced file was written by this job or is in `source`.
         let references = self.references.iter().filter_map(|(&id, &(bytes, records))| {
             Some(BlobUsage { file: file_of(id)?, bytes, records })
         });

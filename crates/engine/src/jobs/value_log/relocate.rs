@@ -1,15 +1,16 @@
-//! Relocates scattered values during merges, so that scans find neighbouring values in few files.
+//! Relocates values during merges, so that the values of neighbouring keys are in few blob files.
 //!
-//! Each flush writes a blob file over its whole key range. In time, neighbouring values lie in many files, and a scan
-//! reads each value separately. The merge that writes the last run counts the files per window of keys. If there are
-//! too many, it copies values of the files with the fewest bytes in the window to its output, during the next window.
-//! Files of similar age span the same keys, so consecutive windows are alike, and no entry has to be buffered.
+//! Each flush writes a blob file for its whole key range. After many flushes, the values of neighbouring keys are in
+//! many files, and a scan needs one read per value. The merge that writes the last run divides the keys into windows
+//! and counts the blob files per window. If a window has too many files, the merge copies the values of the files with
+//! the fewest bytes in the window. The copying happens during the next window, so that no entry has to be buffered.
+//! Consecutive windows are similar, because files of similar age span the same keys.
 //!
-//! In each window, the files with the most bytes keep their values, up to half of the allowed number of files. The
-//! values of the other files are copied to one file, within the space allowance for copies. A value is copied again
-//! only after half the allowed number of new files has covered its window. Each copy has more neighbours of the value,
-//! so a value is copied a few times in total, as in tiering. Titan (PingCAP, 2019) merges files in the same way, but by
-//! file instead of by window.
+//! The files with the most bytes in a window keep their values, up to half of the maximum number of files. The values
+//! of the other files are copied to one file, within the space limit for copies. A window is relocated again only after
+//! it has as many new files as half of the maximum. The copied files grow with each relocation, so a value is copied
+//! only a few times in total, as in tiering. Titan (PingCAP, 2019) merges blob files in a similar way, but by file
+//! instead of by window.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,28 +18,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-/// Maximum number of files per window.
+/// Maximum number of blob files per window.
 const FILES_MAX: usize = 16;
-/// Minimum number of files worth merging into one.
+/// Minimum number of files whose values are relocated together.
 const RELOCATED_FILES_MIN: usize = 4;
 
-/// Chooses the values to be relocated. Values are passed in key order.
+/// Selects the values to relocate. Values must be added in key order.
 #[derive(Debug)]
 pub(crate) struct ValueRelocation {
     /// Size of a window, in bytes.
     window_bytes: u64,
-    /// Bytes of the current window.
+    /// Value bytes in the current window.
     bytes: u64,
-    /// Bytes of the current window by file.
+    /// Value bytes in the current window, by blob file.
     by_file: BTreeMap<FileId, u64>,
-    /// Files whose values may be relocated.
+    /// Blob files whose values may be relocated.
     relocatable: Arc<BTreeSet<FileId>>,
-    /// Files whose values are relocated in the current window.
+    /// Blob files whose values are relocated during the current window.
     relocating: BTreeSet<FileId>,
 }
 
 impl ValueRelocation {
-    /// Creates a relocation for scans that shall read `scan_read_bytes` per I/O on average.
+    /// Creates a relocation for scans that should read about `scan_read_bytes` per I/O.
     pub(crate) fn new(scan_read_bytes: u64, relocatable: Arc<BTreeSet<FileId>>) -> ValueRelocation {
         ValueRelocation {
             window_bytes: scan_read_bytes.saturating_mul(FILES_MAX as u64),
@@ -49,7 +50,7 @@ impl ValueRelocation {
         }
     }
 
-    /// Adds the next value, of `bytes` bytes in `file`. Returns whether to relocate it.
+    /// Adds the next value, which has `bytes` bytes and is in `file`. Returns whether the value is to be relocated.
     pub(crate) fn add_value(&mut self, file: FileId, bytes: u64) -> bool {
         let relocate = self.relocating.contains(&file);
         *self.by_file.entry(file).or_default() += bytes;
@@ -79,13 +80,13 @@ impl ValueRelocation {
 mod tests {
     use super::*;
 
-    /// Creates a relocation of the files up to `last`.
+    /// Returns a relocation for which the files with ids up to `last` are relocatable.
     fn relocation_of(scan_read_bytes: u64, last: u64) -> ValueRelocation {
         ValueRelocation::new(scan_read_bytes, Arc::new((0..=last).map(FileId).collect()))
     }
 
-    /// Returns the number of relocated values by file over equal windows. `values` gives the number of 10-byte values
-    /// per file and window; files up to `last` may be relocated.
+    /// Returns the number of relocated values by file, over several equal windows. `values` is the number of 10-byte
+    /// values per window, by file id. Files with ids up to `last` are relocatable.
     fn relocated_counts(values: &[(u64, u64)], windows: usize, last: u64) -> BTreeMap<u64, u64> {
         let all: u64 = values.iter().map(|(_, count)| count).sum();
         let mut relocation = relocation_of(all * 10 / FILES_MAX as u64, last);
@@ -128,7 +129,7 @@ mod tests {
     fn relocation_large_values_are_not_relocated() {
         let mut relocation = relocation_of(100, 1_000);
         assert!((0..1_000).all(|file| !relocation.add_value(FileId(file), 100)));
-        // Windows of any size end.
+        // Windows with the maximum size must not overflow.
         let mut relocation = relocation_of(u64::MAX, 1_000);
         assert!((0..1_000).all(|file| !relocation.add_value(FileId(file), u64::MAX / 2)));
     }

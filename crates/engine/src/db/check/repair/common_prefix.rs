@@ -1,14 +1,16 @@
-//! Reverts all keyspaces to a common prefix of their operations if the log is damaged.
+//! Reverts all keyspaces to the same commit if the log is damaged.
 //!
-//! 1. Let D be the last sequence number before the damage. A keyspace that was flushed past D has later commits than
-//!    the other keyspaces.
-//! 2. The manifest has the state of that keyspace before its first flush past D. If all files of that state exist, and
-//!    the log has all commits from there up to D, then state and log are as after a crash before the flush. The
-//!    replay of the log ends at D.
-//! 3. Files that only the later state uses are set aside.
+//! Let D be the last sequence number before the damage. The log restores all keyspaces up to D. A keyspace with a flush
+//! after D also has later commits, which the other keyspaces have lost.
 //!
-//! Dropping only the tables whose sequence numbers are all larger than D would lose data. Flushes and compactions drop
-//! entries that newer ones shadow, so such a table may replace entries before D that no file holds any more.
+//! 1. The manifest holds the earlier state of such a keyspace, before its first flush after D. The state is usable if
+//!    all of its files exist and the log has all commits from that state up to D.
+//! 2. The keyspace gets its earlier state. The replay of the log then restores it up to D, as after a crash before the
+//!    flush.
+//! 3. Files that only the later state uses are moved to the directory of damaged files.
+//!
+//! Dropping the tables with sequence numbers larger than D is not sufficient. Flushes and compactions drop overwritten
+//! entries, so entries before D may be missing from all other files.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +28,7 @@ use crate::options::db::DEFAULT_KEYSPACE;
 use crate::options::stored::StoredOptions;
 use crate::wal::RecoveryMode;
 
-/// Reverts every keyspace that was flushed past the damage of the log to its state before that flush.
+/// Reverts every keyspace with a flush after the damaged position of the log to its state before that flush.
 pub(crate) fn revert_to_common_prefix(
     repair: &mut RepairContext<'_>,
     is_manifest_damaged: bool,

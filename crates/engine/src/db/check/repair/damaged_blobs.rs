@@ -13,12 +13,12 @@ use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader, BlobRecord, ValuePointer};
 use crate::vfs::{File, Vfs};
 
-/// Blob files of a directory that may be damaged. Each record is validated by its own checksum.
+/// Opens and reads the blob files of a directory, which may be damaged. The checksum of each record is verified.
 #[derive(Debug)]
 pub(crate) struct DamagedBlobFiles<'a> {
     vfs: &'a dyn Vfs,
     dir: &'a Path,
-    /// Uids in the manifest, by file number.
+    /// Uids from the manifest, by file number.
     uids: BTreeMap<u64, u64>,
     opened: BTreeMap<u64, Result<DamagedBlobFile>>,
 }
@@ -31,7 +31,8 @@ struct DamagedBlobFile {
 }
 
 impl<'a> DamagedBlobFiles<'a> {
-    /// The headers of the files in `uids` may be damaged, too.
+    /// `uids` has the uids of the manifest, by file number. For these files, no header is read, because it may be
+    /// damaged.
     pub(crate) fn new(
         vfs: &'a dyn Vfs,
         dir: &'a Path,

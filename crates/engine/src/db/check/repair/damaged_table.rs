@@ -1,9 +1,9 @@
-//! Finds the blocks of a damaged table, through its indexes where they are readable and by search elsewhere.
+//! Finds the blocks of a damaged table.
 //!
-//! Data blocks are adjacent and start at offset 0, so the end of one block is the start of the next. Where the length of
-//! a block is unknown, the block ends at the first position that holds the checksum of all bytes before it. After a
-//! damaged block, the start of the next one is unknown as well and is found by trying positions. A block checksum covers
-//! the table uid and the offset, so it identifies a block.
+//! Readable index blocks list the data blocks. The other data blocks are found by a search. Data blocks are adjacent
+//! and start at offset 0, so a block starts where the previous block ends. The last bytes of a block are its checksum,
+//! so the search tries each end until the checksum matches. After a damaged block, the search also tries each start.
+//! The checksum covers the table uid and the offset, so a match identifies a block.
 
 use std::path::Path;
 
@@ -21,18 +21,18 @@ use crate::format::index::IndexBlock;
 use crate::format::properties::TableProperties;
 use crate::vfs::{File, Vfs};
 
-/// Maximum bytes of a block whose start is known.
+/// Maximum size of a block with a known start, in bytes.
 const KNOWN_START_BYTES_MAX: u64 = 64 << 20;
-/// Maximum bytes of a block whose start is searched for.
+/// Maximum size of a block with an unknown start, in bytes.
 const UNKNOWN_START_BYTES_MAX: usize = 128 << 10;
 /// Maximum distance between a damaged block and the next one, in bytes.
 const SEARCH_BYTES_MAX: u64 = 1 << 20;
-/// Maximum bytes that are checksummed in one search, which takes some seconds.
+/// Maximum bytes to checksum in one search. A search of this size takes some seconds.
 const CHECKSUM_BYTES_MAX: u64 = 16 << 30;
-/// Fixed cost of one checksum, as bytes.
+/// Fixed cost of one checksum, as the number of bytes that take the same time.
 const CHECKSUM_COST_BYTES: u64 = 512;
 
-/// Receives a data block, or the error of a range of the file without a readable one.
+/// Receives the contents of a data block, or the error of a range of the file without a readable data block.
 type BlockVisitor<'a> = dyn FnMut(BlockHandle, Result<Bytes>) -> Result<()> + 'a;
 
 /// A table file that may be damaged anywhere.
@@ -42,7 +42,7 @@ pub(crate) struct DamagedTable<'a> {
     file: Arc<dyn File>,
     bytes: u64,
     uid: u64,
-    /// `None` if they cannot be read.
+    /// `None` if the properties cannot be read.
     properties: Option<TableProperties>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct DamagedTable<'a> {
 enum DataRegion {
     /// The blocks in a readable index block.
     Indexed(Vec<BlockHandle>),
-    /// Unknown blocks from one offset to another.
+    /// A range without a readable index block: start and end offset.
     Unindexed(u64, u64),
 }
 
@@ -129,11 +129,10 @@ impl<'a> DamagedTable<'a> {
         Ok(buffer)
     }
 
-    /// Passes every data block to `visit`, in order: its contents, or an error. Where no index is readable, one error
-    /// stands for everything between two readable blocks. Returns the end of the last block.
+    /// Passes each data block in file order to `visit`, as its contents or an error. Without an index, `visit` receives
+    /// one error for the whole gap between two readable blocks. Returns the end offset of the last block.
     ///
-    /// # Errors
-    /// Those of `visit`.
+    /// Errors of `visit`.
     pub(crate) fn data_blocks(&self, visit: &mut BlockVisitor<'_>) -> Result<u64> {
         let mut end = 0;
         for region in self.data_regions() {
@@ -151,7 +150,7 @@ impl<'a> DamagedTable<'a> {
         Ok(end)
     }
 
-    /// Announces the reads of the blocks of one index block.
+    /// Gives the file system a read-ahead hint for the blocks of one index block.
     fn announce(&self, handles: &[BlockHandle]) {
         if let [first, .., last] = handles {
             let end = last.end_offset().unwrap_or(self.bytes).min(self.bytes);
@@ -159,8 +158,8 @@ impl<'a> DamagedTable<'a> {
         }
     }
 
-    /// Finds the range tombstone block of a table without readable properties. It follows the data blocks. Returns its
-    /// contents, or `None` if the table has no such block.
+    /// Finds the range tombstone block of a table without readable properties. The search starts at the end of the data
+    /// blocks. Returns the contents of the block, or `None` if the table has no range tombstones.
     pub(crate) fn find_range_tombstones(&self, data_end: u64) -> Result<Option<Bytes>> {
         let (mut offset, mut unreadable) = (data_end, None);
         while offset < self.bytes {
@@ -172,7 +171,7 @@ impl<'a> DamagedTable<'a> {
                 Some((handle, BlockKind::RangeTombstones)) => {
                     return self.read_block(handle, BlockKind::RangeTombstones).map(Some);
                 }
-                // The properties are the last block.
+                // The properties are the last block, so the table has no range tombstones.
                 Some((_, BlockKind::Open)) if unreadable.is_none() => return Ok(None),
                 Some((_, BlockKind::Open)) | None => break,
                 Some((handle, _)) => offset = handle.offset + handle.bytes,
@@ -256,7 +255,7 @@ impl<'a> DamagedTable<'a> {
     /// Finds the block that starts at `offset` and ends before `to`.
     fn read_block_at(&self, offset: u64, to: u64) -> Option<(BlockHandle, BlockKind)> {
         let bytes_max = (to - offset).min(KNOWN_START_BYTES_MAX);
-        // Starts with a small window, because most blocks are short.
+        // Starts with a small window, because most blocks are small.
         let mut window = SEARCH_BYTES_MAX.min(bytes_max);
         loop {
             let bytes = self.read(offset, window).ok()?;
@@ -284,20 +283,21 @@ impl<'a> DamagedTable<'a> {
     }
 }
 
-/// Returns whether a block may start with these bytes: an encoding, or the length of compressed data.
+/// Returns whether `bytes` may be the start of a block. A block starts with an encoding or with the size of the
+/// compressed data.
 fn can_start_block(bytes: &[u8]) -> bool {
     bytes.len() > TRAILER_BYTES && (bytes[0] <= 1 || bytes[3] == 0)
 }
 
-/// Search for blocks in a range of a file.
+/// Searches for blocks in a range of a file.
 struct BlockSearch<'a> {
     uid: u64,
     /// Offset of `bytes` in the file.
     offset: u64,
     bytes: &'a [u8],
-    /// Positions after bytes that may be a block trailer.
+    /// Positions in `bytes` at which a block may end, because the bytes before look like a block trailer.
     ends: Vec<usize>,
-    /// Bytes that may still be checksummed.
+    /// Number of bytes that may still be checksummed.
     budget_bytes: u64,
 }
 

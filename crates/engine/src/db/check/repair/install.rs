@@ -1,4 +1,4 @@
-//! Makes a repair durable: sets damaged files aside, and writes the new manifest.
+//! Makes a repair durable: moves damaged files to a new directory and writes the new manifest.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,20 +14,19 @@ use crate::options::db::Options;
 use crate::vfs::Vfs;
 use crate::wal::RecoveryMode;
 
-/// Bytes of one step of a copy.
+/// Bytes per read of a file copy.
 const COPY_BYTES: usize = 1 << 20;
 
 /// Links damaged files into a new directory, writes the new manifest, and removes the damaged files.
 ///
-/// # Errors
-/// A file cannot be written. The database is unchanged unless `CURRENT` may name the new manifest.
+/// If a file cannot be written. The database is unchanged, unless `CURRENT` may already name the new manifest.
 pub(crate) fn install(repair: &mut RepairContext<'_>) -> Result<()> {
     let dir = link_files_aside(repair)?;
     repair.state.clean_close = false;
     repair.state.file_number_next = repair.state.file_number_next.max(repair.tables.number_next);
     repair.report.commits = recover(repair)?;
     for file in repair.set_aside.iter().filter(|file| !matches!(file, FileName::Current)) {
-        // If this fails, the file is an orphan, which the next open removes.
+        // If the removal fails, the next open removes the file, because no manifest lists it.
         let _ = repair.vfs.remove(&file.in_dir(repair.dir));
     }
     repair.report.files_set_aside = repair.set_aside.iter().map(FileName::to_string).collect();

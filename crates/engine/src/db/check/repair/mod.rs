@@ -1,17 +1,19 @@
-//! Repair of a damaged database: makes it open again, with everything that is readable.
+//! Repair of a damaged database. The repaired database can be opened and holds all readable data.
 //!
-//! 1. The state is read from the manifest that `CURRENT` names, else from the newest readable manifest, else it is
-//!    derived from tables and log (`starting_state`).
+//! 1. The state is read from the manifest that `CURRENT` names, or from the newest readable manifest. Without a
+//!    readable manifest, the state is derived from tables and log (`starting_state`).
 //! 2. Every table and blob file is checked (`keyspaces`). The readable entries of a damaged table are written to a new
-//!    one, which replaces it in its run (`salvage_table`, `damaged_table`). The readable values of a damaged blob file
-//!    are moved to tables (`damaged_blobs`).
-//! 3. If manifest edits are lost, the tables of a tree are unknown. All tables that were not removed are merged into one
-//!    run by sequence number (`rebuild_keyspaces`, `merge_tables`).
-//! 4. Damaged and unusable files are linked into a directory of their own (`install`).
-//! 5. The log is replayed up to its damage, and a new manifest makes the result durable, as after any open. An
-//!    interrupted repair changes nothing.
+//!    table, which replaces the damaged table in its run (`salvage_table`, `damaged_table`). The readable values of a
+//!    damaged blob file are moved to tables (`damaged_blobs`).
+//! 3. If manifest edits are lost, it is unknown which tables belong to a tree. In this case, all tables except removed
+//!    ones are merged into one run by sequence number (`rebuild_keyspaces`, `merge_tables`).
+//! 4. Damaged and unusable files are set aside: they are moved to a new directory in the database directory
+//!    (`install`).
+//! 5. The log is replayed up to its damage. A new manifest then makes the result durable, as after any open. An
+//!    interrupted repair does not change the database.
 //!
-//! A lost entry may uncover an older value or a deleted key. The report lists the affected keys.
+//! If an entry is lost, reads may return an older value of the key, even if the key was deleted. The report lists the
+//! affected keys.
 
 mod common_prefix;
 mod context;
@@ -44,46 +46,54 @@ use crate::options::db::Options;
 /// Options of [`repair`].
 #[derive(Clone, Debug, Default)]
 pub struct RepairOptions {
-    /// Reports the changes without making them. Default: false.
+    /// Reports the repair without changing the database. Default: false.
     pub dry_run: bool,
-    /// Repairs a directory in which no file has an lsmx magic number. Otherwise such a directory is refused, because
-    /// another program may own it. Default: false.
+    /// Repairs a directory even if none of its files has an lsmx magic number. By default, the repair refuses such a
+    /// directory, because another program may own it. Default: false.
     pub force: bool,
-    /// Reverts all keyspaces to the last commit before the damage of the log, so that all batches are complete. Drops
-    /// the tables that were flushed later; they are kept with the damaged files. No effect if the log is undamaged.
-    /// Default: false.
+    /// Reverts all keyspaces to the last commit before the damage of the log, so that no batch is applied in part.
+    /// Tables from later flushes are dropped and kept with the damaged files. The option has no effect if the log is
+    /// undamaged. Default: false.
     ///
     /// The repair fails with [`Error::NoCommonPrefix`], and changes nothing, if an earlier state of a keyspace is no
-    /// longer available: a compaction has removed its files, the log no longer holds the commits in between, the keyspace
-    /// has an operand store, or the manifest is damaged or newer than the flush.
+    /// longer available. Possible reasons: a compaction has removed files of the earlier state, the log no longer holds
+    /// the commits since that state, the keyspace has an operand store, or the manifest is damaged or newer than the
+    /// flush.
     pub common_prefix: bool,
 }
 
-/// Repairs a damaged database. Then it opens, [`verify`](crate::verify) finds no fault, and it holds everything that is
-/// readable. Damaged files are kept in a new directory inside the database directory. An undamaged database is not
-/// changed.
+/// Repairs a damaged database. The repaired database opens without errors, passes [`verify`](crate::verify), and holds
+/// all readable data. Damaged files are kept in a new directory inside the database directory. An undamaged database is
+/// not changed.
 ///
 /// Content of the repaired database:
 ///
-/// - Damaged log: as after an open in [`RecoveryMode::Tolerant`](crate::RecoveryMode::Tolerant). Each keyspace on its own
-///   has the state after a prefix of its operations. The prefix ends at the last commit before the damage, or at the
-///   last flush of the keyspace if that is later. Part of a batch that writes to several keyspaces may be missing.
-///   [`RepairReport::complete_through`] has the ends. [`RepairOptions::common_prefix`] makes them equal if possible.
-/// - Damaged table or blob file: all readable blocks and values. For the keys in [`RepairReport::lost`], reads may return
-///   an older value, a deleted value or none.
-/// - Lost manifest edits ([`RepairReport::in_doubt`]): all tables that are found, merged by sequence numbers. The ends of
-///   the prefixes are unknown.
+/// - Damaged log: the content is the same as after an open in
+///   [`RecoveryMode::Tolerant`](crate::RecoveryMode::Tolerant). Each keyspace has the state after a prefix of its
+///   operations. The prefix ends at the last commit before the damage, or at the last flush of the keyspace if the
+///   flush is later. A batch that writes to several keyspaces may be applied in part.
+///   [`RepairReport::complete_through`] has the end of each prefix. [`RepairOptions::common_prefix`] makes the ends
+///   equal if possible.
+/// - Damaged table or blob file: all readable blocks and values are kept. For the keys in [`RepairReport::lost`], reads
+///   may return an older value, a deleted value or no value.
+/// - Lost manifest edits ([`RepairReport::in_doubt`]): all tables in the directory are merged by sequence number. The
+///   ends of the prefixes are unknown.
 ///
-/// Damage after the last sync mark of the newest log segment looks like a torn tail. It is not reported as damage; see
-/// [`RepairReport::log_tail_bytes`].
+/// Damage after the last sync mark of the newest log segment cannot be distinguished from the torn tail of a crash. It
+/// is not reported as damage; see [`RepairReport::log_tail_bytes`].
 ///
-/// Copy the database first: with [`Db::checkpoint`](crate::Db::checkpoint) if it opens, otherwise its files.
+/// Make a copy of the database before the repair: with [`Db::checkpoint`](crate::Db::checkpoint) if the database opens,
+/// otherwise of its files.
 ///
 /// # Errors
-/// [`Error::NotADatabase`], also if no file has an lsmx magic number and [`RepairOptions::force`] is off;
-/// [`Error::Locked`] if the database is open; [`Error::UnsupportedVersion`]; [`Error::NoCommonPrefix`];
-/// [`Error::NoOperandStore`] if `database` lacks an [`Options::operand_store`] of a keyspace; a file cannot be listed,
-/// opened or written. The database is unchanged after an error.
+/// - [`Error::NotADatabase`], also if no file has an lsmx magic number and [`RepairOptions::force`] is off.
+/// - [`Error::Locked`] if the database is open.
+/// - [`Error::UnsupportedVersion`].
+/// - [`Error::NoCommonPrefix`].
+/// - [`Error::NoOperandStore`] if `database` lacks an [`Options::operand_store`] of a keyspace.
+/// - [`Error::Io`] if a file cannot be listed, opened or written.
+///
+/// The database is unchanged after an error.
 pub fn repair(
     path: impl AsRef<Path>,
     database: &Options,

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::options::stored::kept_logs;
 use crate::wal::{RecoveryMode, RecoveryReport};
 
-/// Checks the log, and reports the commits that a tolerant open loses. With `is_doubtful`, the segments in the
-/// manifest are not trusted.
+/// Checks the log and reports the commits that an open in tolerant mode loses. If `is_doubtful`, the segment list of
+/// the manifest is not used.
 pub(crate) fn repair_log(repair: &mut RepairContext<'_>, is_doubtful: bool) -> Result<()> {
     if repair.manifest.ends_with(CURRENT) {
         set_kept_logs_aside(repair)?;
@@ -34,7 +34,7 @@ pub(crate) fn repair_log(repair: &mut RepairContext<'_>, is_doubtful: bool) -> R
             repair.add_finding(&damage, "commits before the damage were kept")?;
             log
         }
-        // The start of the log cannot be found.
+        // The first segment of the log is missing or unreadable.
         Err(error @ (Error::Corrupt { .. } | Error::Missing { .. })) => {
             repair.add_finding(&error, "the log was discarded")?;
             start_new_log(repair);
@@ -56,7 +56,8 @@ pub(crate) fn repair_log(repair: &mut RepairContext<'_>, is_doubtful: bool) -> R
     Ok(())
 }
 
-/// Sets aside kept logs that no manifest lists. Their keyspaces are unknown, so their commits are lost.
+/// Sets aside kept logs that no manifest lists. A kept log holds the commits of a keyspace whose operand store was
+/// missing at an open. The keyspaces of these logs are unknown, so the commits are lost.
 fn set_kept_logs_aside(repair: &mut RepairContext<'_>) -> Result<()> {
     let files = repair.list_files()?;
     let listed = kept_logs(&repair.state);
@@ -78,7 +79,7 @@ fn set_kept_logs_aside(repair: &mut RepairContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sets the start of the log to the oldest segment on disk if the manifest's is missing.
+/// Sets the start of the log to the oldest segment on disk if the oldest segment of the manifest is missing.
 fn find_oldest_segment(repair: &mut RepairContext<'_>) -> Result<()> {
     repair.state.wal_named = Vec::new();
     repair.state.wal_mark = None;
@@ -98,7 +99,7 @@ fn report_completeness(repair: &mut RepairContext<'_>, log: &RecoveryReport, is_
     repair.report.complete_through = ends.collect();
 }
 
-/// Discards the log: the database starts a new one after everything that tables hold.
+/// Discards the log. The new log starts after the last sequence number in the tables.
 fn start_new_log(repair: &mut RepairContext<'_>) {
     repair.state.last_seq = last_known_seq(&repair.state);
     repair.state.wal_oldest = repair.tables.allocate();

@@ -12,7 +12,7 @@ use crate::error::Error;
 /// Findings and changes of [`repair`](crate::repair). A dry run reports the changes that it would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RepairReport {
-    /// Whether damage was found. If not, nothing was changed.
+    /// Whether damage was found. Without damage, the repair changes nothing.
     pub damaged: bool,
     /// Number of undamaged tables.
     pub tables_sound: u64,
@@ -26,28 +26,28 @@ pub struct RepairReport {
     pub entries_salvaged: u64,
     /// Number of commits in the log.
     pub commits: u64,
-    /// Bytes at the end of the log that hold no complete commit. They are not a finding, because damage there looks
-    /// like the torn tail of a power loss.
+    /// Bytes at the end of the log that hold no complete commit. They are not a finding, because they may be the torn
+    /// tail of a power loss.
     pub log_tail_bytes: u64,
-    /// For each keyspace by name, the sequence number up to which it is complete: it holds all of its operations up
-    /// to this number and none after it, except for those in [`lost`](RepairReport::lost). `None` if
+    /// Last sequence number up to which each keyspace is complete, by keyspace name. The keyspace holds all of its
+    /// operations up to this number and no later ones. Losses in [`lost`](RepairReport::lost) are excepted. `None` if
     /// [`in_doubt`](RepairReport::in_doubt).
     pub complete_through: BTreeMap<String, Option<u64>>,
     /// Damage, in the order in which it was found.
     pub findings: Vec<Finding>,
     /// Unreadable data.
     pub lost: Vec<Loss>,
-    /// Whether parts of the manifest are lost. Then tables may be missing or reappear without an entry in
-    /// [`lost`](RepairReport::lost).
+    /// Whether manifest edits are lost. If so, tables may be missing or removed tables may reappear, without an entry
+    /// in [`lost`](RepairReport::lost).
     pub in_doubt: bool,
-    /// Directory with the damaged files and those that the repair could not use.
+    /// Directory to which damaged and unusable files were moved.
     pub set_aside: Option<PathBuf>,
-    /// Names of the files in this directory.
+    /// Names of the files in [`set_aside`](RepairReport::set_aside).
     pub files_set_aside: Vec<String>,
 }
 
 impl RepairReport {
-    /// Returns whether the value of a key may have changed to an older value, a deleted value or none.
+    /// Returns whether reads of a key may return an older value, a deleted value or no value.
     #[must_use]
     pub fn may_affect(&self, keyspace: &str, key: &[u8]) -> bool {
         let is_lost = self.lost.iter().any(|loss| {
@@ -66,11 +66,11 @@ pub struct Finding {
     pub path: PathBuf,
     /// The damage and its position.
     pub what: String,
-    /// Action of the repair.
+    /// Action that the repair took.
     pub done: String,
 }
 
-/// Data that cannot be read any more.
+/// Unreadable data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Loss {
     /// Name of the keyspace. `None` if several may be affected.
@@ -130,7 +130,7 @@ pub enum LossKind {
     RangeDeletes,
     /// Merge operands.
     Operands,
-    /// Newest commits.
+    /// The newest commits of the log.
     Commits,
 }
 

@@ -25,15 +25,15 @@ pub(crate) struct SalvagedTable {
     pub(crate) range_tombstones: Vec<RangeTombstone>,
 }
 
-/// A key with memory of its own.
+/// Internal key with an owned user key.
 type SalvagedKey = (Bytes, SeqNo, EntryKind);
 
-/// Passes all readable entries to `visit`, in order. `path` is the path of the table in the report.
+/// Passes all readable entries to `visit`, in key order. `path` is the path of the table in the report.
 ///
-/// A loss of entries is bounded by the keys before and after it, of which versions may be missing as well.
+/// The key range of a loss ends at the last key before it and the first key after it. Versions of these two keys may be
+/// lost, too.
 ///
-/// # Errors
-/// Those of `visit`. Damage of the table is not an error.
+/// Errors of `visit`. Damage of the table is not an error.
 pub(crate) fn salvage_table(
     table: &DamagedTable<'_>,
     (keyspace, path): (&str, &Path),

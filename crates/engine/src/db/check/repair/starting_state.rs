@@ -1,4 +1,4 @@
-//! The state that a repair starts from: that of the manifest, or as much of it as the other files reveal.
+//! State from which a repair starts: the state of a manifest, or a state derived from the other files.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,20 +19,20 @@ use crate::options::stored::StoredOptions;
 use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, ReplayStart, ReplayedRecord, replay};
 
-/// First bytes of all magic numbers and of the line in `CURRENT`, in upper or lower case.
+/// First bytes of every magic number and of the contents of `CURRENT`. The case varies.
 const MAGIC_PREFIX: &[u8] = b"lsmx";
-/// Bytes of a magic number. A table ends with one.
+/// Bytes of a magic number. A table has its magic number at the end.
 const MAGIC_BYTES: usize = 8;
 
-/// State that a repair starts from.
+/// State from which a repair starts.
 #[derive(Debug)]
 pub(crate) struct StartingState {
     pub(crate) state: ManifestState,
-    /// The manifest that the state is from, or `CURRENT` if there is none.
+    /// Path of the manifest from which the state was read, or of `CURRENT` if no manifest is readable.
     pub(crate) path: PathBuf,
     /// Damage of `CURRENT` or the manifest.
     pub(crate) damage: Option<Error>,
-    /// Damage that makes the state incomplete: the tables of a tree are unknown.
+    /// Damage that makes the state incomplete, so that it is unknown which tables belong to a tree.
     pub(crate) doubt: Option<Error>,
     /// Numbers of the files that manifest edits removed.
     pub(crate) removed: BTreeSet<u64>,
@@ -63,7 +63,8 @@ impl StartingState {
                 _ => None,
             })
             .collect();
-        // The newest manifest with a complete first edit, which was durable before `CURRENT` named the manifest.
+        // Finds the newest manifest with a complete first edit. The first edit is durable before `CURRENT` names a
+        // manifest.
         for number in manifests.into_iter().rev() {
             if let Some(found) = Manifest::salvage(vfs, dir, number)?
                 && !found.state.keyspaces.is_empty()
@@ -88,11 +89,11 @@ impl StartingState {
     }
 }
 
-/// Returns the error of a file whose absence shows that the last edits of a readable manifest are lost.
+/// Returns an error if a missing file shows that the last edits of a readable manifest are lost.
 ///
-/// The end of a manifest is not verifiable unless the database was closed. But files are removed only after the edit
-/// that removes them. So an edit is lost if the start of the log is missing, or if a table is missing while there is
-/// one that the manifest does not list.
+/// The end of a manifest cannot be verified unless the database was closed. A file is removed only after the edit that
+/// removes it. Therefore an edit is lost in two cases: the first segment of the log is missing, or a table is missing
+/// while another table is not in the manifest.
 fn find_lost_edit(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -134,7 +135,7 @@ pub(crate) fn has_lsmx_magic(vfs: &dyn Vfs, dir: &Path, files: &[FileName]) -> R
         let bytes = file.len().map_err(|error| Error::io("read the size of", &path, error))?;
         for offset in [0, bytes.saturating_sub(MAGIC_BYTES as u64)] {
             let mut found = [0; MAGIC_BYTES];
-            // An unreadable file counts as one without a magic number.
+            // An unreadable file counts as a file without a magic number.
             if file.read_at(&mut found, offset).is_ok()
                 && found[..MAGIC_PREFIX.len()].eq_ignore_ascii_case(MAGIC_PREFIX)
             {
@@ -145,7 +146,7 @@ pub(crate) fn has_lsmx_magic(vfs: &dyn Vfs, dir: &Path, files: &[FileName]) -> R
     Ok(false)
 }
 
-/// Adds the default keyspace and those that occur in tables or in the log, except for dropped ones.
+/// Adds the default keyspace and all keyspaces found in tables or in the log. Keyspaces in `dropped` are skipped.
 fn add_unlisted_keyspaces(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -174,7 +175,7 @@ fn add_unlisted_keyspaces(
     }
     let options = StoredOptions::new(&KeyspaceOptions::default()).encode();
     for (id, name) in names {
-        // Ids are never used again, but names may be.
+        // The id of a dropped keyspace is never reused, but its name may be.
         if dropped.contains(&id) || id == u32::MAX || state.keyspaces.contains_key(&id) {
             continue;
         }
@@ -189,10 +190,10 @@ fn add_unlisted_keyspaces(
     Ok(())
 }
 
-/// Returns the first segment of the log, and the uid of its database.
+/// Returns the id of the first segment of the log and the uid of the database.
 ///
-/// There may be several chains of segments: the log, kept logs, and one of an interrupted open. The log is the chain
-/// with commits that has the largest first sequence number. A kept log starts with sequence number 1.
+/// The directory may have several chains of segments: the log, kept logs, and the chain of an interrupted open. The log
+/// is the chain with commits and the largest first sequence number. A kept log starts with sequence number 1.
 pub(crate) fn find_log_start(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -204,7 +205,7 @@ pub(crate) fn find_log_start(
     Ok(chains.max().map(|(.., Reverse(id), db_uid)| (id, db_uid)))
 }
 
-/// Returns the first valid header of each chain of segments, and the number of commits of the chain.
+/// Returns the first valid segment header of each chain of segments, and the number of commits in the chain.
 pub(crate) fn find_log_chains(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -230,7 +231,7 @@ pub(crate) fn find_log_chains(
     Ok(chains.collect())
 }
 
-/// Returns the smallest sequence number that a record of a segment can have, or `None` if its header is damaged.
+/// Returns the lower bound of the sequence numbers in a segment, or `None` if its header is damaged.
 pub(crate) fn first_seq(vfs: &dyn Vfs, dir: &Path, segment: u64) -> Result<Option<SeqNo>> {
     let header = read_segment_header(vfs, &FileName::Segment(segment).in_dir(dir))?;
     Ok(header.map(|header| SeqNo(header.first_seq)))
@@ -254,7 +255,7 @@ fn visit_readable_records(
     });
 }
 
-/// Reads the header of a segment. Returns `None` if it is damaged.
+/// Reads the header of a segment. Returns `None` if the header is damaged.
 fn read_segment_header(vfs: &dyn Vfs, path: &Path) -> Result<Option<SegmentHeader>> {
     let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
     let mut first = [0; SEGMENT_HEADER_BYTES];

@@ -28,7 +28,7 @@ pub(crate) struct RepairTables<'a> {
     pub(crate) env: &'a Env,
     /// Number of the next file.
     pub(crate) number_next: u64,
-    /// Creation counter of the next table.
+    /// Creation counter of the next table. The counter orders tables by the time of their creation.
     pub(crate) creation_next: u64,
     pub(crate) dry_run: bool,
 }
@@ -41,16 +41,16 @@ pub(crate) struct UnfinishedTable {
     writer: Option<TableWriter>,
     pub(crate) entries: u64,
     seq_largest: SeqNo,
-    /// References to values, by blob file.
+    /// Bytes and number of the referenced values, by blob file.
     references: BTreeMap<u64, BlobReference>,
 }
 
 /// A complete table.
 #[derive(Debug)]
 pub(crate) struct WrittenTable {
-    /// Record for the manifest. `None` in a dry run.
+    /// Metadata of the table for the manifest. `None` in a dry run.
     pub(crate) record: Option<Arc<TableMeta>>,
-    /// Largest sequence number of its entries and range tombstones.
+    /// Largest sequence number of the entries and range tombstones.
     pub(crate) seq_largest: SeqNo,
     pub(crate) references: Vec<BlobReference>,
 }
@@ -63,7 +63,7 @@ impl RepairTables<'_> {
         number
     }
 
-    /// Starts a table of a keyspace.
+    /// Starts a new table for a keyspace.
     pub(crate) fn start(&mut self, (keyspace, name): (u32, &str)) -> Result<UnfinishedTable> {
         let number = self.allocate();
         let mut writer = None;
@@ -105,7 +105,6 @@ impl RepairTables<'_> {
 }
 
 impl UnfinishedTable {
-    /// Adds an entry.
     pub(crate) fn add(&mut self, entry: SalvagedEntry<'_>) -> Result<()> {
         if let Some(pointer) = entry.pointer {
             let blob = FileId(pointer.file);
@@ -133,16 +132,16 @@ impl UnfinishedTable {
     }
 }
 
-/// An entry for a new table.
+/// An entry to write to a new table.
 #[derive(Debug)]
 pub(crate) struct SalvagedEntry<'a> {
     key: InternalKey<'a>,
     value: Cow<'a, [u8]>,
-    /// Pointer to the value, if the value is in an undamaged blob file.
+    /// Pointer to the value if the value stays in an undamaged blob file.
     pointer: Option<ValuePointer>,
 }
 
-/// Replaces pointers to damaged blob files by their values.
+/// Replaces pointers into damaged blob files with the values.
 #[derive(Debug)]
 pub(crate) struct ValueSalvager<'a> {
     /// Numbers of the undamaged blob files of the keyspace.
@@ -159,8 +158,8 @@ impl<'a> ValueSalvager<'a> {
         ValueSalvager { sound, damaged, lost: Vec::new(), previous_is_lost: false }
     }
 
-    /// Returns an entry as it is written to a new table, or `None` if its value is unreadable. Unreadable values of
-    /// adjacent entries are one loss.
+    /// Converts an entry of an old table to an entry of a new table. Returns `None` if the value is unreadable.
+    /// Unreadable values of adjacent entries are reported as one loss.
     pub(crate) fn salvage<'e>(
         &mut self,
         keyspace: &str,
