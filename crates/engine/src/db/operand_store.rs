@@ -150,7 +150,8 @@ pub(crate) struct OpenedStore {
 /// No lock is held, because the open of a store reads files and may yield to other threads.
 ///
 /// # Errors
-/// [`Error::NoOperandStore`] if the keyspace needs a store and the options have none. [`Error::Contradiction`] if the options have another store. Errors of the store.
+/// [`Error::NoOperandStore`] if the keyspace needs a store and the options have none. [`Error::Contradiction`] if the
+/// options have another store. Errors of the store.
 pub(crate) fn open_operand_store(
     inner: &DbInner,
     name: &str,

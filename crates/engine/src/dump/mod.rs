@@ -50,7 +50,8 @@ pub enum DumpError {
 /// Damage is reported in lines that start with `damaged:`. The dump continues after the damage if possible.
 ///
 /// # Errors
-/// [`DumpError::File`] with the first damage, or with [`Error::InvalidOption`] for an unknown kind of file. [`DumpError::Output`] if `out` cannot be written.
+/// [`DumpError::File`] with the first damage, or with [`Error::InvalidOption`] for an unknown kind of file.
+/// [`DumpError::Output`] if `out` cannot be written.
 pub fn dump(
     vfs: &dyn Vfs,
     path: &Path,

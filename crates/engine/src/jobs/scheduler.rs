@@ -357,7 +357,8 @@ impl JobScheduler {
     /// Waits until all sealed memtables are flushed, no policy picks a job, and obsolete files are removed.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; [`Error::Closed`]; the error that made the database read-only; the error of the last failed compaction.
+    /// [`Error::Deadline`]; [`Error::Closed`]; the error that made the database read-only; the error of the last failed
+    /// compaction.
     pub(crate) fn wait_idle(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<()> {
         self.run_inline();
         self.queue_unblocked_trees();

@@ -1,8 +1,7 @@
 //! Compaction workers, and merges with subcompactions that idle workers may run.
 //!
-//! A worker first looks for a job of its own. If it finds none, it runs a subcompaction of another worker's merge.
-//! Subcompactions that no worker takes are run by the owner of the merge, so offers are hints and no thread waits for
-//! a worker.
+//! A worker first looks for its own job. If there is none, it runs a subcompaction of a merge of another worker. The
+//! owner of a merge runs all subcompactions that no other worker takes, so no thread waits for a worker.
 
 use lsmx_base::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
@@ -17,9 +16,9 @@ use crate::state::work_queue::WorkKind;
 pub(crate) struct WorkerPool {
     /// Number of workers.
     count: usize,
-    /// Maximum number of subcompactions per merge; `None`: as many as idle threads.
+    /// Maximum number of subcompactions per merge. `None`: one per idle thread.
     subcompactions_max: Option<usize>,
-    /// Number of workers with a job or a subcompaction. A hint: pairs with no other access.
+    /// Number of workers with a job or a subcompaction. The number is a hint, so all accesses are relaxed.
     busy: AtomicUsize,
     /// Merges with pending subcompactions, oldest first.
     offers: Mutex<Vec<Arc<Subcompactions>>>,
@@ -46,7 +45,7 @@ impl WorkerPool {
         WorkerPool { count, subcompactions_max, busy, offers: Mutex::default() }
     }
 
-    /// Number of workers; 0 if callers do the work.
+    /// Returns the number of workers, or 0 if calling threads run the jobs.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -89,7 +88,7 @@ impl WorkerPool {
         subcompactions.wait_for_all(state)
     }
 
-    /// Whether a subcompaction is pending.
+    /// Returns whether a subcompaction is pending.
     pub(crate) fn has_pending_subcompaction(&self) -> bool {
         self.offers.lock().iter().any(|subcompactions| subcompactions.has_pending())
     }

@@ -1,10 +1,12 @@
 //! Lookup of several keys with concurrent reads.
 //!
-//! 1. Each key is looked up in memory. Keys that lack the same block form a group, so that the block is read once.
-//! 2. The groups are read concurrently. If the file system supports read-ahead, all blocks are announced before the
-//!    first read. Otherwise, as with direct I/O, several threads read. Further blocks of a key are read one by one;
-//!    with cached metadata there are none.
+//! 1. Each key is looked up in memory. Keys that need the same missing block form a group, so that the block is read
+//!    once.
+//! 2. The groups are read concurrently. If the file system supports read-ahead, it gets a hint for each block before
+//!    the first read. Otherwise, as with direct I/O, several threads read. Further blocks of a key are read one by one.
+//!    If the metadata is cached, a key needs no further blocks.
 //! 3. Separated values are read in the same way.
+//! 4. Keys that need operands from the operand store are looked up last.
 //! 4. Keys that lack operands of the operand store are looked up last.
 
 use lsmx_base::key::SeqNo;
@@ -35,7 +37,7 @@ pub(crate) fn is_device_read(env: &Env, elapsed_ns: u64) -> bool {
     is_simulated || elapsed_ns >= DEVICE_READ_NS
 }
 
-/// Keys whose lookups lack the same block.
+/// Keys whose lookups need the same block, which is not in memory.
 struct MissingBlock<'a> {
     /// Indexes of the keys.
     indexes: Vec<usize>,
@@ -43,7 +45,7 @@ struct MissingBlock<'a> {
     block: BlockHandle,
 }
 
-/// A lookup that only lacks a separated value.
+/// A lookup that needs only the read of a separated value.
 struct PendingLookup<'a> {
     /// Index of the key.
     index: usize,
@@ -129,9 +131,8 @@ pub(crate) fn multi_get(
 }
 
 /// Applies `read` to each item and returns all results.
-///
-/// `announce` announces the read of an item and returns whether the file system reads it ahead. If it does for all
-/// items, they are read one by one, otherwise by several threads.
+/// `announce` gives the file system a read-ahead hint for an item, and returns whether the file system supports hints.
+/// If all items have hints, they are read one by one. Otherwise several threads read them.
 pub(crate) fn read_concurrently<T: Sync, R: Send>(
     env: &Env,
     items: &[T],
