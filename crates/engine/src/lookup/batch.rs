@@ -7,7 +7,6 @@
 //!    If the metadata is cached, a key needs no further blocks.
 //! 3. Separated values are read in the same way.
 //! 4. Keys that need operands from the operand store are looked up last.
-//! 4. Keys that lack operands of the operand store are looked up last.
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
@@ -131,6 +130,7 @@ pub(crate) fn multi_get(
 }
 
 /// Applies `read` to each item and returns all results.
+///
 /// `announce` gives the file system a read-ahead hint for an item, and returns whether the file system supports hints.
 /// If all items have hints, they are read one by one. Otherwise several threads read them.
 pub(crate) fn read_concurrently<T: Sync, R: Send>(
