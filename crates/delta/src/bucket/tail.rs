@@ -48,7 +48,7 @@ impl Tail {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.records.len() == 0
+        self.records.is_empty()
     }
 
     pub fn bytes(&self) -> &Bytes {

@@ -186,6 +186,10 @@ impl SortedRecords {
         self.offsets.len()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.offsets.is_empty()
+    }
+
     pub fn record(&self, index: usize) -> RecordRef<'_> {
         RecordRef::decode_valid(&self.bytes, self.offsets[index] as usize)
     }
