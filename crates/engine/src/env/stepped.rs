@@ -15,8 +15,8 @@
 //! instead of hanging. Afterwards threads run freely, and waits during unwinding return at once. A limit on the number
 //! of steps ends the schedule in the same way, because threads with deadlines could advance the clock forever while
 //! another thread never becomes runnable.
-//!    all runnable slots, including its own, with equal probability. Runnable are slots that only yielded, whose signal
-//!    was notified since the last check, whose deadline has passed, or whose joined thread has ended.
+//!
+//! The thread that creates the environment runs first. A thread that was not registered gets a slot at its first yield
 //! point, and waits there until it is selected. The scheduler controls neither the earlier actions of this thread nor
 //! the time of its first yield point.
 

@@ -8,9 +8,9 @@
 //!            the end of the range, `range_end.rs`
 //! ```
 //!
-//! Codes of entries are the numbers of their kinds in tables. A range delete is not an entry kind.
-//! The first operation has the record's first sequence number, and each further operation the next number.
-//! The record header stores the number of operations and the checksums.
+//! The code of an entry is the number of its kind, as in tables. Code 5 is not an entry kind. The first operation has
+//! the record's first sequence number, and each further operation the next number. The record header stores the number
+//! of operations and the checksums.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ pub fn put_operation(
     }
 }
 
-/// Returns the size of the operation that [`put_operation`] appends, in bytes. Tombstones take one less.
+/// Returns the size of the operation that [`put_operation`] appends, in bytes. A tombstone takes one byte less.
 pub(crate) fn operation_bytes(keyspace: u32, key: &[u8], value: &[u8]) -> usize {
     let lengths = varint_len(len_u64(key.len())) + varint_len(len_u64(value.len()));
     1 + varint_len(u64::from(keyspace)) + lengths + key.len() + value.len()
@@ -54,7 +54,7 @@ pub fn put_range_delete(payload: &mut Vec<u8>, keyspace: u32, start: &[u8], end:
     put_range_end(payload, end);
 }
 
-/// Effect of an operation. Ranges are positions in the payload.
+/// Effect of an operation. Values and range ends are given as positions in the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationEffect {
     /// Writes an entry.

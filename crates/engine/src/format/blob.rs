@@ -1,4 +1,5 @@
-//! Blob file: values stored outside the tree, and the value pointers to them, little-endian.
+//! Blob file: a file of the value log, which stores values outside the tree. Value pointers in the tree refer to it.
+//! Integers are little-endian.
 //!
 //! ```text
 //! header    40 bytes
@@ -39,10 +40,10 @@
 //! 32  8  magic        "lsmxblob"
 //! ```
 //!
-//! A value pointer is the value of an entry of kind 3. It consists of four varints: number of the blob file,
-//! offset of the record, bytes of the record, bytes of the decompressed value. A lookup reads the record with
-//! one read. The seed of the checksum detects a record of another file or offset. Key and sequence number
-//! in the record detect a wrong pointer.
+//! A value pointer is the value of an entry of kind 3. It consists of four varints: number of the blob file, offset of
+//! the record, bytes of the record, bytes of the decompressed value. The record size lets a lookup fetch the record
+//! with one read. Uid and offset seed the checksum, so a record of another file or offset fails the check. A record
+//! repeats the key and the sequence number of its entry, so a pointer to a wrong record is detected.
 
 use bytes::Bytes;
 use lsmx_base::checksum::{file_location_seed, xxh3, xxh3_seeded};
@@ -64,7 +65,7 @@ pub const BLOB_TRAILER_MAGIC: [u8; 8] = *b"lsmxblob";
 pub const BLOB_HEADER_BYTES: usize = 40;
 /// Bytes after the last record.
 pub const BLOB_TRAILER_BYTES: usize = 40;
-/// Bytes of a record before the varints.
+/// Size of the fixed-length fields of a record, in bytes.
 const FIXED_BYTES: usize = size_of::<u64>() + size_of::<u32>() + size_of::<u8>();
 const _: () = assert!(FIXED_BYTES == 13, "the diagram above says 13");
 const CHECKSUM_BYTES: usize = size_of::<u64>();
@@ -164,7 +165,8 @@ impl BlobTrailer {
     }
 }
 
-/// Returns the checksum of the trailer fields at offset `at` of the file `uid`.
+/// Returns the checksum of `covered`, the trailer fields before the checksum. The trailer is at offset `at` of the file
+/// `uid`.
 pub fn trailer_checksum(covered: &[u8], uid: u64, at: u64) -> u64 {
     xxh3_seeded(covered, file_location_seed(uid, at))
 }
@@ -235,7 +237,7 @@ impl ValuePointer {
     /// Checks that the record fits into a blob file of `file_bytes` bytes.
     ///
     /// # Errors
-    /// Fails if it does not.
+    /// Fails if the record is not between header and trailer.
     pub fn check_bounds(&self, file_bytes: u64) -> Result<(), Malformed> {
         let limit = file_bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
         let end = self.offset.checked_add(self.bytes);
@@ -250,8 +252,8 @@ impl ValuePointer {
     }
 }
 
-/// Appends the record of a value for `offset` of the file `uid`. `scratch` is overwritten. The caller ensures
-/// the limits of keys and values.
+/// Appends the record of a value that is stored at `offset` of the file `uid`. `scratch` is a buffer for the compressed
+/// value. The caller must have checked the sizes of key and value.
 pub fn put_record(
     out: &mut Vec<u8>,
     (uid, offset): (u64, u64),
@@ -276,7 +278,7 @@ pub fn put_record(
     out[start..covered].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Returns the size stored in the first bytes of a record, in bytes. The checksum is not verified.
+/// Returns the size of a record, in bytes. `head` contains the first bytes of the record. The checksum is not verified.
 ///
 /// # Errors
 /// Fails when there are too few bytes, or the size exceeds the limits of records.
@@ -371,7 +373,7 @@ impl<'a> BlobRecord<'a> {
     /// Returns the value, decompressed if necessary.
     ///
     /// # Errors
-    /// Fails when its size is not `value_bytes`.
+    /// Fails when the value cannot be decompressed, or its size is not `value_bytes`.
     pub fn value(&self, value_bytes: u64) -> Result<BlobValue<'a>, Malformed> {
         let value = match self.compression {
             Compression::None => BlobValue::Stored(self.stored),
@@ -403,9 +405,9 @@ impl<'a> BlobRecord<'a> {
 /// The value of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlobValue<'a> {
-    /// Bytes of the record itself.
+    /// Uncompressed value, borrowed from the record.
     Stored(&'a [u8]),
-    /// Decompressed bytes.
+    /// Decompressed value.
     Decompressed(Bytes),
 }
 

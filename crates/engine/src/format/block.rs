@@ -9,7 +9,7 @@
 //!                     seeded by the file's uid and the block's offset
 //! ```
 //!
-//! Padding extends a data block to the end of a page, so that a read of the next block needs no bytes of this page.
+//! Padding extends a data block to the end of a page, so that the next block starts at a page boundary.
 //!
 //! A payload with compression 1 (lz4):
 //!
@@ -18,8 +18,8 @@
 //!  4  m  lz4     one raw lz4 block
 //! ```
 //!
-//! With 64 bits, the chance that a checksum accepts a damaged block is negligible for any number of disks.
-//! The extra four bytes cost a thousandth of a block of 4 KiB. The size in a handle includes the trailer.
+//! A checksum of 64 bits makes an undetected error negligible for any number of disks. Compared with 32 bits, it adds
+//! four bytes to each block, a thousandth of a block of 4 KiB. The size in a block handle includes padding and trailer.
 
 use bytes::Bytes;
 use lsmx_base::checksum::{file_location_seed, xxh3_seeded};
@@ -32,17 +32,17 @@ use lsmx_base::work_counter::{self, WorkKind};
 
 use super::{BlockKind, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// Bytes after the payload of a block.
+/// Bytes of kind, compression and checksum at the end of a block.
 pub const TRAILER_BYTES: usize = 2 * size_of::<u8>() + size_of::<u64>();
 const _: () = assert!(TRAILER_BYTES == 10, "the diagram above says 10");
 
 /// Flag in the compression byte of a block with padding.
 const PADDED: u8 = 0x80;
-/// Minimum bytes of padding: its length.
+/// Minimum size of padding, in bytes: that of the length field.
 pub(crate) const PADDING_BYTES_MIN: usize = size_of::<u16>();
 
-/// Maximum size of the contents of a block, in bytes. A block is closed after the entry that exceeds its target size,
-/// so the limit is a key and a value of maximum size after 64 MiB of smaller entries.
+/// Maximum size of the contents of a block, in bytes. A block ends with the entry that reaches its target size. The
+/// limit allows an entry with the longest key and the longest value after 64 MiB of other entries.
 pub const BLOCK_CONTENT_BYTES_MAX: u64 = VALUE_BYTES_MAX + KEY_BYTES_MAX + (64 << 20);
 
 /// Maximum number of bytes that one byte of lz4 output decompresses to.
@@ -86,7 +86,7 @@ pub(crate) fn is_compression_byte(byte: u8) -> bool {
 pub struct BlockHandle {
     /// Offset of the first byte of the payload.
     pub offset: u64,
-    /// Bytes of payload and trailer.
+    /// Bytes of payload, padding and trailer.
     pub bytes: u64,
 }
 
@@ -131,7 +131,7 @@ impl BlockHandle {
         put_varint(out, self.bytes);
     }
 
-    /// Decodes what [`BlockHandle::put`] encoded.
+    /// Decodes a handle that [`BlockHandle::put`] encoded.
     pub(crate) fn decode(decoder: &mut Decoder<'_>) -> Result<BlockHandle, Malformed> {
         let offset = decoder.varint("block handle offset")?;
         let bytes = decoder.varint("block handle size")?;
@@ -139,7 +139,8 @@ impl BlockHandle {
     }
 }
 
-/// Returns the checksum of bytes at `offset` of the file `uid`: a block without its checksum, or a blob record.
+/// Returns the checksum of `covered`, which is a block or a blob record without its checksum field. The seed is derived
+/// from the file's uid and the offset of the block or record.
 pub fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     let seed = if failpoint::is_on(Failpoint::ChecksumWithoutLocation) {
         0
@@ -149,9 +150,9 @@ pub fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     xxh3_seeded(covered, seed)
 }
 
-/// Turns block contents into a block for `offset` of the file `uid`, in place: compresses them if that
-/// saves enough, adds `padding` bytes, and appends the trailer. Padding of fewer than 2 or more
-/// than 65,535 bytes is left out.
+/// Replaces block contents by the encoded block for `offset` of the file `uid`. Compresses the contents if this saves
+/// at least an eighth, adds `padding` bytes, and appends the trailer. Padding of fewer than 2 or more than 65,535 bytes
+/// is omitted.
 pub fn encode_block(
     contents: &mut Vec<u8>,
     kind: BlockKind,
@@ -182,7 +183,7 @@ pub fn encode_block(
     put_u64(contents, sum);
 }
 
-/// Compresses `contents` into `packed`. Returns whether that saves enough to justify decompression.
+/// Compresses `contents` into `packed`. Returns whether this saves at least an eighth of the bytes.
 pub(super) fn compress_lz4(contents: &[u8], packed: &mut Vec<u8>) -> bool {
     let Ok(length) = u32::try_from(contents.len()) else {
         return false;
@@ -217,8 +218,8 @@ pub fn decode_block(
     }
 }
 
-/// Verifies a block and returns a copy of its contents. `block` may be a reusable buffer. The bytes of the copy are
-/// added to `live` until the copy is dropped.
+/// Verifies a block and returns a copy of its contents. The caller may reuse the buffer of `block`. The size of the
+/// copy is added to `live` until the copy is dropped.
 pub(crate) fn decode_block_copy(
     block: &[u8],
     kind: BlockKind,

@@ -22,8 +22,8 @@ pub struct DataBlockBuilder {
 }
 
 impl DataBlockBuilder {
-    /// Returns a builder with a restart every `restart_interval` entries. If `tagged`, blocks have
-    /// tags where their cost is small.
+    /// Returns a builder with a restart every `restart_interval` entries. If `tagged`, blocks store tags of their keys
+    /// unless their entries are too short or their offsets too large; see `TagCounts`.
     pub fn new(restart_interval: u32, tagged: bool) -> DataBlockBuilder {
         DataBlockBuilder {
             bytes: vec![ENCODING_PREFIX],
@@ -77,8 +77,8 @@ impl DataBlockBuilder {
         &self.last_key
     }
 
-    /// Returns the size of the contents if the block were finished after this entry, in bytes.
-    /// `common` is the length of the common prefix with the last user key.
+    /// Returns the size of the contents if the block were finished after this entry, in bytes. `common` is the length
+    /// of the common prefix of this user key and the last user key.
     pub(crate) fn bytes_after_add(
         &self,
         key: InternalKey<'_>,
@@ -147,7 +147,8 @@ impl DataBlockBuilder {
         self.last_key.extend_from_slice(&key.user_key[common..]);
     }
 
-    /// Records that the block may end before the next entry.
+    /// Records the current position as a split point. The block may end there. `last` is the sequence number and the
+    /// kind of the last entry.
     pub(crate) fn record_split(&self, split: &mut SplitPoint, last: (SeqNo, EntryKind)) {
         split.at = self.bytes.len();
         split.restarts = self.restarts.len();
@@ -156,12 +157,12 @@ impl DataBlockBuilder {
         split.last = last;
     }
 
-    /// Moves the contents before a split point into `out`, and starts a block with the remaining
-    /// entries, of which there must be at least one. Returns the result of `on_first` for the first
-    /// of them.
+    /// Finishes the block at a split point. Moves the contents before the split point into `out`, and starts a new
+    /// block with the remaining entries. At least one entry must remain. Calls `on_first` with the key of the first
+    /// remaining entry, and returns the result of the call.
     ///
     /// # Errors
-    /// Fails when these entries cannot be decoded. The builder must not be used afterwards.
+    /// Fails when the remaining entries cannot be decoded. The builder must not be used after an error.
     pub(crate) fn finish_at_split<R>(
         &mut self,
         split: &SplitPoint,
@@ -186,7 +187,7 @@ impl DataBlockBuilder {
             key.extend_from_slice(entry.suffix);
             let entry_key = InternalKey { user_key: &key, seq: entry.seq, kind: entry.kind };
             if let Some(on_first) = on_first.take() {
-                // The next block's first key may share bytes with the last key of this block.
+                // `common` is the length of the common prefix with the last key before the split point.
                 self.last_key.clone_from(&split.last_key);
                 result = Some(on_first(entry_key));
             }

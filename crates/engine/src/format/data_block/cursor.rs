@@ -1,8 +1,9 @@
 //! Bidirectional cursor over the entries of a data block.
 //!
-//! Moving forward, each key is derived from the previous one. Moving backward, a whole restart interval is
-//! decoded into a buffer and then returned from its end. A step back therefore costs as much as a step forward,
-//! instead of half an interval.
+//! A step forward derives the key of the next entry from the current key. A step backward into a restart interval
+//! decodes the whole interval into a buffer. Further steps backward take entries from the end of this buffer. On
+//! average a step backward therefore costs as much as a step forward. Without the buffer, each step would decode half
+//! an interval.
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::malformed::Malformed;
@@ -10,7 +11,7 @@ use lsmx_base::slice::Slice;
 
 use super::{DataBlock, ENTRIES_AT, SeekResult, shares_too_much};
 
-/// A decoded entry of the buffered interval. Its key starts where that of the previous entry ends.
+/// A buffered entry of a restart interval. Its key in `decoded_keys` starts where the key of the previous entry ends.
 #[derive(Clone, Copy, Debug)]
 struct DecodedEntry {
     at: usize,
@@ -38,7 +39,7 @@ pub struct DataBlockCursor {
 }
 
 impl DataBlockCursor {
-    /// Returns a cursor without a position.
+    /// Returns a cursor that is not valid until it is positioned.
     pub fn new(block: DataBlock) -> DataBlockCursor {
         DataBlockCursor {
             block,
@@ -54,7 +55,7 @@ impl DataBlockCursor {
         }
     }
 
-    /// Moves to another block, without a position.
+    /// Replaces the block. The cursor is then not valid.
     pub(crate) fn reset(&mut self, block: DataBlock) {
         self.block = block;
         self.valid = false;
@@ -88,7 +89,7 @@ impl DataBlockCursor {
         })
     }
 
-    /// Clears the position.
+    /// Makes the cursor not valid.
     pub(crate) fn invalidate(&mut self) {
         self.valid = false;
     }
@@ -196,7 +197,7 @@ impl DataBlockCursor {
         Ok(())
     }
 
-    /// Decodes the entries between the nearest restart before `at` and `at`.
+    /// Decodes the entries from the last restart before `at` up to `at` into `decoded`.
     fn decode_interval(&mut self) -> Result<(), Malformed> {
         self.decoded_keys.clear();
         let (mut low, mut high) = (0, self.block.restart_count());
@@ -229,7 +230,8 @@ impl DataBlockCursor {
             });
             at = entry.next;
         }
-        // The first restart must be the first entry; otherwise entries before it would be skipped.
+        // The first restart must be at the first entry. Otherwise iteration backward would skip the entries before the
+        // restart.
         if at != self.at || self.decoded.is_empty() {
             self.decoded.clear();
             return Err(Malformed::Order { what: "data block restarts are" });

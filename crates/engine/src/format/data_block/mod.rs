@@ -21,11 +21,11 @@
 //!     2   n         u16, number of entries, at least one
 //! ```
 //!
-//! `shared` is maximal, except at a restart where it is 0. Therefore a search from a restart on does not
-//! rebuild keys. Let `matched` be the length of the common prefix of the target and the previous entry,
-//! which precedes the target. An entry that shares more than `matched` bytes also precedes the target. An
-//! entry that shares fewer follows the target. Only an entry that shares exactly `matched` bytes is compared,
-//! from that byte on.
+//! `shared` is the length of the common prefix with the previous key, except at a restart, where it is 0. A search that
+//! starts at a restart therefore compares keys without rebuilding them. Let the previous key precede the target, and
+//! let `matched` be the length of their common prefix. An entry that shares more than `matched` bytes with the previous
+//! key also precedes the target. An entry that shares fewer bytes follows the target. If an entry shares exactly
+//! `matched` bytes, the search compares its suffix with the target from byte `matched` on.
 
 mod builder;
 pub mod cursor;
@@ -53,10 +53,11 @@ pub(crate) const ENCODING_TAGGED: u8 = 1;
 /// Offset of the first entry.
 pub const ENTRIES_AT: usize = 1;
 
-/// Compares a prefix-compressed key with `user_key`. Returns the order of the compressed key.
+/// Returns the order of a prefix-compressed key relative to `user_key`.
 ///
-/// `matched` is the length of the common prefix of `user_key` and the previous key, which is smaller. It is updated for
-/// the next key. Keys are compared only if `shared` equals `matched`; otherwise the two lengths determine the order.
+/// `matched` is the length of the common prefix of `user_key` and the previous key, which must be smaller than
+/// `user_key`. The function updates `matched` for the next key. Bytes are compared only at a restart, or if `shared`
+/// equals `matched`. Otherwise the two lengths determine the order.
 #[inline]
 pub(crate) fn compare_compressed(
     shared: usize,
@@ -97,7 +98,6 @@ pub struct RawEntry<'a> {
     pub shared: usize,
     /// Remaining bytes of the user key.
     pub suffix: &'a [u8],
-    /// EntryKind of the entry.
     pub kind: EntryKind,
     /// Sequence number.
     pub seq: SeqNo,
@@ -108,7 +108,7 @@ pub struct RawEntry<'a> {
 }
 
 impl<'a> RawEntry<'a> {
-    /// Decodes the next entry. Offsets are those of the decoder.
+    /// Decodes the next entry. The offsets in the result are offsets in the input of the decoder.
     fn decode(decoder: &mut Decoder<'a>) -> Result<RawEntry<'a>, Malformed> {
         let shared = decoder.length("shared key length")?;
         let unshared = decoder.length("unshared key length")?;
@@ -158,12 +158,12 @@ pub(crate) struct SeekResult<'a> {
     /// Offset of the entry.
     pub at: usize,
     pub entry: RawEntry<'a>,
-    /// Whether the entry has the user key of the target.
+    /// Whether the user key of the entry equals that of the target.
     pub is_key: bool,
 }
 
 impl DataBlock {
-    /// Takes ownership of block contents. Entries are checked when they are read.
+    /// Creates a data block from its contents. Entries are checked when they are read.
     #[inline]
     pub fn new(bytes: BlockBytes) -> Result<DataBlock, Malformed> {
         let encoding = Decoder::new(&bytes).u8("data block encoding")?;
@@ -256,8 +256,8 @@ impl DataBlock {
         }
     }
 
-    /// Decodes a valid entry with key lengths of one byte and a value length of at most two bytes. Nearly all entries
-    /// are of this form.
+    /// Decodes an entry with key lengths of one byte and a value length of at most two bytes. Returns `None` for any
+    /// other entry. Nearly all entries are of this form.
     #[inline]
     fn decode_short_entry(&self, at: usize) -> Option<RawEntry<'_>> {
         /// Three single bytes, a sequence number of up to eight bytes, a length of up to two.
@@ -294,7 +294,7 @@ impl DataBlock {
         RawEntry::decode(&mut Decoder::with_offset(&self.bytes[..self.entries_end], at))
     }
 
-    /// Decodes the entry at a restart, whose suffix is its whole key.
+    /// Decodes the entry at a restart. Its suffix is the whole key.
     fn restart_entry(&self, index: usize) -> Result<RawEntry<'_>, Malformed> {
         let entry = self.entry(self.restart_offset(index)?)?;
         if entry.shared != 0 {
@@ -307,7 +307,7 @@ impl DataBlock {
         Ok(entry)
     }
 
-    /// Reads all entries and checks the invariants of the searches:
+    /// Reads all entries and checks the invariants that searches rely on:
     /// - restarts are in order, and their entries share no bytes;
     /// - with tags, restarts are at equal distances, and each tag matches the hash of its key;
     /// - all other entries share as many bytes as possible.
@@ -360,8 +360,8 @@ impl DataBlock {
         Ok(())
     }
 
-    /// Returns the first entry at or after (`user_key`, `seq`), or `None` if all precede it. Copies no
-    /// key: the bytes that the entry shares with the previous one equal those of `user_key`.
+    /// Returns the first entry at or after (`user_key`, `seq`), or `None` if all entries precede it. Does not rebuild
+    /// the key of the entry: the shared bytes equal the first bytes of `user_key`.
     #[inline]
     pub(crate) fn seek(
         &self,
@@ -428,7 +428,7 @@ impl DataBlock {
     }
 }
 
-/// The error for an entry that shares more bytes than the previous key has.
+/// Returns the error for an entry that shares more bytes than the previous key has.
 #[cold]
 pub(crate) fn shares_too_much(shared: usize) -> Malformed {
     Malformed::invalid_field(
@@ -438,7 +438,7 @@ pub(crate) fn shares_too_much(shared: usize) -> Malformed {
     )
 }
 
-/// The error for a wrong tag, which hides its entry from lookups, or a wrong number of tags.
+/// Returns the error for a wrong tag or a wrong number of tags. Lookups do not find an entry with a wrong tag.
 #[cold]
 fn tag_error(ordinal: usize) -> Malformed {
     Malformed::invalid_field(
@@ -448,8 +448,8 @@ fn tag_error(ordinal: usize) -> Malformed {
     )
 }
 
-/// The error for an entry that repeats bytes of the previous key in its suffix. A search takes the first
-/// suffix byte for a difference.
+/// Returns the error for an entry that shares fewer bytes than the common prefix with the previous key. Searches assume
+/// that the first suffix byte differs from the previous key.
 #[cold]
 pub(crate) fn shares_too_little(shared: usize) -> Malformed {
     Malformed::invalid_field(

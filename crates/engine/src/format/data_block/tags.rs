@@ -14,7 +14,7 @@ use super::{DataBlock, ENTRIES_AT, LookupResult, common_prefix, shares_too_much}
 /// Bytes after the restarts: restart interval and number of entries.
 const COUNTS_BYTES: usize = size_of::<u8>() + size_of::<u16>();
 
-/// Minimum average size of an entry, with its tag, for a block to have tags, in bytes.
+/// Minimum average size of an entry in a block with tags, in bytes.
 const ENTRY_BYTES_MIN: usize = 32;
 
 /// Returns the tag of a key: byte 1 of its filter hash. The 8-bit fingerprint of a filter uses byte 0.
@@ -46,7 +46,7 @@ impl TagCounts {
         let fits = entries_end <= usize::from(u16::MAX)
             && entries.saturating_mul(ENTRY_BYTES_MIN) <= entries_end
             && u8::try_from(interval).is_ok();
-        // Both counts fit in 16 bits: `entries_end` was compared with `u16::MAX`, and `entries` is smaller.
+        // The number of entries fits in 16 bits, because it is smaller than `entries_end`.
         fits.then_some(TagCounts { entries, interval: interval.max(1) as usize })
     }
 
@@ -190,13 +190,13 @@ impl DataBlock {
         self.tag_counts.is_some()
     }
 
-    /// Returns the number of entries per restart, which only tagged blocks store.
+    /// Returns the number of entries per restart. Only blocks with tags store this number.
     #[cfg(feature = "internals")]
     pub fn restart_interval(&self) -> Option<usize> {
         self.tag_counts.map(|tag_counts| tag_counts.interval)
     }
 
-    /// Returns the offset of a restart of a tagged block, which takes two bytes.
+    /// Returns the offset of the entry at a restart of a block with tags. Each stored offset takes two bytes.
     #[inline]
     pub(super) fn restart_offset_by_tags(&self, index: usize) -> Result<usize, Malformed> {
         let at = self.restarts_at + index * size_of::<u16>();

@@ -107,8 +107,8 @@ fn check_damaged(whole: &[u8]) {
     copies_with_flipped_bit(whole).for_each(|(_, damaged)| probe(damaged));
 }
 
-// Regression: `verify` only iterated forward and did not check restarts. A block whose entries no search
-// finds passed, and a backward iteration ended early without an error.
+// Regression: `verify` only iterated forward and did not check restarts. It accepted a block in which searches found no
+// entry and a backward iteration ended early without an error.
 #[test]
 fn data_block_check_wrong_restarts_is_error() {
     let good = build(&sample(), 3, false);
