@@ -64,7 +64,8 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
 
     /// Looks up at most `count` of the remaining keys. Returns whether no key remains.
     ///
-    /// Errors of [`Db::get`](crate::Db::get). After [`Error::WouldBlock`](crate::Error::WouldBlock), the caller may
+    /// # Errors
+    /// The errors of [`Db::get`](crate::Db::get). After [`Error::WouldBlock`](crate::Error::WouldBlock), the caller may
     /// call this method again.
     pub(crate) fn look_up(&mut self, tree: &Tree, reads: ReadScope, count: usize) -> Result<bool> {
         let end = self.done.saturating_add(count).min(self.order.len());

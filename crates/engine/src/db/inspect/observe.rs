@@ -97,6 +97,7 @@ pub struct ObservedLevel {
 ///
 /// [`Options::vfs`] is the only option used.
 ///
+/// # Errors
 /// [`Error::NotADatabase`]. [`Error::Corrupt`] or another error if several attempts to read the manifest fail.
 pub fn observe(path: impl AsRef<Path>, options: &Options) -> Result<Observation> {
     let (dir, vfs) = (path.as_ref(), options.file_system());

@@ -28,6 +28,7 @@ pub(crate) fn needed_descriptors(background: Background, stores: usize) -> usize
 /// Checks that the process can open `needed` more files, by opening the lock file in `dir` that many times. File
 /// systems without a limit of open files always pass.
 ///
+/// # Errors
 /// [`Error::TooFewDescriptors`] if fewer files can be opened.
 pub(crate) fn check_descriptors_available(vfs: &dyn Vfs, dir: &Path, needed: usize) -> Result<()> {
     if vfs.open_files_limit().is_none() {

@@ -37,7 +37,8 @@ pub(crate) struct TreeOpener<'a> {
 impl TreeOpener<'_> {
     /// Opens all trees and adds them to `trees`.
     ///
-    /// If a file is missing or damaged, or if a keyspace has an operand store of another name. `trees` then holds the
+    /// # Errors
+    /// A file is missing or damaged, or a keyspace has an operand store of another name. `trees` then holds the
     /// trees opened before the error.
     pub(crate) fn open_all(&self, trees: &mut Keyspaces) -> Result<()> {
         for (&id, keyspace) in &self.state.keyspaces {

@@ -132,7 +132,8 @@ impl<'a> DamagedTable<'a> {
     /// Passes each data block in file order to `visit`, as its contents or an error. Without an index, `visit` receives
     /// one error for the whole gap between two readable blocks. Returns the end offset of the last block.
     ///
-    /// Errors of `visit`.
+    /// # Errors
+    /// The errors of `visit`.
     pub(crate) fn data_blocks(&self, visit: &mut BlockVisitor<'_>) -> Result<u64> {
         let mut end = 0;
         for region in self.data_regions() {

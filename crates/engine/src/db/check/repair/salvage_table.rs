@@ -33,7 +33,8 @@ type SalvagedKey = (Bytes, SeqNo, EntryKind);
 /// The key range of a loss ends at the last key before it and the first key after it. Versions of these two keys may be
 /// lost, too.
 ///
-/// Errors of `visit`. Damage of the table is not an error.
+/// # Errors
+/// The errors of `visit`. Damage of the table is not an error.
 pub(crate) fn salvage_table(
     table: &DamagedTable<'_>,
     (keyspace, path): (&str, &Path),
