@@ -168,6 +168,8 @@ impl SortedRecords {
             offsets.push(encode_offset(bytes.len())?);
             record.put(&mut bytes);
         }
+        // The memory accounting of tails counts the length.
+        bytes.shrink_to_fit();
         Ok(SortedRecords { bytes: bytes.into(), offsets: offsets.into() })
     }
 
