@@ -256,6 +256,8 @@ failpoints! {
     SegmentCutAfterClose = "segment-cut-after-close" of 42,
     /// A delete-only compaction that a snapshot prevents is counted as finished.
     BlockedDropCountsAsDone = "blocked-drop-counts-as-done" of 22,
+    /// A seek of a cursor that has a position does not move it.
+    CursorKeepsPosition = "cursor-keeps-position" of 27,
     /// Flushes to operand stores do not use a second thread.
     OneFlushThread = "one-flush-thread" of 34,
 }

@@ -37,7 +37,7 @@
 //!
 //! | topic | page | items |
 //! | --- | --- | --- |
-//! | open, read, write, iterate | `docs/guide/embed.md` | [`Db`], [`WriteBatch`], [`Range`], [`Snapshot`] |
+//! | open, read, write, iterate | `docs/guide/embed.md` | [`Db`], [`WriteBatch`], [`Range`], [`KeyspaceCursor`], [`Snapshot`] |
 //! | several trees in one database | `docs/guide/keyspaces.md` | [`Keyspace`], [`KeyspaceOptions`] |
 //! | crashes, errors, deadlines | `docs/guide/durability.md` | [`Durability`], [`WriteOptions`], [`Db::with_deadline`] |
 //! | memory and disk | `docs/guide/sizing.md` | [`Options::memory_budget`], [`metrics::MemoryMetrics`] |
@@ -146,6 +146,7 @@ pub use crate::db::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair
 pub use crate::error::{Error, JobRule, Result, UserCode};
 pub use crate::event::{Event, EventListener};
 pub use crate::format::block::Compression;
+pub use crate::iter::keyspace_cursor::KeyspaceCursor;
 pub use crate::iter::range::Range;
 pub use crate::memtable::MemtableKind;
 pub use crate::merge_operator::{MergeError, MergeOperator, MergeResult};

@@ -18,13 +18,15 @@ use crate::db::write::{write, write_entry};
 use crate::db::{compact_range, open_keyspace, operand_store, update};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
+use crate::iter::iter_view::IterView;
+use crate::iter::keyspace_cursor::KeyspaceCursor;
 use crate::iter::range::{Range, prefix_upper_bound};
 use crate::lookup::point::ReadScope;
 use crate::options::keyspace::OptionsInForce;
 use crate::options::policy::Policy;
 use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
-use crate::table::bytes_before_key;
+use crate::table::share_before_key;
 use crate::tree::Tree;
 use crate::tree::snapshots::SnapshotGuard;
 use crate::tree::table_file::TableFile;
@@ -350,30 +352,50 @@ impl Keyspace {
         upper: Bound<Bytes>,
         snapshot: Option<Arc<SnapshotGuard>>,
     ) -> Range {
-        let inner = self.inner();
-        if let Err(error) = inner.check_open() {
-            return Range::from_error(error, &self.tree);
+        let view = match self.pin_view(snapshot) {
+            Ok(view) => view,
+            Err(error) => return Range::from_error(error, &self.tree),
+        };
+        let range = Range::new(view, lower, upper).with_prefetch(&self.inner().state.env);
+        match self.inner().start_scan_trace(&self.tree) {
+            Some(trace) => range.with_trace(trace),
+            None => range,
         }
+    }
+
+    /// Pins the current state, or that of a snapshot, for an iterator.
+    fn pin_view(&self, snapshot: Option<Arc<SnapshotGuard>>) -> Result<IterView> {
+        let inner = self.inner();
+        inner.check_open()?;
         inner.begin_operation();
         // The view is pinned before the sequence number is read. A job that ends between the two steps could otherwise drop
         // the versions that this number reads.
         let view = self.tree.pin_super_version();
-        let is_readable = match &snapshot {
-            None => self.tree.check_live(),
-            Some(snapshot) => self.tree.check_visible_to(snapshot),
-        };
-        if let Err(error) = is_readable {
-            return Range::from_error(error, &self.tree);
+        match &snapshot {
+            None => self.tree.check_live()?,
+            Some(snapshot) => self.tree.check_visible_to(snapshot)?,
         }
         let published = || inner.state.sequence.published();
         let seq = snapshot.as_ref().map_or_else(published, |snapshot| snapshot.seq());
-        let merging = Arc::clone(&self.tree.merge_resolver);
-        let range = Range::new(view, merging, seq, snapshot, lower, upper);
-        let range = range.with_prefetch(&inner.state.env);
-        match inner.start_scan_trace(&self.tree) {
-            Some(trace) => range.with_trace(trace),
-            None => range,
-        }
+        Ok(IterView::new(view, Arc::clone(&self.tree.merge_resolver), seq, snapshot))
+    }
+
+    /// Returns a cursor over the current entries.
+    ///
+    /// # Errors
+    /// [`Error::KeyspaceDropped`]; [`Error::Closed`].
+    pub fn cursor(&self, options: &ReadOptions) -> Result<KeyspaceCursor> {
+        self.cursor_at(options, None)
+    }
+
+    pub(crate) fn cursor_at(
+        &self,
+        options: &ReadOptions,
+        snapshot: Option<Arc<SnapshotGuard>>,
+    ) -> Result<KeyspaceCursor> {
+        let view = self.pin_view(snapshot)?;
+        let trace = self.inner().start_scan_trace(&self.tree);
+        Ok(KeyspaceCursor::new(view, options, trace))
     }
 
     /// Returns the approximate number of bytes that a range of keys occupies in table files.
@@ -385,6 +407,49 @@ impl Keyspace {
     /// # Errors
     /// The errors of [`Keyspace::get`] if a top index cannot be read.
     pub fn approximate_size<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
+        self.approximate_sum(range, |table| table.shape().bytes)
+    }
+
+    /// Returns the approximate number of keys that a range has in table files.
+    ///
+    /// All entries except tombstones count. The result is therefore too large by the entries that newer entries or
+    /// range tombstones hide, and by all but one of the merge operands of a key. Memtables and operand stores do not
+    /// count.
+    ///
+    /// A table inside the range counts exactly. A table that extends beyond the range counts in proportion to its index
+    /// blocks in the range. Per sorted run and bound, the error is at most the number of entries of one table. If the
+    /// index blocks of the table hold equal numbers of entries, the error is at most that number. After a
+    /// [`Keyspace::compact_range`] of the whole keyspace without snapshots, the count of all keys is exact.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// let keys = db.default_keyspace();
+    /// for number in 0..100u8 {
+    ///     keys.put([number], "value")?;
+    /// }
+    /// db.flush()?;
+    /// assert_eq!(keys.approximate_count::<&[u8]>(..)?, 100);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::get`] if a top index cannot be read.
+    pub fn approximate_count<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
+        self.approximate_sum(range, |table| {
+            let properties = table.table().properties();
+            properties.entries.saturating_sub(properties.tombstones)
+        })
+    }
+
+    /// Returns the sum of the amounts of all tables. A table that extends beyond the range counts in proportion.
+    fn approximate_sum<K: AsRef<[u8]>>(
+        &self,
+        range: impl RangeBounds<K>,
+        amount: impl Fn(&TableFile) -> u64,
+    ) -> Result<u64> {
         let lower = range.start_bound().map(AsRef::as_ref);
         let upper = range.end_bound().map(AsRef::as_ref);
         self.inner().check_open()?;
@@ -400,7 +465,7 @@ impl Keyspace {
             return Ok(0);
         }
         let tables = view.version.runs().iter().flat_map(|run| run.tables().iter());
-        tables.map(|table| bytes_between(table, lower, upper)).sum()
+        tables.map(|table| share_between(table, amount(table), lower, upper)).sum()
     }
 
     /// Merges all entries of a range of keys into one sorted run in the deepest level.
@@ -443,20 +508,29 @@ fn owned_bounds<K: AsRef<[u8]>>(range: impl RangeBounds<K>) -> (Bound<Bytes>, Bo
     (owned(range.start_bound()), owned(range.end_bound()))
 }
 
-/// Returns the approximate number of bytes of a table between two bounds.
-fn bytes_between(table: &TableFile, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<u64> {
-    let (range, file_bytes) = (&table.shape().range, table.shape().bytes);
+/// Returns the approximate share of an amount of a table between two bounds.
+fn share_between(
+    table: &TableFile,
+    amount: u64,
+    lower: Bound<&[u8]>,
+    upper: Bound<&[u8]>,
+) -> Result<u64> {
+    let range = &table.shape().range;
     let start = match lower {
         Bound::Included(key) | Bound::Excluded(key) if *key > *range.smallest => {
-            if *key > *range.largest { file_bytes } else { bytes_before_key(table.table(), key)? }
+            if *key > *range.largest {
+                amount
+            } else {
+                share_before_key(table.table(), amount, key)?
+            }
         }
         _ => 0,
     };
     let end = match upper {
         Bound::Included(key) | Bound::Excluded(key) if *key < *range.largest => {
-            if *key < *range.smallest { 0 } else { bytes_before_key(table.table(), key)? }
+            if *key < *range.smallest { 0 } else { share_before_key(table.table(), amount, key)? }
         }
-        _ => file_bytes,
+        _ => amount,
     };
     Ok(end.saturating_sub(start))
 }

@@ -11,6 +11,7 @@ use crate::db::inner::DbInner;
 use crate::db::keyspace::Keyspace;
 use crate::db::multi_get::multi_get;
 use crate::error::Result;
+use crate::iter::keyspace_cursor::KeyspaceCursor;
 use crate::iter::range::Range;
 use crate::lookup::point::ReadScope;
 use crate::options::read::ReadOptions;
@@ -105,6 +106,15 @@ impl Snapshot {
     /// The errors of [`Snapshot::get`].
     pub fn last(&self, keyspace: &Keyspace) -> Result<Option<(Slice, Slice)>> {
         self.iter(keyspace).next_back().transpose()
+    }
+
+    /// Returns a cursor over the entries of a keyspace; see [`Keyspace::cursor`].
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::cursor`]; [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
+    pub fn cursor(&self, keyspace: &Keyspace, options: &ReadOptions) -> Result<KeyspaceCursor> {
+        keyspace.check_same_database(&self.handle)?;
+        keyspace.cursor_at(options, Some(Arc::clone(&self.pinned)))
     }
 
     /// Returns an iterator over a range of keys. For a keyspace of another database it returns one error.

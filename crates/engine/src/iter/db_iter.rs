@@ -4,6 +4,7 @@
 //! range tombstones.
 
 use std::fmt;
+use std::ops::Bound;
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::slice::Slice;
@@ -56,7 +57,7 @@ impl ValueResolver {
     }
 
     /// Reads the value that an entry points to.
-    fn read(&mut self, entry: (&[u8], SeqNo), pointer: &[u8]) -> Result<Slice> {
+    pub(crate) fn read(&mut self, entry: (&[u8], SeqNo), pointer: &[u8]) -> Result<Slice> {
         self.blobs.read_value_in_scan(&mut self.scan, entry, pointer, &mut self.context)
     }
 }
@@ -112,7 +113,7 @@ impl<C: Cursor> DbIter<C> {
         }
     }
 
-    /// Makes long moves fail with [`Error::WouldBlock`]. The iterator must not be used after this error.
+    /// Makes long moves fail with [`Error::WouldBlock`]. After any error the iterator must be positioned again.
     pub(crate) fn with_step_limit(self) -> DbIter<C> {
         DbIter { steps_max: STEPS_PER_MOVE_MAX, ..self }
     }
@@ -142,6 +143,19 @@ impl<C: Cursor> DbIter<C> {
         match self.position {
             IterPosition::Backward | IterPosition::Merged => &self.key,
             _ => self.inner.key().user_key,
+        }
+    }
+
+    /// Returns the value of the current entry, or its value pointer if the value is separated and unread. The iterator
+    /// must be valid.
+    ///
+    /// # Errors
+    /// [`Error::MergeFailed`] of this key, after which the iterator can be moved.
+    pub(crate) fn stored_value(&self) -> Result<&[u8]> {
+        match (self.position, &self.merge_error) {
+            (IterPosition::Backward | IterPosition::Merged, Some(why)) => Err((**why).clone()),
+            (IterPosition::Backward | IterPosition::Merged, None) => Ok(&self.value),
+            _ => Ok(self.inner.value()),
         }
     }
 
@@ -203,31 +217,26 @@ impl<C: Cursor> DbIter<C> {
         }
     }
 
-    /// Moves to the first visible entry.
-    pub(crate) fn first(&mut self) -> Result<()> {
+    /// Moves to the first visible entry that is not below `lower`.
+    pub(crate) fn seek_first_from(&mut self, lower: Bound<&[u8]>) -> Result<()> {
         self.begin_move();
-        self.inner.first()?;
+        match lower {
+            Bound::Unbounded => self.inner.first()?,
+            Bound::Included(key) => self.inner.seek(key, SeqNo::MAX)?,
+            // This position follows all versions of the key.
+            Bound::Excluded(key) => self.inner.seek(key, SeqNo::ZERO)?,
+        }
         self.find_next_visible_entry()
     }
 
-    /// Moves to the last visible entry.
-    pub(crate) fn last(&mut self) -> Result<()> {
+    /// Moves to the last visible entry that is not above `upper`.
+    pub(crate) fn seek_last_up_to(&mut self, upper: Bound<&[u8]>) -> Result<()> {
         self.begin_move();
-        self.inner.last()?;
-        self.find_previous_visible_entry()
-    }
-
-    /// Moves to the first visible entry at or after `key`.
-    pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.begin_move();
-        self.inner.seek(key, SeqNo::MAX)?;
-        self.find_next_visible_entry()
-    }
-
-    /// Moves to the last visible entry before `key`.
-    pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<()> {
-        self.begin_move();
-        self.inner.seek_before(key, SeqNo::MAX)?;
+        match upper {
+            Bound::Unbounded => self.inner.last()?,
+            Bound::Included(key) => self.inner.seek_before(key, SeqNo::ZERO)?,
+            Bound::Excluded(key) => self.inner.seek_before(key, SeqNo::MAX)?,
+        }
         self.find_previous_visible_entry()
     }
 
@@ -392,7 +401,6 @@ impl<C> fmt::Debug for DbIter<C> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::ops::Bound;
 
     use bytes::Bytes;
     use proptest::prelude::*;
@@ -445,7 +453,7 @@ mod tests {
         fn db_iter_random_moves_match_model(
             versions in prop::collection::vec((0u8..10, 0u8..10, prop::option::weighted(0.1, 0u8..12)), 0..80),
             snapshot in 0u64..90,
-            steps in prop::collection::vec((0u8..6, 0u8..11), 1..80),
+            steps in prop::collection::vec((0u8..8, 0u8..11), 1..80),
         ) {
             let entries: Vec<_> = versions
                 .iter()
@@ -508,15 +516,15 @@ mod tests {
                 let last_before = |to: &[u8]| {
                     model.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(to))).next_back().map(|(key, _)| key.clone())
                 };
+                let after = |key: &[u8]| [key, &[0]].concat();
                 match (step, position.clone()) {
-                    (0, _) => { cursor.first().unwrap(); position = first_from(&[]); }
-                    (1, _) => { cursor.last().unwrap(); position = last_before(&[255]); }
-                    (2, _) => { cursor.seek(&[key]).unwrap(); position = first_from(&[key]); }
-                    (3, _) => { cursor.seek_before(&[key]).unwrap(); position = last_before(&[key]); }
-                    (4, Some(at)) => {
-                        cursor.next().unwrap();
-                        position = first_from(&[at.as_slice(), &[0]].concat());
-                    }
+                    (0, _) => { cursor.seek_first_from(Bound::Unbounded).unwrap(); position = first_from(&[]); }
+                    (1, _) => { cursor.seek_last_up_to(Bound::Unbounded).unwrap(); position = last_before(&[255]); }
+                    (2, _) => { cursor.seek_first_from(Bound::Included(&[key])).unwrap(); position = first_from(&[key]); }
+                    (3, _) => { cursor.seek_last_up_to(Bound::Excluded(&[key])).unwrap(); position = last_before(&[key]); }
+                    (6, _) => { cursor.seek_first_from(Bound::Excluded(&[key])).unwrap(); position = first_from(&after(&[key])); }
+                    (7, _) => { cursor.seek_last_up_to(Bound::Included(&[key])).unwrap(); position = last_before(&after(&[key])); }
+                    (4, Some(at)) => { cursor.next().unwrap(); position = first_from(&after(&at)); }
                     (5, Some(at)) => { cursor.prev().unwrap(); position = last_before(&at); }
                     _ => {}
                 }

@@ -1,6 +1,8 @@
 //! Iterators over ranges of keys.
 
 pub(crate) mod db_iter;
+pub(crate) mod iter_view;
+pub(crate) mod keyspace_cursor;
 pub(crate) mod merging_iter;
 pub(crate) mod operand_fold;
 pub(crate) mod prefetch;

@@ -9,23 +9,16 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::cursor::Cursor;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::iter::db_iter::{DbIter, ValueResolver};
+use crate::iter::db_iter::DbIter;
+use crate::iter::iter_view::{AnnouncedSeek, IterView};
 use crate::iter::merging_iter::MergingCursor;
 use crate::iter::prefetch::{Entry, PrefetchContext, PrefetchIter};
-use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
-use crate::iter::read_purpose;
-use crate::iter::run_iter::RunCursor;
 use crate::lookup::batch::is_device_read;
-use crate::lookup::point::ReadScope;
 use crate::options::read::{ReadOptions, ReadTier};
-use crate::table::{ReadPurpose, ScanExtent};
+use crate::table::ScanHints;
 use crate::tree::Tree;
-use crate::tree::merge_resolver::MergeResolver;
-use crate::tree::snapshots::SnapshotGuard;
-use crate::tree::super_version::SuperVersion;
 use crate::workload_trace::ScanTrace;
 
 /// Iterates over the entries of a range in key order, from both ends.
@@ -36,10 +29,6 @@ use crate::workload_trace::ScanTrace;
 /// `collect::<Result<_, _>>` do. [`Error::MergeFailed`] is an exception: it replaces one entry whose operands cannot be
 /// merged, and the next call returns the following entry.
 pub struct Range {
-    resolver: Arc<MergeResolver>,
-    snapshot: SeqNo,
-    /// Keeps the snapshot of the range registered.
-    _pinned: Option<Arc<SnapshotGuard>>,
     lower: Bound<Bytes>,
     upper: Bound<Bytes>,
     front: Option<PrefetchIter>,
@@ -60,25 +49,15 @@ pub struct Range {
     /// Records the extent of the scan in a workload trace.
     trace: Option<Box<ScanTrace>>,
     /// Declared last, so that the cursors are dropped first and the memory is freed in the background.
-    view: Arc<SuperVersion>,
+    view: IterView,
 }
 
 impl Range {
-    /// Returns the entries of `view` between two bounds that are visible at `snapshot`.
-    pub(crate) fn new(
-        view: Arc<SuperVersion>,
-        resolver: Arc<MergeResolver>,
-        snapshot: SeqNo,
-        pinned: Option<Arc<SnapshotGuard>>,
-        lower: Bound<Bytes>,
-        upper: Bound<Bytes>,
-    ) -> Range {
+    /// Returns the entries of `view` between two bounds.
+    pub(crate) fn new(view: IterView, lower: Bound<Bytes>, upper: Bound<Bytes>) -> Range {
         let is_exhausted = is_empty_range(&lower, &upper);
         Range {
             view,
-            resolver,
-            snapshot,
-            _pinned: pinned,
             lower,
             upper,
             front: None,
@@ -149,7 +128,8 @@ impl Range {
     /// Returns whether dropping the range may free memtables and close tables on the calling thread.
     #[cfg(feature = "tokio")]
     pub(crate) fn frees_view_on_drop(&self) -> bool {
-        Arc::strong_count(&self.view) == 1 && !self.view.version.deferred_drop().is_running()
+        let view = self.view.super_version();
+        Arc::strong_count(view) == 1 && !view.version.deferred_drop().is_running()
     }
 
     /// Drops the cursors and moves the bounds to the last returned entries.
@@ -188,71 +168,32 @@ impl Range {
     /// Returns a range that only returns this error.
     pub(crate) fn from_error(error: Error, tree: &Tree) -> Range {
         let (view, resolver) = (tree.pin_super_version(), Arc::clone(&tree.merge_resolver));
-        let unbounded = Bound::Unbounded;
-        let mut range = Range::new(view, resolver, SeqNo::ZERO, None, unbounded.clone(), unbounded);
+        let view = IterView::new(view, resolver, SeqNo::ZERO, None);
+        let mut range = Range::new(view, Bound::Unbounded, Bound::Unbounded);
         range.error = Some(error);
         range
     }
 
-    /// Returns the range tombstones of the view between the bounds.
-    fn tombstone_filter(&self) -> Result<Option<RangeTombstoneFilter>> {
-        let mut sources: Vec<_> =
-            self.view.memtables().flat_map(|at| at.tombstone_indexes()).collect();
-        let bounds = [&self.lower, &self.upper].map(|bound| bound.as_ref().map(Bytes::as_ref));
-        sources.extend(match self.options.tier {
-            ReadTier::Storage => {
-                self.view.version.range_tombstones_between(bounds[0], bounds[1])?
-            }
-            ReadTier::Memory => self.view.version.cached_range_tombstones()?,
-        });
-        if sources.is_empty() {
-            return Ok(None);
-        }
-        Ok(RangeTombstoneFilter::for_reader(sources.into(), self.snapshot))
-    }
-
     /// Opens the cursors of all sources. If recent seeks waited for the device, announces the blocks that a seek to the
-    /// bound of the given end needs in all sorted runs, so that the device reads them at the same time.
+    /// bound of the given end needs.
     fn open_iter(&self, backward: bool) -> Result<DbIter<MergingCursor>> {
-        let deleted = self.tombstone_filter()?;
-        let mut sources: Vec<Box<dyn Cursor>> = Vec::new();
-        for memtable in self.view.memtables() {
-            if !memtable.is_empty() {
-                sources.push(Box::new(memtable.cursor()));
-            }
-        }
-        if let Some(operands) = &self.view.operand_view {
-            let view = Arc::clone(&operands.view);
-            sources.push(view.cursor(self.snapshot, ReadScope::from(&self.options).into()));
-        }
-        let purpose = read_purpose(&self.options);
-        let seek_key = match if backward { &self.upper } else { &self.lower } {
-            Bound::Included(key) | Bound::Excluded(key) => Some(key),
-            Bound::Unbounded => None,
-        };
-        let announces = purpose != ReadPurpose::MemoryOnly
+        let version = &self.view.super_version().version;
+        let announces = self.options.tier == ReadTier::Storage
             && self.env.is_some()
-            && self.view.version.device_waits().are_expected();
-        let runs = self.view.version.runs();
-        let entries: u64 = runs.iter().map(|run| run.entries()).sum();
-        for run in runs {
-            let tables = Arc::clone(run.tables());
-            let extent = self.scan_extent(run.entries(), entries, backward);
-            let mut cursor = RunCursor::new(tables, purpose, deleted.clone()).with_extent(extent);
-            if let (true, Some(key)) = (announces, seek_key) {
-                cursor.announce_seek(key, SeqNo::MAX, backward)?;
+            && version.device_waits().are_expected();
+        let announced = match if backward { &self.upper } else { &self.lower } {
+            Bound::Included(key) | Bound::Excluded(key) if announces => {
+                Some(AnnouncedSeek { key, backward })
             }
-            sources.push(Box::new(cursor));
-        }
-        let resolver = Arc::clone(&self.resolver);
-        let inner = MergingCursor::new(sources);
-        let values = ValueResolver::new(self.view.version.blobs(), &self.options);
-        let cursor = DbIter::new(inner, self.snapshot, deleted, resolver, values);
-        Ok(if self.options.tier == ReadTier::Memory { cursor.with_step_limit() } else { cursor })
+            _ => None,
+        };
+        let bounds = (borrowed_bound(&self.lower), borrowed_bound(&self.upper));
+        let hints = |run_entries, entries| self.scan_hints(run_entries, entries, backward);
+        self.view.open_iter(&self.options, bounds, hints, announced)
     }
 
     /// Returns the part of a sorted run with `run_entries` of all `entries` that the given end reads.
-    fn scan_extent(&self, run_entries: u64, entries: u64, backward: bool) -> ScanExtent {
+    fn scan_hints(&self, run_entries: u64, entries: u64, backward: bool) -> ScanHints {
         let share = |limit: u64| {
             let product = u128::from(limit) * u128::from(run_entries) / u128::from(entries.max(1));
             // The share of a run is at most the limit.
@@ -262,17 +203,18 @@ impl Range {
             Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
             Bound::Unbounded => None,
         };
-        ScanExtent {
+        ScanHints {
             entries: self.expected_count().map(share),
             lower: if backward { key(&self.lower) } else { None },
             upper: if backward { None } else { key(&self.upper) },
+            ..ScanHints::default()
         }
     }
 
     /// Returns the context for prefetching if the view has separated values and files may be read.
     fn prefetch_context(&self) -> Option<PrefetchContext> {
         let env = self.env.clone().filter(|_| self.options.tier == ReadTier::Storage)?;
-        let blobs = self.view.version.blobs();
+        let blobs = self.view.super_version().version.blobs();
         (!blobs.is_empty()).then(|| PrefetchContext { env, blobs: Arc::clone(blobs) })
     }
 
@@ -280,27 +222,14 @@ impl Range {
     fn open_prefetch_iter_at_end(&self, backward: bool) -> Result<PrefetchIter> {
         let start_ns = self.env.as_ref().map(Env::monotonic_ns);
         let mut iter = self.open_iter(backward)?;
-        match (backward, if backward { &self.upper } else { &self.lower }) {
-            (false, Bound::Unbounded) => iter.first()?,
-            (false, Bound::Included(key)) => iter.seek(key)?,
-            (false, Bound::Excluded(key)) => {
-                iter.seek(key)?;
-                if iter.valid() && iter.key() == *key {
-                    iter.next()?;
-                }
-            }
-            (true, Bound::Unbounded) => iter.last()?,
-            (true, Bound::Excluded(key)) => iter.seek_before(key)?,
-            (true, Bound::Included(key)) => {
-                iter.seek(key)?;
-                if !(iter.valid() && iter.key() == *key) {
-                    iter.seek_before(key)?;
-                }
-            }
+        match backward {
+            false => iter.seek_first_from(borrowed_bound(&self.lower))?,
+            true => iter.seek_last_up_to(borrowed_bound(&self.upper))?,
         }
         if let (Some(env), Some(start_ns)) = (&self.env, start_ns) {
             let elapsed_ns = env.monotonic_ns().saturating_sub(start_ns);
-            self.view.version.device_waits().record_seek(is_device_read(env, elapsed_ns));
+            let waits = self.view.super_version().version.device_waits();
+            waits.record_seek(is_device_read(env, elapsed_ns));
         }
         Ok(PrefetchIter::new(iter, backward, self.prefetch_context()))
     }
@@ -423,11 +352,16 @@ impl DoubleEndedIterator for Range {
 impl fmt::Debug for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Range")
-            .field("snapshot", &self.snapshot)
+            .field("view", &self.view)
             .field("lower", &self.lower)
             .field("upper", &self.upper)
             .finish_non_exhaustive()
     }
+}
+
+/// Returns a bound that borrows its key.
+pub(crate) fn borrowed_bound(bound: &Bound<Bytes>) -> Bound<&[u8]> {
+    bound.as_ref().map(Bytes::as_ref)
 }
 
 /// Returns whether no key is between the bounds, as for `b..a`.

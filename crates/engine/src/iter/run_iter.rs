@@ -10,8 +10,9 @@ use lsmx_base::sync::Arc;
 
 use crate::cursor::Cursor;
 use crate::error::Result;
+use crate::format::data_block::cursor::DataBlockCursor;
 use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
-use crate::table::{ReadPurpose, ScanExtent, TableCursor};
+use crate::table::{ReadPurpose, ScanHints, TableCursor};
 use crate::tree::table_file::TableFile;
 
 /// Iterates over the tables of a sorted run. A table is opened when the cursor reaches it.
@@ -19,10 +20,12 @@ use crate::tree::table_file::TableFile;
 pub(crate) struct RunCursor {
     tables: Arc<[Arc<TableFile>]>,
     purpose: ReadPurpose,
-    extent: ScanExtent,
+    hints: ScanHints,
     /// Index of the table of `current`.
     index: usize,
     current: Option<TableCursor>,
+    /// Cursor over a data block of a closed table, whose buffers the next table takes.
+    spare: Option<DataBlockCursor>,
     deleted: Option<RangeTombstoneFilter>,
 }
 
@@ -43,13 +46,13 @@ impl RunCursor {
         purpose: ReadPurpose,
         deleted: Option<RangeTombstoneFilter>,
     ) -> RunCursor {
-        let extent = ScanExtent::default();
-        RunCursor { tables, purpose, extent, index: 0, current: None, deleted }
+        let hints = ScanHints::default();
+        RunCursor { tables, purpose, hints, index: 0, current: None, spare: None, deleted }
     }
 
     /// Limits the read-ahead to what a scan needs.
-    pub(crate) fn with_extent(self, extent: ScanExtent) -> RunCursor {
-        RunCursor { extent, ..self }
+    pub(crate) fn with_hints(self, hints: ScanHints) -> RunCursor {
+        RunCursor { hints, ..self }
     }
 
     /// Announces the blocks that a seek to (`user_key`, `seq`) and the following steps need. With `backward`, the steps
@@ -64,9 +67,9 @@ impl RunCursor {
         backward: bool,
     ) -> Result<()> {
         let index = self.tables.partition_point(|table| table.shape().range.largest < user_key);
-        let extent = self.extent.clone();
+        let hints = self.hints.clone();
         match self.open_table(index) {
-            Some(cursor) => cursor.announce_seek(user_key, seq, &extent, backward),
+            Some(cursor) => cursor.announce_seek(user_key, seq, &hints, backward),
             None => Ok(()),
         }
     }
@@ -79,18 +82,28 @@ impl RunCursor {
     /// Opens the table at `index`. Returns `None` if there is no such table.
     fn open_table(&mut self, index: usize) -> Option<&mut TableCursor> {
         if index != self.index {
-            self.current = None;
+            self.close_table();
         }
         let table = self.tables.get(index)?;
         self.index = index;
-        let new = || TableCursor::new(table.table(), self.purpose).with_extent(&self.extent);
-        Some(self.current.get_or_insert_with(new))
+        let spare = &mut self.spare;
+        Some(self.current.get_or_insert_with(|| {
+            let cursor = TableCursor::new(table.table(), self.purpose).with_hints(&self.hints);
+            cursor.with_spare(spare.take())
+        }))
+    }
+
+    /// Closes the table. The cursor is then not valid.
+    fn close_table(&mut self) {
+        if let Some(cursor) = self.current.take() {
+            self.spare = cursor.into_spare();
+        }
     }
 
     /// Closes the table if the move failed or left the table.
     fn check_moved_cursor(&mut self, moved: Result<()>) -> Result<()> {
         if moved.is_err() || !self.valid() {
-            self.current = None;
+            self.close_table();
         }
         moved
     }
@@ -127,7 +140,7 @@ impl RunCursor {
 
     /// Moves to the last entry of the tables up to `index`.
     fn move_to_last_entry_from_table(&mut self, mut index: Option<usize>) -> Result<()> {
-        self.current = None;
+        self.close_table();
         while let Some(cursor) = index.and_then(|index| self.open_table(index)) {
             let moved = cursor.last();
             self.check_moved_cursor(moved)?;
@@ -248,7 +261,7 @@ impl Cursor for RunCursor {
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         let after = self.tables.partition_point(|table| table.shape().range.smallest <= user_key);
         let Some(index) = after.checked_sub(1) else {
-            self.current = None;
+            self.close_table();
             return Ok(());
         };
         let Some(cursor) = self.open_table(index) else { return Ok(()) };

@@ -13,7 +13,7 @@ pub enum ReadTier {
     Memory,
 }
 
-/// Options of a lookup or a range read.
+/// Options of a lookup, a range read or a cursor.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,7 +33,14 @@ pub struct ReadOptions {
     pub tier: ReadTier,
     /// Whether data blocks that the read loads from files are added to the block cache.
     ///
-    /// A range read always adds the block that a seek finds. Default: `None`, which means `true` for lookups and
-    /// `false` for range reads.
+    /// Default: `None`. Lookups then add their blocks. Range reads and cursors add only the first two blocks after each
+    /// seek, so that a long scan does not evict the blocks of lookups. With `true`, a range read or a cursor reads each
+    /// block alone.
     pub fill_cache: Option<bool>,
+    /// Maximum number of bytes of data blocks that a range read or a cursor reads at once from a table.
+    ///
+    /// A scan begins with 16 KiB and doubles this size with each read. A smaller maximum wastes fewer reads if scans end
+    /// early at an unknown key. With 0 each block is read alone. Lookups and reads from the value log ignore this option.
+    /// Default: `None`, which means 256 KiB. Larger values have the same effect.
+    pub read_ahead_bytes_max: Option<u64>,
 }

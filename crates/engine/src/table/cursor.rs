@@ -13,7 +13,7 @@ use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::IndexBlock;
 use crate::table::job_reads::JobReads;
-use crate::table::read_ahead::{ANNOUNCED_BYTES_MAX, BlockReadAhead, ScanExtent};
+use crate::table::read_ahead::{ANNOUNCED_BYTES_MAX, BlockReadAhead, ScanHints};
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
 
@@ -32,6 +32,8 @@ pub struct TableCursor {
     index: Option<(usize, Arc<IndexBlock>)>,
     /// The data block used last.
     current: Option<CurrentBlock>,
+    /// Cursor over an earlier data block, whose buffers the next data block takes.
+    spare: Option<DataBlockCursor>,
 }
 
 /// Position of a data block in the two-level index.
@@ -60,17 +62,27 @@ impl TableCursor {
     /// Creates a cursor without a current entry that continues the counts in `context`.
     pub(crate) fn with_read_context(table: &Arc<Table>, context: ReadContext) -> TableCursor {
         let (table, read_ahead) = (Arc::clone(table), BlockReadAhead::new(u64::MAX));
-        let (bounds, job_reads, top, index, current) = Default::default();
-        TableCursor { table, context, read_ahead, bounds, job_reads, top, index, current }
+        let (bounds, job_reads, top, index, current, spare) = Default::default();
+        TableCursor { table, context, read_ahead, bounds, job_reads, top, index, current, spare }
     }
 
     /// Limits the read-ahead to what a scan needs.
-    pub(crate) fn with_extent(mut self, extent: &ScanExtent) -> TableCursor {
-        if let Some(entries) = extent.entries {
-            self.read_ahead = BlockReadAhead::new(self.table.estimate_scan_bytes(entries));
-        }
-        self.bounds = [extent.lower.clone(), extent.upper.clone()];
+    pub(crate) fn with_hints(mut self, hints: &ScanHints) -> TableCursor {
+        let estimate = |entries| self.table.estimate_scan_bytes(entries);
+        let scan_bytes = hints.entries.map_or(u64::MAX, estimate);
+        self.read_ahead = BlockReadAhead::new(scan_bytes).with_options(hints);
+        self.bounds = [hints.lower.clone(), hints.upper.clone()];
         self
+    }
+
+    /// Reuses the buffers of a cursor over a data block.
+    pub(crate) fn with_spare(self, spare: Option<DataBlockCursor>) -> TableCursor {
+        TableCursor { spare, ..self }
+    }
+
+    /// Returns the cursor over the data block used last, whose buffers can be reused.
+    pub(crate) fn into_spare(self) -> Option<DataBlockCursor> {
+        self.current.map(|current| current.entries).or(self.spare)
     }
 
     /// Announces the blocks that a seek to (`user_key`, `seq`) and the following steps need, unless the first of them is
@@ -82,14 +94,14 @@ impl TableCursor {
         &mut self,
         user_key: &[u8],
         seq: SeqNo,
-        extent: &ScanExtent,
+        hints: &ScanHints,
         backward: bool,
     ) -> Result<()> {
         let Some((handle, _)) = self.find_block(user_key, seq)? else { return Ok(()) };
         if self.table.is_data_block_resident(handle) {
             return Ok(());
         }
-        let bytes = self.table.estimate_scan_bytes(extent.entries.unwrap_or(1)).max(handle.bytes);
+        let bytes = self.table.estimate_scan_bytes(hints.entries.unwrap_or(1)).max(handle.bytes);
         let bytes = bytes.min(ANNOUNCED_BYTES_MAX.max(handle.bytes));
         let end = handle.offset.saturating_add(handle.bytes);
         let (start, end) = match backward {
@@ -218,7 +230,9 @@ impl TableCursor {
         // A seek to a near key often stays in the current block.
         if self.current.as_ref().is_none_or(|current| current.handle != handle) {
             // If the read fails, the cursor has no current block.
-            let previous = self.current.take();
+            if let Some(previous) = self.current.take() {
+                self.spare = Some(previous.entries);
+            }
             let contents = match self.context.purpose() {
                 ReadPurpose::Lookup => self.table.data_block(handle, &mut self.context)?,
                 ReadPurpose::Job => {
@@ -227,8 +241,8 @@ impl TableCursor {
                 _ => self.read_ahead.read_block(&self.table, handle, &mut self.context)?,
             };
             let block = DataBlock::new(contents).map_err(at)?;
-            let entries = match previous {
-                Some(CurrentBlock { mut entries, .. }) => {
+            let entries = match self.spare.take() {
+                Some(mut entries) => {
                     entries.reset(block);
                     entries
                 }

@@ -51,21 +51,20 @@ fn resident_bytes(stored_bytes: u64, blocks: u64, overhead: u64) -> u64 {
     stored_bytes.saturating_sub(trailers).saturating_add(slots)
 }
 
-/// Returns an estimate of the bytes of a table before `user_key`, from its top index.
+/// Returns an estimate of the share of a table's `amount`, such as its bytes, before `user_key`, from its top index.
 ///
 /// All keys of one index block get the same estimate, the middle of that block.
-pub(crate) fn bytes_before_key(table: &Table, user_key: &[u8]) -> Result<u64> {
-    let bytes = table.identity().bytes;
+pub(crate) fn share_before_key(table: &Table, amount: u64, user_key: &[u8]) -> Result<u64> {
     let Some(top) = table.top_index(&mut ReadContext::new(ReadPurpose::Lookup))? else {
-        return Ok(bytes / 2);
+        return Ok(amount / 2);
     };
     let blocks = len_u64(top.count()).max(1);
     let found =
         top.seek(user_key, SeqNo::MAX).map_err(|what| Error::malformed(what, table.path(), 0))?;
-    let Some((ordinal, _)) = found else { return Ok(bytes) };
+    let Some((ordinal, _)) = found else { return Ok(amount) };
     let half_blocks = u128::from(2 * len_u64(ordinal) + 1);
-    let before = u128::from(bytes) * half_blocks / u128::from(2 * blocks);
-    Ok(u64::try_from(before).unwrap_or(bytes))
+    let before = u128::from(amount) * half_blocks / u128::from(2 * blocks);
+    Ok(u64::try_from(before).unwrap_or(amount))
 }
 
 /// A key range of a table and its size.

@@ -34,9 +34,9 @@ pub(crate) use file_appender::FileAppender;
 pub use index_stats::IndexBlockKeys;
 #[cfg(feature = "internals")]
 pub(crate) use index_stats::index_blocks_with_keys;
-pub(crate) use index_stats::{KeyWeight, bytes_before_key, estimate_bytes_by_key, metadata_sizes};
+pub(crate) use index_stats::{KeyWeight, estimate_bytes_by_key, metadata_sizes, share_before_key};
 pub use options::TableOptions;
-pub(crate) use read_ahead::ScanExtent;
+pub(crate) use read_ahead::ScanHints;
 pub(crate) use read_buffer::with_read_buffer;
 pub use read_context::ReadContext;
 pub use read_context::ReadPurpose;

@@ -4,7 +4,7 @@
 //! 2. A cursor that moves on to adjacent blocks, in either direction, is a scan. Each further read covers twice as many
 //!    bytes as the last one, and its blocks do not stay in the cache. After a read of at least 64 KiB, the cursor
 //!    announces the next read to the system, so that the device works while the cursor decodes.
-//! 3. A [`ScanExtent`] limits the read-ahead to the blocks that the scan needs.
+//! 3. [`ScanHints`] limit the read-ahead to the blocks that the scan needs.
 
 use bytes::Bytes;
 use lsmx_base::slice::BlockBytes;
@@ -27,15 +27,19 @@ pub(super) const ANNOUNCED_BYTES_MAX: u64 = 128 << 10;
 /// Number of adjacent blocks after a seek from which on a cursor counts as a scan.
 const SCAN_BLOCKS_MIN: u32 = 2;
 
-/// The part of a sorted run that a scan needs, as far as it is known.
+/// The part of a sorted run that a scan needs, as far as it is known, and the read options of the scan.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ScanExtent {
+pub(crate) struct ScanHints {
     /// Expected number of entries from the seek on.
     pub(crate) entries: Option<u64>,
     /// Smallest key of a backward scan.
     pub(crate) lower: Option<Bytes>,
     /// Largest key of a forward scan.
     pub(crate) upper: Option<Bytes>,
+    /// Maximum bytes of a read-ahead. `None` for [`WINDOW_BYTES_MAX`].
+    pub(crate) read_ahead_bytes_max: Option<u64>,
+    /// Whether the first blocks after a seek are not added to the cache either.
+    pub(crate) bypasses_cache: bool,
 }
 
 /// Bytes of one table's data blocks that were read ahead.
@@ -54,6 +58,10 @@ pub(super) struct BlockReadAhead {
     remaining_bytes: u64,
     /// Offsets in the file between which the scan needs data blocks. `None` if they were not set.
     limits: Option<(u64, u64)>,
+    /// Maximum bytes of a read-ahead, except for a longer block.
+    window_bytes_max: u64,
+    /// Whether the first blocks after a seek are not added to the cache.
+    bypasses_cache: bool,
 }
 
 /// Direction of a cursor between two blocks.
@@ -74,7 +82,16 @@ impl BlockReadAhead {
             scan_bytes,
             remaining_bytes: scan_bytes,
             limits: None,
+            window_bytes_max: WINDOW_BYTES_MAX,
+            bypasses_cache: false,
         }
+    }
+
+    /// Applies the read options of a scan.
+    pub(super) fn with_options(self, hints: &ScanHints) -> BlockReadAhead {
+        let bytes_max = hints.read_ahead_bytes_max.unwrap_or(WINDOW_BYTES_MAX);
+        let window_bytes_max = bytes_max.min(WINDOW_BYTES_MAX);
+        BlockReadAhead { window_bytes_max, bypasses_cache: hints.bypasses_cache, ..self }
     }
 
     /// Whether the next block may be read ahead although no limits were set.
@@ -97,11 +114,13 @@ impl BlockReadAhead {
         let direction = self.record_block_access(handle);
         if self.adjacent_blocks < SCAN_BLOCKS_MIN {
             match context.purpose() {
-                ReadPurpose::Scan => {
+                ReadPurpose::Scan if !self.bypasses_cache => {
                     let lookup = &mut ReadContext::new(ReadPurpose::Lookup);
                     return table.data_block(handle, lookup);
                 }
-                ReadPurpose::MemoryOnly => return table.data_block(handle, context),
+                ReadPurpose::Scan | ReadPurpose::MemoryOnly => {
+                    return table.data_block(handle, context);
+                }
                 ReadPurpose::Lookup | ReadPurpose::Job | ReadPurpose::WarmUp => {}
             }
         }
@@ -134,7 +153,7 @@ impl BlockReadAhead {
             self.remaining_bytes = self.remaining_bytes.saturating_sub(passed);
         } else {
             self.adjacent_blocks = 0;
-            self.next_bytes = READ_BYTES_FIRST;
+            self.next_bytes = READ_BYTES_FIRST.min(self.window_bytes_max);
             self.remaining_bytes = self.scan_bytes;
         }
         direction
@@ -154,7 +173,7 @@ impl BlockReadAhead {
             None => block,
             Some(direction) => {
                 let window_bytes = self.next_bytes.min(self.remaining_bytes).max(handle.bytes);
-                self.next_bytes = (self.next_bytes * 2).min(WINDOW_BYTES_MAX);
+                self.next_bytes = (self.next_bytes * 2).min(self.window_bytes_max);
                 let limits = self.limits(table);
                 match direction {
                     ReadDirection::Forward => {

@@ -358,11 +358,12 @@ fn any_move() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// Generates extents, which must not change the result of any move.
-fn any_extent() -> impl Strategy<Value = ScanExtent> {
+/// Generates hints, which must not change the result of any move.
+fn any_hints() -> impl Strategy<Value = ScanHints> {
     let bound = || proptest::option::of(any_key().prop_map(Bytes::from));
-    (proptest::option::of(0u64..100), bound(), bound())
-        .prop_map(|(entries, lower, upper)| ScanExtent { entries, lower, upper })
+    (proptest::option::of(0u64..100), bound(), bound()).prop_map(|(entries, lower, upper)| {
+        ScanHints { entries, lower, upper, ..ScanHints::default() }
+    })
 }
 
 proptest! {
@@ -376,7 +377,7 @@ proptest! {
         moves in proptest::collection::vec(any_move(), 0..120),
         budget in prop_oneof![Just(0u64), 0u64..20_000, Just(1u64 << 20)],
         fill in prop_oneof![Just(ReadPurpose::Lookup), Just(ReadPurpose::Scan), Just(ReadPurpose::Job)],
-        extent in any_extent(),
+        hints in any_hints(),
     ) {
         let vfs = MemVfs::new();
         let summary = write(&vfs, &options, &entries, &[]);
@@ -397,7 +398,7 @@ proptest! {
             }
         }
 
-        let mut cursor = TableCursor::new(&table, fill).with_extent(&extent);
+        let mut cursor = TableCursor::new(&table, fill).with_hints(&hints);
         let mut model: Option<usize> = None;
         for step in moves {
             let before = |user_key: &[u8], seq: u64| {
@@ -428,7 +429,7 @@ proptest! {
                     model = index.checked_sub(1);
                 }
                 Move::Seek(user_key, seq) => {
-                    cursor.announce_seek(&user_key, SeqNo(seq), &extent, seq % 2 == 0).unwrap();
+                    cursor.announce_seek(&user_key, SeqNo(seq), &hints, seq % 2 == 0).unwrap();
                     cursor.seek(&user_key, SeqNo(seq)).unwrap();
                     model = Some(before(&user_key, seq)).filter(|&index| index < entries.len());
                 }
@@ -573,7 +574,7 @@ fn data_blocks_end_at_pages_if_the_padding_is_small() {
 }
 
 #[test]
-fn scan_with_extent_reads_only_the_blocks_that_it_needs() {
+fn scan_with_hints_reads_only_the_blocks_that_it_needs() {
     let counting = CountingVfs::new(Arc::new(MemVfs::new()));
     let value = "v".repeat(100);
     let entries: Vec<Entry> = (0..20_000u64).map(|i| put(format!("{i:08}"), i, &value)).collect();
@@ -582,13 +583,13 @@ fn scan_with_extent_reads_only_the_blocks_that_it_needs() {
     let data_bytes = || counting.counts().bytes.count_of(VfsCall::Read);
     let last = |i: u64| Some(Bytes::from(format!("{i:08}")));
     let cases = [
-        ("no extent", ScanExtent::default(), 60 << 10),
-        ("300 entries", ScanExtent { entries: Some(300), ..ScanExtent::default() }, 45 << 10),
-        ("upper bound", ScanExtent { upper: last(10_300), ..ScanExtent::default() }, 45 << 10),
+        ("no hints", ScanHints::default(), 60 << 10),
+        ("300 entries", ScanHints { entries: Some(300), ..ScanHints::default() }, 45 << 10),
+        ("upper bound", ScanHints { upper: last(10_300), ..ScanHints::default() }, 45 << 10),
     ];
-    for (case, extent, bytes_max) in cases {
+    for (case, hints, bytes_max) in cases {
         table.top_index(&mut ReadContext::new(ReadPurpose::Lookup)).unwrap();
-        let mut cursor = TableCursor::new(&table, ReadPurpose::Scan).with_extent(&extent);
+        let mut cursor = TableCursor::new(&table, ReadPurpose::Scan).with_hints(&hints);
         cursor.seek(b"00010000", SeqNo::MAX).unwrap();
         let before = data_bytes();
         for entry in &entries[10_000..10_300] {

@@ -468,7 +468,7 @@ impl TraceWriter {
     }
 }
 
-/// Records the scan of one iterator when the iterator is dropped.
+/// Records the scans of one iterator, the last one when the iterator is dropped.
 #[derive(Debug)]
 pub(crate) struct ScanTrace {
     recorder: Arc<TraceRecorder>,
@@ -489,17 +489,28 @@ impl ScanTrace {
         self.start.get_or_insert_with(|| (backward, start.map(<[u8]>::to_vec)));
     }
 
+    /// Records the scan so far, and begins another one at a bound.
+    pub(crate) fn restart(&mut self, backward: bool, start: Option<&[u8]>) {
+        self.record();
+        self.start = Some((backward, start.map(<[u8]>::to_vec)));
+        self.entries = 0;
+    }
+
     /// Counts an entry that the iterator returned.
     pub(crate) fn count_entry(&mut self) {
         self.entries += 1;
+    }
+
+    fn record(&self) {
+        if let Some((backward, start)) = &self.start {
+            let keyspace = (self.keyspace, self.name.as_str());
+            self.recorder.record_scan(keyspace, *backward, start.as_deref(), self.entries);
+        }
     }
 }
 
 impl Drop for ScanTrace {
     fn drop(&mut self) {
-        if let Some((backward, start)) = &self.start {
-            let keyspace = (self.keyspace, self.name.as_str());
-            self.recorder.record_scan(keyspace, *backward, start.as_deref(), self.entries);
-        }
+        self.record();
     }
 }

@@ -48,6 +48,7 @@ fn dropped_keyspace_refuses_all_calls_and_leaves_no_file() {
     assert_dropped(users.put("k", "v"));
     assert_dropped(users.multi_get(["k"]));
     assert_dropped(users.approximate_size::<&[u8]>(..));
+    assert_dropped(users.approximate_count::<&[u8]>(..));
     assert_dropped(users.first());
     assert_dropped(users.iter().next().unwrap());
     let mut batch = WriteBatch::new();
@@ -201,6 +202,38 @@ fn approximate_size_of_a_range_is_proportional_to_its_keys() {
     }
     let (from, to) = (9u32.to_be_bytes(), 3u32.to_be_bytes());
     assert_eq!(default.approximate_size(from..to).unwrap(), 0);
+}
+
+#[test]
+fn approximate_count_of_a_range_is_within_its_error() {
+    let disk = MemVfs::new();
+    let db = open(&disk, Background::Inline);
+    let default = db.default_keyspace();
+    fill(&default, 20_000);
+    let count = |from: u32, to: u32| {
+        default.approximate_count(from.to_be_bytes()..to.to_be_bytes()).unwrap()
+    };
+    database::compact(&db).unwrap();
+    assert_eq!(default.approximate_count::<&[u8]>(..).unwrap(), 20_000);
+    let total = metrics(&db).total();
+    let table_entries = 20_000 / total.files + 1;
+    for (from, to) in [(0u32, 10_000u32), (5_000, 15_000), (0, 30_000), (19_000, 30_000), (3, 3)] {
+        let keys = u64::from(to.min(20_000) - from);
+        let error = count(from, to).abs_diff(keys);
+        assert!(error <= 2 * total.runs * table_entries, "{from}..{to}: error {error}");
+    }
+    assert_eq!(count(9, 3), 0);
+    // Old versions and the entries that tombstones hide count until they are compacted.
+    for number in 0..10_000u32 {
+        match number % 2 {
+            0 => default.put(number.to_be_bytes(), "new").unwrap(),
+            _ => default.delete(number.to_be_bytes()).unwrap(),
+        }
+    }
+    db.flush().unwrap();
+    assert!((15_000..=25_000).contains(&count(0, u32::MAX)));
+    database::compact(&db).unwrap();
+    assert_eq!(count(0, u32::MAX), 15_000);
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod checkpoint;
 mod compact_range;
 mod concurrency;
 mod crash;
+mod cursors;
 mod differential;
 mod direct_reads;
 mod faults;

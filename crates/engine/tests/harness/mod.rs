@@ -10,6 +10,7 @@ pub(crate) mod clock;
 pub(crate) mod closing;
 pub(crate) mod coverage;
 pub(crate) mod crash_history;
+pub(crate) mod cursors;
 pub(crate) mod database;
 pub(crate) mod descriptors;
 pub(crate) mod device_hangs;

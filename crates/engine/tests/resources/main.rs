@@ -13,6 +13,7 @@
 use lsmx_testkit::CountingAllocator;
 
 mod corruption;
+mod cursors;
 mod decoders;
 #[path = "../harness/gate.rs"]
 #[allow(dead_code, reason = "this program uses only some functions of the module")]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::harness::coverage::Coverage;
 use crate::harness::crash_history;
+use crate::harness::cursors::cursor_moves_equal_the_model;
 use crate::harness::gate::{self, Gate, each, returns_while_blocked};
 use crate::harness::guards::{guards_during_large_batches, guards_older_than_the_memtables};
 use crate::harness::history::draw_commit;
@@ -119,6 +120,7 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         Failpoint::OpenErrorCreatesDatabase => {
             ("failing questions", |seed| failing(seed, &[VfsCall::Exists, VfsCall::List], 10))
         }
+        Failpoint::CursorKeepsPosition => ("moves of cursors", cursor_moves_equal_the_model),
         Failpoint::IteratorContinuesAfterError => ("iterators that fail", iterators_that_fail),
         Failpoint::ReadDuringCloseNamesFile => {
             ("reads over a close", closing::reads_over_a_close_return_values_or_closed)

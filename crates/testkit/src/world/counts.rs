@@ -25,6 +25,7 @@ pub struct CaseCounts {
     pub helped: u64,
     pub moves: u64,
     pub snapshot_reads: u64,
+    pub cursor_moves: u64,
     /// Number of keys that range deletes removed.
     pub range_deleted: u64,
     /// Number of delete-only compactions.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::change::Bytes;
+use super::checked_cursor::CursorMove;
 use super::operations::{KEYSPACES, Limit, Operation, Place, RestartKind, Span, Value, Write};
 use super::settings::{DbSettings, KeyspaceSettings, random_policy};
 use crate::rng::TestRng;
@@ -221,7 +222,17 @@ impl Generator<'_> {
         let place = self.draw_place();
         let keyspace = place.keyspace;
         match self.rng.below(1000) {
-            0..490 => Operation::Get(None, place),
+            0..450 => Operation::Get(None, place),
+            450..490 => {
+                let snapshot = self.draw_snapshot(if self.has_snapshots { 30 } else { 0 });
+                let (span, count) = (self.draw_span(), self.rng.below(20));
+                let mut draw_move = |_| {
+                    let key = self.draw_key();
+                    CursorMove::random(self.rng, key)
+                };
+                let moves = (0..count).map(&mut draw_move).collect();
+                Operation::Cursor(snapshot, span, moves)
+            }
             490..510 => {
                 let (snapshot, count) = (self.draw_snapshot(30), self.rng.below(9));
                 let keys = (0..count).map(|_| self.draw_key()).collect();

@@ -7,6 +7,7 @@
 
 mod bytes;
 mod change;
+mod checked_cursor;
 mod checked_range;
 mod compare;
 mod counts;
@@ -18,6 +19,7 @@ mod settings;
 
 pub use bytes::byte_seeds;
 pub use change::{Bounds, Bytes, Change, Pairs};
+pub use checked_cursor::{CheckedCursor, CursorMove};
 pub use compare::{Trouble, compare_keyspace, compare_pairs};
 pub use counts::{CaseCounts, PRESETS};
 pub use history::{History, Outcome, play, try_play};

@@ -4,6 +4,7 @@
 use lsmx::vfs::CrashImage;
 
 use super::change::Bytes;
+use super::checked_cursor::CursorMove;
 use super::settings::{DbSettings, KeyspaceSettings};
 
 /// Names of the keyspaces. The first keyspace is the default keyspace, which always exists.
@@ -104,6 +105,8 @@ pub enum Operation {
     /// Iterates over a range, with an optional maximum number of pairs. Positive steps move forward, and negative steps
     /// move backward. After the last step, moves forward to the end.
     Scan(Option<usize>, Span, Option<u64>, Vec<i8>),
+    /// Moves a cursor over a range.
+    Cursor(Option<usize>, Span, Vec<CursorMove<usize>>),
     /// Scans all keys whose prefix of the given length equals that of the key.
     Prefix(Place, usize),
     Snapshot,

@@ -55,8 +55,10 @@ const WITHOUT_TWIN: &[(&str, &[&str])] = &[
     (
         "Keyspace",
         &[
+            "approximate_count",
             "approximate_size",
             "compact_range",
+            "cursor",
             "explain",
             "first",
             "last",
@@ -67,7 +69,7 @@ const WITHOUT_TWIN: &[(&str, &[&str])] = &[
             "set_policy",
         ],
     ),
-    ("Snapshot", &["first", "last", "seq"]),
+    ("Snapshot", &["cursor", "first", "last", "seq"]),
 ];
 
 #[test]

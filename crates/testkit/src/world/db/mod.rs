@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Durability, Error, Keyspace, PolicySpec, SeqNo, Snapshot, WriteBatch};
+use lsmx::{Db, Durability, Error, Keyspace, PolicySpec, ReadOptions, SeqNo, Snapshot, WriteBatch};
 
 use super::change::{Bounds, Bytes, Change, Pairs, is_within};
+use super::checked_cursor::CheckedCursor;
 use super::checked_range::{CheckedRange, assert_pair};
 use super::compare::{compare_keyspace, compare_pairs, compare_value};
 use super::counts::CaseCounts;
@@ -338,6 +339,7 @@ impl ModelledDb {
             | Operation::MultiGet(..)
             | Operation::Ends(_)
             | Operation::Scan(..)
+            | Operation::Cursor(..)
             | Operation::Prefix(..)
             | Operation::OpenIterator(..)
             | Operation::StepIterator(..)
@@ -479,6 +481,22 @@ impl ModelledDb {
                 self.counts.direction_changes += range.steps(steps);
                 range.finish();
                 self.counts.snapshot_reads += u64::from(snapshot.is_some());
+            }
+            Operation::Cursor(snapshot, span, moves) => {
+                let (index, keyspace, bounds) = self.span(*span);
+                let options = ReadOptions::default();
+                let (cursor, pairs) = match self.held(*snapshot, &keyspace) {
+                    Some((held, index, keyspace)) => {
+                        (held.snapshot.cursor(&keyspace, &options), &held.contents[index])
+                    }
+                    None => (keyspace.cursor(&options), &self.contents[index]),
+                };
+                let pairs = pairs.as_deref().unwrap_or(&NO_PAIRS);
+                let mut cursor = CheckedCursor::new(cursor.unwrap(), &bounds, pairs);
+                for step in moves {
+                    cursor.apply(&step.map(|key| self.key(key))).unwrap();
+                }
+                self.counts.cursor_moves += moves.len() as u64;
             }
             Operation::Prefix(place, bytes) => {
                 let (index, keyspace, key) = self.place(*place);

@@ -1,0 +1,127 @@
+//! The state of a keyspace that an iterator reads.
+
+use std::fmt;
+use std::ops::Bound;
+
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
+
+use crate::cursor::Cursor;
+use crate::error::Result;
+use crate::iter::db_iter::{DbIter, ValueResolver};
+use crate::iter::merging_iter::MergingCursor;
+use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
+use crate::iter::read_purpose;
+use crate::iter::run_iter::RunCursor;
+use crate::lookup::point::ReadScope;
+use crate::options::read::{ReadOptions, ReadTier};
+use crate::table::ScanHints;
+use crate::tree::merge_resolver::MergeResolver;
+use crate::tree::snapshots::SnapshotGuard;
+use crate::tree::super_version::SuperVersion;
+
+/// The state of a keyspace that an iterator reads. It keeps memtables, files and snapshot until it is dropped.
+pub(crate) struct IterView {
+    resolver: Arc<MergeResolver>,
+    snapshot: SeqNo,
+    /// Keeps the snapshot registered.
+    _pinned: Option<Arc<SnapshotGuard>>,
+    super_version: Arc<SuperVersion>,
+}
+
+/// The first seek of an iterator, whose reads are announced in all sorted runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AnnouncedSeek<'a> {
+    pub(crate) key: &'a [u8],
+    /// Whether the following steps are those to smaller keys.
+    pub(crate) backward: bool,
+}
+
+impl IterView {
+    /// Returns the state of `super_version` at `snapshot`.
+    pub(crate) fn new(
+        super_version: Arc<SuperVersion>,
+        resolver: Arc<MergeResolver>,
+        snapshot: SeqNo,
+        pinned: Option<Arc<SnapshotGuard>>,
+    ) -> IterView {
+        IterView { resolver, snapshot, _pinned: pinned, super_version }
+    }
+
+    pub(crate) fn super_version(&self) -> &Arc<SuperVersion> {
+        &self.super_version
+    }
+
+    /// Returns a resolver for the values in the blob files of the view.
+    pub(crate) fn value_resolver(&self, options: &ReadOptions) -> ValueResolver {
+        ValueResolver::new(self.super_version.version.blobs(), options)
+    }
+
+    /// Returns the range tombstones of the view between two bounds.
+    fn tombstone_filter(
+        &self,
+        options: &ReadOptions,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<Option<RangeTombstoneFilter>> {
+        let (memtables, version) = (self.super_version.memtables(), &self.super_version.version);
+        let mut sources: Vec<_> = memtables.flat_map(|at| at.tombstone_indexes()).collect();
+        sources.extend(match options.tier {
+            ReadTier::Storage => version.range_tombstones_between(lower, upper)?,
+            ReadTier::Memory => version.cached_range_tombstones()?,
+        });
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        Ok(RangeTombstoneFilter::for_reader(sources.into(), self.snapshot))
+    }
+
+    /// Opens the cursors of all sources. The iterator must not leave the bounds.
+    ///
+    /// `hints` receives the number of entries of a sorted run and that of all runs. If `announced` is set, announces the
+    /// blocks that this seek needs in all sorted runs, so that the device reads them at the same time.
+    pub(crate) fn open_iter(
+        &self,
+        options: &ReadOptions,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        hints: impl Fn(u64, u64) -> ScanHints,
+        announced: Option<AnnouncedSeek<'_>>,
+    ) -> Result<DbIter<MergingCursor>> {
+        let deleted = self.tombstone_filter(options, lower, upper)?;
+        let mut sources: Vec<Box<dyn Cursor>> = Vec::new();
+        for memtable in self.super_version.memtables() {
+            if !memtable.is_empty() {
+                sources.push(Box::new(memtable.cursor()));
+            }
+        }
+        if let Some(operands) = &self.super_version.operand_view {
+            let view = Arc::clone(&operands.view);
+            sources.push(view.cursor(self.snapshot, ReadScope::from(options).into()));
+        }
+        let runs = self.super_version.version.runs();
+        let entries: u64 = runs.iter().map(|run| run.entries()).sum();
+        for run in runs {
+            let hints = ScanHints {
+                read_ahead_bytes_max: options.read_ahead_bytes_max,
+                bypasses_cache: options.fill_cache == Some(false),
+                ..hints(run.entries(), entries)
+            };
+            let (tables, purpose) = (Arc::clone(run.tables()), read_purpose(options));
+            let mut cursor = RunCursor::new(tables, purpose, deleted.clone()).with_hints(hints);
+            if let Some(seek) = announced {
+                cursor.announce_seek(seek.key, SeqNo::MAX, seek.backward)?;
+            }
+            sources.push(Box::new(cursor));
+        }
+        let (inner, values) = (MergingCursor::new(sources), self.value_resolver(options));
+        let resolver = Arc::clone(&self.resolver);
+        let iter = DbIter::new(inner, self.snapshot, deleted, resolver, values);
+        Ok(if options.tier == ReadTier::Memory { iter.with_step_limit() } else { iter })
+    }
+}
+
+impl fmt::Debug for IterView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IterView").field("snapshot", &self.snapshot).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,285 @@
+//! Cursor over the entries of a keyspace, for users.
+
+use std::cell::{OnceCell, RefCell};
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+
+use bytes::Bytes;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::slice::Slice;
+
+use crate::error::Result;
+use crate::iter::db_iter::{DbIter, ValueResolver};
+use crate::iter::iter_view::IterView;
+use crate::iter::merging_iter::MergingCursor;
+use crate::iter::range::borrowed_bound;
+use crate::options::read::ReadOptions;
+use crate::table::ScanHints;
+use crate::workload_trace::ScanTrace;
+
+/// A cursor over the entries of a keyspace in key order. It borrows keys and values instead of copying them.
+///
+/// The cursor reads the keyspace as of its creation. It keeps the memtables and files of that state until it is dropped.
+/// A new cursor has no position. A seek reuses the memory of the seeks before it, so a program that looks up many
+/// positions keeps one cursor.
+///
+/// If a move fails, the cursor has no position, and a later seek works again. The methods `next` and `prev` of a cursor
+/// without a position have no effect. With [`ReadTier::Memory`](crate::ReadTier::Memory), a move that must read a file
+/// or skip many deleted entries fails with [`Error::WouldBlock`](crate::Error::WouldBlock).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+/// use lsmx::ReadOptions;
+///
+/// let planets = db.default_keyspace();
+/// for name in ["earth", "mars", "venus"] {
+///     planets.put(name, "planet")?;
+/// }
+/// let mut cursor = planets.cursor(&ReadOptions::default())?;
+/// cursor.seek("jupiter")?;
+/// assert_eq!(cursor.key(), Some(&b"mars"[..]));
+/// assert_eq!(cursor.value()?, Some(&b"planet"[..]));
+/// cursor.next()?;
+/// assert_eq!(cursor.key(), Some(&b"venus"[..]));
+/// cursor.seek_for_prev("jupiter")?;
+/// assert_eq!(cursor.key(), Some(&b"earth"[..]));
+/// cursor.prev()?;
+/// assert_eq!(cursor.key(), None);
+/// # Ok(())
+/// # }
+/// ```
+pub struct KeyspaceCursor {
+    options: ReadOptions,
+    bounds: (Bound<Bytes>, Bound<Bytes>),
+    /// `None` before the first seek.
+    iter: Option<DbIter<MergingCursor>>,
+    /// Whether the entry of `iter` is that of the cursor.
+    is_positioned: bool,
+    /// Reads the separated value of the current entry.
+    values: RefCell<ValueResolver>,
+    /// Separated value of the current entry, if it was read.
+    separated_value: OnceCell<Slice>,
+    /// Records each seek with the following moves in a workload trace.
+    trace: Option<Box<ScanTrace>>,
+    /// Declared last, so that `iter` is dropped first and the memory is freed in the background.
+    view: IterView,
+}
+
+impl KeyspaceCursor {
+    /// Returns a cursor over all entries of `view`.
+    pub(crate) fn new(
+        view: IterView,
+        options: &ReadOptions,
+        trace: Option<Box<ScanTrace>>,
+    ) -> KeyspaceCursor {
+        KeyspaceCursor {
+            options: *options,
+            bounds: (Bound::Unbounded, Bound::Unbounded),
+            iter: None,
+            is_positioned: false,
+            values: RefCell::new(view.value_resolver(options)),
+            separated_value: OnceCell::new(),
+            trace,
+            view,
+        }
+    }
+
+    /// Limits the cursor to a range of keys, in place of its previous range. The cursor then has no position.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use lsmx::ReadOptions;
+    ///
+    /// let numbers = db.default_keyspace();
+    /// for number in 0..10u8 {
+    ///     numbers.put([number], "")?;
+    /// }
+    /// let mut cursor = numbers.cursor(&ReadOptions::default())?.with_bounds([3]..[7]);
+    /// cursor.seek_to_first()?;
+    /// assert_eq!(cursor.key(), Some(&[3][..]));
+    /// cursor.seek([8])?;
+    /// assert_eq!(cursor.key(), None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_bounds<K: AsRef<[u8]>>(self, range: impl RangeBounds<K>) -> KeyspaceCursor {
+        let owned = |bound: Bound<&K>| bound.map(|key| Bytes::copy_from_slice(key.as_ref()));
+        let bounds = (owned(range.start_bound()), owned(range.end_bound()));
+        // The sources were opened with the range tombstones of the previous range.
+        KeyspaceCursor { bounds, iter: None, is_positioned: false, ..self }
+    }
+
+    /// Opens the cursors of all sources.
+    fn open_iter(&self) -> Result<DbIter<MergingCursor>> {
+        let (lower, upper) = &self.bounds;
+        let key = |bound: &Bound<Bytes>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
+            Bound::Unbounded => None,
+        };
+        let hints = ScanHints { lower: key(lower), upper: key(upper), ..ScanHints::default() };
+        let bounds = (borrowed_bound(lower), borrowed_bound(upper));
+        self.view.open_iter(&self.options, bounds, |_, _| hints.clone(), None)
+    }
+
+    /// Moves with `step`, and checks whether the new entry is within the bounds.
+    fn move_with(
+        &mut self,
+        step: impl FnOnce(&mut DbIter<MergingCursor>) -> Result<()>,
+    ) -> Result<()> {
+        self.is_positioned = false;
+        self.separated_value.take();
+        if self.iter.is_none() {
+            self.iter = Some(self.open_iter()?);
+        }
+        let Some(iter) = &mut self.iter else { return Ok(()) };
+        step(iter)?;
+        self.is_positioned = iter.valid() && self.bounds.contains(iter.key());
+        if self.is_positioned
+            && let Some(trace) = &mut self.trace
+        {
+            trace.count_entry();
+        }
+        Ok(())
+    }
+
+    /// Moves to the first entry at or after `key`, or to the first entry of the bounds if `key` is `None`.
+    fn seek_forward(&mut self, key: Option<&[u8]>) -> Result<()> {
+        if self.keeps_position() {
+            return Ok(());
+        }
+        let lower = self.bounds.0.clone();
+        let lower = match (borrowed_bound(&lower), key) {
+            (Bound::Included(lower), Some(key)) if key >= lower => Bound::Included(key),
+            (Bound::Excluded(lower), Some(key)) if key > lower => Bound::Included(key),
+            (Bound::Unbounded, Some(key)) => Bound::Included(key),
+            (lower, _) => lower,
+        };
+        self.trace_seek(false, lower);
+        self.move_with(|iter| iter.seek_first_from(lower))
+    }
+
+    /// Moves to the last entry at or before `key`, or to the last entry of the bounds if `key` is `None`.
+    fn seek_backward(&mut self, key: Option<&[u8]>) -> Result<()> {
+        if self.keeps_position() {
+            return Ok(());
+        }
+        let upper = self.bounds.1.clone();
+        let upper = match (borrowed_bound(&upper), key) {
+            (Bound::Included(upper), Some(key)) if key <= upper => Bound::Included(key),
+            (Bound::Excluded(upper), Some(key)) if key < upper => Bound::Included(key),
+            (Bound::Unbounded, Some(key)) => Bound::Included(key),
+            (upper, _) => upper,
+        };
+        self.trace_seek(true, upper);
+        self.move_with(|iter| iter.seek_last_up_to(upper))
+    }
+
+    /// Returns whether a seek has no effect, because a failpoint is enabled.
+    fn keeps_position(&self) -> bool {
+        self.is_positioned && failpoint::is_on(Failpoint::CursorKeepsPosition)
+    }
+
+    /// Begins another scan in the workload trace.
+    fn trace_seek(&mut self, backward: bool, bound: Bound<&[u8]>) {
+        if let Some(trace) = &mut self.trace {
+            let start = match bound {
+                Bound::Included(key) | Bound::Excluded(key) => Some(key),
+                Bound::Unbounded => None,
+            };
+            trace.restart(backward, start);
+        }
+    }
+
+    /// Moves to the first entry at or after `key`. Without such an entry the cursor has no position.
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::get`](crate::Keyspace::get) if the entry cannot be found.
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.seek_forward(Some(key.as_ref()))
+    }
+
+    /// Moves to the last entry at or before `key`. Without such an entry the cursor has no position.
+    ///
+    /// # Errors
+    /// As [`KeyspaceCursor::seek`].
+    pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.seek_backward(Some(key.as_ref()))
+    }
+
+    /// Moves to the first entry.
+    ///
+    /// # Errors
+    /// As [`KeyspaceCursor::seek`].
+    pub fn seek_to_first(&mut self) -> Result<()> {
+        self.seek_forward(None)
+    }
+
+    /// Moves to the last entry.
+    ///
+    /// # Errors
+    /// As [`KeyspaceCursor::seek`].
+    pub fn seek_to_last(&mut self) -> Result<()> {
+        self.seek_backward(None)
+    }
+
+    /// Moves to the next entry. After the last one the cursor has no position.
+    ///
+    /// # Errors
+    /// As [`KeyspaceCursor::seek`].
+    #[expect(clippy::should_implement_trait, reason = "an iterator cannot return borrowed entries")]
+    pub fn next(&mut self) -> Result<()> {
+        if self.is_positioned { self.move_with(DbIter::next) } else { Ok(()) }
+    }
+
+    /// Moves to the previous entry. Before the first one the cursor has no position.
+    ///
+    /// # Errors
+    /// As [`KeyspaceCursor::seek`].
+    pub fn prev(&mut self) -> Result<()> {
+        if self.is_positioned { self.move_with(DbIter::prev) } else { Ok(()) }
+    }
+
+    fn positioned_iter(&self) -> Option<&DbIter<MergingCursor>> {
+        self.iter.as_ref().filter(|_| self.is_positioned)
+    }
+
+    /// Returns the key of the current entry, or `None` if the cursor has no position.
+    #[must_use]
+    pub fn key(&self) -> Option<&[u8]> {
+        self.positioned_iter().map(DbIter::key)
+    }
+
+    /// Returns the value of the current entry, or `None` if the cursor has no position.
+    ///
+    /// The first call at an entry reads a value in the value log. A move alone does not read it.
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::get`](crate::Keyspace::get) if the value cannot be read or its operands cannot be
+    /// combined. The cursor keeps its position.
+    pub fn value(&self) -> Result<Option<&[u8]>> {
+        let Some(iter) = self.positioned_iter() else { return Ok(None) };
+        if let Some(value) = self.separated_value.get() {
+            return Ok(Some(value));
+        }
+        let Some((seq, pointer)) = iter.value_pointer() else {
+            return iter.stored_value().map(Some);
+        };
+        let value = self.values.borrow_mut().read((iter.key(), seq), pointer)?;
+        Ok(Some(self.separated_value.get_or_init(|| value)))
+    }
+}
+
+impl fmt::Debug for KeyspaceCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyspaceCursor")
+            .field("view", &self.view)
+            .field("bounds", &self.bounds)
+            .field("key", &self.key())
+            .finish_non_exhaustive()
+    }
+}

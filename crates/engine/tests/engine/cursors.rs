@@ -1,0 +1,242 @@
+//! Tests of cursors and of the read options of scans.
+
+use std::sync::Arc;
+
+use lsmx::internals::vfs::{CountingVfs, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::merge_operator::Counter;
+use lsmx::metrics::BlockKind;
+use lsmx::vfs::MemVfs;
+use lsmx::{Db, Error, KeyspaceCursor, KeyspaceOptions, ReadOptions, ValueSeparation, WriteBatch};
+use lsmx_testkit::case_seeds;
+
+use crate::harness::cursors::cursor_moves_equal_the_model;
+use crate::harness::database::{self, compact, inline, memory_only, policy};
+
+fn key(number: u32) -> [u8; 4] {
+    number.to_be_bytes()
+}
+
+/// Writes the keys 0 to `count - 1` with values of 100 bytes to one table.
+fn fill(db: &Db, count: u32) {
+    let (mut batch, keyspace) = (WriteBatch::new(), db.default_keyspace());
+    (0..count).for_each(|number| batch.put(&keyspace, key(number), [7; 100]));
+    db.write(batch, lsmx::Durability::Buffered).unwrap();
+    db.flush().unwrap();
+}
+
+fn one_large_table() -> KeyspaceOptions {
+    KeyspaceOptions::default().memtable_bytes(64 << 20).policy(policy("tiering"))
+}
+
+fn cursor(db: &Db) -> KeyspaceCursor {
+    db.default_keyspace().cursor(&ReadOptions::default()).unwrap()
+}
+
+#[test]
+fn random_cursor_moves_equal_the_model() {
+    for seed in case_seeds(&[], 200) {
+        cursor_moves_equal_the_model(seed).unwrap();
+    }
+}
+
+#[test]
+fn cursor_reads_the_state_of_its_creation_until_it_is_dropped() {
+    let disk = MemVfs::new();
+    let db = database::open(&disk, inline().keyspace_defaults(database::small()));
+    fill(&db, 500);
+    let (mut before, snapshot) = (cursor(&db), db.snapshot());
+    let tables = database::files(&disk, ".sst");
+    db.default_keyspace().clear().unwrap();
+    db.put(key(9_999), "new").unwrap();
+    compact(&db).unwrap();
+    before.seek_to_last().unwrap();
+    assert_eq!(before.key(), Some(&key(499)[..]));
+    assert_eq!(before.value().unwrap(), Some(&[7; 100][..]));
+    assert!(tables.iter().all(|table| database::files(&disk, ".sst").contains(table)));
+    drop(before);
+    let mut old = snapshot.cursor(&db.default_keyspace(), &ReadOptions::default()).unwrap();
+    old.seek(key(7)).unwrap();
+    assert_eq!(old.key(), Some(&key(7)[..]));
+    let mut current = cursor(&db);
+    current.seek_to_first().unwrap();
+    assert_eq!(
+        (current.key(), current.value().unwrap()),
+        (Some(&key(9_999)[..]), Some(&b"new"[..]))
+    );
+}
+
+#[test]
+fn cursor_without_position_ignores_steps() {
+    let db = database::open(&MemVfs::new(), inline());
+    db.put("b", "1").unwrap();
+    let mut cursor = cursor(&db);
+    cursor.next().unwrap();
+    cursor.prev().unwrap();
+    assert_eq!((cursor.key(), cursor.value().unwrap()), (None, None));
+    cursor.seek("c").unwrap();
+    cursor.prev().unwrap();
+    assert_eq!(cursor.key(), None);
+    cursor.seek_for_prev("c").unwrap();
+    assert_eq!(cursor.key(), Some(&b"b"[..]));
+    let mut empty = cursor.with_bounds("c"..="a");
+    empty.seek_to_first().unwrap();
+    assert_eq!(empty.key(), None);
+    empty.seek_to_last().unwrap();
+    assert_eq!(empty.key(), None);
+}
+
+#[test]
+fn cursor_failed_move_then_seek_works() {
+    let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
+    let options = inline().block_cache_bytes(0).keyspace_defaults(database::small());
+    let db = database::open(&disk, options);
+    fill(&db, 300);
+    let mut cursor = cursor(&db);
+    for nth in 0..40 {
+        cursor.seek(key(100)).unwrap();
+        let fault = Fault::Error(Errno::Io);
+        disk.add_rule(FaultRule::new(fault).for_calls(&[VfsCall::Read]).nth(nth).once());
+        let mut moved = Ok(());
+        while moved.is_ok() && cursor.key().is_some() {
+            moved = if nth % 2 == 0 { cursor.next() } else { cursor.prev() };
+        }
+        disk.clear_rules();
+        assert!(nth > 5 || matches!(moved, Err(Error::Io { .. })), "read {nth}: {moved:?}");
+        assert_eq!(cursor.key(), None);
+        cursor.seek_for_prev(key(200)).unwrap();
+        assert_eq!(cursor.key(), Some(&key(200)[..]));
+    }
+}
+
+#[test]
+fn cursor_of_unusable_keyspace_is_error() {
+    let disk = MemVfs::new();
+    let (db, other) = (database::open(&disk, inline()), database::open(&MemVfs::new(), inline()));
+    let options = ReadOptions::default();
+    let foreign = db.snapshot().cursor(&other.default_keyspace(), &options);
+    assert!(matches!(foreign, Err(Error::ForeignKeyspace { .. })), "{foreign:?}");
+    let dropped = db.keyspace("dropped", KeyspaceOptions::default()).unwrap();
+    dropped.put("k", "v").unwrap();
+    let mut open = dropped.cursor(&options).unwrap();
+    db.drop_keyspace("dropped").unwrap();
+    open.seek_to_first().unwrap();
+    assert_eq!(open.key(), Some(&b"k"[..]));
+    assert!(matches!(dropped.cursor(&options), Err(Error::KeyspaceDropped { .. })));
+    let keyspace = db.default_keyspace();
+    db.close(None).unwrap();
+    assert!(matches!(keyspace.cursor(&options), Err(Error::Closed)));
+}
+
+#[test]
+fn cursor_from_memory_only_would_block_and_can_seek_again() {
+    let db = database::open(&MemVfs::new(), inline().keyspace_defaults(one_large_table()));
+    fill(&db, 1_000);
+    db.put(key(5), "new").unwrap();
+    let mut memory = db.default_keyspace().cursor(&memory_only()).unwrap();
+    assert!(matches!(memory.seek(key(5)), Err(Error::WouldBlock)));
+    assert_eq!(memory.key(), None);
+    cursor(&db).seek(key(5)).unwrap();
+    memory.seek(key(5)).unwrap();
+    assert_eq!(memory.value().unwrap(), Some(&b"new"[..]));
+}
+
+#[test]
+fn cursor_value_that_cannot_be_merged_is_error_of_one_entry() {
+    let keyspace = KeyspaceOptions::default().merge_operator(Counter);
+    let db = database::open(&MemVfs::new(), inline().keyspace_defaults(keyspace));
+    db.put("a", 1u64.to_le_bytes()).unwrap();
+    db.default_keyspace().merge("b", "not a number").unwrap();
+    db.put("c", 3u64.to_le_bytes()).unwrap();
+    let mut cursor = cursor(&db);
+    for backward in [false, true] {
+        if backward { cursor.seek_for_prev("b") } else { cursor.seek("b") }.unwrap();
+        assert_eq!(cursor.key(), Some(&b"b"[..]));
+        assert!(matches!(cursor.value(), Err(Error::MergeFailed { .. })));
+        if backward { cursor.prev() } else { cursor.next() }.unwrap();
+        assert_eq!(cursor.key(), Some(if backward { &b"a"[..] } else { &b"c"[..] }));
+        assert!(cursor.value().unwrap().is_some());
+    }
+}
+
+#[test]
+fn cursor_reads_separated_value_at_its_first_use_only() {
+    let counting = CountingVfs::new(Arc::new(MemVfs::new()));
+    let separation = ValueSeparation { threshold_bytes: 50, ..ValueSeparation::default() };
+    let keyspace = one_large_table().value_separation(separation);
+    let options = inline().block_cache_bytes(1 << 20).keyspace_defaults(keyspace);
+    let db = database::open(&counting, options);
+    fill(&db, 100);
+    let reads = || counting.counts().calls.count_of(VfsCall::Read);
+    let mut cursor = cursor(&db);
+    for seek in [KeyspaceCursor::seek::<[u8; 4]>, KeyspaceCursor::seek_for_prev] {
+        seek(&mut cursor, key(50)).unwrap();
+        seek(&mut cursor, key(50)).unwrap();
+        let before = reads();
+        cursor.next().unwrap();
+        cursor.prev().unwrap();
+        assert_eq!(reads(), before, "a move reads no value");
+        for _ in 0..3 {
+            assert_eq!(cursor.value().unwrap(), Some(&[7; 100][..]));
+        }
+        assert!(reads() <= before + 1);
+    }
+}
+
+/// Returns the number of data blocks that reads did not find in the cache.
+fn data_misses(db: &Db) -> u64 {
+    db.metrics().cache.get(&BlockKind::Data).map_or(0, |data| data.misses)
+}
+
+#[test]
+fn fill_cache_decides_which_blocks_of_a_scan_are_cached() {
+    // The number of blocks that a second scan reads again.
+    let read_again = |fill_cache: Option<bool>| {
+        let db = database::open(&MemVfs::new(), inline().keyspace_defaults(one_large_table()));
+        fill(&db, 1_000);
+        let options = ReadOptions { fill_cache, ..ReadOptions::default() };
+        let mut cursor = db.default_keyspace().cursor(&options).unwrap();
+        let mut scan = || {
+            let before = data_misses(&db);
+            cursor.seek_to_first().unwrap();
+            while cursor.key().is_some() {
+                cursor.next().unwrap();
+            }
+            data_misses(&db) - before
+        };
+        let (first, second) = (scan(), scan());
+        let range = db.default_keyspace().iter().options(&options);
+        let before = data_misses(&db);
+        assert_eq!(range.count(), 1_000);
+        assert_eq!(data_misses(&db) - before, second, "an iterator equals a cursor");
+        (first, second)
+    };
+    let (blocks, second) = read_again(Some(false));
+    assert!(blocks > 10, "{blocks} blocks");
+    assert_eq!(second, blocks);
+    assert_eq!(read_again(None), (blocks, blocks - 2));
+    assert_eq!(read_again(Some(true)), (blocks, 0));
+}
+
+#[test]
+fn read_ahead_bytes_max_limits_the_bytes_of_one_read() {
+    let largest_read = |read_ahead_bytes_max: Option<u64>| {
+        let counting = CountingVfs::new(Arc::new(MemVfs::new()));
+        let db = database::open(&counting, inline().keyspace_defaults(one_large_table()));
+        fill(&db, 20_000);
+        let options = ReadOptions { read_ahead_bytes_max, ..ReadOptions::default() };
+        let mut cursor = db.default_keyspace().cursor(&options).unwrap();
+        cursor.seek_to_first().unwrap();
+        let mut largest = 0;
+        while cursor.key().is_some() {
+            let before = counting.counts().bytes.count_of(VfsCall::Read);
+            cursor.next().unwrap();
+            largest = largest.max(counting.counts().bytes.count_of(VfsCall::Read) - before);
+        }
+        largest
+    };
+    assert!(largest_read(Some(0)) <= 4 << 10);
+    let limited = largest_read(Some(32 << 10));
+    assert!((16 << 10..=32 << 10).contains(&limited), "{limited}");
+    assert_eq!(largest_read(None), 256 << 10);
+    assert_eq!(largest_read(Some(1 << 30)), 256 << 10);
+}
