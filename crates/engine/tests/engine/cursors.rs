@@ -101,7 +101,7 @@ fn cursor_failed_move_then_seek_works() {
             moved = if nth % 2 == 0 { cursor.next() } else { cursor.prev() };
         }
         disk.clear_rules();
-        assert!(nth > 5 || matches!(moved, Err(Error::Io { .. })), "read {nth}: {moved:?}");
+        assert!(nth > 1 || matches!(moved, Err(Error::Io { .. })), "read {nth}: {moved:?}");
         assert_eq!(cursor.key(), None);
         cursor.seek_for_prev(key(200)).unwrap();
         assert_eq!(cursor.key(), Some(&key(200)[..]));
@@ -168,9 +168,10 @@ fn cursor_reads_separated_value_at_its_first_use_only() {
     fill(&db, 100);
     let reads = || counting.counts().calls.count_of(VfsCall::Read);
     let mut cursor = cursor(&db);
-    for seek in [KeyspaceCursor::seek::<[u8; 4]>, KeyspaceCursor::seek_for_prev] {
-        seek(&mut cursor, key(50)).unwrap();
-        seek(&mut cursor, key(50)).unwrap();
+    for backward in [false, true] {
+        for _ in 0..2 {
+            if backward { cursor.seek_for_prev(key(50)) } else { cursor.seek(key(50)) }.unwrap();
+        }
         let before = reads();
         cursor.next().unwrap();
         cursor.prev().unwrap();
