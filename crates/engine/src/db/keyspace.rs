@@ -20,7 +20,7 @@ use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::iter::iter_view::IterView;
 use crate::iter::keyspace_cursor::KeyspaceCursor;
-use crate::iter::range::{Range, prefix_upper_bound};
+use crate::iter::range::{Range, owned_bounds, prefix_upper_bound};
 use crate::lookup::point::ReadScope;
 use crate::options::keyspace::OptionsInForce;
 use crate::options::policy::Policy;
@@ -501,11 +501,6 @@ impl Keyspace {
     pub fn operands_to_tree(&self) -> Result<()> {
         operand_store::operands_to_tree(self.inner(), &self.tree)
     }
-}
-
-fn owned_bounds<K: AsRef<[u8]>>(range: impl RangeBounds<K>) -> (Bound<Bytes>, Bound<Bytes>) {
-    let owned = |bound: Bound<&K>| bound.map(|key| Bytes::copy_from_slice(key.as_ref()));
-    (owned(range.start_bound()), owned(range.end_bound()))
 }
 
 /// Returns the approximate share of an amount of a table between two bounds.

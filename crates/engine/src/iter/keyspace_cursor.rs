@@ -8,11 +8,11 @@ use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::slice::Slice;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::iter::db_iter::{DbIter, ValueResolver};
 use crate::iter::iter_view::IterView;
 use crate::iter::merging_iter::MergingCursor;
-use crate::iter::range::borrowed_bound;
+use crate::iter::range::{borrowed_bound, owned_bounds, prefix_upper_bound};
 use crate::options::read::ReadOptions;
 use crate::table::ScanHints;
 use crate::workload_trace::ScanTrace;
@@ -20,12 +20,13 @@ use crate::workload_trace::ScanTrace;
 /// A cursor over the entries of a keyspace in key order. It borrows keys and values instead of copying them.
 ///
 /// The cursor reads the keyspace as of its creation. It keeps the memtables and files of that state until it is dropped.
-/// A new cursor has no position. A seek reuses the memory of the seeks before it, so a program that looks up many
-/// positions keeps one cursor.
+/// A new cursor has no position. A seek reuses the memory of earlier seeks, so a program that looks up many positions
+/// keeps one cursor.
 ///
-/// If a move fails, the cursor has no position, and a later seek works again. The methods `next` and `prev` of a cursor
-/// without a position have no effect. With [`ReadTier::Memory`](crate::ReadTier::Memory), a move that must read a file
-/// or skip many deleted entries fails with [`Error::WouldBlock`](crate::Error::WouldBlock).
+/// Without a position, `key` and `value` return `None`, and `next` and `prev` have no effect. If a move fails, the cursor
+/// has no position, and `next`, `prev` and `value` return the error until the next seek. With
+/// [`ReadTier::Memory`](crate::ReadTier::Memory), a move that must read a file or skip many deleted entries fails with
+/// [`Error::WouldBlock`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,10 +54,9 @@ use crate::workload_trace::ScanTrace;
 pub struct KeyspaceCursor {
     options: ReadOptions,
     bounds: (Bound<Bytes>, Bound<Bytes>),
-    /// `None` before the first seek.
+    /// `None` before the first seek, and after a failed move.
     iter: Option<DbIter<MergingCursor>>,
-    /// Whether the entry of `iter` is that of the cursor.
-    is_positioned: bool,
+    position: CursorPosition,
     /// Reads the separated value of the current entry.
     values: RefCell<ValueResolver>,
     /// Separated value of the current entry, if it was read.
@@ -65,6 +65,17 @@ pub struct KeyspaceCursor {
     trace: Option<Box<ScanTrace>>,
     /// Declared last, so that `iter` is dropped first and the memory is freed in the background.
     view: IterView,
+}
+
+/// Position of a [`KeyspaceCursor`].
+#[derive(Debug)]
+enum CursorPosition {
+    /// There is no current entry.
+    Unpositioned,
+    /// The current entry is that of `iter`.
+    AtEntry,
+    /// The last move failed.
+    Failed(Error),
 }
 
 impl KeyspaceCursor {
@@ -78,7 +89,7 @@ impl KeyspaceCursor {
             options: *options,
             bounds: (Bound::Unbounded, Bound::Unbounded),
             iter: None,
-            is_positioned: false,
+            position: CursorPosition::Unpositioned,
             values: RefCell::new(view.value_resolver(options)),
             separated_value: OnceCell::new(),
             trace,
@@ -108,10 +119,40 @@ impl KeyspaceCursor {
     /// ```
     #[must_use]
     pub fn with_bounds<K: AsRef<[u8]>>(self, range: impl RangeBounds<K>) -> KeyspaceCursor {
-        let owned = |bound: Bound<&K>| bound.map(|key| Bytes::copy_from_slice(key.as_ref()));
-        let bounds = (owned(range.start_bound()), owned(range.end_bound()));
-        // The sources were opened with the range tombstones of the previous range.
-        KeyspaceCursor { bounds, iter: None, is_positioned: false, ..self }
+        self.with_owned_bounds(owned_bounds(range))
+    }
+
+    /// Limits the cursor to the keys that start with `prefix`, in place of its previous range. The cursor then has no
+    /// position.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use lsmx::ReadOptions;
+    ///
+    /// let words = db.default_keyspace();
+    /// for word in ["cat", "dog", "dove", "eel"] {
+    ///     words.put(word, "")?;
+    /// }
+    /// let mut cursor = words.cursor(&ReadOptions::default())?.with_prefix("do");
+    /// cursor.seek_to_last()?;
+    /// assert_eq!(cursor.key(), Some(&b"dove"[..]));
+    /// cursor.next()?;
+    /// assert_eq!(cursor.key(), None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_prefix(self, prefix: impl AsRef<[u8]>) -> KeyspaceCursor {
+        let prefix = prefix.as_ref();
+        let lower = Bound::Included(Bytes::copy_from_slice(prefix));
+        self.with_owned_bounds((lower, prefix_upper_bound(prefix)))
+    }
+
+    fn with_owned_bounds(self, bounds: (Bound<Bytes>, Bound<Bytes>)) -> KeyspaceCursor {
+        // `iter` was opened with the range tombstones of the previous range.
+        KeyspaceCursor { bounds, iter: None, position: CursorPosition::Unpositioned, ..self }
     }
 
     /// Opens the cursors of all sources.
@@ -131,20 +172,39 @@ impl KeyspaceCursor {
         &mut self,
         step: impl FnOnce(&mut DbIter<MergingCursor>) -> Result<()>,
     ) -> Result<()> {
-        self.is_positioned = false;
+        self.position = CursorPosition::Unpositioned;
         self.separated_value.take();
-        if self.iter.is_none() {
-            self.iter = Some(self.open_iter()?);
+        let moved = match &mut self.iter {
+            Some(iter) => step(iter),
+            None => self.open_iter().and_then(|iter| step(self.iter.insert(iter))),
+        };
+        if let Err(error) = moved {
+            // A source may be unusable after an error, as an operand store after a panic. The next seek opens all sources
+            // again.
+            self.iter = None;
+            self.position = CursorPosition::Failed(error.clone());
+            return Err(error);
         }
-        let Some(iter) = &mut self.iter else { return Ok(()) };
-        step(iter)?;
-        self.is_positioned = iter.valid() && self.bounds.contains(iter.key());
-        if self.is_positioned
-            && let Some(trace) = &mut self.trace
-        {
-            trace.count_entry();
+        let is_within = |iter: &DbIter<_>| iter.valid() && self.bounds.contains(iter.key());
+        if self.iter.as_ref().is_some_and(is_within) {
+            self.position = CursorPosition::AtEntry;
+            if let Some(trace) = &mut self.trace {
+                trace.count_entry();
+            }
         }
         Ok(())
+    }
+
+    /// Moves with `step` if there is a current entry.
+    fn step_with(
+        &mut self,
+        step: impl FnOnce(&mut DbIter<MergingCursor>) -> Result<()>,
+    ) -> Result<()> {
+        match &self.position {
+            CursorPosition::Unpositioned => Ok(()),
+            CursorPosition::AtEntry => self.move_with(step),
+            CursorPosition::Failed(error) => Err(error.clone()),
+        }
     }
 
     /// Moves to the first entry at or after `key`, or to the first entry of the bounds if `key` is `None`.
@@ -181,7 +241,8 @@ impl KeyspaceCursor {
 
     /// Returns whether a seek has no effect, because a failpoint is enabled.
     fn keeps_position(&self) -> bool {
-        self.is_positioned && failpoint::is_on(Failpoint::CursorKeepsPosition)
+        failpoint::is_on(Failpoint::CursorKeepsPosition)
+            && matches!(self.position, CursorPosition::AtEntry)
     }
 
     /// Begins another scan in the workload trace.
@@ -230,39 +291,42 @@ impl KeyspaceCursor {
     /// Moves to the next entry. After the last one the cursor has no position.
     ///
     /// # Errors
-    /// As [`KeyspaceCursor::seek`].
+    /// As [`KeyspaceCursor::seek`]; the error of the last move if it failed.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot return borrowed entries")]
     pub fn next(&mut self) -> Result<()> {
-        if self.is_positioned { self.move_with(DbIter::next) } else { Ok(()) }
+        self.step_with(DbIter::next)
     }
 
     /// Moves to the previous entry. Before the first one the cursor has no position.
     ///
     /// # Errors
-    /// As [`KeyspaceCursor::seek`].
+    /// As [`KeyspaceCursor::next`].
     pub fn prev(&mut self) -> Result<()> {
-        if self.is_positioned { self.move_with(DbIter::prev) } else { Ok(()) }
-    }
-
-    fn positioned_iter(&self) -> Option<&DbIter<MergingCursor>> {
-        self.iter.as_ref().filter(|_| self.is_positioned)
+        self.step_with(DbIter::prev)
     }
 
     /// Returns the key of the current entry, or `None` if the cursor has no position.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
-        self.positioned_iter().map(DbIter::key)
+        let is_positioned = matches!(self.position, CursorPosition::AtEntry);
+        self.iter.as_ref().filter(|_| is_positioned).map(DbIter::key)
     }
 
     /// Returns the value of the current entry, or `None` if the cursor has no position.
     ///
-    /// The first call at an entry reads a value in the value log. A move alone does not read it.
+    /// The first call at an entry reads a separated value from the value log. A move reads such a value only to combine
+    /// operands with it.
     ///
     /// # Errors
-    /// The errors of [`Keyspace::get`](crate::Keyspace::get) if the value cannot be read or its operands cannot be
-    /// combined. The cursor keeps its position.
+    /// - The errors of [`Keyspace::get`](crate::Keyspace::get) if the value cannot be read or its operands cannot be
+    ///   combined. The cursor keeps its position.
+    /// - The error of the last move if it failed.
     pub fn value(&self) -> Result<Option<&[u8]>> {
-        let Some(iter) = self.positioned_iter() else { return Ok(None) };
+        let iter = match (&self.position, &self.iter) {
+            (CursorPosition::AtEntry, Some(iter)) => iter,
+            (CursorPosition::Failed(error), _) => return Err(error.clone()),
+            (CursorPosition::Unpositioned | CursorPosition::AtEntry, _) => return Ok(None),
+        };
         if let Some(value) = self.separated_value.get() {
             return Ok(Some(value));
         }
@@ -279,6 +343,7 @@ impl fmt::Debug for KeyspaceCursor {
         f.debug_struct("KeyspaceCursor")
             .field("view", &self.view)
             .field("bounds", &self.bounds)
+            .field("position", &self.position)
             .field("key", &self.key())
             .finish_non_exhaustive()
     }

@@ -1,7 +1,7 @@
 //! Iterator over a range of keys, for users.
 
 use std::fmt;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
@@ -362,6 +362,14 @@ impl fmt::Debug for Range {
 /// Returns a bound that borrows its key.
 pub(crate) fn borrowed_bound(bound: &Bound<Bytes>) -> Bound<&[u8]> {
     bound.as_ref().map(Bytes::as_ref)
+}
+
+/// Returns the bounds of a range with copies of its keys.
+pub(crate) fn owned_bounds<K: AsRef<[u8]>>(
+    range: impl RangeBounds<K>,
+) -> (Bound<Bytes>, Bound<Bytes>) {
+    let owned = |bound: Bound<&K>| bound.map(|key| Bytes::copy_from_slice(key.as_ref()));
+    (owned(range.start_bound()), owned(range.end_bound()))
 }
 
 /// Returns whether no key is between the bounds, as for `b..a`.

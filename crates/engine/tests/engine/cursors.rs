@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use lsmx::internals::vfs::{CountingVfs, Errno, Fault, FaultRule, FaultVfs, VfsCall};
-use lsmx::merge_operator::Counter;
+use lsmx::merge_operator::{Append, Counter};
 use lsmx::metrics::BlockKind;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, KeyspaceCursor, KeyspaceOptions, ReadOptions, ValueSeparation, WriteBatch};
 use lsmx_testkit::case_seeds;
+use lsmx_testkit::simple_store::SimpleStore;
 
 use crate::harness::cursors::cursor_moves_equal_the_model;
 use crate::harness::database::{self, compact, inline, memory_only, policy};
+use crate::harness::liveness::user_code::{FaultyStores, Trigger};
 
 fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
@@ -103,9 +105,59 @@ fn cursor_failed_move_then_seek_works() {
         disk.clear_rules();
         assert!(nth > 1 || matches!(moved, Err(Error::Io { .. })), "read {nth}: {moved:?}");
         assert_eq!(cursor.key(), None);
+        if moved.is_err() {
+            // A loop that ignores the error must not take the missing entry for the end of the keyspace.
+            assert!(matches!(cursor.next(), Err(Error::Io { .. })));
+            assert!(matches!(cursor.prev(), Err(Error::Io { .. })));
+            assert!(matches!(cursor.value(), Err(Error::Io { .. })));
+        }
         cursor.seek_for_prev(key(200)).unwrap();
         assert_eq!(cursor.key(), Some(&key(200)[..]));
     }
+}
+
+/// After a panic of the operand store, all later seeks of the cursor once failed.
+#[test]
+fn cursor_panic_of_operand_store_then_seek_works() {
+    let trigger = Trigger::default();
+    let store = FaultyStores { inner: SimpleStore::default(), trigger: trigger.clone() };
+    let keyspace = KeyspaceOptions::default().merge_operator(Append::default());
+    let options = inline().keyspace_defaults(keyspace.operand_store(store));
+    let db = database::open(&MemVfs::new(), options);
+    db.put("a", "1").unwrap();
+    db.default_keyspace().merge("b", "2").unwrap();
+    db.flush().unwrap();
+    let mut cursor = cursor(&db);
+    trigger.arm("ViewCursor", 0, false);
+    assert!(matches!(cursor.seek("b"), Err(Error::UserPanic { .. })));
+    assert!(matches!(cursor.value(), Err(Error::UserPanic { .. })));
+    cursor.seek("b").unwrap();
+    assert_eq!((cursor.key(), cursor.value().unwrap()), (Some(&b"b"[..]), Some(&b"2"[..])));
+}
+
+#[test]
+fn cursor_with_prefix_is_limited_to_keys_with_the_prefix() {
+    let db = database::open(&MemVfs::new(), inline());
+    for key in ["a", "b", "ba", "b\u{7f}", "c"] {
+        db.put(key, "").unwrap();
+    }
+    let mut cursor = cursor(&db).with_prefix("b");
+    cursor.seek_to_first().unwrap();
+    let mut keys = Vec::new();
+    while let Some(key) = cursor.key() {
+        keys.push(key.to_vec());
+        cursor.next().unwrap();
+    }
+    assert_eq!(keys, [&b"b"[..], b"ba", b"b\x7f"]);
+    cursor.seek_to_last().unwrap();
+    assert_eq!(cursor.key(), Some(&b"b\x7f"[..]));
+    cursor.seek("bb").unwrap();
+    assert_eq!(cursor.key(), Some(&b"b\x7f"[..]));
+    cursor.seek("c").unwrap();
+    assert_eq!(cursor.key(), None);
+    let mut all = cursor.with_prefix("");
+    all.seek_to_last().unwrap();
+    assert_eq!(all.key(), Some(&b"c"[..]));
 }
 
 #[test]
@@ -135,6 +187,7 @@ fn cursor_from_memory_only_would_block_and_can_seek_again() {
     let mut memory = db.default_keyspace().cursor(&memory_only()).unwrap();
     assert!(matches!(memory.seek(key(5)), Err(Error::WouldBlock)));
     assert_eq!(memory.key(), None);
+    assert!(matches!(memory.next(), Err(Error::WouldBlock)));
     cursor(&db).seek(key(5)).unwrap();
     memory.seek(key(5)).unwrap();
     assert_eq!(memory.value().unwrap(), Some(&b"new"[..]));

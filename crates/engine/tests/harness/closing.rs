@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lsmx::env::Background;
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, VfsCall};
 use lsmx::vfs::MemVfs;
-use lsmx::{Error, Keyspace, Options, Snapshot};
+use lsmx::{Error, Keyspace, Options, ReadOptions, Snapshot};
 
 use super::Outcome;
 use super::gate::{Gate, each};
@@ -21,7 +21,7 @@ const KINDS: [(&str, &str); 3] = [("tables", ".sst"), ("values", ".blob"), ("ope
 /// Reads one or more keys of a keyspace. Returns the number of values found.
 type Read = fn(&Keyspace, &Snapshot) -> lsmx::Result<u64>;
 
-const READS: [(&str, Read); 7] = [
+const READS: [(&str, Read); 8] = [
     ("get", |keyspace, _| {
         (0..KEYS).map(|key| Ok(u64::from(keyspace.get(key_of(key))?.is_some()))).sum()
     }),
@@ -40,6 +40,16 @@ const READS: [(&str, Read); 7] = [
         snapshot.iter(keyspace).rev().map(|entry| entry.map(|_| 1)).sum()
     }),
     ("prefix", |keyspace, _| keyspace.prefix([0]).map(|entry| entry.map(|_| 1)).sum()),
+    ("cursor", |keyspace, _| {
+        let mut cursor = keyspace.cursor(&ReadOptions::default())?;
+        let mut found = 0;
+        cursor.seek_to_first()?;
+        while cursor.value()?.is_some() {
+            found += 1;
+            cursor.next()?;
+        }
+        Ok(found)
+    }),
 ];
 
 fn key_of(key: u64) -> [u8; 8] {

@@ -1,14 +1,16 @@
 //! Random moves of cursors, compared with an ordered map.
 
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use lsmx::Keyspace;
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::vfs::MemVfs;
-use lsmx::{Keyspace, ReadOptions};
 use lsmx_testkit::TestRng;
-use lsmx_testkit::world::{Bounds, Bytes, Change, CheckedCursor, CursorMove, Pairs, Trouble};
+use lsmx_testkit::world::{
+    Bounds, Bytes, Change, CheckedCursor, CursorMove, Pairs, Trouble, random_read_options,
+};
 
 use super::options::{self, Stores};
 use super::{Outcome, oracle};
@@ -50,12 +52,15 @@ fn open_cursor(
     rng: &mut TestRng,
     pairs: &Pairs,
 ) -> lsmx::Result<CheckedCursor> {
-    let options = ReadOptions {
-        fill_cache: *rng.choose(&[None, Some(false), Some(true)]),
-        read_ahead_bytes_max: *rng.choose(&[None, Some(0), Some(300)]),
-        ..ReadOptions::default()
-    };
-    Ok(CheckedCursor::new(keyspace.cursor(&options)?, &draw_bounds(rng), pairs))
+    let cursor = keyspace.cursor(&random_read_options(rng))?;
+    if rng.is_one_in(4) {
+        let prefix = draw_key(rng);
+        let cursor = cursor.with_prefix(&prefix);
+        return Ok(CheckedCursor::new(cursor, pairs, |key| key.starts_with(&prefix)));
+    }
+    let bounds = draw_bounds(rng);
+    let cursor = cursor.with_bounds::<Bytes>(bounds.clone());
+    Ok(CheckedCursor::new(cursor, pairs, |key| bounds.contains(key)))
 }
 
 /// Writes random entries, with flushes and compactions. After each write, moves cursors that were opened before it.

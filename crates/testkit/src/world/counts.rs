@@ -26,6 +26,8 @@ pub struct CaseCounts {
     pub moves: u64,
     pub snapshot_reads: u64,
     pub cursor_moves: u64,
+    /// Number of cursor moves that failed because the read options allow no file read.
+    pub refused_cursor_moves: u64,
     /// Number of keys that range deletes removed.
     pub range_deleted: u64,
     /// Number of delete-only compactions.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::change::Bytes;
 use super::checked_cursor::CursorMove;
 use super::operations::{KEYSPACES, Limit, Operation, Place, RestartKind, Span, Value, Write};
-use super::settings::{DbSettings, KeyspaceSettings, random_policy};
+use super::settings::{DbSettings, KeyspaceSettings, random_policy, random_read_options};
 use crate::rng::TestRng;
 
 /// Draws keys with common prefixes, extreme bytes and extreme lengths.
@@ -152,6 +152,15 @@ impl Generator<'_> {
         (0..turns).map(|_| self.rng.below(13_i8) - 6).collect()
     }
 
+    fn draw_cursor_moves(&mut self) -> Vec<CursorMove<usize>> {
+        let count = self.rng.below(20);
+        let mut draw_move = |_| {
+            let key = self.draw_key();
+            CursorMove::random(self.rng, key)
+        };
+        (0..count).map(&mut draw_move).collect()
+    }
+
     fn draw_writes(&mut self) -> Vec<Write> {
         let count = if self.is_true_with_percent(3) { 80 } else { self.rng.below(6) };
         let mut draw_write = |_| {
@@ -223,16 +232,13 @@ impl Generator<'_> {
         let keyspace = place.keyspace;
         match self.rng.below(1000) {
             0..450 => Operation::Get(None, place),
-            450..490 => {
+            450..480 => {
                 let snapshot = self.draw_snapshot(if self.has_snapshots { 30 } else { 0 });
-                let (span, count) = (self.draw_span(), self.rng.below(20));
-                let mut draw_move = |_| {
-                    let key = self.draw_key();
-                    CursorMove::random(self.rng, key)
-                };
-                let moves = (0..count).map(&mut draw_move).collect();
-                Operation::Cursor(snapshot, span, moves)
+                let (span, options) = (self.draw_span(), random_read_options(self.rng));
+                Operation::Cursor(snapshot, span, options, self.draw_cursor_moves())
             }
+            480..487 => Operation::PrefixCursor(place, self.rng.below(6), self.draw_cursor_moves()),
+            487..490 => Operation::Estimate(self.draw_span()),
             490..510 => {
                 let (snapshot, count) = (self.draw_snapshot(30), self.rng.below(9));
                 let keys = (0..count).map(|_| self.draw_key()).collect();

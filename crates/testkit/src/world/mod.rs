@@ -24,4 +24,4 @@ pub use compare::{Trouble, compare_keyspace, compare_pairs};
 pub use counts::{CaseCounts, PRESETS};
 pub use history::{History, Outcome, play, try_play};
 pub use operations::{Limit, Operation, RestartKind, Write};
-pub use settings::{DbSettings, KeyspaceSettings, random_policy};
+pub use settings::{DbSettings, KeyspaceSettings, random_policy, random_read_options};

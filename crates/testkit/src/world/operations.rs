@@ -1,6 +1,7 @@
 //! Operations of a history. An index is taken modulo the number of existing items, so every subset of a list of
 //! operations is valid too.
 
+use lsmx::ReadOptions;
 use lsmx::vfs::CrashImage;
 
 use super::change::Bytes;
@@ -105,8 +106,12 @@ pub enum Operation {
     /// Iterates over a range, with an optional maximum number of pairs. Positive steps move forward, and negative steps
     /// move backward. After the last step, moves forward to the end.
     Scan(Option<usize>, Span, Option<u64>, Vec<i8>),
-    /// Moves a cursor over a range.
-    Cursor(Option<usize>, Span, Vec<CursorMove<usize>>),
+    /// Moves a cursor over a range, with the given read options.
+    Cursor(Option<usize>, Span, ReadOptions, Vec<CursorMove<usize>>),
+    /// Moves a cursor over all keys that share a prefix of the given length with the key.
+    PrefixCursor(Place, usize, Vec<CursorMove<usize>>),
+    /// Compares the estimates of a range with those of the whole keyspace.
+    Estimate(Span),
     /// Scans all keys whose prefix of the given length equals that of the key.
     Prefix(Place, usize),
     Snapshot,

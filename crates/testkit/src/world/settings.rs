@@ -6,7 +6,7 @@ use lsmx::compaction::Preset;
 use lsmx::env::Background;
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, MemtableKind, Options,
-    PolicySpec, RmwMode, ValueSeparation, WalOptions, WriteControl,
+    PolicySpec, ReadOptions, ReadTier, RmwMode, ValueSeparation, WalOptions, WriteControl,
 };
 
 use crate::rng::TestRng;
@@ -46,6 +46,15 @@ pub fn random_policy(rng: &mut TestRng) -> String {
     match spec.clone().with_size_ratio(small_ratio) {
         Ok(small) if rng.is_true_with_percent(67) => small.to_string(),
         _ => spec.to_string(),
+    }
+}
+
+/// Draws options of a cursor.
+pub fn random_read_options(rng: &mut TestRng) -> ReadOptions {
+    ReadOptions {
+        tier: if rng.is_one_in(5) { ReadTier::Memory } else { ReadTier::Storage },
+        fill_cache: *rng.choose(&[None, Some(false), Some(true)]),
+        read_ahead_bytes_max: *rng.choose(&[None, Some(0), Some(300)]),
     }
 }
 

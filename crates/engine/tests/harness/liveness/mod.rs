@@ -4,7 +4,7 @@
 mod disturbance;
 mod hang;
 mod history;
-mod user_code;
+pub(crate) mod user_code;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;

@@ -12,7 +12,7 @@ use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error, Keyspace, PolicySpec, ReadOptions, SeqNo, Snapshot, WriteBatch};
 
 use super::change::{Bounds, Bytes, Change, Pairs, is_within};
-use super::checked_cursor::CheckedCursor;
+use super::checked_cursor::{CheckedCursor, CursorMove};
 use super::checked_range::{CheckedRange, assert_pair};
 use super::compare::{compare_keyspace, compare_pairs, compare_value};
 use super::counts::CaseCounts;
@@ -340,6 +340,8 @@ impl ModelledDb {
             | Operation::Ends(_)
             | Operation::Scan(..)
             | Operation::Cursor(..)
+            | Operation::PrefixCursor(..)
+            | Operation::Estimate(_)
             | Operation::Prefix(..)
             | Operation::OpenIterator(..)
             | Operation::StepIterator(..)
@@ -482,21 +484,40 @@ impl ModelledDb {
                 range.finish();
                 self.counts.snapshot_reads += u64::from(snapshot.is_some());
             }
-            Operation::Cursor(snapshot, span, moves) => {
+            Operation::Cursor(snapshot, span, options, moves) => {
                 let (index, keyspace, bounds) = self.span(*span);
-                let options = ReadOptions::default();
                 let (cursor, pairs) = match self.held(*snapshot, &keyspace) {
                     Some((held, index, keyspace)) => {
-                        (held.snapshot.cursor(&keyspace, &options), &held.contents[index])
+                        (held.snapshot.cursor(&keyspace, options), &held.contents[index])
                     }
-                    None => (keyspace.cursor(&options), &self.contents[index]),
+                    None => (keyspace.cursor(options), &self.contents[index]),
                 };
+                let cursor = cursor.unwrap().with_bounds::<Bytes>(bounds.clone());
                 let pairs = pairs.as_deref().unwrap_or(&NO_PAIRS);
-                let mut cursor = CheckedCursor::new(cursor.unwrap(), &bounds, pairs);
-                for step in moves {
-                    cursor.apply(&step.map(|key| self.key(key))).unwrap();
+                let is_expected = |key: &Bytes| is_within(&bounds, key);
+                self.move_cursor(CheckedCursor::new(cursor, pairs, is_expected), moves);
+            }
+            Operation::PrefixCursor(place, bytes, moves) => {
+                let (index, keyspace, key) = self.place(*place);
+                let prefix = &key[..key.len().min(*bytes)];
+                let cursor = keyspace.cursor(&ReadOptions::default()).unwrap().with_prefix(prefix);
+                let pairs = self.contents[index].as_deref().unwrap_or(&NO_PAIRS);
+                let is_expected = |key: &Bytes| key.starts_with(prefix);
+                self.move_cursor(CheckedCursor::new(cursor, pairs, is_expected), moves);
+            }
+            Operation::Estimate(span) => {
+                let (_, keyspace, bounds) = self.span(*span);
+                let estimates = |bounds: Bounds| {
+                    let bytes = keyspace.approximate_size::<Bytes>(bounds.clone()).unwrap();
+                    (bytes, keyspace.approximate_count::<Bytes>(bounds).unwrap())
+                };
+                let unbounded = || (Bound::Unbounded, Bound::Unbounded);
+                let before = estimates(unbounded());
+                let (bytes, count) = estimates(bounds);
+                // A job may change the tables between two calls.
+                if estimates(unbounded()) == before {
+                    assert!(bytes <= before.0 && count <= before.1, "{bytes} {count} {before:?}");
                 }
-                self.counts.cursor_moves += moves.len() as u64;
             }
             Operation::Prefix(place, bytes) => {
                 let (index, keyspace, key) = self.place(*place);
@@ -520,6 +541,14 @@ impl ModelledDb {
             }
             _ => {}
         }
+    }
+
+    fn move_cursor(&mut self, mut cursor: CheckedCursor, moves: &[CursorMove<usize>]) {
+        for step in moves {
+            cursor.apply(&step.map(|key| self.key(key))).unwrap();
+        }
+        self.counts.cursor_moves += moves.len() as u64;
+        self.counts.refused_cursor_moves += cursor.refused_moves;
     }
 
     /// Compares all contents and snapshots.
