@@ -176,8 +176,8 @@ pub enum Error {
     },
     /// The deadline of a call passed while it waited.
     ///
-    /// A write was not done. Other calls may have done a part of their work, and complete their current device
-    /// call.
+    /// A write was not done, and a read has no result. Other calls may have done a part of their work, and complete their
+    /// current device call.
     #[error("the deadline passed while waiting for {cause}")]
     Deadline {
         /// Event that the call waited for.

@@ -20,9 +20,11 @@ use crate::lookup::point::{self, ReadScope};
 use crate::metrics::WalMetrics;
 use crate::options::db::Options;
 use crate::options::memory_plan::MemoryPlan;
+use crate::options::read::ReadOptions;
 use crate::options::write::{Durability, WriteOptions};
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind;
+use crate::table::ReadDeadline;
 use crate::tree::{OpenId, Tree};
 use crate::vfs::LockGuard;
 use crate::workload_trace::{ActiveTrace, ScanTrace, TraceRecorder};
@@ -223,8 +225,9 @@ impl DbInner {
         tree: &Tree,
         key: &[u8],
         snapshot: Option<SeqNo>,
-        reads: ReadScope,
+        options: &ReadOptions,
     ) -> Result<Option<Slice>> {
+        let reads = ReadScope::from(options);
         self.check_open()?;
         if reads != ReadScope::Memory {
             self.begin_operation();
@@ -236,7 +239,9 @@ impl DbInner {
             tree.check_live()?;
         }
         let seq = snapshot.unwrap_or_else(|| self.state.sequence.published());
-        let read = point::get_with_combined_operands(tree, &view, key, seq, reads);
+        let deadline = options.deadline.map(|limit| ReadDeadline::new(&self.state.env, limit));
+        let reads_until = (reads, deadline);
+        let read = point::get_with_combined_operands(tree, &view, key, seq, reads_until);
         if reads == ReadScope::Memory {
             if matches!(read, Err(Error::WouldBlock)) {
                 // Only the retry is counted.

@@ -21,7 +21,6 @@ use crate::error::{Error, Result};
 use crate::iter::iter_view::IterView;
 use crate::iter::keyspace_cursor::KeyspaceCursor;
 use crate::iter::range::{Range, owned_bounds, prefix_upper_bound};
-use crate::lookup::point::ReadScope;
 use crate::options::keyspace::OptionsInForce;
 use crate::options::policy::Policy;
 use crate::options::read::ReadOptions;
@@ -268,7 +267,7 @@ impl Keyspace {
     /// # Errors
     /// The errors of [`Db::get`](crate::Db::get).
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.inner().get(&self.tree, key.as_ref(), None, ReadScope::Storage)
+        self.get_with(key, &ReadOptions::default())
     }
 
     /// Returns the value of a key, read with options.
@@ -276,7 +275,7 @@ impl Keyspace {
     /// # Errors
     /// The errors of [`Keyspace::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
-        self.inner().get(&self.tree, key.as_ref(), None, options.into())
+        self.inner().get(&self.tree, key.as_ref(), None, options)
     }
 
     /// Returns whether a key has a value.
@@ -356,7 +355,7 @@ impl Keyspace {
             Ok(view) => view,
             Err(error) => return Range::from_error(error, &self.tree),
         };
-        let range = Range::new(view, lower, upper).with_prefetch(&self.inner().state.env);
+        let range = Range::new(view, lower, upper);
         match self.inner().start_scan_trace(&self.tree) {
             Some(trace) => range.with_trace(trace),
             None => range,
@@ -377,7 +376,7 @@ impl Keyspace {
         }
         let published = || inner.state.sequence.published();
         let seq = snapshot.as_ref().map_or_else(published, |snapshot| snapshot.seq());
-        Ok(IterView::new(view, Arc::clone(&self.tree.merge_resolver), seq, snapshot))
+        Ok(IterView::new(view, &self.tree, seq, snapshot))
     }
 
     /// Returns a cursor over the current entries.

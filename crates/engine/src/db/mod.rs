@@ -40,10 +40,10 @@ use crate::db::write::{write, write_entry};
 use crate::env::Env;
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::lookup::point::ReadScope;
 use crate::metrics::{Metrics, ReadMetrics};
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
+use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
 use crate::workload_trace::{Trace, TraceOptions};
 use crate::write::batch::WriteBatch;
@@ -248,7 +248,8 @@ impl Db {
     /// [`Error::Corrupt`], [`Error::Io`] if a block cannot be read; [`Error::NoMergeOperator`],
     /// [`Error::MergeFailed`] if the operands of the key cannot be combined; [`Error::Closed`].
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.inner().get(&self.inner().default_tree, key.as_ref(), None, ReadScope::Storage)
+        let options = ReadOptions::default();
+        self.inner().get(&self.inner().default_tree, key.as_ref(), None, &options)
     }
 
     /// Commits a batch atomically, across all its keyspaces.

@@ -13,7 +13,6 @@ use crate::db::multi_get::multi_get;
 use crate::error::Result;
 use crate::iter::keyspace_cursor::KeyspaceCursor;
 use crate::iter::range::Range;
-use crate::lookup::point::ReadScope;
 use crate::options::read::ReadOptions;
 use crate::tree::snapshots::SnapshotGuard;
 
@@ -52,8 +51,7 @@ impl Snapshot {
     /// # Errors
     /// The errors of [`Db::get`](crate::Db::get); [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.check_keyspace_visible(keyspace)?;
-        self.inner().get(keyspace.tree(), key.as_ref(), Some(self.seq()), ReadScope::Storage)
+        self.get_with(keyspace, key, &ReadOptions::default())
     }
 
     /// Returns the value of a key, read with options.
@@ -68,7 +66,7 @@ impl Snapshot {
         options: &ReadOptions,
     ) -> Result<Option<Slice>> {
         self.check_keyspace_visible(keyspace)?;
-        self.inner().get(keyspace.tree(), key.as_ref(), Some(self.seq()), options.into())
+        self.inner().get(keyspace.tree(), key.as_ref(), Some(self.seq()), options)
     }
 
     /// Returns whether a key has a value.

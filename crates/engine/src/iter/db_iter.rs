@@ -14,9 +14,7 @@ use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::iter::operand_fold::OperandFold;
 use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
-use crate::iter::read_purpose;
-use crate::options::read::ReadOptions;
-use crate::table::ReadContext;
+use crate::table::{ReadContext, ReadDeadline};
 use crate::tree::blob_set::BlobSet;
 use crate::tree::merge_resolver::MergeResolver;
 use crate::value_log::BlobScan;
@@ -24,7 +22,8 @@ use crate::value_log::BlobScan;
 /// Number of versions of a key to step over before a seek to the next key.
 const STEPS_BEFORE_SEEK: usize = 8;
 
-/// Maximum number of versions that one move of an iterator with a step limit visits.
+/// Maximum number of versions that one move of an iterator with a step limit visits, and number of versions between two
+/// checks of a deadline.
 const STEPS_PER_MOVE_MAX: u64 = 1024;
 
 /// Location of the current entry.
@@ -51,8 +50,7 @@ pub(crate) struct ValueResolver {
 
 impl ValueResolver {
     /// Returns a resolver for the blob files of a super version.
-    pub(crate) fn new(blobs: &Arc<BlobSet>, options: &ReadOptions) -> ValueResolver {
-        let context = ReadContext::new(read_purpose(options));
+    pub(crate) fn new(blobs: &Arc<BlobSet>, context: ReadContext) -> ValueResolver {
         ValueResolver { blobs: Arc::clone(blobs), scan: BlobScan::default(), context }
     }
 
@@ -83,6 +81,8 @@ pub(crate) struct DbIter<C> {
     steps_max: u64,
     /// Number of versions that the current move may still visit.
     remaining_steps: u64,
+    /// Deadline of each move, checked after `steps_max` versions.
+    deadline: Option<Arc<ReadDeadline>>,
 }
 
 impl<C: Cursor> DbIter<C> {
@@ -110,12 +110,18 @@ impl<C: Cursor> DbIter<C> {
             values,
             steps_max: u64::MAX,
             remaining_steps: u64::MAX,
+            deadline: None,
         }
     }
 
     /// Makes long moves fail with [`Error::WouldBlock`]. After any error the iterator must be positioned again.
     pub(crate) fn with_step_limit(self) -> DbIter<C> {
         DbIter { steps_max: STEPS_PER_MOVE_MAX, ..self }
+    }
+
+    /// Makes moves fail with [`Error::Deadline`] after the deadline.
+    pub(crate) fn with_deadline(self, deadline: Arc<ReadDeadline>) -> DbIter<C> {
+        DbIter { steps_max: STEPS_PER_MOVE_MAX, deadline: Some(deadline), ..self }
     }
 
     /// Begins a move. Returns the previous position.
@@ -129,7 +135,18 @@ impl<C: Cursor> DbIter<C> {
     /// Counts a visited version.
     #[inline]
     fn count_step(&mut self) -> Result<()> {
-        self.remaining_steps = self.remaining_steps.checked_sub(1).ok_or(Error::WouldBlock)?;
+        match self.remaining_steps.checked_sub(1) {
+            Some(remaining) => self.remaining_steps = remaining,
+            None => self.renew_steps()?,
+        }
+        Ok(())
+    }
+
+    /// Allows further steps of a move if its deadline has not passed.
+    #[cold]
+    fn renew_steps(&mut self) -> Result<()> {
+        self.deadline.as_ref().ok_or(Error::WouldBlock)?.check()?;
+        self.remaining_steps = self.steps_max;
         Ok(())
     }
 
@@ -408,6 +425,7 @@ mod tests {
     use super::*;
     use crate::iter::merging_iter::VecCursor;
     use crate::merge_operator::{MergeError, MergeOperator, MergeResult};
+    use crate::table::ReadPurpose;
     use lsmx_base::range_tombstone::{RangeTombstone, build_index};
     use lsmx_base::sync::Arc;
 
@@ -506,7 +524,7 @@ mod tests {
                 SeqNo(snapshot),
                 deleted,
                 resolver,
-                ValueResolver::new(&Arc::default(), &ReadOptions::default()),
+                ValueResolver::new(&Arc::default(), ReadContext::new(ReadPurpose::Scan)),
             );
             let mut position: Option<Vec<u8>> = None;
             for (step, key) in steps {

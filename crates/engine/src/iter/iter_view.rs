@@ -7,6 +7,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
 use crate::cursor::Cursor;
+use crate::env::Env;
 use crate::error::Result;
 use crate::iter::db_iter::{DbIter, ValueResolver};
 use crate::iter::merging_iter::MergingCursor;
@@ -15,17 +16,23 @@ use crate::iter::read_purpose;
 use crate::iter::run_iter::RunCursor;
 use crate::lookup::point::ReadScope;
 use crate::options::read::{ReadOptions, ReadTier};
-use crate::table::ScanHints;
+use crate::table::{ReadContext, ReadDeadline, ScanHints};
+use crate::tree::Tree;
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::snapshots::SnapshotGuard;
 use crate::tree::super_version::SuperVersion;
 
-/// The state of a keyspace that an iterator reads. It keeps memtables, files and snapshot until it is dropped.
+/// The state of a keyspace that an iterator reads, and the read options. It keeps memtables, files and snapshot until it
+/// is dropped.
 pub(crate) struct IterView {
     resolver: Arc<MergeResolver>,
     snapshot: SeqNo,
     /// Keeps the snapshot registered.
     _pinned: Option<Arc<SnapshotGuard>>,
+    env: Env,
+    options: ReadOptions,
+    /// Deadline of the current call, if the options have one.
+    deadline: Option<Arc<ReadDeadline>>,
     super_version: Arc<SuperVersion>,
 }
 
@@ -38,35 +45,66 @@ pub(crate) struct AnnouncedSeek<'a> {
 }
 
 impl IterView {
-    /// Returns the state of `super_version` at `snapshot`.
+    /// Returns the state of `super_version` at `snapshot`, with default read options.
     pub(crate) fn new(
         super_version: Arc<SuperVersion>,
-        resolver: Arc<MergeResolver>,
+        tree: &Tree,
         snapshot: SeqNo,
         pinned: Option<Arc<SnapshotGuard>>,
     ) -> IterView {
-        IterView { resolver, snapshot, _pinned: pinned, super_version }
+        IterView {
+            resolver: Arc::clone(&tree.merge_resolver),
+            snapshot,
+            _pinned: pinned,
+            env: tree.env().clone(),
+            options: ReadOptions::default(),
+            deadline: None,
+            super_version,
+        }
     }
 
     pub(crate) fn super_version(&self) -> &Arc<SuperVersion> {
         &self.super_version
     }
 
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
+    }
+
+    pub(crate) fn options(&self) -> &ReadOptions {
+        &self.options
+    }
+
+    /// Sets the read options. An open iterator keeps the previous options.
+    pub(crate) fn set_options(&mut self, options: &ReadOptions) {
+        self.options = *options;
+        self.deadline = options.deadline.map(|limit| ReadDeadline::new(&self.env, limit));
+    }
+
+    /// Begins a call, whose end the deadline limits.
+    #[inline]
+    pub(crate) fn begin_call(&self) {
+        if let Some(deadline) = &self.deadline {
+            deadline.begin_call();
+        }
+    }
+
     /// Returns a resolver for the values in the blob files of the view.
-    pub(crate) fn value_resolver(&self, options: &ReadOptions) -> ValueResolver {
-        ValueResolver::new(self.super_version.version.blobs(), options)
+    pub(crate) fn value_resolver(&self) -> ValueResolver {
+        let mut context = ReadContext::new(read_purpose(&self.options));
+        context.set_deadline(self.deadline.clone());
+        ValueResolver::new(self.super_version.version.blobs(), context)
     }
 
     /// Returns the range tombstones of the view between two bounds.
     fn tombstone_filter(
         &self,
-        options: &ReadOptions,
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
     ) -> Result<Option<RangeTombstoneFilter>> {
         let (memtables, version) = (self.super_version.memtables(), &self.super_version.version);
         let mut sources: Vec<_> = memtables.flat_map(|at| at.tombstone_indexes()).collect();
-        sources.extend(match options.tier {
+        sources.extend(match self.options.tier {
             ReadTier::Storage => version.range_tombstones_between(lower, upper)?,
             ReadTier::Memory => version.cached_range_tombstones()?,
         });
@@ -82,12 +120,12 @@ impl IterView {
     /// blocks that this seek needs in all sorted runs, so that the device reads them at the same time.
     pub(crate) fn open_iter(
         &self,
-        options: &ReadOptions,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
         hints: impl Fn(u64, u64) -> ScanHints,
         announced: Option<AnnouncedSeek<'_>>,
     ) -> Result<DbIter<MergingCursor>> {
-        let deleted = self.tombstone_filter(options, lower, upper)?;
+        let options = &self.options;
+        let deleted = self.tombstone_filter(lower, upper)?;
         let mut sources: Vec<Box<dyn Cursor>> = Vec::new();
         for memtable in self.super_version.memtables() {
             if !memtable.is_empty() {
@@ -104,6 +142,7 @@ impl IterView {
             let hints = ScanHints {
                 read_ahead_bytes_max: options.read_ahead_bytes_max,
                 bypasses_cache: options.fill_cache == Some(false),
+                deadline: self.deadline.clone(),
                 ..hints(run.entries(), entries)
             };
             let (tables, purpose) = (Arc::clone(run.tables()), read_purpose(options));
@@ -113,10 +152,14 @@ impl IterView {
             }
             sources.push(Box::new(cursor));
         }
-        let (inner, values) = (MergingCursor::new(sources), self.value_resolver(options));
+        let (inner, values) = (MergingCursor::new(sources), self.value_resolver());
         let resolver = Arc::clone(&self.resolver);
         let iter = DbIter::new(inner, self.snapshot, deleted, resolver, values);
-        Ok(if options.tier == ReadTier::Memory { iter.with_step_limit() } else { iter })
+        Ok(match (options.tier, &self.deadline) {
+            (ReadTier::Memory, _) => iter.with_step_limit(),
+            (ReadTier::Storage, Some(deadline)) => iter.with_deadline(Arc::clone(deadline)),
+            (ReadTier::Storage, None) => iter,
+        })
     }
 }
 

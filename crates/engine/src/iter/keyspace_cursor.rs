@@ -52,7 +52,6 @@ use crate::workload_trace::ScanTrace;
 /// # }
 /// ```
 pub struct KeyspaceCursor {
-    options: ReadOptions,
     bounds: (Bound<Bytes>, Bound<Bytes>),
     /// `None` before the first seek, and after a failed move.
     iter: Option<DbIter<MergingCursor>>,
@@ -81,16 +80,16 @@ enum CursorPosition {
 impl KeyspaceCursor {
     /// Returns a cursor over all entries of `view`.
     pub(crate) fn new(
-        view: IterView,
+        mut view: IterView,
         options: &ReadOptions,
         trace: Option<Box<ScanTrace>>,
     ) -> KeyspaceCursor {
+        view.set_options(options);
         KeyspaceCursor {
-            options: *options,
             bounds: (Bound::Unbounded, Bound::Unbounded),
             iter: None,
             position: CursorPosition::Unpositioned,
-            values: RefCell::new(view.value_resolver(options)),
+            values: RefCell::new(view.value_resolver()),
             separated_value: OnceCell::new(),
             trace,
             view,
@@ -164,7 +163,7 @@ impl KeyspaceCursor {
         };
         let hints = ScanHints { lower: key(lower), upper: key(upper), ..ScanHints::default() };
         let bounds = (borrowed_bound(lower), borrowed_bound(upper));
-        self.view.open_iter(&self.options, bounds, |_, _| hints.clone(), None)
+        self.view.open_iter(bounds, |_, _| hints.clone(), None)
     }
 
     /// Moves with `step`, and checks whether the new entry is within the bounds.
@@ -174,6 +173,7 @@ impl KeyspaceCursor {
     ) -> Result<()> {
         self.position = CursorPosition::Unpositioned;
         self.separated_value.take();
+        self.view.begin_call();
         let moved = match &mut self.iter {
             Some(iter) => step(iter),
             None => self.open_iter().and_then(|iter| step(self.iter.insert(iter))),
@@ -333,6 +333,7 @@ impl KeyspaceCursor {
         let Some((seq, pointer)) = iter.value_pointer() else {
             return iter.stored_value().map(Some);
         };
+        self.view.begin_call();
         let value = self.values.borrow_mut().read((iter.key(), seq), pointer)?;
         Ok(Some(self.separated_value.get_or_init(|| value)))
     }

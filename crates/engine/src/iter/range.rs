@@ -9,7 +9,6 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::iter::db_iter::DbIter;
 use crate::iter::iter_view::{AnnouncedSeek, IterView};
@@ -41,9 +40,6 @@ pub struct Range {
     expected_entries: Option<u64>,
     /// Whether the ends have met or a bound was reached.
     is_exhausted: bool,
-    options: ReadOptions,
-    /// Environment for prefetching; `None` without prefetching.
-    env: Option<Env>,
     /// Key of the last entry of each end, if the cursors may have to be opened again.
     last_keys: [Option<Slice>; 2],
     /// Records the extent of the scan in a workload trace.
@@ -66,17 +62,9 @@ impl Range {
             remaining: None,
             expected_entries: None,
             is_exhausted,
-            options: ReadOptions::default(),
-            env: None,
             last_keys: [None, None],
             trace: None,
         }
-    }
-
-    /// Enables prefetching of separated values.
-    pub(crate) fn with_prefetch(mut self, env: &Env) -> Range {
-        self.env = Some(env.clone());
-        self
     }
 
     /// Records the returned entries in a workload trace.
@@ -107,8 +95,8 @@ impl Range {
     }
 
     pub(crate) fn set_options(&mut self, options: &ReadOptions) {
-        if self.options != *options {
-            self.options = *options;
+        if self.view.options() != options {
+            self.view.set_options(options);
             // The cursors were opened with the previous options.
             self.drop_cursors();
         }
@@ -167,8 +155,7 @@ impl Range {
 
     /// Returns a range that only returns this error.
     pub(crate) fn from_error(error: Error, tree: &Tree) -> Range {
-        let (view, resolver) = (tree.pin_super_version(), Arc::clone(&tree.merge_resolver));
-        let view = IterView::new(view, resolver, SeqNo::ZERO, None);
+        let view = IterView::new(tree.pin_super_version(), tree, SeqNo::ZERO, None);
         let mut range = Range::new(view, Bound::Unbounded, Bound::Unbounded);
         range.error = Some(error);
         range
@@ -178,9 +165,8 @@ impl Range {
     /// bound of the given end needs.
     fn open_iter(&self, backward: bool) -> Result<DbIter<MergingCursor>> {
         let version = &self.view.super_version().version;
-        let announces = self.options.tier == ReadTier::Storage
-            && self.env.is_some()
-            && version.device_waits().are_expected();
+        let announces =
+            self.view.options().tier == ReadTier::Storage && version.device_waits().are_expected();
         let announced = match if backward { &self.upper } else { &self.lower } {
             Bound::Included(key) | Bound::Excluded(key) if announces => {
                 Some(AnnouncedSeek { key, backward })
@@ -189,7 +175,7 @@ impl Range {
         };
         let bounds = (borrowed_bound(&self.lower), borrowed_bound(&self.upper));
         let hints = |run_entries, entries| self.scan_hints(run_entries, entries, backward);
-        self.view.open_iter(&self.options, bounds, hints, announced)
+        self.view.open_iter(bounds, hints, announced)
     }
 
     /// Returns the part of a sorted run with `run_entries` of all `entries` that the given end reads.
@@ -212,25 +198,27 @@ impl Range {
     }
 
     /// Returns the context for prefetching if the view has separated values and files may be read.
+    ///
+    /// A call with a deadline reads only its own value, because the reads of a batch are not interrupted.
     fn prefetch_context(&self) -> Option<PrefetchContext> {
-        let env = self.env.clone().filter(|_| self.options.tier == ReadTier::Storage)?;
-        let blobs = self.view.super_version().version.blobs();
-        (!blobs.is_empty()).then(|| PrefetchContext { env, blobs: Arc::clone(blobs) })
+        let (blobs, options) = (self.view.super_version().version.blobs(), self.view.options());
+        if options.tier != ReadTier::Storage || options.deadline.is_some() || blobs.is_empty() {
+            return None;
+        }
+        Some(PrefetchContext { env: self.view.env().clone(), blobs: Arc::clone(blobs) })
     }
 
     /// Opens the cursor of one end at its first entry.
     fn open_prefetch_iter_at_end(&self, backward: bool) -> Result<PrefetchIter> {
-        let start_ns = self.env.as_ref().map(Env::monotonic_ns);
+        let start_ns = self.view.env().monotonic_ns();
         let mut iter = self.open_iter(backward)?;
         match backward {
             false => iter.seek_first_from(borrowed_bound(&self.lower))?,
             true => iter.seek_last_up_to(borrowed_bound(&self.upper))?,
         }
-        if let (Some(env), Some(start_ns)) = (&self.env, start_ns) {
-            let elapsed_ns = env.monotonic_ns().saturating_sub(start_ns);
-            let waits = self.view.super_version().version.device_waits();
-            waits.record_seek(is_device_read(env, elapsed_ns));
-        }
+        let elapsed_ns = self.view.env().monotonic_ns().saturating_sub(start_ns);
+        let waits = self.view.super_version().version.device_waits();
+        waits.record_seek(is_device_read(self.view.env(), elapsed_ns));
         Ok(PrefetchIter::new(iter, backward, self.prefetch_context()))
     }
 
@@ -295,7 +283,7 @@ impl Range {
                 self.expected_entries =
                     self.expected_entries.map(|entries| entries.saturating_sub(1));
                 self.trace_entry();
-                if self.options.tier == ReadTier::Memory {
+                if self.view.options().tier == ReadTier::Memory {
                     self.last_keys[usize::from(backward)] = Some(key.clone());
                 }
                 Some(value.map(|value| (key, value)))
@@ -326,6 +314,7 @@ impl Iterator for Range {
         if let Some(error) = &self.error {
             return Some(Err(error.clone()));
         }
+        self.view.begin_call();
         self.trace_request(false);
         let entry = self.next_at_front();
         self.finish_step(entry, false)
@@ -343,6 +332,7 @@ impl DoubleEndedIterator for Range {
         if let Some(error) = &self.error {
             return Some(Err(error.clone()));
         }
+        self.view.begin_call();
         self.trace_request(true);
         let entry = self.next_at_back();
         self.finish_step(entry, true)

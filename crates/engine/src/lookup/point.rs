@@ -12,7 +12,7 @@ use crate::format::block::BlockHandle;
 use crate::iter::operand_fold::OperandFold;
 use crate::operand_store::{OperandReadTier, OperandView};
 use crate::options::read::{ReadOptions, ReadTier};
-use crate::table::{ReadContext, ReadPurpose, Table, TableCursor};
+use crate::table::{ReadContext, ReadDeadline, ReadPurpose, Table, TableCursor};
 use crate::tree::Tree;
 use crate::tree::blob_set::BlobFile;
 use crate::tree::super_version::SuperVersion;
@@ -117,22 +117,25 @@ pub(crate) fn get(
     snapshot: SeqNo,
     scope: ReadScope,
 ) -> Result<Option<Slice>> {
-    get_with_combined_operands(tree, view, user_key, snapshot, scope).map(|(value, _)| value)
+    let found = get_with_combined_operands(tree, view, user_key, snapshot, (scope, None));
+    found.map(|(value, _)| value)
 }
 
-/// Like [`get`], but also describes the combined operands. The description is `None` if the lookup found no operand.
+/// Like [`get`] with a deadline, but also describes the combined operands. The description is `None` if the lookup found
+/// no operand.
 ///
 /// # Errors
-/// As [`get`].
+/// As [`get`]; [`Error::Deadline`].
 #[inline]
 pub(crate) fn get_with_combined_operands(
     tree: &Tree,
     view: &SuperVersion,
     user_key: &[u8],
     snapshot: SeqNo,
-    scope: ReadScope,
+    (scope, deadline): (ReadScope, Option<Arc<ReadDeadline>>),
 ) -> Result<(Option<Slice>, Option<CombinedOperands>)> {
     let (mut fold, mut state) = (OperandFold::default(), LookupState::new(scope));
+    state.context.set_deadline(deadline);
     let value = look_up(tree, view, user_key, (snapshot, scope), (&mut fold, &mut state));
     if !matches!(value, Err(Error::WouldBlock)) {
         state.publish_counts(tree, view);

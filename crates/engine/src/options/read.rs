@@ -1,5 +1,7 @@
 //! Options of a read.
 
+use std::time::Duration;
+
 /// Storage tiers that a read may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadTier {
@@ -43,4 +45,12 @@ pub struct ReadOptions {
     /// early at an unknown key. With 0 each block is read alone. Lookups and reads from the value log ignore this option.
     /// Default: `None`, which means 256 KiB. Larger values have the same effect.
     pub read_ahead_bytes_max: Option<u64>,
+    /// Maximum time of one call: of a lookup, or of one move of an iterator or a cursor. Then the call fails with
+    /// [`Error::Deadline`](crate::Error::Deadline).
+    ///
+    /// The call checks the deadline before each read of a block or a separated value, and while it skips many versions.
+    /// Data in memory is therefore returned even with a deadline of zero. The call may take longer, because it does not
+    /// interrupt a file read, a merge operator or an operand store. Iterators with a deadline do not read separated
+    /// values ahead. Default: `None`, no limit.
+    pub deadline: Option<Duration>,
 }

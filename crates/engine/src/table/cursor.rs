@@ -72,6 +72,7 @@ impl TableCursor {
         let scan_bytes = hints.entries.map_or(u64::MAX, estimate);
         self.read_ahead = BlockReadAhead::new(scan_bytes).with_options(hints);
         self.bounds = [hints.lower.clone(), hints.upper.clone()];
+        self.context.set_deadline(hints.deadline.clone());
         self
     }
 

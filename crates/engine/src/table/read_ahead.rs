@@ -8,11 +8,13 @@
 
 use bytes::Bytes;
 use lsmx_base::slice::BlockBytes;
+use lsmx_base::sync::Arc;
 
 use crate::error::Result;
 use crate::format::block::BlockHandle;
 use crate::table::block_window::{BlockWindow, WINDOW_BYTES_MAX};
 use crate::table::read_context::{ReadContext, ReadPurpose};
+use crate::table::read_deadline::ReadDeadline;
 use crate::table::reader::Table;
 
 /// Bytes of the first read-ahead.
@@ -40,6 +42,8 @@ pub(crate) struct ScanHints {
     pub(crate) read_ahead_bytes_max: Option<u64>,
     /// Whether the first blocks after a seek are not added to the cache either.
     pub(crate) bypasses_cache: bool,
+    /// Deadline of each move.
+    pub(crate) deadline: Option<Arc<ReadDeadline>>,
 }
 
 /// Bytes of one table's data blocks that were read ahead.
@@ -115,7 +119,7 @@ impl BlockReadAhead {
         if self.adjacent_blocks < SCAN_BLOCKS_MIN {
             match context.purpose() {
                 ReadPurpose::Scan if !self.bypasses_cache => {
-                    let lookup = &mut ReadContext::new(ReadPurpose::Lookup);
+                    let lookup = &mut context.for_purpose(ReadPurpose::Lookup);
                     return table.data_block(handle, lookup);
                 }
                 ReadPurpose::Scan | ReadPurpose::MemoryOnly => {

@@ -1,9 +1,12 @@
 //! The purpose of a read, and the counts that a read collects.
 
+use lsmx_base::sync::Arc;
+
 use crate::cache::{BlockCache, FilterCounts};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::BlockHandle;
+use crate::table::read_deadline::ReadDeadline;
 
 /// Levels whose filter counts need no allocation.
 const INLINE_LEVELS: usize = 6;
@@ -64,6 +67,8 @@ pub struct ReadContext {
     forbids_blob_reads: bool,
     /// The last block that a [`ReadPurpose::MemoryOnly`] read needed and did not find in memory.
     block_missing_in_memory: Option<BlockHandle>,
+    /// Deadline of the call, checked before each read from storage.
+    deadline: Option<Arc<ReadDeadline>>,
 }
 
 impl ReadContext {
@@ -80,7 +85,28 @@ impl ReadContext {
             overflow_counts: Vec::new(),
             forbids_blob_reads: false,
             block_missing_in_memory: None,
+            deadline: None,
         }
+    }
+
+    /// Sets the deadline of the call.
+    #[inline]
+    pub(crate) fn set_deadline(&mut self, deadline: Option<Arc<ReadDeadline>>) {
+        self.deadline = deadline;
+    }
+
+    /// Creates a context for another purpose, with the same deadline.
+    pub(super) fn for_purpose(&self, purpose: ReadPurpose) -> ReadContext {
+        ReadContext { deadline: self.deadline.clone(), ..ReadContext::new(purpose) }
+    }
+
+    /// Returns an error if the deadline of the call has passed.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`].
+    #[inline]
+    fn check_deadline(&self) -> Result<()> {
+        self.deadline.as_ref().map_or(Ok(()), |deadline| deadline.check())
     }
 
     /// Creates the context of a lookup, which collects hits until [`ReadContext::publish_counts`].
@@ -109,7 +135,7 @@ impl ReadContext {
     /// Returns the purpose if this block of a table may be read from storage.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if the read is bound to memory.
+    /// [`Error::WouldBlock`] if the read is bound to memory; [`Error::Deadline`].
     #[inline]
     pub(super) fn admit_read(&mut self, block: BlockHandle) -> Result<ReadPurpose> {
         match self.purpose {
@@ -117,20 +143,20 @@ impl ReadContext {
                 self.block_missing_in_memory = Some(block);
                 Err(Error::WouldBlock)
             }
-            purpose => Ok(purpose),
+            purpose => self.check_deadline().map(|()| purpose),
         }
     }
 
     /// Returns the purpose if a record of a blob file may be read from storage.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if the read is bound to memory or blob reads are forbidden.
+    /// [`Error::WouldBlock`] if the read is bound to memory or blob reads are forbidden; [`Error::Deadline`].
     #[inline]
     pub(crate) fn admit_blob_read(&self) -> Result<ReadPurpose> {
         match self.purpose {
             ReadPurpose::MemoryOnly => Err(Error::WouldBlock),
             _ if self.forbids_blob_reads => Err(Error::WouldBlock),
-            purpose => Ok(purpose),
+            purpose => self.check_deadline().map(|()| purpose),
         }
     }
 

@@ -14,8 +14,12 @@ use crate::tokio::inner::AsyncDbInner;
 use crate::tokio::runtime::run_on_pool;
 
 /// Options of a read on a task. It fails with [`Error::WouldBlock`] if a block is not in memory.
-pub(crate) const MEMORY_ONLY: ReadOptions =
-    ReadOptions { tier: ReadTier::Memory, fill_cache: None, read_ahead_bytes_max: None };
+pub(crate) const MEMORY_ONLY: ReadOptions = ReadOptions {
+    tier: ReadTier::Memory,
+    fill_cache: None,
+    read_ahead_bytes_max: None,
+    deadline: None,
+};
 
 /// Number of keys that are looked up before the task yields.
 const KEYS_PER_YIELD: usize = 32;

@@ -316,6 +316,11 @@ impl Tree {
         Error::KeyspaceDropped { name: self.name.clone() }
     }
 
+    /// Returns the environment of the database.
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
+    }
+
     /// Returns the current settings.
     pub(crate) fn settings(&self) -> Guard<Arc<TreeSettings>> {
         self.settings.load()

@@ -1,6 +1,7 @@
 //! Tests of cursors and of the read options of scans.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lsmx::internals::vfs::{CountingVfs, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::{Append, Counter};
@@ -293,4 +294,76 @@ fn read_ahead_bytes_max_limits_the_bytes_of_one_read() {
     assert!((16 << 10..=32 << 10).contains(&limited), "{limited}");
     assert_eq!(largest_read(None), 256 << 10);
     assert_eq!(largest_read(Some(1 << 30)), 256 << 10);
+}
+
+fn with_deadline(deadline: Duration) -> ReadOptions {
+    ReadOptions { deadline: Some(deadline), ..ReadOptions::default() }
+}
+
+fn is_deadline<T>(result: &lsmx::Result<T>) -> bool {
+    matches!(result, Err(Error::Deadline { .. }))
+}
+
+#[test]
+fn deadline_of_zero_allows_no_file_read() {
+    let separation = ValueSeparation { threshold_bytes: 50, ..ValueSeparation::default() };
+    for separation in [None, Some(separation)] {
+        let keyspace = one_large_table().value_separation(separation);
+        let db = database::open(&MemVfs::new(), inline().keyspace_defaults(keyspace));
+        fill(&db, 1_000);
+        db.put(key(2_000), "in memory").unwrap();
+        let (keyspace, options) = (db.default_keyspace(), with_deadline(Duration::ZERO));
+        let mut cursor = keyspace.cursor(&options).unwrap();
+        let range = || keyspace.range(key(5)..).options(&options);
+        assert!(is_deadline(&keyspace.get_with(key(5), &options)));
+        assert!(is_deadline(&db.snapshot().get_with(&keyspace, key(5), &options)));
+        assert!(is_deadline(&cursor.seek(key(5))) && is_deadline(&cursor.next()));
+        let mut failing = range();
+        for _ in 0..2 {
+            assert!(
+                is_deadline(&failing.next().unwrap()) && is_deadline(&failing.next_back().unwrap())
+            );
+        }
+        assert!(keyspace.get_with(key(2_000), &options).unwrap().is_some());
+
+        // After a read without a deadline, the entry and its value are in memory.
+        assert_eq!(keyspace.get(key(5)).unwrap().as_deref(), Some(&[7; 100][..]));
+        assert!(keyspace.get_with(key(5), &options).unwrap().is_some());
+        cursor.seek(key(5)).unwrap();
+        assert_eq!(cursor.value().unwrap(), Some(&[7; 100][..]));
+        let (_, value) = range().next().unwrap().unwrap();
+        assert_eq!(&*value, &[7; 100]);
+    }
+}
+
+#[test]
+fn deadline_begins_again_with_each_move() {
+    let db = database::open(&MemVfs::new(), inline().keyspace_defaults(one_large_table()));
+    fill(&db, 1_000);
+    let options = with_deadline(Duration::from_millis(1));
+    let mut cursor = db.default_keyspace().cursor(&options).unwrap();
+    let mut range = db.default_keyspace().iter().options(&options);
+    for number in (0..1_000).step_by(100) {
+        db.env().advance_us(2_000);
+        cursor.seek(key(number)).unwrap();
+        assert_eq!(cursor.value().unwrap(), Some(&[7; 100][..]));
+        db.env().advance_us(2_000);
+        assert!(range.nth(99).unwrap().is_ok());
+    }
+}
+
+#[test]
+fn deadline_ends_moves_over_many_deleted_entries() {
+    let db = database::open(&MemVfs::new(), inline().keyspace_defaults(one_large_table()));
+    for number in 0..5_000 {
+        db.delete(key(number)).unwrap();
+    }
+    let keyspace = db.default_keyspace();
+    let mut limited = keyspace.cursor(&with_deadline(Duration::ZERO)).unwrap();
+    assert!(is_deadline(&limited.seek_to_first()) && is_deadline(&limited.seek_to_last()));
+    let mut unlimited = keyspace.cursor(&with_deadline(Duration::MAX)).unwrap();
+    unlimited.seek_to_first().unwrap();
+    assert_eq!(unlimited.key(), None);
+    unlimited.seek_to_last().unwrap();
+    assert_eq!(unlimited.key(), None);
 }

@@ -13,7 +13,7 @@ use lsmx::vfs::{MemVfs, OsVfs, Vfs};
 use lsmx::workload_trace::{
     BUFFER_BYTES_MIN, TraceEnd, TraceEvent, TraceHeader, TraceOptions, TraceReader,
 };
-use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, Update, WriteBatch};
+use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, ReadOptions, Update, WriteBatch};
 
 use crate::harness::database;
 use crate::harness::gate::{Gate, each};
@@ -70,6 +70,35 @@ fn execute_all_kinds(db: &Db) -> u64 {
     drop(plums.iter());
     plums.fetch_update("x", |_| Update::Put(b"7".to_vec())).unwrap();
     14
+}
+
+#[test]
+fn trace_has_each_seek_of_a_cursor_as_a_scan() {
+    let (disk, ()) = record(TraceOptions::default(), |db| {
+        let keyspace = db.default_keyspace();
+        for key in ["a", "b", "c"] {
+            keyspace.put(key, "").unwrap();
+        }
+        let mut cursor = keyspace.cursor(&ReadOptions::default()).unwrap();
+        cursor.seek("b").unwrap();
+        cursor.next().unwrap();
+        cursor.next().unwrap();
+        cursor.seek_to_last().unwrap();
+        cursor.seek_for_prev("bb").unwrap();
+        cursor.prev().unwrap();
+        // A trace does not count a cursor that is dropped before the first seek.
+        drop(keyspace.cursor(&ReadOptions::default()).unwrap());
+    });
+    let (items, end) = items(&disk, TRACE).unwrap();
+    assert_eq!(end.operations, 6);
+    let scan = |backward: bool, start: Option<&[u8]>, entries: u64| {
+        let start = start.map(<[u8]>::to_vec);
+        format!(
+            "Scan {{ keyspace: 0, backward: {backward}, start: {start:?}, entries: {entries} }}"
+        )
+    };
+    let expected = [scan(false, Some(b"b"), 2), scan(true, None, 1), scan(true, Some(b"bb"), 2)];
+    assert_eq!(items[4..7], expected);
 }
 
 #[test]

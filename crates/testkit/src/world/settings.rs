@@ -55,6 +55,8 @@ pub fn random_read_options(rng: &mut TestRng) -> ReadOptions {
         tier: if rng.is_one_in(5) { ReadTier::Memory } else { ReadTier::Storage },
         fill_cache: *rng.choose(&[None, Some(false), Some(true)]),
         read_ahead_bytes_max: *rng.choose(&[None, Some(0), Some(300)]),
+        // No move from files completes within a deadline of zero.
+        deadline: *rng.choose(&[None, None, Some(Duration::MAX), Some(Duration::ZERO)]),
     }
 }
 
