@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::iter::iter_view::IterView;
 use crate::iter::keyspace_cursor::KeyspaceCursor;
 use crate::iter::range::{Range, owned_bounds, prefix_upper_bound};
-use crate::options::keyspace::OptionsInForce;
+use crate::options::keyspace::{KeyspaceOptions, OptionsInForce};
 use crate::options::policy::Policy;
 use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
@@ -121,7 +121,7 @@ impl Keyspace {
     }
 
     /// Returns the current options: those of the last [`Db::keyspace`](crate::Db::keyspace) or
-    /// [`Keyspace::set_policy`], and the stored values of options that were not set.
+    /// [`Keyspace::set_options`], and the stored values of options that were not set.
     #[must_use]
     pub fn options(&self) -> OptionsInForce {
         let settings = self.tree.settings();
@@ -250,7 +250,7 @@ impl Keyspace {
         update::update(self.inner(), &self.tree, key, self.write_options, update)
     }
 
-    /// Sets and stores another compaction policy.
+    /// Sets and stores another compaction policy, as [`Keyspace::set_options`] does.
     ///
     /// Data is not rewritten at once. The jobs of the new policy reshape the tree in the background. A policy that
     /// drops data, such as `fifo`, starts to do so.
@@ -259,7 +259,39 @@ impl Keyspace {
     /// [`Error::Policy`] if a parameter is relative to the run of an experiment; [`Error::KeyspaceDropped`];
     /// [`Error::OpenedReadOnly`]; [`Error::ReadOnly`] with the cause; [`Error::Closed`].
     pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<()> {
-        open_keyspace::set_policy(self.inner(), &self.tree, policy.into())
+        let policy = policy.into();
+        self.set_options(|options| options.policy(policy.clone()))
+    }
+
+    /// Changes options of the open keyspace.
+    ///
+    /// `change` receives the current options and returns the new ones. It is called again if another thread changes the
+    /// options meanwhile. Sizes and table options apply to the memtables and tables that are created later; existing
+    /// files are not rewritten. The stored options behave as in [`Db::keyspace`](crate::Db::keyspace), which also sets an
+    /// operand store. A program that passes other options at the next open changes them again.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use lsmx::{Compression, KeyspaceOptions};
+    ///
+    /// let pages = db.keyspace("pages", KeyspaceOptions::default().memtable_bytes(8 << 20))?;
+    /// pages.set_options(|options| options.compression(Compression::Lz4))?;
+    /// assert_eq!(pages.options().compression, [Compression::Lz4]);
+    /// assert_eq!(pages.options().memtable_bytes, 8 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a value out of bounds or another operand store; [`Error::Contradiction`] for two
+    /// options that exclude each other, or another merge operator; the errors of [`Keyspace::set_policy`].
+    pub fn set_options(
+        &self,
+        change: impl FnMut(KeyspaceOptions) -> KeyspaceOptions,
+    ) -> Result<()> {
+        open_keyspace::set_options(self.inner(), &self.tree, change)
     }
 
     /// Returns the value of a key. The value shares the memory of its cached block.

@@ -8,7 +8,7 @@ use crate::db::operand_store::{OpenedStore, attach, open_operand_store};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX};
 use crate::options::keyspace::KeyspaceOptions;
-use crate::options::policy::{Policy, StoredPolicy};
+use crate::options::policy::StoredPolicy;
 use crate::options::stored::{StoredOperandStore, StoredOptions};
 use crate::state::work_queue::WorkKind;
 use crate::tree::operand_store_slot::AttachedStore;
@@ -110,18 +110,34 @@ fn open_with_store(
     }
 }
 
-/// Sets the compaction policy of an open keyspace.
-pub(crate) fn set_policy(inner: &DbInner, tree: &Arc<Tree>, policy: Policy) -> Result<()> {
+/// Changes options of an open keyspace. `change` returns the new options for the current ones. It is called again if
+/// another thread changes the options meanwhile.
+pub(crate) fn set_options(
+    inner: &DbInner,
+    tree: &Arc<Tree>,
+    mut change: impl FnMut(KeyspaceOptions) -> KeyspaceOptions,
+) -> Result<()> {
     inner.check_writable()?;
     inner.begin_operation();
     inner.state.error_state.check_writable()?;
-    let changed = {
+    let changed = loop {
+        let settings = Arc::clone(&tree.settings());
+        // Called without a lock, because it is code of the user.
+        let options = change(settings.options.clone());
+        if !options.has_same_operand_store(&settings.options) {
+            return Err(Error::InvalidOption {
+                name: "operand_store",
+                value: "changed".to_owned(),
+                must: "set with `Db::keyspace`",
+            });
+        }
+        inner.options.check_keyspace_options(&tree.name, &options)?;
+        let options = inner.options.memory_plan().limit_sizes(options);
         let _changes = inner.keyspace_changes.lock();
-        inner.check_open().and_then(|()| tree.check_accepts_writes()).and_then(|()| {
-            let options = tree.settings().options.clone().policy(policy);
-            options.check()?;
-            change_options(inner, tree, options, None)
-        })
+        if Arc::ptr_eq(&settings, &tree.settings()) {
+            let checked = inner.check_open().and_then(|()| tree.check_accepts_writes());
+            break checked.and_then(|()| change_options(inner, tree, options, None));
+        }
     };
     inner.state.emit_pending_events();
     changed?;

@@ -254,6 +254,14 @@ impl KeyspaceOptions {
         }
     }
 
+    /// Returns whether both options have the same operand store, or none.
+    pub(crate) fn has_same_operand_store(&self, other: &KeyspaceOptions) -> bool {
+        match (&self.operand_store, &other.operand_store) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+    }
+
     /// Checks all values, and all pairs of values that may contradict each other.
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(Policy::Spec(spec)) = &self.policy {

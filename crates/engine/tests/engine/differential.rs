@@ -145,9 +145,9 @@ fn under(operations: &[Operation], set: &DbSettings) -> Vec<Operation> {
     let mut operations = operations.to_vec();
     for op in &mut operations {
         match op {
-            Operation::CreateKeyspace(_, settings) | Operation::ChangeOptions(_, settings) => {
-                *settings = set.keyspaces.clone();
-            }
+            Operation::CreateKeyspace(_, settings)
+            | Operation::ChangeOptions(_, settings)
+            | Operation::SetOptions(_, settings) => *settings = set.keyspaces.clone(),
             Operation::Restart(_, settings) => *settings = set.clone(),
             _ => {}
         }

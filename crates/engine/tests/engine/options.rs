@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use lsmx::env::Background;
+use lsmx::merge_operator::{Append, Counter};
 use lsmx::metrics::BlockKind;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Compression, Db, Error, KeyspaceOptions, Options, ReadOptions, ValueSeparation};
+use lsmx_testkit::simple_store::SimpleStore;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::harness::database::{self, inline, small, try_open, verify};
+use crate::harness::database::{self, inline, policy, small, try_open, verify};
 
 fn options() -> Options {
     let tuning = small().memtable_bytes(2 << 10).table_bytes(2 << 10);
@@ -266,4 +268,71 @@ fn lookup_without_fill_cache_does_not_cache_its_block() {
     }
     assert!(db.default_keyspace().get_with(key, &uncached).unwrap().is_some());
     assert_eq!(misses(), 4, "an uncached lookup uses a block that is already in the cache");
+}
+
+#[test]
+fn set_options_changes_the_given_options_only() {
+    let disk = MemVfs::new();
+    let db = database::open(&disk, options());
+    let keyspace = db.keyspace("k", small().merge_operator(Counter)).unwrap();
+    let before = keyspace.options();
+    keyspace.set_options(|options| options.memtable_bytes(9 << 10)).unwrap();
+    let after = keyspace.options();
+    assert_eq!((after.memtable_bytes, after.block_bytes), (9 << 10, before.block_bytes));
+    assert_eq!(after.merge_operator, before.merge_operator);
+    keyspace.merge("k", 1u64.to_le_bytes()).unwrap();
+    assert!(keyspace.get("k").unwrap().is_some());
+
+    // Later tables have the new options, and the policy is stored.
+    keyspace.set_options(|options| options.compression(Compression::Lz4)).unwrap();
+    for number in 0..2_000u32 {
+        keyspace.put(number.to_be_bytes(), [1; 100]).unwrap();
+    }
+    keyspace.set_options(|options| options.policy(policy("tiering(T=3)"))).unwrap();
+    db.flush().unwrap();
+    let total = db.metrics().keyspaces["k"].total();
+    assert!(total.bytes < total.entries * 50, "{total:?}");
+    db.close(None).unwrap();
+    let db = open(&disk).unwrap();
+    let stored = db.open_keyspace("k", None).unwrap().options().policy;
+    assert_eq!(stored.to_string(), "tiering(T=3)");
+}
+
+#[test]
+fn set_options_refused_change_has_no_effect() {
+    let db = open(&MemVfs::new()).unwrap();
+    let keyspace = db.keyspace("k", small().merge_operator(Counter)).unwrap();
+    let before = format!("{:?}", keyspace.options());
+    let set = |change: fn(KeyspaceOptions) -> KeyspaceOptions| keyspace.set_options(change);
+    let refused = set(|options| options.memtable_bytes(0));
+    assert!(matches!(refused, Err(Error::InvalidOption { name: "memtable_bytes", .. })));
+    let refused = set(|options| options.operand_store(SimpleStore::default()));
+    assert!(matches!(refused, Err(Error::InvalidOption { name: "operand_store", .. })));
+    let refused = set(|options| options.merge_operator(Append::default()));
+    assert!(matches!(refused, Err(Error::Contradiction { .. })), "{refused:?}");
+    assert_eq!(format!("{:?}", keyspace.options()), before);
+    db.drop_keyspace("k").unwrap();
+    assert!(matches!(set(|options| options), Err(Error::KeyspaceDropped { .. })));
+}
+
+#[test]
+fn set_options_concurrent_changes_are_all_kept() {
+    const CHANGES: u32 = 200;
+    let options = options().background(Background::Threads { workers: 1 });
+    let db = database::open(&MemVfs::new(), options);
+    let keyspace = db.default_keyspace();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for bytes in (4_096..).take(CHANGES as usize) {
+                keyspace.set_options(|options| options.memtable_bytes(bytes)).unwrap();
+                assert_eq!(keyspace.options().memtable_bytes, bytes);
+            }
+        });
+        scope.spawn(|| {
+            for entries in 1..=CHANGES {
+                keyspace.set_options(|options| options.restart_interval(entries)).unwrap();
+                assert_eq!(keyspace.options().restart_interval, entries);
+            }
+        });
+    });
 }

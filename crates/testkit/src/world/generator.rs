@@ -275,7 +275,8 @@ impl Generator<'_> {
             955..963 if self.has_keyspaces => {
                 Operation::CreateKeyspace(keyspace, KeyspaceSettings::random(self.rng))
             }
-            963..969 => Operation::ChangeOptions(keyspace, KeyspaceSettings::random(self.rng)),
+            963..966 => Operation::ChangeOptions(keyspace, KeyspaceSettings::random(self.rng)),
+            966..969 => Operation::SetOptions(keyspace, KeyspaceSettings::random(self.rng)),
             969..975 => Operation::SetPolicy(keyspace, random_policy(self.rng)),
             975..977 => Operation::DeleteAll(keyspace),
             977..980 => Operation::CheckAll,

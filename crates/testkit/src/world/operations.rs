@@ -127,6 +127,8 @@ pub enum Operation {
     CreateKeyspace(usize, KeyspaceSettings),
     DropKeyspace(usize),
     ChangeOptions(usize, KeyspaceSettings),
+    /// Changes options with `Keyspace::set_options`, which keeps the merge operator and the operand store.
+    SetOptions(usize, KeyspaceSettings),
     SetPolicy(usize, String),
     /// Makes a checkpoint, opens it and compares it with the model.
     Checkpoint,

@@ -102,7 +102,12 @@ impl KeyspaceSettings {
 
     /// Returns the keyspace options without an operand store.
     pub fn options(&self) -> KeyspaceOptions {
-        let options = KeyspaceOptions::default()
+        self.apply_to(KeyspaceOptions::default())
+    }
+
+    /// Replaces all options except the merge operator and the operand store.
+    pub fn apply_to(&self, options: KeyspaceOptions) -> KeyspaceOptions {
+        let options = options
             .memtable_bytes(self.memtable_bytes)
             .memtable_kind(self.memtable_kind)
             .table_bytes(self.table_bytes)

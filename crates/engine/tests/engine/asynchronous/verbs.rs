@@ -66,6 +66,7 @@ const WITHOUT_TWIN: &[(&str, &[&str])] = &[
             "name",
             "operands_to_tree",
             "options",
+            "set_options",
             "set_policy",
         ],
     ),

@@ -319,6 +319,17 @@ impl ModelledDb {
             Operation::ChangeOptions(index, settings) => {
                 self.open_keyspace(self.keyspace(*index).0, settings, false);
             }
+            Operation::SetOptions(keyspace, settings) => {
+                let (index, keyspace) = self.keyspace(*keyspace);
+                keyspace.set_options(|options| settings.apply_to(options)).unwrap();
+                if let Some(policy) = &settings.policy {
+                    self.note_policy(index, policy);
+                }
+                let options = keyspace.options();
+                assert_eq!(options.policy.to_string(), self.policies[index]);
+                assert_eq!(options.memtable_bytes, settings.memtable_bytes);
+                assert_eq!(options.compression, settings.compression);
+            }
             Operation::SetPolicy(keyspace, policy) => {
                 let (index, keyspace) = self.keyspace(*keyspace);
                 keyspace.set_policy(policy.parse::<PolicySpec>().unwrap()).unwrap();
