@@ -96,6 +96,7 @@ impl Range {
 
     pub(crate) fn set_options(&mut self, options: &ReadOptions) {
         if self.view.options() != options {
+            self.record_last_keys();
             self.view.set_options(options);
             // The cursors were opened with the previous options.
             self.drop_cursors();
@@ -118,6 +119,15 @@ impl Range {
     pub(crate) fn frees_view_on_drop(&self) -> bool {
         let view = self.view.super_version();
         Arc::strong_count(view) == 1 && !view.version.deferred_drop().is_running()
+    }
+
+    /// Records the last returned entry of each end. With [`ReadTier::Memory`], each call has recorded it.
+    fn record_last_keys(&mut self) {
+        if self.view.options().tier == ReadTier::Storage && !self.is_exhausted {
+            // An error closes both ends. Before the end of the range, an open end has therefore returned an entry.
+            let key = |end: &Option<PrefetchIter>| end.as_ref().map(|end| Slice::from(end.key()));
+            self.last_keys = [key(&self.front), key(&self.back)];
+        }
     }
 
     /// Drops the cursors and moves the bounds to the last returned entries.

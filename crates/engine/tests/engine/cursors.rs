@@ -69,6 +69,16 @@ fn cursor_reads_the_state_of_its_creation_until_it_is_dropped() {
 }
 
 #[test]
+fn cursor_can_be_moved_to_another_thread() {
+    let db = database::open(&MemVfs::new(), inline());
+    db.put("b", "1").unwrap();
+    let mut cursor = cursor(&db);
+    cursor.seek("a").unwrap();
+    let other = std::thread::spawn(move || cursor.value().unwrap().map(<[u8]>::to_vec));
+    assert_eq!(other.join().unwrap().as_deref(), Some(&b"1"[..]));
+}
+
+#[test]
 fn cursor_without_position_ignores_steps() {
     let db = database::open(&MemVfs::new(), inline());
     db.put("b", "1").unwrap();
@@ -294,6 +304,34 @@ fn read_ahead_bytes_max_limits_the_bytes_of_one_read() {
     assert!((16 << 10..=32 << 10).contains(&limited), "{limited}");
     assert_eq!(largest_read(None), 256 << 10);
     assert_eq!(largest_read(Some(1 << 30)), 256 << 10);
+}
+
+/// An iterator that had read from files once began again at its bounds.
+#[test]
+fn range_continues_after_a_change_of_its_options() {
+    let separation = ValueSeparation { threshold_bytes: 50, ..ValueSeparation::default() };
+    for separation in [None, Some(separation)] {
+        let keyspace = one_large_table().value_separation(separation);
+        let db = database::open(&MemVfs::new(), inline().keyspace_defaults(keyspace));
+        fill(&db, 100);
+        let mut options = [true, false].map(|fill_cache| ReadOptions {
+            fill_cache: Some(fill_cache),
+            ..ReadOptions::default()
+        });
+        let mut range = db.default_keyspace().iter();
+        for step in 0..25u32 {
+            let [first, second] =
+                [range.next(), range.next()].map(|entry| entry.unwrap().unwrap().0);
+            assert_eq!((&*first, &*second), (&key(2 * step)[..], &key(2 * step + 1)[..]));
+            if step % 2 == 0 {
+                let last = range.next_back().unwrap().unwrap().0;
+                assert_eq!(&*last, &key(99 - step / 2));
+            }
+            options.rotate_left(1);
+            range = range.options(&options[0]);
+        }
+        assert_eq!(range.count(), 100 - 50 - 13);
+    }
 }
 
 fn with_deadline(deadline: Duration) -> ReadOptions {
