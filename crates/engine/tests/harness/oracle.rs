@@ -11,7 +11,9 @@ use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, VerifyReport, WriteBatch};
 use lsmx_testkit::TestRng;
 use lsmx_testkit::simple_store::{all_stores, may_be_orphan};
-use lsmx_testkit::world::{Pairs, compare_keyspace, compare_pairs};
+use lsmx_testkit::world::{
+    CheckedCursor, CursorMove, Pairs, compare_keyspace, compare_pairs, random_read_options,
+};
 
 pub(crate) use lsmx_testkit::world::Trouble;
 
@@ -21,6 +23,9 @@ use super::recorder::{Crash, Presence, Promises, Recorder, Sampling};
 use super::{Outcome, options, passing};
 
 pub(crate) const DIR: &str = "db";
+
+/// Number of random moves of the cursor of a comparison.
+const CURSOR_MOVES: u64 = 8;
 
 pub(crate) fn open(disk: &MemVfs, options: Options) -> Outcome<Db> {
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
@@ -35,7 +40,7 @@ pub(crate) fn counter(db: &Db) -> Result<u64, Trouble> {
     number.map_err(|_| Trouble::Wrong(format!("the counter has {} bytes", value.len())))
 }
 
-/// Compares the contents with the model by scans, lookups and ranges.
+/// Compares the contents with the model by scans, lookups, ranges and moves of a cursor.
 pub(crate) fn compare(db: &Db, state: &State, rng: &mut TestRng) -> Result<(), Trouble> {
     for (name, state) in KEYSPACES.iter().zip(state) {
         let keyspace = match db.open_keyspace(name, None) {
@@ -72,7 +77,14 @@ fn compare_with_ranges(
         "backward range",
         keyspace.range(low.clone()..=high.clone()).rev(),
         pairs.range(low..=high).rev(),
-    )
+    )?;
+    let cursor = keyspace.cursor(&random_read_options(rng))?;
+    let mut cursor = CheckedCursor::new(cursor, pairs, |_| true);
+    for _ in 0..CURSOR_MOVES {
+        let target = key(rng.next_u64());
+        cursor.apply(&CursorMove::random(rng, target))?;
+    }
+    Ok(())
 }
 
 /// Contents of a reopened database.

@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use lsmx::{Range, Result, Slice};
+use lsmx::{Error, Range, ReadOptions, Result, Slice};
 
 use super::change::{Bytes, Pairs};
 use super::compare::compare_pairs;
 
 /// An iterator, and the expected pairs that it has not returned yet.
 pub(super) struct CheckedRange {
-    range: Range,
+    /// `None` only while the read options change.
+    range: Option<Range>,
     expected: VecDeque<(Bytes, Bytes)>,
     /// Maximum number of pairs that the iterator may still return.
     left: u64,
@@ -32,18 +33,40 @@ impl CheckedRange {
             Some(limit) => range.limit(limit),
             None => range,
         };
-        CheckedRange { range, expected, left: limit.unwrap_or(u64::MAX) }
+        CheckedRange { range: Some(range), expected, left: limit.unwrap_or(u64::MAX) }
+    }
+
+    fn range(&mut self) -> &mut Range {
+        self.range.as_mut().expect("the options do not change")
+    }
+
+    /// Sets the read options for the following pairs.
+    pub(super) fn set_options(&mut self, options: &ReadOptions) {
+        self.range = self.range.take().map(|range| range.options(options));
+    }
+
+    /// Returns the next pair of the iterator in one direction. A pair that is not in memory is read from files.
+    fn next(&mut self, is_forward: bool) -> Option<Result<(Slice, Slice)>> {
+        let next = |range: &mut Range| if is_forward { range.next() } else { range.next_back() };
+        match next(self.range()) {
+            Some(Err(Error::WouldBlock)) => {
+                self.set_options(&ReadOptions::default());
+                next(self.range())
+            }
+            found => found,
+        }
     }
 
     /// Compares the next pair of the iterator in one direction. Returns whether a pair was expected.
     fn step(&mut self, is_forward: bool) -> bool {
         let has_pair = self.left > 0 && !self.expected.is_empty();
         self.left -= u64::from(has_pair);
-        let (found, expected) = match is_forward {
-            true => (self.range.next(), has_pair.then(|| self.expected.pop_front())),
-            false => (self.range.next_back(), has_pair.then(|| self.expected.pop_back())),
+        let expected = match is_forward {
+            _ if !has_pair => None,
+            true => self.expected.pop_front(),
+            false => self.expected.pop_back(),
         };
-        assert_pair(found, expected.flatten());
+        assert_pair(self.next(is_forward), expected);
         has_pair
     }
 
@@ -61,7 +84,7 @@ impl CheckedRange {
     /// Moves to the end, and checks that further calls return no pair.
     pub(super) fn finish(mut self) {
         while self.step(true) {}
-        assert!(self.range.next().is_none() && self.range.next_back().is_none());
+        assert!(self.next(true).is_none() && self.next(false).is_none());
     }
 }
 

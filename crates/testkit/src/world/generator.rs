@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use lsmx::ReadOptions;
+
 use super::change::Bytes;
 use super::checked_cursor::CursorMove;
 use super::operations::{KEYSPACES, Limit, Operation, Place, RestartKind, Span, Value, Write};
@@ -266,7 +268,10 @@ impl Generator<'_> {
                 Operation::OpenIterator(self.draw_snapshot(30), self.draw_span())
             }
             830..890 if self.has_iterators => {
-                Operation::StepIterator(self.draw_index(), self.draw_steps())
+                // An iterator does not continue after a deadline.
+                let options = ReadOptions { deadline: None, ..random_read_options(self.rng) };
+                let options = self.is_true_with_percent(20).then_some(options);
+                Operation::StepIterator(self.draw_index(), options, self.draw_steps())
             }
             890..905 if self.has_iterators => Operation::DropIterator(self.draw_index()),
             905..925 => Operation::Flush,

@@ -117,7 +117,8 @@ pub enum Operation {
     Snapshot,
     DropSnapshot(usize),
     OpenIterator(Option<usize>, Span),
-    StepIterator(usize, Vec<i8>),
+    /// Moves an open iterator, after a change of its read options if any are given.
+    StepIterator(usize, Option<ReadOptions>, Vec<i8>),
     DropIterator(usize),
     Flush,
     WaitIdle,

@@ -540,8 +540,11 @@ impl ModelledDb {
             Operation::OpenIterator(snapshot, span) if self.iterators.len() < HELD_MAX => {
                 self.iterators.push(self.checked_range(*snapshot, *span, None));
             }
-            Operation::StepIterator(index, steps) => {
+            Operation::StepIterator(index, options, steps) => {
                 if let Some(index) = index.checked_rem(self.iterators.len()) {
+                    if let Some(options) = options {
+                        self.iterators[index].set_options(options);
+                    }
                     self.counts.direction_changes += self.iterators[index].steps(steps);
                 }
             }
