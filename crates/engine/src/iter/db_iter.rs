@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ops::Bound;
 
+use bytes::Bytes;
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
@@ -83,6 +84,8 @@ pub(crate) struct DbIter<C> {
     remaining_steps: u64,
     /// Deadline of each move, checked after `steps_max` versions.
     deadline: Option<Arc<ReadDeadline>>,
+    /// Smallest and largest key that the caller needs. A move does not skip invisible entries beyond them.
+    limits: [Option<Bytes>; 2],
 }
 
 impl<C: Cursor> DbIter<C> {
@@ -111,7 +114,13 @@ impl<C: Cursor> DbIter<C> {
             steps_max: u64::MAX,
             remaining_steps: u64::MAX,
             deadline: None,
+            limits: [None, None],
         }
+    }
+
+    /// Ends each move that skips invisible entries before `lower` or after `upper`. The iterator is then not valid.
+    pub(crate) fn with_limits(self, lower: Option<Bytes>, upper: Option<Bytes>) -> DbIter<C> {
+        DbIter { limits: [lower, upper], ..self }
     }
 
     /// Makes long moves fail with [`Error::WouldBlock`]. After any error the iterator must be positioned again.
@@ -304,7 +313,11 @@ impl<C: Cursor> DbIter<C> {
         while self.inner.valid() {
             self.count_step()?;
             let key = self.inner.key();
+            let is_beyond = |limit: &Bytes| *key.user_key > **limit;
             if key.seq > self.snapshot {
+                if self.limits[1].as_ref().is_some_and(is_beyond) {
+                    break;
+                }
                 newer += 1;
                 if newer <= STEPS_BEFORE_SEEK {
                     self.inner.next()?;
@@ -315,6 +328,7 @@ impl<C: Cursor> DbIter<C> {
                 }
             } else {
                 match effective_kind(&mut self.deleted, key) {
+                    EntryKind::Delete if self.limits[1].as_ref().is_some_and(is_beyond) => break,
                     EntryKind::Delete => self.skip_versions()?,
                     EntryKind::Merge => {
                         if self.merge_forward()? {
@@ -394,6 +408,9 @@ impl<C: Cursor> DbIter<C> {
                 self.position = IterPosition::Backward;
                 return Ok(());
             }
+            if self.limits[0].as_ref().is_some_and(|lower| *self.key < **lower) {
+                return Ok(());
+            }
         }
         Ok(())
     }
@@ -419,7 +436,6 @@ impl<C> fmt::Debug for DbIter<C> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use bytes::Bytes;
     use proptest::prelude::*;
 
     use super::*;

@@ -114,14 +114,14 @@ impl IterView {
         Ok(RangeTombstoneFilter::for_reader(sources.into(), self.snapshot))
     }
 
-    /// Opens the cursors of all sources. The iterator must not leave the bounds.
+    /// Opens the cursors of all sources. Entries outside the bounds are undefined.
     ///
-    /// `hints` receives the number of entries of a sorted run and that of all runs. If `announced` is set, announces the
-    /// blocks that this seek needs in all sorted runs, so that the device reads them at the same time.
+    /// `scan` has the limits of the scan, and the expected number of entries of all sources together. If `announced` is
+    /// set, announces the blocks that this seek needs in all sorted runs, so that the device reads them at the same time.
     pub(crate) fn open_iter(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-        hints: impl Fn(u64, u64) -> ScanHints,
+        scan: ScanHints,
         announced: Option<AnnouncedSeek<'_>>,
     ) -> Result<DbIter<MergingCursor>> {
         let options = &self.options;
@@ -137,13 +137,15 @@ impl IterView {
             sources.push(view.cursor(self.snapshot, ReadScope::from(options).into()));
         }
         let runs = self.super_version.version.runs();
-        let entries: u64 = runs.iter().map(|run| run.entries()).sum();
+        let all_entries: u64 = runs.iter().map(|run| run.entries()).sum();
         for run in runs {
+            let share = |entries| share_of_run(entries, run.entries(), all_entries);
             let hints = ScanHints {
+                entries: scan.entries.map(share),
                 read_ahead_bytes_max: options.read_ahead_bytes_max,
                 bypasses_cache: options.fill_cache == Some(false),
                 deadline: self.deadline.clone(),
-                ..hints(run.entries(), entries)
+                ..scan.clone()
             };
             let (tables, purpose) = (Arc::clone(run.tables()), read_purpose(options));
             let mut cursor = RunCursor::new(tables, purpose, deleted.clone()).with_hints(hints);
@@ -155,12 +157,21 @@ impl IterView {
         let (inner, values) = (MergingCursor::new(sources), self.value_resolver());
         let resolver = Arc::clone(&self.resolver);
         let iter = DbIter::new(inner, self.snapshot, deleted, resolver, values);
+        let iter = iter.with_limits(scan.lower, scan.upper);
         Ok(match (options.tier, &self.deadline) {
             (ReadTier::Memory, _) => iter.with_step_limit(),
             (ReadTier::Storage, Some(deadline)) => iter.with_deadline(Arc::clone(deadline)),
             (ReadTier::Storage, None) => iter,
         })
     }
+}
+
+/// Returns the expected number of entries that a sorted run with `run_entries` of `all_entries` contributes to a scan.
+fn share_of_run(scan_entries: u64, run_entries: u64, all_entries: u64) -> u64 {
+    let product = u128::from(scan_entries) * u128::from(run_entries);
+    // The share of a run is at most the whole scan.
+    let share = u64::try_from(product / u128::from(all_entries.max(1))).unwrap_or(scan_entries);
+    share.saturating_add(1)
 }
 
 impl fmt::Debug for IterView {

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::iter::db_iter::{DbIter, ValueResolver};
 use crate::iter::iter_view::IterView;
 use crate::iter::merging_iter::MergingCursor;
-use crate::iter::range::{borrowed_bound, owned_bounds, prefix_upper_bound};
+use crate::iter::range::{borrowed_bound, key_of_bound, owned_bounds, prefix_upper_bound};
 use crate::options::read::ReadOptions;
 use crate::table::ScanHints;
 use crate::workload_trace::ScanTrace;
@@ -157,13 +157,9 @@ impl KeyspaceCursor {
     /// Opens the cursors of all sources.
     fn open_iter(&self) -> Result<DbIter<MergingCursor>> {
         let (lower, upper) = &self.bounds;
-        let key = |bound: &Bound<Bytes>| match bound {
-            Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
-            Bound::Unbounded => None,
-        };
-        let hints = ScanHints { lower: key(lower), upper: key(upper), ..ScanHints::default() };
-        let bounds = (borrowed_bound(lower), borrowed_bound(upper));
-        self.view.open_iter(bounds, |_, _| hints.clone(), None)
+        let key = |bound: &Bound<Bytes>| key_of_bound(bound.as_ref()).cloned();
+        let scan = ScanHints { lower: key(lower), upper: key(upper), ..ScanHints::default() };
+        self.view.open_iter((borrowed_bound(lower), borrowed_bound(upper)), scan, None)
     }
 
     /// Moves with `step`, and checks whether the new entry is within the bounds.
@@ -248,11 +244,7 @@ impl KeyspaceCursor {
     /// Begins another scan in the workload trace.
     fn trace_seek(&mut self, backward: bool, bound: Bound<&[u8]>) {
         if let Some(trace) = &mut self.trace {
-            let start = match bound {
-                Bound::Included(key) | Bound::Excluded(key) => Some(key),
-                Bound::Unbounded => None,
-            };
-            trace.restart(backward, start);
+            trace.restart(backward, key_of_bound(bound));
         }
     }
 

@@ -148,11 +148,7 @@ impl Range {
     fn trace_request(&mut self, backward: bool) {
         if let Some(trace) = &mut self.trace {
             let bound = if backward { &self.upper } else { &self.lower };
-            let start = match bound {
-                Bound::Included(key) | Bound::Excluded(key) => Some(key.as_ref()),
-                Bound::Unbounded => None,
-            };
-            trace.record_scan_step(backward, start);
+            trace.record_scan_step(backward, key_of_bound(borrowed_bound(bound)));
         }
     }
 
@@ -177,30 +173,18 @@ impl Range {
         let version = &self.view.super_version().version;
         let announces =
             self.view.options().tier == ReadTier::Storage && version.device_waits().are_expected();
-        let announced = match if backward { &self.upper } else { &self.lower } {
-            Bound::Included(key) | Bound::Excluded(key) if announces => {
-                Some(AnnouncedSeek { key, backward })
-            }
-            _ => None,
-        };
+        let start = if backward { &self.upper } else { &self.lower };
+        let announced = key_of_bound(start.as_ref()).filter(|_| announces);
+        let announced = announced.map(|key| AnnouncedSeek { key, backward });
         let bounds = (borrowed_bound(&self.lower), borrowed_bound(&self.upper));
-        let hints = |run_entries, entries| self.scan_hints(run_entries, entries, backward);
-        self.view.open_iter(bounds, hints, announced)
+        self.view.open_iter(bounds, self.scan_hints(backward), announced)
     }
 
-    /// Returns the part of a sorted run with `run_entries` of all `entries` that the given end reads.
-    fn scan_hints(&self, run_entries: u64, entries: u64, backward: bool) -> ScanHints {
-        let share = |limit: u64| {
-            let product = u128::from(limit) * u128::from(run_entries) / u128::from(entries.max(1));
-            // The share of a run is at most the limit.
-            u64::try_from(product).unwrap_or(limit).saturating_add(1)
-        };
-        let key = |bound: &Bound<Bytes>| match bound {
-            Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
-            Bound::Unbounded => None,
-        };
+    /// Returns the part of the range that the given end reads.
+    fn scan_hints(&self, backward: bool) -> ScanHints {
+        let key = |bound: &Bound<Bytes>| key_of_bound(bound.as_ref()).cloned();
         ScanHints {
-            entries: self.expected_count().map(share),
+            entries: self.expected_count(),
             lower: if backward { key(&self.lower) } else { None },
             upper: if backward { None } else { key(&self.upper) },
             ..ScanHints::default()
@@ -356,6 +340,14 @@ impl fmt::Debug for Range {
             .field("lower", &self.lower)
             .field("upper", &self.upper)
             .finish_non_exhaustive()
+    }
+}
+
+/// Returns the key of a bound.
+pub(crate) fn key_of_bound<K>(bound: Bound<K>) -> Option<K> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
     }
 }
 

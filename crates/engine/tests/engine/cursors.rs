@@ -74,8 +74,9 @@ fn cursor_can_be_moved_to_another_thread() {
     db.put("b", "1").unwrap();
     let mut cursor = cursor(&db);
     cursor.seek("a").unwrap();
-    let other = std::thread::spawn(move || cursor.value().unwrap().map(<[u8]>::to_vec));
-    assert_eq!(other.join().unwrap().as_deref(), Some(&b"1"[..]));
+    std::thread::scope(|scope| {
+        scope.spawn(move || assert_eq!(cursor.value().unwrap(), Some(&b"1"[..])));
+    });
 }
 
 #[test]
@@ -404,4 +405,38 @@ fn deadline_ends_moves_over_many_deleted_entries() {
     assert_eq!(unlimited.key(), None);
     unlimited.seek_to_last().unwrap();
     assert_eq!(unlimited.key(), None);
+}
+
+/// A move past a bound once visited all deleted entries and all later writes beyond the bound.
+#[test]
+fn move_past_a_bound_skips_no_entries_beyond_it() {
+    let db = database::open(&MemVfs::new(), inline().keyspace_defaults(one_large_table()));
+    let keyspace = db.default_keyspace();
+    let beyond = |prefix: &str, number: u32| [prefix.as_bytes(), &key(number)[..]].concat();
+    db.put("b", "1").unwrap();
+    for number in 0..5_000 {
+        for prefix in ["a", "c"] {
+            keyspace.delete(beyond(prefix, number)).unwrap();
+        }
+    }
+    // More than 1024 skipped versions are an error.
+    let options = with_deadline(Duration::ZERO);
+    let mut cursor = keyspace.cursor(&options).unwrap().with_prefix("b");
+    let range = || keyspace.prefix("b").options(&options);
+    // The second round has versions that are too new.
+    for round in 0..2 {
+        for backward in [false, true] {
+            if backward { cursor.seek_to_last() } else { cursor.seek_to_first() }.unwrap();
+            assert_eq!(cursor.key(), Some(&b"b"[..]), "round {round}");
+            if backward { cursor.prev() } else { cursor.next() }.unwrap();
+            assert_eq!(cursor.key(), None);
+        }
+        assert_eq!(range().map(Result::unwrap).count(), 1);
+        assert_eq!(range().rev().map(Result::unwrap).count(), 1);
+        for number in 0..5_000 {
+            for prefix in ["a", "c"] {
+                keyspace.put(beyond(prefix, number), "").unwrap();
+            }
+        }
+    }
 }
