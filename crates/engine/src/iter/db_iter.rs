@@ -13,6 +13,7 @@ use lsmx_base::sync::Arc;
 
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
+use crate::iter::key_bounds::{is_above, is_below};
 use crate::iter::operand_fold::OperandFold;
 use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::table::{ReadContext, ReadDeadline};
@@ -84,8 +85,8 @@ pub(crate) struct DbIter<C> {
     remaining_steps: u64,
     /// Deadline of each move, checked after `steps_max` versions.
     deadline: Option<Arc<ReadDeadline>>,
-    /// Smallest and largest key that the caller needs. A move does not skip invisible entries beyond them.
-    limits: [Option<Bytes>; 2],
+    /// Range of the keys that the caller needs. A move neither skips invisible entries nor merges operands outside it.
+    limits: (Bound<Bytes>, Bound<Bytes>),
 }
 
 impl<C: Cursor> DbIter<C> {
@@ -114,13 +115,13 @@ impl<C: Cursor> DbIter<C> {
             steps_max: u64::MAX,
             remaining_steps: u64::MAX,
             deadline: None,
-            limits: [None, None],
+            limits: (Bound::Unbounded, Bound::Unbounded),
         }
     }
 
-    /// Ends each move that skips invisible entries before `lower` or after `upper`. The iterator is then not valid.
-    pub(crate) fn with_limits(self, lower: Option<Bytes>, upper: Option<Bytes>) -> DbIter<C> {
-        DbIter { limits: [lower, upper], ..self }
+    /// Ends each move at the first invisible entry or operand outside `limits`. The iterator is then not valid.
+    pub(crate) fn with_limits(self, limits: (Bound<Bytes>, Bound<Bytes>)) -> DbIter<C> {
+        DbIter { limits, ..self }
     }
 
     /// Makes long moves fail with [`Error::WouldBlock`]. After any error the iterator must be positioned again.
@@ -313,9 +314,9 @@ impl<C: Cursor> DbIter<C> {
         while self.inner.valid() {
             self.count_step()?;
             let key = self.inner.key();
-            let is_beyond = |limit: &Bytes| *key.user_key > **limit;
+            let is_above = || is_above(key.user_key, &self.limits.1);
             if key.seq > self.snapshot {
-                if self.limits[1].as_ref().is_some_and(is_beyond) {
+                if is_above() {
                     break;
                 }
                 newer += 1;
@@ -328,7 +329,7 @@ impl<C: Cursor> DbIter<C> {
                 }
             } else {
                 match effective_kind(&mut self.deleted, key) {
-                    EntryKind::Delete if self.limits[1].as_ref().is_some_and(is_beyond) => break,
+                    EntryKind::Delete | EntryKind::Merge if is_above() => break,
                     EntryKind::Delete => self.skip_versions()?,
                     EntryKind::Merge => {
                         if self.merge_forward()? {
@@ -404,11 +405,14 @@ impl<C: Cursor> DbIter<C> {
                 fold.push_newer(seq, kind, || self.inner.value_slice());
                 self.inner.prev()?;
             }
+            if fold.has_operands() && is_below(&self.key, &self.limits.0) {
+                return Ok(());
+            }
             if self.set_folded_value(fold)? {
                 self.position = IterPosition::Backward;
                 return Ok(());
             }
-            if self.limits[0].as_ref().is_some_and(|lower| *self.key < **lower) {
+            if is_below(&self.key, &self.limits.0) {
                 return Ok(());
             }
         }

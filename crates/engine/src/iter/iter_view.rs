@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Bound;
 
+use bytes::Bytes;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
@@ -10,6 +11,7 @@ use crate::cursor::Cursor;
 use crate::env::Env;
 use crate::error::Result;
 use crate::iter::db_iter::{DbIter, ValueResolver};
+use crate::iter::key_bounds::borrowed_bound;
 use crate::iter::merging_iter::MergingCursor;
 use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::iter::read_purpose;
@@ -120,12 +122,13 @@ impl IterView {
     /// set, announces the blocks that this seek needs in all sorted runs, so that the device reads them at the same time.
     pub(crate) fn open_iter(
         &self,
-        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        (lower, upper): (&Bound<Bytes>, &Bound<Bytes>),
         scan: ScanHints,
         announced: Option<AnnouncedSeek<'_>>,
     ) -> Result<DbIter<MergingCursor>> {
         let options = &self.options;
-        let deleted = self.tombstone_filter(lower, upper)?;
+        let bounds = (borrowed_bound(lower), borrowed_bound(upper));
+        let deleted = self.tombstone_filter(bounds.0, bounds.1)?;
         let mut sources: Vec<Box<dyn Cursor>> = Vec::new();
         for memtable in self.super_version.memtables() {
             if !memtable.is_empty() {
@@ -157,7 +160,11 @@ impl IterView {
         let (inner, values) = (MergingCursor::new(sources), self.value_resolver());
         let resolver = Arc::clone(&self.resolver);
         let iter = DbIter::new(inner, self.snapshot, deleted, resolver, values);
-        let iter = iter.with_limits(scan.lower, scan.upper);
+        // One end of a range needs no limit on its other side.
+        let limit = |bound: &Bound<Bytes>, key: Option<Bytes>| {
+            key.map_or(Bound::Unbounded, |_| bound.clone())
+        };
+        let iter = iter.with_limits((limit(lower, scan.lower), limit(upper, scan.upper)));
         Ok(match (options.tier, &self.deadline) {
             (ReadTier::Memory, _) => iter.with_step_limit(),
             (ReadTier::Storage, Some(deadline)) => iter.with_deadline(Arc::clone(deadline)),

@@ -11,8 +11,8 @@ use lsmx_base::slice::Slice;
 use crate::error::{Error, Result};
 use crate::iter::db_iter::{DbIter, ValueResolver};
 use crate::iter::iter_view::IterView;
+use crate::iter::key_bounds::{borrowed_bound, key_of_bound, owned_bounds, prefix_upper_bound};
 use crate::iter::merging_iter::MergingCursor;
-use crate::iter::range::{borrowed_bound, key_of_bound, owned_bounds, prefix_upper_bound};
 use crate::options::read::ReadOptions;
 use crate::table::ScanHints;
 use crate::workload_trace::ScanTrace;
@@ -159,7 +159,7 @@ impl KeyspaceCursor {
         let (lower, upper) = &self.bounds;
         let key = |bound: &Bound<Bytes>| key_of_bound(bound.as_ref()).cloned();
         let scan = ScanHints { lower: key(lower), upper: key(upper), ..ScanHints::default() };
-        self.view.open_iter((borrowed_bound(lower), borrowed_bound(upper)), scan, None)
+        self.view.open_iter((lower, upper), scan, None)
     }
 
     /// Moves with `step`, and checks whether the new entry is within the bounds.

@@ -2,6 +2,7 @@
 
 pub(crate) mod db_iter;
 pub(crate) mod iter_view;
+pub(crate) mod key_bounds;
 pub(crate) mod keyspace_cursor;
 pub(crate) mod merging_iter;
 pub(crate) mod operand_fold;

@@ -1,7 +1,7 @@
 //! Iterator over a range of keys, for users.
 
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
+use std::ops::Bound;
 
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
@@ -12,6 +12,7 @@ use lsmx_base::sync::Arc;
 use crate::error::{Error, Result};
 use crate::iter::db_iter::DbIter;
 use crate::iter::iter_view::{AnnouncedSeek, IterView};
+use crate::iter::key_bounds::{borrowed_bound, is_above, is_below, is_empty_range, key_of_bound};
 use crate::iter::merging_iter::MergingCursor;
 use crate::iter::prefetch::{Entry, PrefetchContext, PrefetchIter};
 use crate::lookup::batch::is_device_read;
@@ -176,8 +177,7 @@ impl Range {
         let start = if backward { &self.upper } else { &self.lower };
         let announced = key_of_bound(start.as_ref()).filter(|_| announces);
         let announced = announced.map(|key| AnnouncedSeek { key, backward });
-        let bounds = (borrowed_bound(&self.lower), borrowed_bound(&self.upper));
-        self.view.open_iter(bounds, self.scan_hints(backward), announced)
+        self.view.open_iter((&self.lower, &self.upper), self.scan_hints(backward), announced)
     }
 
     /// Returns the part of the range that the given end reads.
@@ -228,13 +228,8 @@ impl Range {
         let (upper, back) = (&self.upper, &self.back);
         let Some(front) = &mut self.front else { return Ok(None) };
         front.next(expected, |key| {
-            let is_within = match upper {
-                Bound::Unbounded => true,
-                Bound::Included(upper) => key <= upper.as_ref(),
-                Bound::Excluded(upper) => key < upper.as_ref(),
-            };
             // The other end is at its last returned entry.
-            is_within && back.as_ref().is_none_or(|back| key < back.key())
+            !is_above(key, upper) && back.as_ref().is_none_or(|back| key < back.key())
         })
     }
 
@@ -250,12 +245,7 @@ impl Range {
         let (lower, front) = (&self.lower, &self.front);
         let Some(back) = &mut self.back else { return Ok(None) };
         back.next(expected, |key| {
-            let is_within = match lower {
-                Bound::Unbounded => true,
-                Bound::Included(lower) => key >= lower.as_ref(),
-                Bound::Excluded(lower) => key > lower.as_ref(),
-            };
-            is_within && front.as_ref().is_none_or(|front| key > front.key())
+            !is_below(key, lower) && front.as_ref().is_none_or(|front| key > front.key())
         })
     }
 
@@ -340,61 +330,5 @@ impl fmt::Debug for Range {
             .field("lower", &self.lower)
             .field("upper", &self.upper)
             .finish_non_exhaustive()
-    }
-}
-
-/// Returns the key of a bound.
-pub(crate) fn key_of_bound<K>(bound: Bound<K>) -> Option<K> {
-    match bound {
-        Bound::Included(key) | Bound::Excluded(key) => Some(key),
-        Bound::Unbounded => None,
-    }
-}
-
-/// Returns a bound that borrows its key.
-pub(crate) fn borrowed_bound(bound: &Bound<Bytes>) -> Bound<&[u8]> {
-    bound.as_ref().map(Bytes::as_ref)
-}
-
-/// Returns the bounds of a range with copies of its keys.
-pub(crate) fn owned_bounds<K: AsRef<[u8]>>(
-    range: impl RangeBounds<K>,
-) -> (Bound<Bytes>, Bound<Bytes>) {
-    let owned = |bound: Bound<&K>| bound.map(|key| Bytes::copy_from_slice(key.as_ref()));
-    (owned(range.start_bound()), owned(range.end_bound()))
-}
-
-/// Returns whether no key is between the bounds, as for `b..a`.
-fn is_empty_range(lower: &Bound<Bytes>, upper: &Bound<Bytes>) -> bool {
-    match (lower, upper) {
-        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
-        (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
-        (
-            Bound::Included(lower) | Bound::Excluded(lower),
-            Bound::Included(upper) | Bound::Excluded(upper),
-        ) => lower >= upper,
-    }
-}
-
-/// Returns the upper bound of the keys with this prefix.
-pub(crate) fn prefix_upper_bound(prefix: &[u8]) -> Bound<Bytes> {
-    let last_index = prefix.iter().rposition(|&byte| byte != u8::MAX);
-    last_index.map_or(Bound::Unbounded, |last| {
-        let mut after = prefix[..=last].to_vec();
-        after[last] += 1;
-        Bound::Excluded(Bytes::from(after))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prefix_upper_bound_is_next_prefix_or_unbounded() {
-        assert_eq!(prefix_upper_bound(b"ab"), Bound::Excluded(Bytes::from_static(b"ac")));
-        assert_eq!(prefix_upper_bound(b"a\xff\xff"), Bound::Excluded(Bytes::from_static(b"b")));
-        assert_eq!(prefix_upper_bound(b"\xff"), Bound::Unbounded);
-        assert_eq!(prefix_upper_bound(b""), Bound::Unbounded);
     }
 }

@@ -440,3 +440,27 @@ fn move_past_a_bound_skips_no_entries_beyond_it() {
         }
     }
 }
+
+/// The end of a range once failed because of operands of the key behind it.
+#[test]
+fn entries_beyond_a_bound_do_not_fail_a_move() {
+    let disk = MemVfs::new();
+    let operator = KeyspaceOptions::default().merge_operator(Append::default());
+    let db = database::open(&disk, inline().keyspace_defaults(operator));
+    db.put("b", "1").unwrap();
+    for key in ["a", "c"] {
+        db.default_keyspace().merge(key, "2").unwrap();
+    }
+    db.close(None).unwrap();
+    let db = database::open(&disk, inline());
+    let keyspace = db.default_keyspace();
+    assert!(matches!(keyspace.get("c"), Err(Error::NoMergeOperator { .. })));
+    assert_eq!(keyspace.prefix("b").map(Result::unwrap).count(), 1);
+    assert_eq!(keyspace.prefix("b").rev().map(Result::unwrap).count(), 1);
+    let mut cursor = cursor(&db).with_bounds("b"..="b");
+    for backward in [false, true] {
+        cursor.seek("b").unwrap();
+        if backward { cursor.prev() } else { cursor.next() }.unwrap();
+        assert_eq!(cursor.key(), None);
+    }
+}
