@@ -37,7 +37,7 @@ pub struct ReadOptions {
     ///
     /// Default: `None`. Lookups then add their blocks. Range reads and cursors add only the first two blocks after each
     /// seek, so that a long scan does not evict the blocks of lookups. With `true`, a range read or a cursor reads each
-    /// block alone.
+    /// block alone. Separated values that a range read or a cursor loads are never added.
     pub fill_cache: Option<bool>,
     /// Maximum number of bytes of data blocks that a range read or a cursor reads at once from a table.
     ///
