@@ -20,12 +20,16 @@ pub enum ReadTier {
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
+/// use std::time::Duration;
+///
 /// use lsmx::{Db, Options, ReadOptions, ReadTier};
 ///
 /// let db = Db::open(dir.path().join("data"), Options::default())?;
 /// db.put(b"apple", b"red")?;
 /// let memory = ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() };
 /// assert!(db.default_keyspace().get_with(b"apple", &memory)?.is_some());
+/// let limited = ReadOptions { deadline: Some(Duration::from_secs(1)), ..ReadOptions::default() };
+/// assert!(db.default_keyspace().get_with(b"apple", &limited)?.is_some());
 /// # Ok(())
 /// # }
 /// ```
