@@ -486,11 +486,22 @@ mod tests {
         }
     }
 
+    fn any_bound() -> impl Strategy<Value = Bound<Bytes>> {
+        let key = || (0u8..11).prop_map(|key| Bytes::copy_from_slice(&[key]));
+        prop_oneof![
+            2 => Just(Bound::Unbounded),
+            1 => key().prop_map(Bound::Included),
+            1 => key().prop_map(Bound::Excluded),
+        ]
+    }
+
     proptest! {
+        /// Within its limits, the iterator has the entries of the model. Outside them, a move may end early.
         #[test]
         fn db_iter_random_moves_match_model(
             versions in prop::collection::vec((0u8..10, 0u8..10, prop::option::weighted(0.1, 0u8..12)), 0..80),
             snapshot in 0u64..90,
+            limits in (any_bound(), any_bound()),
             steps in prop::collection::vec((0u8..8, 0u8..11), 1..80),
         ) {
             let entries: Vec<_> = versions
@@ -545,7 +556,9 @@ mod tests {
                 deleted,
                 resolver,
                 ValueResolver::new(&Arc::default(), ReadContext::new(ReadPurpose::Scan)),
-            );
+            )
+            .with_limits(limits.clone());
+            let is_within = |key: &[u8]| !is_below(key, &limits.0) && !is_above(key, &limits.1);
             let mut position: Option<Vec<u8>> = None;
             for (step, key) in steps {
                 let first_from = |from: &[u8]| {
@@ -566,7 +579,8 @@ mod tests {
                     (5, Some(at)) => { cursor.prev().unwrap(); position = last_before(&at); }
                     _ => {}
                 }
-                prop_assert_eq!(cursor.valid(), position.is_some());
+                position = position.filter(|at| is_within(at));
+                prop_assert_eq!(cursor.valid() && is_within(cursor.key()), position.is_some());
                 if let Some(at) = &position {
                     prop_assert_eq!(cursor.key(), at.as_slice());
                     match cursor.value_slice() {
