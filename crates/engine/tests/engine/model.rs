@@ -44,6 +44,7 @@ fn inline_histories_equal_the_model() {
     assert!(reached.restarts > 500 && reached.kills > 100, "{reached:?}");
     assert!(reached.flushes > 5_000 && reached.merges > 1_000, "{reached:?}");
     assert!(reached.cursor_moves > 10_000 && reached.refused_cursor_moves > 100, "{reached:?}");
+    assert!(reached.refused_gets > 100, "{reached:?}");
     assert!(reached.moves > 100 && reached.direction_changes > 5_000, "{reached:?}");
     assert!(reached.range_deleted > 5_000 && reached.drops > 100, "{reached:?}");
     assert!(reached.operands > 20_000 && reached.updates > 2_000, "{reached:?}");

@@ -62,7 +62,7 @@ pub struct CheckedCursor {
 }
 
 /// Returns whether a read failed because its options allow no file read.
-fn is_refusal(error: &Error) -> bool {
+pub(super) fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::WouldBlock | Error::Deadline { .. })
 }
 

@@ -26,7 +26,9 @@ pub struct CaseCounts {
     pub moves: u64,
     pub snapshot_reads: u64,
     pub cursor_moves: u64,
-    /// Number of cursor moves that failed because the read options allow no file read.
+    /// Number of lookups that failed because the read options allow no file read.
+    pub refused_gets: u64,
+    /// Number of cursor moves that failed for the same reason.
     pub refused_cursor_moves: u64,
     /// Number of keys that range deletes removed.
     pub range_deleted: u64,

@@ -233,7 +233,8 @@ impl Generator<'_> {
         let place = self.draw_place();
         let keyspace = place.keyspace;
         match self.rng.below(1000) {
-            0..450 => Operation::Get(None, place),
+            0..430 => Operation::Get(None, place),
+            430..450 => Operation::GetWith(place, random_read_options(self.rng)),
             450..480 => {
                 let snapshot = self.draw_snapshot(if self.has_snapshots { 30 } else { 0 });
                 let (span, options) = (self.draw_span(), random_read_options(self.rng));

@@ -99,6 +99,7 @@ pub enum Operation {
     Clear(usize),
     DeleteAll(usize),
     Get(Option<usize>, Place),
+    GetWith(Place, ReadOptions),
     /// Snapshot, keyspace and keys.
     MultiGet(Option<usize>, usize, Vec<usize>),
     /// Reads the first and the last pair of a keyspace.

@@ -49,7 +49,7 @@ pub fn random_policy(rng: &mut TestRng) -> String {
     }
 }
 
-/// Draws options of a cursor.
+/// Draws options of reads.
 pub fn random_read_options(rng: &mut TestRng) -> ReadOptions {
     ReadOptions {
         tier: if rng.is_one_in(5) { ReadTier::Memory } else { ReadTier::Storage },

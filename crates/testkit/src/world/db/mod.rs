@@ -12,7 +12,7 @@ use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error, Keyspace, PolicySpec, ReadOptions, SeqNo, Snapshot, WriteBatch};
 
 use super::change::{Bounds, Bytes, Change, Pairs, is_within};
-use super::checked_cursor::{CheckedCursor, CursorMove};
+use super::checked_cursor::{CheckedCursor, CursorMove, is_refusal};
 use super::checked_range::{CheckedRange, assert_pair};
 use super::compare::{compare_keyspace, compare_pairs, compare_value};
 use super::counts::CaseCounts;
@@ -347,6 +347,7 @@ impl ModelledDb {
             }
             Operation::CheckAll => self.check_all(),
             Operation::Get(..)
+            | Operation::GetWith(..)
             | Operation::MultiGet(..)
             | Operation::Ends(_)
             | Operation::Scan(..)
@@ -467,6 +468,14 @@ impl ModelledDb {
                 let pairs = pairs.as_deref().unwrap_or(&NO_PAIRS);
                 compare_value(&key, found.unwrap(), pairs).unwrap();
                 self.counts.snapshot_reads += u64::from(snapshot.is_some());
+            }
+            Operation::GetWith(place, options) => {
+                let (index, keyspace, key) = self.place(*place);
+                let pairs = self.contents[index].as_deref().unwrap_or(&NO_PAIRS);
+                match keyspace.get_with(&key, options) {
+                    Err(error) if is_refusal(&error) => self.counts.refused_gets += 1,
+                    found => compare_value(&key, found.unwrap(), pairs).unwrap(),
+                }
             }
             Operation::MultiGet(snapshot, keyspace, keys) => {
                 let (index, keyspace) = self.keyspace(*keyspace);
