@@ -75,6 +75,12 @@ failpoints! {
     TombstoneDroppedEarly = "tombstone-dropped-early" of 18,
     /// A compaction drops a version that a snapshot needs.
     SnapshotVersionDropped = "snapshot-version-dropped" of 22,
+    /// A compaction filter removes and changes values that snapshots see.
+    FilterIgnoresSnapshots = "filter-ignores-snapshots" of 22,
+    /// A value that a compaction filter removes leaves no tombstone, although an older run contains the key.
+    FilterUncoversOlderVersion = "filter-uncovers-older-version" of 18,
+    /// A value is removed if the compaction filter fails.
+    FilterErrorRemovesValue = "filter-error-removes-value" of 16,
     /// A compaction combines merge operands although a snapshot is between them.
     OperandsFoldedOverSnapshot = "operands-folded-over-snapshot" of 23,
     /// A compaction combines merge operands without their base value.

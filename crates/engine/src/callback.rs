@@ -1,5 +1,5 @@
 //! Context of threads that belong to the engine or run callbacks: listeners, merge operators, compaction
-//! policies and operand stores.
+//! filters, compaction policies and operand stores.
 //!
 //! A call that waits for background work would deadlock on a thread that this work needs. So each thread records
 //! its context. On a thread with a context such calls fail at once, writes do not wait for background work, and
@@ -31,6 +31,8 @@ pub(crate) enum CallbackContext {
     CompactionPolicy,
     /// A method of a [`MergeOperator`](crate::merge_operator::MergeOperator).
     MergeOperator,
+    /// A method of a [`CompactionFilter`](crate::compaction_filter::CompactionFilter).
+    CompactionFilter,
 }
 
 impl CallbackContext {
@@ -40,6 +42,7 @@ impl CallbackContext {
             CallbackContext::Listener => "an event listener",
             CallbackContext::CompactionPolicy => "a compaction policy",
             CallbackContext::MergeOperator => "a merge operator",
+            CallbackContext::CompactionFilter => "a compaction filter",
         }
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{Explanation, FileId, Job};
 
+use crate::compaction_filter::FilterError;
 use crate::env::ClockJumpReport;
 use crate::error::Error;
 use crate::wal::RecoveryReport;
@@ -169,6 +170,21 @@ pub struct OperandsCollected {
     pub elapsed_us: u64,
 }
 
+/// Failed calls of a compaction filter in one compaction. The compaction has kept the values.
+#[derive(Clone, Debug)]
+pub struct CompactionFilterFailed {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// Name of the filter.
+    pub filter: String,
+    /// Number of failed calls.
+    pub failures: u64,
+    /// Key of the first failed call.
+    pub key: Vec<u8>,
+    /// Error of the first failed call.
+    pub error: FilterError,
+}
+
 /// Quarantine of a file that background work cannot read. No job uses the file until a read of it succeeds.
 #[derive(Clone, Debug)]
 pub struct FileQuarantined {
@@ -242,6 +258,8 @@ pub enum Event {
     Compaction(CompactionEnd),
     /// A collection of an operand store succeeded.
     OperandsCollected(OperandsCollected),
+    /// A compaction filter failed. The compaction continues.
+    CompactionFilterFailed(CompactionFilterFailed),
     /// Background work failed. The engine repeats it, or the database is read-only.
     Failure(BackgroundError),
     /// A job read corrupt bytes, but a second read that bypassed all caches succeeded. The value is the error of
@@ -327,6 +345,15 @@ impl fmt::Display for Event {
                 f,
                 "[{}] collected operands, {} entries to the tree, {} bytes in {} us",
                 end.keyspace, end.entries, end.written_bytes, end.elapsed_us
+            ),
+            Event::CompactionFilterFailed(failed) => write!(
+                f,
+                "[{}] compaction filter {} failed for {} values, which were kept; first for key \"{}\": {}",
+                failed.keyspace,
+                failed.filter,
+                failed.failures,
+                failed.key.escape_ascii(),
+                failed.error
             ),
             Event::Failure(failure) => {
                 let keyspace = failure.keyspace.as_deref().unwrap_or("-");

@@ -82,7 +82,9 @@ pub(crate) fn emit_event(event: &Event) {
     #[cfg(feature = "tracing")]
     match event {
         Event::ReadOnly(_) => tracing::error!(target: TARGET, "{event}"),
-        Event::Failure(_) => tracing::warn!(target: TARGET, "{event}"),
+        Event::Failure(_) | Event::CompactionFilterFailed(_) => {
+            tracing::warn!(target: TARGET, "{event}")
+        }
         Event::FlushBegin(_) | Event::CompactionBegin(_) | Event::StallBegin(_) => {
             tracing::debug!(target: TARGET, "{event}");
         }

@@ -72,6 +72,7 @@ pub mod benching;
 mod book;
 mod cache;
 mod callback;
+pub mod compaction_filter;
 mod cursor;
 mod db;
 mod deferred_drop;
@@ -139,6 +140,7 @@ pub mod internals {
 }
 
 pub use crate::cache::BlockCacheKind;
+pub use crate::compaction_filter::CompactionFilter;
 pub use crate::db::{BlockedCompaction, Health, QuarantinedFile};
 pub use crate::db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify};
 pub use crate::db::{Explanation, MetadataSizes, Observation, observe};

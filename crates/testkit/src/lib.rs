@@ -15,6 +15,7 @@
 mod allocator;
 #[cfg(feature = "bench")]
 pub mod bench;
+mod compaction_filters;
 pub mod delta;
 pub mod engine;
 mod event_log;

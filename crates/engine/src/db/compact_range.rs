@@ -90,7 +90,8 @@ fn try_reserve_files(
     let mut jobs = tree.jobs.lock();
     let shape =
         tree.shape(state.env.database_time_us(), state.sequence.oldest_and_newest_snapshot());
-    match plan_manual(&shape, &jobs.running, bounds)? {
+    let has_filter = tree.settings().options.compaction_filter.is_some();
+    match plan_manual(&shape, &jobs.running, bounds, has_filter)? {
         ManualPlan::UpToDate => Ok(Some(None)),
         ManualPlan::Run(job) if state.work.begin_work(WorkKind::Compaction) => {
             Ok(Some(Some(PickedJob::reserve_inputs(&mut jobs, *job, shape, deadline_us))))

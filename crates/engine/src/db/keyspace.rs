@@ -140,6 +140,10 @@ impl Keyspace {
             filter_last_run: options.filter_last_run,
             merge_operator: self.tree.merge_resolver.name().map(str::to_owned),
             operand_store: self.tree.operand_store.name(),
+            compaction_filter: options
+                .compaction_filter
+                .as_ref()
+                .map(|filter| filter.name().to_owned()),
             rmw_mode: options.rmw_mode,
             value_separation: options.value_separation,
         }

@@ -173,6 +173,22 @@ pub struct MergeMetrics {
     pub write_backs: u64,
 }
 
+/// Compaction filter of one keyspace since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CompactionFilterMetrics {
+    /// Number of values that compactions passed to the filter. Like `removed` and `changed`, it does not count merges
+    /// that failed or were repeated.
+    pub passed: u64,
+    /// Number of removed values.
+    pub removed: u64,
+    /// Number of changed values.
+    pub changed: u64,
+    /// Number of failed calls, including those of merges that were repeated.
+    pub errors: u64,
+    /// Number of merges that were repeated without the filter, because a snapshot saw a removed or changed value.
+    pub repeated_merges: u64,
+}
+
 /// Use of the filter of the last sorted run.
 ///
 /// Without [`FilterLastRun::Auto`](crate::FilterLastRun::Auto) all other fields are zero.
@@ -247,6 +263,8 @@ pub struct KeyspaceMetrics {
     pub compaction: CompactionMetrics,
     /// Merge operands.
     pub merges: MergeMetrics,
+    /// Compaction filter.
+    pub compaction_filter: CompactionFilterMetrics,
     /// Operand store, if the keyspace has one.
     pub operand_store: Option<OperandMetrics>,
     /// Blob files.

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use crate::metrics::{
-    BackgroundIoMetrics, DescriptorMetrics, DiskMetrics, HeldMetrics, KeyspaceMetrics,
-    LastRunFilterMetrics, LevelMetrics, MemoryMetrics, MergeMetrics, Metrics, StallCauseMetrics,
-    ValueLogMetrics, WalMetrics,
+    BackgroundIoMetrics, CompactionFilterMetrics, DescriptorMetrics, DiskMetrics, HeldMetrics,
+    KeyspaceMetrics, LastRunFilterMetrics, LevelMetrics, MemoryMetrics, MergeMetrics, Metrics,
+    StallCauseMetrics, ValueLogMetrics, WalMetrics,
 };
 
 /// Number of bytes with a unit, in at most nine characters.
@@ -157,6 +157,13 @@ fn write_keyspace(
             "{by_jobs} by jobs, {failures} failures; {} values stored by gets",
             Count(*write_backs)
         )?;
+    }
+    if keyspace.compaction_filter != CompactionFilterMetrics::default() {
+        let CompactionFilterMetrics { passed, removed, changed, errors, repeated_merges } =
+            keyspace.compaction_filter;
+        let [passed, removed, changed, errors] = [passed, removed, changed, errors].map(Count);
+        write!(f, "  compaction filter: {passed} values passed, {removed} removed, ")?;
+        writeln!(f, "{changed} changed, {errors} errors; {repeated_merges} merges repeated")?;
     }
     let log = &keyspace.value_log;
     if *log != ValueLogMetrics::default() {

@@ -3,6 +3,7 @@
 use lsmx_base::sync::Arc;
 use lsmx_compaction::CompactionPolicy;
 
+use crate::compaction_filter::CompactionFilter;
 use crate::error::{Error, Result};
 use crate::memtable::MemtableKind;
 use crate::merge_operator::MergeOperator;
@@ -70,6 +71,7 @@ pub struct KeyspaceOptions {
     pub(crate) filter_last_run: FilterLastRun,
     pub(crate) merge_operator: Option<Arc<dyn MergeOperator>>,
     pub(crate) operand_store: Option<Arc<dyn OperandStoreFactory>>,
+    pub(crate) compaction_filter: Option<Arc<dyn CompactionFilter>>,
     pub(crate) rmw_mode: RmwMode,
     pub(crate) value_separation: Option<ValueSeparation>,
 }
@@ -96,6 +98,7 @@ impl Default for KeyspaceOptions {
             filter_last_run: FilterLastRun::default(),
             merge_operator: None,
             operand_store: None,
+            compaction_filter: None,
             rmw_mode: RmwMode::default(),
             value_separation: None,
         }
@@ -226,6 +229,16 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Compaction filter, which removes or changes values while compactions rewrite them. Default: none.
+    ///
+    /// The keyspace does not store its name: data can be read without the filter, and another filter may replace it at each
+    /// open. While it is missing, compactions keep all values. Compactions that run when the option changes use the
+    /// previous filter. See [`CompactionFilter`].
+    pub fn compaction_filter(mut self, filter: impl CompactionFilter + 'static) -> Self {
+        self.compaction_filter = Some(Arc::new(filter));
+        self
+    }
+
     /// Whether point lookups store combined values. Default: [`RmwMode::Fixed`].
     pub fn rmw_mode(mut self, mode: RmwMode) -> Self {
         self.rmw_mode = mode;
@@ -281,6 +294,10 @@ impl KeyspaceOptions {
             self.merge_operator.as_ref().map(|operator| operator.name()),
         )?;
         check_type_name("operand_store", self.operand_store.as_ref().map(|store| store.name()))?;
+        check_type_name(
+            "compaction_filter",
+            self.compaction_filter.as_ref().map(|filter| filter.name()),
+        )?;
         if let Some(separation) = &self.value_separation {
             separation.check()?;
         }
@@ -348,6 +365,8 @@ pub struct OptionsInForce {
     pub merge_operator: Option<String>,
     /// Stored name of the operand store, whether or not it was given at this open.
     pub operand_store: Option<String>,
+    /// Name of the [`KeyspaceOptions::compaction_filter`] that was given last.
+    pub compaction_filter: Option<String>,
     /// [`KeyspaceOptions::rmw_mode`].
     pub rmw_mode: RmwMode,
     /// [`KeyspaceOptions::value_separation`].

@@ -227,6 +227,11 @@ impl Table {
         self.may_contain_in_context(user_key, &mut ReadContext::new(ReadPurpose::Lookup))
     }
 
+    /// As [`Table::may_contain`], for a job. The filter stays in the cache, and nothing is counted.
+    pub(crate) fn may_contain_for_job(&self, user_key: &[u8]) -> Result<bool> {
+        self.may_contain_in_context(user_key, &mut ReadContext::new(ReadPurpose::WarmUp))
+    }
+
     fn may_contain_in_context(&self, user_key: &[u8], context: &mut ReadContext) -> Result<bool> {
         let Some(handle) = self.properties.filter else {
             return Ok(self.properties.entries > 0);

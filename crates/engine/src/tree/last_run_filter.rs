@@ -44,12 +44,12 @@ pub(crate) struct LastRunFilter {
     /// Lookups in the last run that found no entry.
     absent: ShardedCounter,
     /// Locked once in [`LOOKUPS_PER_DECISION`] lookups of a thread.
-    last_decision: Mutex<FilterDecision>,
+    last_decision: Mutex<LastRunFilterDecision>,
 }
 
 /// Counters at the time of the last decision, and the rates computed from them.
 #[derive(Debug, Default)]
-struct FilterDecision {
+struct LastRunFilterDecision {
     lookups: u64,
     absent: u64,
     data: HitCounts,
@@ -128,7 +128,7 @@ impl LastRunFilter {
             // Lookups that began before the decision may have read filters again.
             release_filters(version);
         }
-        *last = FilterDecision {
+        *last = LastRunFilterDecision {
             lookups,
             absent,
             data,

@@ -214,7 +214,7 @@ impl MergeResolver {
     }
 }
 
-/// Returns the maximum length of a merged value, in bytes.
-fn value_bytes_max() -> usize {
+/// Returns the maximum length of a value that user code returns, in bytes.
+pub(crate) fn value_bytes_max() -> usize {
     usize::try_from(VALUE_BYTES_MAX).unwrap_or(usize::MAX)
 }

@@ -16,7 +16,15 @@ const BASE: &[&[&str]] = &[
 ];
 
 const ENGINE: &[&[&str]] = &[
-    &["error", "cursor", "background_error", "callback", "merge_operator", "deferred_drop"],
+    &[
+        "error",
+        "cursor",
+        "background_error",
+        "callback",
+        "merge_operator",
+        "compaction_filter",
+        "deferred_drop",
+    ],
     &["vfs", "env"],
     &["operand_store"],
     &["format"],

@@ -159,6 +159,7 @@ fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
             store,
             rmw_mode: if is_set(6) { RmwMode::Adaptive } else { RmwMode::Fixed },
             separation: is_set(3).then_some(separation),
+            has_filter: is_set(7),
         },
     }
 }

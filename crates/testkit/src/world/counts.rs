@@ -48,6 +48,10 @@ pub struct CaseCounts {
     /// Number of rewritten blob files.
     #[serde(rename = "collections")]
     pub blob_rewrites: u64,
+    /// Values that compaction filters replaced.
+    pub filtered: u64,
+    /// Merges that were repeated without a compaction filter.
+    pub repeated_merges: u64,
     #[serde(rename = "dropped")]
     pub dropped_keyspaces: u64,
     /// Number of checkpoints and read-only opens that were compared with the model.

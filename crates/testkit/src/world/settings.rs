@@ -9,6 +9,7 @@ use lsmx::{
     PolicySpec, ReadOptions, ReadTier, RmwMode, ValueSeparation, WalOptions, WriteControl,
 };
 
+use crate::compaction_filters::RewritingFilter;
 use crate::rng::TestRng;
 use crate::simple_store::SimpleStore;
 
@@ -30,6 +31,8 @@ pub struct KeyspaceSettings {
     pub store: Option<SimpleStore>,
     pub rmw_mode: RmwMode,
     pub separation: Option<ValueSeparation>,
+    /// Whether the keyspace has a [`RewritingFilter`].
+    pub has_filter: bool,
 }
 
 /// Draws a preset of a compaction policy. Most draws set a small size ratio, so that small trees have many levels.
@@ -97,6 +100,7 @@ impl KeyspaceSettings {
                 space_amplification_max: *rng.choose(&[1.02, 1.3, 2.0, 50.0]),
                 scan_read_bytes: *rng.choose(&[0, 100, 400, 16 << 10]),
             }),
+            has_filter: rng.is_true_with_percent(30),
         }
     }
 
@@ -119,6 +123,10 @@ impl KeyspaceSettings {
             .filter_bits(self.filter_bits)
             .rmw_mode(self.rmw_mode)
             .value_separation(self.separation);
+        let options = match self.has_filter {
+            true => options.compaction_filter(RewritingFilter),
+            false => options,
+        };
         match &self.policy {
             Some(policy) => options.policy(policy.parse::<PolicySpec>().expect("a printed policy")),
             None => options,

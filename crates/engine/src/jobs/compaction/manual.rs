@@ -4,7 +4,7 @@
 //!    the range for older runs, so that no older entry ends up above a newer one. L0 contributes whole runs, and
 //!    all runs older than the first, because runs leave L0 oldest first.
 //! 2. Outputs go to the oldest run of the deepest level. Files that are already there, with no newer data above
-//!    them, are rewritten only if they hold tombstones.
+//!    them, are rewritten only if they hold tombstones, or if the keyspace has a compaction filter.
 //! 3. While the job waits for running jobs to release its inputs, the policy picks no new jobs in the tree.
 
 use std::collections::BTreeSet;
@@ -31,11 +31,13 @@ pub(crate) enum ManualPlan {
     Wait(Box<Job>),
 }
 
-/// Returns the job that merges the range, if one is needed.
+/// Returns the job that merges the range, if one is needed. With `rewrites_all`, it also rewrites files of the last run
+/// that hold no tombstones.
 pub(crate) fn plan_manual(
     shape: &TreeShape,
     busy: &RunningJobs,
     bounds: &KeyBounds,
+    rewrites_all: bool,
 ) -> Result<ManualPlan, lsmx_compaction::Error> {
     let Some(deepest) = shape.deepest_level() else { return Ok(ManualPlan::UpToDate) };
     let level = deepest.max(Level(1));
@@ -53,7 +55,7 @@ pub(crate) fn plan_manual(
     let job = match (inputs.as_slice(), last) {
         ([], _) => return Ok(ManualPlan::UpToDate),
         ([input], Some(last)) if is_in_last_run(input) => {
-            let (files, boundaries) = select_with_tombstones(last, input);
+            let (files, boundaries) = select_to_rewrite(last, input, rewrites_all);
             if files.is_empty() {
                 return Ok(ManualPlan::UpToDate);
             }
@@ -69,20 +71,24 @@ pub(crate) fn plan_manual(
     }
 }
 
-/// Returns the input files that hold tombstones, and the keys at which outputs must be cut so that none spans a
-/// file that is not rewritten.
-fn select_with_tombstones(run: &SortedRun, input: &JobInput) -> (Vec<FileId>, Vec<Key>) {
+/// Returns the input files that hold tombstones, or all of them, and the keys at which outputs must be cut so that none
+/// spans a file that is not rewritten.
+fn select_to_rewrite(
+    run: &SortedRun,
+    input: &JobInput,
+    rewrites_all: bool,
+) -> (Vec<FileId>, Vec<Key>) {
     let candidates: BTreeSet<_> = input.files.iter().collect();
     let (mut files, mut boundaries, mut gap) = (Vec::new(), Vec::new(), false);
     for file in &run.files {
-        let has_tombstones = file.tombstones > 0 && candidates.contains(&file.id);
-        if has_tombstones {
+        let is_rewritten = (rewrites_all || file.tombstones > 0) && candidates.contains(&file.id);
+        if is_rewritten {
             files.push(file.id);
             if gap {
                 boundaries.push(file.range.smallest.clone());
             }
         }
-        gap = !has_tombstones;
+        gap = !is_rewritten;
     }
     (files, boundaries)
 }
@@ -169,12 +175,19 @@ mod tests {
         let level = Arc::new(LevelShape { runs: vec![run], cursor: None });
         let shape = TreeShape { levels: vec![Arc::default(), level], ..TreeShape::default() };
         let all = (Bound::Unbounded, Bound::Unbounded);
-        let ManualPlan::Run(job) = plan_manual(&shape, &RunningJobs::default(), &all).unwrap()
-        else {
-            panic!("the job can run");
-        };
+        let plan =
+            |rewrites_all| match plan_manual(&shape, &RunningJobs::default(), &all, rewrites_all)
+                .unwrap()
+            {
+                ManualPlan::Run(job) => job,
+                other => panic!("the job can run: {other:?}"),
+            };
+        let job = plan(false);
         assert_eq!(job.kind, JobKind::Rewrite);
         assert_eq!(job.inputs[0].files, [FileId(0), FileId(2), FileId(3)]);
         assert_eq!(job.split.boundaries, [Key::from("c")]);
+        let job = plan(true);
+        assert_eq!(job.inputs[0].files, [0, 1, 2, 3].map(FileId));
+        assert_eq!(job.split.boundaries, []);
     }
 }

@@ -1,6 +1,7 @@
 //! Compaction jobs.
 
 pub(crate) mod delete_only;
+pub(crate) mod entry_filter;
 pub(crate) mod manual;
 pub(crate) mod output;
 pub(crate) mod pick;

@@ -10,6 +10,7 @@ use lsmx_compaction::{FileId, OutputSplitter, TableMeta, TreeShape};
 
 use crate::env::rate_limit::IoPriority;
 use crate::error::Result;
+use crate::jobs::compaction::entry_filter::FilterOutcome;
 use crate::jobs::compaction::range_tombstone_queue::RangeTombstoneQueue;
 use crate::jobs::value_log::output_values::{OutputValueWriter, ValuePlacement, ValueSource};
 use crate::memtable::Memtable;
@@ -248,6 +249,7 @@ impl<'a> JobOutputs<'a> {
             paths: std::mem::take(&mut self.paths),
             entries: self.entries,
             entries_read,
+            filter_outcome: FilterOutcome::default(),
         }
     }
 
@@ -271,6 +273,8 @@ pub(crate) struct SubcompactionOutput {
     /// Number of entries written.
     entries: u64,
     pub(crate) entries_read: u64,
+    /// Results of the compaction filter.
+    pub(crate) filter_outcome: FilterOutcome,
 }
 
 impl SubcompactionOutput {

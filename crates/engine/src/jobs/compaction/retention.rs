@@ -89,6 +89,11 @@ impl Retention {
         }
     }
 
+    /// Returns the input files of the job.
+    pub(crate) fn inputs(&self) -> &HashSet<FileId> {
+        &self.inputs
+    }
+
     /// Adds an operand store whose operands are older than all entries of the job.
     pub(crate) fn with_operand_view(self, view: Option<&Arc<dyn OperandView>>) -> Retention {
         Retention { operand_view: view.cloned(), ..self }
@@ -188,6 +193,11 @@ impl Retention {
         let needed = key.kind != EntryKind::Delete || self.needs_tombstone(stripe, key.user_key);
         let kept = !shadowed && !range_deleted && needed;
         EntryDecision { kept, shadowed, range_deleted, stripe, first_of_key }
+    }
+
+    /// Whether no registered snapshot sees the entries of this stripe.
+    pub(crate) fn is_newest_stripe(&self, stripe: usize) -> bool {
+        stripe == self.snapshots.len() || failpoint::is_on(Failpoint::FilterIgnoresSnapshots)
     }
 
     /// Whether a tombstone in this stripe may hide an older version.

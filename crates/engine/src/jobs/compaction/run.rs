@@ -6,14 +6,16 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, JobKind, JobReason};
+use lsmx_compaction::{FileId, Job, JobKind, JobReason};
 
+use crate::compaction_filter::CompactionFilter;
 use crate::env::YieldKind;
 use crate::env::rate_limit::IoPriority;
 use crate::env::thread_time::{IoKind, ThreadTime, measure_wait};
 use crate::error::{Error, Result};
-use crate::event::{CompactionBegin, CompactionEnd, Event};
+use crate::event::{CompactionBegin, CompactionEnd, CompactionFilterFailed, Event};
 use crate::job_tracing::{JobSpan, JobSpanFields};
+use crate::jobs::compaction::entry_filter::FilterOutcome;
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::pick::PickedJob;
 use crate::jobs::compaction::retention::Retention;
@@ -25,7 +27,7 @@ use crate::jobs::value_log::output_values::ValueSource;
 use crate::jobs::version_installer::{install_version, sync_directory};
 use crate::jobs::worker_pool::WorkerPool;
 use crate::options::filter_bits::IncomingRun;
-use crate::state::DbState;
+use crate::state::{DbState, HeldEvents};
 use crate::table::ReadPurpose;
 use crate::tree::Tree;
 use crate::tree::version::Version;
@@ -112,16 +114,33 @@ fn run_picked_job(
         input_bytes: picked.input_bytes(),
     }));
     let target = (job.target.level.0, tree.choose_filter_width(shape, &IncomingRun::Job(job)));
-    let mut outputs = JobOutputs::new(IoPriority::Compaction, &state.tables, tree, target, None);
+    let new_outputs = || JobOutputs::new(IoPriority::Compaction, &state.tables, tree, target, None);
+    let mut outputs = new_outputs();
     let mut stats = MergeStats::default();
+    let mut filter_guard = None;
     if matches!(job.kind, JobKind::Merge | JobKind::Rewrite) {
         let version = Arc::clone(&tree.pin_super_version().version);
-        stats = merge(state, throttle, workers, tree, &version, picked, &mut outputs)?;
-        state.env.yield_point(YieldKind::JobStep);
-        if !outputs.tables().is_empty() {
-            measure_wait(&state.env, IoKind::Sync, || {
-                sync_directory(state.vfs.as_ref(), &state.dir)
-            })?;
+        let run_merge = |filter, outputs: &mut JobOutputs<'_>| -> Result<MergeStats> {
+            let stats = merge(state, throttle, workers, tree, &version, picked, filter, outputs)?;
+            state.env.yield_point(YieldKind::JobStep);
+            if !outputs.tables().is_empty() {
+                measure_wait(&state.env, IoKind::Sync, || {
+                    sync_directory(state.vfs.as_ref(), &state.dir)
+                })?;
+            }
+            Ok(stats)
+        };
+        let filter = filter_of_job(tree, job);
+        stats = run_merge(filter.clone(), &mut outputs)?;
+        report_filter_errors(state, tree, filter.as_deref(), &stats.filter);
+        if let Some(seq) = stats.filter.seq_smallest {
+            filter_guard = FilterInstallGuard::begin(state, seq);
+            if filter_guard.is_none() {
+                // A snapshot that was taken during the merge sees a removed or changed value.
+                tree.counters.update(|counts| counts.compaction_filter.repeated_merges += 1);
+                outputs = new_outputs();
+                stats = run_merge(None, &mut outputs)?;
+            }
         }
     }
     state.env.yield_point(YieldKind::JobStep);
@@ -131,6 +150,7 @@ fn run_picked_job(
     install_version(state, tree, &mut outputs, None, None, Vec::new(), |shape, files| {
         shape.apply_job(job, files)
     })?;
+    drop(filter_guard);
     let mut time = start.elapsed(&state.env);
     let elapsed_us = time.elapsed_ns / 1_000;
     time.add(stats.helper_time);
@@ -185,6 +205,9 @@ fn update_metrics(
                 compaction.read_bytes += stats.read_bytes;
                 compaction.written_bytes += written_bytes;
                 compaction.us_total += elapsed_us;
+                counts.compaction_filter.passed += stats.filter.passed;
+                counts.compaction_filter.removed += stats.filter.removed;
+                counts.compaction_filter.changed += stats.filter.changed;
                 let is_collection = matches!(job.reason, JobReason::BlobGarbage { .. });
                 counts.value_log.rewrites += u64::from(is_collection);
                 let writes = &mut counts.level_mut(job.target.level.0).flow;
@@ -224,6 +247,58 @@ impl<'a> SnapshotsBlockedGuard<'a> {
     }
 }
 
+/// Blocks new snapshots while the result of a compaction filter is installed.
+struct FilterInstallGuard<'a> {
+    _snapshots: SnapshotsBlockedGuard<'a>,
+    /// Dropped after `_snapshots`: `Db::snapshot` waits for it, and a listener may call `Db::snapshot`.
+    _events: HeldEvents<'a>,
+}
+
+impl<'a> FilterInstallGuard<'a> {
+    /// Returns `None` if a snapshot sees a removed or changed value, the oldest of which has the number `seq_smallest`.
+    fn begin(state: &'a DbState, seq_smallest: SeqNo) -> Option<FilterInstallGuard<'a>> {
+        let seq_smallest = match failpoint::is_on(Failpoint::FilterIgnoresSnapshots) {
+            true => SeqNo::MAX,
+            false => seq_smallest,
+        };
+        let events = state.defer_events();
+        let begun = state.sequence.begin_entry_removal(seq_smallest);
+        begun.then(|| FilterInstallGuard {
+            _snapshots: SnapshotsBlockedGuard(state),
+            _events: events,
+        })
+    }
+}
+
+/// Returns the compaction filter that a merge uses.
+///
+/// A garbage collection of blob files uses none. A filter that changes every value would otherwise create new garbage in
+/// each collection, and collections would never end.
+fn filter_of_job(tree: &Tree, job: &Job) -> Option<Arc<dyn CompactionFilter>> {
+    match job.reason {
+        JobReason::BlobGarbage { .. } => None,
+        _ => tree.settings().options.compaction_filter.clone(),
+    }
+}
+
+/// Counts and reports the failed calls of a compaction filter.
+fn report_filter_errors(
+    state: &DbState,
+    tree: &Tree,
+    filter: Option<&dyn CompactionFilter>,
+    outcome: &FilterOutcome,
+) {
+    let (Some(filter), Some((key, error))) = (filter, &outcome.first_error) else { return };
+    tree.counters.update(|counts| counts.compaction_filter.errors += outcome.errors);
+    state.emit(&Event::CompactionFilterFailed(CompactionFilterFailed {
+        keyspace: tree.name.clone(),
+        filter: filter.name().to_owned(),
+        failures: outcome.errors,
+        key: key.clone(),
+        error: error.clone(),
+    }));
+}
+
 impl Drop for SnapshotsBlockedGuard<'_> {
     fn drop(&mut self) {
         self.0.sequence.end_entry_removal();
@@ -232,7 +307,7 @@ impl Drop for SnapshotsBlockedGuard<'_> {
 }
 
 /// Counters of one merge; zero for other jobs.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct MergeStats {
     /// Number of entries read.
     entries: u64,
@@ -242,6 +317,8 @@ struct MergeStats {
     helper_count: u64,
     /// Time spent by helpers.
     helper_time: ThreadTime,
+    /// Results of the compaction filter.
+    filter: FilterOutcome,
 }
 
 /// Returns the blob files whose values a merge may relocate.
@@ -258,6 +335,7 @@ fn select_relocatable_files(tree: &Tree, version: &Version) -> BTreeSet<FileId> 
 }
 
 /// Merges the inputs into `outputs`, with subcompactions if they are large.
+#[expect(clippy::too_many_arguments, reason = "each is used once")]
 fn merge(
     state: &DbState,
     throttle: &Arc<Throttle>,
@@ -265,6 +343,7 @@ fn merge(
     tree: &Arc<Tree>,
     version: &Version,
     picked: &PickedJob,
+    compaction_filter: Option<Arc<dyn CompactionFilter>>,
     outputs: &mut JobOutputs<'_>,
 ) -> Result<MergeStats> {
     let PickedJob { job, shape, deadline_us, victims } = picked;
@@ -286,7 +365,8 @@ fn merge(
     let range_tombstones =
         retention.add_range_tombstones(&tombstones, Some((&range.smallest, &range.largest)));
     // A job that frees space does not relocate values.
-    let may_relocate = victims.is_empty() && retention.is_last_run(&range);
+    let is_last_run = retention.is_last_run(&range);
+    let may_relocate = victims.is_empty() && is_last_run;
     let relocatable =
         if may_relocate { select_relocatable_files(tree, version) } else { BTreeSet::new() };
     let inputs = MergeInputs {
@@ -296,7 +376,10 @@ fn merge(
         shape: shape.clone(),
         input_bytes: picked.input_bytes(),
         filter: outputs.filter_width(),
-        oldest_tombstone_us: picked.oldest_tombstone_us(),
+        // The tombstones of removed values date from now.
+        oldest_tombstone_us: picked
+            .oldest_tombstone_us()
+            .or_else(|| compaction_filter.as_ref().map(|_| state.env.database_time_us())),
         deadline_us: *deadline_us,
         runs,
         retention,
@@ -307,16 +390,20 @@ fn merge(
             relocatable: Arc::new(relocatable),
             quarantined: Arc::new(tree.jobs.lock().quarantine.blobs()),
         },
+        compaction_filter,
+        is_last_run,
     };
     let subranges = inputs.split(&range, workers.max_subcompactions())?;
     let (subcompactions, read_bytes) = (subranges.len(), picked.input_bytes());
     let merged = workers.run(state, Subcompactions::new(inputs, subranges))?;
     let entries = merged.outputs.iter().map(|output| output.entries_read).sum();
-    for output in merged.outputs {
+    let mut filter = FilterOutcome::default();
+    for mut output in merged.outputs {
+        filter.add(std::mem::take(&mut output.filter_outcome));
         outputs.append(output);
     }
     let (helper_count, helper_time) = (merged.helper_count, merged.helper_time);
-    Ok(MergeStats { entries, read_bytes, subcompactions, helper_count, helper_time })
+    Ok(MergeStats { entries, read_bytes, subcompactions, helper_count, helper_time, filter })
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use lsmx_compaction::{Job, KeyRange, OutputSplitter, TreeShape};
 
+use crate::compaction_filter::CompactionFilter;
 use crate::cursor::Cursor;
 use crate::env::rate_limit::IoPriority;
 use crate::env::thread_time::ThreadTime;
@@ -21,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::iter::merging_iter::MergingCursor;
 use crate::iter::run_iter::RunCursor;
 use crate::job_tracing::{JobSpan, JobSpanFields};
+use crate::jobs::compaction::entry_filter::{EntryFilter, NewerEntries};
 use crate::jobs::compaction::output::{JobOutputs, SubcompactionOutput};
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::retry::catch_panics;
@@ -57,6 +59,10 @@ pub(crate) struct MergeInputs {
     pub(crate) range_tombstones: Vec<RangeTombstone>,
     /// Blob files that the inputs point into.
     pub(crate) values: ValueSource,
+    /// Compaction filter of the keyspace.
+    pub(crate) compaction_filter: Option<Arc<dyn CompactionFilter>>,
+    /// Whether no run outside the job holds older data in the key range of the job.
+    pub(crate) is_last_run: bool,
 }
 
 impl MergeInputs {
@@ -273,8 +279,13 @@ impl Subcompactions {
         });
         let mut cursor = MergingCursor::new(sources.collect());
         outputs.set_value_source(inputs.values.clone());
+        let entry_filter = inputs.compaction_filter.as_deref().map(|filter| {
+            let newer = NewerEntries::new(tree, inputs.retention.inputs());
+            EntryFilter::new(filter, inputs.job.target.level.0, inputs.is_last_run, newer)
+        });
         let mut filter = VersionFilter::new(retention, &inputs.tree.merge_resolver)
-            .with_value_source(inputs.values.clone());
+            .with_value_source(inputs.values.clone())
+            .with_entry_filter(entry_filter);
         let mut reported = 0;
         let mut write = |key: InternalKey<'_>, value: &[u8], is_first: bool| {
             if is_first && outputs.begin_key(key.user_key)? {
@@ -306,7 +317,9 @@ impl Subcompactions {
         filter.finish(&mut write)?;
         outputs.finish()?;
         self.record_finished(state, outputs.finished_bytes() - reported);
-        Ok(outputs.into_subcompaction_output(entries))
+        let mut output = outputs.into_subcompaction_output(entries);
+        output.filter_outcome = filter.into_filter_outcome();
+        Ok(output)
     }
 
     /// Adds the total size of newly finished tables to the progress of the job.

@@ -1,4 +1,4 @@
-//! Filters the entries of a job: drops invisible versions and folds merge operands.
+//! Filters the entries of a job: drops invisible versions, folds merge operands and calls the compaction filter.
 //!
 //! Entries arrive newest first. Operands of a key are collected until their base is known:
 //!
@@ -10,16 +10,21 @@
 //!
 //! Operands are never combined across a snapshot, which would then see the newer ones. Operands that cannot be
 //! folded (no operator, a failing operator, an oversized result) are written unchanged, which is always correct.
+//!
+//! The newest version of a key is passed to the compaction filter if it is a value, folded or not, that no snapshot sees.
+//! A removed value leaves a tombstone if an older version may exist.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::slice::Slice;
 
+use crate::compaction_filter::FilterDecision;
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::format::range_tombstones::FragmentedTombstones;
 use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
+use crate::jobs::compaction::entry_filter::{EntryFilter, FilterOutcome};
 use crate::jobs::compaction::retention::{EntryDecision, Retention};
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::merge_operator::MergeOperator;
@@ -48,6 +53,8 @@ pub(crate) struct VersionFilter<'a> {
     wrote_key: bool,
     /// Blob files that bases point into.
     values: ValueSource,
+    /// Compaction filter of the keyspace.
+    entry_filter: Option<EntryFilter<'a>>,
 }
 
 /// State of the versions below the pending operands.
@@ -73,7 +80,18 @@ impl<'a> VersionFilter<'a> {
             stripe: 0,
             wrote_key: false,
             values: ValueSource::default(),
+            entry_filter: None,
         }
+    }
+
+    /// Sets the compaction filter.
+    pub(crate) fn with_entry_filter(self, filter: Option<EntryFilter<'a>>) -> VersionFilter<'a> {
+        VersionFilter { entry_filter: filter, ..self }
+    }
+
+    /// Returns the results of the compaction filter.
+    pub(crate) fn into_filter_outcome(self) -> FilterOutcome {
+        self.entry_filter.map(EntryFilter::into_outcome).unwrap_or_default()
     }
 
     /// Sets the blob files that the entries point into.
@@ -142,10 +160,53 @@ impl<'a> VersionFilter<'a> {
         if decision.kept {
             // Pending operands are newer, and this entry is no base for them.
             self.write_pending_operands(&FoldBase::Unknown, write)?;
-            let first = !std::mem::replace(&mut self.wrote_key, true);
-            write(key, cursor.value(), first)?;
+            return self.write_kept(key, decision.stripe, cursor, write);
         }
         Ok(())
+    }
+
+    /// Writes the current entry, which the retention rules keep, as the compaction filter decides.
+    fn write_kept(
+        &mut self,
+        key: InternalKey<'_>,
+        stripe: usize,
+        cursor: &impl Cursor,
+        write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
+    ) -> Result<()> {
+        let is_value = matches!(key.kind, EntryKind::Put | EntryKind::ValuePointer);
+        let (kind, changed) = match is_value
+            && self.may_filter(stripe)
+            && !self.is_quarantined(cursor)?
+        {
+            true => match self.filter_value(key, cursor.value()) {
+                FilterDecision::Keep => (key.kind, None),
+                FilterDecision::Change(value) => (EntryKind::Put, Some(value)),
+                FilterDecision::Remove if self.needs_removal_tombstone(stripe, key.user_key) => {
+                    (EntryKind::Delete, Some(Vec::new()))
+                }
+                FilterDecision::Remove => return Ok(()),
+            },
+            false => (key.kind, None),
+        };
+        let first = !std::mem::replace(&mut self.wrote_key, true);
+        let value = changed.as_deref().unwrap_or_else(|| cursor.value());
+        write(InternalKey { kind, ..key }, value, first)
+    }
+
+    /// Whether the compaction filter may see a value: it is the newest version of its key, and no snapshot sees it.
+    fn may_filter(&self, stripe: usize) -> bool {
+        self.entry_filter.is_some() && !self.wrote_key && self.retention.is_newest_stripe(stripe)
+    }
+
+    fn filter_value(&mut self, key: InternalKey<'_>, value: &[u8]) -> FilterDecision {
+        let filter = self.entry_filter.as_mut();
+        filter.map_or(FilterDecision::Keep, |filter| filter.decide(key, value, &self.values))
+    }
+
+    /// Whether a removed value must leave a tombstone.
+    fn needs_removal_tombstone(&self, stripe: usize, user_key: &[u8]) -> bool {
+        self.retention.needs_tombstone(stripe, user_key)
+            && !failpoint::is_on(Failpoint::FilterUncoversOlderVersion)
     }
 
     /// Folds the pending operands onto `base`, the value of all older versions, even if the operands and `base` are in
@@ -236,6 +297,7 @@ impl<'a> VersionFilter<'a> {
         let folded = base
             .and_then(|base| self.merging.merge_for_job(operator, &self.user_key, base, &values()));
         if let Some(value) = folded {
+            let value = self.filter_folded(newest, value);
             let needed = || match fold_base {
                 FoldBase::Value(_) => self.retention.needs_tombstone(self.stripe, &self.user_key),
                 // No older version exists that a tombstone could hide.
@@ -258,6 +320,24 @@ impl<'a> VersionFilter<'a> {
         operands.clear();
         self.pending = operands;
         Ok(false)
+    }
+
+    /// Passes a value that was folded from the pending operands to the compaction filter, if the filter may see it.
+    /// Returns `None` if the key has no value.
+    fn filter_folded(&mut self, seq: SeqNo, value: Option<Vec<u8>>) -> Option<Vec<u8>> {
+        let value = value?;
+        if !self.may_filter(self.stripe) {
+            return Some(value);
+        }
+        let user_key = std::mem::take(&mut self.user_key);
+        let key = InternalKey { user_key: &user_key, seq, kind: EntryKind::Put };
+        let decision = self.filter_value(key, &value);
+        self.user_key = user_key;
+        match decision {
+            FilterDecision::Keep => Some(value),
+            FilterDecision::Change(value) => Some(value),
+            FilterDecision::Remove => None,
+        }
     }
 
     /// Combines adjacent operands in rounds, so that each byte is copied a logarithmic number of times.

@@ -28,6 +28,8 @@ impl ModelledDb {
             self.counts.folded_by_reads += keyspace.merges.reads.operands;
             self.counts.folded_by_jobs += keyspace.merges.jobs.operands;
             self.counts.write_backs += keyspace.merges.write_backs;
+            self.counts.filtered += keyspace.compaction_filter.changed;
+            self.counts.repeated_merges += keyspace.compaction_filter.repeated_merges;
             self.counts.blob_rewrites += keyspace.value_log.rewrites;
             assert_eq!(keyspace.merges.failures, 0);
         }

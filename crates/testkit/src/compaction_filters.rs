@@ -1,0 +1,28 @@
+//! A compaction filter that does not change what readers see.
+
+use lsmx::CompactionFilter;
+use lsmx::compaction_filter::{FilterContext, FilterDecision, FilterError, FilterValue};
+
+/// Replaces the values of half of the keys by equal values, keeps those of a quarter, and fails for the other keys. The
+/// model of a history therefore does not depend on which values a compaction has passed to the filter.
+#[derive(Debug)]
+pub struct RewritingFilter;
+
+impl CompactionFilter for RewritingFilter {
+    fn name(&self) -> &'static str {
+        "rewriting"
+    }
+
+    fn filter(
+        &self,
+        key: &[u8],
+        value: &FilterValue<'_>,
+        _: &FilterContext,
+    ) -> Result<FilterDecision, FilterError> {
+        match key.iter().fold(0u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(*byte)) % 4 {
+            0 => Ok(FilterDecision::Keep),
+            1 => Err(FilterError::new("the key is not accepted")),
+            _ => Ok(FilterDecision::Change(value.bytes()?.to_vec())),
+        }
+    }
+}
