@@ -19,6 +19,7 @@ samples! {
     Sizing = "docs/guide/sizing.md",
     Compaction = "docs/guide/compaction.md",
     MergeOperators = "docs/guide/merge-operators.md",
+    CompactionFilters = "docs/guide/compaction-filters.md",
     ValueLog = "docs/guide/value-log.md",
     Backup = "docs/guide/backup.md",
     Traces = "docs/guide/traces.md",

@@ -6,7 +6,7 @@ use lsmx::compaction_filter::{FilterContext, FilterDecision, FilterError, Filter
 /// Replaces the values of half of the keys by equal values, keeps those of a quarter, and fails for the other keys. The
 /// model of a history therefore does not depend on which values a compaction has passed to the filter.
 #[derive(Debug)]
-pub struct RewritingFilter;
+pub(crate) struct RewritingFilter;
 
 impl CompactionFilter for RewritingFilter {
     fn name(&self) -> &'static str {

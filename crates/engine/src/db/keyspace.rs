@@ -508,6 +508,8 @@ impl Keyspace {
     ///
     /// Memtables are flushed first. One job then merges all files that overlap the range, with the files that have
     /// to move with them. It drops tombstones and obsolete entries that no snapshot needs. Reads and writes continue.
+    /// In a keyspace with a [`CompactionFilter`](crate::CompactionFilter), the job rewrites all files of the range, so
+    /// that the filter sees every value that no snapshot sees.
     /// The inputs are removed at the end, so the range temporarily needs twice its space. The compaction policy may
     /// reshape the tree afterwards. The deadline of [`Keyspace::with_write_options`] is checked between two blocks.
     ///

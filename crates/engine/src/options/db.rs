@@ -347,6 +347,8 @@ impl Options {
             return options;
         }
         options.policy = None;
+        // The filter of the default keyspace could remove data of another keyspace.
+        options.compaction_filter = None;
         let operator_name = stored.merge_operator.as_deref();
         options.merge_operator =
             options.merge_operator.filter(|operator| Some(operator.name()) == operator_name);

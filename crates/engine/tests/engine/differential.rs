@@ -44,6 +44,7 @@ fn plain() -> DbSettings {
             store: None,
             rmw_mode: RmwMode::Fixed,
             separation: None,
+            has_filter: false,
         },
     }
 }

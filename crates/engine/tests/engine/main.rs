@@ -20,6 +20,7 @@ mod asynchronous;
 mod basic;
 mod checkpoint;
 mod compact_range;
+mod compaction_filters;
 mod concurrency;
 mod crash;
 mod cursors;

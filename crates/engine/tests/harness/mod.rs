@@ -8,6 +8,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod closing;
+pub(crate) mod compaction_filters;
 pub(crate) mod coverage;
 pub(crate) mod crash_history;
 pub(crate) mod cursors;

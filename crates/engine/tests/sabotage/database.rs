@@ -18,8 +18,9 @@ use crate::harness::log_crashes::enumerate_crashes;
 use crate::harness::recorder::Sampling;
 use crate::harness::workload::{Faults, Plan, play};
 use crate::harness::{
-    Outcome, clock, closing, descriptors, device_hangs, disk_use, failed_open, identity, lost_log,
-    memory, missing_store, options, oracle, quarantine, queues, range_tombstones, writers,
+    Outcome, clock, closing, compaction_filters, descriptors, device_hangs, disk_use, failed_open,
+    identity, lost_log, memory, missing_store, options, oracle, quarantine, queues,
+    range_tombstones, writers,
 };
 use lsmx::compaction::{CompactionPolicy, Debt, Job, Level, RunningJobs, TreeShape};
 use lsmx::env::{Background, Env};
@@ -88,6 +89,11 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::OperandLostAtSplit
         | Failpoint::DropNotLogged
         | Failpoint::BatchSplit => ("contents", contents),
+        Failpoint::FilterIgnoresSnapshots
+        | Failpoint::FilterUncoversOlderVersion
+        | Failpoint::FilterErrorRemovesValue => {
+            ("compaction filters", compaction_filters::history_equals_the_model)
+        }
         Failpoint::UpdateWithoutGuard => ("updates", updates),
         Failpoint::UpdateGuardLoadedLate => ("updates over a seal", updates_over_a_seal),
         Failpoint::GuardScansCommit => ("guards during large batches", guards_during_large_batches),

@@ -389,10 +389,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::compaction_filter::{CompactionFilter, FilterContext, FilterError, FilterValue};
     use crate::iter::merging_iter::VecCursor;
     use crate::iter::operand_fold::OperandFold;
     use crate::merge_operator::{Append, MergeResult};
-    use lsmx_base::sync::Arc;
+    use lsmx_base::sync::{Arc, Mutex};
 
     /// Appends operands; has no partial merge.
     #[derive(Debug)]
@@ -429,16 +430,51 @@ mod tests {
 
     type Entry = (Vec<u8>, SeqNo, EntryKind, Vec<u8>);
 
+    /// Removes values that contain an `r`, appends an `x` to values that contain a `c`, and records all values.
+    #[derive(Debug, Default)]
+    struct LetterFilter(Mutex<Vec<Vec<u8>>>);
+
+    impl CompactionFilter for LetterFilter {
+        fn name(&self) -> &'static str {
+            "letters"
+        }
+        fn filter(
+            &self,
+            _: &[u8],
+            value: &FilterValue<'_>,
+            _: &FilterContext,
+        ) -> Result<FilterDecision, FilterError> {
+            let value = value.bytes()?;
+            self.0.lock().push(value.to_vec());
+            Ok(match value {
+                value if value.contains(&b'r') => FilterDecision::Remove,
+                value if value.contains(&b'c') => FilterDecision::Change([value, b"x"].concat()),
+                _ => FilterDecision::Keep,
+            })
+        }
+    }
+
     fn kept(
         entries: &[Entry],
         snapshots: &[u64],
         merging: &MergeResolver,
         bottom: bool,
     ) -> Vec<Entry> {
+        kept_with_filter(entries, snapshots, merging, bottom, None)
+    }
+
+    fn kept_with_filter(
+        entries: &[Entry],
+        snapshots: &[u64],
+        merging: &MergeResolver,
+        bottom: bool,
+        filter: Option<&LetterFilter>,
+    ) -> Vec<Entry> {
         let snapshots = snapshots.iter().map(|&seq| SeqNo(seq)).collect();
         let older = if bottom { Vec::new() } else { vec![full_range_run()] };
         let retention = Retention::new(snapshots, older, HashSet::new());
-        let mut filter = VersionFilter::new(retention, merging);
+        let entry_filter = filter.map(|filter| EntryFilter::new(filter, 1, bottom, None));
+        let mut filter = VersionFilter::new(retention, merging).with_entry_filter(entry_filter);
         let mut cursor = VecCursor::new(entries.to_vec());
         let mut written: Vec<Entry> = Vec::new();
         let mut write = |key: InternalKey<'_>, value: &[u8], first: bool| {
@@ -584,5 +620,59 @@ mod tests {
         assert_eq!(after.len(), 10_000 - last_pending + 1);
         let reader = |entries: &[Entry]| read_at(entries, b'k', 20_000, &merging, None);
         assert_eq!(reader(&after), reader(&entries));
+    }
+
+    fn versions(versions: &[(u64, EntryKind, &str)]) -> Vec<Entry> {
+        let entry = |&(seq, kind, value): &(u64, EntryKind, &str)| {
+            (b"k".to_vec(), SeqNo(seq), kind, value.as_bytes().to_vec())
+        };
+        versions.iter().map(entry).collect()
+    }
+
+    /// Returns what is kept of the versions, and the values that the filter has seen.
+    fn filtered(
+        entries: &[(u64, EntryKind, &str)],
+        snapshots: &[u64],
+        bottom: bool,
+    ) -> (Vec<(u64, EntryKind, String)>, Vec<String>) {
+        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(FullMergeAppend)));
+        let filter = LetterFilter::default();
+        let entries = versions(entries);
+        let kept = kept_with_filter(&entries, snapshots, &merging, bottom, Some(&filter));
+        let seen = filter.0.into_inner();
+        let seen = seen.into_iter().map(|value| String::from_utf8(value).unwrap());
+        (summary(&kept), seen.collect())
+    }
+
+    #[test]
+    fn filter_removed_value_leaves_tombstone_if_older_versions_may_exist() {
+        use EntryKind::{Delete, Put};
+        let entries = [(3, Put, "r"), (1, Put, "old")];
+        let seen = vec!["r".to_owned()];
+        assert_eq!(filtered(&entries, &[], true), (vec![], seen.clone()));
+        let tombstone = (3, Delete, String::new());
+        assert_eq!(filtered(&entries, &[], false), (vec![tombstone.clone()], seen.clone()));
+        let older = (1, Put, "old".to_owned());
+        assert_eq!(filtered(&entries, &[2], true), (vec![tombstone, older], seen));
+        let kept = versions(&entries);
+        assert_eq!(filtered(&entries, &[2, 3], true), (summary(&kept), vec![]));
+    }
+
+    #[test]
+    fn filter_sees_newest_version_with_folded_operands() {
+        use EntryKind::{Delete, Merge, Put};
+        let changed = |seq, value: &str| vec![(seq, Put, value.to_owned())];
+        let seen = |value: &str| vec![value.to_owned()];
+        let entries = [(5, Merge, "2"), (4, Merge, "1"), (3, Put, "c"), (2, Put, "r")];
+        assert_eq!(filtered(&entries, &[], false), (changed(5, "c12x"), seen("c12")));
+        // A snapshot separates the operands from the base, so neither is a complete value.
+        assert_eq!(filtered(&entries, &[3], false).1, Vec::<String>::new());
+        let operands = [(5, Merge, "r"), (4, Merge, "1")];
+        assert_eq!(filtered(&operands, &[], false).1, Vec::<String>::new());
+        assert_eq!(filtered(&operands, &[], true), (vec![], seen("1r")));
+        let over_delete = [(5, Merge, "r"), (4, Delete, "")];
+        let tombstone = vec![(5, Delete, String::new())];
+        assert_eq!(filtered(&over_delete, &[], false), (tombstone, seen("r")));
+        assert_eq!(filtered(&[(5, Delete, ""), (4, Put, "r")], &[], true), (vec![], vec![]));
     }
 }

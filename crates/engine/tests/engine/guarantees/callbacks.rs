@@ -1,14 +1,15 @@
-//! Guarantee 15: a call from an event listener or a merge operator never deadlocks.
+//! Guarantee 15: a call from an event listener, a merge operator or a compaction filter never deadlocks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
+use lsmx::compaction_filter::{FilterContext, FilterDecision, FilterError, FilterValue};
 use lsmx::env::Background;
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::{MergeError, MergeOperator, MergeResult};
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Options};
+use lsmx::{CompactionFilter, Db, Error, Event, EventListener, KeyspaceOptions, Options};
 
 use crate::harness::Outcome;
 use crate::harness::parallel::watched;
@@ -174,6 +175,47 @@ fn guarantee_15_waiting_call_of_merge_operator_is_refused() {
         db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
         assert!(operator.1.load(Ordering::Relaxed) > 1);
         assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"abc"[..]));
+        lock(&shared).take();
+        db.close(None).unwrap();
+    });
+}
+
+/// A compaction filter that calls [`check_refused`]. The second field counts the calls.
+#[derive(Debug)]
+struct CallingFilter(SharedDb, AtomicUsize);
+
+impl CompactionFilter for CallingFilter {
+    fn name(&self) -> &'static str {
+        "calling"
+    }
+
+    fn filter(
+        &self,
+        _: &[u8],
+        _: &FilterValue<'_>,
+        _: &FilterContext,
+    ) -> Result<FilterDecision, FilterError> {
+        let db = lock(&self.0).clone();
+        db.map_or(Ok(()), |db| check_refused(&db)).map_err(FilterError::new)?;
+        self.1.fetch_add(1, Ordering::Relaxed);
+        Ok(FilterDecision::Remove)
+    }
+}
+
+/// Guarantee 15: if a compaction filter makes a call that would wait for background work, the call returns an error.
+#[test]
+fn guarantee_15_waiting_call_of_compaction_filter_is_refused() {
+    let shared = SharedDb::default();
+    let filter = Arc::new(CallingFilter(Arc::clone(&shared), AtomicUsize::new(0)));
+    let keyspace = KeyspaceOptions::default().compaction_filter(Arc::clone(&filter));
+    watched("calls of a compaction filter", || {
+        let options = Options::default().keyspace_defaults(keyspace);
+        let db = open_with(&MemVfs::new(), options).unwrap();
+        *lock(&shared) = Some(db.clone());
+        db.put("key", "a").unwrap();
+        db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+        assert_eq!(filter.1.load(Ordering::Relaxed), 1);
+        assert_eq!(db.get("key").unwrap(), None);
         lock(&shared).take();
         db.close(None).unwrap();
     });
