@@ -118,26 +118,25 @@ impl fmt::Debug for FilterValue<'_> {
 /// A compaction passes a value if it is the newest version of its key among the inputs and no snapshot sees it. The
 /// filter sees no tombstones and no merge operands. Operands are passed as a value after the compaction has folded them.
 ///
-/// # Laws
-/// 1. *Any time or never.* The engine decides when a value is compacted. Flushes, trivial moves, garbage collections of
-///    blob files and jobs that drop whole files do not call the filter. Code that reads the keyspace must accept a value
-///    before and after its removal or change.
-/// 2. *Repeatable.* A value may be passed many times, and a changed value is passed again. A decision of which the result
-///    is discarded may be followed by another one.
+/// # Calls
+/// The engine decides when it compacts a value. Flushes, trivial moves, garbage collections of blob files and jobs that drop
+/// whole files do not call the filter. A value may be passed at any time after its write, many times, or never. The engine
+/// discards the decisions of a compaction that fails, and passes a changed value again in later compactions. The
+/// application must accept each value before and after the filter.
+///
+/// A value may be passed although a newer version of its key exists in a memtable or in another run. Readers do not
+/// see such a value. In a keyspace with a merge operator, a value is passed only if no newer entry of its key is found in
+/// memtables, tables and the operand store. Operands that are written later are merged with the result of the filter.
 ///
 /// # Removals and changes
-/// A removal or a change is not a commit: it has no sequence number of its own, does not refuse guards and does not wake
-/// anyone. A snapshot or an iterator keeps the values that it has seen. If a snapshot that is taken during a compaction
-/// sees a removed or changed value, the compaction repeats its work without the filter.
+/// A removal or a change is not a commit: it has no sequence number of its own, and guards ignore it. The results of reads
+/// through a snapshot or an iterator do not change. If a snapshot that is taken during a compaction sees a removed or
+/// changed value, and is open when the compaction ends, the engine repeats the merge without the filter.
 ///
-/// A value may be passed although a newer version of the key exists in a memtable or in another run. Readers do not
-/// see such a value. In a keyspace with a merge operator, a value is therefore passed only if no newer entry of the key is
-/// found in memtables, in tables and in the operand store. Operands that are written at the same time are merged with the
-/// result of the filter.
-///
-/// If a filter fails or panics, the compaction keeps the value. The event
+/// # Errors
+/// If a filter fails or panics, the compaction keeps the value and continues. The event
 /// [`Event::CompactionFilterFailed`](crate::Event::CompactionFilterFailed) and the counter
-/// [`CompactionFilterMetrics::errors`](crate::metrics::CompactionFilterMetrics::errors) report it.
+/// [`CompactionFilterMetrics::errors`](crate::metrics::CompactionFilterMetrics::errors) report the failure.
 ///
 /// Filters are called from several threads at the same time. They must not call the database.
 ///
