@@ -259,7 +259,10 @@ impl FilteredHistory {
         }
         drop(keyspace);
         *lock(&self.filter.state) = FilterState::default();
-        db.close(None).map_err(failed)
+        let closed = db.close(None).map_err(failed);
+        // A compaction on another thread may have taken a snapshot in the meantime.
+        *lock(&self.filter.state) = FilterState::default();
+        closed
     }
 
     fn step(&mut self) -> Outcome {
