@@ -161,6 +161,7 @@ pub mod explain;
 pub mod file_picker;
 pub mod granularity;
 pub mod ids;
+pub mod ingest;
 pub mod job;
 pub mod key_range;
 pub mod layout;

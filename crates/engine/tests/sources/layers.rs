@@ -57,7 +57,7 @@ const COMPACTION: &[&[&str]] = &[
     &["run"],
     &["shape"],
     &["job", "tree_edit"],
-    &["running_jobs", "output_splitter", "apply", "explain"],
+    &["running_jobs", "output_splitter", "apply", "ingest", "explain"],
     &["policy", "trigger", "parameter"],
     &["layout", "granularity", "file_picker", "ttl"],
     &["model_tree", "composed"],
