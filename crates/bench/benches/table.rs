@@ -33,6 +33,7 @@ pub(crate) fn build_table<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> Arc<Ta
         bytes: summary.bytes,
         uid: summary.uid,
         checksum: summary.checksum,
+        seq_largest: summary.properties.seq_largest,
     };
     Arc::new(Table::open(&vfs, path, &identity, &BlockCache::new(CACHE_BYTES)).unwrap())
 }

@@ -92,8 +92,13 @@ fn measure_index(argument: &str, keys: &[Vec<u8>]) -> Result<(), Failure> {
         writer.add(InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put }, &value)?;
     }
     let summary = writer.finish()?;
-    let identity =
-        TableIdentity { id: FileId(1), bytes: summary.bytes, uid, checksum: summary.checksum };
+    let identity = TableIdentity {
+        id: FileId(1),
+        bytes: summary.bytes,
+        uid,
+        checksum: summary.checksum,
+        seq_largest: summary.properties.seq_largest,
+    };
     let table = Arc::new(Table::open(&vfs, path, &identity, &BlockCache::new(1 << 30))?);
     verify_table(&table)?;
     let indexed = index_blocks(&table)?;

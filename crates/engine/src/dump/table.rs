@@ -64,7 +64,11 @@ fn dump_properties(properties: &TableProperties, out: &mut DumpWriter<'_>) -> Du
         out,
         "properties: keys {smallest} to {largest}, sequence numbers {} to {}, created at {} us",
         p.seq_smallest, p.seq_largest, p.created_us
-    )
+    )?;
+    if p.is_external {
+        writeln!(out, "properties: external, the manifest states the sequence number")?;
+    }
+    Ok(())
 }
 
 /// Reads and dumps the blocks of one table.

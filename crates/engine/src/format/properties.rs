@@ -42,8 +42,11 @@ const OLDEST_TOMBSTONE_US: u16 = 17;
 const CREATED_US: u16 = 18;
 const ENCODINGS: u16 = 19;
 const KEYSPACE: u16 = 21;
-// REQUIRED | 20 is reserved for a global sequence number (u64), which replaces the sequence number of every entry
-// of an ingested table. A version that does not know it must not read such a table.
+/// Marks an external table. A version that does not know it must not read such a table.
+const EXTERNAL_SEQ: u16 = REQUIRED | 20;
+
+/// Value of [`EXTERNAL_SEQ`]: the manifest states the sequence number of all entries.
+const SEQ_IN_MANIFEST: u64 = 0;
 
 /// Properties of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,6 +93,9 @@ pub struct TableProperties {
     pub encodings: [u8; 4],
     /// Id and name of the keyspace, if recorded. Used when the manifest is lost.
     pub keyspace: Option<(u32, String)>,
+    /// Whether the table is external: all entries have the sequence number 0 in the file. After an ingest, they have
+    /// the sequence number that the manifest records for the table.
+    pub is_external: bool,
 }
 
 impl TableProperties {
@@ -127,6 +133,7 @@ impl TableProperties {
             (INDEX_BYTES, Some(self.index_bytes)),
             (OLDEST_TOMBSTONE_US, self.oldest_tombstone_us),
             (CREATED_US, Some(self.created_us)),
+            (EXTERNAL_SEQ, self.is_external.then_some(SEQ_IN_MANIFEST)),
         ] {
             if let Some(number) = number {
                 let mut value = Vec::new();
@@ -214,6 +221,14 @@ impl TableProperties {
                 self.keyspace = Some((id, keyspace_name(&value[size_of::<u32>()..])?));
                 return Ok(());
             }
+            EXTERNAL_SEQ => {
+                let found = decoder.u64("sequence number of an external table")?;
+                if found != SEQ_IN_MANIFEST {
+                    let what = "sequence number of an external table";
+                    return Err(Malformed::invalid_field(what, found, "0"));
+                }
+                self.is_external = true;
+            }
             unknown if unknown & REQUIRED != 0 => {
                 return Err(Malformed::invalid_field(
                     "property tag",
@@ -240,6 +255,10 @@ impl TableProperties {
                     "present if and only if the count is not 0",
                 ));
             }
+        }
+        if self.is_external && (self.seq_largest > SeqNo::ZERO || self.range_tombstone_count > 0) {
+            let (what, found) = ("largest number of an external table", self.seq_largest.0);
+            return Err(Malformed::invalid_field(what, found, "0, without range tombstones"));
         }
         if self.smallest > self.largest {
             return Err(Malformed::Order { what: "smallest and largest key are" });
@@ -284,12 +303,25 @@ mod tests {
             created_us: 456,
             encodings: [0; 4],
             keyspace: Some((7, "users".to_owned())),
+            is_external: false,
+        }
+    }
+
+    fn external_sample() -> TableProperties {
+        TableProperties {
+            range_tombstones: None,
+            range_tombstone_count: 0,
+            seq_smallest: SeqNo::ZERO,
+            seq_largest: SeqNo::ZERO,
+            keyspace: None,
+            is_external: true,
+            ..sample()
         }
     }
 
     #[test]
     fn properties_round_trip() {
-        for properties in [sample(), TableProperties::default()] {
+        for properties in [sample(), external_sample(), TableProperties::default()] {
             assert_eq!(TableProperties::decode(&properties.encode().into()), Ok(properties));
         }
     }
@@ -316,10 +348,22 @@ mod tests {
         let required_at = block.len() - required_field_bytes(&properties);
         block.splice(required_at..required_at, [0xff, 0x7f, 2, 1, 1]);
         assert_eq!(TableProperties::decode(&block.clone().into()), Ok(properties));
-        block.extend_from_slice(&(REQUIRED | 20).to_le_bytes());
+        block.extend_from_slice(&(REQUIRED | 40).to_le_bytes());
         block.push(0);
         let error = TableProperties::decode(&block.into()).unwrap_err();
         assert!(matches!(error, Malformed::Field { what: "property tag", .. }), "{error}");
+    }
+
+    #[test]
+    fn properties_external_table_with_sequence_number_is_error() {
+        for properties in [
+            TableProperties { seq_largest: SeqNo(1), ..external_sample() },
+            TableProperties { is_external: true, ..sample() },
+        ] {
+            let error = TableProperties::decode(&properties.encode().into()).unwrap_err();
+            let what = "largest number of an external table";
+            assert!(matches!(error, Malformed::Field { what: found, .. } if found == what));
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use lsmx_base::file_name::FileName;
+use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 use lsmx_compaction::{FileId, KeyRange, TableMeta};
 
@@ -84,7 +85,7 @@ impl TableFactory {
         summary: &TableSummary,
         blobs: Vec<BlobUsage>,
     ) -> Result<Arc<TableFile>> {
-        let creation = self.creation.fetch_add(1, Ordering::Relaxed);
+        let creation = self.next_creation();
         let meta = build_table_meta(id, summary, self.env.creation_time_us(), creation);
         self.open(&Arc::new(meta), blobs)
     }
@@ -99,9 +100,23 @@ impl TableFactory {
         let identity = table_identity(meta);
         let open = || Table::open_cached(&self.descriptors, &path, &identity, &self.cache);
         let table = measure_wait(&self.env, IoKind::Read, open)?;
-        let obsolete_files = Arc::clone(&self.obsolete_files);
-        let (table, meta) = (Arc::new(table), Arc::clone(meta));
-        Ok(Arc::new(TableFile::new(table, meta, blobs, path, obsolete_files)))
+        Ok(self.add_table_file(table, Arc::clone(meta), blobs))
+    }
+
+    /// Registers an open table. Its file is removed when it is obsolete and no version holds it.
+    pub(crate) fn add_table_file(
+        &self,
+        table: Table,
+        meta: Arc<TableMeta>,
+        blobs: Vec<BlobUsage>,
+    ) -> Arc<TableFile> {
+        let (path, obsolete_files) = (self.path(meta.id), Arc::clone(&self.obsolete_files));
+        Arc::new(TableFile::new(Arc::new(table), meta, blobs, path, obsolete_files))
+    }
+
+    /// Returns the next number in the order of creation.
+    pub(crate) fn next_creation(&self) -> u64 {
+        self.creation.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Opens a blob file that was just synced, or is named by the manifest.
@@ -145,5 +160,11 @@ pub(crate) fn build_table_meta(
 
 /// Returns the fields that identify the content of a table file.
 pub(crate) fn table_identity(meta: &TableMeta) -> TableIdentity {
-    TableIdentity { id: meta.id, bytes: meta.bytes, uid: meta.uid, checksum: meta.checksum }
+    TableIdentity {
+        id: meta.id,
+        bytes: meta.bytes,
+        uid: meta.uid,
+        checksum: meta.checksum,
+        seq_largest: SeqNo(meta.seq_largest),
+    }
 }

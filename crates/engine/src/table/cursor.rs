@@ -335,7 +335,11 @@ impl Cursor for TableCursor {
 
     #[inline]
     fn key(&self) -> InternalKey<'_> {
-        self.current_entries().key()
+        let key = self.current_entries().key();
+        match self.table.ingest_seq() {
+            None => key,
+            Some(seq) => InternalKey { seq, ..key },
+        }
     }
 
     #[inline]
@@ -362,6 +366,47 @@ impl Cursor for TableCursor {
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
+        if self.table.is_invisible_at(seq) {
+            // The only entry of the key is before the target.
+            self.seek_in_file(user_key, SeqNo::ZERO)?;
+            return if self.is_at_key(user_key) { self.next() } else { Ok(()) };
+        }
+        self.seek_in_file(user_key, seq)
+    }
+
+    fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
+        if self.table.is_invisible_at(seq) {
+            self.seek_in_file(user_key, SeqNo::ZERO)?;
+            if self.is_at_key(user_key) {
+                return Ok(());
+            }
+            return self.seek_before_in_file(user_key, SeqNo::ZERO);
+        }
+        match self.table.ingest_seq() {
+            // The only entry of the key has the sequence number 0 in the file and is not before the target.
+            Some(_) => self.seek_before_in_file(user_key, SeqNo::MAX),
+            None => self.seek_before_in_file(user_key, seq),
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        self.step_to_neighbour(DataBlockCursor::next, Self::enter_next_block)
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        self.step_to_neighbour(DataBlockCursor::prev, Self::enter_previous_block)
+    }
+}
+
+/// Positions by the sequence numbers in the file, which are 0 in an external table.
+impl TableCursor {
+    fn is_at_key(&self, user_key: &[u8]) -> bool {
+        self.valid() && self.current_entries().key().user_key == user_key
+    }
+
+    fn seek_in_file(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         self.invalidate();
         let Some((handle, position)) = self.find_block(user_key, seq)? else {
             return Ok(());
@@ -374,7 +419,7 @@ impl Cursor for TableCursor {
         self.enter_next_block(position)
     }
 
-    fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
+    fn seek_before_in_file(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         self.invalidate();
         let Some((handle, position)) = self.find_block(user_key, seq)? else {
             return self.last();
@@ -384,15 +429,5 @@ impl Cursor for TableCursor {
             return Ok(());
         }
         self.enter_previous_block(position)
-    }
-
-    #[inline]
-    fn next(&mut self) -> Result<()> {
-        self.step_to_neighbour(DataBlockCursor::next, Self::enter_next_block)
-    }
-
-    #[inline]
-    fn prev(&mut self) -> Result<()> {
-        self.step_to_neighbour(DataBlockCursor::prev, Self::enter_previous_block)
     }
 }

@@ -67,6 +67,9 @@ pub(crate) fn explain_get(
     use_filter: bool,
 ) -> Result<TableProbe> {
     let mut probe = TableProbe::default();
+    if table.is_invisible_at(snapshot) {
+        return Ok(probe);
+    }
     if let Some(handle) = table.properties().filter.filter(|_| use_filter) {
         probe.record_block(BlockKind::Filter, handle, table.is_resident(MetadataKind::Filter));
         let may_contain = table.may_contain(user_key)?;
@@ -102,7 +105,7 @@ pub(crate) fn explain_get(
             bytes = decoded.value_bytes;
             probe.pointer = Some(pointer.to_vec());
         }
-        probe.found = Some((hit.seq, hit.kind, bytes));
+        probe.found = Some((table.ingest_seq().unwrap_or(hit.seq), hit.kind, bytes));
     }
     Ok(probe)
 }

@@ -44,5 +44,6 @@ pub use read_context::ReadPurpose;
 pub(crate) use read_deadline::ReadDeadline;
 pub use reader::{Table, TableIdentity};
 pub use verify::verify_table;
+pub(crate) use verify::verify_table_blocks;
 pub(crate) use warm_up::{WarmUpResult, warm_up};
 pub use writer::{TableSummary, TableWriter};

@@ -42,6 +42,8 @@ pub struct TableIdentity {
     pub uid: u64,
     /// XXH3-64 of the whole file.
     pub checksum: u64,
+    /// Largest sequence number of an entry. All entries of an ingested table have this number.
+    pub seq_largest: SeqNo,
 }
 
 /// The newest visible entry of a key in one table.
@@ -62,6 +64,8 @@ pub struct Table {
     path: PathBuf,
     identity: TableIdentity,
     properties: TableProperties,
+    /// Sequence number of all entries of an ingested table, which the file does not contain.
+    ingest_seq: Option<SeqNo>,
     slots: Arc<TableMetadataSlots>,
     /// Key of this open table in the block cache.
     cache_id: u64,
@@ -141,6 +145,7 @@ impl Table {
             path: path.to_owned(),
             identity: *identity,
             last_read_us: AtomicU64::new(properties.created_us),
+            ingest_seq: properties.is_external.then_some(identity.seq_largest),
             properties,
             slots,
             cache_id,
@@ -174,6 +179,9 @@ impl Table {
         use_filter: bool,
         context: &mut ReadContext,
     ) -> Result<Option<TableEntry>> {
+        if self.is_invisible_at(snapshot) {
+            return Ok(None);
+        }
         let has_filter = use_filter && self.properties.filter.is_some();
         if use_filter && !self.may_contain_in_context(user_key, context)? {
             if has_filter {
@@ -208,7 +216,8 @@ impl Table {
         // `into_subrange` reuses the reference to the block. Slicing would increment its reference count.
         let value =
             Slice::from_block(block.into_bytes().into_subrange(hit.value_at, hit.value_end));
-        Ok(Some(TableEntry { seq: hit.seq, kind: hit.kind, value }))
+        let seq = self.ingest_seq.unwrap_or(hit.seq);
+        Ok(Some(TableEntry { seq, kind: hit.kind, value }))
     }
 
     /// Reads the filter into memory if there is one.
@@ -308,6 +317,24 @@ impl Table {
     #[must_use]
     pub fn identity(&self) -> &TableIdentity {
         &self.identity
+    }
+
+    /// Sets the sequence number of all entries of an external table.
+    pub(crate) fn set_ingest_seq(&mut self, seq: SeqNo) {
+        self.identity.seq_largest = seq;
+        self.ingest_seq = self.properties.is_external.then_some(seq);
+    }
+
+    /// Returns the sequence number of all entries of an ingested table, or `None` if the file contains the numbers.
+    #[inline]
+    pub(crate) fn ingest_seq(&self) -> Option<SeqNo> {
+        self.ingest_seq
+    }
+
+    /// Returns whether the table was ingested after `snapshot`.
+    #[inline]
+    pub(crate) fn is_invisible_at(&self, snapshot: SeqNo) -> bool {
+        self.ingest_seq.is_some_and(|seq| seq > snapshot)
     }
 
     /// Returns the path of the file.

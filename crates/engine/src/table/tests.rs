@@ -52,6 +52,7 @@ fn identity(summary: &TableSummary) -> TableIdentity {
         bytes: summary.bytes,
         uid: summary.uid,
         checksum: summary.checksum,
+        seq_largest: summary.properties.seq_largest,
     }
 }
 

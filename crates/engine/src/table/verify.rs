@@ -21,19 +21,25 @@ use crate::table::reader::Table;
 /// 2. the keys are in order, and searches inside data blocks find them;
 /// 3. both index levels lead to each key, and their separators separate the blocks;
 /// 4. the filter passes each key;
-/// 5. the properties match the contents.
+/// 5. the properties match the contents;
+/// 6. an external table has one put or delete per key, with the sequence number 0.
 ///
 /// # Errors
 /// The first violation with its offset, or the error of a read.
 pub fn verify_table(table: &Table) -> Result<()> {
     // The blocks come first, so that an error names the damaged block instead of the file.
-    TableVerifier { table, totals: EntryTotals::default(), filter: None }.verify_blocks()?;
+    verify_table_blocks(table)?;
     let (expected, found) =
         (table.identity().checksum, table.file.compute_checksum(table.identity().bytes)?);
     if found != expected {
         return Err(Error::malformed(Malformed::Checksum { expected, found }, table.path(), 0));
     }
     Ok(())
+}
+
+/// As [`verify_table`], without the checksum of the file.
+pub(crate) fn verify_table_blocks(table: &Table) -> Result<()> {
+    TableVerifier { table, totals: EntryTotals::default(), filter: None }.verify_blocks()
 }
 
 /// Totals of the entries read so far.
@@ -172,6 +178,15 @@ impl TableVerifier<'_> {
                 if last >= key {
                     return Err(at(Malformed::Order { what: "entries are" }));
                 }
+                if table.properties().is_external && user_key == key.user_key {
+                    return Err(at(Malformed::Order { what: "keys of an external table are" }));
+                }
+            }
+            if table.properties().is_external
+                && !matches!(key.kind, EntryKind::Put | EntryKind::Delete)
+            {
+                let (what, found) = ("kind of an entry of an external table", key.kind as u64);
+                return Err(at(Malformed::invalid_field(what, found, "a put or a delete")));
             }
             if separator.as_ref().is_some_and(|after| after.is_before(key.user_key, key.seq)) {
                 return Err(at(Malformed::Order { what: "entry and the block's separator are" }));

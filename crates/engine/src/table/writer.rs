@@ -255,6 +255,11 @@ impl TableWriter {
         self.properties.keyspace = Some((id, name.to_owned()));
     }
 
+    /// Makes the table external. All entries must have the sequence number 0 and distinct user keys.
+    pub(crate) fn set_external(&mut self) {
+        self.properties.is_external = true;
+    }
+
     /// Returns an estimate of the file's size if it were finished now, in bytes.
     #[must_use]
     pub fn estimated_bytes(&self) -> u64 {

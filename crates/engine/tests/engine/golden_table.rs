@@ -261,7 +261,13 @@ fn golden_tables_of_every_version_are_read() {
         let vfs = MemVfs::new();
         let path = Path::new("table");
         vfs.create(path).unwrap().append(&bytes).unwrap();
-        let identity = TableIdentity { id: FileId(1), bytes: case.bytes, uid: UID, checksum };
+        let identity = TableIdentity {
+            id: FileId(1),
+            bytes: case.bytes,
+            uid: UID,
+            checksum,
+            seq_largest: SeqNo::MAX,
+        };
         let table =
             Arc::new(Table::open(&vfs, path, &identity, &BlockCache::new(1 << 20)).unwrap());
         verify_table(&table).unwrap();

@@ -8,7 +8,7 @@ use lsmx::internals::cache::BlockCache;
 use lsmx::internals::manifest::Manifest;
 use lsmx::internals::table::{Table, TableIdentity};
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
+use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, SeqNo, WriteBatch};
 use lsmx_base::file_name::FileName;
 use lsmx_base::work_counter::{WorkKind, total};
 
@@ -39,7 +39,8 @@ fn damage_first_range_tombstones(disk: &MemVfs) -> PathBuf {
     for file in loaded.state.keyspaces.values().flat_map(|keyspace| keyspace.tree.files()) {
         let path = FileName::Table(file.id.0).in_dir(oracle::dir());
         let (id, bytes, uid, checksum) = (file.id, file.bytes, file.uid, file.checksum);
-        let identity = TableIdentity { id, bytes, uid, checksum };
+        let seq_largest = SeqNo(file.seq_largest);
+        let identity = TableIdentity { id, bytes, uid, checksum, seq_largest };
         let table = Table::open(disk, &path, &identity, &BlockCache::new(0)).unwrap();
         if let Some(handle) = table.properties().range_tombstones {
             found.push((file.range.smallest.to_vec(), path, handle.offset));

@@ -30,7 +30,8 @@ use lsmx::internals::table::{Table, TableIdentity};
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::MemVfs;
 use lsmx::{
-    Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, PolicySpec, WriteBatch,
+    Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, PolicySpec, SeqNo,
+    WriteBatch,
 };
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
@@ -579,8 +580,13 @@ fn only_table(disk: &MemVfs) -> Outcome<(std::path::PathBuf, Table)> {
     let loaded = Manifest::load(disk, oracle::dir()).map_err(failed)?;
     let files = loaded.state.keyspaces.values().flat_map(|keyspace| keyspace.tree.files());
     let file = files.last().ok_or("there is no table")?;
-    let identity =
-        TableIdentity { id: file.id, bytes: file.bytes, uid: file.uid, checksum: file.checksum };
+    let identity = TableIdentity {
+        id: file.id,
+        bytes: file.bytes,
+        uid: file.uid,
+        checksum: file.checksum,
+        seq_largest: SeqNo(file.seq_largest),
+    };
     let path = FileName::Table(file.id.0).in_dir(oracle::dir());
     let table = Table::open(disk, &path, &identity, &BlockCache::new(0)).map_err(failed)?;
     Ok((path, table))

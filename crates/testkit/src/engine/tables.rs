@@ -35,6 +35,7 @@ pub(super) fn check_table(input: &[u8]) {
         bytes: len_u64(input.len()),
         uid: footer.and_then(|footer| footer.ok()).map_or(0, |footer| footer.uid),
         checksum: xxh3(input),
+        seq_largest: SeqNo(1 << 40),
     };
     let name = FileName::Table(7);
     let (vfs, path) = (vfs_with_file(name, input), name.in_dir(Path::new(DIR)));

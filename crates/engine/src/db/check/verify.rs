@@ -164,11 +164,19 @@ fn verify_record(path: &Path, table: &Table, file: &TableMeta) -> Result<()> {
         }
     }
     let tombstones = found.tombstones + found.range_tombstone_count;
+    if found.is_external && file.seq_smallest != file.seq_largest {
+        return differs("smallest number of an ingested table", file.seq_smallest);
+    }
+    // The manifest alone contains the number of an ingested table.
+    let (seq_smallest, seq_largest) = match found.is_external {
+        true => (file.seq_smallest, file.seq_largest),
+        false => (found.seq_smallest.0, found.seq_largest.0),
+    };
     for (what, found, expected) in [
         ("entries of the table", found.entries, file.entries),
         ("tombstones of the table", tombstones, file.tombstones),
-        ("smallest number of the table", found.seq_smallest.0, file.seq_smallest),
-        ("largest number of the table", found.seq_largest.0, file.seq_largest),
+        ("smallest number of the table", seq_smallest, file.seq_smallest),
+        ("largest number of the table", seq_largest, file.seq_largest),
     ] {
         if found != expected {
             return differs(what, found);

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::file_name::FileName;
-use lsmx_base::key::InternalKey;
+use lsmx_base::key::{InternalKey, SeqNo};
 use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCache;
@@ -136,10 +136,12 @@ impl<'a> RepairContext<'a> {
     }
 
     /// Writes the readable entries of a damaged table to a new one. Returns `None` if nothing is readable.
+    ///
+    /// The table has this path and uid. Entries of an external table get the sequence number `ingest_seq`.
     pub(crate) fn rewrite_table(
         &mut self,
         (id, name): (u32, &str),
-        (path, uid): (&Path, u64),
+        (path, uid, ingest_seq): (&Path, u64, SeqNo),
         values: &mut ValueSalvager<'_>,
         oldest_tombstone_us: Option<u64>,
     ) -> Result<Option<RewrittenTable>> {
@@ -151,6 +153,9 @@ impl<'a> RepairContext<'a> {
         let Ok(damaged) = opened else { return Ok(None) };
         let (tables, mut rewritten) = (&mut self.tables, None);
         let found = salvage_table(&damaged, (name, path), &mut |key: InternalKey<'_>, value| {
+            // Only entries of external tables have the sequence number 0.
+            let seq = if key.seq == SeqNo::ZERO { ingest_seq } else { key.seq };
+            let key = InternalKey { seq, ..key };
             let Some(entry) = values.salvage(name, key, value) else { return Ok(()) };
             let table = match rewritten.take() {
                 Some(table) => table,

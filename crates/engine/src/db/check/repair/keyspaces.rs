@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use lsmx_compaction::{Level, RunId, TableMeta};
 
 use lsmx_base::file_name::{CURRENT, FileName};
+use lsmx_base::key::SeqNo;
 
 use crate::db::check::repair::context::{RepairContext, is_damage_error};
 use crate::db::check::repair::damaged_blobs::DamagedBlobFiles;
@@ -62,8 +63,8 @@ fn replace_table(
 ) -> Result<()> {
     let path = repair.table_path(file.id.0);
     repair.set_aside.insert(FileName::Table(file.id.0));
-    let rewritten =
-        repair.rewrite_table((id, name), (&path, file.uid), values, file.oldest_tombstone_us)?;
+    let source = (&*path, file.uid, SeqNo(file.seq_largest));
+    let rewritten = repair.rewrite_table((id, name), source, values, file.oldest_tombstone_us)?;
     // One edit removes the table and adds the new one, so that the run keeps its position if it is empty in between.
     let mut changes = vec![Change::RemoveFile { keyspace: id, id: file.id }];
     let Some(rewritten) = rewritten else {

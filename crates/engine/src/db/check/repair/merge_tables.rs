@@ -46,7 +46,9 @@ pub(crate) fn open_undamaged_table(
         checksum.update(&chunk[..read]);
         bytes += len_u64(read);
     }
-    let identity = TableIdentity { id, bytes, uid, checksum: checksum.digest() };
+    let checksum = checksum.digest();
+    // The sequence number of an ingested table is lost with the manifest. Its entries become the oldest of their keys.
+    let identity = TableIdentity { id, bytes, uid, checksum, seq_largest: SeqNo::ZERO };
     let table = Table::open(vfs, path, &identity, cache)?;
     verify_table(&table)?;
     Ok(Arc::new(table))

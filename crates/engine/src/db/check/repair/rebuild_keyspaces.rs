@@ -155,7 +155,8 @@ fn open_or_rewrite(
         }
         Err(damage) => damage,
     };
-    let rewritten = repair.rewrite_table((id, name), (&path, candidate.uid), values, None)?;
+    let rewritten =
+        repair.rewrite_table((id, name), (&path, candidate.uid, SeqNo::ZERO), values, None)?;
     let Some(rewritten) = rewritten else {
         repair.add_finding(&damage, "nothing in it is readable")?;
         repair.report.tables_lost += 1;
