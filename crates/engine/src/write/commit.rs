@@ -120,6 +120,68 @@ impl Committer {
         self.submit(request, deadline_us).map(drop)
     }
 
+    /// Runs `work` alone in the pipeline, at one position of the commit order. `work` receives the sequence number of
+    /// this position. The number is published if `work` returns a value. If `work` returns `None`, or fails while the
+    /// database is writable, the next commit gets the number.
+    ///
+    /// All earlier commits are published, and later commits wait. One thread at a time may call this. `work` must not
+    /// commit.
+    ///
+    /// # Errors
+    /// Those of `work`; [`Error::Deadline`] before the start of `work`. A panic makes the database read-only.
+    pub(crate) fn run_exclusive<R>(
+        &self,
+        deadline_us: Option<u64>,
+        work: impl FnOnce(SeqNo) -> Result<Option<R>>,
+    ) -> Result<Option<R>> {
+        self.take_exclusive_lead(deadline_us)?;
+        let (seq, incomplete_insert) = {
+            let queue = self.queue.lock();
+            (SeqNo(queue.next_seq), queue.incomplete_insert.clone())
+        };
+        let run = || incomplete_insert.map_or_else(|| work(seq), Err);
+        let done = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            Err(self.state.make_read_only_under_lock(Error::from_panic(&*panic)))
+        });
+        let next = {
+            let mut queue = self.queue.lock();
+            let is_used = matches!(done, Ok(Some(_)));
+            // After an error of the manifest, the manifest may contain the number.
+            if is_used || self.state.error_state.check_writable().is_err() {
+                queue.next_seq = seq.0 + 1;
+            }
+            if is_used {
+                self.publish_up_to(seq);
+            }
+            queue.hand_over_lead()
+        };
+        self.wake_leader(next.as_ref());
+        self.changed.notify();
+        self.state.emit_pending_events();
+        done
+    }
+
+    /// Waits until this thread holds the lead for exclusive work and all earlier commits are published.
+    fn take_exclusive_lead(&self, deadline_us: Option<u64>) -> Result<()> {
+        self.state.env.yield_point(YieldKind::Commit);
+        self.queue.lock().request_exclusive_lead();
+        let can_run = &mut || self.queue.lock().can_run_exclusively();
+        let cause = WaitCause::CommitAhead;
+        if self.state.env.wait(cause, &self.changed, deadline_us, can_run) {
+            return Ok(());
+        }
+        let next = {
+            let mut queue = self.queue.lock();
+            match queue.withdraw_exclusive_request() {
+                true => None,
+                false => queue.hand_over_lead(),
+            }
+        };
+        self.wake_leader(next.as_ref());
+        self.changed.notify();
+        Err(Error::Deadline { cause: cause.as_str() })
+    }
+
     pub(crate) fn metrics(&self) -> CommitMetrics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CommitMetrics {
@@ -205,7 +267,7 @@ impl Committer {
             let mut queue = self.queue.lock();
             self.enqueue(&mut queue, &ticket);
             // An offered lead is taken too: the worker that was started for it may wait for this thread.
-            std::mem::replace(&mut queue.leadership, Leadership::Held) != Leadership::Held
+            queue.take_free_lead()
         };
         let wait = |deadline_us| {
             let has_changed = &mut || !ticket.is_queued();

@@ -36,6 +36,8 @@ pub(super) enum Leadership {
     Held,
     /// Only tasks wait. A worker thread or the next committing thread takes the lead.
     Offered,
+    /// A thread holds the lead for exclusive work. It takes no commits from the queue.
+    Exclusive,
 }
 
 /// State of the commit pipeline that the queue lock guards.
@@ -44,6 +46,8 @@ pub(super) struct CommitQueue {
     /// Sequence number of the next operation.
     pub(super) next_seq: u64,
     pub(super) leadership: Leadership,
+    /// Whether a thread waits for the lead for exclusive work. It is the next leader.
+    is_exclusive_requested: bool,
     /// Whether a worker thread leads for tasks or was started to do so. There is at most one.
     pub(super) has_task_leader: bool,
     /// Whether the current group is synced.
@@ -89,6 +93,33 @@ impl CommitQueue {
             self.leadership = Leadership::Held;
         }
         is_offered
+    }
+
+    /// Takes the lead unless a thread holds it. Returns whether it was taken.
+    pub(super) fn take_free_lead(&mut self) -> bool {
+        let is_free = matches!(self.leadership, Leadership::Idle | Leadership::Offered);
+        if is_free {
+            self.leadership = Leadership::Held;
+        }
+        is_free
+    }
+
+    /// Requests the lead for exclusive work. If a thread holds the lead, it passes the lead to the requester.
+    pub(super) fn request_exclusive_lead(&mut self) {
+        match self.leadership {
+            Leadership::Idle | Leadership::Offered => self.leadership = Leadership::Exclusive,
+            Leadership::Held | Leadership::Exclusive => self.is_exclusive_requested = true,
+        }
+    }
+
+    /// Withdraws a request. Returns false if the requester holds the lead already.
+    pub(super) fn withdraw_exclusive_request(&mut self) -> bool {
+        std::mem::take(&mut self.is_exclusive_requested)
+    }
+
+    /// Returns whether the requester holds the lead and all groups are published.
+    pub(super) fn can_run_exclusively(&self) -> bool {
+        self.leadership == Leadership::Exclusive && self.in_flight.is_empty()
     }
 
     /// Appends a ticket. Returns whether all writers for which the leader waits are now in the queue.
@@ -138,6 +169,15 @@ impl CommitQueue {
         self.is_syncing = false;
         if group.sync {
             self.last_sync_writers = group.members.len() + self.waiting.len();
+        }
+        self.hand_over_lead()
+    }
+
+    /// Passes the lead as [`CommitQueue::pass_lead`] does. Exclusive work comes first.
+    pub(super) fn hand_over_lead(&mut self) -> Option<Arc<CommitTicket>> {
+        if std::mem::take(&mut self.is_exclusive_requested) {
+            self.leadership = Leadership::Exclusive;
+            return None;
         }
         let Some(first) = self.waiting.front() else {
             self.leadership = Leadership::Idle;
