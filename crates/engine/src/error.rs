@@ -287,6 +287,27 @@ pub enum Error {
         #[source]
         why: MergeError,
     },
+    /// Files or entries cannot be ingested into a keyspace. The keyspace is unchanged.
+    #[error("cannot ingest{} into keyspace {keyspace:?}: {why}", of_file(file.as_deref()))]
+    IngestRefused {
+        /// The keyspace.
+        keyspace: String,
+        /// The file, or `None` if no single file is the reason.
+        file: Option<PathBuf>,
+        /// Reason.
+        why: &'static str,
+    },
+    /// The entries of a bulk load are not in ascending order of distinct keys. The keyspace is unchanged.
+    #[error(
+        "{} is not after the key before it: sort the entries, or set a memory bound for sorting",
+        key_in(key, keyspace)
+    )]
+    UnsortedInput {
+        /// The keyspace.
+        keyspace: String,
+        /// The key.
+        key: Vec<u8>,
+    },
     /// No keyspace has this name.
     #[error("there is no keyspace {name:?}")]
     UnknownKeyspace {
@@ -406,6 +427,11 @@ pub enum Error {
 /// Formats a key for a message. Includes at most its first 64 bytes.
 fn key_in(key: &[u8], keyspace: &str) -> String {
     format!("key \"{}\" of keyspace {keyspace:?}", key[..key.len().min(64)].escape_ascii())
+}
+
+/// Returns the path of a file with a space before it, or an empty text.
+fn of_file(file: Option<&Path>) -> String {
+    file.map_or_else(String::new, |file| format!(" {}", file.display()))
 }
 
 /// Describes why an operand store is not open, and the action for the caller.

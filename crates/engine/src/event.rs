@@ -17,8 +17,8 @@ use crate::wal::RecoveryReport;
 /// and does not lead a commit group.
 ///
 /// A listener may read. A write fails with [`Error::WouldWait`] if it would have to wait for a flush or a
-/// compaction. `flush`, `wait_idle`, `compact_range`, `checkpoint`, `resume`, `drop_keyspace`, `operands_to_tree` and
-/// `close` fail with [`Error::Reentrant`], because they might wait for the thread of the listener. Call them from a
+/// compaction. `flush`, `wait_idle`, `compact_range`, `checkpoint`, `resume`, `drop_keyspace`, `operands_to_tree`,
+/// `ingest`, `bulk_load` and `close` fail with [`Error::Reentrant`], because they might wait for the thread of the listener. Call them from a
 /// thread of your own.
 ///
 /// If a listener drops the last handle, another thread closes the database. A panic in a listener is caught and
@@ -185,6 +185,21 @@ pub struct CompactionFilterFailed {
     pub error: FilterError,
 }
 
+/// End of an ingest or a bulk load into a keyspace: the tables are part of the tree.
+#[derive(Clone, Debug)]
+pub struct IngestEnd {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// Sequence number of all ingested entries.
+    pub seq: u64,
+    /// The new files.
+    pub files: Vec<FileId>,
+    /// Number of entries.
+    pub entries: u64,
+    /// Total size of the files, in bytes.
+    pub bytes: u64,
+}
+
 /// Quarantine of a file that background work cannot read. No job uses the file until a read of it succeeds.
 #[derive(Clone, Debug)]
 pub struct FileQuarantined {
@@ -260,6 +275,8 @@ pub enum Event {
     OperandsCollected(OperandsCollected),
     /// A compaction filter failed. The compaction continues.
     CompactionFilterFailed(CompactionFilterFailed),
+    /// An ingest or a bulk load succeeded. Sent once per keyspace.
+    Ingest(IngestEnd),
     /// Background work failed. The engine repeats it, or the database is read-only.
     Failure(BackgroundError),
     /// A job read corrupt bytes, but a second read that bypassed all caches succeeded. The value is the error of
@@ -354,6 +371,15 @@ impl fmt::Display for Event {
                 failed.failures,
                 failed.key.escape_ascii(),
                 failed.error
+            ),
+            Event::Ingest(end) => write!(
+                f,
+                "[{}] ingested {} files, {} entries, {} bytes at sequence number {}",
+                end.keyspace,
+                end.files.len(),
+                end.entries,
+                end.bytes,
+                end.seq
             ),
             Event::Failure(failure) => {
                 let keyspace = failure.keyspace.as_deref().unwrap_or("-");

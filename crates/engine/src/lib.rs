@@ -43,6 +43,7 @@
 //! | memory and disk | `docs/guide/sizing.md` | [`Options::memory_budget`], [`metrics::MemoryMetrics`] |
 //! | compaction policies | `docs/guide/compaction.md` | [`PolicySpec`], [`compaction`] |
 //! | merge operators, atomic updates | `docs/guide/merge-operators.md` | [`merge_operator`], [`Update`] |
+//! | bulk loads, ingest of files | `docs/guide/bulk-load.md` | [`Keyspace::bulk_load`], [`Db::ingest`] |
 //! | large values | `docs/guide/value-log.md` | [`ValueSeparation`] |
 //! | backup and repair | `docs/guide/backup.md` | [`Db::checkpoint`], [`verify`](fn@verify), [`repair`](fn@repair) |
 //! | operation and monitoring | `docs/guide/operations.md` | [`Metrics`], [`Health`], [`EventListener`] |
@@ -169,6 +170,12 @@ pub use lsmx_base::malformed::Malformed;
 pub use lsmx_base::slice::Slice;
 pub use lsmx_compaction as compaction;
 pub use lsmx_compaction::PolicySpec;
+
+/// Ingest of sorted files, and bulk loads.
+pub mod ingest {
+    pub use crate::db::{BulkLoadOptions, BulkLoadPhase, BulkLoadProgress, BulkLoader};
+    pub use crate::db::{ExternalTable, ExternalTableWriter, IngestOptions, IngestSummary};
+}
 
 /// Parts of an [`Explanation`] and of an [`Observation`].
 pub mod inspect {

@@ -19,14 +19,13 @@ use std::path::{Path, PathBuf};
 use std::{io, mem};
 
 use lsmx_base::checksum::xxh3;
-use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::{CURRENT, FileName, LOCK};
-use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCache;
 use crate::db::check::verify;
+use crate::db::copy_file::{copy_file, is_link_unsupported};
 use crate::db::inner::DbInner;
 use crate::db::open::lock::DirectoryClaim;
 use crate::db::open::log_source::LogSource;
@@ -41,9 +40,6 @@ use crate::tree::operand_files::PinnedOperandView;
 use crate::tree::operand_store_slot::AttachedStore;
 use crate::vfs::Vfs;
 use crate::wal::{DurableSegment, LogLocation, RecoveryMode, copy_segment};
-
-/// Maximum size of one read during the copy of a file, in bytes.
-const CHUNK_BYTES: usize = 1 << 20;
 
 /// Creates a checkpoint in `target`.
 pub(crate) fn checkpoint(inner: &DbInner, target: &Path, deadline_us: Option<u64>) -> Result<()> {
@@ -211,34 +207,12 @@ impl<'a> Checkpoint<'a> {
         match self.state.vfs.hard_link(&from, &to) {
             Ok(()) => Ok(false),
             Err(error) if is_link_unsupported(&error) => {
-                self.copy(&from, &to, bytes).map(|()| true)
+                let vfs = self.state.vfs.as_ref();
+                let check = &|| self.yield_and_check_deadline();
+                copy_file((vfs, &from), (vfs, &to), bytes, check).map(|()| true)
             }
             Err(error) => Err(Error::io("link", &to, error)),
         }
-    }
-
-    /// Copies the first `bytes` of a file and syncs the copy.
-    fn copy(&self, from: &Path, to: &Path, bytes: u64) -> Result<()> {
-        let vfs = self.state.vfs.as_ref();
-        let source = vfs.open(from).map_err(|error| Error::io("open", from, error))?;
-        let target = vfs.create(to).map_err(|error| Error::io("create", to, error))?;
-        let mut buffer = Vec::new();
-        let mut offset = 0;
-        while offset < bytes {
-            let remaining = usize::try_from(bytes - offset).unwrap_or(usize::MAX);
-            buffer.resize(remaining.min(CHUNK_BYTES), 0);
-            let read = source.read_at(&mut buffer, offset);
-            let read = read.map_err(|error| Error::io("read", from, error))?;
-            if read < buffer.len() {
-                let found = offset + len_u64(read);
-                let truncated = Malformed::Truncated { what: "file", needed: bytes, found };
-                return Err(Error::malformed(truncated, from, found));
-            }
-            target.append(&buffer).map_err(|error| Error::io("append to", to, error))?;
-            offset += len_u64(buffer.len());
-            self.yield_and_check_deadline()?;
-        }
-        target.sync().map_err(|error| Error::io("sync", to, error))
     }
 
     /// Yields. Fails if the database is closing, because close waits for the checkpoint, or after the deadline.
@@ -267,17 +241,6 @@ fn new_uid(original: u64, manifest: u64, random: u64) -> u64 {
     }
     let uid = xxh3(&identity);
     if uid == original { !uid } else { uid }
-}
-
-/// Returns whether a failed link means that the file system cannot link the two paths.
-fn is_link_unsupported(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::CrossesDevices
-            | io::ErrorKind::Unsupported
-            | io::ErrorKind::PermissionDenied
-            | io::ErrorKind::TooManyLinks
-    )
 }
 
 /// Fails if a path that a caller chose for a new file or directory names an engine file in a database directory, or

@@ -58,6 +58,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
     let has_stopped = inner.committer.wait_until_idle(deadline_us)
         && inner.scheduler.pause(deadline_us)
         && inner.scheduler.join(deadline_us)
+        && inner.wait_for_file_writes(WaitCause::Close, deadline_us)
         && inner.warm_up.join(&inner.state, deadline_us);
     if !has_stopped {
         return Err(deadline_error());

@@ -93,6 +93,7 @@ fn try_reserve_files(
     let has_filter = tree.settings().options.compaction_filter.is_some();
     match plan_manual(&shape, &jobs.running, bounds, has_filter)? {
         ManualPlan::UpToDate => Ok(Some(None)),
+        ManualPlan::Run(_) if jobs.is_ingesting => Ok(None),
         ManualPlan::Run(job) if state.work.begin_work(WorkKind::Compaction) => {
             Ok(Some(Some(PickedJob::reserve_inputs(&mut jobs, *job, shape, deadline_us))))
         }

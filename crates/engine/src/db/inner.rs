@@ -5,7 +5,7 @@ use std::fmt;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
-use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 
 use crate::callback;
 use crate::db::key_locks::KeyLocks;
@@ -63,9 +63,24 @@ pub(crate) struct DbInner {
     pub(super) recording: Arc<ActiveTrace>,
     /// Whether an [`AdminLock`] exists.
     pub(super) admin_locked: AtomicBool,
+    /// Number of [`FileWrites`].
+    pub(super) file_writes: AtomicUsize,
+    /// Number of calls of `resume` that rewrote the database. They remove the files of unfinished bulk loads.
+    pub(super) rewrites: AtomicU64,
 }
 
-/// Serializes `resume`, `drop_keyspace`, `checkpoint`, `operands_to_tree` and `close`.
+/// A call that writes table files in the database directory outside of jobs. `close` and `resume` wait for its end.
+#[derive(Debug)]
+pub(super) struct FileWrites<'a>(&'a DbInner);
+
+impl Drop for FileWrites<'_> {
+    fn drop(&mut self) {
+        self.0.file_writes.fetch_sub(1, Ordering::AcqRel);
+        self.0.state.progress.notify();
+    }
+}
+
+/// Serializes `resume`, `drop_keyspace`, `checkpoint`, `operands_to_tree`, ingests and `close`.
 #[derive(Debug)]
 pub(super) struct AdminLock<'a>(&'a DbInner);
 
@@ -151,6 +166,32 @@ impl DbInner {
             true => Ok(AdminLock(self)),
             false => Err(Error::Deadline { cause: cause.as_str() }),
         }
+    }
+
+    /// Begins to write table files.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::OpenedReadOnly`], [`Error::ReadOnly`].
+    pub(super) fn begin_file_writes(&self) -> Result<FileWrites<'_>> {
+        self.file_writes.fetch_add(1, Ordering::AcqRel);
+        // The checks follow the increment, so that `close` and `resume` either wait or are seen.
+        let writes = FileWrites(self);
+        self.check_can_write_files()?;
+        Ok(writes)
+    }
+
+    /// Fails if a call that writes table files must end.
+    pub(super) fn check_can_write_files(&self) -> Result<()> {
+        self.check_writable()?;
+        self.state.error_state.check_writable()
+    }
+
+    /// Waits until no call writes table files. New calls must fail. Returns false at the deadline.
+    pub(super) fn wait_for_file_writes(&self, cause: WaitCause, deadline_us: Option<u64>) -> bool {
+        let state = &self.state;
+        state.env.wait(cause, &state.progress, deadline_us, &mut || {
+            self.file_writes.load(Ordering::Acquire) == 0
+        })
     }
 
     /// Starts a user operation: advances a simulated clock by 1 µs and lets the stepped environment switch tasks.

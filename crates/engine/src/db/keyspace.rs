@@ -1,6 +1,7 @@
 //! The handle of a keyspace, and the operations of a write batch that take one.
 
 use std::ops::{Bound, RangeBounds};
+use std::path::Path;
 
 use bytes::Bytes;
 use lsmx_base::key::{EntryKind, SeqNo};
@@ -9,6 +10,10 @@ use lsmx_base::sync::Arc;
 
 use crate::db::deadline::run_with_deadline;
 use crate::db::handle::DbHandle;
+use crate::db::ingest::bulk_load::{BulkLoadOptions, BulkLoader};
+use crate::db::ingest::external_table::ExternalTableWriter;
+use crate::db::ingest::files::ingest_files;
+use crate::db::ingest::prepared::{IngestOptions, IngestSummary};
 use crate::db::inner::{DbInner, check_reentry};
 use crate::db::inspect::explain::{Explanation, explain};
 use crate::db::inspect::metadata_sizes::{MetadataSizes, compute_sizes};
@@ -525,6 +530,78 @@ impl Keyspace {
         run_with_deadline(self.inner(), cause, deadline, move |inner, deadline_us| {
             compact_range::compact_range(inner, &tree, &bounds, deadline_us)
         })
+    }
+
+    /// Adds external tables to this keyspace, all or nothing; see [`Db::ingest`](crate::Db::ingest).
+    ///
+    /// # Errors
+    /// The errors of [`Db::ingest`](crate::Db::ingest).
+    pub fn ingest<P: AsRef<Path>>(
+        &self,
+        files: impl IntoIterator<Item = P>,
+    ) -> Result<IngestSummary> {
+        check_reentry("ingest")?;
+        let files = files.into_iter().map(|file| file.as_ref().to_owned()).collect();
+        let requests = vec![(Arc::clone(&self.tree), files)];
+        ingest_files(self.inner(), requests, IngestOptions::default())
+    }
+
+    /// Returns a writer of an external table on the file system of this database, with the table options of this
+    /// keyspace.
+    ///
+    /// # Errors
+    /// The errors of [`ExternalTableWriter::create`].
+    pub fn external_table_writer(&self, path: impl AsRef<Path>) -> Result<ExternalTableWriter> {
+        let state = &self.inner().state;
+        let options = self.tree.settings().options.clone();
+        let (vfs, uid) = (Arc::clone(&state.vfs), state.env.random_u64());
+        ExternalTableWriter::create_with_uid(vfs, path.as_ref(), &options, uid)
+    }
+
+    /// Loads many entries at once, all or nothing, without the log and without memtables.
+    ///
+    /// The entries are written once, to tables of the deepest level in which they overlap no file, and become visible
+    /// together at one sequence number; see [`Db::ingest`](crate::Db::ingest). They must be in ascending order of distinct
+    /// keys, or the options set a memory bound for sorting. [`Keyspace::bulk_loader`] accepts entries one by one.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use lsmx::ingest::BulkLoadOptions;
+    ///
+    /// let squares = db.default_keyspace();
+    /// let entries = (0..1000_u32).map(|n| (n.to_be_bytes(), (n * n).to_string()));
+    /// squares.bulk_load(entries, BulkLoadOptions::default())?;
+    ///
+    /// let unsorted = [("b", "2"), ("a", "1")];
+    /// squares.bulk_load(unsorted, BulkLoadOptions::default().sort_memory_bytes(64 << 20))?;
+    /// assert_eq!(squares.iter().count(), 1002);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`BulkLoader::put`] and [`BulkLoader::finish`].
+    pub fn bulk_load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        entries: impl IntoIterator<Item = (K, V)>,
+        options: BulkLoadOptions<'_>,
+    ) -> Result<IngestSummary> {
+        let mut loader = self.bulk_loader(options)?;
+        for (key, value) in entries {
+            loader.put(key, value)?;
+        }
+        loader.finish()
+    }
+
+    /// Starts a bulk load whose entries are added one by one; see [`Keyspace::bulk_load`].
+    ///
+    /// # Errors
+    /// [`Error::IngestRefused`] if the keyspace has an operand store; [`Error::InvalidOption`]; [`Error::ReadOnly`] with
+    /// the cause; [`Error::OpenedReadOnly`]; [`Error::KeyspaceDropped`]; [`Error::Closed`].
+    pub fn bulk_loader<'a>(&self, options: BulkLoadOptions<'a>) -> Result<BulkLoader<'a>> {
+        BulkLoader::new(&self.handle, &self.tree, options)
     }
 
     /// Moves all operands from the operand store of the keyspace to its tree and detaches the store.

@@ -5,9 +5,11 @@ pub(crate) mod check;
 pub(crate) mod checkpoint;
 pub(crate) mod close;
 pub(crate) mod compact_range;
+pub(crate) mod copy_file;
 pub(crate) mod deadline;
 pub(crate) mod drop_keyspace;
 pub(crate) mod handle;
+pub(crate) mod ingest;
 pub(crate) mod inner;
 pub(crate) mod inspect;
 pub(crate) mod key_locks;
@@ -50,6 +52,11 @@ use crate::write::batch::WriteBatch;
 
 pub use crate::db::check::repair::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::db::check::verify::{VerifyReport, verify};
+pub use crate::db::ingest::bulk_load::{
+    BulkLoadOptions, BulkLoadPhase, BulkLoadProgress, BulkLoader,
+};
+pub use crate::db::ingest::external_table::{ExternalTable, ExternalTableWriter};
+pub use crate::db::ingest::prepared::{IngestOptions, IngestSummary};
 pub use crate::db::inspect::explain::{
     EntryFound, Explanation, MemtableStep, OperandStep, RunStep,
 };
@@ -262,6 +269,60 @@ impl Db {
     /// - [`Error::ReadOnly`] with the cause: the batch is not visible. The next open may find it, as a whole.
     pub fn write(&self, batch: WriteBatch, options: impl Into<WriteOptions>) -> Result<()> {
         write(self.inner(), batch, options.into())
+    }
+
+    /// Adds external tables to keyspaces, all or nothing, at one sequence number.
+    ///
+    /// The entries are newer than all earlier commits. They are on stable storage and visible together when the call
+    /// returns. Each file is linked into the database directory, or copied, and verified completely before it counts. It
+    /// becomes a table of the deepest level in which it overlaps no file, so that it usually needs no compaction. Files of
+    /// one keyspace must not overlap each other. [`ExternalTableWriter`] writes the files.
+    ///
+    /// Memtables that overlap a file are flushed first. Commits wait during the last step, one sync of the manifest.
+    /// Snapshots and iterators that exist before do not see the entries. A guard that is older than the ingest fails with
+    /// [`Error::GuardUnknown`] if its key lies between the smallest and the largest ingested key.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use lsmx::KeyspaceOptions;
+    /// use lsmx::ingest::{ExternalTableWriter, IngestOptions};
+    ///
+    /// let options = KeyspaceOptions::default();
+    /// let (users, names) = (db.keyspace("users", options.clone())?, db.keyspace("names", options.clone())?);
+    /// let [by_id, by_name] = ["by_id.sst", "by_name.sst"].map(|name| dir.path().join(name));
+    /// let mut table = ExternalTableWriter::create(&by_id, &options)?;
+    /// table.put("1", "ada")?;
+    /// table.finish()?;
+    /// let mut table = ExternalTableWriter::create(&by_name, &options)?;
+    /// table.put("ada", "1")?;
+    /// table.finish()?;
+    /// db.ingest(&[(users, vec![by_id]), (names.clone(), vec![by_name])], IngestOptions::default())?;
+    /// assert_eq!(names.get("ada")?.as_deref(), Some(&b"1"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`Error::IngestRefused`] if a file is no external table, if files of one keyspace overlap, or if a keyspace has
+    ///   an operand store; [`Error::Corrupt`], [`Error::UnsupportedVersion`], [`Error::Io`] if a file is damaged, too new or
+    ///   cannot be read, linked or copied, also on a full disk; [`Error::ForeignKeyspace`], [`Error::KeyspaceDropped`],
+    ///   [`Error::OpenedReadOnly`], [`Error::Closed`]: no keyspace is changed.
+    /// - [`Error::ReadOnly`] with the cause: the entries are not visible. The next open may find all of them.
+    pub fn ingest<P: AsRef<Path>>(
+        &self,
+        files: &[(Keyspace, Vec<P>)],
+        options: IngestOptions,
+    ) -> Result<IngestSummary> {
+        check_reentry("ingest")?;
+        let mut requests = Vec::with_capacity(files.len());
+        for (keyspace, paths) in files {
+            keyspace.check_same_database(&self.handle)?;
+            let paths = paths.iter().map(|path| path.as_ref().to_owned()).collect();
+            requests.push((Arc::clone(keyspace.tree()), paths));
+        }
+        ingest::files::ingest_files(self.inner(), requests, options)
     }
 
     /// Returns a consistent, unchanging view of all keyspaces.

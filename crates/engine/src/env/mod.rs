@@ -103,6 +103,8 @@ wait_causes! {
     MemoryFull = "memory for memtables",
     /// A write waits for a compaction, because the policy does not allow more runs.
     TooManyRuns = "a compaction to release runs",
+    /// A write waits until files are ingested into its keyspace.
+    Ingest = "an ingest of files",
     /// A write waits for the admitted rate.
     Throttle = "the write throttle",
     /// A commit waits for earlier commits.

@@ -23,7 +23,7 @@ pub use resources::{
 pub struct LevelWriteMetrics {
     /// Number of flushes and merges that wrote into the level.
     pub jobs: u64,
-    /// Bytes of flushes into L0, and of input files from other levels. Moved files are not counted.
+    /// Bytes of flushes into L0, of ingested tables, and of input files from other levels. Moved files are not counted.
     pub came_bytes: u64,
     /// Bytes of files that were moved into the level without being rewritten.
     pub moved_bytes: u64,
@@ -128,6 +128,8 @@ pub struct StallMetrics {
     pub memory_full: StallCauseMetrics,
     /// Waits for a compaction, because the policy did not allow more runs.
     pub too_many_runs: StallCauseMetrics,
+    /// Waits for an ingest of files into the keyspace.
+    pub ingest: StallCauseMetrics,
     /// Total delay by the write throttle, in microseconds. The other fields do not include it.
     pub throttle_us_total: u64,
 }
@@ -138,6 +140,7 @@ impl StallMetrics {
         let metrics = match cause {
             WaitCause::MemtablesFull => &mut self.memtables_full,
             WaitCause::MemoryFull => &mut self.memory_full,
+            WaitCause::Ingest => &mut self.ingest,
             _ => &mut self.too_many_runs,
         };
         metrics.count += 1;
@@ -236,6 +239,21 @@ impl ValueLogMetrics {
     }
 }
 
+/// Tables that were ingested into one keyspace since it was opened, also by bulk loads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct IngestMetrics {
+    /// Number of ingests and bulk loads.
+    pub ingests: u64,
+    /// Number of ingested tables.
+    pub files: u64,
+    /// Number of these tables that were added to L0, because they overlapped older tables or running jobs.
+    pub l0_files: u64,
+    /// Bytes of the ingested tables.
+    pub bytes: u64,
+    /// Bytes of these tables that the engine wrote: copies of external tables, and tables of bulk loads.
+    pub written_bytes: u64,
+}
+
 /// Metrics of one keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KeyspaceMetrics {
@@ -251,6 +269,8 @@ pub struct KeyspaceMetrics {
     pub flushes: u64,
     /// Bytes of tables that flushes wrote.
     pub flushed_bytes: u64,
+    /// Ingested tables.
+    pub ingest: IngestMetrics,
     /// Bytes of memtables.
     pub memtable_bytes: u64,
     /// Number of sealed memtables, which wait for their flush.
@@ -278,9 +298,10 @@ pub struct KeyspaceMetrics {
 }
 
 impl KeyspaceMetrics {
-    /// Returns the sum over all levels. Its incoming bytes are the flushed bytes.
+    /// Returns the sum over all levels. Its incoming bytes are the bytes of flushed and ingested tables.
     ///
-    /// Its write amplification is thus that of the whole tree: (flushed + compaction written) ÷ flushed.
+    /// Its write amplification is thus that of the whole tree: (flushed + ingested + compaction written) ÷ (flushed +
+    /// ingested). Linked tables are not written.
     #[must_use]
     pub fn total(&self) -> LevelMetrics {
         let mut total = LevelMetrics::default();
@@ -293,7 +314,7 @@ impl KeyspaceMetrics {
             total.range_tombstones += level.range_tombstones;
             total.flow.add(&level.flow);
         }
-        total.flow.came_bytes = self.flushed_bytes;
+        total.flow.came_bytes = self.flushed_bytes + self.ingest.bytes;
         total
     }
 

@@ -109,6 +109,13 @@ fn write_keyspace(
         "flushes {flushes}  merges {merges} ({split} split)  moves {moves}  drops {drops}  "
     )?;
     writeln!(f, "failures {}", compaction.failures)?;
+    let ingest = &keyspace.ingest;
+    if ingest.ingests > 0 {
+        let [ingests, files, l0_files] = [ingest.ingests, ingest.files, ingest.l0_files].map(Count);
+        let [bytes, written] = [ingest.bytes, ingest.written_bytes].map(Bytes);
+        write!(f, "  ingests {ingests} of {files} files ({l0_files} to L0), {bytes}, ")?;
+        writeln!(f, "{written} written")?;
+    }
     let filter = &keyspace.filter_last_run;
     if filter.lookups > 0 {
         let [absent, lookups] = [filter.absent, filter.lookups].map(Count);
@@ -121,6 +128,7 @@ fn write_keyspace(
     let causes = [
         ("a free memtable", stalls.memtables_full),
         ("memory for memtables", stalls.memory_full),
+        ("an ingest of files", stalls.ingest),
         ("a compaction to release runs", stalls.too_many_runs),
     ];
     for (cause, stall) in causes {

@@ -5,6 +5,7 @@ pub(crate) mod combined_gets;
 pub(crate) mod counters;
 pub(crate) mod file_numbers;
 pub(crate) mod guard_history;
+pub(crate) mod ingested_ranges;
 pub(crate) mod key_hashes;
 pub(crate) mod last_run_filter;
 pub(crate) mod merge_resolver;
@@ -33,6 +34,7 @@ use crate::options::stored::StoredOptions;
 use crate::table::{FilterWidth, Table};
 use crate::tree::combined_gets::CombinedGets;
 use crate::tree::counters::TreeCounters;
+use crate::tree::ingested_ranges::IngestedRanges;
 use crate::tree::last_run_filter::LastRunFilter;
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::operand_store_slot::OperandStoreSlot;
@@ -69,6 +71,8 @@ pub(crate) struct TreeJobState {
     pub(crate) running: RunningJobs,
     /// Manual compactions that wait for files. The policy picks no job while there are any.
     pub(crate) manual_waiting: usize,
+    /// Whether ingested files are being added to the tree. No job starts meanwhile.
+    pub(crate) is_ingesting: bool,
     /// Whether a flush is running. Memtables of a tree are flushed one at a time, oldest first.
     pub(crate) flushing: bool,
     /// Number of consecutive failed compactions.
@@ -199,6 +203,9 @@ pub(crate) struct Tree {
     pub(crate) counters: TreeCounters,
     pub(crate) last_run_filter: LastRunFilter,
     pub(crate) combined_gets: CombinedGets,
+    pub(crate) ingested_ranges: IngestedRanges,
+    /// Whether writes wait until an ingest has ended.
+    is_ingest_waiting: AtomicBool,
     /// Admission rate of writes, in bytes per second; 0 without a limit. Set together with `stopped` after each
     /// change of the shape.
     admitted_write_rate: AtomicU64,
@@ -262,6 +269,8 @@ impl Tree {
             counters: TreeCounters::default(),
             last_run_filter: LastRunFilter::default(),
             combined_gets: CombinedGets::default(),
+            ingested_ranges: IngestedRanges::default(),
+            is_ingest_waiting: AtomicBool::new(false),
             admitted_write_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             held_at: AtomicU64::new(NOT_HELD),
@@ -494,6 +503,16 @@ impl Tree {
     pub(crate) fn set_backpressure(&self, admitted_write_rate: u64, stopped: bool) {
         self.admitted_write_rate.store(admitted_write_rate, Ordering::Relaxed);
         self.stopped.store(stopped, Ordering::Release);
+    }
+
+    /// Sets whether writes wait until an ingest has ended.
+    pub(crate) fn set_ingest_waiting(&self, is_waiting: bool) {
+        self.is_ingest_waiting.store(is_waiting, Ordering::Release);
+    }
+
+    /// Returns whether writes must wait until an ingest has ended.
+    pub(crate) fn is_ingest_waiting(&self) -> bool {
+        self.is_ingest_waiting.load(Ordering::Acquire)
     }
 
     /// Returns whether writes must wait until a compaction releases runs.

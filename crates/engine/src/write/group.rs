@@ -174,9 +174,12 @@ fn check_guards_of_member(
     Ok(())
 }
 
-/// Checks a guard against published writes: the memtables first, then the history of flushed writes.
+/// Checks a guard against published writes: ingests, then the memtables, then the history of flushed writes.
 fn check_published_version(state: &DbState, guard: &KeyGuard) -> GuardCheck {
     // A flush appends to the history before its memtable leaves the view, so the view is loaded first.
+    if guard.tree.ingested_ranges.may_contain_newer(&guard.key, guard.read) {
+        return GuardCheck::Unknown;
+    }
     let view = guard.tree.super_version();
     let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
     let has_newer_write = |memtable: &Arc<Memtable>| {

@@ -321,6 +321,8 @@ impl<'a, 'b> Admission<'a, 'b> {
 fn lacks_room(tree: &Tree) -> Option<WaitCause> {
     if tree.super_version().sealed.len() >= SEALED_COUNT_MAX {
         Some(WaitCause::MemtablesFull)
+    } else if tree.is_ingest_waiting() {
+        Some(WaitCause::Ingest)
     } else if tree.is_write_stopped() {
         Some(WaitCause::TooManyRuns)
     } else {

@@ -1,7 +1,7 @@
 //! Builds an open database from its recovered state.
 
 use lsmx_base::key::SeqNo;
-use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Mutex};
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex};
 
 use crate::db::inner::DbInner;
 use crate::db::key_locks::KeyLocks;
@@ -97,5 +97,7 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
         lock_released: AtomicBool::new(false),
         admin_locked: AtomicBool::new(false),
         call_threads: AtomicUsize::new(0),
+        file_writes: AtomicUsize::new(0),
+        rewrites: AtomicU64::new(0),
     })
 }

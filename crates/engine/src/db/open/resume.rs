@@ -8,7 +8,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lsmx_base::key::SeqNo;
-use lsmx_base::sync::Arc;
+use lsmx_base::sync::{Arc, Ordering};
 
 use crate::db::admission::find_write_obstacle;
 use crate::db::inner::DbInner;
@@ -118,11 +118,13 @@ fn resume_writes(db: &DbInner, deadline_us: Option<u64>) -> Result<()> {
     let reason = &"the user resumed the database";
     let span = JobSpan::start(JobSpanFields { kind: "resume", keyspace: "", inputs: 0, reason });
     // New writes and jobs fail while the database is read-only. This waits for those that started before.
-    let rewrite =
-        || match db.scheduler.pause(deadline_us) && db.committer.wait_until_idle(deadline_us) {
-            true => rewrite_database(db),
-            false => Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() }),
-        };
+    let rewrite = || match db.scheduler.pause(deadline_us)
+        && db.committer.wait_until_idle(deadline_us)
+        && db.wait_for_file_writes(WaitCause::BackgroundWork, deadline_us)
+    {
+        true => rewrite_database(db),
+        false => Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() }),
+    };
     // After a panic, background work continues. Otherwise later calls would wait forever.
     let rewritten = catch_unwind(AssertUnwindSafe(rewrite))
         .unwrap_or_else(|panic| Err(Error::from_panic(&*panic)));
@@ -188,6 +190,7 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
             turn.attached.update_memory_charge();
         }
     }
+    db.rewrites.fetch_add(1, Ordering::AcqRel);
     // Operand stores remove their own obsolete files.
     store.remove_orphans(&store.manifest.state(), None);
     Ok(())

@@ -89,7 +89,9 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         return None;
     }
     let now_us = state.env.now_us();
-    let blocked = |jobs: &TreeJobState| now_us < jobs.retry_at_us || jobs.manual_waiting > 0;
+    let blocked = |jobs: &TreeJobState| {
+        now_us < jobs.retry_at_us || jobs.manual_waiting > 0 || jobs.is_ingesting
+    };
     if tree.is_dropped() || blocked(&tree.jobs.lock()) {
         return None;
     }
