@@ -31,6 +31,7 @@ mod golden_log;
 mod golden_table;
 mod golden_value_log;
 mod guarantees;
+mod ingest;
 mod keyspaces;
 mod limits;
 mod liveness;

@@ -118,6 +118,19 @@ impl OperationDecoder<'_> {
                 let seed = u64::from(self.next_byte().unwrap_or(0));
                 self.restart(RestartKind::PowerLoss(image, seed))
             }
+            31 => {
+                let count = 1 + self.next_below(6);
+                let mut writes = Vec::new();
+                for _ in 0..count {
+                    let place =
+                        Place { keyspace: self.next_below(2), key: self.next_below(KEYS.len()) };
+                    writes.push(match self.next_below(4) {
+                        0 => Write::Delete(place),
+                        _ => Write::Put(place, self.next_value()),
+                    });
+                }
+                Operation::Ingest(writes, 1 + self.next_below(2), false)
+            }
             9..13 => {
                 let count = self.next_below(6);
                 let writes = (0..count).map(|_| self.next_write()).collect();

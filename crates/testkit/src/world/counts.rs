@@ -34,6 +34,8 @@ pub struct CaseCounts {
     pub range_deleted: u64,
     /// Number of delete-only compactions.
     pub drops: u64,
+    /// Tables of ingests and bulk loads.
+    pub ingested_files: u64,
     pub operands: u64,
     pub updates: u64,
     #[serde(rename = "bare_lives")]

@@ -229,19 +229,43 @@ impl Generator<'_> {
         }
     }
 
+    /// Draws an ingest or a bulk load.
+    fn draw_ingest(&mut self) -> Operation {
+        let count = 1 + if self.is_true_with_percent(10) {
+            self.rng.below(200)
+        } else {
+            self.rng.below(12)
+        };
+        if self.is_true_with_percent(30) {
+            let keyspace = self.draw_keyspace();
+            let entries = (0..count).map(|_| (self.draw_key(), self.draw_value())).collect();
+            return Operation::BulkLoad(keyspace, entries, self.is_true_with_percent(50));
+        }
+        let mut draw_write = |_| {
+            let place = self.draw_place();
+            match self.is_true_with_percent(25) {
+                true => Write::Delete(place),
+                false => Write::Put(place, self.draw_value()),
+            }
+        };
+        let writes = (0..count).map(&mut draw_write).collect();
+        Operation::Ingest(writes, 1 + self.rng.below(3), self.is_true_with_percent(20))
+    }
+
     fn draw_other(&mut self) -> Operation {
         let place = self.draw_place();
         let keyspace = place.keyspace;
         match self.rng.below(1000) {
-            0..430 => Operation::Get(None, place),
-            430..450 => Operation::GetWith(place, random_read_options(self.rng)),
-            450..480 => {
+            0..420 => Operation::Get(None, place),
+            420..440 => Operation::GetWith(place, random_read_options(self.rng)),
+            440..470 => {
                 let snapshot = self.draw_snapshot(if self.has_snapshots { 30 } else { 0 });
                 let (span, options) = (self.draw_span(), random_read_options(self.rng));
                 Operation::Cursor(snapshot, span, options, self.draw_cursor_moves())
             }
-            480..487 => Operation::PrefixCursor(place, self.rng.below(6), self.draw_cursor_moves()),
-            487..490 => Operation::Estimate(self.draw_span()),
+            470..477 => Operation::PrefixCursor(place, self.rng.below(6), self.draw_cursor_moves()),
+            477..480 => Operation::Estimate(self.draw_span()),
+            480..490 => self.draw_ingest(),
             490..510 => {
                 let (snapshot, count) = (self.draw_snapshot(30), self.rng.below(9));
                 let keys = (0..count).map(|_| self.draw_key()).collect();

@@ -96,6 +96,11 @@ pub enum Operation {
     /// An update that appends a value, or deletes the key if there is no value. If the flag is true, calls
     /// `fetch_update`, which returns the old value. Otherwise calls `update_fetch`, which returns the new value.
     Update(Place, Option<Value>, bool),
+    /// Ingests puts and deletes as external tables, atomically over all keyspaces. The number is the maximum number of
+    /// tables per keyspace. If the flag is set, the files are copied.
+    Ingest(Vec<Write>, usize, bool),
+    /// Loads entries, which are keys and values, into a keyspace in bulk. If the flag is set, the load sorts the entries.
+    BulkLoad(usize, Vec<(usize, Value)>, bool),
     Clear(usize),
     DeleteAll(usize),
     Get(Option<usize>, Place),

@@ -1,5 +1,6 @@
 //! Applies operations to a database and to its model, and compares the two.
 
+mod ingest;
 mod maintenance;
 mod restart;
 
@@ -282,6 +283,12 @@ impl ModelledDb {
             }
             Operation::GuardedBatch(snapshot, place, writes) => {
                 self.write_guarded(*snapshot, *place, writes);
+            }
+            Operation::Ingest(writes, files, copy_files) => {
+                self.ingest(writes, *files, *copy_files);
+            }
+            Operation::BulkLoad(keyspace, entries, sorts) => {
+                self.bulk_load(*keyspace, entries, *sorts);
             }
             Operation::Update(place, append, is_fetch) => self.update(*place, *append, *is_fetch),
             Operation::Clear(keyspace) => {
