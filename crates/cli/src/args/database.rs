@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use lsmx_bench::workload::record::RecordFormat;
 
-use super::values::count;
+use super::values::{bytes, count};
 
 /// Arguments of `lsmx db`.
 #[derive(Debug, Args)]
@@ -45,7 +45,7 @@ pub(crate) enum Verb {
     /// Print entries in key order: key, tab, value.
     Scan(ScanArgs),
     /// Put the records of a file. Creates the database if it does not exist.
-    Import(FileArgs),
+    Import(ImportArgs),
     /// Write all entries to a file in key order.
     Export(FileArgs),
     /// Print the levels, files and memory of the database.
@@ -156,6 +156,24 @@ pub(crate) struct ScanArgs {
     /// Print entries in descending key order.
     #[arg(long)]
     pub(crate) reverse: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    #[command(flatten)]
+    pub(crate) file: FileArgs,
+    /// Load the records as tables, without the log and without memtables. Loads all records or none.
+    ///
+    /// The records are sorted first. Of several records with one key, the last one is loaded. The keyspace must have no
+    /// operand store.
+    #[arg(long)]
+    pub(crate) bulk: bool,
+    /// Memory for sorting the records of --bulk [default: 64MiB]. More records are sorted in temporary files.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "bulk")]
+    pub(crate) sort_memory: Option<u64>,
+    /// The records of --bulk are in ascending order of distinct keys: do not sort them.
+    #[arg(long, requires = "bulk", conflicts_with = "sort_memory")]
+    pub(crate) sorted: bool,
 }
 
 #[derive(Debug, Args)]

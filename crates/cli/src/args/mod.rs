@@ -14,7 +14,7 @@ use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::failure::Failure;
 
-pub(crate) use database::{DbArgs, FileArgs, RepairArgs, ScanArgs, StatsArgs, Verb};
+pub(crate) use database::{DbArgs, FileArgs, ImportArgs, RepairArgs, ScanArgs, StatsArgs, Verb};
 pub(crate) use design::{
     AdviseArgs, CompareArgs, Compression, DataOrder, ExploreArgs, WriteControl, swept_flags,
 };

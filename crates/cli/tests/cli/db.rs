@@ -240,6 +240,31 @@ fn import_keeps_the_last_record_of_a_key() {
 }
 
 #[test]
+fn bulk_import_loads_the_last_record_of_each_key_or_nothing() {
+    let data = TestDatabase::new();
+    let record = |i: u32| format!("{}\t{}\n", i % 900, i / 900);
+    let records: String = (0..2700).map(record).collect();
+    data.import(&records, "--bulk --sort-memory 64KiB");
+    let scan = data.run("scan").ok();
+    assert_eq!(scan.lines().count(), 900);
+    assert!(scan.lines().all(|line| line.ends_with("\t2")), "{scan}");
+    data.run("verify").ok();
+    let sorted: String = (0..500).map(|i| format!("sorted{i:04}\tv\n")).collect();
+    data.import(&sorted, "--bulk --sorted");
+    assert_eq!(data.run("scan --prefix sorted").ok().lines().count(), 500);
+    let dir = TestDir::new();
+    let file = dir.write("records", format!("{sorted}no tab\n"));
+    let import = format!("import {file} --format tsv");
+    let before = data.run("scan").ok();
+    data.run(&format!("{import} --bulk")).fails(1, &["records, line 501 is malformed"]);
+    let unsorted = dir.write("unsorted", "b\t1\na\t2\n");
+    let import = format!("import {unsorted} --format tsv --bulk --sorted");
+    data.run(&import).fails(1, &["key \"a\"", "is not after the key before it"]);
+    assert_eq!(data.run("scan").ok(), before);
+    data.run("verify").ok();
+}
+
+#[test]
 fn import_stops_at_a_malformed_line_and_keeps_earlier_records() {
     let dir = TestDir::new();
     let tsv = |i: u32| format!("key{i:04}\tv\n");

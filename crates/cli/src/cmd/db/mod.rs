@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         Verb::Get { key } => entries::get(arguments, key),
         Verb::Delete { key } => entries::delete(arguments, key),
         Verb::Scan(scan) => entries::scan(arguments, scan),
-        Verb::Import(file) => records::import(arguments, file),
+        Verb::Import(import) => records::import(arguments, import),
         Verb::Export(file) => records::export(arguments, file),
         Verb::Stats(stats) => stats::run(arguments, stats),
         Verb::Verify => verify::run(arguments),

@@ -4,13 +4,15 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 
+use lsmx::ingest::{BulkLoadOptions, BulkLoadPhase, BulkLoadProgress};
 use lsmx::{Db, Durability, Keyspace, WriteBatch};
+use lsmx_bench::experiment::Progress;
 use lsmx_bench::numbers::to_u64;
 use lsmx_bench::workload::record::{ReadError, RecordFormat, RecordReader, encode_record};
 
-use crate::args::{DbArgs, FileArgs};
+use crate::args::{DbArgs, FileArgs, ImportArgs};
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, Bar};
 
 /// Maximum number of records in one write batch of an import.
 const BATCH_RECORDS: usize = 1000;
@@ -19,9 +21,98 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Size of the output buffer of an export in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
 
+/// Memory for sorting the records of a bulk load in bytes, if no flag sets it.
+const SORT_MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
+
+/// Imports the records of a file.
+pub(super) fn import(arguments: &DbArgs, import: &ImportArgs) -> Result<(), Failure> {
+    if import.bulk {
+        import_bulk(arguments, import)
+    } else {
+        import_batches(arguments, &import.file)
+    }
+}
+
+/// Loads the records as tables. If a line is malformed, no record is loaded.
+fn import_bulk(arguments: &DbArgs, import: &ImportArgs) -> Result<(), Failure> {
+    let path = &import.file.file;
+    let format = import.file.format.unwrap_or_else(|| RecordFormat::of_file(path));
+    // Opens the file before the database, so that an unreadable file creates no database.
+    let source = open(path)?;
+    let (db, keyspace) = super::open_or_create(arguments)?;
+    let mut bar = LoadBar::new();
+    let mut options = BulkLoadOptions::default().progress(|progress| bar.show(progress));
+    if !import.sorted {
+        let bytes = import.sort_memory.unwrap_or(SORT_MEMORY_BYTES_DEFAULT);
+        options = options.sort_memory_bytes(bytes);
+    }
+    let mut loader = keyspace.bulk_loader(options)?;
+    let mut reader = RecordReader::new(source, format);
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let mut records = 0;
+    while reader.read(&mut key, &mut value).map_err(|error| read_failure(error, path))? {
+        loader.put(&key, &value)?;
+        records += 1;
+    }
+    let loaded = loader.finish()?;
+    bar.end();
+    db.close(None)?;
+    let (entries, tables) = (loaded.entries, loaded.files);
+    output::stdout(
+        format!("{records} records imported: {entries} keys in {tables} tables\n").as_bytes(),
+    )
+}
+
+/// Progress bar of a bulk load.
+struct LoadBar {
+    bar: Bar,
+    phase: Option<BulkLoadPhase>,
+    /// Number of entries that the bar shows.
+    shown: u64,
+}
+
+impl LoadBar {
+    fn new() -> LoadBar {
+        LoadBar { bar: Bar::new(), phase: None, shown: 0 }
+    }
+
+    fn show(&mut self, progress: &BulkLoadProgress) {
+        let (what, done, total) = match progress.phase {
+            // The number of records is unknown.
+            BulkLoadPhase::Input => ("read records", progress.entries, 0),
+            BulkLoadPhase::Merge => ("merge", progress.written_entries, progress.entries),
+            _ => ("add tables", 0, 0),
+        };
+        if self.phase != Some(progress.phase) {
+            self.end();
+            self.bar.begin_phase(what, total);
+            (self.phase, self.shown) = (Some(progress.phase), 0);
+        }
+        self.bar.advance(done.saturating_sub(self.shown));
+        self.shown = done;
+    }
+
+    fn end(&mut self) {
+        if self.phase.take().is_some() {
+            self.bar.end_phase();
+        }
+    }
+}
+
+/// Returns the failure of reading a record.
+fn read_failure(error: ReadError, path: &Path) -> Failure {
+    match error {
+        ReadError::Io(error) => Failure::file("read", path.display().to_string(), error),
+        ReadError::Malformed(line, source) => {
+            let path = path.to_owned();
+            lsmx_bench::Error::Record { path, line, source }.into()
+        }
+    }
+}
+
 /// Puts the records in batches, in file order, and syncs the WAL. If a line is malformed, the records before this line
 /// stay in the database.
-pub(super) fn import(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
+fn import_batches(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
     let format = file.format.unwrap_or_else(|| RecordFormat::of_file(&file.file));
     // Opens the file before the database, so that an unreadable file creates no database.
     let source = open(&file.file)?;
@@ -72,13 +163,7 @@ fn put_records(
         match end {
             Ok(true) => {}
             Ok(false) => return Ok(records),
-            Err(ReadError::Io(error)) => {
-                return Err(Failure::file("read", path.display().to_string(), error));
-            }
-            Err(ReadError::Malformed(line, source)) => {
-                let path = path.to_owned();
-                return Err(lsmx_bench::Error::Record { path, line, source }.into());
-            }
+            Err(error) => return Err(read_failure(error, path)),
         }
     }
 }
