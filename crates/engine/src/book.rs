@@ -20,6 +20,7 @@ samples! {
     Compaction = "docs/guide/compaction.md",
     MergeOperators = "docs/guide/merge-operators.md",
     CompactionFilters = "docs/guide/compaction-filters.md",
+    BulkLoad = "docs/guide/bulk-load.md",
     ValueLog = "docs/guide/value-log.md",
     Backup = "docs/guide/backup.md",
     Traces = "docs/guide/traces.md",

@@ -111,16 +111,18 @@ fn flush_memtable(
     let recorder = flushed_writes.as_mut();
     write_memtable(&state.env, filter, memtable, &mut outputs, delivery.as_mut(), recorder)?;
     state.env.yield_point(YieldKind::JobStep);
-    // The WAL is synced before the flush is durable. Otherwise a commit could survive a crash in this keyspace but not
-    // in others.
-    if !failpoint::is_on(Failpoint::FlushWithoutWalSync) {
-        state.wal.sync()?;
-    }
+    // The WAL is synced first, so that no commit is durable in this keyspace but not in others. The sequence number of an
+    // ingest is not in the WAL, so the WAL may end before `last_seq`. Recovery requires that it reaches the number in the
+    // manifest.
+    let flushed_through = match failpoint::is_on(Failpoint::FlushWithoutWalSync) {
+        true => last_seq,
+        false => last_seq.min(state.wal.sync()?),
+    };
     state.env.yield_point(YieldKind::JobStep);
     if !outputs.tables().is_empty() {
         sync_directory(state.vfs.as_ref(), &state.dir)?;
     }
-    let mut changes = vec![Change::FlushedThrough { keyspace: tree.id, seq: last_seq }];
+    let mut changes = vec![Change::FlushedThrough { keyspace: tree.id, seq: flushed_through }];
     let mut beside = None;
     if let (Some(attached), Some(delivery)) = (attached, delivery) {
         beside = delivery.prepare_version()?.map(|prepared| attached.prepared_view(prepared));

@@ -174,9 +174,10 @@ impl Manifest {
         reader::load(vfs, dir)
     }
 
-    /// Reads the manifest, and returns the states of keyspaces before their first flush beyond `seq`, by keyspace id.
+    /// Reads the manifest, and returns the states of keyspaces before their first flush or ingest beyond `seq`, by keyspace
+    /// id.
     ///
-    /// Omits keyspaces without such a flush. The state is `None` if the manifest starts after that flush. Writes nothing.
+    /// Omits keyspaces without such an edit. The state is `None` if the manifest starts after that edit. Writes nothing.
     ///
     /// # Errors
     /// Fails as [`Manifest::load`] does.

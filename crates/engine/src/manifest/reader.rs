@@ -105,11 +105,13 @@ pub(crate) fn load_keyspace_states_before_flush(
     let mut before = BTreeMap::new();
     load_and_observe_edits(vfs, dir, &mut |state, edit| {
         for change in &edit.changes {
-            if let Change::FlushedThrough { keyspace, seq: through } = change
-                && *through > seq
-            {
-                before.entry(*keyspace).or_insert_with(|| state.keyspaces.get(keyspace).cloned());
-            }
+            let later = match change {
+                Change::FlushedThrough { keyspace, seq: through } if *through > seq => keyspace,
+                // An ingest adds tables without a flush.
+                Change::AddFile { keyspace, file, .. } if file.seq_smallest > seq.0 => keyspace,
+                _ => continue,
+            };
+            before.entry(*later).or_insert_with(|| state.keyspaces.get(later).cloned());
         }
     })?;
     Ok(before)

@@ -46,7 +46,8 @@ impl Keyspace {
     /// Runs `call` with the blocking handle on the blocking pool of the runtime, see
     /// [`Db::run_blocking`](crate::tokio::Db::run_blocking).
     ///
-    /// Calls such as [`crate::Keyspace::compact_range`] and [`crate::Keyspace::set_policy`] exist only there.
+    /// Calls such as [`crate::Keyspace::compact_range`], [`crate::Keyspace::set_policy`], [`crate::Keyspace::ingest`] and
+    /// [`crate::Keyspace::bulk_load`] exist only there.
     ///
     /// # Errors
     /// The error of `call`; [`Error::RuntimeEnded`](crate::Error::RuntimeEnded).

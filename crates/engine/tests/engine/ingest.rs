@@ -358,7 +358,8 @@ fn crash_during_ingest_leaves_all_or_nothing() {
         if flag.load(Ordering::Relaxed) {
             let mut images = sink.lock().unwrap();
             for image in CrashImage::ALL {
-                images.push((image, disk.crash(image, images.len() as u64)));
+                let seed = images.len() as u64;
+                images.push((image, disk.crash(image, seed)));
             }
         }
     })));

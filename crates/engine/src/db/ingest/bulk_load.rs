@@ -51,12 +51,15 @@ pub struct BulkLoadProgress {
     pub written_entries: u64,
 }
 
+/// Progress callback.
+type OnProgress<'a> = dyn FnMut(&BulkLoadProgress) + Send + 'a;
+
 /// Options of a bulk load.
 #[derive(Default)]
 #[non_exhaustive]
 pub struct BulkLoadOptions<'a> {
     sort_memory_bytes: Option<u64>,
-    progress: Option<Box<dyn FnMut(&BulkLoadProgress) + Send + 'a>>,
+    progress: Option<Box<OnProgress<'a>>>,
 }
 
 impl fmt::Debug for BulkLoadOptions<'_> {
@@ -77,7 +80,8 @@ impl<'a> BulkLoadOptions<'a> {
         BulkLoadOptions { sort_memory_bytes: Some(bytes), ..self }
     }
 
-    /// Calls a function after each 16 Ki written entries, after each sorted buffer, and at the start of each phase.
+    /// Calls a function after each 16 Ki written entries, after each sorted buffer, and at the start of each phase. The
+    /// function must not close or resume the database, because these calls wait for the load.
     #[must_use]
     pub fn progress(
         self,
@@ -273,7 +277,7 @@ impl<'a> BulkLoader<'a> {
                 }
                 self.buffer = EntryBuffer::default();
                 self.enter_phase(BulkLoadPhase::Merge);
-                chunks.merge(&mut |key, value| self.add_to_table(inner, key, value))?;
+                chunks.merge(|key, value| self.add_to_table(inner, key, value))?;
             }
             None => self.write_sorted_buffer(inner)?,
         }

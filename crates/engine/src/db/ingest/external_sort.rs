@@ -79,14 +79,14 @@ impl SortedChunks {
         let inputs = std::mem::take(chunks);
         let newest = inputs.last().and_then(|chunk| chunk.table.ingest_seq()).unwrap_or_default();
         let mut merged = ChunkWriter::create(inner)?;
-        merge_chunks(&inputs, &mut |key, value| merged.add(inner, key, value))?;
+        merge_chunks(&inputs, |key, value| merged.add(inner, key, value))?;
         let merged = merged.finish(inner, newest)?;
         drop(inputs);
         self.add_chunk(inner, generation + 1, merged)
     }
 
     /// Passes the entries of all chunks to `visit`, in key order, each key once.
-    pub(super) fn merge(self, visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+    pub(super) fn merge(self, visit: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
         let chunks: Vec<_> = self.generations.into_iter().flatten().collect();
         merge_chunks(&chunks, visit)
     }
@@ -95,7 +95,7 @@ impl SortedChunks {
 /// Passes the newest entry of each key to `visit`, in key order.
 fn merge_chunks(
     chunks: &[SortedChunk],
-    visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<()> {
     let cursors = chunks.iter().map(|chunk| TableCursor::new(&chunk.table, ReadPurpose::Job));
     let mut merged = MergingCursor::new(cursors.collect());

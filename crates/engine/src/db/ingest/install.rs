@@ -232,7 +232,8 @@ fn install(
         return Ok(None);
     }
     // No commit may be durable in the tables while an earlier one is not.
-    state.wal.sync().map_err(|error| state.make_read_only_under_lock(error))?;
+    let durable = state.wal.sync().and_then(|_| state.wal.durable_segments());
+    let durable = durable.map_err(|error| state.make_read_only_under_lock(error))?;
     let prepared = std::mem::take(prepared);
     let trees: Vec<_> = prepared.iter().map(|of_tree| Arc::clone(&of_tree.tree)).collect();
     // In the order of the keyspace ids.
@@ -245,6 +246,8 @@ fn install(
     }
     edit.push(Change::FileNumberNext(state.files.next()));
     edit.push(Change::LastSeq(seq));
+    // A log that lacks earlier commits is then known to be damaged.
+    edit.extend(durable.last().map(|last| Change::WalMark { segment: last.id, bytes: last.bytes }));
     edit.push(Change::ClockUs(state.env.database_time_us()));
     state.error_state.check_writable()?;
     // From here on the manifest may name the files, even if the call fails or panics.

@@ -27,11 +27,12 @@ const TABLE_BYTES: u64 = 64 << 20;
 /// Bytes of one read while the checksum of a file is computed.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Opens a table without a record in a manifest, and checks its content against itself.
+/// Opens a table without a record in a manifest, and checks its content against itself. The third part of the identity is
+/// the sequence number of an ingested table.
 pub(crate) fn open_undamaged_table(
     vfs: &dyn Vfs,
     path: &Path,
-    (id, uid): (FileId, u64),
+    (id, uid, seq_largest): (FileId, u64, SeqNo),
     cache: &Arc<BlockCache>,
 ) -> Result<Arc<Table>> {
     let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
@@ -47,8 +48,7 @@ pub(crate) fn open_undamaged_table(
         bytes += len_u64(read);
     }
     let checksum = checksum.digest();
-    // The sequence number of an ingested table is lost with the manifest. Its entries become the oldest of their keys.
-    let identity = TableIdentity { id, bytes, uid, checksum, seq_largest: SeqNo::ZERO };
+    let identity = TableIdentity { id, bytes, uid, checksum, seq_largest };
     let table = Table::open(vfs, path, &identity, cache)?;
     verify_table(&table)?;
     Ok(Arc::new(table))

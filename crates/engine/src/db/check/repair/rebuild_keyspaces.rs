@@ -25,7 +25,13 @@ struct CandidateTable {
     number: u64,
     /// Uid in the manifest or in the footer.
     uid: u64,
+    /// Largest sequence number in the manifest; `None` if the manifest does not list the table.
+    seq_largest: Option<SeqNo>,
 }
+
+/// Sequence number of the entries of an ingested table whose number is lost with its manifest edit. It is the number of
+/// the first write, so these entries count as the oldest of their keys.
+const UNKNOWN_INGEST_SEQ: SeqNo = SeqNo(1);
 
 /// Rebuilds the tree of each keyspace as one run. Its inputs are all tables of the keyspace, according to the manifest
 /// or the table, except those in `removed`.
@@ -58,7 +64,11 @@ fn find_candidates(
             let (number, uid) = (file.id.0, file.uid);
             listed.insert(number);
             match files.contains(&FileName::Table(number)) {
-                true => candidates.entry(id).or_default().push(CandidateTable { number, uid }),
+                true => {
+                    let seq_largest = Some(SeqNo(file.seq_largest));
+                    let candidate = CandidateTable { number, uid, seq_largest };
+                    candidates.entry(id).or_default().push(candidate);
+                }
                 false => missing.push((keyspace.name.clone(), Arc::clone(file))),
             }
         }
@@ -76,7 +86,8 @@ fn find_candidates(
         }
         match identify_table(repair, number) {
             Ok((id, uid)) => {
-                candidates.entry(id).or_default().push(CandidateTable { number, uid });
+                let candidate = CandidateTable { number, uid, seq_largest: None };
+                candidates.entry(id).or_default().push(candidate);
             }
             Err(error) => {
                 repair.add_finding(&error, "no manifest lists it, and its keyspace is unknown")?;
@@ -146,17 +157,32 @@ fn open_or_rewrite(
 ) -> Result<Option<Arc<Table>>> {
     let path = repair.table_path(candidate.number);
     repair.set_aside.insert(FileName::Table(candidate.number));
-    let identity = (FileId(candidate.number), candidate.uid);
+    let ingest_seq = candidate.seq_largest.unwrap_or(UNKNOWN_INGEST_SEQ);
+    let identity = (FileId(candidate.number), candidate.uid, ingest_seq);
     let damage = match open_undamaged_table(&**repair.vfs, &path, identity, &repair.cache) {
         Ok(table) => {
             repair.report.tables_sound += 1;
-            *last_seq = (*last_seq).max(table.properties().seq_largest);
+            *last_seq = (*last_seq)
+                .max(table.properties().seq_largest)
+                .max(table.ingest_seq().unwrap_or_default());
+            if table.properties().is_external && candidate.seq_largest.is_none() {
+                let why =
+                    "the sequence number of its ingest is lost, so its entries count as the oldest";
+                let loss = Loss::new(Some(name), path, LossKind::Entries, why);
+                let properties = table.properties();
+                let from = Some(properties.smallest.to_vec());
+                repair.report.lost.push(Loss {
+                    from,
+                    to: Some(properties.largest.to_vec()),
+                    ..loss
+                });
+            }
             return Ok(Some(table));
         }
         Err(damage) => damage,
     };
     let rewritten =
-        repair.rewrite_table((id, name), (&path, candidate.uid, SeqNo::ZERO), values, None)?;
+        repair.rewrite_table((id, name), (&path, candidate.uid, ingest_seq), values, None)?;
     let Some(rewritten) = rewritten else {
         repair.add_finding(&damage, "nothing in it is readable")?;
         repair.report.tables_lost += 1;
@@ -168,6 +194,7 @@ fn open_or_rewrite(
     repair.report.lost.extend(rewritten.lost);
     *last_seq = (*last_seq).max(rewritten.written.seq_largest);
     let Some(record) = rewritten.written.record else { return Ok(None) };
-    let (path, identity) = (repair.table_path(record.id.0), (record.id, record.uid));
+    let identity = (record.id, record.uid, SeqNo(record.seq_largest));
+    let path = repair.table_path(record.id.0);
     open_undamaged_table(&**repair.vfs, &path, identity, &repair.cache).map(Some)
 }
