@@ -212,6 +212,10 @@ failpoints! {
     TimeOverflows = "time-overflows" of 33,
     /// A user-specified output file may overwrite an engine file in a database directory.
     OutputOverwritesEngineFile = "output-overwrites-engine-file" of 42,
+    /// An ingest does not flush the memtables that overlap the files.
+    IngestSkipsFlush = "ingest-skips-flush" of 41,
+    /// Entries of an ingested table are visible to older snapshots.
+    IngestIgnoresSnapshot = "ingest-ignores-snapshot" of 22,
     /// A file with an implausibly large number, which the engine did not create, determines the next file number.
     StrayFileNumberCounts = "stray-file-number-counts" of 42,
     /// The memory limit ignores admitted batches that are not inserted into a memtable yet.

@@ -335,6 +335,7 @@ impl Table {
     #[inline]
     pub(crate) fn is_invisible_at(&self, snapshot: SeqNo) -> bool {
         self.ingest_seq.is_some_and(|seq| seq > snapshot)
+            && !failpoint::is_on(Failpoint::IngestIgnoresSnapshot)
     }
 
     /// Returns the path of the file.

@@ -103,6 +103,19 @@ pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize) -> C
     commit
 }
 
+/// Draws puts and deletes for an ingest, which puts its number in each keyspace.
+pub(crate) fn draw_ingest(rng: &mut TestRng, number: u64, keyspaces: usize) -> Commit {
+    let counter = Change::Put(COUNTER.into(), number.to_le_bytes().into());
+    let mut commit: Commit = (0..keyspaces).map(|keyspace| (keyspace, counter.clone())).collect();
+    for _ in 0..rng.below(12) {
+        let (keyspace, key) = (rng.below(keyspaces), key(rng.next_u64()));
+        let value = [&number.to_le_bytes()[..], &rng.bytes(60)].concat().into();
+        let change = if rng.is_one_in(4) { Change::Delete(key) } else { Change::Put(key, value) };
+        commit.push((keyspace, change));
+    }
+    commit
+}
+
 /// Draws a nonempty range delete. Most ranges contain few keys.
 fn draw_range_delete(rng: &mut TestRng) -> Change {
     let (one, other) = (key(rng.next_u64()), key(rng.next_u64()));

@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::Background;
+use lsmx::ingest::IngestOptions;
 use lsmx::internals::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, PolicySpec, Snapshot};
 use lsmx_base::file_name::CURRENT;
 use lsmx_testkit::TestRng;
-use lsmx_testkit::world::compare_pairs;
+use lsmx_testkit::world::{Change, compare_pairs};
 
 use super::coverage::Coverage;
-use super::history::{History, KEYSPACES, State, draw_commit, key};
+use super::history::{History, KEYSPACES, State, draw_commit, draw_ingest, key};
 use super::oracle::{self, DIR, Trouble};
 use super::passing::{self, Checkpoint, PASSING, Passing};
 use super::recorder::{Crash, Phase, Presence, Recorder, Sampling};
@@ -145,6 +146,28 @@ fn fault_name(fault: Fault) -> &'static str {
     }
 }
 
+/// Writes the changes as an external table, in key order.
+fn write_table<'a>(
+    keyspace: &Keyspace,
+    path: &Path,
+    changes: impl Iterator<Item = &'a Change>,
+) -> lsmx::Result<()> {
+    let mut sorted = BTreeMap::new();
+    for change in changes {
+        if let Change::Put(key, _) | Change::Delete(key) = change {
+            sorted.insert(key, change);
+        }
+    }
+    let mut table = keyspace.external_table_writer(path)?;
+    for (key, change) in sorted {
+        match change {
+            Change::Put(_, value) => table.put(key, value)?,
+            _ => table.delete(key)?,
+        }
+    }
+    table.finish().map(drop)
+}
+
 /// Fails unless an injected fault may have caused the error. A fault must have occurred, and the error must name a
 /// file.
 fn excuse(
@@ -226,12 +249,14 @@ impl Run<'_> {
                 self.reopen(None)
             }
             85..89 => self.look_through_a_snapshot(),
-            89..91 => {
+            89 => self.ingest(),
+            90 => {
                 let us = self.rng.below(2_000_000);
                 self.opened()?.db.env().advance_us(us);
                 Ok(())
             }
-            91..93 => self.check_live(),
+            91 => self.check_live(),
+            92 => self.ingest(),
             93..96 => self.come_and_go(),
             96 => self.checkpoint(),
             97 => self.compact_range(),
@@ -356,6 +381,61 @@ impl Run<'_> {
                 self.excuse_background(&error)
             }
             Err(error) => Err(format!("a commit fails: {error:?}")),
+        }
+    }
+
+    /// Ingests puts and deletes into all keyspaces, which is a durable commit. A keyspace with an operand store refuses
+    /// ingests, so the run then commits a batch.
+    fn ingest(&mut self) -> Outcome {
+        let number = self.recorder.promises().committed + 1;
+        let mut rng = self.rng.clone();
+        let open = self.opened()?;
+        let refuses = |keyspace: &Keyspace| keyspace.options().operand_store.is_some();
+        if open.keyspaces.iter().any(refuses) {
+            return self.commit();
+        }
+        let commit = draw_ingest(&mut rng, number, open.keyspaces.len());
+        let files: Vec<PathBuf> =
+            (0..open.keyspaces.len()).map(|at| format!("{COPY}external-{at}").into()).collect();
+        let mut requests = Vec::new();
+        for (at, keyspace) in open.keyspaces.iter().enumerate() {
+            let changes = commit.iter().filter(|(keyspace, _)| *keyspace == at);
+            if let Err(error) = write_table(keyspace, &files[at], changes.map(|(_, it)| it)) {
+                files.iter().for_each(|file| drop(self.disk.remove(file)));
+                return self.excuse("an external table", &error);
+            }
+            requests.push((keyspace.clone(), vec![files[at].clone()]));
+        }
+        let options = IngestOptions::default().copy_files(rng.is_one_in(3));
+        let seq = self.number_given(1)?;
+        let before = {
+            let mut promises = self.recorder.promises();
+            promises.pending = Some(Arc::new(commit));
+            let before = promises.seq_largest;
+            promises.seq_largest = before.max(seq);
+            before
+        };
+        let ingested = open.db.ingest(&requests, options);
+        drop(requests);
+        self.rng = rng;
+        files.iter().for_each(|file| drop(self.disk.remove(file)));
+        match ingested {
+            Ok(_) => {
+                self.coverage.add("calls", "ingest");
+                self.settle_pending(true);
+                self.all_synced();
+                Ok(())
+            }
+            Err(error @ Error::ReadOnly { .. }) => self.excuse("an ingest", &error),
+            Err(error) => {
+                self.settle_pending(false);
+                self.recorder.promises().seq_largest = before;
+                match error {
+                    // Compactions fail, so that L0 has no room for another run.
+                    Error::Background { .. } | Error::CompactionBlocked { .. } => Ok(()),
+                    error => self.excuse("an ingest", &error),
+                }
+            }
         }
     }
 

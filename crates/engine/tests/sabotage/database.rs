@@ -89,6 +89,8 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::CacheKeyReused
         | Failpoint::OperandLostAtSplit
         | Failpoint::DropNotLogged
+        | Failpoint::IngestSkipsFlush
+        | Failpoint::IngestIgnoresSnapshot
         | Failpoint::BatchSplit => ("contents", contents),
         Failpoint::FilterIgnoresSnapshots
         | Failpoint::FilterUncoversOlderVersion
