@@ -4,6 +4,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use loom::thread;
+use lsmx_base::key::SeqNo;
 use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 use lsmx_base::sync::{Arc, AtomicUsize, Ordering, Signal};
 
@@ -69,6 +70,30 @@ fn three_writers_all_complete() {
             writer.join().unwrap();
         }
         assert_visible_keys_match_sequence(&db, &["a", "b", "c"]);
+        assert_pipeline_is_idle(&db);
+    });
+}
+
+/// Exclusive work runs after all earlier commits are published and before all later ones. It keeps no writer waiting.
+#[test]
+fn exclusive_work_is_between_commits() {
+    explore_interleavings(Some(1), || {
+        let (_, db) = open();
+        let other = db.clone();
+        let writer = spawn(move || {
+            put(&other, "a", &LARGE);
+            put(&other, "b", b"2");
+        });
+        let committer = &db.inner().committer;
+        let sequence = &db.inner().state.sequence;
+        let work = |seq: SeqNo| {
+            assert_eq!(sequence.published().0 + 1, seq.0);
+            Ok(Some(seq))
+        };
+        let seq = committer.run_exclusive(None, work).unwrap().unwrap();
+        assert!(sequence.published() >= seq);
+        writer.join().unwrap();
+        assert_eq!((committer.next_seq().0, sequence.published().0), (4, 3));
         assert_pipeline_is_idle(&db);
     });
 }
