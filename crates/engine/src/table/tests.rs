@@ -601,3 +601,72 @@ fn scan_with_hints_reads_only_the_blocks_that_it_needs() {
         assert!(read <= bytes_max, "{case}: {read} bytes");
     }
 }
+
+/// Writes an external table with the even numbers below `2 * count` as keys, and opens it with the sequence number `seq`.
+fn external_table(count: u8, seq: u64) -> Arc<Table> {
+    let vfs = MemVfs::new();
+    let options =
+        TableOptions { block_bytes: 64, index_block_bytes: 64, ..TableOptions::default() };
+    let mut writer = TableWriter::create(&vfs, Path::new(PATH), UID, &options).unwrap();
+    writer.set_external();
+    for number in 0..count {
+        let user_key = &[2 * number][..];
+        let kind = if number % 5 == 4 { EntryKind::Delete } else { EntryKind::Put };
+        let value = if kind == EntryKind::Put { &[number; 20][..] } else { &[] };
+        writer.add(InternalKey { user_key, seq: SeqNo::ZERO, kind }, value).unwrap();
+    }
+    let summary = writer.finish().unwrap();
+    let identity = TableIdentity { seq_largest: SeqNo(seq), ..identity(&summary) };
+    let cache = BlockCache::new(1 << 20);
+    Arc::new(Table::open(&vfs, Path::new(PATH), &identity, &cache).unwrap())
+}
+
+#[test]
+fn external_table_entries_have_number_of_ingest() {
+    const SEQ: u64 = 50;
+    let table = external_table(40, SEQ);
+    verify_table(&table).unwrap();
+    assert!(table.properties().data_blocks > 5);
+    let keys: Vec<u8> = (0..40).map(|number| 2 * number).collect();
+    let position = |cursor: &TableCursor| {
+        cursor.valid().then(|| {
+            let key = Cursor::key(cursor);
+            assert_eq!(key.seq, SeqNo(SEQ));
+            key.user_key[0]
+        })
+    };
+    for target in 0..=81 {
+        for seq in [0, SEQ - 1, SEQ, SEQ + 1, SeqNo::MAX.0] {
+            let is_visible = SEQ <= seq;
+            // The entry of the target is at or after the target if it is visible, and otherwise before it.
+            let is_after = |key: &&u8| **key > target || (**key == target && is_visible);
+            let mut cursor = TableCursor::new(&table, ReadPurpose::Lookup);
+            cursor.seek(&[target], SeqNo(seq)).unwrap();
+            assert_eq!(position(&cursor), keys.iter().find(is_after).copied(), "{target} {seq}");
+            cursor.seek_before(&[target], SeqNo(seq)).unwrap();
+            let before = keys.iter().rev().find(|key| !is_after(key)).copied();
+            assert_eq!(position(&cursor), before, "before {target} {seq}");
+            let found = table_get(&table, &[target], seq, true);
+            let expected = is_visible && keys.contains(&target);
+            assert_eq!(found.map(|entry| entry.1), expected.then_some(SEQ), "{target} {seq}");
+        }
+    }
+}
+
+#[test]
+fn external_table_with_two_entries_of_a_key_is_refused() {
+    let vfs = MemVfs::new();
+    let options = TableOptions::default();
+    let mut writer = TableWriter::create(&vfs, Path::new(PATH), UID, &options).unwrap();
+    writer.set_external();
+    for kind in [EntryKind::Put, EntryKind::Delete] {
+        writer.add(InternalKey { user_key: b"k", seq: SeqNo::ZERO, kind }, b"").unwrap();
+    }
+    let summary = writer.finish().unwrap();
+    let table = open(&vfs, &summary, &BlockCache::new(1 << 20));
+    let error = verify_table(&table).unwrap_err();
+    let what = "keys of an external table are";
+    assert!(
+        matches!(error, Error::Corrupt { source: Malformed::Order { what: found }, .. } if found == what)
+    );
+}

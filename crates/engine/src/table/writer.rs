@@ -256,6 +256,7 @@ impl TableWriter {
     }
 
     /// Makes the table external. All entries must have the sequence number 0 and distinct user keys.
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     pub(crate) fn set_external(&mut self) {
         self.properties.is_external = true;
     }

@@ -305,3 +305,40 @@ fn golden_tables_of_every_version_are_read() {
         assert_eq!((properties.tombstones, properties.range_tombstone_count), (1, 3));
     }
 }
+
+/// Returns an external table: one put or delete per key, with the sequence number 0.
+fn write_external() -> Vec<u8> {
+    let options = TableOptions { block_bytes: 128, ..TableOptions::default() };
+    let vfs = MemVfs::new();
+    let path = Path::new("table");
+    let mut writer = TableWriter::create(&vfs, path, UID, &options).unwrap();
+    writer.set_external();
+    for number in 0..60_u32 {
+        let key = format!("key-{number:03}");
+        let kind = if number % 7 == 3 { EntryKind::Delete } else { EntryKind::Put };
+        let value = if kind == EntryKind::Put { format!("value {number}") } else { String::new() };
+        let key = InternalKey { user_key: key.as_bytes(), seq: SeqNo::ZERO, kind };
+        writer.add(key, value.as_bytes()).unwrap();
+    }
+    writer.finish().unwrap();
+    vfs.read_all(path).unwrap()
+}
+
+#[test]
+fn golden_external_table_is_written_unchanged_and_read() {
+    let bytes = golden("table-v1-external.sst", write_external);
+    assert_same_bytes("table-v1-external.sst", &write_external(), &bytes);
+    let vfs = MemVfs::new();
+    let path = Path::new("table");
+    vfs.create(path).unwrap().append(&bytes).unwrap();
+    let checksum = xxhash_rust::xxh3::xxh3_64(&bytes);
+    let seq_largest = SeqNo(9);
+    let identity =
+        TableIdentity { id: FileId(1), bytes: bytes.len() as u64, uid: UID, checksum, seq_largest };
+    let table = Table::open(&vfs, path, &identity, &BlockCache::new(1 << 20)).unwrap();
+    verify_table(&table).unwrap();
+    assert!(table.properties().is_external);
+    let found = table.get(b"key-004", SeqNo(9), true).unwrap().expect("a visible entry");
+    assert_eq!((found.seq, found.kind, &*found.value), (SeqNo(9), EntryKind::Put, &b"value 4"[..]));
+    assert_eq!(table.get(b"key-004", SeqNo(8), true).unwrap(), None);
+}

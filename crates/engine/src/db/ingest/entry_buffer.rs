@@ -4,7 +4,7 @@ use lsmx_base::coding::len_u64;
 
 /// Positions of one entry in the bytes of its buffer.
 #[derive(Clone, Copy, Debug)]
-struct EntryPosition {
+struct BufferedEntry {
     key_at: usize,
     value_at: usize,
     end: usize,
@@ -14,7 +14,7 @@ struct EntryPosition {
 #[derive(Debug, Default)]
 pub(super) struct EntryBuffer {
     bytes: Vec<u8>,
-    entries: Vec<EntryPosition>,
+    entries: Vec<BufferedEntry>,
 }
 
 impl EntryBuffer {
@@ -24,12 +24,12 @@ impl EntryBuffer {
         let value_at = key_at + key.len();
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
-        self.entries.push(EntryPosition { key_at, value_at, end: value_at + value.len() });
+        self.entries.push(BufferedEntry { key_at, value_at, end: value_at + value.len() });
     }
 
     /// Returns the memory of the entries, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
-        len_u64(self.bytes.len() + self.entries.len() * size_of::<EntryPosition>())
+        len_u64(self.bytes.len() + self.entries.len() * size_of::<BufferedEntry>())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -45,7 +45,7 @@ impl EntryBuffer {
     /// Sorts the entries by key. Of several entries with one key, only the last one added remains.
     pub(super) fn sort(&mut self) {
         let EntryBuffer { bytes, entries } = self;
-        let key = |entry: &EntryPosition| &bytes[entry.key_at..entry.value_at];
+        let key = |entry: &BufferedEntry| &bytes[entry.key_at..entry.value_at];
         // Later additions have larger positions. They come first, and `dedup_by` keeps the first one.
         entries.sort_unstable_by(|a, b| key(a).cmp(key(b)).then(b.end.cmp(&a.end)));
         entries.dedup_by(|later, earlier| key(later) == key(earlier));
