@@ -207,8 +207,8 @@ pub enum Error {
         /// The sequence number of the guard.
         read: u64,
     },
-    /// A guard has a sequence number that is older than the write history of its keyspace, so the guard cannot
-    /// be checked. The batch was not done.
+    /// A guard has a sequence number that is older than the write history of its keyspace, or than an ingest whose key
+    /// range contains its key. The guard cannot be checked. The batch was not done.
     ///
     /// The caller reads the key again and retries. The history covers at least the memtables. It is empty
     /// after an open.
