@@ -256,16 +256,16 @@ impl Generator<'_> {
         let place = self.draw_place();
         let keyspace = place.keyspace;
         match self.rng.below(1000) {
-            0..420 => Operation::Get(None, place),
-            420..440 => Operation::GetWith(place, random_read_options(self.rng)),
-            440..470 => {
+            0..400 => Operation::Get(None, place),
+            400..420 => Operation::GetWith(place, random_read_options(self.rng)),
+            420..450 => {
                 let snapshot = self.draw_snapshot(if self.has_snapshots { 30 } else { 0 });
                 let (span, options) = (self.draw_span(), random_read_options(self.rng));
                 Operation::Cursor(snapshot, span, options, self.draw_cursor_moves())
             }
-            470..477 => Operation::PrefixCursor(place, self.rng.below(6), self.draw_cursor_moves()),
-            477..480 => Operation::Estimate(self.draw_span()),
-            480..490 => self.draw_ingest(),
+            450..457 => Operation::PrefixCursor(place, self.rng.below(6), self.draw_cursor_moves()),
+            457..460 => Operation::Estimate(self.draw_span()),
+            460..490 => self.draw_ingest(),
             490..510 => {
                 let (snapshot, count) = (self.draw_snapshot(30), self.rng.below(9));
                 let keys = (0..count).map(|_| self.draw_key()).collect();
