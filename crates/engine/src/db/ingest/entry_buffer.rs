@@ -46,8 +46,10 @@ impl EntryBuffer {
     pub(super) fn sort(&mut self) {
         let EntryBuffer { bytes, entries } = self;
         let key = |entry: &BufferedEntry| &bytes[entry.key_at..entry.value_at];
-        // Later additions have larger positions. They come first, and `dedup_by` keeps the first one.
-        entries.sort_unstable_by(|a, b| key(a).cmp(key(b)).then(b.end.cmp(&a.end)));
+        // Later additions have larger positions. They come first, and `dedup_by` keeps the first one. An entry without bytes
+        // has the end of the entry before it, so the ends alone do not show the order.
+        let position = |entry: &BufferedEntry| (entry.value_at, entry.end);
+        entries.sort_unstable_by(|a, b| key(a).cmp(key(b)).then(position(b).cmp(&position(a))));
         entries.dedup_by(|later, earlier| key(later) == key(earlier));
     }
 
@@ -72,6 +74,18 @@ mod tests {
         buffer.sort();
         let sorted: Vec<_> = buffer.iter().collect();
         assert_eq!(sorted, [(&b""[..], &b"4"[..]), (b"a", b"2"), (b"b", b"")]);
+    }
+
+    /// The empty key with an empty value has no bytes. It once did not replace an earlier value of the empty key.
+    #[test]
+    fn sort_entry_without_bytes_replaces_earlier_value() {
+        for (first, last) in [("x", ""), ("", "x")] {
+            let mut buffer = EntryBuffer::default();
+            buffer.push(b"", first.as_bytes());
+            buffer.push(b"", last.as_bytes());
+            buffer.sort();
+            assert_eq!(buffer.iter().collect::<Vec<_>>(), [(&b""[..], last.as_bytes())]);
+        }
     }
 
     #[test]
