@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Bound;
 
 use bytes::Bytes;
 
@@ -58,6 +59,24 @@ pub fn successor(key: &[u8]) -> Bytes {
     next.extend_from_slice(key);
     next.push(0);
     Bytes::from(next)
+}
+
+/// Converts the bounds of a range to its first key and the first key after it. `None` is the end of the keyspace.
+///
+/// If no key is between the bounds, the second key may be less than the first.
+#[must_use]
+pub fn half_open_range(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> (Bytes, Option<Bytes>) {
+    let start = match lower {
+        Bound::Unbounded => Bytes::new(),
+        Bound::Included(key) => Bytes::copy_from_slice(key),
+        Bound::Excluded(key) => successor(key),
+    };
+    let end = match upper {
+        Bound::Unbounded => None,
+        Bound::Excluded(key) => Some(Bytes::copy_from_slice(key)),
+        Bound::Included(key) => Some(successor(key)),
+    };
+    (start, end)
 }
 
 /// Returns the largest sequence number that is visible at `snapshot`. `seqs` is sorted from newest to oldest.

@@ -162,6 +162,25 @@ impl TombstoneIndex {
         CoverageRange { start, end, newest: cell.newest }
     }
 
+    /// Returns whether a range tombstone newer than `seq` covers a key from `start` up to, but not including, `end`.
+    ///
+    /// `None` is the end of the keyspace. The range must not be empty.
+    #[must_use]
+    pub fn has_newer_overlap(&self, start: &[u8], end: Option<&[u8]>, seq: SeqNo) -> bool {
+        let mut key = start;
+        loop {
+            let range = self.coverage_range(key, SeqNo::MAX);
+            if range.newest > Some(seq) {
+                return true;
+            }
+            match range.end {
+                // The end of a range is after the key, so the loop ends.
+                Some(next) if end.is_none_or(|end| **next < *end) => key = next,
+                _ => return false,
+            }
+        }
+    }
+
     /// Returns the cell that contains a key and a sequence number, or `None` if the index is empty.
     fn find_cell(&self, user_key: &[u8], snapshot: SeqNo) -> Option<&IndexCell> {
         let slot = to_u32(self.bounds.partition_point(|bound| **bound <= *user_key));
@@ -315,6 +334,28 @@ mod tests {
                         prop_assert_eq!(newest_by_scan(&spans, &other, snapshot), range.newest);
                     }
                 }
+            }
+        }
+
+        #[test]
+        fn has_newer_overlap_equals_scan_of_all_range_tombstones(
+            spans in prop::collection::vec((0u8..20, 0u8..20, 0u64..40), 0..20),
+            ranges in prop::collection::vec((0u8..20, 1u8..22, 0u64..42), 40),
+        ) {
+            let key = |key: u8| Bytes::copy_from_slice(&[key]);
+            let spans: Vec<Span> = spans
+                .into_iter()
+                .map(|(start, end, seq)| (key(start), (end != 7).then(|| key(end)), SeqNo(seq)))
+                .collect();
+            let index = index(&spans);
+            for (start, count, seq) in ranges {
+                // A range of 21 keys has no end.
+                let end = (count != 21).then(|| start + count);
+                let keys = start..end.unwrap_or(u8::MAX);
+                let newest = keys.filter_map(|at| newest_by_scan(&spans, &key(at), SeqNo::MAX)).max();
+                let end = end.map(key);
+                let found = index.has_newer_overlap(&key(start), end.as_deref(), SeqNo(seq));
+                prop_assert_eq!(found, newest > Some(SeqNo(seq)));
             }
         }
     }
