@@ -270,6 +270,12 @@ failpoints! {
     CursorKeepsPosition = "cursor-keeps-position" of 27,
     /// Flushes to operand stores do not use a second thread.
     OneFlushThread = "one-flush-thread" of 34,
+    /// A commit of a transaction ignores writes to the ranges that the transaction read.
+    RangeReadsNotValidated = "range-reads-not-validated" of 35,
+    /// Reads of a transaction do not see its own writes.
+    OwnWritesUnseen = "own-writes-unseen" of 35,
+    /// A commit of a transaction checks its reads against writes after the commit began, not after its snapshot.
+    ReadsValidatedFromCommit = "reads-validated-from-commit" of 35,
 }
 
 /// The enabled failpoint as `u8`, or `u8::MAX`.

@@ -50,7 +50,7 @@ impl Users {
             batch.put(&self.rows, key, serde_json::to_vec(user)?);
             batch.put(&self.by_city, index_key(&user.city, number), b"");
             match self.db.write(batch, Durability::Buffered) {
-                Err(lsmx::Error::GuardRefused { .. } | lsmx::Error::GuardUnknown { .. }) => {
+                Err(lsmx::Error::Conflict { .. } | lsmx::Error::ConflictUnknown { .. }) => {
                     continue;
                 }
                 done => return Ok(done?),

@@ -16,6 +16,7 @@ samples! {
     Embed = "docs/guide/embed.md",
     Keyspaces = "docs/guide/keyspaces.md",
     Durability = "docs/guide/durability.md",
+    Transactions = "docs/guide/transactions.md",
     Sizing = "docs/guide/sizing.md",
     Compaction = "docs/guide/compaction.md",
     MergeOperators = "docs/guide/merge-operators.md",

@@ -136,10 +136,10 @@ pub enum Error {
     /// The database has been closed.
     #[error("the database is closed")]
     Closed,
-    /// A key, value or batch exceeds a documented limit. The write was not done.
+    /// A key, a value, a batch or the reads of a transaction exceed a documented limit. The call had no effect.
     #[error("{what} has {bytes} bytes, the limit is {limit}")]
     TooLarge {
-        /// `key`, `value` or `batch`.
+        /// `key`, `value`, `batch` or `read set`.
         what: &'static str,
         /// Size, in bytes.
         bytes: u64,
@@ -192,38 +192,41 @@ pub enum Error {
         /// Event that the write waited for.
         cause: &'static str,
     },
-    /// A guarded key was written or range-deleted after the caller read it. The batch was not done.
+    /// A guarded key, or a key that a transaction read, was written or deleted after the read. The batch or the
+    /// transaction was not committed.
     ///
-    /// The caller reads the key again and retries.
+    /// The caller reads again and retries.
     #[error(
         "{} was written after sequence number {read}: read it again and retry",
         key_in(key, keyspace)
     )]
-    GuardRefused {
+    Conflict {
         /// The keyspace.
         keyspace: String,
-        /// The guarded key.
+        /// The key, or the first key of a range that a transaction read and in which a key was written.
         key: Vec<u8>,
-        /// The sequence number of the guard.
+        /// The sequence number of the guard or of the snapshot of the transaction.
         read: u64,
     },
-    /// A guard has a sequence number that is older than the write history of its keyspace, or than an ingest whose key
-    /// range contains its key. The guard cannot be checked. The batch was not done.
+    /// A guard or a transaction is older than the write history of a keyspace, or than an ingest whose key range overlaps the
+    /// keys that were read, so conflicts cannot be determined. The batch or the transaction was not committed.
     ///
-    /// The caller reads the key again and retries. The history covers at least the memtables. It is empty
-    /// after an open.
+    /// The caller reads again and retries. The history covers at least the memtables. It is empty after an open.
     #[error(
         "the history does not show whether {} was written after sequence number {read}: read it again and retry",
         key_in(key, keyspace)
     )]
-    GuardUnknown {
+    ConflictUnknown {
         /// The keyspace.
         keyspace: String,
-        /// The guarded key.
+        /// The key, or the first key of a range that a transaction read.
         key: Vec<u8>,
-        /// The sequence number of the guard.
+        /// The sequence number of the guard or of the snapshot of the transaction.
         read: u64,
     },
+    /// The savepoint belongs to another transaction, or the transaction was rolled back to an earlier savepoint.
+    #[error("the transaction has no such savepoint")]
+    UnknownSavepoint,
     /// An operation needs the merge operator of the keyspace, which was opened without it.
     ///
     /// Keys without merge operands can be read.

@@ -39,6 +39,7 @@
 //! | --- | --- | --- |
 //! | open, read, write, iterate | `docs/guide/embed.md` | [`Db`], [`WriteBatch`], [`Range`], [`KeyspaceCursor`], [`Snapshot`] |
 //! | several trees in one database | `docs/guide/keyspaces.md` | [`Keyspace`], [`KeyspaceOptions`] |
+//! | transactions | `docs/guide/transactions.md` | [`Transaction`], [`Db::transact`] |
 //! | crashes, errors, deadlines | `docs/guide/durability.md` | [`Durability`], [`WriteOptions`], [`Db::with_deadline`] |
 //! | memory and disk | `docs/guide/sizing.md` | [`Options::memory_budget`], [`metrics::MemoryMetrics`] |
 //! | compaction policies | `docs/guide/compaction.md` | [`PolicySpec`], [`compaction`] |
@@ -146,6 +147,7 @@ pub use crate::db::{BlockedCompaction, Health, QuarantinedFile};
 pub use crate::db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify};
 pub use crate::db::{Explanation, MetadataSizes, Observation, observe};
 pub use crate::db::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
+pub use crate::db::{Savepoint, Transaction, TransactionRange};
 pub use crate::error::{Error, JobRule, Result, UserCode};
 pub use crate::event::{Event, EventListener};
 pub use crate::format::block::Compression;

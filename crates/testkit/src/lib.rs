@@ -24,6 +24,7 @@ pub mod fuzzing;
 pub mod linear;
 mod merge_operators;
 mod rng;
+pub mod serial;
 pub mod simple_store;
 mod test_order;
 mod test_report;

@@ -21,7 +21,7 @@ pub enum Call {
     /// A conditional write that succeeded. Its condition is that the last write of the place was `last`.
     GuardHeld { id: WriteId, place: usize, last: WriteId },
     /// A conditional write that failed.
-    GuardRefused,
+    GuardFailed,
     /// An atomic read of several places. `seen` has `None` for a place without a value.
     Read { seen: Vec<(usize, Option<WriteId>)> },
 }
@@ -94,7 +94,7 @@ impl Search<'_> {
                 store[*place] = *id;
                 store
             }),
-            Call::GuardRefused => Some(store),
+            Call::GuardFailed => Some(store),
             Call::Read { seen } => {
                 let value = |id: WriteId| (id != 0 && !self.deletes.contains(&id)).then_some(id);
                 seen.iter().all(|&(place, seen)| value(store[place]) == seen).then_some(store)
@@ -127,5 +127,5 @@ fn the_checker_tells_right_from_wrong() {
     // Two conditional writes that depend on the same last write cannot both succeed.
     let guard = |id| Call::GuardHeld { id, place: 0, last: 0 };
     assert!(!linearizable(&[vec![at(1, 5, guard(7))], vec![at(1, 5, guard(8))]]));
-    assert!(linearizable(&[vec![at(1, 5, guard(7))], vec![at(1, 5, Call::GuardRefused)]]));
+    assert!(linearizable(&[vec![at(1, 5, guard(7))], vec![at(1, 5, Call::GuardFailed)]]));
 }

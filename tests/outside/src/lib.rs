@@ -207,7 +207,7 @@ impl Library {
                 ..WriteOptions::default()
             };
             match self.db.write(batch, options) {
-                Err(lsmx::Error::GuardRefused { .. } | lsmx::Error::GuardUnknown { .. }) => {
+                Err(lsmx::Error::Conflict { .. } | lsmx::Error::ConflictUnknown { .. }) => {
                     continue;
                 }
                 done => return Ok(done?),

@@ -230,7 +230,7 @@ impl Keyspace {
     ///
     /// # Errors
     /// The errors of [`Keyspace::get`] and [`Db::write`](crate::Db::write). The call retries after
-    /// [`Error::GuardRefused`] and [`Error::GuardUnknown`].
+    /// [`Error::Conflict`] and [`Error::ConflictUnknown`].
     pub fn fetch_update<U: Into<Update>>(
         &self,
         key: impl AsRef<[u8]>,
@@ -688,8 +688,8 @@ impl WriteBatch {
     /// Adds the condition that a key was not written after the sequence number `read_seq`, such as that of
     /// [`Snapshot::seq`](crate::Snapshot::seq).
     ///
-    /// The write fails with [`Error::GuardRefused`] if the key was written or deleted later. It fails with
-    /// [`Error::GuardUnknown`] if `read_seq` is older than the recent history, or than an ingest around the key. In both cases the caller reads the
+    /// The write fails with [`Error::Conflict`] if the key was written or deleted later. It fails with
+    /// [`Error::ConflictUnknown`] if `read_seq` is older than the recent history, or than an ingest around the key. In both cases the caller reads the
     /// key again and retries. The history consists of the memtables and of hashes of flushed keys, up to 16 MiB and
     /// 1/16 of the memory budget. Under ordinary load it covers the last second.
     pub fn guard(

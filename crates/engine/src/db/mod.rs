@@ -20,6 +20,7 @@ pub(crate) mod open;
 pub(crate) mod open_keyspace;
 pub(crate) mod operand_store;
 pub(crate) mod snapshot;
+pub(crate) mod transaction;
 pub(crate) mod update;
 pub(crate) mod write;
 pub(crate) mod write_back;
@@ -37,6 +38,7 @@ use crate::db::deadline::run_with_deadline;
 use crate::db::handle::DbHandle;
 use crate::db::inner::{DbInner, check_reentry};
 use crate::db::inspect::health;
+use crate::db::transaction::retry;
 use crate::db::write::{write, write_entry};
 #[cfg(feature = "internals")]
 use crate::env::Env;
@@ -65,6 +67,8 @@ pub use crate::db::inspect::metadata_sizes::MetadataSizes;
 pub use crate::db::inspect::observe::{Observation, ObservedKeyspace, ObservedLevel, observe};
 pub use crate::db::keyspace::Keyspace;
 pub use crate::db::snapshot::Snapshot;
+pub use crate::db::transaction::range::TransactionRange;
+pub use crate::db::transaction::{Savepoint, Transaction};
 pub use crate::db::update::Update;
 pub use crate::table::explain::{BlockRead, BlockSource};
 
@@ -262,8 +266,8 @@ impl Db {
     /// Commits a batch atomically, across all its keyspaces.
     ///
     /// # Errors
-    /// - [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::NoMergeOperator`], [`Error::GuardRefused`],
-    ///   [`Error::GuardUnknown`], [`Error::WouldWait`], [`Error::Deadline`], [`Error::Background`],
+    /// - [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::NoMergeOperator`], [`Error::Conflict`],
+    ///   [`Error::ConflictUnknown`], [`Error::WouldWait`], [`Error::Deadline`], [`Error::Background`],
     ///   [`Error::CompactionBlocked`], [`Error::PolicyStalled`]: the batch is not committed.
     /// - [`Error::Undecided`]: the deadline has passed, and the batch may still become visible.
     /// - [`Error::ReadOnly`] with the cause: the batch is not visible. The next open may find it, as a whole.
@@ -280,7 +284,7 @@ impl Db {
     ///
     /// Memtables that overlap a file are flushed first. Commits wait during the last step, one sync of the manifest.
     /// Snapshots and iterators that exist before do not see the entries. A guard that is older than the ingest fails with
-    /// [`Error::GuardUnknown`] if its key lies between the smallest and the largest ingested key.
+    /// [`Error::ConflictUnknown`] if its key lies between the smallest and the largest ingested key.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -323,6 +327,63 @@ impl Db {
             requests.push((Arc::clone(keyspace.tree()), paths));
         }
         ingest::files::ingest_files(self.inner(), requests, options)
+    }
+
+    /// Starts a transaction, which reads the current state of all keyspaces.
+    ///
+    /// [`Db::transact`] also commits the transaction, and retries it after a conflict.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// let keyspace = db.default_keyspace();
+    /// let tx = db.transaction();
+    /// let next = tx.get(&keyspace, "next")?.map_or(0, |next| next[0]) + 1;
+    /// tx.put(&keyspace, "next", [next])?;
+    /// tx.commit(lsmx::Durability::Sync)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn transaction(&self) -> Transaction {
+        Transaction::new(self.snapshot())
+    }
+
+    /// Calls `body` with a transaction and commits it. Repeats both after a conflict, at most 23 times, with random
+    /// pauses of up to 20 ms.
+    ///
+    /// `body` must have no side effects. If it returns an error, the transaction is discarded. The
+    /// [deadline](WriteOptions::deadline) applies to each attempt.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use lsmx::{Durability, Transaction};
+    ///
+    /// let stock = db.default_keyspace();
+    /// stock.put("apples", [3u8])?;
+    /// let sold = db.transact(Durability::Buffered, |tx: &Transaction| -> lsmx::Result<bool> {
+    ///     match tx.get(&stock, "apples")?.as_deref() {
+    ///         None | Some([0]) => Ok(false),
+    ///         Some(count) => tx.put(&stock, "apples", [count[0] - 1]).map(|()| true),
+    ///     }
+    /// })?;
+    /// assert!(sold);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `body`; the errors of [`Transaction::commit`], among them [`Error::Conflict`] and
+    /// [`Error::ConflictUnknown`] of the last attempt.
+    pub fn transact<T, E: From<Error>>(
+        &self,
+        options: impl Into<WriteOptions>,
+        body: impl FnMut(&Transaction) -> Result<T, E>,
+    ) -> Result<T, E> {
+        retry::transact(|| self.transaction(), options.into(), body)
     }
 
     /// Returns a consistent, unchanging view of all keyspaces.

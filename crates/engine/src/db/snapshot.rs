@@ -36,7 +36,7 @@ impl Snapshot {
         keyspace.tree().check_visible_to(&self.pinned)
     }
 
-    fn inner(&self) -> &DbInner {
+    pub(crate) fn inner(&self) -> &DbInner {
         &self.handle.0
     }
 

@@ -69,7 +69,7 @@ pub(crate) fn update(
         match write(inner, batch, options) {
             // Another commit wrote the key, or later commits exceed the recorded history. Each retry implies that
             // other commits succeeded.
-            Err(Error::GuardRefused { .. } | Error::GuardUnknown { .. }) => {}
+            Err(Error::Conflict { .. } | Error::ConflictUnknown { .. }) => {}
             written => return written.map(|()| result),
         }
     }

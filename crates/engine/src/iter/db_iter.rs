@@ -28,6 +28,9 @@ const STEPS_BEFORE_SEEK: usize = 8;
 /// checks of a deadline.
 const STEPS_PER_MOVE_MAX: u64 = 1024;
 
+/// First sequence number of uncommitted writes. They are newer than all commits, and sorted before them.
+pub(crate) const FIRST_OWN_SEQ: SeqNo = SeqNo(SeqNo::MAX.0 - u32::MAX as u64);
+
 /// Location of the current entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IterPosition {
@@ -68,6 +71,8 @@ impl ValueResolver {
 pub(crate) struct DbIter<C> {
     inner: C,
     snapshot: SeqNo,
+    /// Largest visible sequence number of the uncommitted writes in `inner`; `SeqNo::ZERO` without such writes.
+    last_own_seq: SeqNo,
     /// Range tombstones that are visible at the snapshot.
     deleted: Option<RangeTombstoneFilter>,
     position: IterPosition,
@@ -104,6 +109,7 @@ impl<C: Cursor> DbIter<C> {
         DbIter {
             inner,
             snapshot,
+            last_own_seq: SeqNo::ZERO,
             deleted,
             position: IterPosition::Invalid,
             key,
@@ -132,6 +138,22 @@ impl<C: Cursor> DbIter<C> {
     /// Makes moves fail with [`Error::Deadline`] after the deadline.
     pub(crate) fn with_deadline(self, deadline: Arc<ReadDeadline>) -> DbIter<C> {
         DbIter { steps_max: STEPS_PER_MOVE_MAX, deadline: Some(deadline), ..self }
+    }
+
+    /// Also shows uncommitted writes up to `last_own_seq`. They have sequence numbers from [`FIRST_OWN_SEQ`] on.
+    pub(crate) fn with_own_writes(self, last_own_seq: SeqNo) -> DbIter<C> {
+        DbIter { last_own_seq, ..self }
+    }
+
+    /// Returns whether a version is visible: in the snapshot, or as an own write.
+    #[inline]
+    fn is_visible(&self, seq: SeqNo) -> bool {
+        seq <= self.snapshot || (FIRST_OWN_SEQ <= seq && seq <= self.last_own_seq)
+    }
+
+    /// Returns the largest sequence number that may be visible below an invisible version.
+    fn next_visible_limit(&self, invisible: SeqNo) -> SeqNo {
+        if invisible < FIRST_OWN_SEQ { self.snapshot } else { self.last_own_seq.max(self.snapshot) }
     }
 
     /// Begins a move. Returns the previous position.
@@ -315,7 +337,7 @@ impl<C: Cursor> DbIter<C> {
             self.count_step()?;
             let key = self.inner.key();
             let is_above = || is_above(key.user_key, &self.limits.1);
-            if key.seq > self.snapshot {
+            if !self.is_visible(key.seq) {
                 if is_above() {
                     break;
                 }
@@ -324,8 +346,9 @@ impl<C: Cursor> DbIter<C> {
                     self.inner.next()?;
                 } else {
                     newer = 0;
+                    let limit = self.next_visible_limit(key.seq);
                     self.copy_key();
-                    self.inner.seek(&self.key, self.snapshot)?;
+                    self.inner.seek(&self.key, limit)?;
                 }
             } else {
                 match effective_kind(&mut self.deleted, key) {
@@ -356,6 +379,11 @@ impl<C: Cursor> DbIter<C> {
         while self.inner.valid() && self.inner.key().user_key == self.key {
             self.count_step()?;
             let key = self.inner.key();
+            if !self.is_visible(key.seq) {
+                // The newer versions are own writes.
+                self.inner.seek(&self.key, self.snapshot)?;
+                continue;
+            }
             let (seq, kind) = (key.seq, effective_kind(&mut self.deleted, key));
             if !fold.push_older(seq, kind, self.inner.value_slice()) {
                 break;
@@ -396,7 +424,12 @@ impl<C: Cursor> DbIter<C> {
                 if key.user_key != self.key {
                     break;
                 }
-                if key.seq > self.snapshot {
+                if !self.is_visible(key.seq) {
+                    if key.seq < FIRST_OWN_SEQ && self.last_own_seq >= FIRST_OWN_SEQ {
+                        // Only own writes may be visible among the remaining versions.
+                        self.inner.seek_before(&self.key, SeqNo(FIRST_OWN_SEQ.0 - 1))?;
+                        continue;
+                    }
                     // The remaining versions of the key are even newer.
                     self.inner.seek_before(&self.key, SeqNo::MAX)?;
                     break;
@@ -502,8 +535,22 @@ mod tests {
             versions in prop::collection::vec((0u8..10, 0u8..10, prop::option::weighted(0.1, 0u8..12)), 0..80),
             snapshot in 0u64..90,
             limits in (any_bound(), any_bound()),
+            own in prop::option::of((0usize..40, 0usize..40)),
             steps in prop::collection::vec((0u8..8, 0u8..11), 1..80),
         ) {
+            // The last writes are uncommitted: `own` are the numbers of visible and of invisible ones.
+            let (own_visible, own_invisible) = own.unwrap_or_default();
+            let committed = versions.len().saturating_sub(own_visible + own_invisible);
+            let own_end = versions.len().saturating_sub(own_invisible);
+            let seq_of = |at: usize| match at.checked_sub(committed) {
+                Some(own_at) if own.is_some() => SeqNo(FIRST_OWN_SEQ.0 + own_at as u64),
+                _ => SeqNo(at as u64 + 1),
+            };
+            let is_seen = |at: usize| match own {
+                Some(_) if at >= committed => at < own_end,
+                _ => at < snapshot as usize,
+            };
+            let last_own_seq = (own.is_some() && committed < own_end).then(|| seq_of(own_end - 1));
             let entries: Vec<_> = versions
                 .iter()
                 .enumerate()
@@ -511,27 +558,29 @@ mod tests {
                 .map(|(at, &(key, kind, _))| {
                     let kind = kind_from_number(kind);
                     let value = at.to_string().into_bytes();
-                    (vec![key], SeqNo(at as u64 + 1), kind, value)
+                    (vec![key], seq_of(at), kind, value)
                 })
                 .collect();
             let mut model = BTreeMap::<Vec<u8>, Vec<u8>>::new();
-            let mut spans = Vec::new();
-            for (seq, &(key, kind, range)) in (1..).zip(&versions) {
+            let (mut spans, mut own_spans) = (Vec::new(), Vec::new());
+            for (at, &(key, kind, range)) in versions.iter().enumerate() {
                 if let Some(end) = range {
                     let bytes = |key: u8| Bytes::copy_from_slice(&[key]);
                     // A range whose end is not after its start extends to the end of the keyspace.
                     let until = (end > key).then(|| bytes(end));
-                    let span = RangeTombstone { start: bytes(key), end: until, seqs: vec![SeqNo(seq)] };
-                    spans.push(span);
-                    if seq <= snapshot {
+                    let span = RangeTombstone { start: bytes(key), end: until, seqs: vec![seq_of(at)] };
+                    let is_own = own.is_some() && at >= committed;
+                    let list = if is_own { &mut own_spans } else { &mut spans };
+                    list.push(span);
+                    if is_seen(at) {
                         model.retain(|at: &Vec<u8>, _| at[0] < key || (end > key && at[0] >= end));
                     }
                     continue;
                 }
-                if seq > snapshot {
+                if !is_seen(at) {
                     continue;
                 }
-                let (key, value) = (vec![key], (seq - 1).to_string().into_bytes());
+                let (key, value) = (vec![key], at.to_string().into_bytes());
                 match kind_from_number(kind) {
                     EntryKind::Delete => drop(model.remove(&key)),
                     // A rejected operand fails every later merge, too.
@@ -546,8 +595,10 @@ mod tests {
                 }
             }
             let second_half = spans.split_off(spans.len() / 2);
-            let sources: Arc<[_]> = [spans, second_half].iter().map(|part| Arc::new(build_index(part))).collect();
-            let deleted = RangeTombstoneFilter::for_reader(sources, SeqNo(snapshot));
+            let last_seqs = [SeqNo(snapshot), SeqNo(snapshot), last_own_seq.unwrap_or_default()];
+            let parts = [spans, second_half, own_spans];
+            let sources = parts.iter().map(|part| Arc::new(build_index(part))).zip(last_seqs);
+            let deleted = RangeTombstoneFilter::for_reader(sources.collect());
             let resolver = Arc::new(MergeResolver::new("test".to_owned(), Some(Arc::new(AppendUntilLong))));
             let inner = VecCursor::new(entries);
             let mut cursor = DbIter::new(
@@ -557,7 +608,8 @@ mod tests {
                 resolver,
                 ValueResolver::new(&Arc::default(), ReadContext::new(ReadPurpose::Scan)),
             )
-            .with_limits(limits.clone());
+            .with_limits(limits.clone())
+            .with_own_writes(last_own_seq.unwrap_or_default());
             let is_within = |key: &[u8]| !is_below(key, &limits.0) && !is_above(key, &limits.1);
             let mut position: Option<Vec<u8>> = None;
             for (step, key) in steps {

@@ -17,6 +17,7 @@ use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::iter::read_purpose;
 use crate::iter::run_iter::RunCursor;
 use crate::lookup::point::ReadScope;
+use crate::memtable::Memtable;
 use crate::options::read::{ReadOptions, ReadTier};
 use crate::table::{ReadContext, ReadDeadline, ScanHints};
 use crate::tree::Tree;
@@ -36,6 +37,8 @@ pub(crate) struct IterView {
     /// Deadline of the current call, if the options have one.
     deadline: Option<Arc<ReadDeadline>>,
     super_version: Arc<SuperVersion>,
+    /// Uncommitted writes of a transaction, and the sequence number of the last one that iterators show.
+    own_writes: Option<(Arc<Memtable>, SeqNo)>,
 }
 
 /// The first seek of an iterator, whose reads are announced in all sorted runs.
@@ -62,7 +65,13 @@ impl IterView {
             options: ReadOptions::default(),
             deadline: None,
             super_version,
+            own_writes: None,
         }
+    }
+
+    /// Also shows the uncommitted writes in a memtable up to a sequence number.
+    pub(crate) fn with_own_writes(self, memtable: Arc<Memtable>, last_seq: SeqNo) -> IterView {
+        IterView { own_writes: Some((memtable, last_seq)), ..self }
     }
 
     pub(crate) fn super_version(&self) -> &Arc<SuperVersion> {
@@ -110,10 +119,14 @@ impl IterView {
             ReadTier::Storage => version.range_tombstones_between(lower, upper)?,
             ReadTier::Memory => version.cached_range_tombstones()?,
         });
+        let mut sources: Vec<_> = sources.into_iter().map(|at| (at, self.snapshot)).collect();
+        if let Some((own, last_seq)) = &self.own_writes {
+            sources.extend(own.tombstone_indexes().into_iter().map(|at| (at, *last_seq)));
+        }
         if sources.is_empty() {
             return Ok(None);
         }
-        Ok(RangeTombstoneFilter::for_reader(sources.into(), self.snapshot))
+        Ok(RangeTombstoneFilter::for_reader(sources.into()))
     }
 
     /// Opens the cursors of all sources. Entries outside the bounds are undefined.
@@ -130,7 +143,8 @@ impl IterView {
         let bounds = (borrowed_bound(lower), borrowed_bound(upper));
         let deleted = self.tombstone_filter(bounds.0, bounds.1)?;
         let mut sources: Vec<Box<dyn Cursor>> = Vec::new();
-        for memtable in self.super_version.memtables() {
+        let own = self.own_writes.as_ref().map(|(memtable, _)| memtable);
+        for memtable in self.super_version.memtables().chain(own) {
             if !memtable.is_empty() {
                 sources.push(Box::new(memtable.cursor()));
             }
@@ -159,7 +173,9 @@ impl IterView {
         }
         let (inner, values) = (MergingCursor::new(sources), self.value_resolver());
         let resolver = Arc::clone(&self.resolver);
-        let iter = DbIter::new(inner, self.snapshot, deleted, resolver, values);
+        let last_own_seq = self.own_writes.as_ref().map_or(SeqNo::ZERO, |(_, last_seq)| *last_seq);
+        let iter = DbIter::new(inner, self.snapshot, deleted, resolver, values)
+            .with_own_writes(last_own_seq);
         // One end of a range needs no limit on its other side.
         let limit = |bound: &Bound<Bytes>, key: Option<Bytes>| {
             key.map_or(Bound::Unbounded, |_| bound.clone())

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
+use lsmx_base::range_tombstone::half_open_range;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
@@ -16,6 +17,7 @@ use crate::iter::key_bounds::{borrowed_bound, is_above, is_below, is_empty_range
 use crate::iter::merging_iter::MergingCursor;
 use crate::iter::prefetch::{Entry, PrefetchContext, PrefetchIter};
 use crate::lookup::batch::is_device_read;
+use crate::memtable::Memtable;
 use crate::options::read::{ReadOptions, ReadTier};
 use crate::table::ScanHints;
 use crate::tree::Tree;
@@ -66,6 +68,17 @@ impl Range {
             last_keys: [None, None],
             trace: None,
         }
+    }
+
+    /// Also shows the uncommitted writes in a memtable up to a sequence number. Call it before the first entry.
+    pub(crate) fn with_own_writes(self, memtable: Arc<Memtable>, last_seq: SeqNo) -> Range {
+        Range { view: self.view.with_own_writes(memtable, last_seq), ..self }
+    }
+
+    /// Returns the first key of the range and the first key after it, before the first entry is returned. `None` is the
+    /// end of the keyspace.
+    pub(crate) fn key_span(&self) -> (Bytes, Option<Bytes>) {
+        half_open_range(borrowed_bound(&self.lower), borrowed_bound(&self.upper))
     }
 
     /// Records the returned entries in a workload trace.

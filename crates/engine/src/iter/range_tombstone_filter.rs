@@ -18,8 +18,8 @@ use crate::format::range_tombstones::FragmentedTombstones;
 /// Range tombstones and the snapshots that see them.
 #[derive(Clone, Debug)]
 enum TombstoneSource {
-    /// One snapshot for all entries.
-    Reader { indexes: Arc<[Arc<TombstoneIndex>]>, snapshot: SeqNo },
+    /// Indexes with the largest sequence number that the reader sees in each.
+    Reader { indexes: Arc<[(Arc<TombstoneIndex>, SeqNo)]> },
     /// Registered snapshots, ascending. An entry newer than all of them is hidden by any newer tombstone.
     /// `tombstones` contain the sequence numbers that these snapshots distinguish.
     Job { tombstones: Arc<FragmentedTombstones>, snapshots: Arc<[SeqNo]> },
@@ -40,13 +40,14 @@ pub(crate) struct RangeTombstoneFilter {
 }
 
 impl RangeTombstoneFilter {
-    /// Creates the filter of an iterator that reads at `snapshot`. Returns `None` if `indexes` have no range tombstones.
+    /// Creates the filter of an iterator. It sees the range tombstones of each index up to the number of the index.
+    ///
+    /// Returns `None` if `indexes` have no range tombstones.
     pub(crate) fn for_reader(
-        indexes: Arc<[Arc<TombstoneIndex>]>,
-        snapshot: SeqNo,
+        indexes: Arc<[(Arc<TombstoneIndex>, SeqNo)]>,
     ) -> Option<RangeTombstoneFilter> {
-        let is_used = indexes.iter().any(|index| !index.is_empty());
-        is_used.then(|| RangeTombstoneFilter::new(TombstoneSource::Reader { indexes, snapshot }))
+        let is_used = indexes.iter().any(|(index, _)| !index.is_empty());
+        is_used.then(|| RangeTombstoneFilter::new(TombstoneSource::Reader { indexes }))
     }
 
     /// Creates the filter of a flush or compaction job, which keeps each entry that one of `snapshots` sees. Returns
@@ -128,11 +129,12 @@ impl RangeTombstoneFilter {
     fn load_window(&mut self, user_key: &[u8]) {
         self.seqs.clear();
         let (start, end) = match &self.source {
-            TombstoneSource::Reader { indexes, .. } => {
-                let limit = self.source.seq_limit(SeqNo::ZERO);
+            TombstoneSource::Reader { indexes } => {
+                let sees_all = failpoint::is_on(Failpoint::SpanIgnoresSnapshot);
                 let (mut start, mut end): (Option<&Bytes>, Option<&Bytes>) = (None, None);
                 let mut newest = None;
-                for index in &**indexes {
+                for (index, snapshot) in &**indexes {
+                    let limit = if sees_all { SeqNo::MAX } else { *snapshot };
                     let window = index.coverage_range(user_key, limit);
                     start = start.max(window.start);
                     end = match (end, window.end) {
@@ -160,10 +162,8 @@ impl TombstoneSource {
     /// number `seq`.
     fn seq_limit(&self, seq: SeqNo) -> SeqNo {
         match self {
-            TombstoneSource::Reader { .. } if failpoint::is_on(Failpoint::SpanIgnoresSnapshot) => {
-                SeqNo::MAX
-            }
-            TombstoneSource::Reader { snapshot, .. } => *snapshot,
+            // The window has only the number of a visible range tombstone.
+            TombstoneSource::Reader { .. } => SeqNo::MAX,
             TombstoneSource::Job { snapshots, .. } => {
                 let first = snapshots.partition_point(|snapshot| *snapshot < seq);
                 snapshots.get(first).copied().unwrap_or(SeqNo::MAX)
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn filter_without_tombstones_is_none() {
-        let none = Arc::from([Arc::new(TombstoneIndex::default())]);
-        assert!(RangeTombstoneFilter::for_reader(none, SeqNo::MAX).is_none());
+        let none = Arc::from([(Arc::new(TombstoneIndex::default()), SeqNo::MAX)]);
+        assert!(RangeTombstoneFilter::for_reader(none).is_none());
         assert!(RangeTombstoneFilter::for_job(Arc::default(), Arc::from([])).is_none());
     }
 
@@ -205,8 +205,8 @@ mod tests {
             let snapshots: Vec<SeqNo> = snapshots.into_iter().map(SeqNo).collect();
             let mut deleted = match reader {
                 Some(reader) => {
-                    let indexes = spans.iter().map(|spans| Arc::new(build_index(spans)));
-                    RangeTombstoneFilter::for_reader(indexes.collect(), SeqNo(reader))
+                    let indexes = spans.iter().map(|spans| (Arc::new(build_index(spans)), SeqNo(reader)));
+                    RangeTombstoneFilter::for_reader(indexes.collect())
                 }
                 None => {
                     let visible = fragment_for_snapshots(&spans.concat(), &snapshots);

@@ -32,6 +32,7 @@ use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 use lsmx_base::tombstone_index::TombstoneIndex;
+use lsmx_base::work_counter::{self, WorkKind};
 use range_tombstones::MemtableRangeTombstones;
 pub use sorted_entries::MemtableKind;
 use sorted_entries::{EntryPosition, SortedEntries};
@@ -158,6 +159,32 @@ impl Memtable {
     #[inline]
     pub(crate) fn newest_covering_seq(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
         self.range_tombstones.newest_covering_seq(user_key, snapshot)
+    }
+
+    /// Returns whether a write after `seq` changes a key from `start` up to, but not including, `end`. `None` is the end
+    /// of the keyspace.
+    ///
+    /// Visits the entries of the range up to the first newer one. If all writes of the memtable are newer, that is the
+    /// first entry.
+    pub(crate) fn has_newer_write_between(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        seq: SeqNo,
+    ) -> bool {
+        let mut next = self.entries.seek(SeekTarget::new(start, SeqNo::MAX));
+        while let Some(at) = next {
+            work_counter::add(WorkKind::LeaderVisits, 1);
+            let entry = self.entries.entry(at);
+            if end.is_some_and(|end| entry.user_key() >= end) {
+                break;
+            }
+            if entry.seq() > seq {
+                return true;
+            }
+            next = self.entries.next(at);
+        }
+        self.tombstone_indexes().iter().any(|index| index.has_newer_overlap(start, end, seq))
     }
 
     /// Returns whether there are range tombstones.

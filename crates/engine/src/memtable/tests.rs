@@ -30,6 +30,32 @@ const ENTRIES_MAX: usize = if cfg!(miri) { 40 } else { 400 };
 
 proptest! {
     #[test]
+    fn has_newer_write_between_equals_linear_search(
+        kind in prop::sample::select(&MemtableKind::ALL[..]),
+        writes in prop::collection::vec((0u8..20, prop::option::weighted(0.2, 0u8..20)), 0..40),
+        ranges in prop::collection::vec((0u8..20, prop::option::of(1u8..20), 0u64..45), 30),
+    ) {
+        let memtable = new_memtable(kind);
+        for (seq, &(key, range_end)) in (1..).zip(&writes) {
+            let _bytes = match range_end {
+                Some(end) => memtable.insert_range_tombstone(&[key], Some(&[end]), SeqNo(seq)),
+                None => memtable.insert(&[key], SeqNo(seq), EntryKind::Put, b""),
+            };
+        }
+        for (start, count, seq) in ranges {
+            let end = count.map(|count| start + count);
+            let newer = (1..).zip(&writes).filter(|(at, _)| *at > seq);
+            let expected = newer.map(|(_, write)| *write).any(|(key, range_end)| {
+                let until = range_end.unwrap_or(key + 1);
+                key < until && start < until && end.is_none_or(|end| key < end)
+            });
+            let end = end.map(|end| [end]);
+            let end = end.as_ref().map(|end| &end[..]);
+            prop_assert_eq!(memtable.has_newer_write_between(&[start], end, SeqNo(seq)), expected);
+        }
+    }
+
+    #[test]
     fn cursor_equals_sorted_list_model(
         kind in prop::sample::select(&MemtableKind::ALL[..]),
         entries in prop::collection::vec((colliding_key(), any::<bool>()), 0..ENTRIES_MAX),

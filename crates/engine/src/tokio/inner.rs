@@ -170,7 +170,7 @@ impl AsyncDbInner {
             let (updated, batch) = apply_update(tree, key, read, before, update);
             let Some(batch) = batch else { return Ok(updated) };
             match self.write(batch, options).await {
-                Err(Error::GuardRefused { .. } | Error::GuardUnknown { .. }) => {}
+                Err(Error::Conflict { .. } | Error::ConflictUnknown { .. }) => {}
                 result => return result.map(|()| updated),
             }
         }

@@ -3,22 +3,45 @@
 //! A flush records the key hashes and range tombstones of its memtable before the memtable is removed from the
 //! super version. The history of a tree is one interval of sequence numbers. It ends at or after the first number
 //! of the oldest memtable. The oldest records are dropped when the history exceeds its limit.
+//!
+//! Guards of ranges also need sorted key prefixes. Flushes record them only after the first range read of a transaction.
 
 use std::collections::{HashMap, VecDeque};
 
+use bytes::Bytes;
 use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
-use lsmx_base::sync::{Arc, Mutex};
+use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 use lsmx_base::tombstone_index::TombstoneIndex;
 
 use crate::memtable::Memtable;
 use crate::tree::key_hashes::{BYTES_PER_KEY, KeyHashes, key_hash};
+use crate::tree::key_prefixes::{self, KeyPrefixes, common_prefix_len};
 
 /// Maximum number of records of all trees. A guard may be checked against every record of its tree.
 const RECORDS_MAX: usize = 1 << 10;
-/// Memory of a record without its hash table and tombstones, in bytes.
+/// Memory of a record without its hash table, prefixes and tombstones, in bytes.
 const RECORD_BYTES: u64 = 256;
+
+/// Keys that a guard protects.
+#[derive(Clone, Debug)]
+pub(crate) enum GuardedKeys {
+    /// One key and its hash.
+    Key { key: Bytes, key_hash: u64 },
+    /// The keys from `start` up to, but not including, `end`; `None` for the end of the keyspace. It is not empty.
+    Range { start: Bytes, end: Option<Bytes> },
+}
+
+impl GuardedKeys {
+    /// Returns the smallest guarded key.
+    pub(crate) fn first_key(&self) -> &[u8] {
+        match self {
+            GuardedKeys::Key { key, .. } => key,
+            GuardedKeys::Range { start, .. } => start,
+        }
+    }
+}
 
 /// Writes of one flushed memtable.
 #[derive(Debug)]
@@ -27,14 +50,19 @@ pub(crate) struct FlushedWrites {
     first_seq: SeqNo,
     last_seq: SeqNo,
     keys: KeyHashes,
+    /// Key prefixes for guards of ranges; `None` if they were not recorded.
+    prefixes: Option<KeyPrefixes>,
     tombstones: Vec<Arc<TombstoneIndex>>,
     bytes: u64,
 }
 
 impl FlushedWrites {
-    /// Adds an entry of the memtable.
+    /// Adds an entry of the memtable. Entries are added in the order of a cursor.
     pub(crate) fn add(&mut self, key: &[u8], seq: SeqNo) {
         self.keys.insert(key_hash(self.keyspace, key), seq);
+        if let Some(prefixes) = &mut self.prefixes {
+            prefixes.push(key, seq);
+        }
     }
 
     /// Returns the newest sequence number at which the key was written or deleted.
@@ -42,17 +70,34 @@ impl FlushedWrites {
         let covering = |index: &Arc<TombstoneIndex>| index.newest_covering(key, SeqNo::MAX);
         self.keys.newest_seq(key_hash).max(self.tombstones.iter().filter_map(covering).max())
     }
+
+    /// Checks keys that were read at `read` against these writes.
+    fn check(&self, keys: &GuardedKeys, read: SeqNo) -> GuardCheck {
+        let has_newer_write = match keys {
+            GuardedKeys::Key { key, key_hash } => self.newest_seq(key, *key_hash) > Some(read),
+            GuardedKeys::Range { start, end } => {
+                let end = end.as_deref();
+                let overlaps = |at: &Arc<TombstoneIndex>| at.has_newer_overlap(start, end, read);
+                if self.tombstones.iter().any(overlaps) {
+                    return GuardCheck::Refused;
+                }
+                let Some(prefixes) = &self.prefixes else { return GuardCheck::Unknown };
+                prefixes.may_have_newer_write(start, end, read)
+            }
+        };
+        if has_newer_write { GuardCheck::Refused } else { GuardCheck::Holds }
+    }
 }
 
-/// Result of the check of a guard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Result of the check of a guard. Of several results, the largest applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum GuardCheck {
-    /// The key was not modified after the sequence number of the guard.
+    /// No guarded key was modified after the sequence number of the guard.
     Holds,
-    /// The key was written or deleted after the sequence number of the guard.
-    Refused,
-    /// The history does not cover the sequence number of the guard.
+    /// The history does not cover the sequence number of the guard, or does not contain key prefixes.
     Unknown,
+    /// A guarded key was written or deleted after the sequence number of the guard.
+    Refused,
 }
 
 /// Flushed writes of one tree, oldest first. Their intervals of sequence numbers are contiguous.
@@ -60,11 +105,10 @@ pub(crate) enum GuardCheck {
 struct TreeHistory(VecDeque<FlushedWrites>);
 
 impl TreeHistory {
-    /// Returns whether the history contains a write or deletion of the key after `read`.
-    fn has_newer_write(&self, key: &[u8], key_hash: u64, read: SeqNo) -> bool {
+    /// Checks keys that were read at `read` against all recorded writes.
+    fn check(&self, keys: &GuardedKeys, read: SeqNo) -> GuardCheck {
         let recent = self.0.iter().rev().take_while(|writes| writes.last_seq > read);
-        let mut newest = recent.filter_map(|writes| writes.newest_seq(key, key_hash));
-        newest.any(|seq| seq > read)
+        recent.map(|writes| writes.check(keys, read)).max().unwrap_or(GuardCheck::Holds)
     }
 
     /// Returns whether the history contains every write after `read` and before `until`.
@@ -78,6 +122,9 @@ impl TreeHistory {
 #[derive(Debug)]
 pub(crate) struct GuardHistory {
     bytes_max: u64,
+    /// Whether flushes record key prefixes. Never reset. A flush that reads an old value records no prefixes, and guards
+    /// of ranges are then unknown, so no order with other memory accesses is needed.
+    records_prefixes: AtomicBool,
     histories: Mutex<TreeHistories>,
 }
 
@@ -92,7 +139,15 @@ struct TreeHistories {
 impl GuardHistory {
     /// Returns an empty history of at most `bytes_max` bytes.
     pub(crate) fn new(bytes_max: u64) -> GuardHistory {
-        GuardHistory { bytes_max, histories: Mutex::default() }
+        let records_prefixes = AtomicBool::new(false);
+        GuardHistory { bytes_max, records_prefixes, histories: Mutex::default() }
+    }
+
+    /// Makes all further flushes record key prefixes, which guards of ranges need.
+    pub(crate) fn record_prefixes(&self) {
+        if !self.records_prefixes.load(Ordering::Relaxed) {
+            self.records_prefixes.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Returns an empty record for a memtable whose last sequence number is `last_seq`. Returns `None` if the
@@ -112,7 +167,31 @@ impl GuardHistory {
         }
         let entries = usize::try_from(memtable.entry_count()).ok()?;
         let keys = KeyHashes::with_capacity(entries, first_seq);
-        Some(FlushedWrites { keyspace, first_seq, last_seq, keys, tombstones, bytes })
+        let mut writes = FlushedWrites {
+            keyspace,
+            first_seq,
+            last_seq,
+            keys,
+            prefixes: None,
+            tombstones,
+            bytes,
+        };
+        if self.records_prefixes.load(Ordering::Relaxed) {
+            self.add_prefixes(&mut writes, memtable, entries);
+        }
+        Some(writes)
+    }
+
+    /// Adds an empty list of prefixes to the record of a memtable, unless the record would exceed the memory limit.
+    fn add_prefixes(&self, writes: &mut FlushedWrites, memtable: &Memtable, entries: usize) {
+        let (smallest, largest) = memtable.key_range().unwrap_or_default();
+        let common = &smallest[..common_prefix_len(&smallest, &largest)];
+        let prefix_bytes = len_u64(entries).saturating_mul(key_prefixes::BYTES_PER_KEY);
+        let bytes = writes.bytes.saturating_add(prefix_bytes).saturating_add(len_u64(common.len()));
+        if bytes <= self.bytes_max {
+            let prefixes = KeyPrefixes::with_capacity(entries, common, writes.first_seq);
+            (writes.prefixes, writes.bytes) = (Some(prefixes), bytes);
+        }
     }
 
     /// Appends a record to the history of its tree. If sequence numbers are missing between the previous record and this
@@ -135,21 +214,19 @@ impl GuardHistory {
         }
     }
 
-    /// Checks a key that was read at `read` against the flushed writes of its tree. `until` is the first sequence
+    /// Checks keys that were read at `read` against the flushed writes of their tree. `until` is the first sequence
     /// number of the oldest memtable.
     pub(crate) fn check_guard(
         &self,
         keyspace: u32,
-        (key, key_hash): (&[u8], u64),
+        keys: &GuardedKeys,
         read: SeqNo,
         until: SeqNo,
     ) -> GuardCheck {
         let histories = self.histories.lock();
-        match histories.trees.get(&keyspace) {
-            Some(tree) if tree.has_newer_write(key, key_hash, read) => GuardCheck::Refused,
-            Some(tree) if tree.covers(read, until) => GuardCheck::Holds,
-            _ => GuardCheck::Unknown,
-        }
+        let Some(tree) = histories.trees.get(&keyspace) else { return GuardCheck::Unknown };
+        let check = tree.check(keys, read);
+        if tree.covers(read, until) { check } else { check.max(GuardCheck::Unknown) }
     }
 
     /// Removes the history of a dropped tree.
@@ -201,9 +278,45 @@ mod tests {
     }
 
     fn check(history: &GuardHistory, keyspace: u32, key: u64, read: u64, until: u64) -> GuardCheck {
-        let key = key.to_be_bytes();
-        let hash = key_hash(keyspace, &key);
-        history.check_guard(keyspace, (&key, hash), SeqNo(read), SeqNo(until))
+        let key = Bytes::copy_from_slice(&key.to_be_bytes());
+        let key_hash = key_hash(keyspace, &key);
+        let keys = GuardedKeys::Key { key, key_hash };
+        history.check_guard(keyspace, &keys, SeqNo(read), SeqNo(until))
+    }
+
+    fn check_range(history: &GuardHistory, keys: (u64, u64), read: u64, until: u64) -> GuardCheck {
+        let key = |key: u64| Bytes::copy_from_slice(&key.to_be_bytes());
+        let keys = GuardedKeys::Range { start: key(keys.0), end: Some(key(keys.1)) };
+        history.check_guard(1, &keys, SeqNo(read), SeqNo(until))
+    }
+
+    #[test]
+    fn guard_history_range_is_unknown_until_prefixes_are_recorded() {
+        let history = GuardHistory::new(1 << 20);
+        record(&history, 1, 10, 19);
+        assert_eq!(check_range(&history, (0, 99), 9, 20), GuardCheck::Unknown);
+        assert_eq!(check_range(&history, (0, 99), 19, 20), GuardCheck::Holds, "no newer record");
+        history.record_prefixes();
+        record(&history, 1, 20, 29);
+        record(&history, 1, 30, 39);
+        assert_eq!(check_range(&history, (20, 21), 19, 40), GuardCheck::Refused);
+        assert_eq!(check_range(&history, (20, 21), 20, 40), GuardCheck::Holds);
+        assert_eq!(check_range(&history, (21, 30), 19, 40), GuardCheck::Holds);
+        assert_eq!(check_range(&history, (0, 99), 29, 40), GuardCheck::Refused);
+        assert_eq!(check_range(&history, (0, 99), 30, 40), GuardCheck::Holds);
+        // The record without prefixes is needed, and the record of key 30 decides.
+        assert_eq!(check_range(&history, (21, 30), 15, 40), GuardCheck::Unknown);
+        assert_eq!(check_range(&history, (21, 31), 15, 40), GuardCheck::Refused);
+    }
+
+    #[test]
+    fn guard_history_prefixes_over_limit_are_not_recorded() {
+        let history = GuardHistory::new(RECORD_BYTES + BYTES_PER_KEY);
+        history.record_prefixes();
+        record(&history, 1, 10, 19);
+        assert_eq!(check(&history, 1, 77, 9, 20), GuardCheck::Holds);
+        assert_eq!(check_range(&history, (77, 78), 9, 20), GuardCheck::Unknown);
+        assert_eq!(history.bytes(), RECORD_BYTES + BYTES_PER_KEY);
     }
 
     #[test]

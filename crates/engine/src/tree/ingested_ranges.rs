@@ -1,13 +1,15 @@
 //! Key ranges of ingested files, for guards that are older than the ingest.
 //!
-//! Ingested entries are neither in memtables nor in the history of flushed writes. A guard on a key in such a range
-//! cannot be checked if its sequence number is before that of the ingest.
+//! Ingested entries are neither in memtables nor in the history of flushed writes. A guard whose keys overlap such a
+//! range cannot be checked if its sequence number is before that of the ingest.
 
 use std::collections::VecDeque;
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{AtomicU64, Mutex, Ordering};
 use lsmx_compaction::KeyRange;
+
+use crate::tree::guard_history::GuardedKeys;
 
 /// Maximum number of ranges. If there are more, the two oldest are replaced by one that covers both.
 const RANGES_MAX: usize = 16;
@@ -35,32 +37,60 @@ impl IngestedRanges {
         self.newest.store(seq.0, Ordering::Release);
     }
 
-    /// Returns whether an ingest after `read` may have written the key.
+    /// Returns whether an ingest after `read` may have written one of the keys.
     #[inline]
-    pub(crate) fn may_contain_newer(&self, key: &[u8], read: SeqNo) -> bool {
-        self.newest.load(Ordering::Acquire) > read.0 && self.contains_newer(key, read)
+    pub(crate) fn may_contain_newer(&self, keys: &GuardedKeys, read: SeqNo) -> bool {
+        self.newest.load(Ordering::Acquire) > read.0 && self.contains_newer(keys, read)
     }
 
     #[cold]
-    fn contains_newer(&self, key: &[u8], read: SeqNo) -> bool {
+    fn contains_newer(&self, keys: &GuardedKeys, read: SeqNo) -> bool {
         let ranges = self.ranges.lock();
         let mut newer = ranges.iter().rev().take_while(|(seq, _)| *seq > read);
-        newer.any(|(_, range)| range.contains(key))
+        newer.any(|(_, range)| match keys {
+            GuardedKeys::Key { key, .. } => range.contains(key),
+            GuardedKeys::Range { start, end } => {
+                *start <= range.largest && end.as_ref().is_none_or(|end| range.smallest < *end)
+            }
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+
+    fn key(key: &[u8]) -> GuardedKeys {
+        GuardedKeys::Key { key: Bytes::copy_from_slice(key), key_hash: 0 }
+    }
+
+    fn range(start: &'static str, end: Option<&'static str>) -> GuardedKeys {
+        GuardedKeys::Range { start: Bytes::from(start), end: end.map(Bytes::from) }
+    }
 
     #[test]
     fn guard_before_ingest_is_undecided_only_in_its_range() {
         let ingested = IngestedRanges::default();
-        assert!(!ingested.may_contain_newer(b"c", SeqNo(0)));
+        assert!(!ingested.may_contain_newer(&key(b"c"), SeqNo(0)));
+        assert!(!ingested.may_contain_newer(&range("", None), SeqNo(0)));
         ingested.add(SeqNo(5), KeyRange::new("b", "d"));
-        assert!(ingested.may_contain_newer(b"d", SeqNo(4)));
-        assert!(!ingested.may_contain_newer(b"d", SeqNo(5)));
-        assert!(!ingested.may_contain_newer(b"e", SeqNo(4)));
+        assert!(ingested.may_contain_newer(&key(b"d"), SeqNo(4)));
+        assert!(!ingested.may_contain_newer(&key(b"d"), SeqNo(5)));
+        assert!(!ingested.may_contain_newer(&key(b"e"), SeqNo(4)));
+        for (start, end, overlaps) in [
+            ("", None, true),
+            ("", Some("b"), false),
+            ("", Some("ba"), true),
+            ("c", Some("ca"), true),
+            ("d", Some("e"), true),
+            ("da", Some("e"), false),
+            ("da", None, false),
+        ] {
+            assert_eq!(ingested.may_contain_newer(&range(start, end), SeqNo(4)), overlaps);
+            assert!(!ingested.may_contain_newer(&range(start, end), SeqNo(5)));
+        }
     }
 
     #[test]
@@ -72,9 +102,8 @@ mod tests {
         }
         assert_eq!(ingested.ranges.lock().len(), RANGES_MAX);
         for number in 0..100_u64 {
-            let key = number.to_be_bytes();
-            assert!(ingested.may_contain_newer(&key, SeqNo(9 + number)));
+            assert!(ingested.may_contain_newer(&key(&number.to_be_bytes()), SeqNo(9 + number)));
         }
-        assert!(!ingested.may_contain_newer(&99_u64.to_be_bytes(), SeqNo(109)));
+        assert!(!ingested.may_contain_newer(&key(&99_u64.to_be_bytes()), SeqNo(109)));
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod file_numbers;
 pub(crate) mod guard_history;
 pub(crate) mod ingested_ranges;
 pub(crate) mod key_hashes;
+pub(crate) mod key_prefixes;
 pub(crate) mod last_run_filter;
 pub(crate) mod merge_resolver;
 pub(crate) mod obsolete_files;

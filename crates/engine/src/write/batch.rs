@@ -5,7 +5,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, SeqNo};
-use lsmx_base::range_tombstone::successor;
+use lsmx_base::range_tombstone::half_open_range;
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -13,19 +13,30 @@ use crate::format::batch::{operation_bytes, put_operation, put_range_delete};
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::memtable;
 use crate::tree::Tree;
+use crate::tree::guard_history::GuardedKeys;
 use crate::tree::key_hashes::key_hash;
 
 /// Maximum encoded size of a batch, in bytes: 2 GiB − 1.
 pub const BATCH_BYTES_MAX: u64 = (1 << 31) - 1;
 
-/// A condition of a batch: the key has no write after a sequence number.
+/// A condition of a batch: the keys have no write after a sequence number.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyGuard {
     pub(crate) tree: Arc<Tree>,
-    pub(crate) key: Bytes,
-    pub(crate) key_hash: u64,
-    /// Sequence number at which the key was read.
+    pub(crate) keys: GuardedKeys,
+    /// Sequence number at which the keys were read.
     pub(crate) read: SeqNo,
+}
+
+/// The end of a batch at one point in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BatchPosition {
+    /// Encoded size of the operations, in bytes.
+    pub(crate) bytes: usize,
+    /// Number of operations.
+    pub(crate) operations: u32,
+    /// Number of trees.
+    trees: usize,
 }
 
 /// Operations on keyspaces of one database that are committed atomically, in the order in which they were added.
@@ -140,16 +151,7 @@ impl WriteBatch {
         if !self.check_sizes(&sizes, 0) {
             return;
         }
-        let start = match start {
-            Bound::Unbounded => Bytes::new(),
-            Bound::Included(key) => Bytes::copy_from_slice(key),
-            Bound::Excluded(key) => successor(key),
-        };
-        let end = match end {
-            Bound::Unbounded => None,
-            Bound::Excluded(key) => Some(Bytes::copy_from_slice(key)),
-            Bound::Included(key) => Some(successor(key)),
-        };
+        let (start, end) = half_open_range(start, end);
         if end.as_ref().is_some_and(|end| *end <= start) {
             return;
         }
@@ -184,8 +186,27 @@ impl WriteBatch {
 
     /// Adds a guard for a key that was read at sequence number `read`.
     pub(crate) fn add_guard(&mut self, tree: &Arc<Tree>, key: &[u8], read: SeqNo) {
-        let key_hash = key_hash(tree.id, key);
-        let (tree, key) = (Arc::clone(tree), Bytes::copy_from_slice(key));
-        self.guards.push(KeyGuard { tree, key, key_hash, read });
+        let (tree, key, key_hash) =
+            (Arc::clone(tree), Bytes::copy_from_slice(key), key_hash(tree.id, key));
+        self.guards.push(KeyGuard { tree, keys: GuardedKeys::Key { key, key_hash }, read });
+    }
+
+    /// Returns the current end of the batch.
+    pub(crate) fn position(&self) -> BatchPosition {
+        let (bytes, trees) = (self.payload.len(), self.trees.len());
+        BatchPosition { bytes, operations: self.count, trees }
+    }
+
+    /// Removes all operations after a position, which this batch returned and to which it was not truncated before.
+    pub(crate) fn truncate(&mut self, position: BatchPosition) {
+        self.payload.truncate(position.bytes);
+        self.count = position.operations;
+        // Trees are added in the order of their first operations.
+        self.trees.truncate(position.trees);
+    }
+
+    /// Returns and removes the error of the first invalid operation, which is not in the batch.
+    pub(crate) fn take_error(&mut self) -> Result<()> {
+        self.error.take().map_or(Ok(()), Err)
     }
 }

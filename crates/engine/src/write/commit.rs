@@ -93,7 +93,7 @@ impl Committer {
     /// `reserved_bytes` of memtable memory are released when the commit finishes.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] after a write-path error, [`Error::GuardRefused`], [`Error::GuardUnknown`],
+    /// [`Error::ReadOnly`] after a write-path error, [`Error::Conflict`], [`Error::ConflictUnknown`],
     /// [`Error::Deadline`].
     pub(crate) fn commit(
         &self,

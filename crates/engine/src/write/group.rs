@@ -14,7 +14,7 @@ use crate::merge_operator::CHAIN_OPERANDS_MAX;
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind as QueuedWork;
 use crate::tree::Tree;
-use crate::tree::guard_history::GuardCheck;
+use crate::tree::guard_history::{GuardCheck, GuardedKeys};
 use crate::wal::WalRecord;
 use crate::write::batch::KeyGuard;
 use crate::write::ticket::{CommitTicket, GroupMembers, LongOperandChain};
@@ -161,14 +161,15 @@ fn check_guards_of_member(
         let mut unpublished = in_flight.iter().flat_map(|members| members.iter()).chain(earlier);
         let published = check_published_version(state, guard);
         if matches!(published, GuardCheck::Holds)
-            && !unpublished.any(|other| other.writes_guarded_key(guard, checks))
+            && !unpublished.any(|other| other.writes_guarded_keys(guard, checks))
         {
             continue;
         }
-        let (keyspace, key, read) = (guard.tree.name.clone(), guard.key.to_vec(), guard.read.0);
+        let key = guard.keys.first_key().to_vec();
+        let (keyspace, read) = (guard.tree.name.clone(), guard.read.0);
         return Err(match published {
-            GuardCheck::Unknown => Error::GuardUnknown { keyspace, key, read },
-            GuardCheck::Holds | GuardCheck::Refused => Error::GuardRefused { keyspace, key, read },
+            GuardCheck::Unknown => Error::ConflictUnknown { keyspace, key, read },
+            GuardCheck::Holds | GuardCheck::Refused => Error::Conflict { keyspace, key, read },
         });
     }
     Ok(())
@@ -176,27 +177,32 @@ fn check_guards_of_member(
 
 /// Checks a guard against published writes: ingests, then the memtables, then the history of flushed writes.
 fn check_published_version(state: &DbState, guard: &KeyGuard) -> GuardCheck {
-    // A flush appends to the history before its memtable leaves the view, so the view is loaded first.
-    if guard.tree.ingested_ranges.may_contain_newer(&guard.key, guard.read) {
+    if guard.tree.ingested_ranges.may_contain_newer(&guard.keys, guard.read) {
         return GuardCheck::Unknown;
     }
+    // A flush appends to the history before its memtable leaves the view, so the view is loaded first.
     let view = guard.tree.super_version();
     let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
-    let has_newer_write = |memtable: &Arc<Memtable>| {
+    for memtable in view.memtables() {
         work_counter::add(WorkKind::LeaderVisits, 1);
-        let written = memtable.get(&guard.key, SeqNo::MAX).map(|(seq, ..)| seq);
-        written
-            .max(memtable.newest_covering_seq(&guard.key, SeqNo::MAX))
-            .is_some_and(|seq| seq > guard.read)
-    };
-    if view.memtables().any(has_newer_write) {
-        return GuardCheck::Refused;
+        let has_newer_write = match &guard.keys {
+            GuardedKeys::Key { key, .. } => {
+                let written = memtable.get(key, SeqNo::MAX).map(|(seq, ..)| seq);
+                written.max(memtable.newest_covering_seq(key, SeqNo::MAX)) > Some(guard.read)
+            }
+            GuardedKeys::Range { start, end } => {
+                memtable.has_newer_write_between(start, end.as_deref(), guard.read)
+            }
+        };
+        if has_newer_write {
+            return GuardCheck::Refused;
+        }
+        // Older memtables and tables contain only earlier writes.
+        if memtable.first_seq().0 <= guard.read.0.saturating_add(1) {
+            return GuardCheck::Holds;
+        }
     }
-    if oldest.0 <= guard.read.0.saturating_add(1) {
-        return GuardCheck::Holds;
-    }
-    let key = (&guard.key[..], guard.key_hash);
-    state.guard_history.check_guard(guard.tree.id, key, guard.read, oldest)
+    state.guard_history.check_guard(guard.tree.id, &guard.keys, guard.read, oldest)
 }
 
 /// Inserts the operations of a commit into the memtables of its trees. Returns the number of added bytes.

@@ -180,11 +180,11 @@ impl CommitTicket {
         }
     }
 
-    /// Returns whether the commit writes or deletes the key of a guard. Adds the number of visited operations to
+    /// Returns whether the commit writes or deletes a key of a guard. Adds the number of visited operations to
     /// `checks`.
     ///
-    /// The first call builds the write set. Later calls cost one hash probe.
-    pub(crate) fn writes_guarded_key(&self, guard: &KeyGuard, checks: &mut u64) -> bool {
+    /// The first call builds the write set. Later calls cost one hash probe for a key, and one search for a range.
+    pub(crate) fn writes_guarded_keys(&self, guard: &KeyGuard, checks: &mut u64) -> bool {
         let CommitRequest { payload, count, .. } = &self.request;
         let mut build = || {
             *checks += u64::from(*count);
@@ -192,11 +192,11 @@ impl CommitTicket {
             Box::new(WriteSet::new(payload, *count))
         };
         if failpoint::is_on(Failpoint::GuardScansCommit) {
-            return build().writes_guarded_key(payload, guard);
+            return build().writes_guarded_keys(payload, guard.tree.id, &guard.keys);
         }
         let write_set = self.write_set.get_or_init(build);
         *checks += 1;
         work_counter::add(WorkKind::LeaderVisits, 1);
-        write_set.writes_guarded_key(payload, guard)
+        write_set.writes_guarded_keys(payload, guard.tree.id, &guard.keys)
     }
 }

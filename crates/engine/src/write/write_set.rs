@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use lsmx_base::key::SeqNo;
+use lsmx_base::sync::OnceLock;
 
 use crate::format::batch::{BatchOperationIter, OperationEffect};
+use crate::tree::guard_history::GuardedKeys;
 use crate::tree::key_hashes::{KeyHashes, key_hash};
-use crate::write::batch::KeyGuard;
 
 /// Write set of one commit. Building it takes O(n log n) time for n range deletes, and linear time for other operations.
 #[derive(Debug)]
@@ -14,7 +15,12 @@ pub(super) struct WriteSet {
     keys: KeyHashes,
     /// Disjoint ranges, sorted by keyspace and start.
     ranges: Vec<DeletedRange>,
+    /// Keyspaces and keys of all entries, sorted. Built when the first guard of a range needs them.
+    sorted_keys: OnceLock<Vec<WrittenKey>>,
 }
+
+/// Keyspace of an entry, and its key as a byte range of the commit's payload.
+type WrittenKey = (u32, Range<usize>);
 
 /// A range of keys. Both bounds are byte ranges of the commit's payload.
 #[derive(Debug)]
@@ -44,22 +50,55 @@ impl WriteSet {
         }
         ranges.sort_unstable_by(|a, b| a.sort_key(payload).cmp(&b.sort_key(payload)));
         ranges.dedup_by(|next, last| last.extend(next, payload));
-        WriteSet { keys, ranges }
+        WriteSet { keys, ranges, sorted_keys: OnceLock::new() }
     }
 
-    /// Returns whether an operation writes or deletes the key of the guard.
-    pub(super) fn writes_guarded_key(&self, payload: &[u8], guard: &KeyGuard) -> bool {
-        if self.keys.newest_seq(guard.key_hash).is_some() {
-            return true;
+    /// Returns whether an operation writes or deletes one of the guarded keys of a keyspace.
+    pub(super) fn writes_guarded_keys(
+        &self,
+        payload: &[u8],
+        keyspace: u32,
+        keys: &GuardedKeys,
+    ) -> bool {
+        match keys {
+            GuardedKeys::Key { key, key_hash } => {
+                let after =
+                    self.ranges.partition_point(|at| at.sort_key(payload) <= (keyspace, &key[..]));
+                self.keys.newest_seq(*key_hash).is_some()
+                    || self.ends_after(payload, after, keyspace, key)
+            }
+            GuardedKeys::Range { start, end } => {
+                let is_before_end = |at: (u32, &[u8])| match end {
+                    Some(end) => at < (keyspace, &end[..]),
+                    None => at.0 <= keyspace,
+                };
+                let sorted_keys = self.sorted_keys.get_or_init(|| sort_keys(payload));
+                let at = |(keyspace, key): &WrittenKey| (*keyspace, &payload[key.clone()]);
+                let first = sorted_keys.partition_point(|key| at(key) < (keyspace, &start[..]));
+                let after = self.ranges.partition_point(|at| is_before_end(at.sort_key(payload)));
+                sorted_keys.get(first).is_some_and(|key| is_before_end(at(key)))
+                    || self.ends_after(payload, after, keyspace, start)
+            }
         }
-        let key = (guard.tree.id, &guard.key[..]);
-        let after = self.ranges.partition_point(|range| range.sort_key(payload) <= key);
-        after.checked_sub(1).is_some_and(|last| {
-            let DeletedRange { keyspace, end, .. } = &self.ranges[last];
-            let is_before = |end: &Range<usize>| guard.key < payload[end.clone()];
-            *keyspace == guard.tree.id && end.as_ref().is_none_or(is_before)
+    }
+
+    /// Returns whether the deleted range before index `after` is in the keyspace and ends after `key`.
+    fn ends_after(&self, payload: &[u8], after: usize, keyspace: u32, key: &[u8]) -> bool {
+        let last = after.checked_sub(1).and_then(|last| self.ranges.get(last));
+        last.is_some_and(|range| {
+            let is_after = |end: &Range<usize>| *key < payload[end.clone()];
+            range.keyspace == keyspace && range.end.as_ref().is_none_or(is_after)
         })
     }
+}
+
+/// Returns the keys of all entries of a payload in ascending order.
+fn sort_keys(payload: &[u8]) -> Vec<WrittenKey> {
+    let operations = BatchOperationIter::new(payload).flatten();
+    let entries = operations.filter(|at| matches!(at.action, OperationEffect::Entry { .. }));
+    let mut keys: Vec<WrittenKey> = entries.map(|at| (at.keyspace, at.key)).collect();
+    keys.sort_unstable_by(|a, b| (a.0, &payload[a.1.clone()]).cmp(&(b.0, &payload[b.1.clone()])));
+    keys
 }
 
 impl DeletedRange {
@@ -81,5 +120,56 @@ impl DeletedRange {
             (_, None) => None,
         };
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use lsmx_base::key::EntryKind;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::batch::{put_operation, put_range_delete};
+
+    proptest! {
+        #[test]
+        fn write_set_guards_match_linear_search(
+            operations in prop::collection::vec((0u32..3, 0u8..10, prop::option::of(prop::option::of(1u8..4))), 0..12),
+            guards in prop::collection::vec((0u32..3, 0u8..10, prop::option::of(1u8..6)), 30),
+        ) {
+            let key = |key: u8| Bytes::copy_from_slice(&[key]);
+            let mut payload = Vec::new();
+            for &(keyspace, at, deleted) in &operations {
+                match deleted {
+                    None => put_operation(&mut payload, EntryKind::Put, keyspace, &[at], b""),
+                    Some(count) => {
+                        let end = count.map(|count| [at + count]);
+                        put_range_delete(&mut payload, keyspace, &[at], end.as_ref().map(|end| &end[..]));
+                    }
+                }
+            }
+            let write_set = WriteSet::new(&payload, u32::try_from(operations.len()).unwrap());
+            let writes = |keyspace: u32, key: u8| {
+                operations.iter().any(|&(other, at, deleted)| {
+                    let is_within = match deleted {
+                        None => key == at,
+                        Some(None) => at <= key,
+                        Some(Some(count)) => (at..at + count).contains(&key),
+                    };
+                    keyspace == other && is_within
+                })
+            };
+            for (keyspace, start, count) in guards {
+                let guarded = GuardedKeys::Key { key: key(start), key_hash: key_hash(keyspace, &[start]) };
+                let found = write_set.writes_guarded_keys(&payload, keyspace, &guarded);
+                prop_assert_eq!(found, writes(keyspace, start));
+                let end = count.map(|count| key(start + count));
+                let guarded = GuardedKeys::Range { start: key(start), end };
+                let found = write_set.writes_guarded_keys(&payload, keyspace, &guarded);
+                let mut all = start..count.map_or(u8::MAX, |count| start + count);
+                prop_assert_eq!(found, all.any(|at| writes(keyspace, at)));
+            }
+        }
     }
 }

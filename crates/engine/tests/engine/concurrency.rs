@@ -348,7 +348,7 @@ fn increment(db: &Db, refused: &AtomicU64) {
         batch.guard(&keyspace, "sum", snapshot.seq());
         match db.write(batch, WriteOptions::default()) {
             Ok(()) => return,
-            Err(Error::GuardRefused { key, read, .. } | Error::GuardUnknown { key, read, .. }) => {
+            Err(Error::Conflict { key, read, .. } | Error::ConflictUnknown { key, read, .. }) => {
                 assert_eq!((&key[..], read), (&b"sum"[..], snapshot.seq().0));
                 refused.fetch_add(1, Ordering::Relaxed);
             }
@@ -397,7 +397,7 @@ fn batch_with_a_refused_guard_writes_nothing() {
     let assert_refused = |read: lsmx::SeqNo| {
         let written = guarded(read);
         assert!(
-            matches!(written, Err(Error::GuardRefused { read: named, .. }) if named == read.0),
+            matches!(written, Err(Error::Conflict { read: named, .. }) if named == read.0),
             "{written:?}"
         );
         assert_eq!((db.get("a").unwrap(), other.get("b").unwrap()), (None, None));
@@ -423,7 +423,7 @@ fn batch_with_a_refused_guard_writes_nothing() {
     check.guard(&other, "guard", db.snapshot().seq());
     db.write(check.clone(), Durability::Buffered).unwrap();
     other.put("guard", "again").unwrap();
-    assert!(matches!(db.write(check, Durability::Buffered), Err(Error::GuardRefused { .. })));
+    assert!(matches!(db.write(check, Durability::Buffered), Err(Error::Conflict { .. })));
     guarded(db.snapshot().seq()).unwrap();
     assert_eq!(db.get("a").unwrap().unwrap(), "guarded");
     let mut own = WriteBatch::new();
@@ -511,8 +511,8 @@ impl User {
                         batch.guard(&keyspace, key, snapshot.seq());
                         match self.db.write(batch, Durability::Buffered) {
                             Ok(()) => Call::GuardHeld { id, place, last },
-                            Err(Error::GuardRefused { .. } | Error::GuardUnknown { .. }) => {
-                                Call::GuardRefused
+                            Err(Error::Conflict { .. } | Error::ConflictUnknown { .. }) => {
+                                Call::GuardFailed
                             }
                             Err(error) => panic!("{error}"),
                         }

@@ -257,7 +257,7 @@ fn guard_older_than_ingest_is_undecided_in_its_range() {
         batch.put(&keyspace, "written", "v");
         db.write(batch, Durability::Buffered)
     };
-    assert!(matches!(guarded(5, read), Err(Error::GuardUnknown { .. })));
+    assert!(matches!(guarded(5, read), Err(Error::ConflictUnknown { .. })));
     guarded(5, db.snapshot().seq()).unwrap();
     guarded(50, db.snapshot().seq()).unwrap();
     let updated = keyspace.fetch_update(key(5), |old| old.map(<[u8]>::to_vec)).unwrap();

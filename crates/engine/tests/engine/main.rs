@@ -46,5 +46,6 @@ mod recovery;
 mod repair;
 mod resource_limits;
 mod subcompactions;
+mod transactions;
 mod value_log;
 mod workload_traces;

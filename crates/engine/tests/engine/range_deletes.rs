@@ -119,7 +119,7 @@ fn guard_of_a_range_deleted_key_is_refused() {
     space.delete_range("a".."k").unwrap();
     guarded(read).unwrap();
     space.delete_range("k"..).unwrap();
-    assert!(matches!(guarded(read), Err(Error::GuardRefused { .. })));
+    assert!(matches!(guarded(read), Err(Error::Conflict { .. })));
     guarded(db.snapshot().seq()).unwrap();
 }
 

@@ -161,7 +161,7 @@ fn trace_omits_refused_and_empty_batches() {
     let mut batch = WriteBatch::new();
     batch.put(&db.default_keyspace(), "k", "2");
     batch.guard(&db.default_keyspace(), "k", seen);
-    assert!(matches!(db.write(batch, Durability::Buffered), Err(Error::GuardRefused { .. })));
+    assert!(matches!(db.write(batch, Durability::Buffered), Err(Error::Conflict { .. })));
     db.write(WriteBatch::new(), Durability::Sync).unwrap();
     assert_eq!(trace.stop().unwrap().operations, 1);
 }

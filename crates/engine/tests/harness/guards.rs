@@ -91,7 +91,7 @@ pub(crate) fn guards_older_than_the_memtables(seed: u64) -> Outcome {
         assert!(db.metrics().keyspaces["default"].flushes >= flushes + 2, "too few flushes");
         guarded("never written", read).unwrap();
         match guarded("written", read) {
-            Err(Error::GuardRefused { keyspace, key, read: named })
+            Err(Error::Conflict { keyspace, key, read: named })
                 if keyspace == "default" && key == b"written" && named == read.0 => {}
             other => panic!("round {round}: a guard of a written key returns {other:?}"),
         }

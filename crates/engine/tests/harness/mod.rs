@@ -36,6 +36,7 @@ pub(crate) mod queues;
 pub(crate) mod range_tombstones;
 pub(crate) mod recorder;
 pub(crate) mod small_database;
+pub(crate) mod transactions;
 pub(crate) mod workload;
 pub(crate) mod writers;
 

@@ -16,6 +16,7 @@ use crate::harness::history::draw_commit;
 use crate::harness::liveness::{self, Kind, Mode};
 use crate::harness::log_crashes::enumerate_crashes;
 use crate::harness::recorder::Sampling;
+use crate::harness::transactions::random_transactions;
 use crate::harness::workload::{Faults, Plan, play};
 use crate::harness::{
     Outcome, clock, closing, compaction_filters, descriptors, device_hangs, disk_use, failed_open,
@@ -97,6 +98,9 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::FilterErrorRemovesValue => {
             ("compaction filters", compaction_filters::history_equals_the_model)
         }
+        Failpoint::RangeReadsNotValidated
+        | Failpoint::OwnWritesUnseen
+        | Failpoint::ReadsValidatedFromCommit => ("transactions", random_transactions),
         Failpoint::UpdateWithoutGuard => ("updates", updates),
         Failpoint::UpdateGuardLoadedLate => ("updates over a seal", updates_over_a_seal),
         Failpoint::GuardScansCommit => ("guards during large batches", guards_during_large_batches),

@@ -347,10 +347,10 @@ struct TableLookup<'a> {
 
 impl<'a> TableLookup<'a> {
     fn new(version: &'a Version, merging: &'a MergeResolver) -> Result<TableLookup<'a>> {
-        let tombstones: Option<Arc<[_]>> =
-            version.range_tombstones()?.map(|spans| Arc::from([spans]));
-        let deleted = tombstones
-            .and_then(|tombstones| RangeTombstoneFilter::for_reader(tombstones, SeqNo::MAX));
+        let tombstones = version.range_tombstones()?;
+        let deleted = tombstones.and_then(|tombstones| {
+            RangeTombstoneFilter::for_reader(Arc::from([(tombstones, SeqNo::MAX)]))
+        });
         let runs = version.runs().iter();
         let runs = runs
             .map(|run| RunCursor::new(Arc::clone(run.tables()), ReadPurpose::Job, deleted.clone()));

@@ -282,7 +282,7 @@ fn guard_refuses_after_queued_write_of_same_key() {
         assert!(poll_once(first.as_mut()).is_pending() && poll_once(second.as_mut()).is_pending());
         taken.free();
         first.await.unwrap();
-        assert!(matches!(second.await, Err(Error::GuardRefused { .. })));
+        assert!(matches!(second.await, Err(Error::Conflict { .. })));
         db.close(None).await.unwrap();
     });
 }

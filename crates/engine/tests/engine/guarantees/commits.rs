@@ -280,7 +280,7 @@ fn read_and_write(
     batch.put(values, "batch", next.to_be_bytes().repeat(2));
     match db.write(batch, Durability::Buffered) {
         Ok(()) => drop(batch_number.fetch_max(next, Ordering::SeqCst)),
-        Err(lsmx::Error::GuardRefused { .. } | lsmx::Error::GuardUnknown { .. }) => {}
+        Err(lsmx::Error::Conflict { .. } | lsmx::Error::ConflictUnknown { .. }) => {}
         Err(error) => panic!("{error}"),
     }
 

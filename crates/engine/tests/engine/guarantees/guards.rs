@@ -27,7 +27,7 @@ fn guard_older_than_history_is_unknown() {
     let db = open();
     let error = write_guarded(&db, "k", read).unwrap_err();
     assert!(
-        matches!(&error, Error::GuardUnknown { keyspace, key, read: named }
+        matches!(&error, Error::ConflictUnknown { keyspace, key, read: named }
             if keyspace == "default" && key == b"k" && *named == read.0),
         "{error:?}"
     );
@@ -54,7 +54,7 @@ fn fetch_update_unknown_guard_is_retried() {
                     keyspace.put(number.to_be_bytes(), "v").unwrap();
                 }
                 let old = write_guarded(&db, "k", read);
-                assert!(matches!(old, Err(Error::GuardUnknown { .. })), "{old:?}");
+                assert!(matches!(old, Err(Error::ConflictUnknown { .. })), "{old:?}");
             }
             b"v".to_vec()
         })

@@ -424,11 +424,11 @@ impl ModelledDb {
                 self.counts.guards_held += 1;
                 return;
             }
-            Err(Error::GuardRefused { read: found, key: found_key, .. }) => {
+            Err(Error::Conflict { read: found, key: found_key, .. }) => {
                 assert_eq!((found, &found_key[..]), (read.0, &key[..]));
                 assert!(written > clock, "a guard was refused though its key was not written");
             }
-            Err(Error::GuardUnknown { read: found, .. }) => {
+            Err(Error::ConflictUnknown { read: found, .. }) => {
                 assert_eq!(found, read.0);
                 // For an old snapshot, the engine may not know all writes since the snapshot. For a new snapshot, it
                 // must decide the condition of the commit.

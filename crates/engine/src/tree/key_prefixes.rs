@@ -1,0 +1,154 @@
+//! Sorted key prefixes with sequence numbers, to check whether a range of keys was written.
+//!
+//! ```text
+//! common      common prefix of all keys
+//! prefixes    the next 8 bytes of each key as a big-endian number, ascending, without duplicates
+//! numbers     the newest sequence number of each prefix, relative to `base`
+//! ```
+//!
+//! Keys with equal prefixes share an element. A search can therefore find a write next to the range. It never misses a
+//! write in the range.
+
+use lsmx_base::coding::{len_u64, low_u32};
+use lsmx_base::key::{KeyPrefix, SeqNo};
+use lsmx_base::work_counter::{self, WorkKind};
+
+/// Memory per key, in bytes.
+pub(crate) const BYTES_PER_KEY: u64 = len_u64(size_of::<u64>() + size_of::<u32>());
+
+/// Largest relative number. It represents every number that does not fit.
+const RELATIVE_MAX: u32 = u32::MAX;
+
+/// Prefixes of the keys of one memtable.
+#[derive(Debug)]
+pub(crate) struct KeyPrefixes {
+    common: Box<[u8]>,
+    prefixes: Vec<u64>,
+    numbers: Vec<u32>,
+    base: SeqNo,
+}
+
+/// Returns the length of the longest common prefix of two keys.
+pub(crate) fn common_prefix_len(one: &[u8], other: &[u8]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
+/// Returns the first eight bytes of a key without the common prefix.
+fn prefix_of(suffix: &[u8]) -> u64 {
+    KeyPrefix::new(suffix).0[0]
+}
+
+impl KeyPrefixes {
+    /// Returns an empty list for at most `keys` keys that start with `common` and have sequence numbers from `base` on.
+    pub(crate) fn with_capacity(keys: usize, common: &[u8], base: SeqNo) -> KeyPrefixes {
+        let (prefixes, numbers) = (Vec::with_capacity(keys), Vec::with_capacity(keys));
+        KeyPrefixes { common: common.into(), prefixes, numbers, base }
+    }
+
+    /// Adds a write. Keys are added in ascending order.
+    pub(crate) fn push(&mut self, key: &[u8], seq: SeqNo) {
+        let prefix = prefix_of(key.get(self.common.len()..).unwrap_or_default());
+        let relative = seq.0.saturating_sub(self.base.0).min(u64::from(RELATIVE_MAX));
+        match (self.prefixes.last(), self.numbers.last_mut()) {
+            (Some(last), Some(newest)) if *last == prefix => {
+                *newest = low_u32(relative).max(*newest)
+            }
+            _ => {
+                self.prefixes.push(prefix);
+                self.numbers.push(low_u32(relative));
+            }
+        }
+    }
+
+    /// Returns whether a write after `read` may have changed a key from `start` up to, but not including, `end`. `None`
+    /// is the end of the keyspace.
+    pub(crate) fn may_have_newer_write(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        read: SeqNo,
+    ) -> bool {
+        let first = self.count_before(start, false);
+        let after = end.map_or(self.prefixes.len(), |end| self.count_before(end, true));
+        let Some(numbers) = self.numbers.get(first..after) else { return false };
+        // A record that starts after the read has only newer writes.
+        let Some(read) = read.0.checked_sub(self.base.0) else { return !numbers.is_empty() };
+        work_counter::add(WorkKind::LeaderVisits, numbers.len());
+        numbers.iter().any(|&number| number == RELATIVE_MAX || u64::from(number) > read)
+    }
+
+    /// Returns the number of prefixes before a bound. Prefixes equal to that of an end are before the end, unless no key
+    /// with this prefix is.
+    fn count_before(&self, bound: &[u8], is_end: bool) -> usize {
+        let Some(suffix) = bound.strip_prefix(&*self.common) else {
+            return if *bound < *self.common { 0 } else { self.prefixes.len() };
+        };
+        let prefix = prefix_of(suffix);
+        // Prefixes are padded with zeros. Without an end in zeros, a short suffix is the smallest key with its prefix.
+        let is_smallest = suffix.len() <= size_of::<u64>() && suffix.last() != Some(&0);
+        match is_end && !is_smallest {
+            true => self.prefixes.partition_point(|&other| other <= prefix),
+            false => self.prefixes.partition_point(|&other| other < prefix),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prefixes_of(writes: &BTreeMap<Vec<u8>, u64>, base: u64) -> KeyPrefixes {
+        let (first, last) = (writes.keys().next(), writes.keys().next_back());
+        let common = first
+            .zip(last)
+            .map_or(&[][..], |(first, last)| &first[..common_prefix_len(first, last)]);
+        let mut prefixes = KeyPrefixes::with_capacity(writes.len(), common, SeqNo(base));
+        for (key, seq) in writes {
+            prefixes.push(key, SeqNo(*seq));
+        }
+        prefixes
+    }
+
+    proptest! {
+        /// A newer write in the range is always found. Keys of at most 8 bytes without zeros are never confused.
+        #[test]
+        fn key_prefixes_search_finds_every_newer_write(
+            common in prop::collection::vec(0u8..3, 0..4),
+            writes in prop::collection::btree_map(prop::collection::vec(0u8..3, 0..11), 10u64..30, 0..30),
+            ranges in prop::collection::vec(
+                (prop::collection::vec(0u8..3, 0..12), prop::option::of(prop::collection::vec(0u8..3, 0..12)), 0u64..35),
+                40,
+            ),
+        ) {
+            let writes: BTreeMap<Vec<u8>, u64> =
+                writes.into_iter().map(|(key, seq)| ([&common[..], &key].concat(), seq)).collect();
+            let prefixes = prefixes_of(&writes, 10);
+            let is_exact = |key: &[u8]| key.len() <= 8 && !key.contains(&0);
+            for (start, end, read) in ranges {
+                if end.as_ref().is_some_and(|end| *end <= start) {
+                    continue;
+                }
+                let within = |key: &Vec<u8>| *key >= start && end.as_ref().is_none_or(|end| key < end);
+                let expected = writes.iter().any(|(key, seq)| within(key) && *seq > read);
+                let found = prefixes.may_have_newer_write(&start, end.as_deref(), SeqNo(read));
+                prop_assert!(found || !expected, "{start:?} {end:?} {read}");
+                let mut all = writes.keys().chain([&start]).chain(&end);
+                if all.all(|key| is_exact(key)) {
+                    prop_assert_eq!(found, expected, "{:?} {:?} {}", start, end, read);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn key_prefixes_number_too_large_counts_as_newest() {
+        let mut prefixes = KeyPrefixes::with_capacity(1, b"", SeqNo(1));
+        prefixes.push(b"a", SeqNo(1 + (1 << 40)));
+        assert!(prefixes.may_have_newer_write(b"a", Some(b"b"), SeqNo(1 << 50)));
+        assert!(!prefixes.may_have_newer_write(b"b", None, SeqNo(1)));
+    }
+}

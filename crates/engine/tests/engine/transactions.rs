@@ -1,0 +1,566 @@
+//! Transactions: the anomalies of Hermitage, reads of own writes, conflicts, savepoints, and random histories.
+//!
+//! Source of the anomalies: Kleppmann, <https://github.com/ept/hermitage>. Each test has the name of one anomaly. Two keys
+//! have the values 10 and 20 at the start.
+
+use std::ops::Bound;
+
+use lsmx::env::Background;
+use lsmx::merge_operator::Append;
+use lsmx::vfs::MemVfs;
+use lsmx::{
+    Db, Durability, Error, Keyspace, Options, Result, Slice, Transaction, TransactionRange,
+    WriteBatch,
+};
+use lsmx_testkit::case_seeds;
+
+use crate::harness::database::{inline, open, settle, small};
+use crate::harness::small_database::{open_kinds, options as options_of_kinds};
+use crate::harness::transactions::{concurrent_transactions, interleaved_transactions};
+
+/// Returns a database with the keys `1` and `2`, with the values `10` and `20`.
+fn hermitage() -> (Db, Keyspace) {
+    let keyspace = small().merge_operator(Append::with_separator(b","));
+    let db = open(&MemVfs::new(), inline().keyspace_defaults(keyspace));
+    let keyspace = db.default_keyspace();
+    keyspace.put("1", "10").unwrap();
+    keyspace.put("2", "20").unwrap();
+    (db, keyspace)
+}
+
+fn commit(tx: Transaction) -> Result<()> {
+    tx.commit(Durability::Buffered)
+}
+
+fn assert_conflict(tx: Transaction) {
+    let committed = commit(tx);
+    assert!(matches!(committed, Err(Error::Conflict { .. })), "{committed:?}");
+}
+
+fn text(value: Option<Slice>) -> String {
+    value.map_or("none".to_owned(), |value| String::from_utf8(value.to_vec()).unwrap())
+}
+
+/// Returns the entries of a range as text, such as `1=10 2=20`.
+fn entries(range: impl Iterator<Item = Result<(Slice, Slice)>>) -> String {
+    let entry = |entry: Result<(Slice, Slice)>| {
+        let (key, value) = entry.unwrap();
+        format!("{}={}", text(Some(key)), text(Some(value)))
+    };
+    range.map(entry).collect::<Vec<_>>().join(" ")
+}
+
+fn all<'tx>(tx: &'tx Transaction, keyspace: &Keyspace) -> TransactionRange<'tx> {
+    tx.range::<&[u8]>(keyspace, ..)
+}
+
+/// Two transactions write both keys. The writes are not interleaved.
+#[test]
+fn g0_write_cycles_are_prevented() {
+    let (db, keyspace) = hermitage();
+    let (one, two) = (db.transaction(), db.transaction());
+    one.put(&keyspace, "1", "11").unwrap();
+    two.put(&keyspace, "1", "12").unwrap();
+    one.put(&keyspace, "2", "21").unwrap();
+    commit(one).unwrap();
+    two.put(&keyspace, "2", "22").unwrap();
+    commit(two).unwrap();
+    assert_eq!(entries(keyspace.iter()), "1=12 2=22");
+}
+
+#[test]
+fn g1a_aborted_reads_are_prevented() {
+    let (db, keyspace) = hermitage();
+    let (one, two) = (db.transaction(), db.transaction());
+    one.put(&keyspace, "1", "101").unwrap();
+    assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20");
+    drop(one);
+    assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20");
+    commit(two).unwrap();
+    assert_eq!(entries(keyspace.iter()), "1=10 2=20");
+}
+
+#[test]
+fn g1b_intermediate_reads_are_prevented() {
+    let (db, keyspace) = hermitage();
+    let (one, two) = (db.transaction(), db.transaction());
+    one.put(&keyspace, "1", "101").unwrap();
+    assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20");
+    one.put(&keyspace, "1", "11").unwrap();
+    commit(one).unwrap();
+    assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20");
+    commit(two).unwrap();
+}
+
+#[test]
+fn g1c_circular_information_flow_is_prevented() {
+    let (db, keyspace) = hermitage();
+    let (one, two) = (db.transaction(), db.transaction());
+    one.put(&keyspace, "1", "11").unwrap();
+    two.put(&keyspace, "2", "22").unwrap();
+    assert_eq!(text(one.get(&keyspace, "2").unwrap()), "20");
+    assert_eq!(text(two.get(&keyspace, "1").unwrap()), "10");
+    commit(one).unwrap();
+    assert_conflict(two);
+}
+
+/// Observed transaction vanishes: a reader sees either all writes of a transaction or none.
+#[test]
+fn otv_observed_transaction_vanishes_is_prevented() {
+    let (db, keyspace) = hermitage();
+    let (one, two) = (db.transaction(), db.transaction());
+    one.put(&keyspace, "1", "11").unwrap();
+    one.put(&keyspace, "2", "19").unwrap();
+    two.put(&keyspace, "1", "12").unwrap();
+    commit(one).unwrap();
+    let three = db.transaction();
+    assert_eq!(text(three.get(&keyspace, "1").unwrap()), "11");
+    two.put(&keyspace, "2", "18").unwrap();
+    assert_eq!(text(three.get(&keyspace, "2").unwrap()), "19");
+    commit(two).unwrap();
+    assert_eq!(text(three.get(&keyspace, "2").unwrap()), "19");
+    assert_eq!(text(three.get(&keyspace, "1").unwrap()), "11");
+    commit(three).unwrap();
+}
+
+/// Predicate many-preceders: a key appears in a range after the range was read.
+#[test]
+fn pmp_predicate_many_preceders_are_prevented() {
+    let (db, keyspace) = hermitage();
+    let (one, two) = (db.transaction(), db.transaction());
+    assert_eq!(entries(one.range(&keyspace, "3".."9")), "");
+    two.put(&keyspace, "3", "30").unwrap();
+    commit(two).unwrap();
+    assert_eq!(entries(one.range(&keyspace, "3".."9")), "");
+    one.put(&keyspace, "1", "found none").unwrap();
+    assert_conflict(one);
+    // The same with a write that depends on a range that was deleted.
+    let (one, two) = (db.transaction(), db.transaction());
+    assert_eq!(entries(all(&two, &keyspace)), "1=10 2=20 3=30");
+    one.delete_range(&keyspace, "2".."3").unwrap();
+    commit(one).unwrap();
+    two.delete(&keyspace, "3").unwrap();
+    assert_conflict(two);
+}
+
+#[test]
+fn p4_lost_update_is_prevented() {
+    let (db, keyspace) = hermitage();
+    let (one, two) = (db.transaction(), db.transaction());
+    assert_eq!(text(one.get(&keyspace, "1").unwrap()), "10");
+    assert_eq!(text(two.get(&keyspace, "1").unwrap()), "10");
+    one.put(&keyspace, "1", "11").unwrap();
+    two.put(&keyspace, "1", "11").unwrap();
+    commit(one).unwrap();
+    assert_conflict(two);
+}
+
+/// Read skew: two reads of one transaction see different states.
+#[test]
+fn g_single_read_skew_is_prevented() {
+    let (db, keyspace) = hermitage();
+    let one = db.transaction();
+    assert_eq!(text(one.get(&keyspace, "1").unwrap()), "10");
+    let two = db.transaction();
+    assert_eq!(text(two.get(&keyspace, "1").unwrap()), "10");
+    assert_eq!(text(two.get(&keyspace, "2").unwrap()), "20");
+    two.put(&keyspace, "1", "12").unwrap();
+    two.put(&keyspace, "2", "18").unwrap();
+    commit(two).unwrap();
+    assert_eq!(text(one.get(&keyspace, "2").unwrap()), "20");
+    // A write that depends on the old state is refused.
+    one.delete_range(&keyspace, "2"..).unwrap();
+    assert_conflict(one);
+}
+
+/// Write skew on keys.
+#[test]
+fn g2_item_write_skew_is_prevented() {
+    let (db, keyspace) = hermitage();
+    let (one, two) = (db.transaction(), db.transaction());
+    for tx in [&one, &two] {
+        let values = tx.multi_get(&keyspace, ["1", "2"]).unwrap();
+        assert_eq!(values.into_iter().map(text).collect::<Vec<_>>(), ["10", "20"]);
+    }
+    one.put(&keyspace, "1", "11").unwrap();
+    two.put(&keyspace, "2", "21").unwrap();
+    commit(one).unwrap();
+    assert_conflict(two);
+}
+
+/// Write skew on ranges: each transaction adds a key to the range that the other one has read.
+#[test]
+fn g2_anti_dependency_cycles_of_ranges_are_prevented() {
+    for backward in [false, true] {
+        for flush in [false, true] {
+            let (db, keyspace) = hermitage();
+            let (one, two) = (db.transaction(), db.transaction());
+            for tx in [&one, &two] {
+                let range = tx.range(&keyspace, "3"..="9");
+                assert_eq!(if backward { entries(range.rev()) } else { entries(range) }, "");
+            }
+            one.put(&keyspace, "3", "30").unwrap();
+            two.put(&keyspace, "4", "42").unwrap();
+            commit(one).unwrap();
+            if flush {
+                settle(&db);
+            }
+            assert_conflict(two);
+        }
+    }
+}
+
+/// A read-only transaction sees one state and never fails, although the writers that it sees would form a cycle with it
+/// under snapshot isolation.
+#[test]
+fn read_only_transaction_never_conflicts() {
+    let (db, keyspace) = hermitage();
+    let (one, two) = (db.transaction(), db.transaction());
+    assert_eq!(entries(all(&one, &keyspace)), "1=10 2=20");
+    two.put(&keyspace, "2", "25").unwrap();
+    commit(two).unwrap();
+    let three = db.transaction();
+    assert_eq!(entries(all(&three, &keyspace)), "1=10 2=25");
+    keyspace.put("2", "26").unwrap();
+    commit(three).unwrap();
+    one.put(&keyspace, "1", "0").unwrap();
+    assert_conflict(one);
+    // A write that was rolled back is no write.
+    let four = db.transaction();
+    let savepoint = four.savepoint();
+    four.get(&keyspace, "1").unwrap();
+    four.put(&keyspace, "1", "1").unwrap();
+    four.rollback_to(savepoint).unwrap();
+    keyspace.put("1", "2").unwrap();
+    commit(four).unwrap();
+}
+
+#[test]
+fn blind_writes_do_not_conflict_and_reads_for_update_do() {
+    let (db, keyspace) = hermitage();
+    let (one, two) = (db.transaction(), db.transaction());
+    for tx in [&one, &two] {
+        tx.put(&keyspace, "1", "own").unwrap();
+        assert_eq!(text(tx.get(&keyspace, "1").unwrap()), "own");
+    }
+    assert_eq!(text(two.get_for_update(&keyspace, "1").unwrap()), "own");
+    keyspace.put("1", "other").unwrap();
+    commit(one).unwrap();
+    let Err(Error::Conflict { keyspace: name, key, .. }) = commit(two) else {
+        panic!("a read for update does not conflict")
+    };
+    assert_eq!((&name[..], &key[..]), ("default", &b"1"[..]));
+    assert_eq!(text(keyspace.get("1").unwrap()), "own");
+}
+
+/// Each way to write a key conflicts with each way to read it.
+#[test]
+fn every_kind_of_write_conflicts_with_every_kind_of_read() {
+    type Write = fn(&Db, &Keyspace) -> Result<()>;
+    let writes: [Write; 7] = [
+        |_, keyspace| keyspace.put("5", "x"),
+        |_, keyspace| keyspace.delete("5"),
+        |_, keyspace| keyspace.merge("5", "x"),
+        |_, keyspace| keyspace.delete_range("4".."6"),
+        |_, keyspace| keyspace.clear(),
+        |_, keyspace| keyspace.fetch_update("5", |_| b"x".to_vec()).map(drop),
+        |db, keyspace| {
+            let mut batch = WriteBatch::new();
+            batch.put(keyspace, "8", "x");
+            batch.put(keyspace, "5", "x");
+            batch.put(keyspace, "7", "x");
+            db.write(batch, Durability::Buffered)
+        },
+    ];
+    type Read = fn(&Transaction, &Keyspace);
+    let reads: [Read; 6] = [
+        |tx, keyspace| drop(tx.get(keyspace, "5").unwrap()),
+        |tx, keyspace| drop(tx.multi_get(keyspace, ["1", "5"]).unwrap()),
+        |tx, keyspace| drop(entries(tx.range(keyspace, "5"..="5"))),
+        |tx, keyspace| drop(entries(tx.range(keyspace, "4".."6").rev())),
+        |tx, keyspace| drop(entries(tx.prefix(keyspace, "5"))),
+        |tx, keyspace| {
+            let bounds = (Bound::Excluded("4"), Bound::<&str>::Unbounded);
+            drop(tx.range::<&str>(keyspace, bounds).next().unwrap().unwrap());
+        },
+    ];
+    for (number, write) in writes.into_iter().enumerate() {
+        for (read_number, read) in reads.into_iter().enumerate() {
+            for flush in [false, true] {
+                let (db, keyspace) = hermitage();
+                // The key exists and is not the only one, and one more range read has started the history of ranges.
+                for key in 0..10 {
+                    keyspace.put(key.to_string(), "old").unwrap();
+                }
+                drop(all(&db.transaction(), &keyspace));
+                let tx = db.transaction();
+                read(&tx, &keyspace);
+                tx.put(&keyspace, "result", "x").unwrap();
+                keyspace.put("20", "outside of what was read").unwrap();
+                write(&db, &keyspace).unwrap();
+                if flush {
+                    settle(&db);
+                }
+                let committed = commit(tx);
+                assert!(
+                    matches!(committed, Err(Error::Conflict { .. })),
+                    "write {number}, read {read_number}, flush {flush}: {committed:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Only the part of a range that was read is checked.
+#[test]
+fn range_read_in_part_conflicts_in_this_part_only() {
+    for (written, forward_conflicts, backward_conflicts) in [
+        ("a", false, false),
+        ("b", true, false),
+        ("c", true, false),
+        ("c0", false, false),
+        ("f", false, true),
+        ("f0", false, true),
+        ("g", false, true),
+        ("h", false, false),
+    ] {
+        for (backward, conflicts) in [(false, forward_conflicts), (true, backward_conflicts)] {
+            for flush in [false, true] {
+                let (db, keyspace) = hermitage();
+                for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+                    keyspace.put(key, "old").unwrap();
+                }
+                drop(all(&db.transaction(), &keyspace));
+                let tx = db.transaction();
+                let mut range = tx.range(&keyspace, "b".."h");
+                for _ in 0..2 {
+                    let entry = if backward { range.next_back() } else { range.next() };
+                    entry.unwrap().unwrap();
+                }
+                drop(range);
+                tx.put(&keyspace, "result", "x").unwrap();
+                keyspace.put(written, "new").unwrap();
+                if flush {
+                    settle(&db);
+                }
+                let committed = commit(tx);
+                let is_conflict = matches!(committed, Err(Error::Conflict { .. }));
+                assert_eq!(is_conflict, conflicts, "{written} {backward} {flush}: {committed:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn range_shows_own_writes_in_both_directions() {
+    let (db, keyspace) = hermitage();
+    for key in 3..8 {
+        keyspace.put(key.to_string(), (key * 10).to_string()).unwrap();
+    }
+    settle(&db);
+    let tx = db.transaction();
+    // Later commits are not seen, also in keys that the transaction writes.
+    keyspace.put("1", "unseen").unwrap();
+    keyspace.merge("4", "unseen").unwrap();
+    keyspace.put("9", "unseen").unwrap();
+    tx.merge(&keyspace, "1", "11").unwrap();
+    tx.delete(&keyspace, "2").unwrap();
+    tx.merge(&keyspace, "4", "41").unwrap();
+    tx.merge(&keyspace, "4", "42").unwrap();
+    tx.delete_range(&keyspace, "5".."8").unwrap();
+    tx.put(&keyspace, "6", "own").unwrap();
+    tx.merge(&keyspace, "7", "own").unwrap();
+    tx.put(&keyspace, "8", "80").unwrap();
+    let expected = "1=10,11 3=30 4=40,41,42 6=own 7=own 8=80";
+    assert_eq!(entries(all(&tx, &keyspace)), expected);
+    let backward: Vec<_> = expected.split(' ').rev().collect();
+    assert_eq!(entries(all(&tx, &keyspace).rev()), backward.join(" "));
+    for entry in expected.split(' ') {
+        let (key, value) = entry.split_once('=').unwrap();
+        assert_eq!(text(tx.get(&keyspace, key).unwrap()), value);
+    }
+    let keys = ["5", "2", "4", "4", "9"];
+    let values = tx.multi_get(&keyspace, keys).unwrap();
+    let values: Vec<_> = values.into_iter().map(text).collect();
+    assert_eq!(values, ["none", "none", "40,41,42", "40,41,42", "none"]);
+    // Both ends meet, and a range keeps showing the writes before its creation.
+    let mut range = all(&tx, &keyspace);
+    assert_eq!(entries(range.by_ref().take(2)), "1=10,11 3=30");
+    tx.put(&keyspace, "4", "later").unwrap();
+    tx.put(&keyspace, "5", "later").unwrap();
+    assert_eq!(entries(range.by_ref().rev().take(3)), "8=80 7=own 6=own");
+    assert_eq!(entries(range), "4=40,41,42");
+    assert_eq!(entries(tx.range(&keyspace, "4".."6")), "4=later 5=later");
+}
+
+#[test]
+fn transaction_spans_keyspaces_of_all_kinds() {
+    let db = open(&MemVfs::new(), options_of_kinds(Background::Inline));
+    let keyspaces = open_kinds(&db);
+    for keyspace in &keyspaces {
+        keyspace.put("old", "a value that is longer than the threshold").unwrap();
+        keyspace.merge("merged", "1").unwrap();
+    }
+    settle(&db);
+    for (at, written) in keyspaces.iter().enumerate() {
+        let tx = db.transaction();
+        for keyspace in &keyspaces {
+            tx.merge(keyspace, "merged", "2").unwrap();
+            let merged = tx.get(keyspace, "merged").unwrap().unwrap();
+            let found = entries(tx.range(keyspace, "m".."p"));
+            let old = "a value that is longer than the threshold";
+            assert_eq!(found, format!("merged={} old={old}", text(Some(merged))));
+            tx.put(keyspace, "new", "another value that is longer than the threshold").unwrap();
+        }
+        written.merge("merged", "by another client").unwrap();
+        if at > 0 {
+            settle(&db);
+        }
+        assert_conflict(tx);
+        assert!(keyspaces.iter().all(|keyspace| keyspace.get("new").unwrap().is_none()));
+    }
+    let tx = db.transaction();
+    for keyspace in &keyspaces {
+        tx.put(keyspace, "new", "another value that is longer than the threshold").unwrap();
+    }
+    tx.commit(Durability::Sync).unwrap();
+    assert!(keyspaces.iter().all(|keyspace| keyspace.get("new").unwrap().is_some()));
+}
+
+#[test]
+fn savepoint_rollback_discards_later_writes() {
+    let (db, keyspace) = hermitage();
+    let tx = db.transaction();
+    let start = tx.savepoint();
+    tx.put(&keyspace, "1", "a").unwrap();
+    let middle = tx.savepoint();
+    assert_eq!(tx.savepoint(), middle, "no write in between");
+    tx.delete_range::<&[u8]>(&keyspace, ..).unwrap();
+    assert_eq!(entries(all(&tx, &keyspace)), "");
+    tx.put(&keyspace, "3", "c").unwrap();
+    let end = tx.savepoint();
+    tx.rollback_to(middle).unwrap();
+    assert_eq!(entries(all(&tx, &keyspace)), "1=a 2=20");
+    assert!(matches!(tx.rollback_to(end), Err(Error::UnknownSavepoint)));
+    tx.put(&keyspace, "4", "d").unwrap();
+    tx.rollback_to(middle).unwrap();
+    tx.put(&keyspace, "5", "e").unwrap();
+    assert_eq!(entries(all(&tx, &keyspace)), "1=a 2=20 5=e");
+    assert!(matches!(db.transaction().rollback_to(start), Err(Error::UnknownSavepoint)));
+    commit(tx).unwrap();
+    assert_eq!(entries(keyspace.iter()), "1=a 2=20 5=e");
+}
+
+#[test]
+fn failed_write_leaves_transaction_usable() {
+    let (db, keyspace) = hermitage();
+    let other = open(&MemVfs::new(), inline());
+    let tx = db.transaction();
+    tx.put(&keyspace, "1", "first").unwrap();
+    let large = vec![0; 1 << 20];
+    let written = tx.put(&keyspace, &large, "too large a key");
+    assert!(matches!(written, Err(Error::TooLarge { .. })), "{written:?}");
+    let foreign = other.default_keyspace();
+    assert!(matches!(tx.put(&foreign, "1", "x"), Err(Error::ForeignKeyspace { .. })));
+    assert!(matches!(tx.get(&foreign, "1"), Err(Error::ForeignKeyspace { .. })));
+    let read = all(&tx, &foreign).next();
+    assert!(matches!(read, Some(Err(Error::ForeignKeyspace { .. }))), "{read:?}");
+    let merged = other.transaction().merge(&foreign, "1", "x");
+    assert!(matches!(merged, Err(Error::NoMergeOperator { .. })), "{merged:?}");
+    tx.put(&keyspace, "2", "second").unwrap();
+    commit(tx).unwrap();
+    assert_eq!(entries(keyspace.iter()), "1=first 2=second");
+}
+
+#[test]
+fn transaction_older_than_history_of_ranges_is_unknown() {
+    let (db, keyspace) = hermitage();
+    let tx = db.transaction();
+    keyspace.put("9", "after the snapshot, flushed before the first range read").unwrap();
+    settle(&db);
+    assert_eq!(entries(tx.range(&keyspace, "1".."2")), "1=10");
+    tx.put(&keyspace, "1", "11").unwrap();
+    let committed = commit(tx);
+    assert!(matches!(committed, Err(Error::ConflictUnknown { .. })), "{committed:?}");
+    // The next flush records the history.
+    let tx = db.transaction();
+    keyspace.put("9", "again").unwrap();
+    settle(&db);
+    assert_eq!(entries(tx.range(&keyspace, "1".."2")), "1=10");
+    tx.put(&keyspace, "1", "11").unwrap();
+    commit(tx).unwrap();
+}
+
+#[test]
+fn transact_retries_conflicts_and_returns_other_errors() {
+    let (db, keyspace) = hermitage();
+    let mut attempts = 0;
+    let increment = |tx: &Transaction| -> Result<u64> {
+        attempts += 1;
+        let count: u64 = text(tx.get(&keyspace, "1")?).parse().unwrap();
+        if attempts < 4 {
+            keyspace.put("1", (count + 100).to_string())?;
+        }
+        tx.put(&keyspace, "1", (count + 1).to_string())?;
+        Ok(count + 1)
+    };
+    assert_eq!(db.transact(Durability::Buffered, increment).unwrap(), 311);
+    assert_eq!((attempts, text(keyspace.get("1").unwrap())), (4, "311".to_owned()));
+    // The attempts are limited.
+    let mut attempts = 0;
+    let conflict = |tx: &Transaction| {
+        attempts += 1;
+        tx.get(&keyspace, "1")?;
+        keyspace.put("1", attempts.to_string())?;
+        tx.put(&keyspace, "1", "never")
+    };
+    let conflict = db.transact(Durability::Buffered, conflict);
+    assert!(matches!(conflict, Err(Error::Conflict { .. })), "{conflict:?}");
+    assert_eq!((attempts, text(keyspace.get("1").unwrap())), (24, "24".to_owned()));
+    // An error of the caller discards the transaction.
+    let refuse = |tx: &Transaction| -> std::result::Result<(), Box<dyn std::error::Error>> {
+        tx.put(&keyspace, "1", "discarded")?;
+        Err("not enough money".into())
+    };
+    assert_eq!(db.transact(Durability::Sync, refuse).unwrap_err().to_string(), "not enough money");
+    assert_eq!(text(keyspace.get("1").unwrap()), "24");
+}
+
+#[test]
+fn transaction_reads_database_that_is_read_only() {
+    let disk = MemVfs::new();
+    let db = open(&disk, inline());
+    db.put("1", "10").unwrap();
+    db.close(None).unwrap();
+    let db = open(&disk, Options::default().read_only(true));
+    let tx = db.transaction();
+    assert_eq!(entries(all(&tx, &db.default_keyspace())), "1=10");
+    assert!(matches!(tx.put(&db.default_keyspace(), "1", "x"), Err(Error::OpenedReadOnly)));
+    commit(tx).unwrap();
+}
+
+#[test]
+fn random_interleaved_transactions_are_serializable() {
+    let (mut committed, mut conflicts, mut read_only) = (0, 0, 0);
+    for seed in case_seeds(&[], 150) {
+        let recorded =
+            interleaved_transactions(seed).unwrap_or_else(|what| panic!("{seed}: {what}"));
+        committed += recorded.writers.len();
+        read_only += recorded.readers.len();
+        conflicts += recorded.conflicts;
+    }
+    assert!(committed > 1_000 && read_only > 50, "{committed} {read_only}");
+    assert!(conflicts > 500, "{conflicts}");
+}
+
+#[test]
+fn random_concurrent_transactions_are_serializable() {
+    let (mut committed, mut conflicts) = (0, 0);
+    for seed in case_seeds(&[], 100) {
+        let recorded =
+            concurrent_transactions(seed).unwrap_or_else(|what| panic!("{seed}: {what}"));
+        committed += recorded.writers.len();
+        conflicts += recorded.conflicts;
+    }
+    assert!(committed > 1_000 && conflicts > 200, "{committed} {conflicts}");
+}

@@ -1,0 +1,304 @@
+//! Random transactions on a few keys of two keyspaces, and a check of their history for serializability.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use lsmx::env::Background;
+use lsmx::merge_operator::Append;
+use lsmx::vfs::MemVfs;
+use lsmx::{
+    Db, Durability, Error, Keyspace, KeyspaceOptions, Options, Savepoint, Slice, Transaction,
+};
+use lsmx_testkit::serial::{Step, check_serializable};
+use lsmx_testkit::{TestRng, mix_seeds};
+
+use super::Outcome;
+use super::small_database::{lock, open_with};
+
+/// Number of keys of each keyspace.
+const KEYS: u8 = 8;
+/// Key of the list of all transactions with writes, in the order of their commits.
+const LOG: &str = "log";
+/// Limit of a scan of a whole range.
+const NO_LIMIT: usize = 100;
+
+/// Results of the transactions of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Recorded {
+    /// Committed transactions with writes, by number.
+    pub(crate) writers: BTreeMap<u32, Vec<Step>>,
+    /// Committed transactions without writes.
+    pub(crate) readers: Vec<Vec<Step>>,
+    /// Number of commits that failed because of a conflict, and because the history was too short.
+    pub(crate) conflicts: u64,
+    pub(crate) unknown: u64,
+}
+
+#[derive(Clone)]
+struct World {
+    db: Db,
+    data: [Keyspace; 2],
+    log: Keyspace,
+    recorded: Arc<Mutex<Recorded>>,
+}
+
+fn failed(error: Error) -> String {
+    format!("{error:?}")
+}
+
+fn name(key: u8) -> String {
+    format!("key-{key:02}")
+}
+
+/// Returns the numbers in a value. They are separated by commas.
+fn numbers(value: &[u8]) -> Vec<u32> {
+    let text = std::str::from_utf8(value).unwrap();
+    text.split(',').map(|number| number.parse().unwrap()).collect()
+}
+
+impl World {
+    fn open(background: Background) -> World {
+        let keyspace = KeyspaceOptions::default()
+            .memtable_bytes(1 << 10)
+            .table_bytes(1 << 10)
+            .block_bytes(128)
+            .merge_operator(Append::with_separator(b","));
+        let options = Options::default().background(background).seed(1);
+        let options = options.keyspace_defaults(keyspace.clone());
+        let db = open_with(&MemVfs::new(), options).unwrap();
+        let open = |name| db.keyspace(name, keyspace.clone()).unwrap();
+        let (data, log) = ([open("a"), open("b")], open(LOG));
+        World { db, data, log, recorded: Arc::default() }
+    }
+
+    fn keyspace(&self, key: u8) -> &Keyspace {
+        &self.data[usize::from(key / KEYS)]
+    }
+
+    /// Checks all recorded transactions.
+    fn check(&self) -> Outcome<Recorded> {
+        let recorded = std::mem::take(&mut *lock(&self.recorded));
+        let log = self.log.get(LOG).map_err(failed)?;
+        let mut missing = recorded.writers.clone();
+        let order = log.map_or_else(Vec::new, |log| numbers(&log)).into_iter();
+        let writers = order.map(|number| {
+            let failed = || format!("the log contains the failed transaction {number}");
+            missing.remove(&number).ok_or_else(failed)
+        });
+        let writers = writers.collect::<Result<Vec<_>, _>>()?;
+        if !missing.is_empty() {
+            return Err(format!("the log does not contain the transactions {missing:?}"));
+        }
+        let expected = check_serializable(&writers, &recorded.readers)?;
+        for key in 0..2 * KEYS {
+            let list = self.keyspace(key).get(name(key)).map_err(failed)?;
+            let list = list.map(|list| numbers(&list));
+            if list.as_ref() != expected.get(&key) {
+                return Err(format!("key {key} is {list:?}, not {:?}", expected.get(&key)));
+            }
+        }
+        Ok(recorded)
+    }
+}
+
+/// One running transaction.
+struct Session {
+    number: u32,
+    transaction: Transaction,
+    steps: Vec<Step>,
+    savepoint: Option<Savepoint>,
+    has_writes: bool,
+    /// Number of further steps.
+    left: u64,
+}
+
+impl Session {
+    fn begin(world: &World, number: u32, rng: &mut TestRng) -> Session {
+        let (transaction, left) = (world.db.transaction(), 1 + rng.below(8_u64));
+        let (steps, savepoint, has_writes) = (Vec::new(), None, false);
+        Session { number, transaction, steps, savepoint, has_writes, left }
+    }
+
+    /// Executes and records one random step.
+    fn step(&mut self, world: &World, rng: &mut TestRng) -> lsmx::Result<()> {
+        let key = rng.below(2 * KEYS);
+        let (keyspace, tx) = (world.keyspace(key), &self.transaction);
+        // Each write of a run has another number.
+        let id = self.number * 100 + self.steps.len() as u32;
+        let step = match rng.below(20) {
+            0..3 => Step::Read { key, seen: read(tx, keyspace, key, rng)? },
+            3..5 => {
+                let other = key / KEYS * KEYS + rng.below(KEYS);
+                let values = tx.multi_get(keyspace, [name(key), name(other)])?;
+                let [first, second] = values.try_into().unwrap();
+                self.steps.push(Step::Read { key, seen: list(first) });
+                Step::Read { key: other, seen: list(second) }
+            }
+            5..10 => scan(tx, keyspace, key, rng)?,
+            10..13 => {
+                tx.merge(keyspace, name(key), id.to_string())?;
+                Step::Append { key, id }
+            }
+            13..16 => {
+                tx.put(keyspace, name(key), id.to_string())?;
+                Step::Replace { key, id }
+            }
+            16 => {
+                tx.delete(keyspace, name(key))?;
+                Step::Delete { key }
+            }
+            17 => {
+                let keys = key..(key / KEYS + 1) * KEYS;
+                let keys = keys.start..keys.end.min(key + 1 + rng.below(KEYS));
+                tx.delete_range(keyspace, name(keys.start)..name(keys.end))?;
+                Step::DeleteRange { keys }
+            }
+            18 => {
+                self.savepoint = Some(tx.savepoint());
+                Step::Savepoint
+            }
+            _ => match self.savepoint {
+                Some(savepoint) => {
+                    tx.rollback_to(savepoint)?;
+                    Step::RollBack
+                }
+                None => Step::Read { key, seen: list(tx.get(keyspace, name(key))?) },
+            },
+        };
+        self.has_writes |= !matches!(step, Step::Read { .. } | Step::Scan { .. });
+        self.steps.push(step);
+        Ok(())
+    }
+
+    /// Commits or discards the transaction.
+    fn end(self, world: &World, rng: &mut TestRng) -> lsmx::Result<()> {
+        if rng.is_one_in(10) {
+            return Ok(());
+        }
+        if self.has_writes {
+            // The operand is not read by any transaction, so it causes no conflict.
+            self.transaction.merge(&world.log, LOG, self.number.to_string())?;
+        }
+        let durability = if rng.is_one_in(4) { Durability::Sync } else { Durability::Buffered };
+        let committed = self.transaction.commit(durability);
+        let mut recorded = lock(&world.recorded);
+        match committed {
+            Ok(()) if self.has_writes => drop(recorded.writers.insert(self.number, self.steps)),
+            Ok(()) => recorded.readers.push(self.steps),
+            Err(Error::Conflict { .. }) => recorded.conflicts += 1,
+            Err(Error::ConflictUnknown { .. }) => recorded.unknown += 1,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+fn list(value: Option<Slice>) -> Option<Vec<u32>> {
+    value.map(|value| numbers(&value))
+}
+
+fn read(
+    tx: &Transaction,
+    keyspace: &Keyspace,
+    key: u8,
+    rng: &mut TestRng,
+) -> lsmx::Result<Option<Vec<u32>>> {
+    let value = match rng.is_one_in(3) {
+        true => tx.get_for_update(keyspace, name(key)),
+        false => tx.get(keyspace, name(key)),
+    };
+    value.map(list)
+}
+
+/// Reads a random part of the keyspace of `key`.
+fn scan(tx: &Transaction, keyspace: &Keyspace, key: u8, rng: &mut TestRng) -> lsmx::Result<Step> {
+    let first = key / KEYS * KEYS;
+    let keys: Range<u8> = match rng.is_one_in(3) {
+        true => first..first + KEYS,
+        false => key..first + KEYS - rng.below(first + KEYS - key),
+    };
+    let mut range = match rng.below(3) {
+        0 if keys.len() == usize::from(KEYS) => tx.prefix(keyspace, "key-"),
+        1 => tx.range(keyspace, name(keys.start)..=name(keys.end - 1)),
+        _ => tx.range(keyspace, name(keys.start)..name(keys.end)),
+    };
+    let backward = rng.is_one_in(2);
+    let limit = if rng.is_one_in(2) { NO_LIMIT } else { rng.between(0, 3) };
+    let mut seen = Vec::new();
+    while seen.len() < limit {
+        let Some(entry) = (if backward { range.next_back() } else { range.next() }) else { break };
+        let (name, value) = entry?;
+        let key = std::str::from_utf8(&name[4..]).unwrap().parse().unwrap();
+        seen.push((key, numbers(&value)));
+    }
+    Ok(Step::Scan { keys, backward, limit, seen })
+}
+
+/// Runs up to four transactions at a time on one thread. Flushes and compactions happen between their steps.
+pub(crate) fn interleaved_transactions(seed: u64) -> Outcome<Recorded> {
+    let world = World::open(Background::Inline);
+    let mut rng = TestRng::new(seed);
+    let mut sessions: Vec<Session> = Vec::new();
+    let mut number = 0;
+    while number < 60 || !sessions.is_empty() {
+        if number < 60 && (sessions.len() < 2 || sessions.len() < 4 && rng.is_one_in(2)) {
+            number += 1;
+            sessions.push(Session::begin(&world, number, &mut rng));
+        }
+        let index = rng.below(sessions.len());
+        let session = &mut sessions[index];
+        if session.left > 0 {
+            session.left -= 1;
+            session.step(&world, &mut rng).map_err(failed)?;
+        } else {
+            sessions.swap_remove(index).end(&world, &mut rng).map_err(failed)?;
+        }
+        match rng.below(40) {
+            0 | 1 => world.db.flush().map_err(failed)?,
+            2 => world.data[0].compact_range::<&[u8]>(..).map_err(failed)?,
+            _ => {}
+        }
+    }
+    world.check()
+}
+
+/// Runs transactions on three threads under a random schedule.
+pub(crate) fn concurrent_transactions(seed: u64) -> Outcome<Recorded> {
+    const THREADS: u32 = 3;
+    let world = World::open(Background::Stepped { seed, workers: 1 });
+    let env = world.db.env().clone();
+    let failure: Arc<Mutex<Outcome>> = Arc::new(Mutex::new(Ok(())));
+    let threads = (0..THREADS).map(|thread| {
+        let (world, failure) = (world.clone(), Arc::clone(&failure));
+        let mut rng = TestRng::new(mix_seeds(seed, thread.into()));
+        let mut run = move |number| {
+            let mut session = Session::begin(&world, number, &mut rng);
+            for _ in 0..session.left {
+                session.step(&world, &mut rng)?;
+            }
+            session.end(&world, &mut rng)?;
+            if rng.is_one_in(10) { world.db.flush() } else { Ok(()) }
+        };
+        let body = move || {
+            let run = (1..=15).try_for_each(|at| run(at * THREADS + thread));
+            if let Err(error) = run {
+                *lock(&failure) = Err(failed(error));
+            }
+        };
+        env.spawn("transactions", body).unwrap()
+    });
+    for thread in threads.collect::<Vec<_>>() {
+        if let Err(panic) = env.join(thread) {
+            std::panic::resume_unwind(panic);
+        }
+    }
+    std::mem::replace(&mut *lock(&failure), Ok(()))?;
+    world.check()
+}
+
+/// Runs interleaved and concurrent transactions.
+pub(crate) fn random_transactions(seed: u64) -> Outcome {
+    interleaved_transactions(seed)?;
+    concurrent_transactions(seed).map(drop)
+}
