@@ -276,6 +276,10 @@ failpoints! {
     OwnWritesUnseen = "own-writes-unseen" of 35,
     /// A commit of a transaction checks its reads against writes after the commit began, not after its snapshot.
     ReadsValidatedFromCommit = "reads-validated-from-commit" of 35,
+    /// A commit of a transaction checks its range reads only against published commits.
+    UnpublishedRangesIgnored = "unpublished-ranges-ignored" of 35,
+    /// A commit of a transaction checks its range reads only against the memtables and unpublished commits.
+    FlushedRangesIgnored = "flushed-ranges-ignored" of 35,
 }
 
 /// The enabled failpoint as `u8`, or `u8::MAX`.

@@ -167,13 +167,17 @@ pub fn check_serializable(writers: &[Vec<Step>], readers: &[Vec<Step>]) -> Resul
             states.push(after);
         }
     }
-    // Transactions that no other one must precede are removed until none is left.
+    // A transaction is on no cycle if no other one must precede it, or if it must precede no other one. Such transactions
+    // are removed until none is left.
     let mut left: Vec<usize> = (0..nodes.len()).collect();
     loop {
-        let has_predecessor = |at: usize| {
-            left.iter().any(|&other| other != at && nodes[other].must_precede(&nodes[at]))
+        let precedes =
+            |one: usize, other: usize| one != other && nodes[one].must_precede(&nodes[other]);
+        let is_between = |at: usize| {
+            left.iter().any(|&other| precedes(other, at))
+                && left.iter().any(|&other| precedes(at, other))
         };
-        let next: Vec<usize> = left.iter().copied().filter(|&at| has_predecessor(at)).collect();
+        let next: Vec<usize> = left.iter().copied().filter(|&at| is_between(at)).collect();
         if next.len() == left.len() {
             break;
         }

@@ -426,6 +426,35 @@ fn range_costs_n_log_n() {
 }
 
 #[test]
+fn transaction_costs_n_log_n() {
+    let _alone = lsmx_testkit::run_alone();
+    for flushed in [false, true] {
+        grows_at_most_as_n_log_n(&format!("transaction, flushed: {flushed}"), 500, |n| {
+            let db = new(keyspace_options());
+            let keyspace = db.default_keyspace();
+            drop(db.transaction().range::<&[u8]>(&keyspace, ..));
+            put_ordered(&db, n);
+            Cost::measure(|| {
+                let tx = db.transaction();
+                for number in (0..2 * n).step_by(2) {
+                    tx.get(&keyspace, ordered(number)).unwrap();
+                    let found = tx.range(&keyspace, ordered(number)..ordered(number + 1)).count();
+                    assert_eq!(found, 1);
+                    // Another commit deletes a range between the keys that are read.
+                    keyspace.delete_range(ordered(number + 1)..ordered(number + 2)).unwrap();
+                    tx.put(&keyspace, key(number), b"value").unwrap();
+                    tx.delete_range(&keyspace, ordered(number + 1)..ordered(number + 2)).unwrap();
+                }
+                if flushed {
+                    db.flush().unwrap();
+                }
+                tx.commit(Durability::Buffered).unwrap();
+            })
+        });
+    }
+}
+
+#[test]
 fn range_over_the_range_deletes_of_many_tables_costs_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("range over n / 16 tables with range deletes", 256, |n| {

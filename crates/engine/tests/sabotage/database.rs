@@ -100,7 +100,9 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         }
         Failpoint::RangeReadsNotValidated
         | Failpoint::OwnWritesUnseen
-        | Failpoint::ReadsValidatedFromCommit => ("transactions", random_transactions),
+        | Failpoint::ReadsValidatedFromCommit
+        | Failpoint::UnpublishedRangesIgnored
+        | Failpoint::FlushedRangesIgnored => ("transactions", random_transactions),
         Failpoint::UpdateWithoutGuard => ("updates", updates),
         Failpoint::UpdateGuardLoadedLate => ("updates over a seal", updates_over_a_seal),
         Failpoint::GuardScansCommit => ("guards during large batches", guards_during_large_batches),

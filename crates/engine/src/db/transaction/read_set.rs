@@ -138,6 +138,26 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::db::Db;
+    use crate::env::Background;
+    use crate::options::db::Options;
+    use crate::vfs::MemVfs;
+
+    #[test]
+    fn read_set_over_limit_is_too_large_and_stays_usable() {
+        let options = Options::default().background(Background::Inline);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let keyspace = db.default_keyspace();
+        let tree = keyspace.tree();
+        let mut reads = ReadSet { bytes: BATCH_BYTES_MAX - READ_BYTES - 3, ..ReadSet::default() };
+        let is_too_large = |added| matches!(added, Err(Error::TooLarge { what: "read set", .. }));
+        assert!(is_too_large(reads.add_key(tree, b"four")));
+        let span = (Bytes::from_static(b"ab"), Some(Bytes::from_static(b"cd")));
+        assert!(is_too_large(reads.add_span(tree, span).map(drop)));
+        reads.add_key(tree, b"abc").unwrap();
+        reads.add_key(tree, b"abc").unwrap();
+        assert_eq!(reads.bytes, BATCH_BYTES_MAX);
+    }
 
     proptest! {
         #[test]
