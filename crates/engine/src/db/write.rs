@@ -11,6 +11,7 @@ use crate::options::write::{Durability, WriteOptions};
 use crate::state::memtable_budget::MemtableReservation;
 use crate::tree::Tree;
 use crate::write::batch::WriteBatch;
+use crate::write::group::check_ranges;
 
 /// Commits one entry. Waits until the write is admitted.
 pub(super) fn write_entry(
@@ -27,11 +28,12 @@ pub(super) fn write_entry(
 }
 
 /// Commits a batch. Waits until the batch is admitted.
-pub(crate) fn write(inner: &DbInner, batch: WriteBatch, options: WriteOptions) -> Result<()> {
+pub(crate) fn write(inner: &DbInner, mut batch: WriteBatch, options: WriteOptions) -> Result<()> {
     if !inner.validate_write_batch(&batch, options)? {
         return Ok(());
     }
     let (deadline_us, reservation) = admit(inner, &batch, options)?;
+    check_ranges(&inner.state, &mut batch.guards)?;
     let sync = options.durability == Durability::Sync;
     let trace = inner.start_commit_trace(&batch);
     let reserved_bytes = reservation.map_or(0, MemtableReservation::into_bytes);

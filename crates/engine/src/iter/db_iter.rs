@@ -548,7 +548,7 @@ mod tests {
             };
             let is_seen = |at: usize| match own {
                 Some(_) if at >= committed => at < own_end,
-                _ => at < snapshot as usize,
+                _ => (at as u64) < snapshot,
             };
             let last_own_seq = (own.is_some() && committed < own_end).then(|| seq_of(own_end - 1));
             let entries: Vec<_> = versions

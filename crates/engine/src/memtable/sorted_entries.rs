@@ -100,6 +100,11 @@ impl SortedEntries {
         self.entries().len()
     }
 
+    /// Returns the entries from an insert on, in the order of their inserts. The first insert has number 0.
+    pub(crate) fn inserted_from(&self, first: u32) -> impl Iterator<Item = &MemtableEntry> {
+        (first..self.len()).map(|number| self.entries().entry(number))
+    }
+
     /// Returns the entry at a position.
     #[inline]
     pub(crate) fn entry(&self, at: EntryPosition) -> &MemtableEntry {

@@ -30,17 +30,20 @@ const ENTRIES_MAX: usize = if cfg!(miri) { 40 } else { 400 };
 
 proptest! {
     #[test]
-    fn has_newer_write_between_equals_linear_search(
+    fn has_newer_write_equals_linear_search(
         kind in prop::sample::select(&MemtableKind::ALL[..]),
         writes in prop::collection::vec((0u8..20, prop::option::weighted(0.2, 0u8..20)), 0..40),
         ranges in prop::collection::vec((0u8..20, prop::option::of(1u8..20), 0u64..45), 30),
     ) {
         let memtable = new_memtable(kind);
+        // Number of entries up to each sequence number.
+        let mut counts = vec![0];
         for (seq, &(key, range_end)) in (1..).zip(&writes) {
             let _bytes = match range_end {
                 Some(end) => memtable.insert_range_tombstone(&[key], Some(&[end]), SeqNo(seq)),
                 None => memtable.insert(&[key], SeqNo(seq), EntryKind::Put, b""),
             };
+            counts.push(memtable.inserted_count());
         }
         for (start, count, seq) in ranges {
             let end = count.map(|count| start + count);
@@ -51,7 +54,12 @@ proptest! {
             });
             let end = end.map(|end| [end]);
             let end = end.as_ref().map(|end| &end[..]);
-            prop_assert_eq!(memtable.has_newer_write_between(&[start], end, SeqNo(seq)), expected);
+            let not_newer = usize::try_from(seq).ok().and_then(|seq| counts.get(seq).copied());
+            let not_newer = not_newer.unwrap_or(memtable.inserted_count());
+            for checked in [0, not_newer / 2, not_newer] {
+                let found = memtable.has_newer_write(&[start], end, SeqNo(seq), checked);
+                prop_assert_eq!(found, expected, "{} checked", checked);
+            }
         }
     }
 

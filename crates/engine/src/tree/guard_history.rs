@@ -34,6 +34,12 @@ pub(crate) enum GuardedKeys {
 }
 
 impl GuardedKeys {
+    /// Protects one key of a keyspace.
+    pub(crate) fn new_key(keyspace: u32, key: Bytes) -> GuardedKeys {
+        let key_hash = key_hash(keyspace, &key);
+        GuardedKeys::Key { key, key_hash }
+    }
+
     /// Returns the smallest guarded key.
     pub(crate) fn first_key(&self) -> &[u8] {
         match self {
@@ -186,7 +192,7 @@ impl GuardHistory {
     fn add_prefixes(&self, writes: &mut FlushedWrites, memtable: &Memtable, entries: usize) {
         let (smallest, largest) = memtable.key_range().unwrap_or_default();
         let common = &smallest[..common_prefix_len(&smallest, &largest)];
-        let prefix_bytes = len_u64(entries).saturating_mul(key_prefixes::BYTES_PER_KEY);
+        let prefix_bytes = key_prefixes::memory_bytes(len_u64(entries));
         let bytes = writes.bytes.saturating_add(prefix_bytes).saturating_add(len_u64(common.len()));
         if bytes <= self.bytes_max {
             let prefixes = KeyPrefixes::with_capacity(entries, common, writes.first_seq);
@@ -278,9 +284,7 @@ mod tests {
     }
 
     fn check(history: &GuardHistory, keyspace: u32, key: u64, read: u64, until: u64) -> GuardCheck {
-        let key = Bytes::copy_from_slice(&key.to_be_bytes());
-        let key_hash = key_hash(keyspace, &key);
-        let keys = GuardedKeys::Key { key, key_hash };
+        let keys = GuardedKeys::new_key(keyspace, Bytes::copy_from_slice(&key.to_be_bytes()));
         history.check_guard(keyspace, &keys, SeqNo(read), SeqNo(until))
     }
 

@@ -4,17 +4,20 @@
 //! common      common prefix of all keys
 //! prefixes    the next 8 bytes of each key as a big-endian number, ascending, without duplicates
 //! numbers     the newest sequence number of each prefix, relative to `base`
+//! maxima      the largest of each 64 consecutive numbers
 //! ```
 //!
 //! Keys with equal prefixes share an element. A search can therefore find a write next to the range. It never misses a
-//! write in the range.
+//! write in the range. For n keys it compares at most n / 64 + 128 numbers.
+
+use std::ops::Range;
 
 use lsmx_base::coding::{len_u64, low_u32};
 use lsmx_base::key::{KeyPrefix, SeqNo};
 use lsmx_base::work_counter::{self, WorkKind};
 
-/// Memory per key, in bytes.
-pub(crate) const BYTES_PER_KEY: u64 = len_u64(size_of::<u64>() + size_of::<u32>());
+/// Number of consecutive numbers with one maximum.
+const BLOCK: usize = 64;
 
 /// Largest relative number. It represents every number that does not fit.
 const RELATIVE_MAX: u32 = u32::MAX;
@@ -25,7 +28,15 @@ pub(crate) struct KeyPrefixes {
     common: Box<[u8]>,
     prefixes: Vec<u64>,
     numbers: Vec<u32>,
+    maxima: Vec<u32>,
     base: SeqNo,
+}
+
+/// Returns the memory for a number of keys, in bytes, without their common prefix.
+pub(crate) fn memory_bytes(keys: u64) -> u64 {
+    let per_key = len_u64(size_of::<u64>() + size_of::<u32>());
+    let maxima = keys.div_ceil(len_u64(BLOCK)) * len_u64(size_of::<u32>());
+    keys.saturating_mul(per_key).saturating_add(maxima)
 }
 
 /// Returns the length of the longest common prefix of two keys.
@@ -42,21 +53,24 @@ impl KeyPrefixes {
     /// Returns an empty list for at most `keys` keys that start with `common` and have sequence numbers from `base` on.
     pub(crate) fn with_capacity(keys: usize, common: &[u8], base: SeqNo) -> KeyPrefixes {
         let (prefixes, numbers) = (Vec::with_capacity(keys), Vec::with_capacity(keys));
-        KeyPrefixes { common: common.into(), prefixes, numbers, base }
+        let maxima = Vec::with_capacity(keys.div_ceil(BLOCK));
+        KeyPrefixes { common: common.into(), prefixes, numbers, maxima, base }
     }
 
     /// Adds a write. Keys are added in ascending order.
     pub(crate) fn push(&mut self, key: &[u8], seq: SeqNo) {
         let prefix = prefix_of(key.get(self.common.len()..).unwrap_or_default());
         let relative = seq.0.saturating_sub(self.base.0).min(u64::from(RELATIVE_MAX));
-        match (self.prefixes.last(), self.numbers.last_mut()) {
-            (Some(last), Some(newest)) if *last == prefix => {
-                *newest = low_u32(relative).max(*newest)
+        let number = low_u32(relative);
+        if self.prefixes.last() != Some(&prefix) {
+            if self.prefixes.len().is_multiple_of(BLOCK) {
+                self.maxima.push(number);
             }
-            _ => {
-                self.prefixes.push(prefix);
-                self.numbers.push(low_u32(relative));
-            }
+            self.prefixes.push(prefix);
+            self.numbers.push(number);
+        }
+        for newest in self.numbers.last_mut().into_iter().chain(self.maxima.last_mut()) {
+            *newest = number.max(*newest);
         }
     }
 
@@ -70,11 +84,29 @@ impl KeyPrefixes {
     ) -> bool {
         let first = self.count_before(start, false);
         let after = end.map_or(self.prefixes.len(), |end| self.count_before(end, true));
-        let Some(numbers) = self.numbers.get(first..after) else { return false };
+        let Some(newest) = self.largest_number(first..after) else { return false };
         // A record that starts after the read has only newer writes.
-        let Some(read) = read.0.checked_sub(self.base.0) else { return !numbers.is_empty() };
-        work_counter::add(WorkKind::LeaderVisits, numbers.len());
-        numbers.iter().any(|&number| number == RELATIVE_MAX || u64::from(number) > read)
+        let Some(read) = read.0.checked_sub(self.base.0) else { return true };
+        newest == RELATIVE_MAX || u64::from(newest) > read
+    }
+
+    /// Returns the largest of the numbers in a range of indexes.
+    fn largest_number(&self, indexes: Range<usize>) -> Option<u32> {
+        let blocks = indexes.start.div_ceil(BLOCK)..indexes.end / BLOCK;
+        let (head, maxima, tail) = match blocks.is_empty() {
+            true => (indexes, 0..0, 0..0),
+            false => {
+                let (first, last) = (blocks.start * BLOCK, blocks.end * BLOCK);
+                (indexes.start..first, blocks, last..indexes.end)
+            }
+        };
+        work_counter::add(WorkKind::LeaderVisits, head.len() + maxima.len() + tail.len());
+        let parts = [(&self.numbers, head), (&self.maxima, maxima), (&self.numbers, tail)];
+        parts
+            .into_iter()
+            .filter_map(|(numbers, part)| numbers.get(part)?.iter().max())
+            .copied()
+            .max()
     }
 
     /// Returns the number of prefixes before a bound. Prefixes equal to that of an end are before the end, unless no key
@@ -140,6 +172,25 @@ mod tests {
                 if all.all(|key| is_exact(key)) {
                     prop_assert_eq!(found, expected, "{:?} {:?} {}", start, end, read);
                 }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn key_prefixes_largest_number_equals_linear_search(
+            numbers in prop::collection::vec(1u64..1_000, 0..300),
+            ranges in prop::collection::vec((0usize..310, 0usize..310), 40),
+        ) {
+            let mut prefixes = KeyPrefixes::with_capacity(numbers.len(), b"", SeqNo(1));
+            for (key, seq) in (0u64..).zip(&numbers) {
+                prefixes.push(&key.to_be_bytes(), SeqNo(*seq));
+            }
+            for (start, end) in ranges {
+                let (start, end) = (start.min(numbers.len()), end.min(numbers.len()));
+                let expected = numbers.get(start..end).and_then(|part| part.iter().max());
+                let found = prefixes.largest_number(start..end).map(|number| u64::from(number) + 1);
+                prop_assert_eq!(found, expected.copied());
             }
         }
     }

@@ -11,10 +11,9 @@ use lsmx_base::sync::Arc;
 use crate::error::{Error, Result};
 use crate::format::batch::{operation_bytes, put_operation, put_range_delete};
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::memtable;
+use crate::memtable::{self, Memtable};
 use crate::tree::Tree;
-use crate::tree::guard_history::GuardedKeys;
-use crate::tree::key_hashes::key_hash;
+use crate::tree::guard_history::{GuardCheck, GuardedKeys};
 
 /// Maximum encoded size of a batch, in bytes: 2 GiB − 1.
 pub const BATCH_BYTES_MAX: u64 = (1 << 31) - 1;
@@ -26,6 +25,38 @@ pub(crate) struct KeyGuard {
     pub(crate) keys: GuardedKeys,
     /// Sequence number at which the keys were read.
     pub(crate) read: SeqNo,
+    /// Writes that were checked before the commit was queued, if any.
+    pub(crate) checked: Option<CheckedWrites>,
+}
+
+/// Writes of a tree that a guard was checked against: all writes before those in a memtable, and the first entries of this
+/// memtable, in the order of their inserts.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckedWrites {
+    pub(crate) memtable: Arc<Memtable>,
+    /// Number of checked entries. Range tombstones are not checked.
+    pub(crate) entries: u32,
+}
+
+impl KeyGuard {
+    pub(crate) fn new(tree: &Arc<Tree>, keys: GuardedKeys, read: SeqNo) -> KeyGuard {
+        KeyGuard { tree: Arc::clone(tree), keys, read, checked: None }
+    }
+
+    /// Returns whether the guard protects a range of keys.
+    pub(crate) fn protects_range(&self) -> bool {
+        matches!(self.keys, GuardedKeys::Range { .. })
+    }
+
+    /// Returns the error of a check that failed or was undecided.
+    pub(crate) fn error(&self, check: GuardCheck) -> Error {
+        let (keyspace, key) = (self.tree.name.clone(), self.keys.first_key().to_vec());
+        let read = self.read.0;
+        match check {
+            GuardCheck::Unknown => Error::ConflictUnknown { keyspace, key, read },
+            GuardCheck::Holds | GuardCheck::Refused => Error::Conflict { keyspace, key, read },
+        }
+    }
 }
 
 /// The end of a batch at one point in time.
@@ -37,6 +68,14 @@ pub(crate) struct BatchPosition {
     pub(crate) operations: u32,
     /// Number of trees.
     trees: usize,
+}
+
+impl BatchPosition {
+    /// Returns the memory of the operations in a batch and in a memtable, in bytes.
+    pub(crate) fn memory_bytes(self) -> u64 {
+        let entries = u64::from(self.operations) * memtable::ENTRY_OVERHEAD_BYTES;
+        2 * len_u64(self.bytes) + entries
+    }
 }
 
 /// Operations on keyspaces of one database that are committed atomically, in the order in which they were added.
@@ -186,9 +225,8 @@ impl WriteBatch {
 
     /// Adds a guard for a key that was read at sequence number `read`.
     pub(crate) fn add_guard(&mut self, tree: &Arc<Tree>, key: &[u8], read: SeqNo) {
-        let (tree, key, key_hash) =
-            (Arc::clone(tree), Bytes::copy_from_slice(key), key_hash(tree.id, key));
-        self.guards.push(KeyGuard { tree, keys: GuardedKeys::Key { key, key_hash }, read });
+        let keys = GuardedKeys::new_key(tree.id, Bytes::copy_from_slice(key));
+        self.guards.push(KeyGuard::new(tree, keys, read));
     }
 
     /// Returns the current end of the batch.

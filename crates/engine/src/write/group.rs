@@ -15,8 +15,9 @@ use crate::state::DbState;
 use crate::state::work_queue::WorkKind as QueuedWork;
 use crate::tree::Tree;
 use crate::tree::guard_history::{GuardCheck, GuardedKeys};
+use crate::tree::super_version::SuperVersion;
 use crate::wal::WalRecord;
-use crate::write::batch::KeyGuard;
+use crate::write::batch::{CheckedWrites, KeyGuard};
 use crate::write::ticket::{CommitTicket, GroupMembers, LongOperandChain};
 
 /// Progress of a group.
@@ -159,63 +160,84 @@ fn check_guards_of_member(
     for guard in &request.guards {
         guard.tree.check_accepts_writes()?;
         let mut unpublished = in_flight.iter().flat_map(|members| members.iter()).chain(earlier);
-        let published = check_published_version(state, guard);
-        if is_ignored(guard, Failpoint::UnpublishedRangesIgnored)
-            && matches!(published, GuardCheck::Holds)
+        let mut check = check_published_writes(state, &guard.tree.super_version(), guard);
+        if check == GuardCheck::Holds
+            && !is_ignored(guard, Failpoint::UnpublishedRangesIgnored)
+            && unpublished.any(|other| other.writes_guarded_keys(guard, checks))
         {
-            continue;
+            check = GuardCheck::Refused;
         }
-        if matches!(published, GuardCheck::Holds)
-            && !unpublished.any(|other| other.writes_guarded_keys(guard, checks))
-        {
-            continue;
+        if check != GuardCheck::Holds {
+            return Err(guard.error(check));
         }
-        let key = guard.keys.first_key().to_vec();
-        let (keyspace, read) = (guard.tree.name.clone(), guard.read.0);
-        return Err(match published {
-            GuardCheck::Unknown => Error::ConflictUnknown { keyspace, key, read },
-            GuardCheck::Holds | GuardCheck::Refused => Error::Conflict { keyspace, key, read },
-        });
     }
     Ok(())
 }
 
-/// Checks a guard against published writes: ingests, then the memtables, then the history of flushed writes.
-fn check_published_version(state: &DbState, guard: &KeyGuard) -> GuardCheck {
+/// Checks the guards of ranges before their commit is queued, so that the commit leader only checks later writes. The work
+/// of the leader then does not depend on the number of older entries in a range.
+///
+/// # Errors
+/// [`Error::Conflict`], [`Error::ConflictUnknown`].
+pub(crate) fn check_ranges(state: &DbState, guards: &mut [KeyGuard]) -> Result<()> {
+    for guard in guards.iter_mut().filter(|guard| guard.protects_range()) {
+        let published = state.sequence.published();
+        let view = guard.tree.super_version();
+        // Searches may miss the last entry, because its insert may not have ended.
+        let entries = view.active.inserted_count().saturating_sub(1);
+        let check = check_published_writes(state, &view, guard);
+        if check != GuardCheck::Holds {
+            return Err(guard.error(check));
+        }
+        // Otherwise, commits that are not published yet may still insert entries into older memtables.
+        if view.active.first_seq().0 <= published.0.saturating_add(1) {
+            guard.checked = Some(CheckedWrites { memtable: Arc::clone(&view.active), entries });
+        }
+    }
+    Ok(())
+}
+
+/// Checks a guard against the writes that a view contains: ingests, then its memtables, then the history of flushed writes.
+///
+/// A flush appends to the history before its memtable leaves the view, so the caller loads the view first.
+fn check_published_writes(state: &DbState, view: &SuperVersion, guard: &KeyGuard) -> GuardCheck {
+    if guard.checked.is_some() && failpoint::is_on(Failpoint::QueuedRangesNotChecked) {
+        return GuardCheck::Holds;
+    }
     if guard.tree.ingested_ranges.may_contain_newer(&guard.keys, guard.read) {
         return GuardCheck::Unknown;
     }
-    // A flush appends to the history before its memtable leaves the view, so the view is loaded first.
-    let view = guard.tree.super_version();
-    let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
     for memtable in view.memtables() {
         work_counter::add(WorkKind::LeaderVisits, 1);
+        let checked = guard.checked.as_ref().filter(|at| Arc::ptr_eq(&at.memtable, memtable));
         let has_newer_write = match &guard.keys {
             GuardedKeys::Key { key, .. } => {
                 let written = memtable.get(key, SeqNo::MAX).map(|(seq, ..)| seq);
                 written.max(memtable.newest_covering_seq(key, SeqNo::MAX)) > Some(guard.read)
             }
             GuardedKeys::Range { start, end } => {
-                memtable.has_newer_write_between(start, end.as_deref(), guard.read)
+                let checked_entries = checked.map_or(0, |checked| checked.entries);
+                memtable.has_newer_write(start, end.as_deref(), guard.read, checked_entries)
             }
         };
         if has_newer_write {
             return GuardCheck::Refused;
         }
-        // Older memtables and tables contain only earlier writes.
-        if memtable.first_seq().0 <= guard.read.0.saturating_add(1) {
+        // Older memtables and tables contain only writes that were checked or are not newer.
+        if checked.is_some() || memtable.first_seq().0 <= guard.read.0.saturating_add(1) {
             return GuardCheck::Holds;
         }
     }
     if is_ignored(guard, Failpoint::FlushedRangesIgnored) {
         return GuardCheck::Holds;
     }
+    let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
     state.guard_history.check_guard(guard.tree.id, &guard.keys, guard.read, oldest)
 }
 
 /// Returns whether a failpoint is enabled that ignores guards of ranges.
 fn is_ignored(guard: &KeyGuard, failpoint: Failpoint) -> bool {
-    failpoint::is_on(failpoint) && matches!(guard.keys, GuardedKeys::Range { .. })
+    failpoint::is_on(failpoint) && guard.protects_range()
 }
 
 /// Inserts the operations of a commit into the memtables of its trees. Returns the number of added bytes.

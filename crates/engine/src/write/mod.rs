@@ -3,7 +3,7 @@
 pub(crate) mod backpressure;
 pub(crate) mod batch;
 pub(crate) mod commit;
-mod group;
+pub(crate) mod group;
 mod queue;
 pub(crate) mod throttle;
 pub(crate) mod ticket;

@@ -161,7 +161,7 @@ mod tests {
                 })
             };
             for (keyspace, start, count) in guards {
-                let guarded = GuardedKeys::Key { key: key(start), key_hash: key_hash(keyspace, &[start]) };
+                let guarded = GuardedKeys::new_key(keyspace, key(start));
                 let found = write_set.writes_guarded_keys(&payload, keyspace, &guarded);
                 prop_assert_eq!(found, writes(keyspace, start));
                 let end = count.map(|count| key(start + count));

@@ -102,7 +102,8 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::OwnWritesUnseen
         | Failpoint::ReadsValidatedFromCommit
         | Failpoint::UnpublishedRangesIgnored
-        | Failpoint::FlushedRangesIgnored => ("transactions", random_transactions),
+        | Failpoint::FlushedRangesIgnored
+        | Failpoint::QueuedRangesNotChecked => ("transactions", random_transactions),
         Failpoint::UpdateWithoutGuard => ("updates", updates),
         Failpoint::UpdateGuardLoadedLate => ("updates over a seal", updates_over_a_seal),
         Failpoint::GuardScansCommit => ("guards during large batches", guards_during_large_batches),

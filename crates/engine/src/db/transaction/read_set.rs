@@ -89,8 +89,8 @@ impl ReadSet {
                 continue;
             }
             for (start, end) in merge_spans(spans) {
-                let (tree, keys) = (Arc::clone(&tree), GuardedKeys::Range { start, end });
-                batch.guards.push(KeyGuard { tree, keys, read });
+                let keys = GuardedKeys::Range { start, end };
+                batch.guards.push(KeyGuard::new(&tree, keys, read));
             }
         }
     }
