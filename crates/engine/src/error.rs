@@ -136,10 +136,10 @@ pub enum Error {
     /// The database has been closed.
     #[error("the database is closed")]
     Closed,
-    /// A key, a value, a batch or the reads of a transaction exceed a documented limit. The call had no effect.
+    /// A key, a value, a batch or the memory of all transactions exceeds a documented limit. The call had no effect.
     #[error("{what} has {bytes} bytes, the limit is {limit}")]
     TooLarge {
-        /// `key`, `value`, `batch` or `read set`.
+        /// `key`, `value`, `batch` or `memory of all transactions`.
         what: &'static str,
         /// Size, in bytes.
         bytes: u64,

@@ -41,11 +41,12 @@ type ClockQueue = VecDeque<SlotRef>;
 pub struct BlockCache {
     kind: BlockCacheKind,
     budget_bytes: u64,
-    /// Whether open tables and operand stores use the budget.
+    /// Whether open tables, operand stores and transactions use the budget.
     includes_open_tables: bool,
     /// Bytes of open tables without their blocks.
     open_table_bytes: AtomicU64,
     operand_store_bytes: AtomicU64,
+    transaction_bytes: AtomicU64,
     /// Bytes in read-ahead buffers of cursors.
     read_ahead_bytes: AtomicU64,
     data: Box<dyn DataBlockCache>,
@@ -76,7 +77,7 @@ impl BlockCache {
         BlockCache::create(kind, budget_bytes, false)
     }
 
-    /// Creates a cache whose budget includes open tables and operand stores.
+    /// Creates a cache whose budget includes open tables, operand stores and transactions.
     #[must_use]
     pub fn with_open_tables_in_budget(kind: BlockCacheKind, budget_bytes: u64) -> Arc<BlockCache> {
         BlockCache::create(kind, budget_bytes, true)
@@ -93,6 +94,7 @@ impl BlockCache {
             includes_open_tables,
             open_table_bytes: AtomicU64::new(0),
             operand_store_bytes: AtomicU64::new(0),
+            transaction_bytes: AtomicU64::new(0),
             read_ahead_bytes: AtomicU64::new(0),
             data: data_cache::new_data_cache(kind, budget_bytes),
             data_capacity: AtomicU64::new(budget_bytes),
@@ -201,6 +203,31 @@ impl BlockCache {
         }
     }
 
+    /// Returns the reserved bytes of transactions.
+    #[must_use]
+    pub fn transaction_bytes(&self) -> u64 {
+        self.transaction_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Reserves bytes for a transaction, and evicts blocks if necessary.
+    ///
+    /// If all transactions would then have more than `bytes_max`, reserves nothing and returns their total as an error.
+    pub(crate) fn reserve_transaction_bytes(&self, bytes: u64, bytes_max: u64) -> Result<(), u64> {
+        let add = |reserved: u64| reserved.checked_add(bytes).filter(|total| *total <= bytes_max);
+        let reserved =
+            self.transaction_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        reserved.map_err(|reserved| reserved.saturating_add(bytes))?;
+        if self.includes_open_tables {
+            self.enforce_budget();
+        }
+        Ok(())
+    }
+
+    /// Releases the bytes of a transaction. The next fill makes them available to blocks.
+    pub(crate) fn release_transaction_bytes(&self, bytes: u64) {
+        self.transaction_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     /// Returns the bytes in read-ahead buffers of cursors.
     #[must_use]
     pub fn read_ahead_bytes(&self) -> u64 {
@@ -235,9 +262,13 @@ impl BlockCache {
         self.open_table_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the budget for blocks: without open tables and operand stores, if these are included.
+    /// Returns the budget for blocks: without open tables, operand stores and transactions, if these are included.
     pub(crate) fn block_budget_bytes(&self) -> u64 {
-        let others = || self.open_table_bytes().saturating_add(self.operand_store_bytes());
+        let others = || {
+            let tables_and_stores =
+                self.open_table_bytes().saturating_add(self.operand_store_bytes());
+            tables_and_stores.saturating_add(self.transaction_bytes())
+        };
         let others = if self.includes_open_tables { others() } else { 0 };
         self.budget_bytes.saturating_sub(others)
     }

@@ -10,6 +10,7 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::callback;
 use crate::db::key_locks::KeyLocks;
 use crate::db::open::warm_up::WarmUp;
+use crate::db::transaction::counters::TransactionCounters;
 use crate::db::write_back::{CombinedGet, set_folded_value, write_back};
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
@@ -59,6 +60,7 @@ pub(crate) struct DbInner {
     /// Set when close has completed.
     pub(super) lock_released: AtomicBool,
     pub(crate) key_locks: KeyLocks,
+    pub(crate) transactions: TransactionCounters,
     pub(super) warm_up: WarmUp,
     pub(super) recording: Arc<ActiveTrace>,
     /// Whether an [`AdminLock`] exists.

@@ -30,6 +30,7 @@ pub(crate) fn memory_metrics(inner: &DbInner) -> MemoryMetrics {
         guard_history: state.guard_history.bytes(),
         open_tables: cache.open_table_bytes(),
         operand_stores: cache.operand_store_bytes(),
+        transactions: cache.transaction_bytes(),
         read_ahead: cache.read_ahead_bytes(),
         ..MemoryMetrics::default()
     };
@@ -136,6 +137,7 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         filter,
         filter_by_level,
         commits: inner.committer.metrics(),
+        transactions: inner.transactions.metrics(),
         wal,
         disk,
         memory: memory_metrics(inner),

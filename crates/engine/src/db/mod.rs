@@ -38,7 +38,7 @@ use crate::db::deadline::run_with_deadline;
 use crate::db::handle::DbHandle;
 use crate::db::inner::{DbInner, check_reentry};
 use crate::db::inspect::health;
-use crate::db::transaction::retry;
+use crate::db::transaction::retry::TransactionAttempts;
 use crate::db::write::{write, write_entry};
 #[cfg(feature = "internals")]
 use crate::env::Env;
@@ -67,8 +67,9 @@ pub use crate::db::inspect::metadata_sizes::MetadataSizes;
 pub use crate::db::inspect::observe::{Observation, ObservedKeyspace, ObservedLevel, observe};
 pub use crate::db::keyspace::Keyspace;
 pub use crate::db::snapshot::Snapshot;
+pub use crate::db::transaction::Transaction;
 pub use crate::db::transaction::range::TransactionRange;
-pub use crate::db::transaction::{Savepoint, Transaction};
+pub use crate::db::transaction::state::Savepoint;
 pub use crate::db::update::Update;
 pub use crate::table::explain::{BlockRead, BlockSource};
 
@@ -381,9 +382,19 @@ impl Db {
     pub fn transact<T, E: From<Error>>(
         &self,
         options: impl Into<WriteOptions>,
-        body: impl FnMut(&Transaction) -> Result<T, E>,
+        mut body: impl FnMut(&Transaction) -> Result<T, E>,
     ) -> Result<T, E> {
-        retry::transact(|| self.transaction(), options.into(), body)
+        let (inner, options) = (self.inner(), options.into());
+        let mut attempts = TransactionAttempts::new();
+        loop {
+            let transaction = self.transaction();
+            let value = body(&transaction)?;
+            let Err(error) = transaction.commit(options) else { return Ok(value) };
+            match attempts.begin_next(inner, &error) {
+                Some(pause_us) => inner.state.env.pause_us(pause_us),
+                None => return Err(error.into()),
+            }
+        }
     }
 
     /// Returns a consistent, unchanging view of all keyspaces.

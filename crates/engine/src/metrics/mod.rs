@@ -353,6 +353,25 @@ pub struct CommitMetrics {
     pub guard_checks: u64,
 }
 
+/// Transactions since the database was opened.
+///
+/// A transaction that was discarded, or whose commit failed for another reason than a conflict, is counted in `begun` only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TransactionMetrics {
+    /// Number of transactions that were started. Each attempt of [`Db::transact`](crate::Db::transact) starts one.
+    pub begun: u64,
+    /// Number of committed transactions with writes.
+    pub committed: u64,
+    /// Number of committed transactions without writes.
+    pub read_only: u64,
+    /// Number of commits that failed with [`Error::Conflict`](crate::Error::Conflict).
+    pub conflicts: u64,
+    /// Number of commits that failed with [`Error::ConflictUnknown`](crate::Error::ConflictUnknown).
+    pub unknown: u64,
+    /// Number of attempts of [`Db::transact`](crate::Db::transact) after the first one of a call.
+    pub retries: u64,
+}
+
 /// Write-ahead log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WalMetrics {
@@ -413,6 +432,8 @@ pub struct Metrics {
     pub filter_by_level: BTreeMap<u8, FilterCounts>,
     /// Group commit.
     pub commits: CommitMetrics,
+    /// Transactions.
+    pub transactions: TransactionMetrics,
     /// Write-ahead log.
     pub wal: WalMetrics,
     /// Disk usage.

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::metrics::{
     BackgroundIoMetrics, CompactionFilterMetrics, DescriptorMetrics, DiskMetrics, HeldMetrics,
     KeyspaceMetrics, LastRunFilterMetrics, LevelMetrics, MemoryMetrics, MergeMetrics, Metrics,
-    StallCauseMetrics, ValueLogMetrics, WalMetrics,
+    StallCauseMetrics, TransactionMetrics, ValueLogMetrics, WalMetrics,
 };
 
 /// Number of bytes with a unit, in at most nine characters.
@@ -216,14 +216,16 @@ fn write_memory(f: &mut fmt::Formatter<'_>, memory: &MemoryMetrics) -> fmt::Resu
         [memory.memtables_active, memory.memtables_sealed, memory.memtables_pinned].map(Bytes);
     let [total, data, metadata, tables] =
         [memory.total(), memory.data_blocks, memory.metadata_blocks, memory.open_tables].map(Bytes);
-    let [log, read_ahead, guards] =
-        [memory.wal_buffer, memory.read_ahead, memory.guard_history].map(Bytes);
+    let [transactions, log, read_ahead, guards] =
+        [memory.transactions, memory.wal_buffer, memory.read_ahead, memory.guard_history]
+            .map(Bytes);
     let budget = memory.budget_bytes.map_or("no budget".to_owned(), |it| Bytes(it).to_string());
     write!(
         f,
         "memory  {total} of {budget}: memtables {active} + {sealed} sealed + {pinned} pinned, "
     )?;
-    write!(f, "data {data}, metadata {metadata}, open tables {tables}, log {log}, ")?;
+    write!(f, "data {data}, metadata {metadata}, open tables {tables}, ")?;
+    write!(f, "transactions {transactions}, log {log}, ")?;
     writeln!(f, "read-ahead {read_ahead}, guards {guards}; data in {}", memory.block_cache_kind)
 }
 
@@ -259,6 +261,17 @@ impl fmt::Display for Metrics {
         let [requests, groups, waited] =
             [commits.requests, commits.groups, commits.behind_sync].map(Count);
         writeln!(f, "commits {requests} in {groups} groups, {waited} waited for another sync")?;
+        let TransactionMetrics { begun, committed, read_only, conflicts, unknown, retries } =
+            self.transactions;
+        if begun > 0 {
+            let [begun, committed, read_only] = [begun, committed, read_only].map(Count);
+            let [conflicts, unknown, retries] = [conflicts, unknown, retries].map(Count);
+            write!(
+                f,
+                "transactions {begun} begun, {committed} committed, {read_only} read-only, "
+            )?;
+            writeln!(f, "{conflicts} conflicts, {unknown} unknown, {retries} retries")?;
+        }
         for (name, latency) in [("flushes", &self.flush_us), ("merges", &self.compaction_us)] {
             if latency.count > 0 {
                 let count = Count(latency.count);

@@ -7,7 +7,8 @@
 //! | block cache and open tables | the rest, or `block_cache_bytes` | hard: open tables have priority over data blocks |
 //!
 //! The history of flushed writes, which guards are checked against, uses up to 1/16 of the budget from the share of the
-//! jobs. Operand stores use memory of the block cache. Each is limited to a quarter of the last part.
+//! jobs. Operand stores and transactions use memory of the block cache. Each operand store, and all transactions together,
+//! are limited to a quarter of the last part.
 //!
 //! Flushes start at half of the memtables' share, so that the other half accepts writes meanwhile.
 //!
@@ -29,6 +30,12 @@ const MEMTABLES_DEFAULT: u64 = 8;
 const GUARD_HISTORY_BYTES_MAX: u64 = 16 << 20;
 /// Divisor of the budget that gives the maximum size of the history.
 const GUARD_HISTORIES_PER_BUDGET: u64 = 16;
+/// Divisor of the size of the block cache that gives the maximum size of all transactions.
+const TRANSACTIONS_PER_CACHE: u64 = 4;
+/// Minimum of the maximum size of all transactions: 256 KiB, for a budget with a small block cache.
+const TRANSACTION_BYTES_MIN: u64 = 256 << 10;
+/// Maximum size of all transactions without a budget: 8 GiB.
+const TRANSACTION_BYTES_DEFAULT: u64 = 8 << 30;
 /// Divisor of the budget that gives the maximum size of a table.
 const TABLES_PER_BUDGET: u64 = 16;
 
@@ -86,6 +93,12 @@ impl MemoryPlan {
     pub(crate) fn guard_history_bytes(&self) -> u64 {
         let share = |budget: u64| budget / GUARD_HISTORIES_PER_BUDGET;
         self.budget_bytes.map_or(GUARD_HISTORY_BYTES_MAX, share).min(GUARD_HISTORY_BYTES_MAX)
+    }
+
+    /// Returns the maximum size of all transactions together.
+    pub(crate) fn transaction_bytes_max(&self) -> u64 {
+        let share = self.cache_bytes / TRANSACTIONS_PER_CACHE;
+        self.budget_bytes.map_or(TRANSACTION_BYTES_DEFAULT, |_| share.max(TRANSACTION_BYTES_MIN))
     }
 
     /// Limits the sizes of memtables and tables to the budget.
@@ -151,6 +164,7 @@ mod tests {
         let plan = checked_plan(Options::default().memory_budget(128 * MIB)).unwrap();
         assert_eq!((plan.memtable_bytes, plan.cache_bytes), (48 * MIB, 64 * MIB));
         assert_eq!(plan.flush_threshold(), 24 * MIB);
+        assert_eq!(plan.transaction_bytes_max(), 16 * MIB);
         let limited = plan.limit_sizes(KeyspaceOptions::default());
         assert_eq!((limited.memtable_bytes, limited.table_target_bytes()), (24 * MIB, 8 * MIB));
     }
@@ -184,6 +198,7 @@ mod tests {
     fn memory_plan_without_budget_keeps_sizes() {
         let plan = checked_plan(Options::default()).unwrap();
         assert_eq!(plan.cache_bytes, BLOCK_CACHE_BYTES_DEFAULT);
+        assert_eq!(plan.transaction_bytes_max(), TRANSACTION_BYTES_DEFAULT);
         let options = KeyspaceOptions::default();
         assert_eq!(plan.limit_sizes(options.clone()).memtable_bytes, options.memtable_bytes);
     }

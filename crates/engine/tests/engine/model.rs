@@ -41,6 +41,7 @@ fn inline_histories_equal_the_model() {
     }
     // The random histories must contain each kind of operation and event more often than these minimum counts.
     assert!(reached.guards_held > 1_000 && reached.guards_refused > 1_000, "{reached:?}");
+    assert!(reached.transactions > 500, "{reached:?}");
     assert!(reached.restarts > 500 && reached.kills > 100, "{reached:?}");
     assert!(reached.flushes > 5_000 && reached.merges > 1_000, "{reached:?}");
     assert!(reached.cursor_moves > 10_000 && reached.refused_cursor_moves > 100, "{reached:?}");

@@ -7,6 +7,7 @@ use std::ops::Bound;
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
+use lsmx::metrics::TransactionMetrics;
 use lsmx::vfs::MemVfs;
 use lsmx::{
     Db, Durability, Error, Keyspace, Options, Result, Slice, Transaction, TransactionRange,
@@ -493,6 +494,122 @@ fn failed_write_leaves_transaction_usable() {
     assert_eq!(entries(keyspace.iter()), "1=first 2=second");
 }
 
+/// All transactions share a quarter of the block cache. A write that was refused leaves its transaction usable.
+#[test]
+fn transactions_over_memory_budget_are_too_large() {
+    let db = open(&MemVfs::new(), inline().memory_budget(4 << 20));
+    let (keyspace, value) = (db.default_keyspace(), vec![7; 10_000]);
+    let fill = |tx: &Transaction| {
+        let written = (0..1_000).map_while(|at| tx.put(&keyspace, format!("{at}"), &value).ok());
+        let (count, refused) = (written.count(), tx.put(&keyspace, "refused", &value));
+        let Err(Error::TooLarge { what, bytes, limit }) = refused else { panic!("{refused:?}") };
+        assert_eq!((what, limit), ("memory of all transactions", 512 << 10));
+        assert!(bytes > limit, "{bytes}");
+        count
+    };
+    let (one, two) = (db.transaction(), db.transaction());
+    // A write needs memory in the batch and for reads of the transaction.
+    let count = fill(&one);
+    assert!((20..28).contains(&count), "{count}");
+    let held = db.metrics().memory.transactions;
+    assert!((400 << 10..=512 << 10).contains(&held), "{held}");
+    assert_eq!(fill(&two), 0);
+    two.put(&keyspace, "small", "x").unwrap();
+    commit(two).unwrap();
+    assert_eq!(all(&one, &keyspace).count(), count);
+    commit(one).unwrap();
+    assert_eq!(keyspace.iter().count(), count + 1);
+    assert_eq!(db.metrics().memory.transactions, 0);
+    // A rollback makes memory available again.
+    let tx = db.transaction();
+    let start = tx.savepoint();
+    let count = fill(&tx);
+    tx.rollback_to(start).unwrap();
+    assert_eq!(fill(&tx), count);
+}
+
+/// The keys to which an iterator narrows its range were not counted, so many iterators over ranges with short bounds could
+/// exceed the memory budget.
+#[test]
+fn range_narrowed_to_long_keys_counts_their_memory() {
+    let db = open(&MemVfs::new(), inline().memory_budget(4 << 20));
+    let keyspace = db.default_keyspace();
+    keyspace.put(vec![b'x'; 60_000], "value").unwrap();
+    let tx = db.transaction();
+    let reads = (0..100).map_while(|_| all(&tx, &keyspace).next()?.ok()).count();
+    assert!((5..20).contains(&reads), "{reads}");
+    let refused = all(&tx, &keyspace).next();
+    assert!(matches!(refused, Some(Err(Error::TooLarge { .. }))), "{refused:?}");
+}
+
+#[test]
+fn keyspace_dropped_during_transaction_stays_readable_and_fails_commit() {
+    for is_written in [false, true] {
+        let (db, keyspace) = hermitage();
+        let other = db.keyspace("other", small()).unwrap();
+        other.put("1", "old").unwrap();
+        let tx = db.transaction();
+        if is_written {
+            tx.put(&other, "1", "own").unwrap();
+        }
+        let expected = if is_written { "own" } else { "old" };
+        assert_eq!(text(tx.get(&other, "1").unwrap()), expected);
+        tx.put(&keyspace, "1", "not committed").unwrap();
+        db.drop_keyspace("other").unwrap();
+        // A new keyspace with the same name is another keyspace.
+        let created = db.keyspace("other", small()).unwrap();
+        created.put("1", "new").unwrap();
+        assert_eq!(text(tx.get(&other, "1").unwrap()), expected);
+        assert_eq!(entries(all(&tx, &other)), format!("1={expected}"));
+        assert_eq!(entries(all(&tx, &created)), "");
+        let committed = commit(tx);
+        assert!(matches!(committed, Err(Error::KeyspaceDropped { .. })), "{committed:?}");
+        assert_eq!(text(keyspace.get("1").unwrap()), "10");
+        let later = db.transaction();
+        assert!(matches!(later.get(&other, "1"), Err(Error::KeyspaceDropped { .. })));
+        let read = all(&later, &other).next();
+        assert!(matches!(read, Some(Err(Error::KeyspaceDropped { .. }))), "{read:?}");
+    }
+}
+
+#[test]
+fn metrics_count_transactions_by_result() {
+    let (db, keyspace) = hermitage();
+    drop(db.transaction());
+    let reader = db.transaction();
+    reader.get(&keyspace, "1").unwrap();
+    commit(reader).unwrap();
+    let mut attempts = 0;
+    let body = |tx: &Transaction| {
+        attempts += 1;
+        tx.get(&keyspace, "1")?;
+        if attempts < 3 {
+            keyspace.put("1", attempts.to_string())?;
+        }
+        tx.put(&keyspace, "1", "x")
+    };
+    db.transact(Durability::Buffered, body).unwrap();
+    // This transaction is older than the history of ranges.
+    let old = db.transaction();
+    keyspace.put("9", "x").unwrap();
+    settle(&db);
+    assert_eq!(entries(old.range(&keyspace, "1".."2")), "1=x");
+    old.put(&keyspace, "1", "y").unwrap();
+    commit(old).unwrap_err();
+    let expected = TransactionMetrics {
+        begun: 6,
+        committed: 1,
+        read_only: 1,
+        conflicts: 2,
+        unknown: 1,
+        retries: 2,
+    };
+    let metrics = db.metrics();
+    assert_eq!(metrics.transactions, expected);
+    let line = "transactions 6 begun, 1 committed, 1 read-only, 2 conflicts, 1 unknown, 2 retries";
+    assert!(metrics.to_string().contains(line), "{metrics}");
+}
+
 #[test]
 fn transaction_older_than_history_of_ranges_is_unknown() {
     let (db, keyspace) = hermitage();
@@ -563,6 +680,7 @@ fn transaction_reads_database_that_is_read_only() {
 #[test]
 fn random_interleaved_transactions_are_serializable() {
     let (mut committed, mut conflicts, mut unknown, mut read_only) = (0, 0, 0, 0);
+    let mut power_losses = 0;
     for seed in case_seeds(&[], 150) {
         let recorded =
             interleaved_transactions(seed).unwrap_or_else(|what| panic!("{seed}: {what}"));
@@ -570,24 +688,31 @@ fn random_interleaved_transactions_are_serializable() {
         read_only += recorded.readers.len();
         conflicts += recorded.conflicts;
         unknown += recorded.unknown;
+        power_losses += recorded.power_losses;
     }
     println!(
         "{committed} commits, {read_only} without writes, {conflicts} conflicts, {unknown} unknown"
     );
+    println!("{power_losses} power losses");
+    assert!(power_losses > 100, "{power_losses}");
     assert!(committed > 1_000 && read_only > 50, "{committed} {read_only}");
     assert!(conflicts > 500 && unknown < conflicts / 4, "{conflicts} {unknown}");
 }
 
 #[test]
 fn random_concurrent_transactions_are_serializable() {
-    let (mut committed, mut conflicts, mut unknown) = (0, 0, 0);
+    let (mut committed, mut conflicts, mut unknown, mut power_losses) = (0, 0, 0, 0);
     for seed in case_seeds(&[], 100) {
         let recorded =
             concurrent_transactions(seed).unwrap_or_else(|what| panic!("{seed}: {what}"));
         committed += recorded.writers.len();
         conflicts += recorded.conflicts;
         unknown += recorded.unknown;
+        power_losses += recorded.power_losses;
     }
-    println!("{committed} commits, {conflicts} conflicts, {unknown} unknown");
+    println!(
+        "{committed} commits, {conflicts} conflicts, {unknown} unknown, {power_losses} power losses"
+    );
     assert!(committed > 1_000 && conflicts > 200, "{committed} {conflicts}");
+    assert!(power_losses > 100, "{power_losses}");
 }

@@ -1,4 +1,4 @@
-//! Random transactions on a few keys of two keyspaces, and a check of their history for serializability.
+//! Random transactions on a few keys of two keyspaces, with power losses, and a check of their history for serializability.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,11 +10,13 @@ use lsmx::vfs::MemVfs;
 use lsmx::{
     Db, Durability, Error, Keyspace, KeyspaceOptions, Options, Savepoint, Slice, Transaction,
 };
-use lsmx_testkit::serial::{Step, check_serializable};
+use lsmx_testkit::serial::{Lists, Step, check_serializable};
 use lsmx_testkit::{TestRng, mix_seeds};
 
 use super::Outcome;
-use super::small_database::{lock, open_with};
+use super::small_database::{
+    PowerLoss, PowerLosses, lock, open_with, record_power_losses, take_power_losses,
+};
 
 /// Number of keys of each keyspace.
 const KEYS: u8 = 8;
@@ -33,14 +35,20 @@ pub(crate) struct Recorded {
     /// Number of commits that failed because of a conflict, and because the history was too short.
     pub(crate) conflicts: u64,
     pub(crate) unknown: u64,
+    /// Number of disk images of power losses that were checked.
+    pub(crate) power_losses: usize,
 }
 
 #[derive(Clone)]
 struct World {
+    disk: MemVfs,
     db: Db,
     data: [Keyspace; 2],
     log: Keyspace,
     recorded: Arc<Mutex<Recorded>>,
+    /// Numbers of the transactions whose commits with a sync have returned.
+    synced: Arc<Mutex<Vec<u32>>>,
+    losses: PowerLosses<Vec<u32>>,
 }
 
 fn failed(error: Error) -> String {
@@ -58,7 +66,15 @@ fn numbers(value: &[u8]) -> Vec<u32> {
 }
 
 impl World {
-    fn open(background: Background) -> World {
+    /// Opens a database and records power losses.
+    fn create(background: Background, seed: u64) -> World {
+        let disk = MemVfs::new();
+        let mut world = World::open(&disk, background);
+        world.losses = record_power_losses(&disk, seed, 300, &world.synced);
+        world
+    }
+
+    fn open(disk: &MemVfs, background: Background) -> World {
         let keyspace = KeyspaceOptions::default()
             .memtable_bytes(1 << 10)
             .table_bytes(1 << 10)
@@ -66,31 +82,24 @@ impl World {
             .merge_operator(Append::with_separator(b","));
         let options = Options::default().background(background).seed(1);
         let options = options.keyspace_defaults(keyspace.clone());
-        let db = open_with(&MemVfs::new(), options).unwrap();
+        let db = open_with(disk, options).unwrap();
         let open = |name| db.keyspace(name, keyspace.clone()).unwrap();
         let (data, log) = ([open("a"), open("b")], open(LOG));
-        World { db, data, log, recorded: Arc::default() }
+        let (disk, recorded, synced) = (disk.clone(), Arc::default(), Arc::default());
+        World { disk, db, data, log, recorded, synced, losses: PowerLosses::default() }
     }
 
     fn keyspace(&self, key: u8) -> &Keyspace {
         &self.data[usize::from(key / KEYS)]
     }
 
-    /// Checks all recorded transactions.
-    fn check(&self) -> Outcome<Recorded> {
-        let recorded = std::mem::take(&mut *lock(&self.recorded));
+    /// Returns the numbers of all transactions with writes, in the order of their commits.
+    fn order(&self) -> Outcome<Vec<u32>> {
         let log = self.log.get(LOG).map_err(failed)?;
-        let mut missing = recorded.writers.clone();
-        let order = log.map_or_else(Vec::new, |log| numbers(&log)).into_iter();
-        let writers = order.map(|number| {
-            let failed = || format!("the log contains the failed transaction {number}");
-            missing.remove(&number).ok_or_else(failed)
-        });
-        let writers = writers.collect::<Result<Vec<_>, _>>()?;
-        if !missing.is_empty() {
-            return Err(format!("the log does not contain the transactions {missing:?}"));
-        }
-        let expected = check_serializable(&writers, &recorded.readers)?;
+        Ok(log.map_or_else(Vec::new, |log| numbers(&log)))
+    }
+
+    fn compare(&self, expected: &Lists) -> Outcome {
         for key in 0..2 * KEYS {
             let list = self.keyspace(key).get(name(key)).map_err(failed)?;
             let list = list.map(|list| numbers(&list));
@@ -98,8 +107,46 @@ impl World {
                 return Err(format!("key {key} is {list:?}, not {:?}", expected.get(&key)));
             }
         }
+        Ok(())
+    }
+
+    /// Checks all recorded transactions and all power losses.
+    fn check(&self) -> Outcome<Recorded> {
+        let losses = take_power_losses(&self.disk, &self.losses);
+        let mut recorded = std::mem::take(&mut *lock(&self.recorded));
+        recorded.power_losses = losses.len();
+        let order = self.order()?;
+        let mut missing = recorded.writers.clone();
+        let writers = order.iter().map(|number| {
+            let failed = || format!("the log contains the failed transaction {number}");
+            missing.remove(number).ok_or_else(failed)
+        });
+        let writers = writers.collect::<Result<Vec<_>, _>>()?;
+        if !missing.is_empty() {
+            return Err(format!("the log does not contain the transactions {missing:?}"));
+        }
+        self.compare(&check_serializable(&writers, &recorded.readers)?)?;
+        for loss in losses {
+            let PowerLoss { image, at, .. } = &loss;
+            let place = format!("power loss before {at}, {image:?}");
+            check_power_loss(&loss, &order, &writers).map_err(|what| format!("{place}: {what}"))?;
+        }
         Ok(recorded)
     }
+}
+
+/// Checks that a disk image contains the writes of the first transactions, and of all transactions that were synced.
+/// `order` and `writers` are all transactions with writes.
+fn check_power_loss(loss: &PowerLoss<Vec<u32>>, order: &[u32], writers: &[Vec<Step>]) -> Outcome {
+    let world = World::open(&loss.disk, Background::Inline);
+    let recovered = world.order()?;
+    if !order.starts_with(&recovered) {
+        return Err(format!("the transactions {recovered:?} are not the first of {order:?}"));
+    }
+    if let Some(lost) = loss.promised.iter().find(|number| !recovered.contains(number)) {
+        return Err(format!("the synced transaction {lost} is lost"));
+    }
+    world.compare(&check_serializable(&writers[..recovered.len()], &[])?)
 }
 
 /// One running transaction.
@@ -184,7 +231,12 @@ impl Session {
         let committed = self.transaction.commit(durability);
         let mut recorded = lock(&world.recorded);
         match committed {
-            Ok(()) if self.has_writes => drop(recorded.writers.insert(self.number, self.steps)),
+            Ok(()) if self.has_writes => {
+                recorded.writers.insert(self.number, self.steps);
+                if durability == Durability::Sync {
+                    lock(&world.synced).push(self.number);
+                }
+            }
             Ok(()) => recorded.readers.push(self.steps),
             Err(Error::Conflict { .. }) => recorded.conflicts += 1,
             Err(Error::ConflictUnknown { .. }) => recorded.unknown += 1,
@@ -237,7 +289,7 @@ fn scan(tx: &Transaction, keyspace: &Keyspace, key: u8, rng: &mut TestRng) -> ls
 
 /// Runs up to four transactions at a time on one thread. Flushes and compactions happen between their steps.
 pub(crate) fn interleaved_transactions(seed: u64) -> Outcome<Recorded> {
-    let world = World::open(Background::Inline);
+    let world = World::create(Background::Inline, seed);
     let mut rng = TestRng::new(seed);
     let mut sessions: Vec<Session> = Vec::new();
     let mut number = 0;
@@ -266,7 +318,7 @@ pub(crate) fn interleaved_transactions(seed: u64) -> Outcome<Recorded> {
 /// Runs transactions on three threads under a random schedule.
 pub(crate) fn concurrent_transactions(seed: u64) -> Outcome<Recorded> {
     const THREADS: u32 = 3;
-    let world = World::open(Background::Stepped { seed, workers: 1 });
+    let world = World::create(Background::Stepped { seed, workers: 1 }, seed);
     let env = world.db.env().clone();
     let failure: Arc<Mutex<Outcome>> = Arc::new(Mutex::new(Ok(())));
     let threads = (0..THREADS).map(|thread| {

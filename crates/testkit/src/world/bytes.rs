@@ -134,7 +134,10 @@ impl OperationDecoder<'_> {
             9..13 => {
                 let count = self.next_below(6);
                 let writes = (0..count).map(|_| self.next_write()).collect();
-                Operation::Batch(writes, kind == 9)
+                match kind {
+                    12 => Operation::Transaction(writes, false),
+                    _ => Operation::Batch(writes, kind == 9),
+                }
             }
             _ => Operation::Write(vec![self.next_write()], kind == 13),
         })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use lsmx::{Keyspace, MergeOperator, Result, WriteBatch};
+use lsmx::{Keyspace, MergeOperator, Result, Transaction, WriteBatch};
 
 /// A key or a value.
 pub type Bytes = Arc<[u8]>;
@@ -34,6 +34,19 @@ impl Change {
             Change::Delete(key) => batch.delete(keyspace, key),
             Change::Merge(key, operand) => batch.merge(keyspace, key, operand),
             Change::DeleteRange(bounds) => batch.delete_range::<Bytes>(keyspace, bounds.clone()),
+        }
+    }
+
+    /// Adds the write to a transaction.
+    ///
+    /// # Errors
+    /// Returns the error of the [`Transaction`] method.
+    pub fn add_to_transaction(&self, tx: &Transaction, keyspace: &Keyspace) -> Result<()> {
+        match self {
+            Change::Put(key, value) => tx.put(keyspace, key, value),
+            Change::Delete(key) => tx.delete(keyspace, key),
+            Change::Merge(key, operand) => tx.merge(keyspace, key, operand),
+            Change::DeleteRange(bounds) => tx.delete_range::<Bytes>(keyspace, bounds.clone()),
         }
     }
 

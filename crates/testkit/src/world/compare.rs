@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lsmx::{Error, Keyspace, Result, Slice};
+use lsmx::{Error, Keyspace, Result, Slice, Transaction};
 
 use super::change::{Bytes, Pairs};
 
@@ -79,6 +79,20 @@ pub fn compare_keyspace(
         compare_value(key, found, pairs)?;
     }
     Ok(())
+}
+
+/// Compares the contents of a keyspace in a transaction with the expected pairs, by scans in both directions.
+///
+/// # Errors
+/// Returns the first difference, or the first error of a read.
+pub(super) fn compare_transaction(
+    tx: &Transaction,
+    keyspace: &Keyspace,
+    pairs: &Pairs,
+) -> Result<(), Trouble> {
+    let range = || tx.range::<Bytes>(keyspace, ..);
+    compare_pairs("scan in a transaction", range(), pairs.iter())?;
+    compare_pairs("backward scan in a transaction", range().rev(), pairs.iter().rev())
 }
 
 pub(super) fn compare_value(

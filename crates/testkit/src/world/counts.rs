@@ -8,6 +8,8 @@ pub struct CaseCounts {
     pub operations: u64,
     pub guards_held: u64,
     pub guards_refused: u64,
+    /// Committed transactions.
+    pub transactions: u64,
     #[serde(rename = "turns")]
     pub direction_changes: u64,
     #[serde(rename = "reopenings")]

@@ -221,7 +221,8 @@ impl Generator<'_> {
                 Operation::Clear(place.keyspace)
             }
             70..88 => Operation::Write(vec![Write::Delete(place)], false),
-            88..96 => Operation::Batch(self.draw_writes(), self.is_true_with_percent(5)),
+            88..93 => Operation::Batch(self.draw_writes(), self.is_true_with_percent(5)),
+            93..96 => Operation::Transaction(self.draw_writes(), self.is_true_with_percent(5)),
             _ => {
                 let snapshot = self.draw_snapshot(60);
                 Operation::GuardedBatch(snapshot, place, self.draw_writes())

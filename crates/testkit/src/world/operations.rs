@@ -90,6 +90,9 @@ pub enum Operation {
     Write(Vec<Write>, bool),
     /// Commits the writes as one batch, with a sync if the flag is set.
     Batch(Vec<Write>, bool),
+    /// Commits the writes as one transaction, with a sync if the flag is set. Reads of the transaction are compared with the
+    /// model after each write.
+    Transaction(Vec<Write>, bool),
     /// A batch that fails if the key was written after the snapshot. For `None`, the operation first takes a new
     /// snapshot.
     GuardedBatch(Option<usize>, Place, Vec<Write>),

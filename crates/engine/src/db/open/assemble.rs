@@ -7,6 +7,7 @@ use crate::db::inner::DbInner;
 use crate::db::key_locks::KeyLocks;
 use crate::db::open::recovery::Recovery;
 use crate::db::open::warm_up::WarmUp;
+use crate::db::transaction::counters::TransactionCounters;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::jobs::flush_trigger::{FlushTrigger, FlushTriggerLimits};
@@ -91,6 +92,7 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
         lock: Mutex::new(lock),
         keyspace_changes: Mutex::new(()),
         key_locks: KeyLocks::new(),
+        transactions: TransactionCounters::default(),
         warm_up: WarmUp::default(),
         recording: Arc::default(),
         closed: AtomicBool::new(false),

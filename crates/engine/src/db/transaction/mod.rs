@@ -1,51 +1,56 @@
 //! Optimistic, serializable transactions.
 //!
 //! 1. A transaction takes a snapshot. Its operations are collected in a write batch.
-//! 2. Reads see the snapshot and the own writes (`own_writes.rs`). They add keys and ranges to the read set
-//!    (`read_set.rs`).
+//! 2. Reads see the snapshot and the own writes: the uncommitted writes of the transaction (`own_writes.rs`). They add keys
+//!    and ranges to the read set (`read_set.rs`).
 //! 3. The commit adds a guard on each element of the read set to the batch. The commit leader writes the batch only if
 //!    no commit after the snapshot has written or deleted a guarded key.
 //!
 //! The transaction then has the same result as if it had run at the moment of its commit. Transactions without writes are not
 //! checked: their result is that of a run at the moment of their snapshot.
 
+pub(crate) mod counters;
+mod memory;
 mod own_writes;
 pub(crate) mod range;
 mod read_set;
 pub(crate) mod retry;
+pub(crate) mod state;
 
 use std::ops::RangeBounds;
 
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
-use lsmx_base::sync::{Arc, Mutex, Ordering, std_atomic};
+use lsmx_base::sync::Mutex;
 
+use crate::db::inner::DbInner;
 use crate::db::keyspace::Keyspace;
 use crate::db::snapshot::Snapshot;
-use crate::db::transaction::own_writes::OwnWrites;
-use crate::db::transaction::range::TransactionRange;
-use crate::db::transaction::read_set::ReadSet;
+use crate::db::transaction::memory::TransactionMemory;
+use crate::db::transaction::own_writes::OwnVersions;
+use crate::db::transaction::range::{ReadExtent, TransactionRange};
+use crate::db::transaction::state::{Savepoint, TransactionState};
 use crate::db::write::write;
-use crate::env::Env;
-use crate::error::{Error, Result};
-use crate::iter::operand_fold::OperandFold;
+use crate::error::Result;
 use crate::iter::range::Range;
-use crate::memtable::Memtable;
 use crate::options::write::WriteOptions;
-use crate::tree::Tree;
-use crate::write::batch::{BatchPosition, WriteBatch};
+use crate::tree::counters::add;
+use crate::write::batch::WriteBatch;
 
 /// Reads and writes of several keyspaces that take effect together, as if no other commit ran meanwhile.
 ///
-/// [`Db::transaction`](crate::Db::transaction) starts a transaction. Reads see the state of the database at the start and the
-/// own writes. [`Transaction::commit`] fails with [`Error::Conflict`] if another commit has written a key or a range that the
-/// transaction read. [`Db::transact`](crate::Db::transact) then retries. Committed transactions are serializable.
-/// A transaction without writes never fails because of a conflict.
+/// [`Db::transaction`](crate::Db::transaction) starts a transaction. Reads see the state of the database at the start, and the
+/// writes of the transaction itself. [`Transaction::commit`] fails with [`Error::Conflict`](crate::Error::Conflict) if another
+/// commit has written a key or a range that the transaction read. [`Db::transact`](crate::Db::transact) then retries. Committed
+/// transactions are serializable. A transaction without writes never fails because of a conflict.
 ///
 /// Dropping a transaction discards it. A transaction keeps a [`Snapshot`] until it ends.
-/// Its writes, and the keys and ranges that it has read, are limited to
-/// [`BATCH_BYTES_MAX`](crate::limits::BATCH_BYTES_MAX) bytes each. To read many keys without writes, use a [`Snapshot`].
+///
+/// The writes of a transaction, and the keys and ranges that it has read, stay in memory until it ends. All transactions
+/// together may use a quarter of the block cache of a database with a [memory budget](crate::Options::memory_budget), and
+/// 8 GiB without one. A call that would exceed the limit fails with [`Error::TooLarge`](crate::Error::TooLarge). The encoded
+/// writes of one transaction are limited to [`BATCH_BYTES_MAX`](crate::limits::BATCH_BYTES_MAX). To read many keys without
+/// writes, use a [`Snapshot`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -67,59 +72,33 @@ use crate::write::batch::{BatchPosition, WriteBatch};
 #[derive(Debug)]
 pub struct Transaction {
     snapshot: Snapshot,
-    /// Not locked during reads of the database.
-    writes: Mutex<TransactionWrites>,
-    /// Not locked during reads of the database.
-    reads: Mutex<ReadSet>,
-}
-
-#[derive(Debug, Default)]
-struct TransactionWrites {
-    batch: WriteBatch,
-    /// The operations of the batch, for reads.
-    own: OwnWrites,
-    /// Savepoints in ascending order, with the end of the batch.
-    savepoints: Vec<(Savepoint, BatchPosition)>,
-}
-
-/// A point in a transaction to which [`Transaction::rollback_to`] returns.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dir = tempfile::tempdir()?;
-/// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
-/// let keyspace = db.default_keyspace();
-/// let tx = db.transaction();
-/// let empty: lsmx::Savepoint = tx.savepoint();
-/// tx.put(&keyspace, "key", "value")?;
-/// tx.rollback_to(empty)?;
-/// assert_eq!(tx.get(&keyspace, "key")?, None);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Savepoint(u64);
-
-impl Savepoint {
-    /// Returns a savepoint that is different from all others of this process, and greater than earlier ones.
-    fn new() -> Savepoint {
-        static NEXT: std_atomic::AtomicU64 = std_atomic::AtomicU64::new(0);
-        Savepoint(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
+    /// Not locked during reads of the snapshot.
+    state: Mutex<TransactionState>,
 }
 
 impl Transaction {
+    /// Starts a transaction that reads a new snapshot.
     pub(crate) fn new(snapshot: Snapshot) -> Transaction {
-        Transaction { snapshot, writes: Mutex::default(), reads: Mutex::default() }
+        let inner = snapshot.inner();
+        add(&inner.transactions.begun, 1);
+        let state = Mutex::new(TransactionState::new(TransactionMemory::new(inner)));
+        Transaction { snapshot, state }
     }
 
-    fn env(&self) -> &Env {
-        &self.snapshot.inner().state.env
+    pub(crate) fn inner(&self) -> &DbInner {
+        self.snapshot.inner()
+    }
+
+    /// Returns the snapshot that the transaction reads.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
     }
 
     /// Returns the value of a key.
     ///
-    /// The commit fails if another commit has written the key. A read that only needs own writes adds no such condition.
+    /// The commit fails if another commit has written the key. It does not check a key whose value depends only on writes of
+    /// the transaction itself.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -135,13 +114,13 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Snapshot::get`]; [`Error::TooLarge`] if the transaction has read too many keys.
+    /// The errors of [`Snapshot::get`]; [`Error::TooLarge`](crate::Error::TooLarge) if transactions use too much memory.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.read_key(keyspace, key.as_ref(), false)
     }
 
-    /// Returns the value of a key. The commit fails if another commit has written the key, even if the own writes alone
-    /// determine the value.
+    /// Returns the value of a key. The commit fails if another commit has written the key, even if the value depends only on
+    /// writes of the transaction itself.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -191,20 +170,12 @@ impl Transaction {
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Slice>>> {
-        self.snapshot.check_keyspace_visible(keyspace)?;
-        let (tree, keys) = (keyspace.tree(), keys.into_iter().collect::<Vec<K>>());
-        let own = keys.iter().map(|key| self.own_versions(tree, key.as_ref(), false));
-        let own = own.collect::<Result<Vec<_>>>()?;
+        let keys: Vec<K> = keys.into_iter().collect();
+        let own = self.begin_reads(keyspace, &keys)?;
         let incomplete = keys.iter().zip(&own).filter(|(_, own)| !own.is_complete);
         let incomplete = incomplete.map(|(key, _)| key.as_ref());
-        let mut values = self.snapshot.multi_get(keyspace, incomplete)?.into_iter();
-        let complete = |(key, mut own): (&K, OwnVersions)| {
-            if !own.is_complete {
-                own.add_base(self.snapshot.seq(), values.next().flatten());
-            }
-            own.fold.take_value(&tree.merge_resolver, key.as_ref())
-        };
-        keys.iter().zip(own).map(complete).collect()
+        let base = self.snapshot.multi_get(keyspace, incomplete)?;
+        self.finish_reads(keyspace, &keys, own, base)
     }
 
     /// Returns an iterator over a range of keys.
@@ -230,18 +201,19 @@ impl Transaction {
         keyspace: &Keyspace,
         range: impl RangeBounds<K>,
     ) -> TransactionRange<'_> {
-        self.with_own_writes(keyspace, self.snapshot.range(keyspace, range))
+        TransactionRange::new(self.begin_range(keyspace, self.snapshot.range(keyspace, range)))
     }
 
     /// Returns an iterator over the entries whose keys start with `prefix`; see [`Transaction::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> TransactionRange<'_> {
-        self.with_own_writes(keyspace, self.snapshot.prefix(keyspace, prefix))
+        TransactionRange::new(self.begin_range(keyspace, self.snapshot.prefix(keyspace, prefix)))
     }
 
     /// Writes a value.
     ///
     /// # Errors
-    /// [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::OpenedReadOnly`], [`Error::Closed`]. The transaction stays
+    /// [`Error::TooLarge`](crate::Error::TooLarge), [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace),
+    /// [`Error::OpenedReadOnly`](crate::Error::OpenedReadOnly), [`Error::Closed`](crate::Error::Closed). The transaction stays
     /// usable, without this write.
     pub fn put(
         &self,
@@ -260,7 +232,8 @@ impl Transaction {
         self.add(keyspace, |batch| batch.delete(keyspace, key))
     }
 
-    /// Deletes all keys of a range, including own writes. The keys are not read; see [`Keyspace::delete_range`].
+    /// Deletes all keys of a range, including earlier writes of the transaction. The keys are not read; see
+    /// [`Keyspace::delete_range`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -289,7 +262,7 @@ impl Transaction {
     /// Writes a merge operand, without reading the key; see [`Keyspace::merge`].
     ///
     /// # Errors
-    /// The errors of [`Transaction::put`]; [`Error::NoMergeOperator`].
+    /// The errors of [`Transaction::put`]; [`Error::NoMergeOperator`](crate::Error::NoMergeOperator).
     pub fn merge(
         &self,
         keyspace: &Keyspace,
@@ -301,19 +274,11 @@ impl Transaction {
 
     /// Returns a savepoint for [`Transaction::rollback_to`].
     pub fn savepoint(&self) -> Savepoint {
-        let mut writes = self.writes.lock();
-        let position = writes.batch.position();
-        match writes.savepoints.last() {
-            Some((last, at)) if *at == position => *last,
-            _ => {
-                let savepoint = Savepoint::new();
-                writes.savepoints.push((savepoint, position));
-                savepoint
-            }
-        }
+        self.state.lock().savepoint()
     }
 
-    /// Discards all writes after a savepoint. Later savepoints become invalid. The reads are still checked by the commit.
+    /// Discards all writes after a savepoint. Later savepoints become invalid. The commit still checks the reads after the
+    /// savepoint.
     ///
     /// The next read takes time in proportion to the remaining writes.
     ///
@@ -333,16 +298,9 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnknownSavepoint`].
+    /// [`Error::UnknownSavepoint`](crate::Error::UnknownSavepoint).
     pub fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
-        let mut writes = self.writes.lock();
-        let found = writes.savepoints.binary_search_by_key(&savepoint, |(known, _)| *known);
-        let index = found.map_err(|_| Error::UnknownSavepoint)?;
-        let position = writes.savepoints[index].1;
-        writes.savepoints.truncate(index + 1);
-        writes.own.truncate(position);
-        writes.batch.truncate(position);
-        Ok(())
+        self.state.lock().roll_back_to(savepoint)
     }
 
     /// Commits all writes, if no other commit has written a key or a range that the transaction read.
@@ -370,32 +328,40 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// - [`Error::Conflict`]: another commit has written a key that was read. The transaction is not committed.
-    /// - [`Error::ConflictUnknown`]: the transaction is older than the write history of a keyspace; see
-    ///   [`WriteBatch::guard`]. The first range read of an open database starts the recording of the history for ranges. The
-    ///   transaction is not committed.
+    /// - [`Error::Conflict`](crate::Error::Conflict): another commit has written a key that was read. The transaction is not
+    ///   committed.
+    /// - [`Error::ConflictUnknown`](crate::Error::ConflictUnknown): the transaction is older than the write history of a
+    ///   keyspace; see [`WriteBatch::guard`]. The history for ranges begins with the first range that a transaction reads after
+    ///   the open. The transaction is not committed.
+    /// - [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped): a keyspace that was read or written has been dropped.
     /// - The other errors of [`Db::write`](crate::Db::write).
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<()> {
-        let Transaction { snapshot, writes, reads } = self;
-        let TransactionWrites { mut batch, .. } = writes.into_inner();
+        let batch = self.take_guarded_batch();
+        let (inner, has_writes) = (self.inner(), batch.is_some());
+        let committed = batch.map_or(Ok(()), |batch| write(inner, batch, options.into()));
+        inner.transactions.record_commit(has_writes, &committed);
+        committed
+    }
+
+    /// Removes and returns all writes, with guards on all reads. Returns `None` without writes.
+    pub(crate) fn take_guarded_batch(&self) -> Option<WriteBatch> {
+        let (mut batch, reads) = self.state.lock().take_writes_and_reads();
         if batch.is_empty() {
-            return Ok(());
+            return None;
         }
         let read_seq = match failpoint::is_on(Failpoint::ReadsValidatedFromCommit) {
-            true => snapshot.inner().state.sequence.published(),
-            false => snapshot.seq(),
+            true => self.inner().state.sequence.published(),
+            false => self.snapshot.seq(),
         };
-        reads.into_inner().add_guards(&mut batch, read_seq);
-        write(snapshot.inner(), batch, options.into())
+        batch.guards = reads.into_guards(read_seq);
+        Some(batch)
     }
 
     /// Adds an operation to the batch.
     fn add(&self, keyspace: &Keyspace, add: impl FnOnce(&mut WriteBatch)) -> Result<()> {
         self.snapshot.check_keyspace_visible(keyspace)?;
-        self.snapshot.inner().check_writable()?;
-        let mut writes = self.writes.lock();
-        add(&mut writes.batch);
-        writes.batch.take_error()
+        self.inner().check_writable()?;
+        self.state.lock().add_write(add)
     }
 
     fn read_key(
@@ -404,75 +370,139 @@ impl Transaction {
         key: &[u8],
         is_always_checked: bool,
     ) -> Result<Option<Slice>> {
-        self.snapshot.check_keyspace_visible(keyspace)?;
-        let mut own = self.own_versions(keyspace.tree(), key, is_always_checked)?;
+        let mut own = self.begin_read(keyspace, key, is_always_checked)?;
         if !own.is_complete {
             own.add_base(self.snapshot.seq(), self.snapshot.get(keyspace, key)?);
         }
-        own.fold.take_value(&keyspace.tree().merge_resolver, key)
+        own.take_value(keyspace.tree(), key)
     }
 
     /// Returns the own versions of a key. If older versions are needed, or if `is_always_checked`, adds the key to the
     /// read set.
-    fn own_versions(
+    pub(crate) fn begin_read(
         &self,
-        tree: &Arc<Tree>,
+        keyspace: &Keyspace,
         key: &[u8],
         is_always_checked: bool,
     ) -> Result<OwnVersions> {
-        let mut own = OwnVersions::default();
-        if let Some((memtable, _)) = self.own_writes(tree) {
-            let covering = memtable.newest_covering_seq(key, SeqNo::MAX);
-            let found_base = memtable.visit_versions(key, SeqNo::MAX, |seq, kind, value| {
-                covering < Some(seq) && own.fold.push_older(seq, kind, value)
-            });
-            own.is_complete = found_base || covering.is_some();
-        }
-        if is_always_checked || !own.is_complete {
-            self.reads.lock().add_key(tree, key)?;
-        }
-        Ok(own)
+        self.snapshot.check_keyspace_visible(keyspace)?;
+        self.state.lock().begin_read(keyspace.tree(), key, is_always_checked)
     }
 
-    /// Returns the own writes to a tree and the sequence number of the last one.
-    fn own_writes(&self, tree: &Tree) -> Option<(Arc<Memtable>, SeqNo)> {
-        let mut writes = self.writes.lock();
-        let TransactionWrites { batch, own, .. } = &mut *writes;
-        own.of_tree(batch, tree)
+    /// Like [`Transaction::begin_read`], for many keys that are not always checked.
+    pub(crate) fn begin_reads<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: &[K],
+    ) -> Result<Vec<OwnVersions>> {
+        self.snapshot.check_keyspace_visible(keyspace)?;
+        let mut state = self.state.lock();
+        keys.iter().map(|key| state.begin_read(keyspace.tree(), key.as_ref(), false)).collect()
+    }
+
+    /// Returns the values of many keys. `base` are the values in the snapshot of all keys whose own versions are incomplete.
+    pub(crate) fn finish_reads<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: &[K],
+        own: Vec<OwnVersions>,
+        base: Vec<Option<Slice>>,
+    ) -> Result<Vec<Option<Slice>>> {
+        let mut base = base.into_iter();
+        let finish = |(key, mut own): (&K, OwnVersions)| {
+            if !own.is_complete {
+                own.add_base(self.snapshot.seq(), base.next().flatten());
+            }
+            own.take_value(keyspace.tree(), key.as_ref())
+        };
+        keys.iter().zip(own).map(finish).collect()
     }
 
     /// Adds the own writes to a range of the snapshot, and the range to the read set.
-    fn with_own_writes(&self, keyspace: &Keyspace, range: Range) -> TransactionRange<'_> {
-        let (tree, span) = (keyspace.tree(), range.key_span());
+    pub(crate) fn begin_range(&self, keyspace: &Keyspace, range: Range) -> (Range, ReadExtent<'_>) {
+        let tree = keyspace.tree();
         if self.snapshot.check_keyspace_visible(keyspace).is_err() {
-            return TransactionRange::new(range, span, None);
+            // The range returns this error.
+            return (range, ReadExtent::default());
         }
-        self.snapshot.inner().state.guard_history.record_prefixes();
-        let number = match self.reads.lock().add_span(tree, span.clone()) {
-            Ok(number) => number,
-            Err(error) => {
-                return TransactionRange::new(Range::from_error(error, tree), span, None);
-            }
-        };
-        let range = match self.own_writes(tree) {
-            Some((memtable, last_seq)) => range.with_own_writes(memtable, last_seq),
-            None => range,
-        };
-        TransactionRange::new(range, span, Some((&self.reads, number)))
+        self.inner().state.guard_history.record_prefixes();
+        let span = range.key_span();
+        let begun = self.state.lock().begin_range(tree, range);
+        match begun {
+            Ok((number, range)) => (range, ReadExtent::new(&self.state, number, span)),
+            Err(error) => (Range::from_error(error, tree), ReadExtent::default()),
+        }
     }
 }
 
-/// The own versions of a key, and whether older versions cannot affect its value.
-#[derive(Debug, Default)]
-struct OwnVersions {
-    fold: OperandFold,
-    is_complete: bool,
-}
+#[cfg(test)]
+mod tests {
+    use lsmx_base::sync::Arc;
 
-impl OwnVersions {
-    /// Adds the value of the key in the snapshot with sequence number `seq`.
-    fn add_base(&mut self, seq: SeqNo, value: Option<Slice>) {
-        let kind = if value.is_some() { EntryKind::Put } else { EntryKind::Delete };
-        self.fold.push_older(seq, kind, value.unwrap_or_default());
+    use super::*;
+    use crate::db::Db;
+    use crate::env::Background;
+    use crate::error::Error;
+    use crate::options::db::Options;
+    use crate::vfs::MemVfs;
+    use crate::write::group::check_ranges;
+
+    /// The commit leader finds each write that was made after the check of the ranges, and no other write.
+    #[test]
+    fn writes_between_range_check_and_commit_are_found() {
+        type Write = fn(&Keyspace) -> Result<()>;
+        let writes: [(Write, bool); 6] = [
+            (|_| Ok(()), false),
+            (|keyspace| keyspace.put("a", "x"), false),
+            (|keyspace| keyspace.put("d", "x"), false),
+            (|keyspace| keyspace.put("b", "x"), true),
+            (|keyspace| keyspace.delete("c"), true),
+            (|keyspace| keyspace.delete_range("a".."bb"), true),
+        ];
+        for (number, (write, conflicts)) in writes.into_iter().enumerate() {
+            for flushes in 0..8 {
+                let is_flushed = |point: u32| flushes >> point & 1 == 1;
+                let options = Options::default().background(Background::Inline);
+                let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+                let keyspace = db.default_keyspace();
+                for key in ["a", "b", "c", "d"] {
+                    keyspace.put(key, "old").unwrap();
+                }
+                let tx = db.transaction();
+                assert_eq!(tx.range(&keyspace, "b".."d").count(), 2);
+                tx.put(&keyspace, "result", "x").unwrap();
+                let mut batch = tx.take_guarded_batch().unwrap();
+                keyspace.put("e", "before the check").unwrap();
+                if is_flushed(0) {
+                    db.flush().unwrap();
+                }
+                check_ranges(&db.inner().state, &mut batch.guards).unwrap();
+                if is_flushed(1) {
+                    db.flush().unwrap();
+                }
+                write(&keyspace).unwrap();
+                if is_flushed(2) {
+                    db.flush().unwrap();
+                }
+                let committed = db.inner().committer.commit(batch, false, 0, None);
+                let is_conflict = matches!(committed, Err(Error::Conflict { .. }));
+                assert_eq!(is_conflict, conflicts, "{number} {flushes:b}: {committed:?}");
+                assert_eq!(committed.is_ok(), !conflicts, "{number} {flushes:b}: {committed:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn range_check_refuses_newer_write() {
+        let options = Options::default().background(Background::Inline);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let keyspace = db.default_keyspace();
+        let tx = db.transaction();
+        assert_eq!(tx.range(&keyspace, "b".."d").count(), 0);
+        tx.put(&keyspace, "result", "x").unwrap();
+        keyspace.put("c", "newer").unwrap();
+        let mut batch = tx.take_guarded_batch().unwrap();
+        let checked = check_ranges(&db.inner().state, &mut batch.guards);
+        assert!(matches!(checked, Err(Error::Conflict { .. })), "{checked:?}");
     }
 }

@@ -6,11 +6,14 @@
 use std::collections::BTreeMap;
 
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_base::key::SeqNo;
+use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
+use crate::error::Result;
 use crate::format::batch::{BatchOperationIter, OperationEffect};
 use crate::iter::db_iter::FIRST_OWN_SEQ;
+use crate::iter::operand_fold::OperandFold;
 use crate::memtable::Memtable;
 use crate::tree::Tree;
 use crate::write::batch::{BatchPosition, WriteBatch};
@@ -30,14 +33,32 @@ impl OwnWrites {
         &mut self,
         batch: &WriteBatch,
         tree: &Tree,
-    ) -> Option<(Arc<Memtable>, SeqNo)> {
+    ) -> Option<(&Arc<Memtable>, SeqNo)> {
         if failpoint::is_on(Failpoint::OwnWritesUnseen) {
             return None;
         }
         self.insert_new_operations(batch);
         let memtable = self.memtables.get(&tree.id)?;
         let last = u64::from(self.inserted.operations.saturating_sub(1));
-        Some((Arc::clone(memtable), SeqNo(FIRST_OWN_SEQ.0 + last)))
+        Some((memtable, SeqNo(FIRST_OWN_SEQ.0 + last)))
+    }
+
+    /// Returns the versions of a key.
+    pub(super) fn versions_of_key(
+        &mut self,
+        batch: &WriteBatch,
+        tree: &Tree,
+        key: &[u8],
+    ) -> OwnVersions {
+        let mut own = OwnVersions::default();
+        if let Some((memtable, _)) = self.of_tree(batch, tree) {
+            let covering = memtable.newest_covering_seq(key, SeqNo::MAX);
+            let found_base = memtable.visit_versions(key, SeqNo::MAX, |seq, kind, value| {
+                covering < Some(seq) && own.fold.push_older(seq, kind, value)
+            });
+            own.is_complete = found_base || covering.is_some();
+        }
+        own
     }
 
     /// Prepares for the removal of all operations after a position from the batch.
@@ -49,6 +70,7 @@ impl OwnWrites {
         }
     }
 
+    /// Inserts all operations that the batch received since the last call.
     fn insert_new_operations(&mut self, batch: &WriteBatch) {
         let inserted = std::mem::replace(&mut self.inserted, batch.position());
         let payload = batch.payload.get(inserted.bytes..).unwrap_or_default();
@@ -73,5 +95,29 @@ impl OwnWrites {
                 }
             };
         }
+    }
+}
+
+/// The own versions of a key.
+#[derive(Debug, Default)]
+pub(crate) struct OwnVersions {
+    fold: OperandFold,
+    /// Whether older versions cannot affect the value.
+    pub(crate) is_complete: bool,
+}
+
+impl OwnVersions {
+    /// Adds the value of the key in the snapshot with sequence number `seq`.
+    pub(crate) fn add_base(&mut self, seq: SeqNo, value: Option<Slice>) {
+        let kind = if value.is_some() { EntryKind::Put } else { EntryKind::Delete };
+        self.fold.push_older(seq, kind, value.unwrap_or_default());
+    }
+
+    /// Returns the value of the key.
+    ///
+    /// # Errors
+    /// If the operands cannot be merged.
+    pub(crate) fn take_value(mut self, tree: &Tree, key: &[u8]) -> Result<Option<Slice>> {
+        self.fold.take_value(&tree.merge_resolver, key)
     }
 }

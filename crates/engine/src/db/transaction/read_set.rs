@@ -8,13 +8,14 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::db::transaction::memory::TransactionMemory;
+use crate::error::Result;
 use crate::tree::Tree;
 use crate::tree::guard_history::GuardedKeys;
-use crate::write::batch::{BATCH_BYTES_MAX, KeyGuard, WriteBatch};
+use crate::write::batch::KeyGuard;
 
 /// Assumed memory of a key or a range without its key bytes, including its guard.
-const READ_BYTES: u64 = 128;
+const READ_BYTES: u64 = 192;
 
 /// The first key of a range and the first key after it; `None` for the end of the keyspace.
 pub(super) type KeySpan = (Bytes, Option<Bytes>);
@@ -36,19 +37,23 @@ pub(super) struct SpanNumber(usize, usize);
 pub(super) struct ReadSet {
     /// Keyspaces in the order of their first reads.
     keyspaces: Vec<KeyspaceReads>,
-    bytes: u64,
 }
 
 impl ReadSet {
     /// Adds a key.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] if the set would need more than [`BATCH_BYTES_MAX`] bytes.
-    pub(super) fn add_key(&mut self, tree: &Arc<Tree>, key: &[u8]) -> Result<()> {
-        let keyspace = self.keyspace_index(tree);
-        if !self.keyspaces[keyspace].keys.contains(key) {
-            self.reserve(len_u64(key.len()))?;
-            self.keyspaces[keyspace].keys.insert(Bytes::copy_from_slice(key));
+    /// As [`TransactionMemory::add`].
+    pub(super) fn add_key(
+        &mut self,
+        memory: &mut TransactionMemory,
+        tree: &Arc<Tree>,
+        key: &[u8],
+    ) -> Result<()> {
+        let keys = &mut self.keyspace_reads(tree).1.keys;
+        if !keys.contains(key) {
+            memory.add(READ_BYTES + len_u64(key.len()))?;
+            keys.insert(Bytes::copy_from_slice(key));
         }
         Ok(())
     }
@@ -56,63 +61,69 @@ impl ReadSet {
     /// Adds a range.
     ///
     /// # Errors
-    /// As [`ReadSet::add_key`].
-    pub(super) fn add_span(&mut self, tree: &Arc<Tree>, span: KeySpan) -> Result<SpanNumber> {
-        let keyspace = self.keyspace_index(tree);
-        self.reserve(len_u64(span.0.len() + span.1.as_ref().map_or(0, Bytes::len)))?;
-        let spans = &mut self.keyspaces[keyspace].spans;
+    /// As [`TransactionMemory::add`].
+    pub(super) fn add_span(
+        &mut self,
+        memory: &mut TransactionMemory,
+        tree: &Arc<Tree>,
+        span: KeySpan,
+    ) -> Result<SpanNumber> {
+        memory.add(READ_BYTES + key_bytes(&span))?;
+        let (keyspace, KeyspaceReads { spans, .. }) = self.keyspace_reads(tree);
         spans.push(span);
         Ok(SpanNumber(keyspace, spans.len() - 1))
     }
 
     /// Replaces a range by the parts of it that were read.
-    pub(super) fn narrow_span(&mut self, number: SpanNumber, front: KeySpan, back: KeySpan) {
+    pub(super) fn narrow_span(
+        &mut self,
+        memory: &mut TransactionMemory,
+        number: SpanNumber,
+        front: KeySpan,
+        back: KeySpan,
+    ) {
         let SpanNumber(keyspace, index) = number;
-        let spans = self.keyspaces.get_mut(keyspace).map(|reads| &mut reads.spans);
-        if let Some(spans) = spans
-            && let Some(span) = spans.get_mut(index)
-        {
-            *span = front;
-            if !is_empty_span(&back) {
-                spans.push(back);
-            }
+        // The iterator borrows the transaction, so the read set contains the range.
+        let Some(KeyspaceReads { spans, .. }) = self.keyspaces.get_mut(keyspace) else { return };
+        let Some(span) = spans.get_mut(index) else { return };
+        memory.add_used(key_bytes(&front));
+        *span = front;
+        if !is_empty_span(&back) {
+            memory.add_used(READ_BYTES + key_bytes(&back));
+            spans.push(back);
         }
     }
 
-    /// Adds guards on all reads to a batch.
-    pub(super) fn add_guards(self, batch: &mut WriteBatch, read: SeqNo) {
+    /// Returns guards on all reads.
+    pub(super) fn into_guards(self, read: SeqNo) -> Vec<KeyGuard> {
+        let mut guards = Vec::new();
         for KeyspaceReads { tree, keys, spans } in self.keyspaces {
-            for key in keys {
-                batch.add_guard(&tree, &key, read);
-            }
+            let keys = keys.into_iter().map(|key| GuardedKeys::new_key(tree.id, key));
+            guards.extend(keys.map(|keys| KeyGuard::new(&tree, keys, read)));
             if failpoint::is_on(Failpoint::RangeReadsNotValidated) {
                 continue;
             }
-            for (start, end) in merge_spans(spans) {
-                let keys = GuardedKeys::Range { start, end };
-                batch.guards.push(KeyGuard::new(&tree, keys, read));
-            }
+            let ranges = merge_spans(spans).into_iter();
+            let ranges = ranges.map(|(start, end)| GuardedKeys::Range { start, end });
+            guards.extend(ranges.map(|keys| KeyGuard::new(&tree, keys, read)));
         }
+        guards
     }
 
-    fn keyspace_index(&mut self, tree: &Arc<Tree>) -> usize {
+    /// Returns the reads of a keyspace and their index.
+    fn keyspace_reads(&mut self, tree: &Arc<Tree>) -> (usize, &mut KeyspaceReads) {
         let known = self.keyspaces.iter().position(|reads| Arc::ptr_eq(&reads.tree, tree));
-        known.unwrap_or_else(|| {
+        let index = known.unwrap_or_else(|| {
             let (tree, keys, spans) = (Arc::clone(tree), BTreeSet::new(), Vec::new());
             self.keyspaces.push(KeyspaceReads { tree, keys, spans });
             self.keyspaces.len() - 1
-        })
+        });
+        (index, &mut self.keyspaces[index])
     }
+}
 
-    /// Counts the memory of a read with `key_bytes` bytes of keys.
-    fn reserve(&mut self, key_bytes: u64) -> Result<()> {
-        let (bytes, limit) = (self.bytes + key_bytes + READ_BYTES, BATCH_BYTES_MAX);
-        if bytes > limit {
-            return Err(Error::TooLarge { what: "read set", bytes, limit });
-        }
-        self.bytes = bytes;
-        Ok(())
-    }
+fn key_bytes((start, end): &KeySpan) -> u64 {
+    len_u64(start.len() + end.as_ref().map_or(0, Bytes::len))
 }
 
 fn is_empty_span((start, end): &KeySpan) -> bool {
@@ -138,26 +149,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::db::Db;
-    use crate::env::Background;
-    use crate::options::db::Options;
-    use crate::vfs::MemVfs;
-
-    #[test]
-    fn read_set_over_limit_is_too_large_and_stays_usable() {
-        let options = Options::default().background(Background::Inline);
-        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
-        let keyspace = db.default_keyspace();
-        let tree = keyspace.tree();
-        let mut reads = ReadSet { bytes: BATCH_BYTES_MAX - READ_BYTES - 3, ..ReadSet::default() };
-        let is_too_large = |added| matches!(added, Err(Error::TooLarge { what: "read set", .. }));
-        assert!(is_too_large(reads.add_key(tree, b"four")));
-        let span = (Bytes::from_static(b"ab"), Some(Bytes::from_static(b"cd")));
-        assert!(is_too_large(reads.add_span(tree, span).map(drop)));
-        reads.add_key(tree, b"abc").unwrap();
-        reads.add_key(tree, b"abc").unwrap();
-        assert_eq!(reads.bytes, BATCH_BYTES_MAX);
-    }
 
     proptest! {
         #[test]

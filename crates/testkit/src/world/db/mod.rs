@@ -15,7 +15,7 @@ use lsmx::{Db, Durability, Error, Keyspace, PolicySpec, ReadOptions, SeqNo, Snap
 use super::change::{Bounds, Bytes, Change, Pairs, is_within};
 use super::checked_cursor::{CheckedCursor, CursorMove, is_refusal};
 use super::checked_range::{CheckedRange, assert_pair};
-use super::compare::{compare_keyspace, compare_pairs, compare_value};
+use super::compare::{compare_keyspace, compare_pairs, compare_transaction, compare_value};
 use super::counts::CaseCounts;
 use super::operations::{KEYSPACES, Limit, Operation, Place, Span, Value, Write};
 use super::settings::DbSettings;
@@ -281,6 +281,9 @@ impl ModelledDb {
                 self.db().write(batch, durability).unwrap();
                 self.apply(&changes, *is_synced);
             }
+            Operation::Transaction(writes, is_synced) => {
+                self.write_in_transaction(writes, *is_synced);
+            }
             Operation::GuardedBatch(snapshot, place, writes) => {
                 self.write_guarded(*snapshot, *place, writes);
             }
@@ -406,6 +409,36 @@ impl ModelledDb {
         };
         self.apply(&[(index, change)], false);
         self.counts.updates += 1;
+    }
+
+    /// Commits writes in a transaction. After each write, its reads must return the contents of the model with this write.
+    /// Some writes are first rolled back. No other thread writes, so the commit has no conflict.
+    fn write_in_transaction(&mut self, writes: &[Write], is_synced: bool) {
+        let (tx, mut contents) = (self.db().transaction(), self.contents.clone());
+        let mut changes = Vec::new();
+        for (number, write) in writes.iter().enumerate() {
+            let (index, keyspace, change) = self.change(*write);
+            let pairs = Arc::make_mut(contents[index].as_mut().expect("it exists"));
+            if number % 3 == 1 {
+                let savepoint = tx.savepoint();
+                change.add_to_transaction(&tx, &keyspace).unwrap();
+                tx.rollback_to(savepoint).unwrap();
+                compare_transaction(&tx, &keyspace, pairs).unwrap();
+            }
+            change.add_to_transaction(&tx, &keyspace).unwrap();
+            change.apply(pairs, &*operators(index));
+            compare_transaction(&tx, &keyspace, pairs).unwrap();
+            let keys = [number, number + 1].map(|key| self.key(key));
+            let values = tx.multi_get(&keyspace, &keys).unwrap();
+            for (key, value) in keys.iter().zip(values) {
+                compare_value(key, value, pairs).unwrap();
+                compare_value(key, tx.get(&keyspace, key).unwrap(), pairs).unwrap();
+            }
+            changes.push((index, change));
+        }
+        tx.commit(if is_synced { Durability::Sync } else { Durability::Buffered }).unwrap();
+        self.apply(&changes, is_synced);
+        self.counts.transactions += 1;
     }
 
     fn write_guarded(&mut self, snapshot: Option<usize>, place: Place, writes: &[Write]) {
