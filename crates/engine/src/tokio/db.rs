@@ -3,9 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ::tokio::time::sleep;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
+use crate::db::transaction::Transaction as BlockingTransaction;
+use crate::db::transaction::retry::TransactionAttempts;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::options::db::Options;
@@ -15,6 +18,7 @@ use crate::tokio::inner::AsyncDbInner;
 use crate::tokio::keyspace::Keyspace;
 use crate::tokio::runtime::run_on_pool;
 use crate::tokio::snapshot::Snapshot;
+use crate::tokio::transaction::Transaction;
 use crate::write::batch::WriteBatch;
 
 /// Open database. Clones share it.
@@ -149,17 +153,77 @@ impl Db {
         self.inner.write(batch, options.into()).await
     }
 
+    /// Starts a transaction, see [`crate::Db::transaction`]. Waits while a job drops live data.
+    ///
+    /// # Errors
+    /// [`Error::RuntimeEnded`], if the call had to wait.
+    pub async fn transaction(&self) -> Result<Transaction> {
+        let transaction = BlockingTransaction::new(self.begin_snapshot().await?);
+        Ok(Transaction::new(transaction, Arc::clone(&self.inner)))
+    }
+
+    /// Calls `body` with a transaction and commits it. Repeats both after a conflict, see [`crate::Db::transact`].
+    ///
+    /// In a spawned task, `body` must be an `async move` closure that owns the handles it uses. Otherwise the compiler cannot
+    /// prove that the future is `Send`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("data");
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// # let db = lsmx::tokio::Db::open(&path, lsmx::Options::default()).await?;
+    /// use lsmx::tokio::Transaction;
+    /// use lsmx::{Durability, Result};
+    ///
+    /// let stock = db.default_keyspace();
+    /// stock.put("apples", [3u8]).await?;
+    /// let sell = async move |tx: &Transaction| -> Result<bool> {
+    ///     match tx.get(&stock, "apples").await?.as_deref() {
+    ///         None | Some([0]) => Ok(false),
+    ///         Some(count) => tx.put(&stock, "apples", [count[0] - 1]).map(|()| true),
+    ///     }
+    /// };
+    /// assert!(db.transact(Durability::Buffered, sell).await?);
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `body`; the errors of [`crate::Db::transact`]; [`Error::RuntimeEnded`].
+    pub async fn transact<T, E: From<Error>>(
+        &self,
+        options: impl Into<WriteOptions>,
+        mut body: impl AsyncFnMut(&Transaction) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let (inner, options) = (self.inner.db_inner(), options.into());
+        let mut attempts = TransactionAttempts::new();
+        loop {
+            let transaction = self.transaction().await?;
+            let value = body(&transaction).await?;
+            let Err(error) = transaction.commit(options).await else { return Ok(value) };
+            match attempts.begin_next(inner, &error) {
+                Some(pause_us) => sleep(Duration::from_micros(pause_us)).await,
+                None => return Err(error.into()),
+            }
+        }
+    }
+
     /// Returns a snapshot of all keyspaces. Waits while a job drops live data.
     ///
     /// # Errors
     /// [`Error::RuntimeEnded`], if the call had to wait.
     pub async fn snapshot(&self) -> Result<Snapshot> {
+        Ok(Snapshot::new(self.begin_snapshot().await?, Arc::clone(&self.inner)))
+    }
+
+    async fn begin_snapshot(&self) -> Result<crate::db::snapshot::Snapshot> {
         self.inner.db_inner().begin_operation();
-        let snapshot = match self.as_blocking().try_snapshot() {
-            Some(snapshot) => snapshot,
-            None => self.run_blocking(|db| Ok(db.snapshot())).await?,
-        };
-        Ok(Snapshot::new(snapshot, Arc::clone(&self.inner)))
+        match self.as_blocking().try_snapshot() {
+            Some(snapshot) => Ok(snapshot),
+            None => self.run_blocking(|db| Ok(db.snapshot())).await,
+        }
     }
 
     /// Syncs all committed writes to stable storage.

@@ -23,8 +23,9 @@ use crate::state::memtable_budget::MemtableReservation;
 use crate::tokio::blocking_worker::BlockingPoolWorkers;
 use crate::tokio::runtime::{DeadlineTimer, run_on_pool, wait_until};
 use crate::tree::Tree;
-use crate::write::batch::WriteBatch;
+use crate::write::batch::{KeyGuard, WriteBatch};
 use crate::write::commit::PendingCommit;
+use crate::write::group::check_ranges;
 use crate::write::ticket::TaskWorkerStarter;
 
 /// State shared by all asynchronous handles of a database.
@@ -64,7 +65,7 @@ impl AsyncDbInner {
     /// Writes a batch like [`DbInner::write`], without blocking the task.
     pub(crate) async fn write(
         self: &Arc<Self>,
-        batch: WriteBatch,
+        mut batch: WriteBatch,
         options: WriteOptions,
     ) -> Result<()> {
         let db = self.db_inner();
@@ -77,6 +78,15 @@ impl AsyncDbInner {
             return Ok(());
         }
         let (deadline_us, reservation) = self.admit(&batch, options).await?;
+        if batch.guards.iter().any(KeyGuard::protects_range) {
+            // The check visits entries of the ranges, which may take long.
+            let inner = Arc::clone(self);
+            let check = move || {
+                check_ranges(&inner.db_inner().state, &mut batch.guards)?;
+                Ok(batch)
+            };
+            batch = run_on_pool(check).await?;
+        }
         let sync = options.durability == Durability::Sync;
         let traced = db.start_commit_trace(&batch);
         let pending = {

@@ -1,6 +1,7 @@
 //! Asynchronous handles for the runtime `tokio`. Feature `tokio`, off by default.
 //!
-//! They have the methods of [`crate::Db`], [`crate::Keyspace`] and [`crate::Snapshot`] that may block, as `async fn`.
+//! They have the methods of [`crate::Db`], [`crate::Keyspace`], [`crate::Snapshot`] and [`crate::Transaction`] that may
+//! block, as `async fn`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,7 +45,7 @@
 //! **Writes** are queued for the next group commit. Only threads lead groups. If no thread leads, one blocking task
 //! commits the queue until it is empty. Writes that are throttled or stalled occupy no thread. All writes of a database
 //! together use at most three blocking tasks: one commits, one folds long chains of operands, one flushes
-//! memtables.
+//! memtables. The commit of a transaction that read ranges uses one more blocking task, which checks the ranges.
 //!
 //! **Other calls** that do I/O or wait use one thread of the blocking pool each.
 //!
@@ -76,8 +77,10 @@ mod range;
 mod reads;
 mod runtime;
 mod snapshot;
+mod transaction;
 
 pub use db::Db;
 pub use keyspace::Keyspace;
 pub use range::{Range, Rev};
 pub use snapshot::Snapshot;
+pub use transaction::{Transaction, TransactionRange};

@@ -8,6 +8,7 @@ mod memory;
 mod model;
 mod stalls;
 mod support;
+mod transactions;
 mod verbs;
 
 use std::sync::Arc;

@@ -76,12 +76,13 @@ const WITHOUT_TWIN: &[(&str, &[&str])] = &[
         ],
     ),
     ("Snapshot", &["cursor", "first", "last", "seq"]),
+    ("Transaction", &[]),
 ];
 
 #[test]
 fn asynchronous_handle_has_every_read_and_write() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    for ((type_name, without_twin), count_min) in WITHOUT_TWIN.iter().zip([20, 24, 8]) {
+    for ((type_name, without_twin), count_min) in WITHOUT_TWIN.iter().zip([20, 24, 8, 12]) {
         let blocking = methods(&src.join("db"), type_name);
         assert!(blocking.len() >= count_min, "{type_name}: {blocking:?}");
         let asynchronous = methods(&src.join("tokio"), type_name);
