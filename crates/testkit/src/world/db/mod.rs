@@ -414,6 +414,8 @@ impl ModelledDb {
     /// Commits writes in a transaction. After each write, its reads must return the contents of the model with this write.
     /// Some writes are first rolled back. No other thread writes, so the commit has no conflict.
     fn write_in_transaction(&mut self, writes: &[Write], is_synced: bool) {
+        // A transaction without writes syncs nothing.
+        let is_synced = is_synced && !self.batch(writes).0.is_empty();
         let (tx, mut contents) = (self.db().transaction(), self.contents.clone());
         let mut changes = Vec::new();
         for (number, write) in writes.iter().enumerate() {
