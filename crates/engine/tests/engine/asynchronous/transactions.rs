@@ -135,7 +135,7 @@ fn commit_with_dropped_future_is_complete_or_absent() {
             let (db, keyspace) = open(1 << 20).await;
             for polls in 0..20 {
                 let tx = db.transaction().await.unwrap();
-                assert_eq!(entries(tx.range(&keyspace, "x".."z"), false).await.len() % 2, 0);
+                assert_eq!(entries(tx.range(&keyspace, "x".."z"), false).await, "");
                 let value = format!("{polls}");
                 tx.put(&keyspace, "one", &value).unwrap();
                 tx.put(&keyspace, "two", &value).unwrap();
