@@ -13,10 +13,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Number of keys. A set of keys is a bit mask.
-pub const SERIAL_KEYS: u8 = 32;
-
-/// The lists of all keys.
+/// The lists of all keys. Keys are less than 32, because a set of keys is a bit mask.
 pub type Lists = BTreeMap<u8, Vec<u32>>;
 
 /// A step of a transaction, with its result.
