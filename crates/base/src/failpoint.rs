@@ -280,6 +280,8 @@ failpoints! {
     UnpublishedRangesIgnored = "unpublished-ranges-ignored" of 35,
     /// A commit of a transaction checks its range reads only against the memtables and unpublished commits.
     FlushedRangesIgnored = "flushed-ranges-ignored" of 35,
+    /// Guards and commits of transactions are not checked against ingests.
+    GuardIgnoresIngest = "guard-ignores-ingest" of 35,
     /// The commit leader does not check range reads against writes after the commit was queued.
     QueuedRangesNotChecked = "queued-ranges-not-checked" of 35,
 }

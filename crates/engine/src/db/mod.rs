@@ -284,8 +284,9 @@ impl Db {
     /// one keyspace must not overlap each other. [`ExternalTableWriter`] writes the files.
     ///
     /// Memtables that overlap a file are flushed first. Commits wait during the last step, one sync of the manifest.
-    /// Snapshots and iterators that exist before do not see the entries. A guard that is older than the ingest fails with
-    /// [`Error::ConflictUnknown`] if its key lies between the smallest and the largest ingested key.
+    /// Snapshots and iterators that exist before do not see the entries. A guard or a transaction that is older than the
+    /// ingest fails with [`Error::ConflictUnknown`] if its keys overlap the range from the smallest to the largest ingested
+    /// key of the keyspace.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

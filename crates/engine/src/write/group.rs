@@ -204,7 +204,9 @@ fn check_published_writes(state: &DbState, view: &SuperVersion, guard: &KeyGuard
     if guard.checked.is_some() && failpoint::is_on(Failpoint::QueuedRangesNotChecked) {
         return GuardCheck::Holds;
     }
-    if guard.tree.ingested_ranges.may_contain_newer(&guard.keys, guard.read) {
+    if guard.tree.ingested_ranges.may_contain_newer(&guard.keys, guard.read)
+        && !failpoint::is_on(Failpoint::GuardIgnoresIngest)
+    {
         return GuardCheck::Unknown;
     }
     for memtable in view.memtables() {

@@ -4,11 +4,12 @@
 //! have the values 10 and 20 at the start.
 
 use std::ops::Bound;
+use std::path::Path;
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::metrics::TransactionMetrics;
-use lsmx::vfs::MemVfs;
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
     Db, Durability, Error, Keyspace, Options, Result, Slice, Transaction, TransactionRange,
     WriteBatch,
@@ -630,6 +631,91 @@ fn transaction_older_than_history_of_ranges_is_unknown() {
     commit(tx).unwrap();
 }
 
+/// Ingests a table with the value `new` for each key. The keys are in ascending order.
+fn ingest(disk: &MemVfs, keyspace: &Keyspace, name: &str, keys: &[&str]) {
+    let dir = Path::new("external");
+    if !disk.exists(dir).unwrap() {
+        disk.create_dir(dir).unwrap();
+    }
+    let mut table = keyspace.external_table_writer(dir.join(name)).unwrap();
+    for key in keys {
+        table.put(key, "new").unwrap();
+    }
+    table.finish().unwrap();
+    keyspace.ingest([dir.join(name)]).unwrap();
+}
+
+/// A transaction that is older than an ingest is not committed if it has read a key, or a part of a range, between the
+/// smallest and the largest ingested key.
+#[test]
+fn transaction_older_than_ingest_is_unknown_if_it_read_the_ingested_keys() {
+    type Read = fn(&Transaction, &Keyspace);
+    let conflicting: [(&str, Read); 9] = [
+        ("key", |tx, keyspace| drop(tx.get(keyspace, "m").unwrap())),
+        ("absent key", |tx, keyspace| assert_eq!(tx.get(keyspace, "k").unwrap(), None)),
+        ("keys", |tx, keyspace| drop(tx.multi_get(keyspace, ["a", "p"]).unwrap())),
+        ("all", |tx, keyspace| drop(entries(all(tx, keyspace)))),
+        ("inside", |tx, keyspace| drop(entries(tx.range(keyspace, "m".."n")))),
+        ("without entries", |tx, keyspace| assert_eq!(entries(tx.range(keyspace, "n".."o")), "")),
+        ("up to the first key", |tx, keyspace| drop(entries(tx.range(keyspace, "a"..="k")))),
+        ("from the last key", |tx, keyspace| drop(entries(tx.range(keyspace, "p"..)))),
+        ("prefix", |tx, keyspace| drop(entries(tx.prefix(keyspace, "m")))),
+    ];
+    let disjoint: [(&str, Read); 6] = [
+        ("key", |tx, keyspace| drop(tx.get(keyspace, "a").unwrap())),
+        ("keys", |tx, keyspace| drop(tx.multi_get(keyspace, ["a", "z"]).unwrap())),
+        ("below", |tx, keyspace| assert_eq!(entries(tx.range(keyspace, "a".."k")), "a=old")),
+        ("above", |tx, keyspace| assert_eq!(entries(tx.range(keyspace, "pa"..)), "z=old")),
+        ("first entry", |tx, keyspace| drop(all(tx, keyspace).next().unwrap().unwrap())),
+        ("last entry", |tx, keyspace| drop(all(tx, keyspace).next_back().unwrap().unwrap())),
+    ];
+    let reads = conflicting.map(|read| (read, true)).into_iter();
+    let reads = reads.chain(disjoint.map(|read| (read, false)));
+    for (((what, read), conflicts), is_flushed) in
+        reads.flat_map(|read| [(read, false), (read, true)])
+    {
+        let disk = MemVfs::new();
+        let db = open(&disk, inline().keyspace_defaults(small()));
+        let (keyspace, other) = (db.default_keyspace(), db.keyspace("other", small()).unwrap());
+        for key in ["a", "m", "z"] {
+            keyspace.put(key, "old").unwrap();
+        }
+        // The first range read starts the recording of flushed ranges.
+        drop(entries(all(&db.transaction(), &keyspace)));
+        let begin = || {
+            let tx = db.transaction();
+            read(&tx, &keyspace);
+            tx.put(&other, "result", what).unwrap();
+            tx
+        };
+        let tx = begin();
+        ingest(&disk, &keyspace, "first", &["k", "m", "p"]);
+        other.put("later", "write").unwrap();
+        if is_flushed {
+            settle(&db);
+        }
+        assert_eq!(text(tx.get(&keyspace, "z").unwrap()), "old");
+        let committed = commit(tx);
+        let is_unknown = matches!(committed, Err(Error::ConflictUnknown { .. }));
+        assert_eq!(
+            (is_unknown, committed.is_ok()),
+            (conflicts, !conflicts),
+            "{what}: {committed:?}"
+        );
+        // A transaction that reads the ingested entries has no conflict.
+        let tx = db.transaction();
+        assert_eq!(entries(all(&tx, &keyspace)), "a=old k=new m=new p=new z=old");
+        tx.put(&other, "result", what).unwrap();
+        commit(tx).unwrap();
+        // An ingest into another keyspace causes no conflict.
+        let tx = db.transaction();
+        drop(entries(all(&tx, &keyspace)));
+        tx.put(&keyspace, "result", what).unwrap();
+        ingest(&disk, &other, "second", &["k", "m", "p"]);
+        commit(tx).unwrap();
+    }
+}
+
 #[test]
 fn transact_retries_conflicts_and_returns_other_errors() {
     let (db, keyspace) = hermitage();
@@ -681,7 +767,7 @@ fn transaction_reads_database_that_is_read_only() {
 #[test]
 fn random_interleaved_transactions_are_serializable() {
     let (mut committed, mut conflicts, mut unknown, mut read_only) = (0, 0, 0, 0);
-    let mut power_losses = 0;
+    let (mut power_losses, mut ingests) = (0, 0);
     for seed in case_seeds(&[], 150) {
         let recorded =
             interleaved_transactions(seed).unwrap_or_else(|what| panic!("{seed}: {what}"));
@@ -690,19 +776,21 @@ fn random_interleaved_transactions_are_serializable() {
         conflicts += recorded.conflicts;
         unknown += recorded.unknown;
         power_losses += recorded.power_losses;
+        ingests += recorded.ingests.len();
     }
     println!(
         "{committed} commits, {read_only} without writes, {conflicts} conflicts, {unknown} unknown"
     );
-    println!("{power_losses} power losses");
-    assert!(power_losses > 100, "{power_losses}");
+    println!("{power_losses} power losses, {ingests} ingests");
+    assert!(power_losses > 100 && ingests > 100, "{power_losses} {ingests}");
     assert!(committed > 1_000 && read_only > 50, "{committed} {read_only}");
     assert!(conflicts > 500 && unknown < conflicts / 4, "{conflicts} {unknown}");
 }
 
 #[test]
 fn random_concurrent_transactions_are_serializable() {
-    let (mut committed, mut conflicts, mut unknown, mut power_losses) = (0, 0, 0, 0);
+    let (mut committed, mut conflicts, mut unknown) = (0, 0, 0);
+    let (mut power_losses, mut ingests) = (0, 0);
     for seed in case_seeds(&[], 100) {
         let recorded =
             concurrent_transactions(seed).unwrap_or_else(|what| panic!("{seed}: {what}"));
@@ -710,10 +798,10 @@ fn random_concurrent_transactions_are_serializable() {
         conflicts += recorded.conflicts;
         unknown += recorded.unknown;
         power_losses += recorded.power_losses;
+        ingests += recorded.ingests.len();
     }
-    println!(
-        "{committed} commits, {conflicts} conflicts, {unknown} unknown, {power_losses} power losses"
-    );
+    println!("{committed} commits, {conflicts} conflicts, {unknown} unknown");
+    println!("{power_losses} power losses, {ingests} ingests");
     assert!(committed > 1_000 && conflicts > 200, "{committed} {conflicts}");
-    assert!(power_losses > 100, "{power_losses}");
+    assert!(power_losses > 100 && ingests > 50, "{power_losses} {ingests}");
 }

@@ -1,12 +1,15 @@
-//! Random transactions on a few keys of two keyspaces, with power losses, and a check of their history for serializability.
+//! Random transactions and ingests on a few keys of two keyspaces, with power losses, and a check of their history for
+//! serializability.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Range, RangeInclusive};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
+use lsmx::ingest::IngestOptions;
 use lsmx::merge_operator::Append;
-use lsmx::vfs::MemVfs;
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
     Db, Durability, Error, Keyspace, KeyspaceOptions, Options, Savepoint, Slice, Transaction,
 };
@@ -22,14 +25,20 @@ use super::small_database::{
 const KEYS: u8 = 8;
 /// Key of the list of all transactions with writes, in the order of their commits.
 const LOG: &str = "log";
+/// Number of the first ingest. Numbers of transactions are less.
+const FIRST_INGEST: u32 = 1_000;
+/// Directory of the external tables.
+const EXTERNAL: &str = "external";
 /// Limit of a scan of a whole range.
 const NO_LIMIT: usize = 100;
 
 /// Results of the transactions of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
-    /// Committed transactions with writes, by number.
+    /// Committed transactions with writes, and ingests, by number.
     pub(crate) writers: BTreeMap<u32, Vec<Step>>,
+    /// Numbers of the ingests in their order, and the possible numbers of transactions before each.
+    pub(crate) ingests: Vec<(u32, RangeInclusive<usize>)>,
     /// Committed transactions without writes.
     pub(crate) readers: Vec<Vec<Step>>,
     /// Number of commits that failed because of a conflict, and because the history was too short.
@@ -45,8 +54,10 @@ struct World {
     db: Db,
     data: [Keyspace; 2],
     log: Keyspace,
+    /// A key for each ingest, with its number. Each ingest adds its key.
+    ingested: Keyspace,
     recorded: Arc<Mutex<Recorded>>,
-    /// Numbers of the transactions whose commits with a sync have returned.
+    /// Numbers of the ingests, and of the transactions with a sync, that have returned.
     synced: Arc<Mutex<Vec<u32>>>,
     losses: PowerLosses<Vec<u32>>,
 }
@@ -84,9 +95,9 @@ impl World {
         let options = options.keyspace_defaults(keyspace.clone());
         let db = open_with(disk, options).unwrap();
         let open = |name| db.keyspace(name, keyspace.clone()).unwrap();
-        let (data, log) = ([open("a"), open("b")], open(LOG));
+        let (data, log, ingested) = ([open("a"), open("b")], open(LOG), open("ingested"));
         let (disk, recorded, synced) = (disk.clone(), Arc::default(), Arc::default());
-        World { disk, db, data, log, recorded, synced, losses: PowerLosses::default() }
+        World { disk, db, data, log, ingested, recorded, synced, losses: PowerLosses::default() }
     }
 
     fn keyspace(&self, key: u8) -> &Keyspace {
@@ -94,59 +105,172 @@ impl World {
     }
 
     /// Returns the numbers of all transactions with writes, in the order of their commits.
-    fn order(&self) -> Outcome<Vec<u32>> {
-        let log = self.log.get(LOG).map_err(failed)?;
-        Ok(log.map_or_else(Vec::new, |log| numbers(&log)))
+    fn order(&self) -> lsmx::Result<Vec<u32>> {
+        Ok(list(self.log.get(LOG)?).unwrap_or_default())
     }
 
+    fn contents(&self) -> lsmx::Result<Contents> {
+        let ingested = self.ingested.iter().map(|entry| Ok(numbers(&entry?.1)[0]));
+        let (order, ingested) = (self.order()?, ingested.collect::<lsmx::Result<_>>()?);
+        let mut lists = Lists::new();
+        for key in 0..2 * KEYS {
+            let list = list(self.keyspace(key).get(name(key))?);
+            lists.extend(list.map(|list| (key, list)));
+        }
+        Ok(Contents { order, ingested, lists })
+    }
+
+    /// Ingests random puts and deletes, atomically over both keyspaces.
+    fn ingest(&self, rng: &mut TestRng) -> lsmx::Result<()> {
+        let number = FIRST_INGEST + lock(&self.recorded).ingests.len() as u32;
+        if !self.disk.exists(Path::new(EXTERNAL)).unwrap() {
+            self.disk.create_dir(Path::new(EXTERNAL)).unwrap();
+        }
+        let keys: BTreeSet<u8> = (0..1 + rng.below(3)).map(|_| rng.below(2 * KEYS)).collect();
+        let (mut steps, mut requests) = (Vec::new(), Vec::new());
+        for (index, keyspace) in self.data.iter().enumerate() {
+            let keys = keys.iter().filter(|key| usize::from(**key / KEYS) == index);
+            if keys.clone().next().is_none() {
+                continue;
+            }
+            let path = format!("{EXTERNAL}/{number}-{index}");
+            let mut table = keyspace.external_table_writer(&path)?;
+            for &key in keys {
+                let id = number * 100 + steps.len() as u32;
+                if rng.is_one_in(4) {
+                    table.delete(name(key))?;
+                    steps.push(Step::Delete { key });
+                } else {
+                    table.put(name(key), id.to_string())?;
+                    steps.push(Step::Replace { key, id });
+                }
+            }
+            table.finish()?;
+            requests.push((keyspace.clone(), vec![path]));
+        }
+        let path = format!("{EXTERNAL}/{number}");
+        let mut table = self.ingested.external_table_writer(&path)?;
+        table.put(number.to_string(), number.to_string())?;
+        table.finish()?;
+        requests.push((self.ingested.clone(), vec![path]));
+        let first = self.order()?.len();
+        self.db.ingest(&requests, IngestOptions::default())?;
+        let position = first..=self.order()?.len();
+        let mut recorded = lock(&self.recorded);
+        recorded.writers.insert(number, steps);
+        recorded.ingests.push((number, position));
+        lock(&self.synced).push(number);
+        Ok(())
+    }
+
+    /// Checks all recorded transactions and ingests, and all power losses.
+    fn check(&self) -> Outcome<Recorded> {
+        let losses = take_power_losses(&self.disk, &self.losses);
+        let mut recorded = std::mem::take(&mut *lock(&self.recorded));
+        recorded.power_losses = losses.len();
+        let contents = self.contents().map_err(failed)?;
+        let recovered = losses.iter().map(|loss| {
+            let world = World::open(&loss.disk, Background::Inline);
+            world.contents().map_err(failed)
+        });
+        let recovered = recovered.collect::<Outcome<Vec<_>>>()?;
+        let mut outcome = Err("no order of the ingests is possible".to_owned());
+        for order in orders(&contents.order, &recorded.ingests) {
+            outcome = contents.check(&order, &recorded).and_then(|()| {
+                let mut losses = losses.iter().zip(&recovered);
+                losses.try_for_each(|(loss, recovered)| {
+                    recovered.check_after_power_loss(loss, &order, &recorded)
+                })
+            });
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome.map(|()| recorded)
+    }
+}
+
+/// Returns all possible orders of commits, as numbers of transactions and ingests. `transactions` are in the order of their
+/// commits.
+fn orders(transactions: &[u32], ingests: &[(u32, RangeInclusive<usize>)]) -> Vec<Vec<u32>> {
+    // Each element has the numbers of transactions before the ingests so far.
+    let mut positions: Vec<Vec<usize>> = vec![Vec::new()];
+    for (_, possible) in ingests {
+        let extend = |earlier: Vec<usize>| {
+            let first = earlier.last().copied().unwrap_or(0).max(*possible.start());
+            (first..=*possible.end()).map(move |next| [&earlier[..], &[next]].concat())
+        };
+        positions = positions.into_iter().flat_map(extend).collect();
+    }
+    let order = |positions: Vec<usize>| {
+        let mut order = transactions.to_vec();
+        for ((number, _), position) in ingests.iter().zip(positions).rev() {
+            order.insert(position, *number);
+        }
+        order
+    };
+    positions.into_iter().map(order).collect()
+}
+
+/// Contents of a database.
+struct Contents {
+    /// Numbers of the transactions with writes, in the order of their commits.
+    order: Vec<u32>,
+    ingested: BTreeSet<u32>,
+    lists: Lists,
+}
+
+impl Contents {
     fn compare(&self, expected: &Lists) -> Outcome {
         for key in 0..2 * KEYS {
-            let list = self.keyspace(key).get(name(key)).map_err(failed)?;
-            let list = list.map(|list| numbers(&list));
-            if list.as_ref() != expected.get(&key) {
-                return Err(format!("key {key} is {list:?}, not {:?}", expected.get(&key)));
+            let (list, expected) = (self.lists.get(&key), expected.get(&key));
+            if list != expected {
+                return Err(format!("key {key} is {list:?}, not {expected:?}"));
             }
         }
         Ok(())
     }
 
-    /// Checks all recorded transactions and all power losses.
-    fn check(&self) -> Outcome<Recorded> {
-        let losses = take_power_losses(&self.disk, &self.losses);
-        let mut recorded = std::mem::take(&mut *lock(&self.recorded));
-        recorded.power_losses = losses.len();
-        let order = self.order()?;
+    /// Checks the contents after all recorded transactions and ingests. `order` is the order of their commits.
+    fn check(&self, order: &[u32], recorded: &Recorded) -> Outcome {
         let mut missing = recorded.writers.clone();
         let writers = order.iter().map(|number| {
             let failed = || format!("the log contains the failed transaction {number}");
             missing.remove(number).ok_or_else(failed)
         });
-        let writers = writers.collect::<Result<Vec<_>, _>>()?;
+        let writers = writers.collect::<Outcome<Vec<_>>>()?;
         if !missing.is_empty() {
             return Err(format!("the log does not contain the transactions {missing:?}"));
         }
-        self.compare(&check_serializable(&writers, &recorded.readers)?)?;
-        for loss in losses {
-            let PowerLoss { image, at, .. } = &loss;
-            let place = format!("power loss before {at}, {image:?}");
-            check_power_loss(&loss, &order, &writers).map_err(|what| format!("{place}: {what}"))?;
-        }
-        Ok(recorded)
+        self.compare(&check_serializable(&writers, &recorded.readers)?)
     }
-}
 
-/// Checks that a disk image contains the writes of the first transactions, and of all transactions that were synced.
-/// `order` and `writers` are all transactions with writes.
-fn check_power_loss(loss: &PowerLoss<Vec<u32>>, order: &[u32], writers: &[Vec<Step>]) -> Outcome {
-    let world = World::open(&loss.disk, Background::Inline);
-    let recovered = world.order()?;
-    if !order.starts_with(&recovered) {
-        return Err(format!("the transactions {recovered:?} are not the first of {order:?}"));
+    /// Checks that the contents of a disk image are those of the first transactions and ingests, and of all that were
+    /// synced.
+    fn check_after_power_loss(
+        &self,
+        loss: &PowerLoss<Vec<u32>>,
+        order: &[u32],
+        recorded: &Recorded,
+    ) -> Outcome {
+        let PowerLoss { image, at, .. } = loss;
+        let place = |what| format!("power loss before {at}, {image:?}: {what}");
+        let Contents { order: transactions, ingested, .. } = self;
+        let first = &order[..order.len().min(transactions.len() + ingested.len())];
+        let is_ingest = |number: &u32| *number >= FIRST_INGEST;
+        let (first_ingests, first_transactions): (Vec<u32>, Vec<u32>) =
+            first.iter().copied().partition(is_ingest);
+        if first_transactions != *transactions || !first_ingests.iter().eq(ingested) {
+            let what = format!("{transactions:?} and {ingested:?} are not the first of {order:?}");
+            return Err(place(what));
+        }
+        if let Some(lost) = loss.promised.iter().find(|number| !first.contains(number)) {
+            return Err(place(format!("the synced commit {lost} is lost")));
+        }
+        let writers = first.iter().map(|number| recorded.writers[number].clone());
+        let expected = check_serializable(&writers.collect::<Vec<_>>(), &[]);
+        expected.and_then(|lists| self.compare(&lists)).map_err(place)
     }
-    if let Some(lost) = loss.promised.iter().find(|number| !recovered.contains(number)) {
-        return Err(format!("the synced transaction {lost} is lost"));
-    }
-    world.compare(&check_serializable(&writers[..recovered.len()], &[])?)
 }
 
 /// One running transaction.
@@ -287,7 +411,7 @@ fn scan(tx: &Transaction, keyspace: &Keyspace, key: u8, rng: &mut TestRng) -> ls
     Ok(Step::Scan { keys, backward, limit, seen })
 }
 
-/// Runs up to four transactions at a time on one thread. Flushes and compactions happen between their steps.
+/// Runs up to four transactions at a time on one thread. Flushes, compactions and ingests happen between their steps.
 pub(crate) fn interleaved_transactions(seed: u64) -> Outcome<Recorded> {
     let world = World::create(Background::Inline, seed);
     let mut rng = TestRng::new(seed);
@@ -306,16 +430,17 @@ pub(crate) fn interleaved_transactions(seed: u64) -> Outcome<Recorded> {
         } else {
             sessions.swap_remove(index).end(&world, &mut rng).map_err(failed)?;
         }
-        match rng.below(40) {
-            0 | 1 => world.db.flush().map_err(failed)?,
-            2 => world.data[0].compact_range::<&[u8]>(..).map_err(failed)?,
+        match rng.below(240) {
+            0..12 => world.db.flush().map_err(failed)?,
+            12..18 => world.data[0].compact_range::<&[u8]>(..).map_err(failed)?,
+            18 => world.ingest(&mut rng).map_err(failed)?,
             _ => {}
         }
     }
     world.check()
 }
 
-/// Runs transactions on three threads under a random schedule.
+/// Runs transactions and ingests on three threads under a random schedule.
 pub(crate) fn concurrent_transactions(seed: u64) -> Outcome<Recorded> {
     const THREADS: u32 = 3;
     let world = World::create(Background::Stepped { seed, workers: 1 }, seed);
@@ -330,7 +455,12 @@ pub(crate) fn concurrent_transactions(seed: u64) -> Outcome<Recorded> {
                 session.step(&world, &mut rng)?;
             }
             session.end(&world, &mut rng)?;
-            if rng.is_one_in(10) { world.db.flush() } else { Ok(()) }
+            match rng.below(30) {
+                0..3 => world.db.flush(),
+                // The ingests of one thread have a known order.
+                3 | 4 if thread == 0 => world.ingest(&mut rng),
+                _ => Ok(()),
+            }
         };
         let body = move || {
             let run = (1..=15).try_for_each(|at| run(at * THREADS + thread));

@@ -101,6 +101,7 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         Failpoint::RangeReadsNotValidated
         | Failpoint::OwnWritesUnseen
         | Failpoint::ReadsValidatedFromCommit
+        | Failpoint::GuardIgnoresIngest
         | Failpoint::UnpublishedRangesIgnored
         | Failpoint::FlushedRangesIgnored
         | Failpoint::QueuedRangesNotChecked => ("transactions", random_transactions),

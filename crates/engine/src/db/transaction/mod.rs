@@ -332,7 +332,8 @@ impl Transaction {
     ///   committed.
     /// - [`Error::ConflictUnknown`](crate::Error::ConflictUnknown): the transaction is older than the write history of a
     ///   keyspace; see [`WriteBatch::guard`]. The history for ranges begins with the first range that a transaction reads after
-    ///   the open. The transaction is not committed.
+    ///   the open. The error also occurs if the transaction has read keys in the key range of a later ingest. The transaction
+    ///   is not committed.
     /// - [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped): a keyspace that was read or written has been dropped.
     /// - The other errors of [`Db::write`](crate::Db::write).
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<()> {
