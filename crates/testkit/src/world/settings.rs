@@ -31,7 +31,7 @@ pub struct KeyspaceSettings {
     pub store: Option<SimpleStore>,
     pub rmw_mode: RmwMode,
     pub separation: Option<ValueSeparation>,
-    /// Whether the keyspace has a [`RewritingFilter`].
+    /// Whether the keyspace has a `RewritingFilter`.
     pub has_filter: bool,
 }
 
