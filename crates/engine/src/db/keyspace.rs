@@ -690,8 +690,8 @@ impl WriteBatch {
     ///
     /// The write fails with [`Error::Conflict`] if the key was written or deleted later. It fails with
     /// [`Error::ConflictUnknown`] if `read_seq` is older than the recent history, or than an ingest around the key. In both
-    /// cases the caller reads the key again and retries. The history consists of the memtables and of hashes of flushed keys, up to 16 MiB and
-    /// 1/16 of the memory budget. Under ordinary load it covers the last second.
+    /// cases the caller reads the key again and retries. The history consists of the memtables and of hashes of flushed
+    /// keys, up to 16 MiB and 1/16 of the memory budget. Under ordinary load it covers the last second.
     pub fn guard(
         &mut self,
         keyspace: &impl AsRef<Keyspace>,

@@ -249,8 +249,8 @@ impl<'a> BulkLoader<'a> {
     /// Writes the remaining entries and adds all tables to the keyspace at one sequence number.
     ///
     /// # Errors
-    /// As [`BulkLoader::put`] and [`Keyspace::ingest`](crate::Keyspace::ingest). The keyspace is then unchanged; after [`Error::ReadOnly`] the next
-    /// open may find all entries.
+    /// As [`BulkLoader::put`] and [`Keyspace::ingest`](crate::Keyspace::ingest). The keyspace is then unchanged. After
+    /// [`Error::ReadOnly`], the next open may find all entries.
     pub fn finish(mut self) -> Result<IngestSummary> {
         if let Some(error) = self.first_error.take() {
             return Err(error);

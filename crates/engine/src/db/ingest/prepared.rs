@@ -16,13 +16,13 @@ use crate::tree::obsolete_files::ObsoleteFiles;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IngestOptions {
-    /// Copies the files, even if the file system can link them. A linked file must not be modified after the ingest,
-    /// under any of its names. Default: false.
-    pub copy_files: bool,
+    /// Whether files are copied even if the file system can link them.
+    pub(crate) copy_files: bool,
 }
 
 impl IngestOptions {
-    /// Sets [`IngestOptions::copy_files`].
+    /// Sets whether the files are copied even if the file system can link them. A linked file must not be modified after
+    /// the ingest, under any of its names. Default: false.
     #[must_use]
     pub fn copy_files(self, copy_files: bool) -> IngestOptions {
         IngestOptions { copy_files }
