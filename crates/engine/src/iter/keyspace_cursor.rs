@@ -283,7 +283,7 @@ impl KeyspaceCursor {
     /// Moves to the next entry. After the last one the cursor has no position.
     ///
     /// # Errors
-    /// As [`KeyspaceCursor::seek`]; the error of the last move if it failed.
+    /// The errors of [`KeyspaceCursor::seek`]. If the previous move failed, its error is returned again.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot return borrowed entries")]
     pub fn next(&mut self) -> Result<()> {
         self.step_with(DbIter::next)

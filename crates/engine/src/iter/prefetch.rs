@@ -3,7 +3,7 @@
 //! Separated values are values in the value log. Each of them needs a read at a random position of a blob file. At the
 //! second separated value, the iterator collects the keys of the next entries and reads their values in one batch. Each
 //! batch is larger than the previous one, up to a limit. If the number of remaining entries is known, the first batch
-//! has this size.
+//! has as many entries.
 
 use std::collections::VecDeque;
 

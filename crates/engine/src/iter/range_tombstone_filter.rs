@@ -162,7 +162,7 @@ impl TombstoneSource {
     /// number `seq`.
     fn seq_limit(&self, seq: SeqNo) -> SeqNo {
         match self {
-            // The window has only the number of a visible range tombstone.
+            // The search of the indexes has already excluded range tombstones that the reader does not see.
             TombstoneSource::Reader { .. } => SeqNo::MAX,
             TombstoneSource::Job { snapshots, .. } => {
                 let first = snapshots.partition_point(|snapshot| *snapshot < seq);

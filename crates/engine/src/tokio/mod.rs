@@ -37,10 +37,10 @@
 //!
 //! # Threads
 //!
-//! **Reads** run on the task if all blocks are in memory. Otherwise they run on the blocking pool of the runtime. A
-//! [`Range`] reads ahead on the pool after its first missing block, in batches of limited size. Merge operators,
-//! event listeners of stalls, and the closure of [`fetch_update`](Keyspace::fetch_update) run on the task, so they must
-//! be fast.
+//! **Reads** run on the calling task if all blocks are in memory. Otherwise they run on the blocking pool of the
+//! runtime. After the first block that is not in memory, a [`Range`] reads ahead on this pool, in batches of limited
+//! size. Merge operators, the closure of [`fetch_update`](Keyspace::fetch_update), and event listeners that are called
+//! because a write is stalled run on the calling task, so they must be fast.
 //!
 //! **Writes** are queued for the next group commit. Only threads lead groups. If no thread leads, one blocking task
 //! commits the queue until it is empty. Writes that are throttled or stalled occupy no thread. All writes of a database

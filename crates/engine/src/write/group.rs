@@ -189,7 +189,8 @@ pub(crate) fn check_ranges(state: &DbState, guards: &mut [KeyGuard]) -> Result<(
         if check != GuardCheck::Holds {
             return Err(guard.error(check));
         }
-        // Otherwise, commits that are not published yet may still insert entries into older memtables.
+        // If the active memtable contains all commits after `published`, no commit can insert into an older memtable any
+        // more, and the leader need not check older memtables again.
         if view.active.first_seq().0 <= published.0.saturating_add(1) {
             guard.checked = Some(CheckedWrites { memtable: Arc::clone(&view.active), entries });
         }

@@ -183,8 +183,8 @@ impl CommitQueue {
             self.leadership = Leadership::Idle;
             return None;
         };
-        // The first thread also leads the groups of the tasks ahead of it. No worker is then needed. A worker
-        // might also have to wait for the first thread.
+        // If a thread waits in the queue, the first such thread becomes the leader, also for the asynchronous commits
+        // before it. A background thread becomes the leader only if no thread waits.
         let mut threads = self.waiting.iter().filter(|ticket| ticket.can_lead());
         match if self.waiting_threads > 0 { threads.next() } else { None } {
             Some(thread) => {

@@ -78,8 +78,8 @@ impl Throttle {
         };
         let now = store.env.now_us();
         let cost = bytes.saturating_mul(1_000_000) / rate;
-        // One write adds at most the maximum pause. Otherwise a burst of large batches would delay later small ones for
-        // long. The stop limit still bounds the memtables.
+        // One write delays later writes by at most the maximum pause. Without this maximum, several large batches could
+        // delay the next small batch for a long time. The stop limit bounds the size of the memtables in any case.
         let slot = |free_at: u64| {
             free_at.max(now).saturating_add(cost).min(now.saturating_add(PAUSE_US_MAX))
         };

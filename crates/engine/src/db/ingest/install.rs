@@ -100,7 +100,8 @@ fn install_after_flush(
         if let Some(installed) = installed {
             return Ok(installed);
         }
-        // Only writes that were admitted before this can still overlap, so the loop ends.
+        // From here on, new writes wait. Only writes that were admitted earlier can still overlap the tables, so the loop
+        // ends.
         blocked_writes.get_or_insert_with(|| BlockedWrites::new(inner, trees));
     }
 }

@@ -54,7 +54,8 @@ impl TransactionMemory {
         self.used_bytes = self.used_bytes.saturating_add(bytes);
     }
 
-    /// Subtracts bytes that are no longer used. They stay reserved.
+    /// Subtracts bytes that are no longer used. The reservation in the block cache does not change until the transaction
+    /// ends.
     pub(super) fn subtract(&mut self, bytes: u64) {
         self.used_bytes = self.used_bytes.saturating_sub(bytes);
     }

@@ -8,8 +8,8 @@
 //!    the keys, so the tombstones in the file are not needed.
 //! 2. No older run overlaps the file. The file has no entries, or its own range tombstones cover its key range.
 //!
-//! A covered file stays covered, because later snapshots see the range tombstones. A file that only a snapshot needs is
-//! checked again when a snapshot is released.
+//! If the range tombstones of other files cover a file, this never changes, because all later snapshots see these range
+//! tombstones. If only a snapshot needs a file, the conditions are checked again when a snapshot is released.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;

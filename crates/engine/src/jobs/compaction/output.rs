@@ -63,7 +63,7 @@ impl<'a> JobOutputs<'a> {
         JobOutputs::new(IoPriority::Flush, table_factory, tree, (0, filter), oldest_tombstone_us)
     }
 
-    /// Creates an empty output for a level, with the given filter width and I/O priority.
+    /// Creates an output without tables for a level. Its filters have the given number of bits per key.
     pub(crate) fn new(
         priority: IoPriority,
         table_factory: &'a TableFactory,
@@ -264,7 +264,8 @@ impl<'a> JobOutputs<'a> {
     }
 }
 
-/// Finished tables of one subcompaction. Dropping it deletes the files unless they were appended to a job.
+/// Finished tables of one subcompaction. If this value is dropped before its tables are added to the result of a
+/// compaction, the files are deleted.
 #[derive(Debug)]
 pub(crate) struct SubcompactionOutput {
     obsolete_files: Arc<ObsoleteFiles>,

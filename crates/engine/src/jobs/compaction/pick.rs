@@ -182,7 +182,8 @@ fn find_blob_gc(
     if urgent && !garbage_collection::is_over_space_limit(version.blobs(), &separation) {
         return None;
     }
-    // Rewritten pointers have the same size. Values moved back into the tree are larger, so tables are split.
+    // A value pointer that is rewritten keeps its size, so the tables keep theirs. A value that is moved from a blob file
+    // to a table makes the table larger, so the output may need several tables.
     let table_bytes = match settings.options.value_separation {
         Some(_) => u64::MAX,
         None => settings.options.table_target_bytes(),

@@ -238,9 +238,10 @@ fn overlapping_files<'a>(run: &'a SortedRun, tombstone: &RangeTombstone) -> &'a 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryDecision {
     pub(crate) kept: bool,
-    /// A newer put or delete of the same stripe shadows the entry.
+    /// Whether a newer put or delete of the key, in the same stripe, hides the entry.
     pub(crate) shadowed: bool,
-    /// A range tombstone of the same stripe covers the entry, and with it all older ones of the stripe.
+    /// Whether a range tombstone of the same stripe covers the entry. It then also covers all older entries of the key in
+    /// the stripe.
     pub(crate) range_deleted: bool,
     /// Stripe of the entry, counted from the oldest.
     pub(crate) stripe: usize,

@@ -41,7 +41,7 @@ const PENDING_BYTES_MAX: usize = 16 << 20;
 pub(crate) struct VersionFilter<'a> {
     retention: Retention,
     merging: &'a MergeResolver,
-    /// Without an operator, operands are written at once.
+    /// Merge operator of the keyspace. Without it, the job writes operands unchanged.
     operator: Option<&'a dyn MergeOperator>,
     /// Operands of one key and one stripe, newest first.
     pending: Vec<(SeqNo, Slice)>,
