@@ -90,10 +90,12 @@ fn exclusive_work_is_between_commits() {
             assert_eq!(sequence.published().0 + 1, seq.0);
             Ok(Some(seq))
         };
-        let seq = committer.run_exclusive(None, work).unwrap().unwrap();
-        assert!(sequence.published() >= seq);
+        for _ in 0..2 {
+            let seq = committer.run_exclusive(None, work).unwrap().unwrap();
+            assert!(sequence.published() >= seq);
+        }
         writer.join().unwrap();
-        assert_eq!((committer.next_seq().0, sequence.published().0), (4, 3));
+        assert_eq!((committer.next_seq().0, sequence.published().0), (5, 4));
         assert_pipeline_is_idle(&db);
     });
 }

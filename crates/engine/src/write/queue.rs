@@ -190,7 +190,10 @@ impl CommitQueue {
             Some(thread) => {
                 // Set under the queue lock, so that the ticket is not withdrawn.
                 *thread.state.lock() = TicketState::Leading;
-                Some(Arc::clone(thread))
+                let next = Some(Arc::clone(thread));
+                // The lead may have been held for exclusive work.
+                self.leadership = Leadership::Held;
+                next
             }
             None => {
                 let first = Arc::clone(first);
@@ -228,5 +231,31 @@ impl CommitQueue {
         let chains = std::mem::take(&mut self.long_chains);
         self.has_folding_worker = !chains.is_empty();
         chains
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lsmx_base::sync::thread_signal;
+
+    use super::*;
+    use crate::write::ticket::{CommitRequest, TicketOwner};
+
+    /// After exclusive work a waiting thread leads. The next exclusive work waits for the end of its group.
+    #[test]
+    fn lead_after_exclusive_work_is_held_by_one_thread() {
+        let mut queue = CommitQueue::new(SeqNo(1));
+        queue.request_exclusive_lead();
+        assert!(queue.can_run_exclusively());
+        let owner = TicketOwner::Thread(thread_signal());
+        let ticket = CommitTicket::new(CommitRequest::default(), owner);
+        queue.push(&ticket);
+        assert!(!queue.take_free_lead());
+        assert!(queue.hand_over_lead().is_some() && ticket.take_lead());
+        queue.request_exclusive_lead();
+        assert!(!queue.can_run_exclusively());
+        queue.take_members(&mut CommitGroup::default());
+        assert!(queue.hand_over_lead().is_none());
+        assert!(queue.can_run_exclusively());
     }
 }
