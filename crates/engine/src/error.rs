@@ -224,6 +224,22 @@ pub enum Error {
         /// The sequence number of the guard or of the snapshot of the transaction.
         read: u64,
     },
+    /// A locking transaction waited too long for a key that another transaction has locked. The call did nothing.
+    #[error("{} is locked by another transaction", key_in(key, keyspace))]
+    LockTimeout {
+        /// The keyspace.
+        keyspace: String,
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// A locking transaction would wait for a key whose owner waits, directly or through other transactions, for a key that
+    /// the transaction has locked. The call did nothing. The caller drops the transaction and repeats it.
+    #[error("deadlock of transactions: {}", display_cycle(cycle))]
+    Deadlock {
+        /// Keyspaces and keys. The first key is the one of the call. The owner of each key waits for the next key, and the
+        /// transaction itself has locked the last one.
+        cycle: Vec<(String, Vec<u8>)>,
+    },
     /// The savepoint belongs to another transaction, or the transaction was rolled back to an earlier savepoint.
     #[error("the transaction has no such savepoint")]
     UnknownSavepoint,
@@ -430,6 +446,15 @@ pub enum Error {
 /// Formats a key for a message. Includes at most its first 64 bytes.
 fn key_in(key: &[u8], keyspace: &str) -> String {
     format!("key \"{}\" of keyspace {keyspace:?}", key[..key.len().min(64)].escape_ascii())
+}
+
+/// Describes the keys of a deadlock.
+fn display_cycle(cycle: &[(String, Vec<u8>)]) -> String {
+    let keys: Vec<_> = cycle.iter().map(|(keyspace, key)| key_in(key, keyspace)).collect();
+    format!(
+        "the owner of {} waits for a key of this transaction",
+        keys.join(", whose owner waits for ")
+    )
 }
 
 /// Returns the path of a file with a space before it, or an empty text.

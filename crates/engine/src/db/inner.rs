@@ -11,6 +11,7 @@ use crate::callback;
 use crate::db::key_locks::KeyLocks;
 use crate::db::open::warm_up::WarmUp;
 use crate::db::transaction::counters::TransactionCounters;
+use crate::db::transaction::lock_table::LockTable;
 use crate::db::write_back::{CombinedGet, set_folded_value, write_back};
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
@@ -60,6 +61,7 @@ pub(crate) struct DbInner {
     /// Set when close has completed.
     pub(super) lock_released: AtomicBool,
     pub(crate) key_locks: KeyLocks,
+    pub(crate) lock_table: LockTable,
     pub(crate) transactions: TransactionCounters,
     pub(super) warm_up: WarmUp,
     pub(super) recording: Arc<ActiveTrace>,

@@ -352,6 +352,42 @@ impl Db {
         Transaction::new(self.snapshot())
     }
 
+    /// Starts a transaction that locks the keys that it writes or reads with
+    /// [`get_for_update`](Transaction::get_for_update).
+    ///
+    /// Use it if several transactions often write the same keys: they wait for each other instead of failing at the commit.
+    /// The locks end with the transaction. A call waits at most `timeout` for a key, and then fails with
+    /// [`Error::LockTimeout`]. If a wait would never end, it fails with [`Error::Deadlock`].
+    ///
+    /// `get_for_update` returns the newest value of the key. All other reads show the state at the start, except of keys that
+    /// the transaction has locked. The commit checks all reads as that of [`Db::transaction`], because other writes do not
+    /// use the locks, and fails with [`Error::Conflict`] after such a write. Range deletes lock nothing.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use std::time::Duration;
+    /// use lsmx::{Durability, Error};
+    ///
+    /// let stock = db.default_keyspace();
+    /// stock.put("apples", [3u8])?;
+    /// let tx = db.locking_transaction(Duration::from_secs(1));
+    /// let count = tx.get_for_update(&stock, "apples")?.map_or(0, |count| count[0]);
+    /// tx.put(&stock, "apples", [count - 1])?;
+    ///
+    /// let other = db.locking_transaction(Duration::ZERO);
+    /// assert!(matches!(other.get_for_update(&stock, "apples"), Err(Error::LockTimeout { .. })));
+    /// tx.commit(Durability::Sync)?;
+    /// assert_eq!(other.get_for_update(&stock, "apples")?.as_deref(), Some(&[2][..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn locking_transaction(&self, timeout: Duration) -> Transaction {
+        self.transaction().with_locks(timeout)
+    }
+
     /// Calls `body` with a transaction and commits it. Repeats both after a conflict, at most 23 times, with random
     /// pauses of up to 20 ms.
     ///

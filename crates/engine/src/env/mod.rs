@@ -111,6 +111,8 @@ wait_causes! {
     CommitAhead = "the commits ahead",
     /// An update waits for another update of the same key.
     Update = "an update of the key",
+    /// A locking transaction waits for a key that another transaction has locked.
+    KeyLock = "the lock of a key",
     /// A caller waits for a flush, or a flush for running inserts into its memtable.
     Flush = "a flush",
     /// A caller waits for a compaction.

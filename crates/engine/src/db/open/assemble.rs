@@ -8,6 +8,7 @@ use crate::db::key_locks::KeyLocks;
 use crate::db::open::recovery::Recovery;
 use crate::db::open::warm_up::WarmUp;
 use crate::db::transaction::counters::TransactionCounters;
+use crate::db::transaction::lock_table::LockTable;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::jobs::flush_trigger::{FlushTrigger, FlushTriggerLimits};
@@ -92,6 +93,7 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
         lock: Mutex::new(lock),
         keyspace_changes: Mutex::new(()),
         key_locks: KeyLocks::new(),
+        lock_table: LockTable::new(),
         transactions: TransactionCounters::default(),
         warm_up: WarmUp::default(),
         recording: Arc::default(),

@@ -8,8 +8,13 @@
 //!
 //! The transaction then has the same result as if it had run at the moment of its commit. Transactions without writes are not
 //! checked: their result is that of a run at the moment of their snapshot.
+//!
+//! A locking transaction also locks each key that it writes or reads for update (`lock_table.rs`). It reads the newest value of
+//! a key that it reads for update, so that an earlier owner of the lock causes no conflict. The guards stay, because other
+//! writers do not use the locks.
 
 pub(crate) mod counters;
+pub(crate) mod lock_table;
 mod memory;
 mod own_writes;
 pub(crate) mod range;
@@ -18,6 +23,7 @@ pub(crate) mod retry;
 pub(crate) mod state;
 
 use std::ops::RangeBounds;
+use std::time::Duration;
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::slice::Slice;
@@ -26,6 +32,7 @@ use lsmx_base::sync::Mutex;
 use crate::db::inner::DbInner;
 use crate::db::keyspace::Keyspace;
 use crate::db::snapshot::Snapshot;
+use crate::db::transaction::lock_table::TransactionLocks;
 use crate::db::transaction::memory::TransactionMemory;
 use crate::db::transaction::own_writes::OwnVersions;
 use crate::db::transaction::range::{ReadExtent, TransactionRange};
@@ -33,6 +40,7 @@ use crate::db::transaction::state::{Savepoint, TransactionState};
 use crate::db::write::write;
 use crate::error::Result;
 use crate::iter::range::Range;
+use crate::lookup::point::ReadScope;
 use crate::options::write::WriteOptions;
 use crate::tree::counters::add;
 use crate::write::batch::WriteBatch;
@@ -74,6 +82,8 @@ pub struct Transaction {
     snapshot: Snapshot,
     /// Not locked during reads of the snapshot.
     state: Mutex<TransactionState>,
+    /// Locks of keys, if it is a locking transaction.
+    locks: Option<TransactionLocks>,
 }
 
 impl Transaction {
@@ -82,7 +92,14 @@ impl Transaction {
         let inner = snapshot.inner();
         add(&inner.transactions.begun, 1);
         let state = Mutex::new(TransactionState::new(TransactionMemory::new(inner)));
-        Transaction { snapshot, state }
+        Transaction { snapshot, state, locks: None }
+    }
+
+    /// Makes the transaction lock keys. Its calls wait at most `timeout` for a key.
+    pub(crate) fn with_locks(mut self, timeout: Duration) -> Transaction {
+        let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        self.locks = Some(TransactionLocks::new(self.inner(), timeout_us));
+        self
     }
 
     pub(crate) fn inner(&self) -> &DbInner {
@@ -171,6 +188,9 @@ impl Transaction {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Slice>>> {
         let keys: Vec<K> = keys.into_iter().collect();
+        if self.locks.is_some() {
+            return keys.iter().map(|key| self.get(keyspace, key)).collect();
+        }
         let own = self.begin_reads(keyspace, &keys)?;
         let incomplete = keys.iter().zip(&own).filter(|(_, own)| !own.is_complete);
         let incomplete = incomplete.map(|(key, _)| key.as_ref());
@@ -221,6 +241,7 @@ impl Transaction {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Result<()> {
+        self.lock_key(keyspace, key.as_ref())?;
         self.add(keyspace, |batch| batch.put(keyspace, key, value))
     }
 
@@ -229,6 +250,7 @@ impl Transaction {
     /// # Errors
     /// The errors of [`Transaction::put`].
     pub fn delete(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
+        self.lock_key(keyspace, key.as_ref())?;
         self.add(keyspace, |batch| batch.delete(keyspace, key))
     }
 
@@ -269,6 +291,7 @@ impl Transaction {
         key: impl AsRef<[u8]>,
         operand: impl AsRef<[u8]>,
     ) -> Result<()> {
+        self.lock_key(keyspace, key.as_ref())?;
         self.add(keyspace, |batch| batch.merge(keyspace, key, operand))
     }
 
@@ -371,11 +394,40 @@ impl Transaction {
         key: &[u8],
         is_always_checked: bool,
     ) -> Result<Option<Slice>> {
+        if let Some(locks) = &self.locks
+            && (is_always_checked || locks.holds(keyspace.tree(), key))
+        {
+            return self.read_locked_key(keyspace, key);
+        }
         let mut own = self.begin_read(keyspace, key, is_always_checked)?;
         if !own.is_complete {
             own.add_base(self.snapshot.seq(), self.snapshot.get(keyspace, key)?);
         }
         own.take_value(keyspace.tree(), key)
+    }
+
+    /// Locks a key and returns its newest value.
+    fn read_locked_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>> {
+        self.lock_key(keyspace, key)?;
+        let (inner, tree) = (self.inner(), keyspace.tree());
+        let (read, value) = inner.read_to_update(tree, key, ReadScope::Storage)?;
+        let mut own = self.state.lock().add_locked_read(tree, key, read)?;
+        if !own.is_complete {
+            own.add_base(read, value);
+        }
+        own.take_value(tree, key)
+    }
+
+    /// Locks a key if it is a locking transaction.
+    fn lock_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
+        let Some(locks) = &self.locks else { return Ok(()) };
+        self.snapshot.check_keyspace_visible(keyspace)?;
+        let tree = keyspace.tree();
+        if locks.holds(tree, key) {
+            return Ok(());
+        }
+        self.state.lock().add_lock(key)?;
+        locks.lock(self.inner(), tree, key)
     }
 
     /// Returns the own versions of a key. If older versions are needed, or if `is_always_checked`, adds the key to the
@@ -432,6 +484,14 @@ impl Transaction {
         match begun {
             Ok((number, range)) => (range, ReadExtent::new(&self.state, number, span)),
             Err(error) => (Range::from_error(error, tree), ReadExtent::default()),
+        }
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if let Some(locks) = &self.locks {
+            locks.release(self.inner());
         }
     }
 }

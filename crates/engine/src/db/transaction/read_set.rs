@@ -1,6 +1,6 @@
 //! Keys and ranges that a transaction has read.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use lsmx_base::coding::len_u64;
@@ -24,7 +24,8 @@ pub(super) type KeySpan = (Bytes, Option<Bytes>);
 #[derive(Debug)]
 struct KeyspaceReads {
     tree: Arc<Tree>,
-    keys: BTreeSet<Bytes>,
+    /// Keys with the sequence number of the read, or `None` for that of the snapshot.
+    keys: BTreeMap<Bytes, Option<SeqNo>>,
     spans: Vec<KeySpan>,
 }
 
@@ -40,7 +41,8 @@ pub(super) struct ReadSet {
 }
 
 impl ReadSet {
-    /// Adds a key.
+    /// Adds a key that was read at a sequence number, or at that of the snapshot if it is `None`. The first read of a key
+    /// counts.
     ///
     /// # Errors
     /// As [`TransactionMemory::add`].
@@ -49,11 +51,12 @@ impl ReadSet {
         memory: &mut TransactionMemory,
         tree: &Arc<Tree>,
         key: &[u8],
+        read: Option<SeqNo>,
     ) -> Result<()> {
         let keys = &mut self.keyspace_reads(tree).1.keys;
-        if !keys.contains(key) {
+        if !keys.contains_key(key) {
             memory.add(READ_BYTES + len_u64(key.len()))?;
-            keys.insert(Bytes::copy_from_slice(key));
+            keys.insert(Bytes::copy_from_slice(key), read);
         }
         Ok(())
     }
@@ -94,12 +97,14 @@ impl ReadSet {
         }
     }
 
-    /// Returns guards on all reads.
+    /// Returns guards on all reads. `read` is the sequence number of the snapshot.
     pub(super) fn into_guards(self, read: SeqNo) -> Vec<KeyGuard> {
         let mut guards = Vec::new();
         for KeyspaceReads { tree, keys, spans } in self.keyspaces {
-            let keys = keys.into_iter().map(|key| GuardedKeys::new_key(tree.id, key));
-            guards.extend(keys.map(|keys| KeyGuard::new(&tree, keys, read)));
+            guards.extend(keys.into_iter().map(|(key, key_read)| {
+                let keys = GuardedKeys::new_key(tree.id, key);
+                KeyGuard::new(&tree, keys, key_read.unwrap_or(read))
+            }));
             if failpoint::is_on(Failpoint::RangeReadsNotValidated) {
                 continue;
             }
@@ -114,7 +119,7 @@ impl ReadSet {
     fn keyspace_reads(&mut self, tree: &Arc<Tree>) -> (usize, &mut KeyspaceReads) {
         let known = self.keyspaces.iter().position(|reads| Arc::ptr_eq(&reads.tree, tree));
         let index = known.unwrap_or_else(|| {
-            let (tree, keys, spans) = (Arc::clone(tree), BTreeSet::new(), Vec::new());
+            let (tree, keys, spans) = (Arc::clone(tree), BTreeMap::new(), Vec::new());
             self.keyspaces.push(KeyspaceReads { tree, keys, spans });
             self.keyspaces.len() - 1
         });

@@ -1,5 +1,7 @@
 //! State of a running transaction.
 
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, Ordering, std_atomic};
 
 use crate::db::transaction::memory::TransactionMemory;
@@ -9,6 +11,9 @@ use crate::error::{Error, Result};
 use crate::iter::range::Range;
 use crate::tree::Tree;
 use crate::write::batch::{BatchPosition, WriteBatch};
+
+/// Assumed memory of a lock without its key bytes.
+const LOCK_BYTES: u64 = 160;
 
 /// A point in a transaction to which [`Transaction::rollback_to`](crate::Transaction::rollback_to) returns.
 ///
@@ -112,9 +117,31 @@ impl TransactionState {
     ) -> Result<OwnVersions> {
         let own = self.own.versions_of_key(&self.batch, tree, key);
         if is_always_checked || !own.is_complete {
-            self.reads.add_key(&mut self.memory, tree, key)?;
+            self.reads.add_key(&mut self.memory, tree, key, None)?;
         }
         Ok(own)
+    }
+
+    /// Adds a locked key to the read set, which was read at a sequence number. Returns the own versions of the key.
+    ///
+    /// # Errors
+    /// As [`TransactionMemory::add`].
+    pub(super) fn add_locked_read(
+        &mut self,
+        tree: &Arc<Tree>,
+        key: &[u8],
+        read: SeqNo,
+    ) -> Result<OwnVersions> {
+        self.reads.add_key(&mut self.memory, tree, key, Some(read))?;
+        Ok(self.own.versions_of_key(&self.batch, tree, key))
+    }
+
+    /// Reserves memory for the lock of a key.
+    ///
+    /// # Errors
+    /// As [`TransactionMemory::add`].
+    pub(super) fn add_lock(&mut self, key: &[u8]) -> Result<()> {
+        self.memory.add(LOCK_BYTES + 2 * len_u64(key.len()))
     }
 
     /// Adds a range to the read set, and the own writes to its entries. Returns the number of the range in the read set.
