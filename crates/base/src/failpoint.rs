@@ -284,6 +284,12 @@ failpoints! {
     GuardIgnoresIngest = "guard-ignores-ingest" of 35,
     /// The commit leader does not check range reads against writes after the commit was queued.
     QueuedRangesNotChecked = "queued-ranges-not-checked" of 35,
+    /// A locking transaction does not lock keys.
+    KeyNotLocked = "key-not-locked" of 35,
+    /// A locking transaction that would close a cycle of waits waits until its timeout.
+    DeadlockNotFound = "deadlock-not-found" of 35,
+    /// A locking transaction without writes commits although other commits have written keys that it read.
+    LockedReadsNotChecked = "locked-reads-not-checked" of 35,
 }
 
 /// The enabled failpoint as `u8`, or `u8::MAX`.

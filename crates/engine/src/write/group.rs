@@ -198,6 +198,20 @@ pub(crate) fn check_ranges(state: &DbState, guards: &mut [KeyGuard]) -> Result<(
     Ok(())
 }
 
+/// Checks guards that no write depends on. If all hold, all reads were the newest values at the start of this call.
+///
+/// # Errors
+/// [`Error::Conflict`], [`Error::ConflictUnknown`].
+pub(crate) fn check_reads(state: &DbState, guards: &[KeyGuard]) -> Result<()> {
+    for guard in guards {
+        let check = check_published_writes(state, &guard.tree.super_version(), guard);
+        if check != GuardCheck::Holds {
+            return Err(guard.error(check));
+        }
+    }
+    Ok(())
+}
+
 /// Checks a guard against the writes that a view contains: ingests, then its memtables, then the history of flushed writes.
 ///
 /// A flush appends to the history before its memtable leaves the view, so the caller loads the view first.

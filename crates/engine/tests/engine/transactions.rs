@@ -5,6 +5,7 @@
 
 use std::ops::Bound;
 use std::path::Path;
+use std::time::Duration;
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
@@ -18,7 +19,9 @@ use lsmx_testkit::case_seeds;
 
 use crate::harness::database::{inline, open, settle, small};
 use crate::harness::small_database::{open_kinds, options as options_of_kinds};
-use crate::harness::transactions::{concurrent_transactions, interleaved_transactions};
+use crate::harness::transactions::{
+    concurrent_transactions, interleaved_transactions, locked_increments,
+};
 
 /// Returns a database with the keys `1` and `2`, with the values `10` and `20`.
 fn hermitage() -> (Db, Keyspace) {
@@ -804,4 +807,45 @@ fn random_concurrent_transactions_are_serializable() {
     println!("{power_losses} power losses, {ingests} ingests");
     assert!(committed > 1_000 && conflicts > 200, "{committed} {conflicts}");
     assert!(power_losses > 100 && ingests > 50, "{power_losses} {ingests}");
+}
+
+#[test]
+fn locked_increments_are_not_lost_and_never_conflict() {
+    for seed in case_seeds(&[], 100) {
+        locked_increments(seed).unwrap_or_else(|what| panic!("{seed}: {what}"));
+    }
+}
+
+/// The reads of a locking transaction may show different states, so they are checked even without writes.
+#[test]
+fn locking_transaction_without_writes_is_checked() {
+    let (db, keyspace) = hermitage();
+    for changed in [None, Some("1"), Some("2")] {
+        let tx = db.locking_transaction(Duration::ZERO);
+        tx.get(&keyspace, "1").unwrap();
+        if let Some(key) = changed {
+            keyspace.put(key, "11").unwrap();
+        }
+        tx.get_for_update(&keyspace, "2").unwrap();
+        match changed {
+            // The second key was read after the write.
+            None | Some("2") => commit(tx).unwrap(),
+            _ => assert_conflict(tx),
+        }
+    }
+}
+
+#[test]
+fn locking_transaction_reads_newest_value_of_locked_keys() {
+    let (db, keyspace) = hermitage();
+    let tx = db.locking_transaction(Duration::ZERO);
+    keyspace.put("1", "11").unwrap();
+    assert_eq!(tx.get_for_update(&keyspace, "1").unwrap().as_deref(), Some(&b"11"[..]));
+    assert_eq!(tx.get(&keyspace, "1").unwrap().as_deref(), Some(&b"11"[..]));
+    let values = tx.multi_get(&keyspace, ["1", "2"]).unwrap();
+    assert_eq!(values[0].as_deref(), Some(&b"11"[..]));
+    tx.merge(&keyspace, "1", "12").unwrap();
+    assert_eq!(tx.get(&keyspace, "1").unwrap().as_deref(), Some(&b"11,12"[..]));
+    commit(tx).unwrap();
+    assert_eq!(keyspace.get("1").unwrap().as_deref(), Some(&b"11,12"[..]));
 }

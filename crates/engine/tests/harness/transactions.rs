@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use lsmx::env::Background;
 use lsmx::ingest::IngestOptions;
@@ -286,13 +287,25 @@ struct Session {
 
 impl Session {
     fn begin(world: &World, number: u32, rng: &mut TestRng) -> Session {
-        let (transaction, left) = (world.db.transaction(), 1 + rng.below(8_u64));
+        let timeout = Duration::from_micros(rng.below(3_u64) * 1000);
+        let transaction = match rng.is_one_in(3) {
+            true => world.db.locking_transaction(timeout),
+            false => world.db.transaction(),
+        };
+        let left = 1 + rng.below(8_u64);
         let (steps, savepoint, has_writes) = (Vec::new(), None, false);
         Session { number, transaction, steps, savepoint, has_writes, left }
     }
 
-    /// Executes and records one random step.
-    fn step(&mut self, world: &World, rng: &mut TestRng) -> lsmx::Result<()> {
+    /// Executes and records one random step. Returns false if the transaction cannot lock a key and must end.
+    fn step(&mut self, world: &World, rng: &mut TestRng) -> lsmx::Result<bool> {
+        match self.try_step(world, rng) {
+            Err(error) if is_lock_failure(&error) => Ok(false),
+            result => result.map(|()| true),
+        }
+    }
+
+    fn try_step(&mut self, world: &World, rng: &mut TestRng) -> lsmx::Result<()> {
         let key = rng.below(2 * KEYS);
         let (keyspace, tx) = (world.keyspace(key), &self.transaction);
         // Each write of a run has another number.
@@ -349,7 +362,11 @@ impl Session {
         }
         if self.has_writes {
             // The operand is not read by any transaction, so it causes no conflict.
-            self.transaction.merge(&world.log, LOG, self.number.to_string())?;
+            let logged = self.transaction.merge(&world.log, LOG, self.number.to_string());
+            if logged.as_ref().is_err_and(is_lock_failure) {
+                return Ok(());
+            }
+            logged?;
         }
         let durability = if rng.is_one_in(4) { Durability::Sync } else { Durability::Buffered };
         let committed = self.transaction.commit(durability);
@@ -368,6 +385,10 @@ impl Session {
         }
         Ok(())
     }
+}
+
+fn is_lock_failure(error: &Error) -> bool {
+    matches!(error, Error::LockTimeout { .. } | Error::Deadlock { .. })
 }
 
 fn list(value: Option<Slice>) -> Option<Vec<u32>> {
@@ -426,7 +447,9 @@ pub(crate) fn interleaved_transactions(seed: u64) -> Outcome<Recorded> {
         let session = &mut sessions[index];
         if session.left > 0 {
             session.left -= 1;
-            session.step(&world, &mut rng).map_err(failed)?;
+            if !session.step(&world, &mut rng).map_err(failed)? {
+                drop(sessions.swap_remove(index));
+            }
         } else {
             sessions.swap_remove(index).end(&world, &mut rng).map_err(failed)?;
         }
@@ -451,10 +474,13 @@ pub(crate) fn concurrent_transactions(seed: u64) -> Outcome<Recorded> {
         let mut rng = TestRng::new(mix_seeds(seed, thread.into()));
         let mut run = move |number| {
             let mut session = Session::begin(&world, number, &mut rng);
+            let mut is_alive = true;
             for _ in 0..session.left {
-                session.step(&world, &mut rng)?;
+                is_alive = is_alive && session.step(&world, &mut rng)?;
             }
-            session.end(&world, &mut rng)?;
+            if is_alive {
+                session.end(&world, &mut rng)?;
+            }
             match rng.below(30) {
                 0..3 => world.db.flush(),
                 // The ingests of one thread have a known order.
@@ -483,4 +509,58 @@ pub(crate) fn concurrent_transactions(seed: u64) -> Outcome<Recorded> {
 pub(crate) fn random_transactions(seed: u64) -> Outcome {
     interleaved_transactions(seed)?;
     concurrent_transactions(seed).map(drop)
+}
+
+/// Increments pairs of keys with locking transactions on three threads, in random order. No commit may conflict, no wait may
+/// reach its timeout, and no increment may be lost.
+pub(crate) fn locked_increments(seed: u64) -> Outcome {
+    const THREADS: u64 = 3;
+    const ROUNDS: u64 = 8;
+    const TIMEOUT: Duration = Duration::from_secs(3600);
+    let disk = MemVfs::new();
+    let options =
+        Options::default().background(Background::Stepped { seed, workers: 1 }).seed(seed);
+    let db = open_with(&disk, options).unwrap();
+    let increment = |db: &Db, keys: [u8; 2]| {
+        let (keyspace, tx) = (db.default_keyspace(), db.locking_transaction(TIMEOUT));
+        for key in keys {
+            let count = tx.get_for_update(&keyspace, [key])?.map_or(0, |count| count[0]);
+            tx.put(&keyspace, [key], [count + 1])?;
+        }
+        tx.commit(Durability::Buffered)
+    };
+    let failure: Arc<Mutex<Outcome>> = Arc::new(Mutex::new(Ok(())));
+    let env = db.env().clone();
+    let threads = (0..THREADS).map(|thread| {
+        let (db, failure) = (db.clone(), Arc::clone(&failure));
+        let mut rng = TestRng::new(mix_seeds(seed, thread));
+        let mut round = move || {
+            let first = rng.below(4_u8);
+            let keys = [first, (first + 1 + rng.below(3_u8)) % 4];
+            loop {
+                match increment(&db, keys) {
+                    Err(Error::Deadlock { .. }) => {}
+                    other => return other,
+                }
+            }
+        };
+        let body = move || {
+            if let Err(error) = (0..ROUNDS).try_for_each(|_| round()) {
+                *lock(&failure) = Err(failed(error));
+            }
+        };
+        env.spawn("increments", body).unwrap()
+    });
+    for thread in threads.collect::<Vec<_>>() {
+        if let Err(panic) = env.join(thread) {
+            std::panic::resume_unwind(panic);
+        }
+    }
+    std::mem::replace(&mut *lock(&failure), Ok(()))?;
+    let counts = db.default_keyspace().iter().map(|entry| Ok(u64::from(entry?.1[0])));
+    let sum: u64 = counts.sum::<lsmx::Result<u64>>().map_err(failed)?;
+    if sum != 2 * THREADS * ROUNDS {
+        return Err(format!("the counters have the sum {sum}, not {}", 2 * THREADS * ROUNDS));
+    }
+    Ok(())
 }

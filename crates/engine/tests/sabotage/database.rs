@@ -16,7 +16,7 @@ use crate::harness::history::draw_commit;
 use crate::harness::liveness::{self, Kind, Mode};
 use crate::harness::log_crashes::enumerate_crashes;
 use crate::harness::recorder::Sampling;
-use crate::harness::transactions::random_transactions;
+use crate::harness::transactions::{locked_increments, random_transactions};
 use crate::harness::workload::{Faults, Plan, play};
 use crate::harness::{
     Outcome, clock, closing, compaction_filters, descriptors, device_hangs, disk_use, failed_open,
@@ -104,7 +104,9 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::GuardIgnoresIngest
         | Failpoint::UnpublishedRangesIgnored
         | Failpoint::FlushedRangesIgnored
+        | Failpoint::LockedReadsNotChecked
         | Failpoint::QueuedRangesNotChecked => ("transactions", random_transactions),
+        Failpoint::KeyNotLocked | Failpoint::DeadlockNotFound => ("locks", locked_increments),
         Failpoint::UpdateWithoutGuard => ("updates", updates),
         Failpoint::UpdateGuardLoadedLate => ("updates over a seal", updates_over_a_seal),
         Failpoint::GuardScansCommit => ("guards during large batches", guards_during_large_batches),

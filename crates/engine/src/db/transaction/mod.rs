@@ -44,6 +44,7 @@ use crate::lookup::point::ReadScope;
 use crate::options::write::WriteOptions;
 use crate::tree::counters::add;
 use crate::write::batch::WriteBatch;
+use crate::write::group::check_reads;
 
 /// Reads and writes of several keyspaces that take effect together, as if no other commit ran meanwhile.
 ///
@@ -328,7 +329,8 @@ impl Transaction {
 
     /// Commits all writes, if no other commit has written a key or a range that the transaction read.
     ///
-    /// A transaction without writes returns at once: it checks and syncs nothing.
+    /// A transaction without writes syncs nothing. Its reads are checked only if it is a locking transaction, because all
+    /// reads of other transactions show the same state.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -360,25 +362,36 @@ impl Transaction {
     /// - [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped): a keyspace that was read or written has been dropped.
     /// - The other errors of [`Db::write`](crate::Db::write).
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<()> {
-        let batch = self.take_guarded_batch();
-        let (inner, has_writes) = (self.inner(), batch.is_some());
-        let committed = batch.map_or(Ok(()), |batch| write(inner, batch, options.into()));
+        let (inner, batch) = (self.inner(), self.take_batch());
+        let has_writes = !batch.is_empty();
+        let committed = match has_writes {
+            true => write(inner, batch, options.into()),
+            false if failpoint::is_on(Failpoint::LockedReadsNotChecked) => Ok(()),
+            false => check_reads(&inner.state, &batch.guards),
+        };
         inner.transactions.record_commit(has_writes, &committed);
         committed
     }
 
     /// Removes and returns all writes, with guards on all reads. Returns `None` without writes.
+    #[cfg(any(feature = "tokio", test))]
     pub(crate) fn take_guarded_batch(&self) -> Option<WriteBatch> {
+        Some(self.take_batch()).filter(|batch| !batch.is_empty())
+    }
+
+    /// Removes and returns all writes, with guards on the reads that the commit checks.
+    fn take_batch(&self) -> WriteBatch {
         let (mut batch, reads) = self.state.lock().take_writes_and_reads();
-        if batch.is_empty() {
-            return None;
+        if batch.is_empty() && self.locks.is_none() {
+            // All reads show the same snapshot.
+            return batch;
         }
         let read_seq = match failpoint::is_on(Failpoint::ReadsValidatedFromCommit) {
             true => self.inner().state.sequence.published(),
             false => self.snapshot.seq(),
         };
         batch.guards = reads.into_guards(read_seq);
-        Some(batch)
+        batch
     }
 
     /// Adds an operation to the batch.
@@ -423,7 +436,7 @@ impl Transaction {
         let Some(locks) = &self.locks else { return Ok(()) };
         self.snapshot.check_keyspace_visible(keyspace)?;
         let tree = keyspace.tree();
-        if locks.holds(tree, key) {
+        if locks.holds(tree, key) || failpoint::is_on(Failpoint::KeyNotLocked) {
             return Ok(());
         }
         self.state.lock().add_lock(key)?;

@@ -44,6 +44,7 @@ const WITHOUT_TWIN: &[(&str, &[&str])] = &[
             "ingest",
             "keyspace_exists",
             "keyspaces",
+            "locking_transaction",
             "read_metrics",
             "record_trace",
             "resume",
