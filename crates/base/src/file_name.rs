@@ -14,6 +14,10 @@ pub const CURRENT: &str = "CURRENT";
 pub const LOCK: &str = "LOCK";
 /// Name of the empty file that reserves disk space.
 pub const RESERVE: &str = "RESERVE";
+/// Name of the file that shows the metrics of an open database to other processes.
+pub const METRICS: &str = "METRICS";
+/// Name of a metrics file under construction.
+pub const METRICS_TEMPORARY: &str = "METRICS.tmp";
 
 /// Maximum difference between a file number on disk and the next file number in the manifest. Jobs allocate fewer
 /// numbers between two manifest edits. A file with a greater number therefore belongs to another program.
@@ -57,6 +61,10 @@ pub enum FileName {
     Lock,
     /// Reserved disk space, `RESERVE`.
     Reserve,
+    /// Metrics of an open database, `METRICS`.
+    Metrics,
+    /// A metrics file under construction, `METRICS.tmp`.
+    MetricsTemporary,
 }
 
 impl FileName {
@@ -69,6 +77,10 @@ impl FileName {
             FileName::Lock
         } else if name == RESERVE {
             FileName::Reserve
+        } else if name == METRICS {
+            FileName::Metrics
+        } else if name == METRICS_TEMPORARY {
+            FileName::MetricsTemporary
         } else if let Some(digits) = name.strip_prefix(MANIFEST_PREFIX) {
             FileName::Manifest(parse_number(digits)?)
         } else if let Some(digits) = name.strip_suffix(TABLE_SUFFIX) {
@@ -98,7 +110,11 @@ impl FileName {
             | FileName::Operands(number)
             | FileName::Bucket(number)
             | FileName::Temporary(number) => Some(number),
-            FileName::Current | FileName::Lock | FileName::Reserve => None,
+            FileName::Current
+            | FileName::Lock
+            | FileName::Reserve
+            | FileName::Metrics
+            | FileName::MetricsTemporary => None,
         }
     }
 
@@ -143,6 +159,8 @@ impl fmt::Display for FileName {
             FileName::Current => f.write_str(CURRENT),
             FileName::Lock => f.write_str(LOCK),
             FileName::Reserve => f.write_str(RESERVE),
+            FileName::Metrics => f.write_str(METRICS),
+            FileName::MetricsTemporary => f.write_str(METRICS_TEMPORARY),
         }
     }
 }
@@ -170,6 +188,9 @@ mod tests {
         assert_eq!(FileName::parse("CURRENT"), Some(FileName::Current));
         assert_eq!(FileName::parse("LOCK"), Some(FileName::Lock));
         assert_eq!(FileName::parse("RESERVE"), Some(FileName::Reserve));
+        for name in [FileName::Metrics, FileName::MetricsTemporary] {
+            assert_eq!(FileName::parse(&name.to_string()), Some(name));
+        }
         assert_eq!(FileName::Table(7).to_string(), "000007.sst");
         assert_eq!(FileName::Blob(9).to_string(), "000009.blob");
         assert_eq!(FileName::Segment(3).to_string(), "000003.wal");

@@ -1,8 +1,8 @@
-//! Spans for jobs and events for the crate `tracing`.
+//! Spans for jobs and commits, and events, for the crate `tracing`.
 //!
-//! Without a subscriber each job and event costs one load and one branch. Without the feature `tracing`
+//! Without a subscriber each job, commit and event costs one load and one branch. Without the feature `tracing`
 //! (enabled by default) the functions compile to nothing. The target of spans and events is
-//! `lsmx::trace`. Reads and writes of users have no spans.
+//! `lsmx::trace`. Reads have no spans.
 
 use crate::event::Event;
 
@@ -69,6 +69,48 @@ impl JobSpan {
     }
 
     /// Records the error of a failed job.
+    pub(crate) fn record_error(&self, error: &crate::error::Error) {
+        #[cfg(feature = "tracing")]
+        self.span.record("error", tracing::field::display(error));
+        #[cfg(not(feature = "tracing"))]
+        let _ = error;
+    }
+}
+
+/// Span of a commit. Its level is `TRACE`, because commits are frequent.
+#[derive(Debug)]
+pub(crate) struct CommitSpan {
+    #[cfg(feature = "tracing")]
+    span: tracing::Span,
+}
+
+impl CommitSpan {
+    /// Creates the span of a batch with `operations` operations, which take `bytes` bytes in the WAL.
+    #[cfg(feature = "tracing")]
+    #[inline]
+    pub(crate) fn new(operations: u32, bytes: usize, sync: bool) -> CommitSpan {
+        let error = tracing::field::Empty;
+        let span =
+            tracing::trace_span!(target: TARGET, "commit", operations, bytes, sync, error = error);
+        CommitSpan { span }
+    }
+
+    #[cfg(not(feature = "tracing"))]
+    pub(crate) fn new(_: u32, _: usize, _: bool) -> CommitSpan {
+        CommitSpan {}
+    }
+
+    /// Runs a part of the commit inside the span.
+    #[inline]
+    pub(crate) fn in_scope<T>(&self, commit: impl FnOnce() -> T) -> T {
+        #[cfg(feature = "tracing")]
+        return self.span.in_scope(commit);
+        #[cfg(not(feature = "tracing"))]
+        commit()
+    }
+
+    /// Records the error of a failed commit.
+    #[cold]
     pub(crate) fn record_error(&self, error: &crate::error::Error) {
         #[cfg(feature = "tracing")]
         self.span.record("error", tracing::field::display(error));
@@ -144,8 +186,14 @@ mod tests {
             let span = JobSpan::start(job);
             span.record_success(10, 5, 7);
             emit_event(&Event::Resumed);
+            let commit = CommitSpan::new(2, 40, true);
+            assert_eq!(commit.in_scope(|| 1), 1);
+            commit.record_error(&crate::error::Error::Closed);
         });
         let fields = fields.0.lock().join(" ");
+        for part in ["operations=2", "bytes=40", "sync=true", "error=the database is closed"] {
+            assert!(fields.contains(part), "{fields}");
+        }
         for part in ["kind=\"merge\"", "keyspace=\"users\"", "inputs=3", "reason=L0 is full"] {
             assert!(fields.contains(part), "{fields}");
         }

@@ -48,6 +48,7 @@
 //! | large values | `docs/guide/value-log.md` | [`ValueSeparation`] |
 //! | backup and repair | `docs/guide/backup.md` | [`Db::checkpoint`], [`verify`](fn@verify), [`repair`](fn@repair) |
 //! | operation and monitoring | `docs/guide/operations.md` | [`Metrics`], [`Health`], [`EventListener`] |
+//! | Prometheus, latencies, a view of a running database | `docs/guide/observability.md` | [`Metrics::to_prometheus`], [`read_metrics_file`] |
 //! | recording workloads | `docs/guide/traces.md` | [`workload_trace`] |
 
 #![cfg_attr(
@@ -148,6 +149,7 @@ pub use crate::db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyRepo
 pub use crate::db::{Explanation, MetadataSizes, Observation, observe};
 pub use crate::db::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::db::{Savepoint, Transaction, TransactionRange};
+pub use crate::db::{MetricsReading, read_metrics_file};
 pub use crate::error::{Error, JobRule, Result, UserCode};
 pub use crate::event::{Event, EventListener};
 pub use crate::format::block::Compression;

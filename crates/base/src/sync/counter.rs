@@ -1,5 +1,7 @@
 //! Counters for hot paths.
 
+use std::array;
+
 use super::{AtomicU64, OnceLock, Ordering, std_atomic, thread_local};
 
 /// Returns the number of the current thread. Numbers start at 0. No number is used twice in a process.
@@ -13,24 +15,69 @@ pub fn thread_number() -> usize {
     NUMBER.try_with(|number| *number).unwrap_or(usize::MAX)
 }
 
-/// Number of shards of a [`ShardedCounter`].
+/// Number of shards of a [`ShardedCounters`].
 const SHARDS: usize = 16;
 
-/// A shard of a counter. It fills two cache lines, because processors prefetch cache lines in pairs.
-#[derive(Debug, Default)]
+/// A shard of a counter set. It fills two cache lines, because processors prefetch cache lines in pairs.
+#[derive(Debug)]
 #[repr(align(128))]
-struct Shard(AtomicU64);
+pub struct CounterShard<const N: usize>([AtomicU64; N]);
 
-/// A counter that many threads increment without contention. Each thread adds to one shard, and a reader sums all
-/// shards.
+impl<const N: usize> CounterShard<N> {
+    /// Adds `count` to a counter and returns the new value of this shard.
+    ///
+    /// # Panics
+    /// If `counter` is not below `N`.
+    #[inline]
+    pub fn add(&self, counter: usize, count: u64) -> u64 {
+        self.0[counter].fetch_add(count, Ordering::Relaxed).wrapping_add(count)
+    }
+}
+
+/// A set of `N` counters that many threads increment without contention. Each thread adds to one shard, and a reader
+/// sums all shards. The counters of a set share the cost of finding the shard, and its cache lines.
 ///
 /// The sum includes all additions that happened before the read. It may miss concurrent additions. The first addition
-/// allocates the shards, which take 2 KiB. A counter that is never used needs no shards, and a database may have
-/// thousands of unused keyspaces.
-#[derive(Debug, Default)]
-pub struct ShardedCounter {
-    shards: OnceLock<Box<[Shard; SHARDS]>>,
+/// allocates the shards, which take 2 KiB for up to 16 counters. A set that is never used needs no shards, and a
+/// database may have thousands of unused keyspaces.
+#[derive(Debug)]
+pub struct ShardedCounters<const N: usize> {
+    shards: OnceLock<Box<[CounterShard<N>; SHARDS]>>,
 }
+
+impl<const N: usize> Default for ShardedCounters<N> {
+    fn default() -> ShardedCounters<N> {
+        ShardedCounters { shards: OnceLock::new() }
+    }
+}
+
+impl<const N: usize> ShardedCounters<N> {
+    /// Returns the shard of the current thread.
+    #[inline]
+    pub fn shard(&self) -> &CounterShard<N> {
+        let shards = self.shards.get_or_init(ShardedCounters::allocate);
+        &shards[thread_number() % SHARDS]
+    }
+
+    #[cold]
+    fn allocate() -> Box<[CounterShard<N>; SHARDS]> {
+        Box::new(array::from_fn(|_| CounterShard(array::from_fn(|_| AtomicU64::default()))))
+    }
+
+    /// Returns the sum of all additions to each counter, modulo 2^64.
+    #[must_use]
+    pub fn sums(&self) -> [u64; N] {
+        array::from_fn(|counter| {
+            let shards = self.shards.get().into_iter().flat_map(|shards| shards.iter());
+            let values = shards.map(|shard| shard.0[counter].load(Ordering::Relaxed));
+            values.fold(0u64, u64::wrapping_add)
+        })
+    }
+}
+
+/// A [`ShardedCounters`] of one counter.
+#[derive(Debug, Default)]
+pub struct ShardedCounter(ShardedCounters<1>);
 
 impl ShardedCounter {
     /// Creates a counter at zero.
@@ -48,16 +95,14 @@ impl ShardedCounter {
     /// Adds `count` and returns the new value of the current thread's shard.
     #[inline]
     pub fn add_and_get_shard(&self, count: u64) -> u64 {
-        let shards = self.shards.get_or_init(Box::default);
-        let shard = &shards[thread_number() % SHARDS].0;
-        shard.fetch_add(count, Ordering::Relaxed).wrapping_add(count)
+        self.0.shard().add(0, count)
     }
 
     /// Returns the sum of all additions, modulo 2^64.
     #[must_use]
     pub fn sum(&self) -> u64 {
-        let shards = self.shards.get().into_iter().flat_map(|shards| shards.iter());
-        shards.fold(0u64, |sum, shard| sum.wrapping_add(shard.0.load(Ordering::Relaxed)))
+        let [sum] = self.0.sums();
+        sum
     }
 }
 

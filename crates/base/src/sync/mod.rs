@@ -16,7 +16,7 @@ mod signal;
 pub use arc_swap::{ArcSwap, Guard};
 #[cfg(not(loom))]
 pub use boxcar::Vec as AppendVec;
-pub use counter::{ShardedCounter, thread_number};
+pub use counter::{CounterShard, ShardedCounter, ShardedCounters, thread_number};
 pub use lock::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, assert_unlocked,
 };

@@ -43,7 +43,7 @@ pub struct HitCounts {
 }
 
 /// Filter results of point lookups. Only lookups of keys that the table does not contain are counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FilterCounts {
     /// Number of lookups in which the filter excluded the key.
     pub negatives: u64,

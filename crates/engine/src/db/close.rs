@@ -12,6 +12,7 @@ use lsmx_base::sync::{Arc, Ordering};
 
 use crate::db::deadline::run_with_deadline;
 use crate::db::inner::DbInner;
+use crate::db::metrics_file::remove_metrics_file;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
@@ -59,7 +60,8 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
         && inner.scheduler.pause(deadline_us)
         && inner.scheduler.join(deadline_us)
         && inner.wait_for_file_writes(WaitCause::Close, deadline_us)
-        && inner.warm_up.join(&inner.state, deadline_us);
+        && inner.warm_up.join(&inner.state, deadline_us)
+        && inner.metrics_file.join(inner, deadline_us);
     if !has_stopped {
         return Err(deadline_error());
     }
@@ -70,6 +72,9 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
     state.release_dropped_keyspaces(true);
     state.remove_discarded();
     state.keep_files_of_iterators_open();
+    if inner.options.metrics_file_us.is_some() {
+        remove_metrics_file(&*state.vfs, &state.dir);
+    }
     release_lock(inner);
     // After a flush that failed or was late, the next open replays the WAL.
     flushed.and(marked)

@@ -9,6 +9,7 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 
 use crate::callback;
 use crate::db::key_locks::KeyLocks;
+use crate::db::metrics_file::MetricsFile;
 use crate::db::open::warm_up::WarmUp;
 use crate::db::transaction::counters::TransactionCounters;
 use crate::db::transaction::lock_table::LockTable;
@@ -19,7 +20,7 @@ use crate::format::version_edit::{Change, VersionEdit};
 use crate::jobs::flush_trigger::FlushTrigger;
 use crate::jobs::scheduler::JobScheduler;
 use crate::lookup::point::{self, ReadScope};
-use crate::metrics::WalMetrics;
+use crate::metrics::{TimedOperation, WalMetrics};
 use crate::options::db::Options;
 use crate::options::memory_plan::MemoryPlan;
 use crate::options::read::ReadOptions;
@@ -64,6 +65,7 @@ pub(crate) struct DbInner {
     pub(crate) lock_table: LockTable,
     pub(crate) transactions: TransactionCounters,
     pub(super) warm_up: WarmUp,
+    pub(super) metrics_file: MetricsFile,
     pub(super) recording: Arc<ActiveTrace>,
     /// Whether an [`AdminLock`] exists.
     pub(super) admin_locked: AtomicBool,
@@ -264,8 +266,25 @@ impl DbInner {
         self.scheduler.run_inline();
     }
 
-    /// Returns the value of a key at a snapshot, or the newest value.
+    /// Returns the value of a key at a snapshot, or the newest value. Measures sampled lookups.
     pub(crate) fn get(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        snapshot: Option<SeqNo>,
+        options: &ReadOptions,
+    ) -> Result<Option<Slice>> {
+        let (env, latencies) = (&self.state.env, &self.state.latencies);
+        let start = latencies.start(env);
+        let value = self.look_up(tree, key, snapshot, options);
+        if value.is_ok() {
+            latencies.finish(env, TimedOperation::Get, start);
+        }
+        value
+    }
+
+    #[inline]
+    fn look_up(
         &self,
         tree: &Tree,
         key: &[u8],
@@ -294,8 +313,8 @@ impl DbInner {
             }
             self.begin_operation();
         }
-        tree.counters.gets.add(1);
-        let (value, combined) = read?;
+        let (value, combined) = read.inspect_err(|_| tree.counters.count_failed_gets(1))?;
+        tree.counters.count_get(key, value.as_ref());
         self.record_get(tree, key, value.as_ref());
         if let Some(operands) = combined
             && snapshot.is_none()
@@ -329,10 +348,12 @@ impl DbInner {
             }
             point::get(tree, &view, key, read_seq, reads)
         };
-        if !matches!(value, Err(Error::WouldBlock)) {
-            tree.counters.gets.add(1);
-        }
-        let value = value?;
+        let value = value.inspect_err(|error| {
+            if !matches!(error, Error::WouldBlock) {
+                tree.counters.count_failed_gets(1);
+            }
+        })?;
+        tree.counters.count_get(key, value.as_ref());
         self.record_get(tree, key, value.as_ref());
         Ok((guard_seq, value))
     }

@@ -418,6 +418,7 @@ impl Keyspace {
         }
         let published = || inner.state.sequence.published();
         let seq = snapshot.as_ref().map_or_else(published, |snapshot| snapshot.seq());
+        self.tree.counters.count_scan();
         Ok(IterView::new(view, &self.tree, seq, snapshot))
     }
 

@@ -9,7 +9,7 @@ use crate::format::BlockKind;
 use crate::metrics::{
     BackgroundIoMetrics, CacheMetrics, DescriptorMetrics, DiskMetrics, FoldMetrics, HeldMetrics,
     JobIoMetrics, KeyspaceMetrics, LevelWriteMetrics, MemoryMetrics, MergeMetrics, Metrics,
-    ReadMetrics, WalMetrics,
+    ReadMetrics, RunningJobMetrics, WalMetrics,
 };
 use crate::tree::Tree;
 use crate::tree::merge_resolver::FoldCounter;
@@ -150,6 +150,8 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         background_io: background_io_metrics(inner),
         flush_us: state.flush_us.metrics(),
         compaction_us: state.compaction_us.metrics(),
+        operation_latency: state.latencies.metrics(),
+        metrics_file_failures: inner.metrics_file.failure_count(),
         snapshots: state.sequence.snapshot_count() as u64,
         published_seq: state.sequence.published().0,
         read_only: state.error_state.read_only_cause().map(|cause| cause.to_string()),
@@ -173,7 +175,15 @@ fn keyspace_metrics(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
     metrics.memtable_bytes = view.memtable_bytes();
     metrics.memtables_sealed = len_u64(view.sealed.len());
     metrics.filter_last_run = tree.last_run_filter.metrics(tree.uses_last_run_filter());
-    metrics.compaction.quarantined_files = len_u64(tree.jobs.lock().quarantine.files().count());
+    {
+        let jobs = tree.jobs.lock();
+        metrics.compaction.quarantined_files = len_u64(jobs.quarantine.files().count());
+        metrics.running_jobs = RunningJobMetrics {
+            flushes: u64::from(jobs.flushing),
+            compactions: len_u64(jobs.running.jobs.len()),
+            compaction_bytes_left: jobs.running.jobs.iter().map(|(_, left)| left).sum(),
+        };
+    }
     metrics.merges = MergeMetrics {
         reads: fold_metrics(&tree.merge_resolver.reads),
         jobs: fold_metrics(&tree.merge_resolver.jobs),

@@ -8,6 +8,7 @@ pub(crate) mod compact_range;
 pub(crate) mod copy_file;
 pub(crate) mod deadline;
 pub(crate) mod drop_keyspace;
+pub(crate) mod engine_thread;
 pub(crate) mod handle;
 pub(crate) mod ingest;
 pub(crate) mod inner;
@@ -15,6 +16,7 @@ pub(crate) mod inspect;
 pub(crate) mod key_locks;
 pub(crate) mod keyspace;
 pub(crate) mod metrics;
+pub(crate) mod metrics_file;
 pub(crate) mod multi_get;
 pub(crate) mod open;
 pub(crate) mod open_keyspace;
@@ -44,7 +46,7 @@ use crate::db::write::{write, write_entry};
 use crate::env::Env;
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::metrics::{Metrics, ReadMetrics};
+use crate::metrics::{LatencySampling, Metrics, ReadMetrics};
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::options::read::ReadOptions;
@@ -66,6 +68,7 @@ pub use crate::db::inspect::health::{BlockedCompaction, Health, QuarantinedFile}
 pub use crate::db::inspect::metadata_sizes::MetadataSizes;
 pub use crate::db::inspect::observe::{Observation, ObservedKeyspace, ObservedLevel, observe};
 pub use crate::db::keyspace::Keyspace;
+pub use crate::db::metrics_file::{MetricsReading, read_metrics_file};
 pub use crate::db::snapshot::Snapshot;
 pub use crate::db::transaction::Transaction;
 pub use crate::db::transaction::range::TransactionRange;
@@ -104,7 +107,9 @@ impl Db {
     }
 
     fn new(inner: DbInner) -> Db {
-        Db { handle: Arc::new(DbHandle(Arc::new(inner))), deadline: None }
+        let inner = Arc::new(inner);
+        inner.metrics_file.start(&inner);
+        Db { handle: Arc::new(DbHandle(inner)), deadline: None }
     }
 
     #[cfg(feature = "tokio")]
@@ -558,10 +563,38 @@ impl Db {
         Trace::start(&inner.recording, vfs, &inner.state.env, path, options)
     }
 
+    /// Sets which operations are measured from now on; see [`Options::latency_sampling`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use lsmx::metrics::LatencySampling;
+    ///
+    /// db.set_latency_sampling(LatencySampling::OneIn(1));
+    /// db.get("key")?;
+    /// assert_eq!(db.metrics().operation_latency.get_ns.count, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_latency_sampling(&self, sampling: LatencySampling) {
+        self.inner().state.latencies.set_sampling(sampling);
+    }
+
     /// Returns all counters and the shape of all trees.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         metrics::metrics(self.inner())
+    }
+
+    /// Sets all metrics in the recorder of the crate [`metrics`](https://docs.rs/metrics), with these labels in addition
+    /// to their own.
+    ///
+    /// The program calls it in an interval. Names and labels are those of [`Metrics::to_prometheus`]. Counters of seconds
+    /// and the sums and quantiles of durations are gauges, because counters of a recorder are integers.
+    #[cfg(feature = "metrics")]
+    pub fn publish_metrics(&self, labels: &[(&str, &str)]) {
+        crate::metrics::publish::publish(&self.metrics(), labels);
     }
 
     /// Returns the counters of [`Db::metrics`] that reads change. Cheap enough to call around single operations.

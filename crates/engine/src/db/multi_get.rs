@@ -9,9 +9,10 @@ use lsmx_base::sync::Arc;
 
 use crate::db::inner::DbInner;
 use crate::env::Env;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lookup::batch::{self, is_device_read};
 use crate::lookup::point::{self, ReadScope};
+use crate::metrics::TimedOperation;
 use crate::tree::Tree;
 use crate::tree::super_version::SuperVersion;
 
@@ -22,8 +23,11 @@ pub(super) fn multi_get<K: AsRef<[u8]>>(
     keys: impl IntoIterator<Item = K>,
     snapshot: Option<SeqNo>,
 ) -> Result<Vec<Option<Slice>>> {
+    let (env, latencies) = (&inner.state.env, &inner.state.latencies);
+    let start = latencies.start(env);
     let mut multi_get = MultiGet::begin(inner, tree, keys.into_iter().collect(), snapshot)?;
-    multi_get.look_up_all(&inner.state.env, tree)?;
+    multi_get.look_up_all(env, tree)?;
+    latencies.finish(env, TimedOperation::MultiGet, start);
     Ok(multi_get.into_values(inner, tree))
 }
 
@@ -49,7 +53,6 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
     ) -> Result<MultiGet<K>> {
         inner.check_open()?;
         inner.begin_operation();
-        tree.counters.gets.add(len_u64(keys.len()));
         // The view is pinned before the sequence number is read. In the reverse order, a job could finish between the
         // two steps and drop versions that are visible at this sequence number.
         let view = tree.pin_super_version();
@@ -75,7 +78,8 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
             }
             let index = self.order[self.done];
             let key = self.keys[index].as_ref();
-            self.values[index] = point::get(tree, &self.view, key, self.seq, reads)?;
+            let read = point::get(tree, &self.view, key, self.seq, reads);
+            self.values[index] = read.map_err(|error| self.count_failure(tree, error))?;
             self.done += 1;
         }
         Ok(self.done == self.order.len())
@@ -120,7 +124,8 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         let Some(remaining) = self.order.get(self.done..) else { return Ok(()) };
         let mut keys: Vec<&[u8]> = remaining.iter().map(|&at| self.keys[at].as_ref()).collect();
         keys.dedup();
-        let values = batch::multi_get(env, tree, &self.view, &keys, self.seq)?;
+        let values = batch::multi_get(env, tree, &self.view, &keys, self.seq)
+            .map_err(|error| self.count_failure(tree, error))?;
         // `keys` and `remaining` are both in key order.
         let mut found = keys.iter().zip(values).peekable();
         for &index in remaining {
@@ -131,8 +136,18 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         Ok(())
     }
 
-    /// Returns the values in the order of the keys, and records the lookups in the active trace.
+    /// Counts all keys as failed gets, unless the caller repeats the lookup.
+    fn count_failure(&self, tree: &Tree, error: Error) -> Error {
+        if !matches!(error, Error::WouldBlock) {
+            tree.counters.count_failed_gets(len_u64(self.keys.len()));
+        }
+        error
+    }
+
+    /// Returns the values in the order of the keys, counts the lookups, and records them in the active trace.
     pub(crate) fn into_values(self, inner: &DbInner, tree: &Tree) -> Vec<Option<Slice>> {
+        let values = self.values.iter().map(Option::as_ref);
+        tree.counters.count_multi_get(self.keys.iter().map(AsRef::as_ref).zip(values));
         for &index in &self.order {
             inner.record_get(tree, self.keys[index].as_ref(), self.values[index].as_ref());
         }

@@ -164,7 +164,8 @@ fn create_keyspace(
     }])?;
     let first_seq = inner.committer.next_seq();
     let version = Arc::new(Version::empty(&state.tables.deferred_drop));
-    let origin = TreeContext { open_id: inner.open_id, env: state.env.clone() };
+    let latencies = Arc::clone(&state.latencies);
+    let origin = TreeContext { open_id: inner.open_id, env: state.env.clone(), latencies };
     let tree = Arc::new(Tree::new(origin, id, name, options, policy, version, first_seq));
     if let Some(attached) = attached {
         attach(&tree, attached);

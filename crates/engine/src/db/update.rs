@@ -17,6 +17,7 @@ use crate::db::inner::DbInner;
 use crate::db::write::write;
 use crate::error::{Error, Result};
 use crate::lookup::point::ReadScope;
+use crate::metrics::TimedOperation;
 use crate::options::write::WriteOptions;
 use crate::tree::Tree;
 use crate::write::batch::WriteBatch;
@@ -53,6 +54,20 @@ pub(crate) struct UpdateResult {
 
 /// Updates a key by a function of its value.
 pub(crate) fn update(
+    inner: &DbInner,
+    tree: &Arc<Tree>,
+    key: &[u8],
+    options: WriteOptions,
+    update: &mut dyn FnMut(Option<&[u8]>) -> Update,
+) -> Result<UpdateResult> {
+    let (env, latencies) = (&inner.state.env, &inner.state.latencies);
+    let start = latencies.start(env);
+    let result = update_unmeasured(inner, tree, key, options, update)?;
+    latencies.finish(env, TimedOperation::Update, start);
+    Ok(result)
+}
+
+fn update_unmeasured(
     inner: &DbInner,
     tree: &Arc<Tree>,
     key: &[u8],

@@ -6,7 +6,9 @@ use lsmx_base::sync::Arc;
 use crate::db::admission::admit;
 use crate::db::inner::DbInner;
 use crate::error::Result;
+use crate::job_tracing::CommitSpan;
 use crate::lookup::point::ReadScope;
+use crate::metrics::TimedOperation;
 use crate::options::write::{Durability, WriteOptions};
 use crate::state::memtable_budget::MemtableReservation;
 use crate::tree::Tree;
@@ -27,8 +29,22 @@ pub(super) fn write_entry(
     write(inner, batch, options)
 }
 
-/// Commits a batch. Waits until the batch is admitted.
-pub(crate) fn write(inner: &DbInner, mut batch: WriteBatch, options: WriteOptions) -> Result<()> {
+/// Commits a batch. Waits until the batch is admitted. Measures sampled commits.
+pub(crate) fn write(inner: &DbInner, batch: WriteBatch, options: WriteOptions) -> Result<()> {
+    let (env, latencies) = (&inner.state.env, &inner.state.latencies);
+    let start = latencies.start(env);
+    let sync = options.durability == Durability::Sync;
+    let span = CommitSpan::new(batch.count, batch.payload.len(), sync);
+    let written = span.in_scope(|| commit(inner, batch, options));
+    match &written {
+        Ok(()) => latencies.finish(env, TimedOperation::Commit, start),
+        Err(error) => span.record_error(error),
+    }
+    written
+}
+
+#[inline]
+fn commit(inner: &DbInner, mut batch: WriteBatch, options: WriteOptions) -> Result<()> {
     if !inner.validate_write_batch(&batch, options)? {
         return Ok(());
     }

@@ -104,6 +104,9 @@ fn dump_file(name: FileName, vfs: &dyn Vfs, path: &Path, out: &mut DumpWriter<'_
         }
         FileName::Reserve => writeln!(out, "{bytes} bytes reserved for a full disk, no contents"),
         FileName::Lock => writeln!(out, "lock file, {bytes} bytes, always empty"),
+        FileName::Metrics | FileName::MetricsTemporary => {
+            writeln!(out, "metrics of an open database as JSON, {bytes} bytes")
+        }
     }
 }
 
@@ -250,6 +253,7 @@ mod tests {
         let crashed = disk.crash(CrashImage::Keep, 0);
         let current = crashed.read_all(Path::new("db/CURRENT")).unwrap();
         crashed.write_all(Path::new("db/999999.tmp"), &current).unwrap();
+        crashed.write_all(Path::new("db/METRICS"), b"{}").unwrap();
         crashed
     }
 
@@ -276,6 +280,7 @@ mod tests {
             FileName::Current => "current",
             FileName::Lock => "lock",
             FileName::Reserve => "reserve",
+            FileName::Metrics | FileName::MetricsTemporary => "metrics",
         }
     }
 
@@ -299,13 +304,14 @@ mod tests {
             ("current", &["MANIFEST-", "uid"]),
             ("lock", &["lock"]),
             ("reserve", &["reserved for a full disk"]),
+            ("metrics", &["metrics of an open database"]),
         ] {
             let text = &kinds[kind];
             for part in parts {
                 assert!(text.contains(part), "{kind} lacks {part:?}:\n{text}");
             }
         }
-        assert_eq!(kinds.len(), 8);
+        assert_eq!(kinds.len(), 9);
     }
 
     #[test]

@@ -63,6 +63,20 @@ impl BlockKind {
         BlockKind::Bucket,
     ];
 
+    /// Returns the name in metrics, which is also the serialized name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            BlockKind::Data => "data",
+            BlockKind::Index => "index",
+            BlockKind::TopIndex => "top_index",
+            BlockKind::Filter => "filter",
+            BlockKind::RangeTombstones => "range_tombstones",
+            BlockKind::Open => "open",
+            BlockKind::Blob => "blob",
+            BlockKind::Bucket => "bucket",
+        }
+    }
+
     /// Returns the kind stored as `byte`, or `None` if the number is unknown.
     #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]

@@ -21,6 +21,7 @@ use crate::memtable::Memtable;
 use crate::options::read::{ReadOptions, ReadTier};
 use crate::table::{ReadContext, ReadDeadline, ScanHints};
 use crate::tree::Tree;
+use crate::tree::counters::{ScanCounter, TreeCounters};
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::snapshots::SnapshotGuard;
 use crate::tree::super_version::SuperVersion;
@@ -29,6 +30,7 @@ use crate::tree::super_version::SuperVersion;
 /// is dropped.
 pub(crate) struct IterView {
     resolver: Arc<MergeResolver>,
+    counters: Arc<TreeCounters>,
     snapshot: SeqNo,
     /// Keeps the snapshot registered.
     _pinned: Option<Arc<SnapshotGuard>>,
@@ -59,6 +61,7 @@ impl IterView {
     ) -> IterView {
         IterView {
             resolver: Arc::clone(&tree.merge_resolver),
+            counters: Arc::clone(&tree.counters),
             snapshot,
             _pinned: pinned,
             env: tree.env().clone(),
@@ -80,6 +83,11 @@ impl IterView {
 
     pub(crate) fn env(&self) -> &Env {
         &self.env
+    }
+
+    /// Returns a counter for the entries that one iterator returns.
+    pub(crate) fn scan_counter(&self) -> ScanCounter {
+        ScanCounter::new(&self.counters)
     }
 
     pub(crate) fn options(&self) -> &ReadOptions {

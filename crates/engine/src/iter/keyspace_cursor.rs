@@ -1,6 +1,6 @@
 //! Cursor over the entries of a keyspace, for users.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 
@@ -13,8 +13,10 @@ use crate::iter::db_iter::{DbIter, ValueResolver};
 use crate::iter::iter_view::IterView;
 use crate::iter::key_bounds::{borrowed_bound, key_of_bound, owned_bounds, prefix_upper_bound};
 use crate::iter::merging_iter::MergingCursor;
+use crate::metrics::TimedOperation;
 use crate::options::read::ReadOptions;
 use crate::table::ScanHints;
+use crate::tree::counters::ScanCounter;
 use crate::workload_trace::ScanTrace;
 
 /// A cursor over the entries of a keyspace in key order. It borrows keys and values instead of copying them.
@@ -62,6 +64,9 @@ pub struct KeyspaceCursor {
     separated_value: OnceCell<Slice>,
     /// Records each seek with the following moves in a workload trace.
     trace: Option<Box<ScanTrace>>,
+    counter: RefCell<ScanCounter>,
+    /// Whether the value of the current entry was counted.
+    is_value_counted: Cell<bool>,
     /// Declared last, so that `iter` is dropped first and the memory is freed in the background.
     view: IterView,
 }
@@ -92,6 +97,8 @@ impl KeyspaceCursor {
             values: RefCell::new(view.value_resolver()),
             separated_value: OnceCell::new(),
             trace,
+            counter: RefCell::new(view.scan_counter()),
+            is_value_counted: Cell::new(false),
             view,
         }
     }
@@ -170,10 +177,15 @@ impl KeyspaceCursor {
         self.position = CursorPosition::Unpositioned;
         self.separated_value.take();
         self.view.begin_call();
+        let start = self.counter.get_mut().latencies().start(self.view.env());
         let moved = match &mut self.iter {
             Some(iter) => step(iter),
             None => self.open_iter().and_then(|iter| step(self.iter.insert(iter))),
         };
+        if !matches!(moved, Err(Error::WouldBlock)) {
+            let latencies = self.counter.get_mut().latencies();
+            latencies.finish(self.view.env(), TimedOperation::ScanStep, start);
+        }
         if let Err(error) = moved {
             // A source may be unusable after an error, as an operand store after a panic. The next seek opens all sources
             // again.
@@ -181,9 +193,11 @@ impl KeyspaceCursor {
             self.position = CursorPosition::Failed(error.clone());
             return Err(error);
         }
-        let is_within = |iter: &DbIter<_>| iter.valid() && self.bounds.contains(iter.key());
-        if self.iter.as_ref().is_some_and(is_within) {
+        let is_within = |iter: &&DbIter<_>| iter.valid() && self.bounds.contains(iter.key());
+        if let Some(iter) = self.iter.as_ref().filter(is_within) {
             self.position = CursorPosition::AtEntry;
+            self.counter.get_mut().count_entry(iter.key().len());
+            self.is_value_counted.set(false);
             if let Some(trace) = &mut self.trace {
                 trace.count_entry();
             }
@@ -323,11 +337,22 @@ impl KeyspaceCursor {
             return Ok(Some(value));
         }
         let Some((seq, pointer)) = iter.value_pointer() else {
-            return iter.stored_value().map(Some);
+            let value = iter.stored_value()?;
+            self.count_value(value);
+            return Ok(Some(value));
         };
         self.view.begin_call();
         let value = self.values.borrow_mut().read((iter.key(), seq), pointer)?;
+        self.count_value(&value);
         Ok(Some(self.separated_value.get_or_init(|| value)))
+    }
+
+    /// Counts the value of the current entry once.
+    #[inline]
+    fn count_value(&self, value: &[u8]) {
+        if !self.is_value_counted.replace(true) {
+            self.counter.borrow_mut().add_bytes(value.len());
+        }
     }
 }
 

@@ -18,9 +18,11 @@ use crate::iter::merging_iter::MergingCursor;
 use crate::iter::prefetch::{Entry, PrefetchContext, PrefetchIter};
 use crate::lookup::batch::is_device_read;
 use crate::memtable::Memtable;
+use crate::metrics::{OperationStart, TimedOperation};
 use crate::options::read::{ReadOptions, ReadTier};
 use crate::table::ScanHints;
 use crate::tree::Tree;
+use crate::tree::counters::ScanCounter;
 use crate::workload_trace::ScanTrace;
 
 /// Iterates over the entries of a range in key order, from both ends.
@@ -47,6 +49,7 @@ pub struct Range {
     last_keys: [Option<Slice>; 2],
     /// Records the extent of the scan in a workload trace.
     trace: Option<Box<ScanTrace>>,
+    counter: ScanCounter,
     /// Declared last, so that the cursors are dropped first and the memory is freed in the background.
     view: IterView,
 }
@@ -56,6 +59,7 @@ impl Range {
     pub(crate) fn new(view: IterView, lower: Bound<Bytes>, upper: Bound<Bytes>) -> Range {
         let is_exhausted = is_empty_range(&lower, &upper);
         Range {
+            counter: view.scan_counter(),
             view,
             lower,
             upper,
@@ -268,7 +272,12 @@ impl Range {
         &mut self,
         entry: Result<Option<Entry>>,
         backward: bool,
+        start: OperationStart,
     ) -> Option<Result<(Slice, Slice)>> {
+        if !matches!(entry, Err(Error::WouldBlock)) {
+            let latencies = self.counter.latencies();
+            latencies.finish(self.view.env(), TimedOperation::ScanStep, start);
+        }
         match entry {
             Err(error) => Some(Err(self.record_error(error))),
             Ok(None) => {
@@ -283,7 +292,10 @@ impl Range {
                 if self.view.options().tier == ReadTier::Memory {
                     self.last_keys[usize::from(backward)] = Some(key.clone());
                 }
-                Some(value.map(|value| (key, value)))
+                Some(value.map(|value| {
+                    self.counter.count_entry(key.len() + value.len());
+                    (key, value)
+                }))
             }
         }
     }
@@ -313,8 +325,9 @@ impl Iterator for Range {
         }
         self.view.begin_call();
         self.trace_request(false);
+        let start = self.counter.latencies().start(self.view.env());
         let entry = self.next_at_front();
-        self.finish_step(entry, false)
+        self.finish_step(entry, false, start)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -331,8 +344,9 @@ impl DoubleEndedIterator for Range {
         }
         self.view.begin_call();
         self.trace_request(true);
+        let start = self.counter.latencies().start(self.view.env());
         let entry = self.next_at_back();
-        self.finish_step(entry, true)
+        self.finish_step(entry, true, start)
     }
 }
 

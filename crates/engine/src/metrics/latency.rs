@@ -2,10 +2,11 @@
 
 use hdrhistogram::Histogram;
 use lsmx_base::sync::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-/// Distribution of durations in microseconds, with two significant digits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+/// Distribution of durations, with two significant digits. The name of the field that holds it has the unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LatencyMetrics {
     /// Number of durations.
     pub count: u64,
@@ -21,13 +22,13 @@ pub struct LatencyMetrics {
     pub max: u64,
 }
 
-/// Histogram of the durations of background jobs. Allocated when the first duration is recorded.
+/// Histogram of durations. Allocated when the first duration is recorded.
 #[derive(Debug, Default)]
 pub(crate) struct LatencyHistogram(Mutex<Option<Histogram<u64>>>);
 
 impl LatencyHistogram {
-    /// Records a duration in microseconds.
-    pub(crate) fn record(&self, us: u64) {
+    /// Records a duration.
+    pub(crate) fn record(&self, duration: u64) {
         let mut histogram = self.0.lock();
         if histogram.is_none() {
             // Two significant digits are within the supported range.
@@ -35,7 +36,7 @@ impl LatencyHistogram {
         }
         if let Some(histogram) = &mut *histogram {
             // The histogram resizes itself, so every value is in range.
-            let _ = histogram.record(us);
+            let _ = histogram.record(duration);
         }
     }
 

@@ -1,12 +1,17 @@
 //! Metrics of a database: plain structs that serialize, and print as tables.
 
+mod families;
 mod latency;
+mod operation_latency;
 mod print;
+mod prometheus;
+#[cfg(feature = "metrics")]
+pub(crate) mod publish;
 mod resources;
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use crate::cache::FilterCounts;
 use crate::env::WaitCause;
@@ -14,12 +19,15 @@ pub use crate::format::BlockKind;
 use crate::operand_store::OperandMetrics;
 pub(crate) use latency::LatencyHistogram;
 pub use latency::LatencyMetrics;
+pub use operation_latency::{LatencySampling, OperationLatencyMetrics};
+pub(crate) use operation_latency::{OperationLatencies, OperationStart, TimedOperation};
 pub use resources::{
     BackgroundIoMetrics, DescriptorMetrics, HeldMetrics, JobIoMetrics, MemoryMetrics,
 };
 
 /// Writes of flushes and compactions into one level since the database was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LevelWriteMetrics {
     /// Number of flushes and merges that wrote into the level.
     pub jobs: u64,
@@ -52,7 +60,8 @@ impl LevelWriteMetrics {
 }
 
 /// Contents of one level.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LevelMetrics {
     /// Number of the level.
     pub level: u8,
@@ -73,7 +82,8 @@ pub struct LevelMetrics {
 }
 
 /// Compactions of one keyspace since it was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CompactionMetrics {
     /// Number of merges.
     pub jobs: u64,
@@ -102,7 +112,8 @@ pub struct CompactionMetrics {
 }
 
 /// Writes that waited for one cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StallCauseMetrics {
     /// Number of writes that waited.
     pub count: u64,
@@ -113,7 +124,8 @@ pub struct StallCauseMetrics {
 }
 
 /// Writes that waited, or were delayed by the throttle.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StallMetrics {
     /// Number of writes that waited for any cause.
     pub count: u64,
@@ -153,7 +165,8 @@ impl StallMetrics {
 }
 
 /// Folds of merge operands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FoldMetrics {
     /// Number of folds.
     pub folds: u64,
@@ -164,7 +177,8 @@ pub struct FoldMetrics {
 }
 
 /// Merge operands of one keyspace since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MergeMetrics {
     /// Folds by reads, and by writes that fold operands in a memtable.
     pub reads: FoldMetrics,
@@ -177,7 +191,8 @@ pub struct MergeMetrics {
 }
 
 /// Compaction filter of one keyspace since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CompactionFilterMetrics {
     /// Number of values that compactions passed to the filter. Like `removed` and `changed`, it does not count merges
     /// that failed or were repeated.
@@ -195,7 +210,8 @@ pub struct CompactionFilterMetrics {
 /// Use of the filter of the last sorted run.
 ///
 /// Without [`FilterLastRun::Auto`](crate::FilterLastRun::Auto) all other fields are zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LastRunFilterMetrics {
     /// Whether lookups use the filter.
     pub asked: bool,
@@ -212,7 +228,8 @@ pub struct LastRunFilterMetrics {
 }
 
 /// Blob files of one keyspace. Other metrics of levels, flushes and compactions count tables only.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ValueLogMetrics {
     /// Number of blob files that tables of the current version reference.
     pub blob_files: u64,
@@ -240,7 +257,8 @@ impl ValueLogMetrics {
 }
 
 /// Tables that were ingested into one keyspace since it was opened, also by bulk loads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct IngestMetrics {
     /// Number of ingests and bulk loads.
     pub ingests: u64,
@@ -254,17 +272,65 @@ pub struct IngestMetrics {
     pub written_bytes: u64,
 }
 
+/// Operations of users on one keyspace since it was opened.
+///
+/// Operations that failed are not counted, except in [`KeyspaceMetrics::gets`]. Batches count each of their operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct OperationMetrics {
+    /// Number of puts, without ingested entries.
+    pub puts: u64,
+    /// Number of deletes of single keys.
+    pub deletes: u64,
+    /// Number of range deletes.
+    pub range_deletes: u64,
+    /// Number of merge operands.
+    pub merges: u64,
+    /// Number of point lookups that found a value.
+    pub gets_found: u64,
+    /// Number of point lookups that found no value.
+    pub gets_absent: u64,
+    /// Bytes of keys and values of the lookups that found a value.
+    pub get_bytes: u64,
+    /// Number of keys that `multi_get` looked up. They also count as gets.
+    pub multi_get_keys: u64,
+    /// Number of iterators and cursors.
+    pub scans: u64,
+    /// Number of entries that iterators returned, and of entries to which cursors moved. An open iterator or cursor
+    /// has counted all but its last 1,023 entries.
+    pub scan_entries: u64,
+    /// Bytes of keys and values that iterators and cursors returned. A cursor counts a value when the value is read.
+    pub scan_bytes: u64,
+}
+
+/// Jobs of one keyspace that run now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct RunningJobMetrics {
+    /// Number of flushes, 0 or 1.
+    pub flushes: u64,
+    /// Number of compactions.
+    pub compactions: u64,
+    /// Bytes that these compactions still have to write, as estimated by the policy.
+    pub compaction_bytes_left: u64,
+}
+
 /// Metrics of one keyspace.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct KeyspaceMetrics {
     /// Compaction policy.
     pub policy: String,
-    /// Number of point lookups.
+    /// Number of point lookups, including failed ones.
     pub gets: u64,
     /// Bytes of keys and values of all writes since the keyspace was opened.
     pub ingested_bytes: u64,
     /// Bytes of keys and values of puts since the keyspace was opened.
     pub put_bytes: u64,
+    /// Operations of users.
+    pub operations: OperationMetrics,
     /// Number of flushed memtables.
     pub flushes: u64,
     /// Bytes of tables that flushes wrote.
@@ -279,6 +345,8 @@ pub struct KeyspaceMetrics {
     pub filters_failed: u64,
     /// Use of the filter of the last sorted run.
     pub filter_last_run: LastRunFilterMetrics,
+    /// Jobs that run now.
+    pub running_jobs: RunningJobMetrics,
     /// Compactions.
     pub compaction: CompactionMetrics,
     /// Merge operands.
@@ -329,7 +397,8 @@ impl KeyspaceMetrics {
 }
 
 /// Block cache accesses of point lookups and scans, for one kind of block. Compactions are not counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CacheMetrics {
     /// Number of blocks found in memory.
     pub hits: u64,
@@ -340,7 +409,8 @@ pub struct CacheMetrics {
 }
 
 /// Group commit.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CommitMetrics {
     /// Number of queued requests: commits, syncs and others.
     pub requests: u64,
@@ -373,7 +443,8 @@ pub struct TransactionMetrics {
 }
 
 /// Write-ahead log.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WalMetrics {
     /// Number of live segments.
     pub segments: u64,
@@ -393,7 +464,8 @@ pub struct WalMetrics {
 }
 
 /// Disk usage in bytes, without manifest, operand stores and obsolete files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct DiskMetrics {
     /// Tables of all keyspaces.
@@ -420,7 +492,8 @@ pub struct ReadMetrics {
 }
 
 /// Metrics of a database.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Metrics {
     /// Keyspaces by name.
     pub keyspaces: BTreeMap<String, KeyspaceMetrics>,
@@ -450,6 +523,10 @@ pub struct Metrics {
     pub flush_us: LatencyMetrics,
     /// Durations of merges from pick to manifest edit, over all keyspaces.
     pub compaction_us: LatencyMetrics,
+    /// Durations of sampled operations, over all keyspaces.
+    pub operation_latency: OperationLatencyMetrics,
+    /// Number of failed writes of the metrics file, see [`Options::metrics_file`](crate::Options::metrics_file).
+    pub metrics_file_failures: u64,
     /// Number of open snapshots.
     pub snapshots: u64,
     /// Last visible sequence number.

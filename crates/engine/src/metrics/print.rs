@@ -5,7 +5,7 @@ use std::fmt;
 use crate::metrics::{
     BackgroundIoMetrics, CompactionFilterMetrics, DescriptorMetrics, DiskMetrics, HeldMetrics,
     KeyspaceMetrics, LastRunFilterMetrics, LevelMetrics, MemoryMetrics, MergeMetrics, Metrics,
-    StallCauseMetrics, TransactionMetrics, ValueLogMetrics, WalMetrics,
+    OperationMetrics, StallCauseMetrics, TransactionMetrics, ValueLogMetrics, WalMetrics,
 };
 
 /// Number of bytes with a unit, in at most nine characters.
@@ -109,6 +109,21 @@ fn write_keyspace(
         "flushes {flushes}  merges {merges} ({split} split)  moves {moves}  drops {drops}  "
     )?;
     writeln!(f, "failures {}", compaction.failures)?;
+    let operations = &keyspace.operations;
+    if *operations != OperationMetrics::default() {
+        let [puts, deletes, ranges, merges] =
+            [operations.puts, operations.deletes, operations.range_deletes, operations.merges]
+                .map(Count);
+        let [found, absent, scans, entries] = [
+            operations.gets_found,
+            operations.gets_absent,
+            operations.scans,
+            operations.scan_entries,
+        ]
+        .map(Count);
+        write!(f, "  puts {puts}  deletes {deletes}  range deletes {ranges}  merges {merges}  ")?;
+        writeln!(f, "gets found {found}, absent {absent}  scans {scans} of {entries} entries")?;
+    }
     let ingest = &keyspace.ingest;
     if ingest.ingests > 0 {
         let [ingests, files, l0_files] = [ingest.ingests, ingest.files, ingest.l0_files].map(Count);
@@ -278,6 +293,20 @@ impl fmt::Display for Metrics {
                 let [p50, p99, max] = [latency.p50, latency.p99, latency.max].map(Micros);
                 writeln!(f, "{name:<7} {count}: p50 {p50}, p99 {p99}, max {max}")?;
             }
+        }
+        let latency = &self.operation_latency;
+        let operations = [
+            ("get", &latency.get_ns),
+            ("multi_get", &latency.multi_get_ns),
+            ("commit", &latency.commit_ns),
+            ("scan step", &latency.scan_step_ns),
+            ("update", &latency.update_ns),
+        ];
+        for (name, latency) in operations.into_iter().filter(|(_, latency)| latency.count > 0) {
+            let count = Count(latency.count);
+            let [p50, p99, max] = [latency.p50, latency.p99, latency.max].map(|ns| ns as f64 / 1e3);
+            write!(f, "{name:<9} {count} sampled: ")?;
+            writeln!(f, "p50 {p50:.1} us, p99 {p99:.1} us, max {max:.1} us")?;
         }
         let BackgroundIoMetrics { rate, flush, compaction, .. } = &self.background_io;
         let [flushes, compactions] = [flush.bytes, compaction.bytes].map(Bytes);

@@ -1,6 +1,6 @@
 //! Metrics of memory, file descriptors, background I/O, and resources held by snapshots and iterators.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cache::BlockCacheKind;
 
@@ -9,7 +9,8 @@ use crate::cache::BlockCacheKind;
 /// Not counted are code and stacks, blocks that only users hold, batches that are being filled, and buffers of
 /// running jobs. A job that writes a table needs about 1 MiB and 9 bytes per key, and up to 20 bytes per key
 /// more while it builds the filter.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MemoryMetrics {
     /// Memory budget, if one is set.
     pub budget_bytes: Option<u64>,
@@ -64,7 +65,8 @@ impl MemoryMetrics {
 }
 
 /// Resources held by snapshots and iterators.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct HeldMetrics {
     /// Number of open snapshots. An iterator over a snapshot keeps it open.
     pub snapshots: u64,
@@ -86,7 +88,8 @@ pub struct HeldMetrics {
 }
 
 /// File descriptors of tables. Descriptors of other files are not counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DescriptorMetrics {
     /// Number of open descriptors.
     pub open: u64,
@@ -97,7 +100,8 @@ pub struct DescriptorMetrics {
 }
 
 /// I/O of flushes, or of compactions.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct JobIoMetrics {
     /// Bytes written by flushes, or read and written by compactions.
     pub bytes: u64,
@@ -108,7 +112,8 @@ pub struct JobIoMetrics {
 /// I/O of background jobs. Writes of `open` and `resume` count as flushes.
 ///
 /// The WAL and the manifest are neither limited nor counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct BackgroundIoMetrics {
     /// Rate limit in bytes per second, if one is set.
     pub rate: Option<u64>,

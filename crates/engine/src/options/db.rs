@@ -9,6 +9,7 @@ use crate::cache::BlockCacheKind;
 use crate::env::{Background, CLOCK_JUMP_MAX_DEFAULT, ManualClock, saturating_u64};
 use crate::error::{Error, Result};
 use crate::event::EventListener;
+use crate::metrics::LatencySampling;
 use crate::operand_store::OperandStoreFactory;
 use crate::options::invalid_option;
 use crate::options::keyspace::KeyspaceOptions;
@@ -75,6 +76,8 @@ pub struct Options {
     pub(crate) operand_stores: Vec<Arc<dyn OperandStoreFactory>>,
     vfs: Option<Arc<dyn Vfs>>,
     pub(crate) read_only: bool,
+    pub(crate) latency_sampling: LatencySampling,
+    pub(crate) metrics_file_us: Option<u64>,
 }
 
 impl Options {
@@ -321,6 +324,26 @@ impl Options {
         self
     }
 
+    /// Which operations are measured for [`Metrics::operation_latency`](crate::Metrics::operation_latency).
+    ///
+    /// [`Db::set_latency_sampling`](crate::Db::set_latency_sampling) changes it while the database is open. Default:
+    /// [`LatencySampling::Off`].
+    pub fn latency_sampling(mut self, sampling: LatencySampling) -> Self {
+        self.latency_sampling = sampling;
+        self
+    }
+
+    /// Writes all metrics to the file `METRICS` of the database directory in this interval, at least 1 µs.
+    ///
+    /// Another process reads them with [`read_metrics_file`](crate::read_metrics_file) or `lsmx db PATH top`. The file is
+    /// JSON and never synced. [`Metrics::metrics_file_failures`](crate::Metrics::metrics_file_failures) counts failed
+    /// writes, which have no other effect. A close removes the file. The option has no effect with
+    /// [`Background::Inline`] and [`Options::read_only`]. Default: no file.
+    pub fn metrics_file(mut self, interval: Duration) -> Self {
+        self.metrics_file_us = Some(saturating_u64(interval.as_micros()));
+        self
+    }
+
     /// Returns when compactions bypass the page cache.
     pub(crate) fn cache_bypass_rule(&self) -> CacheBypassRule {
         match (self.direct_reads, self.cache_bypass) {
@@ -426,6 +449,7 @@ impl Options {
             ("open_files_max", self.open_files_max == Some(0)),
             ("background_io_rate", self.background_io_rate == Some(0)),
             ("flush_idle_after", self.memtable_idle_us == Some(0)),
+            ("metrics_file", self.metrics_file_us == Some(0)),
         ];
         if let Some((name, _)) = zeros.into_iter().find(|(_, is_zero)| *is_zero) {
             return Err(invalid_option(name, 0, "at least 1"));

@@ -18,7 +18,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::event::{BackgroundError, Event, EventListener};
 use crate::manifest::{Manifest, ManifestState};
-use crate::metrics::LatencyHistogram;
+use crate::metrics::{LatencyHistogram, OperationLatencies};
 use crate::options::stored::kept_logs;
 use crate::state::keyspaces::Keyspaces;
 use crate::state::memtable_budget::MemtableBudget;
@@ -73,6 +73,8 @@ pub(crate) struct DbState {
     pub(crate) flush_us: LatencyHistogram,
     /// Durations of merges.
     pub(crate) compaction_us: LatencyHistogram,
+    /// Durations of operations.
+    pub(crate) latencies: Arc<OperationLatencies>,
     /// Trees whose last compaction failed. Few, and read often by idle threads.
     failing: Mutex<BTreeSet<u32>>,
     /// Whether the last removal of a file failed.
@@ -99,6 +101,7 @@ pub(crate) struct DbParts {
     /// Bytes of memtables at which writes wait.
     pub(crate) memtable_bytes_max: u64,
     pub(crate) trees: Keyspaces,
+    pub(crate) latencies: Arc<OperationLatencies>,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
     pub(crate) explains: bool,
     /// Signal shared with the list of obsolete files.
@@ -134,6 +137,7 @@ impl DbState {
             memtables,
             flush_us: LatencyHistogram::default(),
             compaction_us: LatencyHistogram::default(),
+            latencies: parts.latencies,
             failing: Mutex::default(),
             removals_fail: AtomicBool::new(false),
             removing: AtomicUsize::new(0),
@@ -392,7 +396,14 @@ impl DbState {
                 Some(name @ (FileName::Operands(_) | FileName::Bucket(_))) => {
                     operand_files.is_some_and(|live| !live.contains(&name))
                 }
-                Some(FileName::Current | FileName::Lock | FileName::Reserve) | None => false,
+                Some(
+                    FileName::Current
+                    | FileName::Lock
+                    | FileName::Reserve
+                    | FileName::Metrics
+                    | FileName::MetricsTemporary,
+                )
+                | None => false,
             };
             if orphan {
                 let path = self.dir.join(&name);

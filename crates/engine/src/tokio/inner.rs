@@ -17,7 +17,9 @@ use crate::db::update::{Update, UpdateResult, apply_update};
 use crate::db::write::write;
 use crate::env::{Background, Env, WaitCause};
 use crate::error::{Error, Result};
+use crate::job_tracing::CommitSpan;
 use crate::lookup::point::ReadScope;
+use crate::metrics::TimedOperation;
 use crate::options::write::{Durability, WriteOptions};
 use crate::state::memtable_budget::MemtableReservation;
 use crate::tokio::blocking_worker::BlockingPoolWorkers;
@@ -74,6 +76,21 @@ impl AsyncDbInner {
             let inner = Arc::clone(self);
             return run_on_pool(move || write(inner.db_inner(), batch, options)).await;
         }
+        let (env, latencies) = (&db.state.env, &db.state.latencies);
+        let start = latencies.start(env);
+        let sync = options.durability == Durability::Sync;
+        // The span is not entered, because the task may continue on another thread.
+        let span = CommitSpan::new(batch.count, batch.payload.len(), sync);
+        let written = self.commit(batch, options).await;
+        match &written {
+            Ok(()) => latencies.finish(env, TimedOperation::Commit, start),
+            Err(error) => span.record_error(error),
+        }
+        written
+    }
+
+    async fn commit(self: &Arc<Self>, batch: WriteBatch, options: WriteOptions) -> Result<()> {
+        let db = self.db_inner();
         if !db.validate_write_batch(&batch, options)? {
             return Ok(());
         }
@@ -156,6 +173,20 @@ impl AsyncDbInner {
 
     /// Updates a key like [`Keyspace::fetch_update`](crate::Keyspace::fetch_update). `update` runs on the task.
     pub(crate) async fn update(
+        self: &Arc<Self>,
+        tree: &Arc<Tree>,
+        key: &[u8],
+        options: WriteOptions,
+        update: &mut (dyn FnMut(Option<&[u8]>) -> Update + Send),
+    ) -> Result<UpdateResult> {
+        let state = &self.db_inner().state;
+        let start = state.latencies.start(&state.env);
+        let result = self.update_unmeasured(tree, key, options, update).await?;
+        state.latencies.finish(&state.env, TimedOperation::Update, start);
+        Ok(result)
+    }
+
+    async fn update_unmeasured(
         self: &Arc<Self>,
         tree: &Arc<Tree>,
         key: &[u8],

@@ -9,6 +9,7 @@ use crate::db::multi_get::MultiGet;
 use crate::db::snapshot::Snapshot;
 use crate::error::{Error, Result};
 use crate::lookup::point::ReadScope;
+use crate::metrics::TimedOperation;
 use crate::options::read::{ReadOptions, ReadTier};
 use crate::tokio::inner::AsyncDbInner;
 use crate::tokio::runtime::run_on_pool;
@@ -76,17 +77,24 @@ pub(crate) async fn multi_get<K: AsRef<[u8]> + Send + 'static>(
         snapshot.check_keyspace_visible(keyspace)?;
     }
     let (inner, tree) = (db.db_inner(), keyspace.tree());
+    let (env, latencies) = (&inner.state.env, &inner.state.latencies);
+    let start = latencies.start(env);
     let mut lookups = MultiGet::begin(inner, tree, keys, snapshot.map(Snapshot::seq))?;
     loop {
         match lookups.look_up(tree, ReadScope::Memory, KEYS_PER_YIELD) {
-            Ok(true) => return Ok(lookups.into_values(inner, tree)),
+            Ok(true) => {
+                latencies.finish(env, TimedOperation::MultiGet, start);
+                return Ok(lookups.into_values(inner, tree));
+            }
             Ok(false) => yield_now().await,
             Err(Error::WouldBlock) => break,
             Err(error) => return Err(error),
         }
     }
-    read_on_pool(db, keyspace, snapshot, |keyspace, _| {
-        lookups.look_up_all(&keyspace.inner().state.env, keyspace.tree())?;
+    read_on_pool(db, keyspace, snapshot, move |keyspace, _| {
+        let state = &keyspace.inner().state;
+        lookups.look_up_all(&state.env, keyspace.tree())?;
+        state.latencies.finish(&state.env, TimedOperation::MultiGet, start);
         Ok(lookups.into_values(keyspace.inner(), keyspace.tree()))
     })
     .await

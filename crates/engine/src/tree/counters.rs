@@ -1,23 +1,122 @@
 //! Counters of one tree.
 
-use lsmx_base::sync::{AtomicU64, Mutex, Ordering, ShardedCounter};
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::EntryKind;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, ShardedCounters};
 
-use crate::metrics::{KeyspaceMetrics, LevelWriteMetrics};
+use crate::metrics::{KeyspaceMetrics, LevelWriteMetrics, OperationLatencies, OperationMetrics};
+
+/// A counter that operations of users change.
+#[derive(Clone, Copy, Debug)]
+enum Counter {
+    Puts,
+    PutBytes,
+    Deletes,
+    RangeDeletes,
+    Merges,
+    /// Bytes of keys and values of all writes except puts.
+    OtherWriteBytes,
+    GetsFound,
+    GetsAbsent,
+    GetsFailed,
+    GetBytes,
+    MultiGetKeys,
+    Scans,
+    ScanEntries,
+    ScanBytes,
+}
+
+/// Number of [`Counter`]s.
+const COUNTERS: usize = Counter::ScanBytes as usize + 1;
 
 /// Counters of one tree since it was opened.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct TreeCounters {
-    /// Point lookups. Sharded because every lookup adds to it.
-    pub(crate) gets: ShardedCounter,
-    /// Bytes of keys and values of all writes. Sharded because every write adds to it.
-    pub(crate) ingested_bytes: ShardedCounter,
-    /// Bytes of keys and values of puts.
-    pub(crate) put_bytes: ShardedCounter,
+    /// Sharded because every operation changes some of them.
+    operations: ShardedCounters<COUNTERS>,
     /// Counts of jobs and of writes that waited. No other lock is taken while this one is held.
     counts: Mutex<KeyspaceMetrics>,
+    /// Durations of operations on all keyspaces of the database.
+    pub(crate) latencies: Arc<OperationLatencies>,
 }
 
 impl TreeCounters {
+    pub(crate) fn new(latencies: Arc<OperationLatencies>) -> TreeCounters {
+        TreeCounters { operations: ShardedCounters::default(), counts: Mutex::default(), latencies }
+    }
+
+    /// Counts a written entry with `bytes` bytes of key and value.
+    #[inline]
+    pub(crate) fn count_write(&self, kind: EntryKind, bytes: u64) {
+        let (operation, operation_bytes) = match kind {
+            EntryKind::Put => (Counter::Puts, Counter::PutBytes),
+            EntryKind::Merge => (Counter::Merges, Counter::OtherWriteBytes),
+            _ => (Counter::Deletes, Counter::OtherWriteBytes),
+        };
+        let shard = self.operations.shard();
+        shard.add(operation as usize, 1);
+        shard.add(operation_bytes as usize, bytes);
+    }
+
+    /// Counts a range delete with `bytes` bytes of bounds.
+    pub(crate) fn count_range_delete(&self, bytes: u64) {
+        let shard = self.operations.shard();
+        shard.add(Counter::RangeDeletes as usize, 1);
+        shard.add(Counter::OtherWriteBytes as usize, bytes);
+    }
+
+    /// Counts the bytes of ingested keys and values as bytes of puts.
+    pub(crate) fn count_ingested_bytes(&self, bytes: u64) {
+        self.operations.shard().add(Counter::PutBytes as usize, bytes);
+    }
+
+    /// Counts a successful lookup of one key.
+    #[inline]
+    pub(crate) fn count_get(&self, key: &[u8], value: Option<&Slice>) {
+        let shard = self.operations.shard();
+        match value {
+            Some(value) => {
+                shard.add(Counter::GetsFound as usize, 1);
+                shard.add(Counter::GetBytes as usize, len_u64(key.len() + value.len()));
+            }
+            None => {
+                shard.add(Counter::GetsAbsent as usize, 1);
+            }
+        }
+    }
+
+    /// Counts the lookups of a successful `multi_get`, which also count as gets.
+    pub(crate) fn count_multi_get<'a>(
+        &self,
+        found: impl Iterator<Item = (&'a [u8], Option<&'a Slice>)>,
+    ) {
+        let (mut keys, mut found_keys, mut bytes) = (0, 0, 0);
+        for (key, value) in found {
+            keys += 1;
+            if let Some(value) = value {
+                found_keys += 1;
+                bytes += len_u64(key.len() + value.len());
+            }
+        }
+        let shard = self.operations.shard();
+        shard.add(Counter::MultiGetKeys as usize, keys);
+        shard.add(Counter::GetsFound as usize, found_keys);
+        shard.add(Counter::GetsAbsent as usize, keys - found_keys);
+        shard.add(Counter::GetBytes as usize, bytes);
+    }
+
+    /// Counts failed lookups of `keys` keys.
+    #[cold]
+    pub(crate) fn count_failed_gets(&self, keys: u64) {
+        self.operations.shard().add(Counter::GetsFailed as usize, keys);
+    }
+
+    /// Counts a new iterator or cursor.
+    pub(crate) fn count_scan(&self) {
+        self.operations.shard().add(Counter::Scans as usize, 1);
+    }
+
     /// Updates the counts of jobs and of writes that waited.
     pub(crate) fn update(&self, update: impl FnOnce(&mut KeyspaceMetrics)) {
         update(&mut self.counts.lock());
@@ -31,11 +130,83 @@ impl TreeCounters {
     /// Returns the metrics that are counters. The caller fills in the fields that describe the current state.
     pub(crate) fn metrics(&self) -> KeyspaceMetrics {
         let counts = self.counts.lock().clone();
+        let sums = self.operations.sums();
+        let sum = |counter: Counter| sums[counter as usize];
+        let (gets_found, gets_absent) = (sum(Counter::GetsFound), sum(Counter::GetsAbsent));
         KeyspaceMetrics {
-            gets: self.gets.sum(),
-            ingested_bytes: self.ingested_bytes.sum(),
-            put_bytes: self.put_bytes.sum(),
+            gets: gets_found + gets_absent + sum(Counter::GetsFailed),
+            ingested_bytes: sum(Counter::PutBytes) + sum(Counter::OtherWriteBytes),
+            put_bytes: sum(Counter::PutBytes),
+            operations: OperationMetrics {
+                puts: sum(Counter::Puts),
+                deletes: sum(Counter::Deletes),
+                range_deletes: sum(Counter::RangeDeletes),
+                merges: sum(Counter::Merges),
+                gets_found,
+                gets_absent,
+                get_bytes: sum(Counter::GetBytes),
+                multi_get_keys: sum(Counter::MultiGetKeys),
+                scans: sum(Counter::Scans),
+                scan_entries: sum(Counter::ScanEntries),
+                scan_bytes: sum(Counter::ScanBytes),
+            },
             ..counts
+        }
+    }
+}
+
+/// Number of entries after which a [`ScanCounter`] adds its counts to those of the tree.
+const ENTRIES_PER_UPDATE: u64 = 1024;
+
+/// Counts the entries that one iterator or cursor returns.
+///
+/// Atomic additions for each entry would slow scans down, so the counts are added to those of the tree after
+/// [`ENTRIES_PER_UPDATE`] entries and when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct ScanCounter {
+    counters: Arc<TreeCounters>,
+    entries: u64,
+    bytes: u64,
+}
+
+impl ScanCounter {
+    pub(crate) fn new(counters: &Arc<TreeCounters>) -> ScanCounter {
+        ScanCounter { counters: Arc::clone(counters), entries: 0, bytes: 0 }
+    }
+
+    /// Returns the durations of operations.
+    pub(crate) fn latencies(&self) -> &OperationLatencies {
+        &self.counters.latencies
+    }
+
+    /// Counts an entry with `bytes` bytes of key and value.
+    #[inline]
+    pub(crate) fn count_entry(&mut self, bytes: usize) {
+        self.entries += 1;
+        self.bytes += len_u64(bytes);
+        if self.entries == ENTRIES_PER_UPDATE {
+            self.update_tree();
+        }
+    }
+
+    /// Counts bytes of the last entry.
+    #[inline]
+    pub(crate) fn add_bytes(&mut self, bytes: usize) {
+        self.bytes += len_u64(bytes);
+    }
+
+    fn update_tree(&mut self) {
+        let shard = self.counters.operations.shard();
+        shard.add(Counter::ScanEntries as usize, self.entries);
+        shard.add(Counter::ScanBytes as usize, self.bytes);
+        (self.entries, self.bytes) = (0, 0);
+    }
+}
+
+impl Drop for ScanCounter {
+    fn drop(&mut self) {
+        if self.entries > 0 || self.bytes > 0 {
+            self.update_tree();
         }
     }
 }

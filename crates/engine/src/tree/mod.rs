@@ -28,6 +28,7 @@ use lsmx_compaction::{CompactionPolicy, FileId, RunningJobs, TreeShape};
 
 use crate::env::{Env, NEVER_US};
 use crate::error::{Error, Result};
+use crate::metrics::OperationLatencies;
 use crate::options::filter_bits::{FilterBits, IncomingRun};
 use crate::options::keyspace::{FilterLastRun, KeyspaceOptions};
 use crate::options::policy::{MissingPolicy, Policy, StoredPolicy};
@@ -63,6 +64,7 @@ impl OpenId {
 pub(crate) struct TreeContext {
     pub(crate) open_id: OpenId,
     pub(crate) env: Env,
+    pub(crate) latencies: Arc<OperationLatencies>,
 }
 
 /// State of the background jobs of a tree. Its lock is never held during I/O.
@@ -201,7 +203,8 @@ pub(crate) struct Tree {
     /// this tree. Readers, writers and policies never take this lock.
     pub(crate) install: Mutex<()>,
     pub(crate) jobs: Mutex<TreeJobState>,
-    pub(crate) counters: TreeCounters,
+    /// Shared with iterators, which do not keep the tree.
+    pub(crate) counters: Arc<TreeCounters>,
     pub(crate) last_run_filter: LastRunFilter,
     pub(crate) combined_gets: CombinedGets,
     pub(crate) ingested_ranges: IngestedRanges,
@@ -252,7 +255,7 @@ impl Tree {
         let has_separated_values = options.value_separation.is_some();
         let view = SuperVersion::new(options.memtable_kind, &version, first_seq);
         let settings = TreeSettings::new(options, stored_policy);
-        let TreeContext { open_id, env } = context;
+        let TreeContext { open_id, env, latencies } = context;
         Tree {
             env,
             id,
@@ -267,7 +270,7 @@ impl Tree {
             old_super_versions: OldSuperVersions::default(),
             install: Mutex::new(()),
             jobs: Mutex::new(TreeJobState::default()),
-            counters: TreeCounters::default(),
+            counters: Arc::new(TreeCounters::new(latencies)),
             last_run_filter: LastRunFilter::default(),
             combined_gets: CombinedGets::default(),
             ingested_ranges: IngestedRanges::default(),

@@ -283,10 +283,7 @@ fn insert_commit(state: &DbState, ticket: &CommitTicket, memtables: &[Arc<Memtab
             OperationEffect::Entry { kind, value } => {
                 let value = &payload[value];
                 let bytes = len_u64(key.len() + value.len());
-                counters.ingested_bytes.add(bytes);
-                if kind == EntryKind::Put {
-                    counters.put_bytes.add(bytes);
-                }
+                counters.count_write(kind, bytes);
                 if kind == EntryKind::Merge {
                     let below = operand_count_below(tree, seq);
                     let (bytes, is_long) = memtable.insert_operand(key, seq, value, below);
@@ -306,7 +303,7 @@ fn insert_commit(state: &DbState, ticket: &CommitTicket, memtables: &[Arc<Memtab
             }
             OperationEffect::DeleteRange { end } => {
                 let end = end.map(|end| &payload[end]);
-                counters.ingested_bytes.add(len_u64(key.len() + end.map_or(0, <[u8]>::len)));
+                counters.count_range_delete(len_u64(key.len() + end.map_or(0, <[u8]>::len)));
                 record_tombstone(state, tree, memtable);
                 memtable.insert_range_tombstone(key, end, seq)
             }

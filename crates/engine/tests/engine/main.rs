@@ -38,6 +38,7 @@ mod liveness;
 mod merge_operators;
 mod model;
 mod multi_get;
+mod observability;
 mod operand_stores;
 mod options;
 mod policies;

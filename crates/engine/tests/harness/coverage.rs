@@ -95,6 +95,7 @@ pub(crate) fn file_kind(path: &Path) -> &'static str {
         Some(FileName::Current) => "current",
         Some(FileName::Lock) => "lock",
         Some(FileName::Reserve) => "reserve",
+        Some(FileName::Metrics | FileName::MetricsTemporary) => "metrics",
         None => "directory",
     }
 }

@@ -13,7 +13,7 @@ use moka::MokaDataCache;
 use quick::QuickDataCache;
 
 /// Implementation of the cache for data blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BlockCacheKind {
     /// `quick_cache`: the CLOCK algorithm with a small queue for new blocks. A hit takes no exclusive lock.

@@ -210,7 +210,14 @@ fn find_orphans(
         Some(name @ (FileName::Operands(_) | FileName::Bucket(_))) => {
             operand_files.is_some_and(|live| !live.contains(&name))
         }
-        Some(FileName::Current | FileName::Lock | FileName::Reserve) | None => false,
+        Some(
+            FileName::Current
+            | FileName::Lock
+            | FileName::Reserve
+            | FileName::Metrics
+            | FileName::MetricsTemporary,
+        )
+        | None => false,
     };
     Ok(names.into_iter().filter(is_orphan).map(|name| dir.join(name)).collect())
 }

@@ -351,7 +351,6 @@ fn count_ingest(tree: &Tree, placed: &[PlacedTable], seq: SeqNo) -> IngestEnd {
     });
     // Deletes count as puts without a value.
     let entry_bytes = placed.iter().map(|placed| placed.entry_bytes).sum();
-    tree.counters.ingested_bytes.add(entry_bytes);
-    tree.counters.put_bytes.add(entry_bytes);
+    tree.counters.count_ingested_bytes(entry_bytes);
     end
 }

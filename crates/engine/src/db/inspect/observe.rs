@@ -134,7 +134,10 @@ pub fn observe(path: impl AsRef<Path>, options: &Options) -> Result<Observation>
                 observation.manifest_bytes = bytes;
             }
             Some(FileName::Reserve) => observation.reserve_bytes = bytes,
-            Some(FileName::Current | FileName::Lock) | None => {}
+            Some(
+                FileName::Current | FileName::Lock | FileName::Metrics | FileName::MetricsTemporary,
+            )
+            | None => {}
             Some(_) => {
                 observation.other_files += 1;
                 observation.other_bytes += bytes;

@@ -5,6 +5,7 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex};
 
 use crate::db::inner::DbInner;
 use crate::db::key_locks::KeyLocks;
+use crate::db::metrics_file::MetricsFile;
 use crate::db::open::recovery::Recovery;
 use crate::db::open::warm_up::WarmUp;
 use crate::db::transaction::counters::TransactionCounters;
@@ -36,7 +37,8 @@ pub(crate) struct OpenFiles {
 
 /// Builds an open database. Starts no thread.
 pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> {
-    let Recovery { tables, options, trees, open_id, seq_next, report, progress, .. } = recovery;
+    let Recovery { tables, options, trees, open_id, latencies, seq_next, report, progress, .. } =
+        recovery;
     let OpenFiles { manifest, wal, lock, read_only } = files;
     let Some(default_tree) = trees.by_name(DEFAULT_KEYSPACE).cloned() else {
         let why = "its manifest does not list the default keyspace";
@@ -55,6 +57,7 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
         guard_history: GuardHistory::new(memory.guard_history_bytes()),
         memtable_bytes_max: memory.memtable_bytes,
         trees,
+        latencies,
         listener,
         explains,
         progress,
@@ -96,6 +99,7 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
         lock_table: LockTable::new(),
         transactions: TransactionCounters::default(),
         warm_up: WarmUp::default(),
+        metrics_file: MetricsFile::default(),
         recording: Arc::default(),
         closed: AtomicBool::new(false),
         lock_released: AtomicBool::new(false),

@@ -274,7 +274,8 @@ fn create_staging_tree(
 ) -> Tree {
     let settings = tree.settings();
     let (options, policy) = (settings.options.clone(), settings.stored_policy.clone());
-    let origin = TreeContext { open_id: db.open_id, env: db.state.env.clone() };
+    let (env, latencies) = (db.state.env.clone(), Arc::clone(&db.state.latencies));
+    let origin = TreeContext { open_id: db.open_id, env, latencies };
     let version = Arc::clone(&tree.pin_super_version().version);
     let (name, first_seq) = (tree.name.clone(), SeqNo(kept.after + 1));
     let mut staging = Tree::new(origin, tree.id, name, options, policy, version, first_seq);

@@ -31,6 +31,7 @@ use lsmx_base::file_name::{CURRENT, FileName};
 use lsmx_base::sync::{Arc, Ordering};
 
 use crate::db::inner::DbInner;
+use crate::db::metrics_file::remove_metrics_file;
 use crate::db::open::assemble::{OpenFiles, assemble};
 use crate::db::open::fd_limit::{check_descriptors_available, needed_descriptors};
 use crate::db::open::lock::DirectoryClaim;
@@ -117,6 +118,7 @@ fn finish_open(recovery: Recovery, claim: DirectoryClaim) -> Result<DbInner> {
         db.state.remove_orphans(&state, None);
         db.state.record_unclaimed_files(&operand_files);
     }
+    remove_metrics_file(&*db.state.vfs, &db.state.dir);
     db.schedule_all_trees();
     if let Err(error) = db.scheduler.start() {
         // The started threads must end before the lock is released.

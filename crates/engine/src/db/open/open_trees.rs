@@ -12,6 +12,7 @@ use crate::db::operand_store::{self, StoreOpener};
 use crate::error::{Error, Result};
 use crate::format::version_edit::BlobReference;
 use crate::manifest::{KeyspaceState, ManifestState};
+use crate::metrics::OperationLatencies;
 use crate::operand_store::StoreToken;
 use crate::options::db::Options;
 use crate::options::stored::StoredOptions;
@@ -31,6 +32,7 @@ pub(crate) struct TreeOpener<'a> {
     /// Path of the manifest from which `state` was read, for error messages.
     pub(crate) manifest: &'a Path,
     pub(crate) open_id: OpenId,
+    pub(crate) latencies: &'a Arc<OperationLatencies>,
     pub(crate) read_only: bool,
 }
 
@@ -59,7 +61,8 @@ impl TreeOpener<'_> {
             Some(policy) => policy,
             None => persisted.policy.parse()?,
         };
-        let origin = TreeContext { open_id: self.open_id, env: self.tables.env.clone() };
+        let (env, latencies) = (self.tables.env.clone(), Arc::clone(self.latencies));
+        let origin = TreeContext { open_id: self.open_id, env, latencies };
         let name = keyspace.name.clone();
         let tree = Tree::new(origin, id, name, options, policy, version, SeqNo(1));
         if persisted.value_separation {

@@ -26,6 +26,7 @@ use crate::env::rate_limit::RateLimiter;
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::{CreateError, KeyspaceState, Manifest, ManifestState};
+use crate::metrics::OperationLatencies;
 use crate::options::db::{DEFAULT_KEYSPACE, Options};
 use crate::options::stored::kept_logs;
 use crate::state::keyspaces::Keyspaces;
@@ -55,6 +56,7 @@ pub(crate) struct Recovery {
     manifest: PathBuf,
     pub(super) trees: Keyspaces,
     pub(super) open_id: OpenId,
+    pub(super) latencies: Arc<OperationLatencies>,
     /// Manifest edits for the tables flushed during recovery. The new manifest includes them.
     flush_edits: Mutex<Vec<VersionEdit>>,
     pub(super) seq_next: SeqNo,
@@ -103,6 +105,7 @@ impl Recovery {
             dir,
             needed_descriptors(options.background, stores),
         )?;
+        let latencies = Arc::new(OperationLatencies::new(options.latency_sampling));
         let mut recovery = Recovery {
             tables,
             options,
@@ -110,6 +113,7 @@ impl Recovery {
             manifest: manifest.to_owned(),
             trees: Keyspaces::default(),
             open_id: OpenId::new(),
+            latencies,
             flush_edits: Mutex::default(),
             seq_next: SeqNo(1),
             report: RecoveryReport::default(),
@@ -124,6 +128,7 @@ impl Recovery {
             state: &recovery.state,
             manifest: &recovery.manifest,
             open_id: recovery.open_id,
+            latencies: &recovery.latencies,
             read_only,
         };
         match opener.open_all(&mut recovery.trees) {

@@ -1,10 +1,10 @@
 //! Warm-up: loads filters, indexes and range tombstones into the block cache after an open, before lookups need them.
 
-use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
+use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 
 use crate::cache::MetadataKind;
-use crate::callback::{self, CallbackContext};
-use crate::env::{Background, JoinHandle, WaitCause};
+use crate::db::engine_thread::EngineThread;
+use crate::env::Background;
 use crate::error::Result;
 use crate::state::DbState;
 use crate::table::{WarmUpResult, warm_up};
@@ -21,9 +21,7 @@ const LOAD_ORDER: [MetadataKind; 4] = [
 #[derive(Debug, Default)]
 pub(crate) struct WarmUp {
     stop: Arc<AtomicBool>,
-    /// Whether the thread has finished. Stored with Release by the thread and loaded with Acquire by `join`.
-    ended: Arc<AtomicBool>,
-    thread: Mutex<Option<JoinHandle>>,
+    thread: EngineThread,
 }
 
 impl WarmUp {
@@ -35,16 +33,11 @@ impl WarmUp {
             let _ = load_metadata(store, &|| true);
             return;
         }
-        let (stop, ended) = (Arc::clone(&self.stop), Arc::clone(&self.ended));
-        let state = Arc::clone(store);
-        let body = move || {
-            let _context = callback::enter(CallbackContext::EngineThread);
-            let _ = load_metadata(&state, &|| !stop.load(Ordering::Relaxed));
-            ended.store(true, Ordering::Release);
-            state.progress.notify();
-        };
+        let (stop, state) = (Arc::clone(&self.stop), Arc::clone(store));
         // If the thread cannot be spawned, lookups load the metadata when they need it.
-        *self.thread.lock() = store.env.spawn("lsmx-warm-up", body).ok();
+        self.thread.start(store, "lsmx-warm-up", move || {
+            let _ = load_metadata(&state, &|| !stop.load(Ordering::Relaxed));
+        });
     }
 
     /// Makes the thread stop before its next block.
@@ -54,19 +47,7 @@ impl WarmUp {
 
     /// Waits for the thread to end. Returns false if the deadline passes first.
     pub(crate) fn join(&self, store: &DbState, deadline_us: Option<u64>) -> bool {
-        if self.thread.lock().is_none() {
-            return true;
-        }
-        let mut ended = || self.ended.load(Ordering::Acquire);
-        if !store.env.wait(WaitCause::Close, &store.progress, deadline_us, &mut ended) {
-            return false;
-        }
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread {
-            // The thread has finished its work without a panic.
-            let _ = store.env.join(thread);
-        }
-        true
+        self.thread.join(store, deadline_us)
     }
 }
 

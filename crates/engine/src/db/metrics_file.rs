@@ -1,0 +1,160 @@
+//! The metrics file `METRICS`, which shows the metrics of an open database to other processes.
+//!
+//! A thread writes the file in an interval: first as `METRICS.tmp`, which it then renames. A reader therefore sees a
+//! complete file. The file is never synced. It uses no disk reserve and no retries, and a failure is only counted. The
+//! close removes the file. After a kill of the process, the next open removes it.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use lsmx_base::file_name::{METRICS, METRICS_TEMPORARY};
+use lsmx_base::sync::{Arc, AtomicU64, Ordering};
+use serde::{Deserialize, Serialize};
+
+use crate::db::engine_thread::EngineThread;
+use crate::db::inner::DbInner;
+use crate::db::metrics::metrics;
+use crate::env::{Background, WaitCause};
+use crate::error::{Error, Result};
+use crate::metrics::Metrics;
+use crate::options::db::Options;
+use crate::tree::counters::add;
+use crate::vfs::Vfs;
+
+/// Maximum size of a metrics file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Metrics of a database at one moment, as its metrics file stores them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct MetricsReading {
+    /// Process that has the database open.
+    pub process_id: u32,
+    /// Time of the open, in microseconds since the Unix epoch.
+    pub open_us: u64,
+    /// Time of the reading, in microseconds since the Unix epoch.
+    pub time_us: u64,
+    /// Time between two readings, in microseconds.
+    pub interval_us: u64,
+    /// The metrics.
+    pub metrics: Metrics,
+}
+
+/// Reads the metrics file of a database that another process has open.
+///
+/// Returns `None` if there is no complete file: the database is closed, or it was opened without
+/// [`Options::metrics_file`]. After a kill of the process, the file remains until the next open. Of the options only
+/// [`Options::vfs`] is used.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be read.
+pub fn read_metrics_file(
+    path: impl AsRef<Path>,
+    options: &Options,
+) -> Result<Option<MetricsReading>> {
+    let path = path.as_ref().join(METRICS);
+    let read = || {
+        let file = options.file_system().open(&path)?;
+        let bytes = usize::try_from(file.len()?.min(FILE_BYTES_MAX)).unwrap_or(0);
+        let mut text = vec![0; bytes];
+        let read = file.read_at(&mut text, 0)?;
+        text.truncate(read);
+        Ok(text)
+    };
+    match read() {
+        // An incomplete file is possible after a power loss.
+        Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+        Err(error) if is_not_found(&error) => Ok(None),
+        Err(error) => Err(Error::io("read", &path, error)),
+    }
+}
+
+fn is_not_found(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Writes the metrics file of an open database.
+#[derive(Debug, Default)]
+pub(crate) struct MetricsFile {
+    thread: EngineThread,
+    failures: Arc<AtomicU64>,
+}
+
+impl MetricsFile {
+    /// Starts the thread if the options have an interval. A failure to start it is counted.
+    pub(crate) fn start(&self, inner: &Arc<DbInner>) {
+        let background = inner.state.env.background();
+        let Some(interval_us) = inner.options.metrics_file_us else { return };
+        if inner.read_only.is_some() || background == Background::Inline {
+            return;
+        }
+        let of_thread = Arc::clone(inner);
+        let is_started = self.thread.start(&inner.state, "lsmx-metrics", move || {
+            write_in_interval(&of_thread, interval_us);
+        });
+        if !is_started {
+            add(&self.failures, 1);
+        }
+    }
+
+    /// Waits for the thread to end. Returns false if the deadline passes first.
+    pub(crate) fn join(&self, inner: &DbInner, deadline_us: Option<u64>) -> bool {
+        self.thread.join(&inner.state, deadline_us)
+    }
+
+    /// Returns the number of failed writes.
+    pub(crate) fn failure_count(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+}
+
+/// Writes the file in an interval until the database is closed.
+fn write_in_interval(inner: &DbInner, interval_us: u64) {
+    let (state, vfs) = (&inner.state, inner.options.file_system());
+    let open_us = state.env.now_us();
+    while !state.is_closing() {
+        let time_us = state.env.now_us();
+        let write = || {
+            let reading = MetricsReading {
+                process_id: std::process::id(),
+                open_us,
+                time_us,
+                interval_us,
+                metrics: metrics(inner),
+            };
+            write_file(&*vfs, &state.dir, &reading)
+        };
+        // The metrics of an operand store run user code.
+        if !matches!(catch_unwind(AssertUnwindSafe(write)), Ok(Ok(()))) {
+            add(&inner.metrics_file.failures, 1);
+        }
+        let deadline_us = Some(time_us.saturating_add(interval_us).max(state.env.now_us() + 1));
+        let closing = &mut || state.is_closing();
+        state.env.wait(WaitCause::Work, &state.progress, deadline_us, closing);
+    }
+}
+
+fn write_file(vfs: &dyn Vfs, dir: &Path, reading: &MetricsReading) -> io::Result<()> {
+    let text = serde_json::to_vec(reading)?;
+    let temporary = dir.join(METRICS_TEMPORARY);
+    let file = match vfs.create(&temporary) {
+        // The last write failed.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            vfs.remove(&temporary)?;
+            vfs.create(&temporary)?
+        }
+        created => created?,
+    };
+    file.append(&text)?;
+    drop(file);
+    vfs.rename(&temporary, &dir.join(METRICS))
+}
+
+/// Removes the metrics file of the previous owner of the database, or of this one. Failures have no effect.
+pub(crate) fn remove_metrics_file(vfs: &dyn Vfs, dir: &Path) {
+    for name in [METRICS_TEMPORARY, METRICS] {
+        let _ = vfs.remove(&dir.join(name));
+    }
+}
