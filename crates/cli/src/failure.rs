@@ -47,6 +47,12 @@ impl Failure {
         }
     }
 
+    /// Returns whether another process has the database open.
+    pub(crate) fn is_database_locked(&self) -> bool {
+        let Failure::Run(error) = self else { return false };
+        matches!(error.downcast_ref(), Some(lsmx::Error::Locked { .. }))
+    }
+
     /// Converts the error of a write to standard output. A closed pipe becomes [`Failure::OutputClosed`].
     pub(crate) fn stdout(error: io::Error) -> Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {

@@ -49,7 +49,15 @@ pub(crate) enum Verb {
     /// Write all entries to a file in key order.
     Export(FileArgs),
     /// Print the levels, files and memory of the database.
+    ///
+    /// If another process has the database open and writes a metrics file (option `metrics_file`), print the metrics in
+    /// this file, with all counters.
     Stats(StatsArgs),
+    /// Show a live view of a database that another process has open.
+    ///
+    /// The view is refreshed each second, until `q` or Ctrl-C. It shows rates, levels, jobs, stalls, caches and the log
+    /// if the other process writes a metrics file (option `metrics_file`), and the manifest and file sizes otherwise.
+    Top(TopArgs),
     /// Read all files and check all checksums and invariants.
     Verify,
     /// Repair a damaged database: keep all readable data and report the lost data.
@@ -122,6 +130,13 @@ pub(crate) struct RepairArgs {
     /// Print the report as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Print one view, with average rates since the open of the database.
+    #[arg(long)]
+    pub(crate) once: bool,
 }
 
 #[derive(Debug, Args)]

@@ -14,7 +14,9 @@ use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::failure::Failure;
 
-pub(crate) use database::{DbArgs, FileArgs, ImportArgs, RepairArgs, ScanArgs, StatsArgs, Verb};
+pub(crate) use database::{
+    DbArgs, FileArgs, ImportArgs, RepairArgs, ScanArgs, StatsArgs, TopArgs, Verb,
+};
 pub(crate) use design::{
     AdviseArgs, CompareArgs, Compression, DataOrder, ExploreArgs, WriteControl, swept_flags,
 };

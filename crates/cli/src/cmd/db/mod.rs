@@ -6,6 +6,7 @@ mod maintenance;
 mod records;
 mod repair;
 mod stats;
+mod top;
 mod verify;
 
 use std::ffi::OsStr;
@@ -31,6 +32,7 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         Verb::Import(import) => records::import(arguments, import),
         Verb::Export(file) => records::export(arguments, file),
         Verb::Stats(stats) => stats::run(arguments, stats),
+        Verb::Top(top) => top::run(arguments, top),
         Verb::Verify => verify::run(arguments),
         Verb::Repair(flags) => repair::run(arguments, flags),
         Verb::Explain { key, json } => entries::explain(arguments, key, *json),

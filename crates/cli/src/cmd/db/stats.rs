@@ -1,5 +1,6 @@
 //! Implements the command `lsmx db PATH stats`. The command opens the database read-only and prints its metrics,
-//! without the counters of writes and background jobs.
+//! without the counters of writes and background jobs. If another process has the database open, the command prints the
+//! metrics file of this process.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,11 +18,14 @@ pub(super) fn run(arguments: &DbArgs, stats: &StatsArgs) -> Result<(), Failure> 
     if let Some(seconds) = stats.watch {
         return watch(arguments, stats, seconds);
     }
-    let (db, _keyspace) = super::open_read_only(arguments)?;
-    let mut metrics = db.metrics();
-    if let Some(name) = &arguments.keyspace {
-        metrics.keyspaces.retain(|known, _| known == name);
-    }
+    let mut metrics = match super::open_read_only(arguments) {
+        Ok((db, _keyspace)) => db.metrics(),
+        Err(failure) if failure.is_database_locked() => {
+            return print_metrics_file(arguments, stats, failure);
+        }
+        Err(failure) => return Err(failure),
+    };
+    retain_keyspace(arguments, &mut metrics)?;
     if stats.json {
         let metrics =
             serde_json::to_value(&metrics).map_err(|error| Failure::stdout(error.into()))?;
@@ -31,6 +35,32 @@ pub(super) fn run(arguments: &DbArgs, stats: &StatsArgs) -> Result<(), Failure> 
     // Writing to a string does not fail.
     let _ = write_metrics(&mut text, &metrics);
     output::stdout(text.as_bytes())
+}
+
+/// Removes all keyspaces except the given one.
+fn retain_keyspace(arguments: &DbArgs, metrics: &mut Metrics) -> Result<(), Failure> {
+    let Some(name) = &arguments.keyspace else { return Ok(()) };
+    metrics.keyspaces.retain(|known, _| known == name);
+    match metrics.keyspaces.is_empty() {
+        true => Err(lsmx::Error::UnknownKeyspace { name: name.to_owned() }.into()),
+        false => Ok(()),
+    }
+}
+
+/// Prints all metrics in the metrics file of the process that has the database open. Without a metrics file, returns
+/// `locked`.
+fn print_metrics_file(
+    arguments: &DbArgs,
+    stats: &StatsArgs,
+    locked: Failure,
+) -> Result<(), Failure> {
+    let reading = lsmx::read_metrics_file(&arguments.path, &lsmx::Options::default())?;
+    let Some(mut reading) = reading else { return Err(locked) };
+    retain_keyspace(arguments, &mut reading.metrics)?;
+    match stats.json {
+        true => super::print_json(&reading.metrics),
+        false => output::stdout(reading.metrics.to_string().as_bytes()),
+    }
 }
 
 /// Removes the metrics of writes and background jobs, because a read-only database runs neither.
