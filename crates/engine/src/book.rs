@@ -24,6 +24,7 @@ samples! {
     BulkLoad = "docs/guide/bulk-load.md",
     ValueLog = "docs/guide/value-log.md",
     Backup = "docs/guide/backup.md",
+    Observability = "docs/guide/observability.md",
     Traces = "docs/guide/traces.md",
     OperandStore = "docs/design/operand-store.md",
 }
