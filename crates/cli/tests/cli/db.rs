@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use lsmx::{Db, KeyspaceOptions, Options};
 use lsmx_bench::workload::record::{RecordFormat, encode_record};
@@ -116,6 +117,7 @@ fn verbs_on_a_path_without_a_database_fail_and_create_nothing() {
         "export -",
         "stats",
         "stats --watch 0 --count 1",
+        "top --once",
         "explain k",
         "verify",
         "dump",
@@ -478,6 +480,73 @@ fn reading_verbs_change_no_file() {
         data.run(verb).ok();
         assert!(bytes() == before, "{verb} has changed a file");
     }
+}
+
+/// Opens the database with a metrics file, and waits until the file has the counters of the caller's operations.
+fn open_with_metrics_file(data: &TestDatabase, operations: impl Fn(&Db)) -> Db {
+    let options = Options::default().metrics_file(Duration::from_millis(1));
+    let owner = Db::open(&data.path, options).unwrap();
+    operations(&owner);
+    let expected = owner.metrics().keyspaces["default"].operations;
+    loop {
+        let reading = lsmx::read_metrics_file(&data.path, &Options::default()).unwrap();
+        let read = reading.map(|reading| reading.metrics.keyspaces["default"].operations);
+        if read == Some(expected) {
+            return owner;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn top_shows_the_metrics_file_of_the_owner() {
+    let data = TestDatabase::filled();
+    let owner = open_with_metrics_file(&data, |db| {
+        db.put("new", "value").unwrap();
+        assert!(db.get("new").unwrap().is_some() && db.get("absent").unwrap().is_none());
+    });
+    let text = data.run("top --once").ok();
+    let process = format!("process {}, open for", std::process::id());
+    let parts = ["writable", "rates since the open", "keyspace default (leveled)", "total"];
+    assert_contains(&text, &parts);
+    assert_contains(&text, &[&process, "running: 0 flushes, 0 compactions", "stalls: 0 writes"]);
+    assert_contains(&text, &["cache: ", "memory: ", "log: 1 segments", "reserve", "snapshots: 0"]);
+    assert!(text.contains("keyspace users"), "{text}");
+    let users = data.run("top --once --keyspace users").ok();
+    assert!(!users.contains("keyspace default") && users.contains("keyspace users"), "{users}");
+    data.run("top --once --keyspace x").fails(1, &["there is no keyspace \"x\""]);
+    // The standard output of the test is no terminal.
+    data.run("top").fails(2, &["--once"]);
+    owner.close(None).unwrap();
+}
+
+#[test]
+fn top_without_metrics_file_shows_sizes() {
+    let data = TestDatabase::filled();
+    let owner = data.open();
+    let text = data.run("top --once").ok();
+    assert_contains(&text, &["The option metrics_file is off", "manifest ", "[default] leveled"]);
+    owner.close(None).unwrap();
+    let text = data.run("top --once").ok();
+    assert!(text.contains(", closed;") && !text.contains("metrics_file"), "{text}");
+}
+
+#[test]
+fn stats_prints_the_metrics_file_of_the_owner() {
+    let data = TestDatabase::filled();
+    let owner = open_with_metrics_file(&data, |db| db.put("new", "value").unwrap());
+    let json: Value = serde_json::from_str(&data.run("stats --json").ok()).unwrap();
+    let operations = &json["keyspaces"]["default"]["operations"];
+    assert_eq!((operations["puts"].as_u64(), operations["deletes"].as_u64()), (Some(1), Some(0)));
+    assert!(json["commits"]["requests"].as_u64().unwrap() > 0);
+    let text = data.run("stats --keyspace default").ok();
+    assert_contains(&text, &["keyspace default (leveled)", "puts 1  deletes 0", "commits "]);
+    assert!(!text.contains("keyspace users"), "{text}");
+    data.run("stats --keyspace x").fails(1, &["there is no keyspace \"x\""]);
+    owner.close(None).unwrap();
+    // The counters start at zero again and are omitted.
+    let json: Value = serde_json::from_str(&data.run("stats --json").ok()).unwrap();
+    assert!(json["keyspaces"]["default"].get("operations").is_none());
 }
 
 #[test]

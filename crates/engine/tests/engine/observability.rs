@@ -1,5 +1,7 @@
 //! Counters of operations, sampled latencies, the text for Prometheus, and the metrics file.
 
+#![allow(clippy::disallowed_methods, reason = "one test reads and writes a document")]
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
