@@ -509,8 +509,8 @@ fn top_shows_the_metrics_file_of_the_owner() {
     let process = format!("process {}, open for", std::process::id());
     let parts = ["writable", "rates since the open", "keyspace default (leveled)", "total"];
     assert_contains(&text, &parts);
-    assert_contains(&text, &[&process, "running: 0 flushes, 0 compactions", "stalls: 0 writes"]);
-    assert_contains(&text, &["cache: ", "memory: ", "log: 1 segments", "reserve", "snapshots: 0"]);
+    assert_contains(&text, &[&process, "running: ", "stalls: 0 writes"]);
+    assert_contains(&text, &["cache: ", "memory: ", "log: ", "reserve", "snapshots: 0"]);
     assert!(text.contains("keyspace users"), "{text}");
     let users = data.run("top --once --keyspace users").ok();
     assert!(!users.contains("keyspace default") && users.contains("keyspace users"), "{users}");

@@ -49,8 +49,9 @@ fn missing(document: &Path, text: &str, sources_of_crates: &[PathBuf]) -> Vec<St
 
 #[test]
 fn documents_name_files_that_exist() {
-    let mut documents =
-        vec![root().join("README.md"), root().join("CHANGELOG.md"), root().join("CONTRIBUTING.md")];
+    let mut documents = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+        .map(|name| root().join(name))
+        .to_vec();
     documents.extend(files(&root().join("docs"), "md"));
     let sources = files(&root().join("crates"), "rs");
     assert!(documents.len() > 10, "{documents:?}");
