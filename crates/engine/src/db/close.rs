@@ -61,7 +61,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
         && inner.scheduler.join(deadline_us)
         && inner.wait_for_file_writes(WaitCause::Close, deadline_us)
         && inner.warm_up.join(&inner.state, deadline_us)
-        && inner.metrics_file.join(inner, deadline_us);
+        && inner.metrics_thread.join(&inner.state, deadline_us);
     if !has_stopped {
         return Err(deadline_error());
     }

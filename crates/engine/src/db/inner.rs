@@ -8,8 +8,8 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 
 use crate::callback;
+use crate::db::engine_thread::EngineThread;
 use crate::db::key_locks::KeyLocks;
-use crate::db::metrics_file::MetricsFile;
 use crate::db::open::warm_up::WarmUp;
 use crate::db::transaction::counters::TransactionCounters;
 use crate::db::transaction::lock_table::LockTable;
@@ -65,7 +65,10 @@ pub(crate) struct DbInner {
     pub(crate) lock_table: LockTable,
     pub(crate) transactions: TransactionCounters,
     pub(super) warm_up: WarmUp,
-    pub(super) metrics_file: MetricsFile,
+    /// Writes the metrics file.
+    pub(super) metrics_thread: EngineThread,
+    /// Number of failed writes of the metrics file.
+    pub(super) metrics_file_failures: AtomicU64,
     pub(super) recording: Arc<ActiveTrace>,
     /// Whether an [`AdminLock`] exists.
     pub(super) admin_locked: AtomicBool,

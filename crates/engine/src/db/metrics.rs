@@ -151,7 +151,7 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         flush_us: state.flush_us.metrics(),
         compaction_us: state.compaction_us.metrics(),
         operation_latency: state.latencies.metrics(),
-        metrics_file_failures: inner.metrics_file.failure_count(),
+        metrics_file_failures: load_counter(&inner.metrics_file_failures),
         snapshots: state.sequence.snapshot_count() as u64,
         published_seq: state.sequence.published().0,
         read_only: state.error_state.read_only_cause().map(|cause| cause.to_string()),

@@ -9,10 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use lsmx_base::file_name::{METRICS, METRICS_TEMPORARY};
-use lsmx_base::sync::{Arc, AtomicU64, Ordering};
+use lsmx_base::sync::Arc;
 use serde::{Deserialize, Serialize};
 
-use crate::db::engine_thread::EngineThread;
 use crate::db::inner::DbInner;
 use crate::db::metrics::metrics;
 use crate::env::{Background, WaitCause};
@@ -75,38 +74,19 @@ fn is_not_found(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Writes the metrics file of an open database.
-#[derive(Debug, Default)]
-pub(crate) struct MetricsFile {
-    thread: EngineThread,
-    failures: Arc<AtomicU64>,
-}
-
-impl MetricsFile {
-    /// Starts the thread if the options have an interval. A failure to start it is counted.
-    pub(crate) fn start(&self, inner: &Arc<DbInner>) {
-        let background = inner.state.env.background();
-        let Some(interval_us) = inner.options.metrics_file_us else { return };
-        if inner.read_only.is_some() || background == Background::Inline {
-            return;
-        }
-        let of_thread = Arc::clone(inner);
-        let is_started = self.thread.start(&inner.state, "lsmx-metrics", move || {
-            write_in_interval(&of_thread, interval_us);
-        });
-        if !is_started {
-            add(&self.failures, 1);
-        }
+/// Starts the thread that writes the metrics file, if the options have an interval. A failure to start it is counted.
+pub(super) fn start_metrics_file(inner: &Arc<DbInner>) {
+    let is_inline = inner.state.env.background() == Background::Inline;
+    let Some(interval_us) = inner.options.metrics_file_us else { return };
+    if inner.read_only.is_some() || is_inline {
+        return;
     }
-
-    /// Waits for the thread to end. Returns false if the deadline passes first.
-    pub(crate) fn join(&self, inner: &DbInner, deadline_us: Option<u64>) -> bool {
-        self.thread.join(&inner.state, deadline_us)
-    }
-
-    /// Returns the number of failed writes.
-    pub(crate) fn failure_count(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
+    let of_thread = Arc::clone(inner);
+    let is_started = inner.metrics_thread.start(&inner.state, "lsmx-metrics", move || {
+        write_in_interval(&of_thread, interval_us);
+    });
+    if !is_started {
+        add(&inner.metrics_file_failures, 1);
     }
 }
 
@@ -128,7 +108,7 @@ fn write_in_interval(inner: &DbInner, interval_us: u64) {
         };
         // The metrics of an operand store run user code.
         if !matches!(catch_unwind(AssertUnwindSafe(write)), Ok(Ok(()))) {
-            add(&inner.metrics_file.failures, 1);
+            add(&inner.metrics_file_failures, 1);
         }
         let deadline_us = Some(time_us.saturating_add(interval_us).max(state.env.now_us() + 1));
         let closing = &mut || state.is_closing();

@@ -108,7 +108,7 @@ impl Db {
 
     fn new(inner: DbInner) -> Db {
         let inner = Arc::new(inner);
-        inner.metrics_file.start(&inner);
+        metrics_file::start_metrics_file(&inner);
         Db { handle: Arc::new(DbHandle(inner)), deadline: None }
     }
 

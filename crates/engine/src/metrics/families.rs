@@ -26,15 +26,15 @@ pub(crate) enum MetricKind {
 }
 
 /// Labels of one sample.
-pub(crate) type Labels<'a> = Vec<(&'static str, Cow<'a, str>)>;
+pub(crate) type MetricLabels<'a> = Vec<(&'static str, Cow<'a, str>)>;
 
 /// A value with labels.
 #[derive(Debug)]
-pub(crate) struct Sample<'a> {
+pub(crate) struct MetricSample<'a> {
     /// Appended to the name of the family.
     pub(crate) suffix: &'static str,
-    pub(crate) labels: Labels<'a>,
-    pub(crate) value: Value,
+    pub(crate) labels: MetricLabels<'a>,
+    pub(crate) value: MetricValue,
 }
 
 /// All samples of one name.
@@ -43,50 +43,50 @@ pub(crate) struct MetricFamily<'a> {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) kind: MetricKind,
-    pub(crate) samples: Vec<Sample<'a>>,
+    pub(crate) samples: Vec<MetricSample<'a>>,
 }
 
 /// Value of a sample.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Value {
+pub(crate) enum MetricValue {
     Integer(u64),
     Float(f64),
 }
 
-impl Value {
-    fn seconds_from_us(us: u64) -> Value {
-        Value::Float(us as f64 / 1e6)
+impl MetricValue {
+    fn seconds_from_us(us: u64) -> MetricValue {
+        MetricValue::Float(us as f64 / 1e6)
     }
 
     /// Returns the value as a float. Integers above 2^53 are rounded.
     #[cfg(feature = "metrics")]
     pub(crate) fn as_f64(self) -> f64 {
         match self {
-            Value::Integer(value) => value as f64,
-            Value::Float(value) => value,
+            MetricValue::Integer(value) => value as f64,
+            MetricValue::Float(value) => value,
         }
     }
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for MetricValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Integer(value) => write!(f, "{value}"),
-            Value::Float(value) => write!(f, "{value}"),
+            MetricValue::Integer(value) => write!(f, "{value}"),
+            MetricValue::Float(value) => write!(f, "{value}"),
         }
     }
 }
 
 /// A metric of a struct `T`.
-struct Metric<T> {
+struct MetricDefinition<T> {
     name: &'static str,
     help: &'static str,
     kind: MetricKind,
-    read: Read<T>,
+    read: MetricReader<T>,
 }
 
 /// Reads a value from a struct.
-enum Read<T> {
+enum MetricReader<T> {
     Integer(fn(&T) -> u64),
     /// `None` if there is no value.
     Optional(fn(&T) -> Option<u64>),
@@ -96,36 +96,52 @@ enum Read<T> {
     Float(fn(&T) -> f64),
 }
 
-impl<T> Read<T> {
-    fn value(&self, from: &T) -> Option<Value> {
+impl<T> MetricReader<T> {
+    fn value(&self, from: &T) -> Option<MetricValue> {
         match self {
-            Read::Integer(read) => Some(Value::Integer(read(from))),
-            Read::Optional(read) => read(from).map(Value::Integer),
-            Read::Micros(read) => Some(Value::seconds_from_us(read(from))),
-            Read::OptionalMicros(read) => read(from).map(Value::seconds_from_us),
-            Read::Float(read) => Some(Value::Float(read(from))),
+            MetricReader::Integer(read) => Some(MetricValue::Integer(read(from))),
+            MetricReader::Optional(read) => read(from).map(MetricValue::Integer),
+            MetricReader::Micros(read) => Some(MetricValue::seconds_from_us(read(from))),
+            MetricReader::OptionalMicros(read) => read(from).map(MetricValue::seconds_from_us),
+            MetricReader::Float(read) => Some(MetricValue::Float(read(from))),
         }
     }
 }
 
-const fn counter<T>(name: &'static str, help: &'static str, read: fn(&T) -> u64) -> Metric<T> {
-    Metric { name, help, kind: MetricKind::Counter, read: Read::Integer(read) }
+const fn counter<T>(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&T) -> u64,
+) -> MetricDefinition<T> {
+    MetricDefinition { name, help, kind: MetricKind::Counter, read: MetricReader::Integer(read) }
 }
 
-const fn seconds<T>(name: &'static str, help: &'static str, read: fn(&T) -> u64) -> Metric<T> {
-    Metric { name, help, kind: MetricKind::Counter, read: Read::Micros(read) }
+const fn seconds<T>(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&T) -> u64,
+) -> MetricDefinition<T> {
+    MetricDefinition { name, help, kind: MetricKind::Counter, read: MetricReader::Micros(read) }
 }
 
-const fn gauge<T>(name: &'static str, help: &'static str, read: fn(&T) -> u64) -> Metric<T> {
-    Metric { name, help, kind: MetricKind::Gauge, read: Read::Integer(read) }
+const fn gauge<T>(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&T) -> u64,
+) -> MetricDefinition<T> {
+    MetricDefinition { name, help, kind: MetricKind::Gauge, read: MetricReader::Integer(read) }
 }
 
-const fn gauge_of<T>(name: &'static str, help: &'static str, read: Read<T>) -> Metric<T> {
-    Metric { name, help, kind: MetricKind::Gauge, read }
+const fn gauge_of<T>(
+    name: &'static str,
+    help: &'static str,
+    read: MetricReader<T>,
+) -> MetricDefinition<T> {
+    MetricDefinition { name, help, kind: MetricKind::Gauge, read }
 }
 
 /// Metrics of the database.
-const DATABASE: &[Metric<Metrics>] = &[
+const DATABASE: &[MetricDefinition<Metrics>] = &[
     gauge("lsmx_read_only", "1 if an error made the database read-only, otherwise 0.", |m| {
         u64::from(m.read_only.is_some())
     }),
@@ -172,13 +188,13 @@ const DATABASE: &[Metric<Metrics>] = &[
     gauge_of(
         "lsmx_memory_budget_bytes",
         "Memory budget, if one is set.",
-        Read::Optional(|m| m.memory.budget_bytes),
+        MetricReader::Optional(|m| m.memory.budget_bytes),
     ),
     gauge("lsmx_snapshots", "Open snapshots.", |m| m.held.snapshots),
     gauge_of(
         "lsmx_oldest_snapshot_age_seconds",
         "Age of the oldest snapshot.",
-        Read::Micros(|m| m.held.oldest_snapshot_age_us),
+        MetricReader::Micros(|m| m.held.oldest_snapshot_age_us),
     ),
     gauge("lsmx_oldest_snapshot_behind", "Writes since the oldest snapshot.", |m| {
         m.held.oldest_snapshot_behind
@@ -208,7 +224,7 @@ const DATABASE: &[Metric<Metrics>] = &[
     gauge_of(
         "lsmx_background_io_limit_bytes_per_second",
         "I/O rate limit of background jobs, if one is set.",
-        Read::Optional(|m| m.background_io.rate),
+        MetricReader::Optional(|m| m.background_io.rate),
     ),
     counter("lsmx_metrics_file_failures_total", "Failed writes of the metrics file.", |m| {
         m.metrics_file_failures
@@ -221,7 +237,7 @@ const DATABASE: &[Metric<Metrics>] = &[
 ];
 
 /// Metrics of a keyspace. Label: `keyspace`.
-const KEYSPACE: &[Metric<KeyspaceMetrics>] = &[
+const KEYSPACE: &[MetricDefinition<KeyspaceMetrics>] = &[
     counter("lsmx_puts_total", "Puts, without ingested entries.", |m| m.operations.puts),
     counter("lsmx_deletes_total", "Deletes of single keys.", |m| m.operations.deletes),
     counter("lsmx_range_deletes_total", "Range deletes.", |m| m.operations.range_deletes),
@@ -293,12 +309,12 @@ const KEYSPACE: &[Metric<KeyspaceMetrics>] = &[
     gauge_of(
         "lsmx_last_run_filter_reads_saved",
         "Block reads per lookup that the filter of the last sorted run saves.",
-        Read::Float(|m| m.filter_last_run.reads_saved),
+        MetricReader::Float(|m| m.filter_last_run.reads_saved),
     ),
     gauge_of(
         "lsmx_last_run_filter_reads_lost",
         "Block reads per lookup that data blocks in the memory of this filter would save.",
-        Read::Float(|m| m.filter_last_run.reads_lost),
+        MetricReader::Float(|m| m.filter_last_run.reads_lost),
     ),
     gauge("lsmx_last_run_filter_bytes", "Size of the filter of the last sorted run.", |m| {
         m.filter_last_run.filter_bytes
@@ -386,7 +402,7 @@ const KEYSPACE: &[Metric<KeyspaceMetrics>] = &[
     gauge_of(
         "lsmx_write_stall_seconds_max",
         "Longest wait of a write.",
-        Read::Micros(|m| m.stalls.us_max),
+        MetricReader::Micros(|m| m.stalls.us_max),
     ),
     seconds("lsmx_write_throttle_seconds_total", "Total delay by the write throttle.", |m| {
         m.stalls.throttle_us_total
@@ -394,12 +410,12 @@ const KEYSPACE: &[Metric<KeyspaceMetrics>] = &[
     gauge_of(
         "lsmx_oldest_tombstone_age_seconds",
         "Age of the oldest tombstone in a table, if there is one.",
-        Read::OptionalMicros(|m| m.oldest_tombstone_age_us),
+        MetricReader::OptionalMicros(|m| m.oldest_tombstone_age_us),
     ),
 ];
 
 /// Writes that waited for one cause. Labels: `keyspace`, `cause`.
-const STALL_CAUSE: &[Metric<StallCauseMetrics>] = &[
+const STALL_CAUSE: &[MetricDefinition<StallCauseMetrics>] = &[
     counter("lsmx_write_stalls_by_cause_total", "Writes that waited, by cause.", |m| m.count),
     seconds("lsmx_write_stall_by_cause_seconds_total", "Waits of writes, by cause.", |m| {
         m.us_total
@@ -407,12 +423,12 @@ const STALL_CAUSE: &[Metric<StallCauseMetrics>] = &[
     gauge_of(
         "lsmx_write_stall_by_cause_seconds_max",
         "Longest wait of a write, by cause.",
-        Read::Micros(|m| m.us_max),
+        MetricReader::Micros(|m| m.us_max),
     ),
 ];
 
 /// Calls of the merge operator. Labels: `keyspace`, `by`.
-const FOLD: &[Metric<FoldMetrics>] = &[
+const FOLD: &[MetricDefinition<FoldMetrics>] = &[
     counter("lsmx_merge_folds_total", "Calls of the merge operator.", |m| m.folds),
     counter("lsmx_merge_folded_operands_total", "Combined merge operands.", |m| m.operands),
     gauge("lsmx_merge_fold_operands_max", "Largest number of operands in one call.", |m| {
@@ -421,7 +437,7 @@ const FOLD: &[Metric<FoldMetrics>] = &[
 ];
 
 /// Metrics of an operand store. Label: `keyspace`.
-const OPERAND_STORE: &[Metric<OperandMetrics>] = &[
+const OPERAND_STORE: &[MetricDefinition<OperandMetrics>] = &[
     gauge("lsmx_operand_buckets", "Buckets of the operand store.", |m| m.buckets),
     gauge("lsmx_operand_bucket_bytes", "Bytes of bucket files.", |m| m.bucket_bytes),
     gauge("lsmx_operand_log_bytes", "Bytes of logs of the operand store.", |m| m.log_bytes),
@@ -465,7 +481,7 @@ const OPERAND_STORE: &[Metric<OperandMetrics>] = &[
 ];
 
 /// Metrics of a level. Labels: `keyspace`, `level`.
-const LEVEL: &[Metric<LevelMetrics>] = &[
+const LEVEL: &[MetricDefinition<LevelMetrics>] = &[
     gauge("lsmx_level_runs", "Sorted runs of the level.", |m| m.runs),
     gauge("lsmx_level_files", "Tables of the level.", |m| m.files),
     gauge("lsmx_level_bytes", "Bytes of the tables of the level.", |m| m.bytes),
@@ -499,14 +515,14 @@ const LEVEL: &[Metric<LevelMetrics>] = &[
 ];
 
 /// Block cache. Label: `kind`.
-const CACHE: &[Metric<CacheMetrics>] = &[
+const CACHE: &[MetricDefinition<CacheMetrics>] = &[
     counter("lsmx_cache_hits_total", "Blocks found in memory.", |m| m.hits),
     counter("lsmx_cache_misses_total", "Blocks read from storage.", |m| m.misses),
     gauge("lsmx_cache_resident_bytes", "Bytes of blocks in memory.", |m| m.resident_bytes),
 ];
 
 /// Filter results. Label: `level`.
-const FILTER: &[Metric<FilterCounts>] = &[
+const FILTER: &[MetricDefinition<FilterCounts>] = &[
     counter("lsmx_filter_negatives_total", "Lookups for which a filter excluded a table.", |m| {
         m.negatives
     }),
@@ -518,7 +534,7 @@ const FILTER: &[Metric<FilterCounts>] = &[
 ];
 
 /// I/O of jobs. Label: `job`.
-const JOB_IO: &[Metric<JobIoMetrics>] = &[
+const JOB_IO: &[MetricDefinition<JobIoMetrics>] = &[
     counter("lsmx_background_io_bytes_total", "Bytes read and written by jobs.", |m| m.bytes),
     seconds(
         "lsmx_background_io_wait_seconds_total",
@@ -528,30 +544,32 @@ const JOB_IO: &[Metric<JobIoMetrics>] = &[
 ];
 
 /// Bytes of one kind. Label: `kind`.
-const MEMORY: &[Metric<u64>] = &[gauge("lsmx_memory_bytes", "Memory in use.", |bytes| *bytes)];
-const DISK: &[Metric<u64>] = &[gauge("lsmx_disk_bytes", "Disk space in use.", |bytes| *bytes)];
+const MEMORY: &[MetricDefinition<u64>] =
+    &[gauge("lsmx_memory_bytes", "Memory in use.", |bytes| *bytes)];
+const DISK: &[MetricDefinition<u64>] =
+    &[gauge("lsmx_disk_bytes", "Disk space in use.", |bytes| *bytes)];
 
 /// A keyspace. Labels: `keyspace`, `policy`.
-const KEYSPACE_INFO: &[Metric<KeyspaceMetrics>] =
+const KEYSPACE_INFO: &[MetricDefinition<KeyspaceMetrics>] =
     &[gauge("lsmx_keyspace_info", "1; the label has the compaction policy.", |_| 1)];
 
 /// Families under construction.
-struct Families<'a>(Vec<MetricFamily<'a>>);
+struct FamilyBuilder<'a>(Vec<MetricFamily<'a>>);
 
-impl<'a> Families<'a> {
+impl<'a> FamilyBuilder<'a> {
     /// Adds a family for each metric of `table`, with a sample for each row that has a value.
     fn add<T: 'a>(
         &mut self,
-        table: &[Metric<T>],
-        rows: impl IntoIterator<Item = (Labels<'a>, &'a T)>,
+        table: &[MetricDefinition<T>],
+        rows: impl IntoIterator<Item = (MetricLabels<'a>, &'a T)>,
     ) {
-        let rows: Vec<(Labels<'a>, &'a T)> = rows.into_iter().collect();
+        let rows: Vec<(MetricLabels<'a>, &'a T)> = rows.into_iter().collect();
         for metric in table {
             let samples = rows.iter().filter_map(|(labels, row)| {
                 let value = metric.read.value(row)?;
-                Some(Sample { suffix: "", labels: labels.clone(), value })
+                Some(MetricSample { suffix: "", labels: labels.clone(), value })
             });
-            let Metric { name, help, kind, .. } = *metric;
+            let MetricDefinition { name, help, kind, .. } = *metric;
             self.push(name, help, kind, samples.collect());
         }
     }
@@ -562,19 +580,23 @@ impl<'a> Families<'a> {
         name: &'static str,
         help: &'static str,
         unit: f64,
-        rows: impl IntoIterator<Item = (Labels<'a>, &'a LatencyMetrics)>,
+        rows: impl IntoIterator<Item = (MetricLabels<'a>, &'a LatencyMetrics)>,
     ) {
         let mut samples = Vec::new();
         for (labels, latency) in rows {
             let LatencyMetrics { count, mean, p50, p90, p99, max } = *latency;
             for (quantile, duration) in [("0.5", p50), ("0.9", p90), ("0.99", p99), ("1", max)] {
                 let labels = with_label(&labels, "quantile", quantile);
-                let value = Value::Float(duration as f64 / unit);
-                samples.push(Sample { suffix: "", labels, value });
+                let value = MetricValue::Float(duration as f64 / unit);
+                samples.push(MetricSample { suffix: "", labels, value });
             }
-            let sum = Value::Float(mean * count as f64 / unit);
-            samples.push(Sample { suffix: "_sum", labels: labels.clone(), value: sum });
-            samples.push(Sample { suffix: "_count", labels, value: Value::Integer(count) });
+            let sum = MetricValue::Float(mean * count as f64 / unit);
+            samples.push(MetricSample { suffix: "_sum", labels: labels.clone(), value: sum });
+            samples.push(MetricSample {
+                suffix: "_count",
+                labels,
+                value: MetricValue::Integer(count),
+            });
         }
         self.push(name, help, MetricKind::Summary, samples);
     }
@@ -584,7 +606,7 @@ impl<'a> Families<'a> {
         name: &'static str,
         help: &'static str,
         kind: MetricKind,
-        samples: Vec<Sample<'a>>,
+        samples: Vec<MetricSample<'a>>,
     ) {
         if !samples.is_empty() {
             self.0.push(MetricFamily { name, help, kind, samples });
@@ -593,22 +615,22 @@ impl<'a> Families<'a> {
 }
 
 fn with_label<'a>(
-    labels: &Labels<'a>,
+    labels: &MetricLabels<'a>,
     name: &'static str,
     value: impl Into<Cow<'a, str>>,
-) -> Labels<'a> {
+) -> MetricLabels<'a> {
     labels.iter().cloned().chain([(name, value.into())]).collect()
 }
 
 /// Returns all metrics as families. Families without samples are omitted.
 pub(crate) fn metric_families(metrics: &Metrics) -> Vec<MetricFamily<'_>> {
-    let none = Labels::new();
-    let keyspaces: Vec<(Labels<'_>, &KeyspaceMetrics)> = metrics
+    let none = MetricLabels::new();
+    let keyspaces: Vec<(MetricLabels<'_>, &KeyspaceMetrics)> = metrics
         .keyspaces
         .iter()
         .map(|(name, keyspace)| (with_label(&none, "keyspace", name), keyspace))
         .collect();
-    let mut families = Families(Vec::new());
+    let mut families = FamilyBuilder(Vec::new());
     families.add(DATABASE, [(none.clone(), metrics)]);
     families.add(
         KEYSPACE_INFO,

@@ -6,7 +6,7 @@ use lsmx_base::sync::{AtomicU64, Ordering, thread_local, thread_number};
 use serde::{Deserialize, Serialize};
 
 use crate::env::Env;
-use crate::metrics::{LatencyHistogram, LatencyMetrics};
+use crate::metrics::latency::{LatencyHistogram, LatencyMetrics};
 
 /// Operations whose duration is measured, see [`OperationLatencyMetrics`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

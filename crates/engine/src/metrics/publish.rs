@@ -3,7 +3,7 @@
 use metrics::{Label, counter, describe_counter, describe_gauge, gauge};
 
 use crate::metrics::Metrics;
-use crate::metrics::families::{MetricKind, Sample, Value, metric_families};
+use crate::metrics::families::{MetricKind, MetricSample, MetricValue, metric_families};
 
 /// Sets all metrics in the recorder of the current thread or process.
 ///
@@ -12,19 +12,20 @@ use crate::metrics::families::{MetricKind, Sample, Value, metric_families};
 pub(crate) fn publish(metrics: &Metrics, labels: &[(&str, &str)]) {
     let common: Vec<Label> = labels.iter().map(|(name, value)| label(name, value)).collect();
     for family in metric_families(metrics) {
-        let is_integer = |sample: &Sample<'_>| matches!(sample.value, Value::Integer(_));
+        let is_integer =
+            |sample: &MetricSample<'_>| matches!(sample.value, MetricValue::Integer(_));
         match family.kind {
             MetricKind::Counter if family.samples.iter().all(is_integer) => {
                 describe_counter!(family.name, family.help)
             }
             _ => describe_gauge!(family.name, family.help),
         }
-        for Sample { suffix, labels, value } in family.samples {
+        for MetricSample { suffix, labels, value } in family.samples {
             let mut all = common.clone();
             all.extend(labels.iter().map(|(name, value)| label(name, value)));
             let name = format!("{}{suffix}", family.name);
             match (family.kind, value) {
-                (MetricKind::Counter | MetricKind::Summary, Value::Integer(value)) => {
+                (MetricKind::Counter | MetricKind::Summary, MetricValue::Integer(value)) => {
                     counter!(name, all).absolute(value);
                 }
                 // Counters of a recorder are integers, so a counter of seconds is a gauge.

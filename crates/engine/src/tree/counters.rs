@@ -9,7 +9,7 @@ use crate::metrics::{KeyspaceMetrics, LevelWriteMetrics, OperationLatencies, Ope
 
 /// A counter that operations of users change.
 #[derive(Clone, Copy, Debug)]
-enum Counter {
+enum OperationCounter {
     Puts,
     PutBytes,
     Deletes,
@@ -27,8 +27,8 @@ enum Counter {
     ScanBytes,
 }
 
-/// Number of [`Counter`]s.
-const COUNTERS: usize = Counter::ScanBytes as usize + 1;
+/// Number of [`OperationCounter`]s.
+const COUNTERS: usize = OperationCounter::ScanBytes as usize + 1;
 
 /// Counters of one tree since it was opened.
 #[derive(Debug)]
@@ -50,9 +50,9 @@ impl TreeCounters {
     #[inline]
     pub(crate) fn count_write(&self, kind: EntryKind, bytes: u64) {
         let (operation, operation_bytes) = match kind {
-            EntryKind::Put => (Counter::Puts, Counter::PutBytes),
-            EntryKind::Merge => (Counter::Merges, Counter::OtherWriteBytes),
-            _ => (Counter::Deletes, Counter::OtherWriteBytes),
+            EntryKind::Put => (OperationCounter::Puts, OperationCounter::PutBytes),
+            EntryKind::Merge => (OperationCounter::Merges, OperationCounter::OtherWriteBytes),
+            _ => (OperationCounter::Deletes, OperationCounter::OtherWriteBytes),
         };
         let shard = self.operations.shard();
         shard.add(operation as usize, 1);
@@ -62,13 +62,13 @@ impl TreeCounters {
     /// Counts a range delete with `bytes` bytes of bounds.
     pub(crate) fn count_range_delete(&self, bytes: u64) {
         let shard = self.operations.shard();
-        shard.add(Counter::RangeDeletes as usize, 1);
-        shard.add(Counter::OtherWriteBytes as usize, bytes);
+        shard.add(OperationCounter::RangeDeletes as usize, 1);
+        shard.add(OperationCounter::OtherWriteBytes as usize, bytes);
     }
 
     /// Counts the bytes of ingested keys and values as bytes of puts.
     pub(crate) fn count_ingested_bytes(&self, bytes: u64) {
-        self.operations.shard().add(Counter::PutBytes as usize, bytes);
+        self.operations.shard().add(OperationCounter::PutBytes as usize, bytes);
     }
 
     /// Counts a successful lookup of one key.
@@ -77,11 +77,11 @@ impl TreeCounters {
         let shard = self.operations.shard();
         match value {
             Some(value) => {
-                shard.add(Counter::GetsFound as usize, 1);
-                shard.add(Counter::GetBytes as usize, len_u64(key.len() + value.len()));
+                shard.add(OperationCounter::GetsFound as usize, 1);
+                shard.add(OperationCounter::GetBytes as usize, len_u64(key.len() + value.len()));
             }
             None => {
-                shard.add(Counter::GetsAbsent as usize, 1);
+                shard.add(OperationCounter::GetsAbsent as usize, 1);
             }
         }
     }
@@ -100,21 +100,21 @@ impl TreeCounters {
             }
         }
         let shard = self.operations.shard();
-        shard.add(Counter::MultiGetKeys as usize, keys);
-        shard.add(Counter::GetsFound as usize, found_keys);
-        shard.add(Counter::GetsAbsent as usize, keys - found_keys);
-        shard.add(Counter::GetBytes as usize, bytes);
+        shard.add(OperationCounter::MultiGetKeys as usize, keys);
+        shard.add(OperationCounter::GetsFound as usize, found_keys);
+        shard.add(OperationCounter::GetsAbsent as usize, keys - found_keys);
+        shard.add(OperationCounter::GetBytes as usize, bytes);
     }
 
     /// Counts failed lookups of `keys` keys.
     #[cold]
     pub(crate) fn count_failed_gets(&self, keys: u64) {
-        self.operations.shard().add(Counter::GetsFailed as usize, keys);
+        self.operations.shard().add(OperationCounter::GetsFailed as usize, keys);
     }
 
     /// Counts a new iterator or cursor.
     pub(crate) fn count_scan(&self) {
-        self.operations.shard().add(Counter::Scans as usize, 1);
+        self.operations.shard().add(OperationCounter::Scans as usize, 1);
     }
 
     /// Updates the counts of jobs and of writes that waited.
@@ -131,24 +131,26 @@ impl TreeCounters {
     pub(crate) fn metrics(&self) -> KeyspaceMetrics {
         let counts = self.counts.lock().clone();
         let sums = self.operations.sums();
-        let sum = |counter: Counter| sums[counter as usize];
-        let (gets_found, gets_absent) = (sum(Counter::GetsFound), sum(Counter::GetsAbsent));
+        let sum = |counter: OperationCounter| sums[counter as usize];
+        let (gets_found, gets_absent) =
+            (sum(OperationCounter::GetsFound), sum(OperationCounter::GetsAbsent));
         KeyspaceMetrics {
-            gets: gets_found + gets_absent + sum(Counter::GetsFailed),
-            ingested_bytes: sum(Counter::PutBytes) + sum(Counter::OtherWriteBytes),
-            put_bytes: sum(Counter::PutBytes),
+            gets: gets_found + gets_absent + sum(OperationCounter::GetsFailed),
+            ingested_bytes: sum(OperationCounter::PutBytes)
+                + sum(OperationCounter::OtherWriteBytes),
+            put_bytes: sum(OperationCounter::PutBytes),
             operations: OperationMetrics {
-                puts: sum(Counter::Puts),
-                deletes: sum(Counter::Deletes),
-                range_deletes: sum(Counter::RangeDeletes),
-                merges: sum(Counter::Merges),
+                puts: sum(OperationCounter::Puts),
+                deletes: sum(OperationCounter::Deletes),
+                range_deletes: sum(OperationCounter::RangeDeletes),
+                merges: sum(OperationCounter::Merges),
                 gets_found,
                 gets_absent,
-                get_bytes: sum(Counter::GetBytes),
-                multi_get_keys: sum(Counter::MultiGetKeys),
-                scans: sum(Counter::Scans),
-                scan_entries: sum(Counter::ScanEntries),
-                scan_bytes: sum(Counter::ScanBytes),
+                get_bytes: sum(OperationCounter::GetBytes),
+                multi_get_keys: sum(OperationCounter::MultiGetKeys),
+                scans: sum(OperationCounter::Scans),
+                scan_entries: sum(OperationCounter::ScanEntries),
+                scan_bytes: sum(OperationCounter::ScanBytes),
             },
             ..counts
         }
@@ -197,8 +199,8 @@ impl ScanCounter {
 
     fn update_tree(&mut self) {
         let shard = self.counters.operations.shard();
-        shard.add(Counter::ScanEntries as usize, self.entries);
-        shard.add(Counter::ScanBytes as usize, self.bytes);
+        shard.add(OperationCounter::ScanEntries as usize, self.entries);
+        shard.add(OperationCounter::ScanBytes as usize, self.bytes);
         (self.entries, self.bytes) = (0, 0);
     }
 }

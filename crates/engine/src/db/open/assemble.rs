@@ -3,9 +3,9 @@
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex};
 
+use crate::db::engine_thread::EngineThread;
 use crate::db::inner::DbInner;
 use crate::db::key_locks::KeyLocks;
-use crate::db::metrics_file::MetricsFile;
 use crate::db::open::recovery::Recovery;
 use crate::db::open::warm_up::WarmUp;
 use crate::db::transaction::counters::TransactionCounters;
@@ -99,7 +99,8 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
         lock_table: LockTable::new(),
         transactions: TransactionCounters::default(),
         warm_up: WarmUp::default(),
-        metrics_file: MetricsFile::default(),
+        metrics_thread: EngineThread::default(),
+        metrics_file_failures: AtomicU64::new(0),
         recording: Arc::default(),
         closed: AtomicBool::new(false),
         lock_released: AtomicBool::new(false),
