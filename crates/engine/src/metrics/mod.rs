@@ -534,3 +534,27 @@ pub struct Metrics {
     /// Error that made the database read-only, if any.
     pub read_only: Option<String>,
 }
+
+impl Metrics {
+    /// Returns all metrics in the text format of Prometheus, version 0.0.4.
+    ///
+    /// Each sample gets the given labels in addition to its own, such as `keyspace` and `level`. A process with several
+    /// databases passes a label for each of them. A label name consists of ASCII letters, digits and `_`, and does not
+    /// start with a digit. The metrics that Prometheus receives are listed in `docs/reference/metrics.md`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// db.put("key", "value")?;
+    /// let text = db.metrics().to_prometheus(&[("database", "users")]);
+    /// assert!(text.contains("# TYPE lsmx_puts_total counter\n"));
+    /// assert!(text.contains("lsmx_puts_total{database=\"users\",keyspace=\"default\"} 1\n"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn to_prometheus(&self, labels: &[(&str, &str)]) -> String {
+        prometheus::render_text(self, labels)
+    }
+}

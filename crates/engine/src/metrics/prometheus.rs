@@ -5,45 +5,26 @@ use std::fmt::Write as _;
 use crate::metrics::Metrics;
 use crate::metrics::families::{MetricKind, metric_families};
 
-impl Metrics {
-    /// Returns all metrics in the text format of Prometheus, version 0.0.4.
-    ///
-    /// Each sample gets the given labels in addition to its own, such as `keyspace` and `level`. A process with several
-    /// databases passes a label for each of them. A label name consists of ASCII letters, digits and `_`, and does not
-    /// start with a digit. The metrics that Prometheus receives are listed in `docs/reference/metrics.md`.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
-    /// db.put("key", "value")?;
-    /// let text = db.metrics().to_prometheus(&[("database", "users")]);
-    /// assert!(text.contains("# TYPE lsmx_puts_total counter\n"));
-    /// assert!(text.contains("lsmx_puts_total{database=\"users\",keyspace=\"default\"} 1\n"));
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn to_prometheus(&self, labels: &[(&str, &str)]) -> String {
-        let mut text = String::new();
-        for family in metric_families(self) {
-            let kind = match family.kind {
-                MetricKind::Counter => "counter",
-                MetricKind::Gauge => "gauge",
-                MetricKind::Summary => "summary",
-            };
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "# HELP {} {}", family.name, family.help);
-            let _ = writeln!(text, "# TYPE {} {kind}", family.name);
-            for sample in &family.samples {
-                let _ = write!(text, "{}{}", family.name, sample.suffix);
-                let own = sample.labels.iter().map(|(name, value)| (*name, &**value));
-                write_labels(&mut text, labels.iter().copied().chain(own));
-                let _ = writeln!(text, " {}", sample.value);
-            }
+/// Returns all metrics as text. Each sample gets `labels` in addition to its own.
+pub(super) fn render_text(metrics: &Metrics, labels: &[(&str, &str)]) -> String {
+    let mut text = String::new();
+    for family in metric_families(metrics) {
+        let kind = match family.kind {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Summary => "summary",
+        };
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "# HELP {} {}", family.name, family.help);
+        let _ = writeln!(text, "# TYPE {} {kind}", family.name);
+        for sample in &family.samples {
+            let _ = write!(text, "{}{}", family.name, sample.suffix);
+            let own = sample.labels.iter().map(|(name, value)| (*name, &**value));
+            write_labels(&mut text, labels.iter().copied().chain(own));
+            let _ = writeln!(text, " {}", sample.value);
         }
-        text
     }
+    text
 }
 
 fn write_labels<'a>(text: &mut String, labels: impl Iterator<Item = (&'a str, &'a str)>) {

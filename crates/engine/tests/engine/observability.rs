@@ -59,7 +59,8 @@ fn failed_gets_are_neither_found_nor_absent() {
     let db = open(&faulty, inline());
     db.put("a", "1").unwrap();
     db.flush().unwrap();
-    faulty.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Read]));
+    let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Read]);
+    faulty.add_rule(rule.from_then_on());
     assert!(db.get("a").is_err());
     assert!(db.default_keyspace().multi_get(["a", "b"]).is_err());
     let counted = metrics(&db);
@@ -195,10 +196,12 @@ fn dashboard_queries_existing_metrics() {
     let dashboard: serde_json::Value = serde_json::from_str(text).unwrap();
     let options = inline().memory_budget(64 << 20).background_io_rate(1 << 30);
     let db = open(&MemVfs::new(), options);
-    db.put("a", "1").unwrap();
-    db.put("c", "3").unwrap();
-    db.flush().unwrap();
-    // The lookup of an absent key uses the filter of the table.
+    for _ in 0..2 {
+        db.put("a", "1").unwrap();
+        db.put("c", "3").unwrap();
+        db.flush().unwrap();
+    }
+    // The lookup of an absent key uses the filter of the newer run.
     assert!(db.get("a").unwrap().is_some() && db.get("b").unwrap().is_none());
     let emitted = db.metrics().to_prometheus(&[]);
     let is_emitted = |name: &str| {
@@ -260,7 +263,7 @@ fn metrics_file_failure_is_counted_and_stops_nothing() {
     let calls = [VfsCall::Create, VfsCall::Append, VfsCall::Rename];
     for (seed, call) in (0..).zip(calls) {
         let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[call]);
-        faulty.add_rule(rule.path_contains("METRICS"));
+        faulty.add_rule(rule.path_contains("METRICS").from_then_on());
         let background = Background::Stepped { seed, workers: 1 };
         let db = open(&faulty, stepped().background(background));
         db.env().pause_us(3_500_000);

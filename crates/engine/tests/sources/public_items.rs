@@ -29,7 +29,8 @@ fn is_compiled(attributes: &[Attribute]) -> bool {
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).all(|attribute| {
         let text = attribute.meta.require_list().unwrap().tokens.to_string();
         match text.replace(' ', "").as_str() {
-            "feature=\"tokio\""
+            "feature=\"metrics\""
+            | "feature=\"tokio\""
             | "feature=\"tracing\""
             | "not(loom)"
             | "unix"
