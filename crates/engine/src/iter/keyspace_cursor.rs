@@ -13,7 +13,6 @@ use crate::iter::db_iter::{DbIter, ValueResolver};
 use crate::iter::iter_view::IterView;
 use crate::iter::key_bounds::{borrowed_bound, key_of_bound, owned_bounds, prefix_upper_bound};
 use crate::iter::merging_iter::MergingCursor;
-use crate::metrics::TimedOperation;
 use crate::options::read::ReadOptions;
 use crate::table::ScanHints;
 use crate::tree::counters::ScanCounter;
@@ -177,14 +176,13 @@ impl KeyspaceCursor {
         self.position = CursorPosition::Unpositioned;
         self.separated_value.take();
         self.view.begin_call();
-        let start = self.counter.get_mut().latencies().start(self.view.env());
+        self.counter.get_mut().begin_step(self.view.env());
         let moved = match &mut self.iter {
             Some(iter) => step(iter),
             None => self.open_iter().and_then(|iter| step(self.iter.insert(iter))),
         };
         if !matches!(moved, Err(Error::WouldBlock)) {
-            let latencies = self.counter.get_mut().latencies();
-            latencies.finish(self.view.env(), TimedOperation::ScanStep, start);
+            self.counter.get_mut().end_step(self.view.env());
         }
         if let Err(error) = moved {
             // A source may be unusable after an error, as an operand store after a panic. The next seek opens all sources

@@ -18,7 +18,6 @@ use crate::iter::merging_iter::MergingCursor;
 use crate::iter::prefetch::{Entry, PrefetchContext, PrefetchIter};
 use crate::lookup::batch::is_device_read;
 use crate::memtable::Memtable;
-use crate::metrics::{OperationStart, TimedOperation};
 use crate::options::read::{ReadOptions, ReadTier};
 use crate::table::ScanHints;
 use crate::tree::Tree;
@@ -272,11 +271,9 @@ impl Range {
         &mut self,
         entry: Result<Option<Entry>>,
         backward: bool,
-        start: OperationStart,
     ) -> Option<Result<(Slice, Slice)>> {
         if !matches!(entry, Err(Error::WouldBlock)) {
-            let latencies = self.counter.latencies();
-            latencies.finish(self.view.env(), TimedOperation::ScanStep, start);
+            self.counter.end_step(self.view.env());
         }
         match entry {
             Err(error) => Some(Err(self.record_error(error))),
@@ -325,9 +322,9 @@ impl Iterator for Range {
         }
         self.view.begin_call();
         self.trace_request(false);
-        let start = self.counter.latencies().start(self.view.env());
+        self.counter.begin_step(self.view.env());
         let entry = self.next_at_front();
-        self.finish_step(entry, false, start)
+        self.finish_step(entry, false)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -344,9 +341,9 @@ impl DoubleEndedIterator for Range {
         }
         self.view.begin_call();
         self.trace_request(true);
-        let start = self.counter.latencies().start(self.view.env());
+        self.counter.begin_step(self.view.env());
         let entry = self.next_at_back();
-        self.finish_step(entry, true, start)
+        self.finish_step(entry, true)
     }
 }
 

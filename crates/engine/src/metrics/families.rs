@@ -164,6 +164,24 @@ const DATABASE: &[MetricDefinition<Metrics>] = &[
         "Checks of guards against commits that are not visible yet.",
         |m| m.commits.guard_checks,
     ),
+    counter("lsmx_transactions_begun_total", "Started transactions.", |m| m.transactions.begun),
+    counter("lsmx_transactions_committed_total", "Committed transactions with writes.", |m| {
+        m.transactions.committed
+    }),
+    counter("lsmx_transactions_read_only_total", "Committed transactions without writes.", |m| {
+        m.transactions.read_only
+    }),
+    counter("lsmx_transaction_conflicts_total", "Commits that failed with a conflict.", |m| {
+        m.transactions.conflicts
+    }),
+    counter(
+        "lsmx_transaction_conflicts_unknown_total",
+        "Commits that failed because a conflict could not be excluded.",
+        |m| m.transactions.unknown,
+    ),
+    counter("lsmx_transaction_retries_total", "Repeated attempts of transact.", |m| {
+        m.transactions.retries
+    }),
     gauge("lsmx_wal_segments", "Live segments of the write-ahead log.", |m| m.wal.segments),
     gauge("lsmx_wal_bytes", "Bytes of live segments of the write-ahead log.", |m| m.wal.live_bytes),
     counter("lsmx_wal_written_bytes_total", "Bytes appended to the write-ahead log.", |m| {

@@ -426,7 +426,8 @@ pub struct CommitMetrics {
 /// Transactions since the database was opened.
 ///
 /// A transaction that was discarded, or whose commit failed for another reason than a conflict, is counted in `begun` only.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TransactionMetrics {
     /// Number of transactions that were started. Each attempt of [`Db::transact`](crate::Db::transact) starts one.
     pub begun: u64,

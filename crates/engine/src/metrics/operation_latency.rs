@@ -81,6 +81,11 @@ impl OperationLatencies {
         self.one_in.store(one_in, Ordering::Relaxed);
     }
 
+    /// Returns whether some operations are measured.
+    pub(crate) fn is_sampling(&self) -> bool {
+        self.one_in.load(Ordering::Relaxed) != 0
+    }
+
     /// Starts an operation, and decides whether it is measured.
     #[inline]
     pub(crate) fn start(&self, env: &Env) -> OperationStart {

@@ -5,7 +5,11 @@ use lsmx_base::key::EntryKind;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, ShardedCounters};
 
-use crate::metrics::{KeyspaceMetrics, LevelWriteMetrics, OperationLatencies, OperationMetrics};
+use crate::env::Env;
+use crate::metrics::{
+    KeyspaceMetrics, LevelWriteMetrics, OperationLatencies, OperationMetrics, OperationStart,
+    TimedOperation,
+};
 
 /// A counter that operations of users change.
 #[derive(Clone, Copy, Debug)]
@@ -169,16 +173,32 @@ pub(crate) struct ScanCounter {
     counters: Arc<TreeCounters>,
     entries: u64,
     bytes: u64,
+    /// Whether some steps are measured. Read again with each update of the tree.
+    is_sampling: bool,
+    /// Start of the current step, if it is measured.
+    step_start: Option<OperationStart>,
 }
 
 impl ScanCounter {
     pub(crate) fn new(counters: &Arc<TreeCounters>) -> ScanCounter {
-        ScanCounter { counters: Arc::clone(counters), entries: 0, bytes: 0 }
+        let (counters, is_sampling) = (Arc::clone(counters), counters.latencies.is_sampling());
+        ScanCounter { counters, entries: 0, bytes: 0, is_sampling, step_start: None }
     }
 
-    /// Returns the durations of operations.
-    pub(crate) fn latencies(&self) -> &OperationLatencies {
-        &self.counters.latencies
+    /// Starts a step. A step that does not end is not recorded.
+    #[inline]
+    pub(crate) fn begin_step(&mut self, env: &Env) {
+        if self.is_sampling {
+            self.step_start = Some(self.counters.latencies.start(env));
+        }
+    }
+
+    /// Records the duration of the current step if it is measured.
+    #[inline]
+    pub(crate) fn end_step(&mut self, env: &Env) {
+        if let Some(start) = self.step_start.take() {
+            self.counters.latencies.finish(env, TimedOperation::ScanStep, start);
+        }
     }
 
     /// Counts an entry with `bytes` bytes of key and value.
@@ -202,6 +222,7 @@ impl ScanCounter {
         shard.add(OperationCounter::ScanEntries as usize, self.entries);
         shard.add(OperationCounter::ScanBytes as usize, self.bytes);
         (self.entries, self.bytes) = (0, 0);
+        self.is_sampling = self.counters.latencies.is_sampling();
     }
 }
 
