@@ -67,7 +67,7 @@ impl AsyncDbInner {
     /// Writes a batch like [`DbInner::write`], without blocking the task.
     pub(crate) async fn write(
         self: &Arc<Self>,
-        mut batch: WriteBatch,
+        batch: WriteBatch,
         options: WriteOptions,
     ) -> Result<()> {
         let db = self.db_inner();
@@ -89,7 +89,7 @@ impl AsyncDbInner {
         written
     }
 
-    async fn commit(self: &Arc<Self>, batch: WriteBatch, options: WriteOptions) -> Result<()> {
+    async fn commit(self: &Arc<Self>, mut batch: WriteBatch, options: WriteOptions) -> Result<()> {
         let db = self.db_inner();
         if !db.validate_write_batch(&batch, options)? {
             return Ok(());
