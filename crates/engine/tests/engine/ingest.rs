@@ -399,14 +399,16 @@ fn ingests_during_concurrent_writes_keep_order_of_commits() {
         // The writer commits the counter `n` to its own key and to a key in the range of the files.
         let writer = scope.spawn(|| {
             let mut written = 0_u32;
-            while !ends.load(Ordering::Relaxed) {
+            loop {
                 written += 1;
                 let mut batch = WriteBatch::new();
                 batch.put(&keyspace, "a", written.to_string());
                 batch.put(&keyspace, key(written % 40), "written");
                 db.write(batch, Durability::Buffered).unwrap();
+                if ends.load(Ordering::Relaxed) {
+                    break written;
+                }
             }
-            written
         });
         for round in 0..20 {
             let value = format!("round {round}");

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
 
-use crate::db::inner::DbInner;
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::tree::Tree;
@@ -113,8 +112,8 @@ pub(super) struct TransactionLocks {
 
 impl TransactionLocks {
     /// Returns the locks of a new transaction, whose calls wait at most `timeout_us` for a key.
-    pub(super) fn new(inner: &DbInner, timeout_us: u64) -> TransactionLocks {
-        let id = inner.lock_table.next_id.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn new(table: &LockTable, timeout_us: u64) -> TransactionLocks {
+        let id = table.next_id.fetch_add(1, Ordering::Relaxed);
         TransactionLocks { id, timeout_us, held: Mutex::default() }
     }
 
@@ -127,8 +126,8 @@ impl TransactionLocks {
     ///
     /// # Errors
     /// [`Error::Deadlock`], [`Error::LockTimeout`].
-    pub(super) fn lock(&self, inner: &DbInner, tree: &Arc<Tree>, key: &[u8]) -> Result<()> {
-        let table = &inner.lock_table;
+    pub(super) fn lock(&self, table: &LockTable, tree: &Arc<Tree>, key: &[u8]) -> Result<()> {
+        let env = tree.env();
         let key: LockedKey = (tree.id, Bytes::copy_from_slice(key));
         {
             let mut state = table.state.lock();
@@ -145,7 +144,6 @@ impl TransactionLocks {
             }
             state.waiting.entry(self.id).or_default().push(key.clone());
         }
-        let env = &inner.state.env;
         let limit_us = env.now_us().saturating_add(self.timeout_us);
         let is_locked = env.wait(WaitCause::KeyLock, &table.released, Some(limit_us), &mut || {
             let mut state = table.state.lock();
@@ -165,18 +163,18 @@ impl TransactionLocks {
     }
 
     /// Releases all locks.
-    pub(super) fn release(&self, inner: &DbInner) {
+    pub(super) fn release(&self, table: &LockTable) {
         let held = std::mem::take(&mut *self.held.lock());
         if held.is_empty() {
             return;
         }
         {
-            let mut state = inner.lock_table.state.lock();
+            let mut state = table.state.lock();
             for key in &held {
                 state.owners.remove(key);
             }
         }
-        inner.lock_table.released.notify();
+        table.released.notify();
     }
 }
 

@@ -99,7 +99,7 @@ impl Transaction {
     /// Makes the transaction lock keys. Its calls wait at most `timeout` for a key.
     pub(crate) fn with_locks(mut self, timeout: Duration) -> Transaction {
         let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
-        self.locks = Some(TransactionLocks::new(self.inner(), timeout_us));
+        self.locks = Some(TransactionLocks::new(&self.inner().lock_table, timeout_us));
         self
     }
 
@@ -440,7 +440,7 @@ impl Transaction {
             return Ok(());
         }
         self.state.lock().add_lock(key)?;
-        locks.lock(self.inner(), tree, key)
+        locks.lock(&self.inner().lock_table, tree, key)
     }
 
     /// Returns the own versions of a key. If older versions are needed, or if `is_always_checked`, adds the key to the
@@ -504,7 +504,7 @@ impl Transaction {
 impl Drop for Transaction {
     fn drop(&mut self) {
         if let Some(locks) = &self.locks {
-            locks.release(self.inner());
+            locks.release(&self.inner().lock_table);
         }
     }
 }
