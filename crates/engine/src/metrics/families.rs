@@ -706,7 +706,7 @@ pub(crate) fn metric_families(metrics: &Metrics) -> Vec<MetricFamily<'_>> {
     );
     let (memory, disk) = (&metrics.memory, &metrics.disk);
     let by_kind = |(kind, bytes)| (with_label(&none, "kind", kind), bytes);
-    let memory: [(&str, &u64); 10] = [
+    let memory: [(&str, &u64); 11] = [
         ("memtables_active", &memory.memtables_active),
         ("memtables_sealed", &memory.memtables_sealed),
         ("memtables_pinned", &memory.memtables_pinned),
@@ -714,6 +714,7 @@ pub(crate) fn metric_families(metrics: &Metrics) -> Vec<MetricFamily<'_>> {
         ("metadata_blocks", &memory.metadata_blocks),
         ("open_tables", &memory.open_tables),
         ("operand_stores", &memory.operand_stores),
+        ("transactions", &memory.transactions),
         ("wal_buffer", &memory.wal_buffer),
         ("read_ahead", &memory.read_ahead),
         ("guard_history", &memory.guard_history),
