@@ -188,7 +188,7 @@ fn open_fjall(
 fn fjall_row<'a>(
     (database, records): &'a (fjall::OptimisticTxDatabase, fjall::OptimisticTxKeyspace),
 ) -> Row<'a> {
-    row("YCSB-A, fjall", "YCSB-A, lsmx", |keys| {
+    row("YCSB-A, fjall", "YCSB-A, lsmx", move |keys| {
         use fjall::Readable;
 
         let (key, reads) = (keys.popular(), keys.coin());
@@ -301,14 +301,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     db.flush()?;
     db.wait_idle()?;
+    #[cfg(feature = "peer-fjall")]
+    let fjall = open_fjall(&directory.join("fjall"), count)?;
+    #[cfg(feature = "peer-rocksdb")]
+    let rocksdb = open_rocksdb(&directory.join("rocksdb"), count)?;
     #[cfg_attr(not(any(feature = "peer-fjall", feature = "peer-rocksdb")), expect(unused_mut))]
     let mut rows = lsmx_rows(&db, &records);
     #[cfg(feature = "peer-fjall")]
-    let fjall = open_fjall(&directory.join("fjall"), count)?;
-    #[cfg(feature = "peer-fjall")]
     rows.push(fjall_row(&fjall));
-    #[cfg(feature = "peer-rocksdb")]
-    let rocksdb = open_rocksdb(&directory.join("rocksdb"), count)?;
     #[cfg(feature = "peer-rocksdb")]
     rows.push(rocksdb_row(&rocksdb));
     compare(rows, count, rounds, threads);

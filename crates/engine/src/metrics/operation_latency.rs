@@ -127,7 +127,7 @@ fn start_sampled(env: &Env, one_in: u64) -> OperationStart {
 /// Returns the next number of a generator of the current thread (xorshift64*).
 fn next_random() -> u64 {
     thread_local! {
-        static STATE: Cell<u64> = Cell::new(0);
+        static STATE: Cell<u64> = Cell::default();
     }
     let next = |state: &Cell<u64>| {
         let mut x = match state.get() {
