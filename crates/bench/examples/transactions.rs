@@ -14,11 +14,13 @@
 
 #![allow(clippy::print_stdout, reason = "the program prints a table")]
 
-use std::path::{Path, PathBuf};
-use std::thread;
+use std::error::Error;
+use std::panic::resume_unwind;
+use std::path::PathBuf;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-use lsmx::{Db, Durability, Error, Keyspace, Options, WriteBatch};
+use lsmx::{Db, Durability, Keyspace, Options, WriteBatch};
 use lsmx_bench::clock::Stopwatch;
 use lsmx_bench::numbers;
 use lsmx_bench::workload::ZIPF_EXPONENT;
@@ -65,8 +67,10 @@ fn key(record: u64) -> [u8; 16] {
     key
 }
 
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
 /// One unit of work.
-type Work<'a> = Box<dyn Fn(&mut Keys) + Sync + 'a>;
+type Work<'a> = Box<dyn Fn(&mut Keys) -> Outcome<()> + Sync + 'a>;
 
 /// A row of the table.
 struct Row<'a> {
@@ -81,77 +85,88 @@ struct Row<'a> {
 fn row<'a>(
     name: &'static str,
     base: &'static str,
-    work: impl Fn(&mut Keys) + Sync + 'a,
+    work: impl Fn(&mut Keys) -> Outcome<()> + Sync + 'a,
 ) -> Row<'a> {
     Row { name, base, work: Box::new(work), rates: Vec::new() }
 }
 
 /// Returns the rows of lsmx.
 fn lsmx_rows<'a>(db: &'a Db, records: &'a Keyspace) -> Vec<Row<'a>> {
-    let read = |keys: &mut Keys| drop(records.get(keys.uniform()).unwrap());
-    let read_4 = move |keys: &mut Keys| (0..4).for_each(|_| read(keys));
+    let read_4 = move |keys: &mut Keys| -> lsmx::Result<()> {
+        for _ in 0..4 {
+            records.get(keys.uniform())?;
+        }
+        Ok(())
+    };
     let four_and_two = "4 gets, 2 puts";
     let get_and_put = "get, put";
     vec![
         row(four_and_two, four_and_two, move |keys| {
-            read_4(keys);
-            records.put(keys.uniform(), VALUE).unwrap();
-            records.put(keys.uniform(), VALUE).unwrap();
+            read_4(keys)?;
+            records.put(keys.uniform(), VALUE)?;
+            records.put(keys.uniform(), VALUE)?;
+            Ok(())
         }),
         row("4 gets, batch of 2 puts", four_and_two, move |keys| {
-            read_4(keys);
+            read_4(keys)?;
             let mut batch = WriteBatch::new();
             batch.put(records, keys.uniform(), VALUE);
             batch.put(records, keys.uniform(), VALUE);
-            db.write(batch, Durability::Buffered).unwrap();
+            db.write(batch, Durability::Buffered)?;
+            Ok(())
         }),
         row("transaction of 4 gets, 2 puts", four_and_two, |keys| {
             let tx = db.transaction();
             for _ in 0..4 {
-                tx.get(records, keys.uniform()).unwrap();
+                tx.get(records, keys.uniform())?;
             }
-            tx.put(records, keys.uniform(), VALUE).unwrap();
-            tx.put(records, keys.uniform(), VALUE).unwrap();
-            tx.commit(Durability::Buffered).unwrap();
+            tx.put(records, keys.uniform(), VALUE)?;
+            tx.put(records, keys.uniform(), VALUE)?;
+            tx.commit(Durability::Buffered)?;
+            Ok(())
         }),
         row("  with locks", four_and_two, |keys| {
             let tx = db.locking_transaction(LOCK_TIMEOUT);
             for _ in 0..4 {
-                tx.get(records, keys.uniform()).unwrap();
+                tx.get(records, keys.uniform())?;
             }
-            tx.put(records, keys.uniform(), VALUE).unwrap();
-            tx.put(records, keys.uniform(), VALUE).unwrap();
-            tx.commit(Durability::Buffered).unwrap();
+            tx.put(records, keys.uniform(), VALUE)?;
+            tx.put(records, keys.uniform(), VALUE)?;
+            tx.commit(Durability::Buffered)?;
+            Ok(())
         }),
         row(get_and_put, get_and_put, move |keys| {
             let key = keys.uniform();
-            records.get(key).unwrap();
-            records.put(key, VALUE).unwrap();
+            records.get(key)?;
+            records.put(key, VALUE)?;
+            Ok(())
         }),
         row("transaction of get_for_update, put", get_and_put, |keys| {
             let (tx, key) = (db.transaction(), keys.uniform());
-            tx.get_for_update(records, key).unwrap();
-            tx.put(records, key, VALUE).unwrap();
-            tx.commit(Durability::Buffered).unwrap();
+            tx.get_for_update(records, key)?;
+            tx.put(records, key, VALUE)?;
+            tx.commit(Durability::Buffered)?;
+            Ok(())
         }),
         row("  with locks", get_and_put, |keys| {
             let (tx, key) = (db.locking_transaction(LOCK_TIMEOUT), keys.uniform());
-            tx.get_for_update(records, key).unwrap();
-            tx.put(records, key, VALUE).unwrap();
-            tx.commit(Durability::Buffered).unwrap();
+            tx.get_for_update(records, key)?;
+            tx.put(records, key, VALUE)?;
+            tx.commit(Durability::Buffered)?;
+            Ok(())
         }),
         row("YCSB-A, lsmx", "YCSB-A, lsmx", |keys| {
             let (key, reads) = (keys.popular(), keys.coin());
             loop {
                 let tx = db.transaction();
                 if reads {
-                    tx.get(records, key).unwrap();
+                    tx.get(records, key)?;
                 } else {
-                    tx.put(records, key, VALUE).unwrap();
+                    tx.put(records, key, VALUE)?;
                 }
                 match tx.commit(Durability::Buffered) {
-                    Err(Error::Conflict { .. }) => {}
-                    committed => return committed.unwrap(),
+                    Err(lsmx::Error::Conflict { .. }) => {}
+                    committed => return Ok(committed?),
                 }
             }
         }),
@@ -161,7 +176,7 @@ fn lsmx_rows<'a>(db: &'a Db, records: &'a Keyspace) -> Vec<Row<'a>> {
 /// Returns a database of fjall with the records.
 #[cfg(feature = "peer-fjall")]
 fn open_fjall(
-    path: &Path,
+    path: &std::path::Path,
     count: u64,
 ) -> fjall::Result<(fjall::OptimisticTxDatabase, fjall::OptimisticTxKeyspace)> {
     use fjall::config::{
@@ -193,14 +208,14 @@ fn fjall_row<'a>(
 
         let (key, reads) = (keys.popular(), keys.coin());
         loop {
-            let mut tx = database.write_tx().unwrap();
+            let mut tx = database.write_tx()?;
             if reads {
-                tx.get(records, key).unwrap();
+                tx.get(records, key)?;
             } else {
                 tx.insert(records, key, VALUE);
             }
-            if tx.commit().unwrap().is_ok() {
-                return;
+            if tx.commit()?.is_ok() {
+                return Ok(());
             }
         }
     })
@@ -211,7 +226,7 @@ type OptimisticRocksdb = rocksdb::OptimisticTransactionDB;
 
 /// Returns a database of RocksDB with the records.
 #[cfg(feature = "peer-rocksdb")]
-fn open_rocksdb(path: &Path, count: u64) -> Result<OptimisticRocksdb, rocksdb::Error> {
+fn open_rocksdb(path: &std::path::Path, count: u64) -> Result<OptimisticRocksdb, rocksdb::Error> {
     let mut tables = rocksdb::BlockBasedOptions::default();
     tables.set_bloom_filter(10.0, false);
     tables
@@ -234,42 +249,47 @@ fn rocksdb_row(database: &OptimisticRocksdb) -> Row<'_> {
         loop {
             let tx = database.transaction();
             if reads {
-                tx.get_pinned(key).unwrap();
+                tx.get_pinned(key)?;
             } else {
-                tx.put(key, VALUE).unwrap();
+                tx.put(key, VALUE)?;
             }
             match tx.commit() {
                 Err(error) if error.kind() == rocksdb::ErrorKind::Busy => {}
-                committed => return committed.unwrap(),
+                committed => return Ok(committed?),
             }
         }
     })
 }
 
 /// Returns the units of work per second of all threads.
-fn measure(work: &Work<'_>, records: u64, seed: u64, threads: u64) -> f64 {
-    let run = |thread| {
+fn measure(work: &Work<'_>, records: u64, seed: u64, threads: u64) -> Outcome<f64> {
+    let run = |thread| -> Outcome<f64> {
         let (random, zipf) = (Random::new(seed, thread), Zipf::new(ZIPF_EXPONENT));
         let mut keys = Keys { random, zipf, records, thread, threads };
         let (watch, mut units) = (Stopwatch::start(), 0);
         while watch.elapsed_s() < MEASUREMENT_S {
-            (0..UNITS_PER_CHECK).for_each(|_| work(&mut keys));
+            for _ in 0..UNITS_PER_CHECK {
+                work(&mut keys)?;
+            }
             units += UNITS_PER_CHECK;
         }
-        numbers::to_f64(units) / watch.elapsed_s()
+        Ok(numbers::to_f64(units) / watch.elapsed_s())
     };
     thread::scope(|scope| {
         let run = &run;
         let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
-        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+        let join = |worker: ScopedJoinHandle<'_, _>| {
+            worker.join().unwrap_or_else(|panic| resume_unwind(panic))
+        };
+        workers.into_iter().map(join).sum()
     })
 }
 
 /// Measures all rows and prints the table.
-fn compare(mut rows: Vec<Row<'_>>, records: u64, rounds: u64, threads: u64) {
+fn compare(mut rows: Vec<Row<'_>>, records: u64, rounds: u64, threads: u64) -> Outcome<()> {
     for round in 0..rounds {
         for row in &mut rows {
-            row.rates.push(measure(&row.work, records, round, threads));
+            row.rates.push(measure(&row.work, records, round, threads)?);
         }
     }
     for row in &mut rows {
@@ -284,9 +304,10 @@ fn compare(mut rows: Vec<Row<'_>>, records: u64, rounds: u64, threads: u64) {
         let range = format!("{:.0}-{:.0}", rates[0], rates[rates.len() - 1]);
         println!("{:<36} {rate:>12.0} {range:>18} {:>8.2}", row.name, rate / base);
     }
+    Ok(())
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Outcome<()> {
     let mut arguments = std::env::args().skip(1);
     let directory = PathBuf::from(arguments.next().ok_or("the first argument is a directory")?);
     let mut number = |default| arguments.next().map_or(Ok(default), |text| text.parse());
@@ -305,12 +326,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let fjall = open_fjall(&directory.join("fjall"), count)?;
     #[cfg(feature = "peer-rocksdb")]
     let rocksdb = open_rocksdb(&directory.join("rocksdb"), count)?;
-    #[cfg_attr(not(any(feature = "peer-fjall", feature = "peer-rocksdb")), expect(unused_mut))]
+    #[cfg_attr(
+        not(any(feature = "peer-fjall", feature = "peer-rocksdb")),
+        expect(unused_mut, reason = "only other engines add rows")
+    )]
     let mut rows = lsmx_rows(&db, &records);
     #[cfg(feature = "peer-fjall")]
     rows.push(fjall_row(&fjall));
     #[cfg(feature = "peer-rocksdb")]
     rows.push(rocksdb_row(&rocksdb));
-    compare(rows, count, rounds, threads);
-    Ok(())
+    compare(rows, count, rounds, threads)
 }
