@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-use lsmx::{Db, Durability, Keyspace, Options, WriteBatch};
+use lsmx::{Db, Durability, Keyspace, Options, Transaction, WriteBatch};
 use lsmx_bench::clock::Stopwatch;
 use lsmx_bench::numbers;
 use lsmx_bench::workload::ZIPF_EXPONENT;
@@ -90,6 +90,24 @@ fn row<'a>(
     Row { name, base, work: Box::new(work), rates: Vec::new() }
 }
 
+/// Reads four keys and writes two, in a transaction.
+fn read_4_and_write_2(tx: Transaction, records: &Keyspace, keys: &mut Keys) -> Outcome<()> {
+    for _ in 0..4 {
+        tx.get(records, keys.uniform())?;
+    }
+    tx.put(records, keys.uniform(), VALUE)?;
+    tx.put(records, keys.uniform(), VALUE)?;
+    Ok(tx.commit(Durability::Buffered)?)
+}
+
+/// Reads a key and writes it, in a transaction.
+fn read_and_write(tx: Transaction, records: &Keyspace, keys: &mut Keys) -> Outcome<()> {
+    let key = keys.uniform();
+    tx.get_for_update(records, key)?;
+    tx.put(records, key, VALUE)?;
+    Ok(tx.commit(Durability::Buffered)?)
+}
+
 /// Returns the rows of lsmx.
 fn lsmx_rows<'a>(db: &'a Db, records: &'a Keyspace) -> Vec<Row<'a>> {
     let read_4 = move |keys: &mut Keys| -> lsmx::Result<()> {
@@ -116,24 +134,10 @@ fn lsmx_rows<'a>(db: &'a Db, records: &'a Keyspace) -> Vec<Row<'a>> {
             Ok(())
         }),
         row("transaction of 4 gets, 2 puts", four_and_two, |keys| {
-            let tx = db.transaction();
-            for _ in 0..4 {
-                tx.get(records, keys.uniform())?;
-            }
-            tx.put(records, keys.uniform(), VALUE)?;
-            tx.put(records, keys.uniform(), VALUE)?;
-            tx.commit(Durability::Buffered)?;
-            Ok(())
+            read_4_and_write_2(db.transaction(), records, keys)
         }),
         row("  with locks", four_and_two, |keys| {
-            let tx = db.locking_transaction(LOCK_TIMEOUT);
-            for _ in 0..4 {
-                tx.get(records, keys.uniform())?;
-            }
-            tx.put(records, keys.uniform(), VALUE)?;
-            tx.put(records, keys.uniform(), VALUE)?;
-            tx.commit(Durability::Buffered)?;
-            Ok(())
+            read_4_and_write_2(db.locking_transaction(LOCK_TIMEOUT), records, keys)
         }),
         row(get_and_put, get_and_put, move |keys| {
             let key = keys.uniform();
@@ -142,18 +146,10 @@ fn lsmx_rows<'a>(db: &'a Db, records: &'a Keyspace) -> Vec<Row<'a>> {
             Ok(())
         }),
         row("transaction of get_for_update, put", get_and_put, |keys| {
-            let (tx, key) = (db.transaction(), keys.uniform());
-            tx.get_for_update(records, key)?;
-            tx.put(records, key, VALUE)?;
-            tx.commit(Durability::Buffered)?;
-            Ok(())
+            read_and_write(db.transaction(), records, keys)
         }),
         row("  with locks", get_and_put, |keys| {
-            let (tx, key) = (db.locking_transaction(LOCK_TIMEOUT), keys.uniform());
-            tx.get_for_update(records, key)?;
-            tx.put(records, key, VALUE)?;
-            tx.commit(Durability::Buffered)?;
-            Ok(())
+            read_and_write(db.locking_transaction(LOCK_TIMEOUT), records, keys)
         }),
         row("YCSB-A, lsmx", "YCSB-A, lsmx", |keys| {
             let (key, reads) = (keys.popular(), keys.coin());
