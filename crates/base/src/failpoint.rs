@@ -139,6 +139,14 @@ failpoints! {
     TokenNotCommitted = "token-not-committed" of 30,
     /// A delete-only compaction drops files although a snapshot is older than the range tombstone.
     CoveredFileDroppedEarly = "covered-file-dropped-early" of 22,
+    /// A compaction drops an expired entry without a tombstone while an older run contains the key.
+    ExpiryUncoversOlderVersion = "expiry-uncovers-older-version" of 18,
+    /// A snapshot decides by the current time whether an entry has expired.
+    SnapshotIgnoresItsTime = "snapshot-ignores-its-time" of 22,
+    /// A compaction combines merge operands with a base value that expires later.
+    OperandsFoldedOntoExpiringBase = "operands-folded-onto-expiring-base" of 23,
+    /// An entry loses its expiry time when its value is moved to a blob file.
+    ExpiryLostAtSeparation = "expiry-lost-at-separation" of 29,
     /// A table with value pointers becomes durable before the blob files that it points to.
     PointerBeforeValue = "pointer-before-value" of 29,
     /// A blob file is deleted with one of its tables, although other tables point to it.

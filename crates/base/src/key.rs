@@ -22,7 +22,8 @@ impl fmt::Display for SeqNo {
 
 /// Kind of an entry. A number that was once used on disk is never reused.
 ///
-/// The number 4 is reserved for single deletes, and the flag 0x80 for entries that expire.
+/// The number 4 is reserved for single deletes. The flag 0x80 marks entries that expire: their stored value begins with
+/// the expiry time, a u64 in microseconds of the database clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum EntryKind {
@@ -34,9 +35,55 @@ pub enum EntryKind {
     Merge = 2,
     /// The entry's value is a pointer into the value log.
     ValuePointer = 3,
+    /// The entry's value is an expiry time and the value of the key.
+    PutExpiring = 0x81,
+    /// The entry's value is an expiry time and a pointer into the value log.
+    ValuePointerExpiring = 0x83,
 }
 
+/// Flag of the kinds whose entries expire.
+const EXPIRING: u8 = 0x80;
+
 impl EntryKind {
+    /// The largest kind. Among entries of one key and one sequence number it comes first.
+    pub const MAX: EntryKind = EntryKind::ValuePointerExpiring;
+
+    /// Returns whether the stored value begins with an expiry time.
+    #[inline]
+    #[must_use]
+    pub fn is_expiring(self) -> bool {
+        self as u8 & EXPIRING != 0
+    }
+
+    /// Returns whether the entry has a value, inline or in the value log.
+    #[inline]
+    #[must_use]
+    pub fn is_value(self) -> bool {
+        !matches!(self, EntryKind::Delete | EntryKind::Merge)
+    }
+
+    /// Returns the kind of the same entry without its expiry time.
+    #[inline]
+    #[must_use]
+    pub fn without_expiry(self) -> EntryKind {
+        match self {
+            EntryKind::PutExpiring => EntryKind::Put,
+            EntryKind::ValuePointerExpiring => EntryKind::ValuePointer,
+            kind => kind,
+        }
+    }
+
+    /// Returns the kind of a value with an expiry time. Other kinds stay unchanged.
+    #[inline]
+    #[must_use]
+    pub fn with_expiry(self) -> EntryKind {
+        match self {
+            EntryKind::Put => EntryKind::PutExpiring,
+            EntryKind::ValuePointer => EntryKind::ValuePointerExpiring,
+            kind => kind,
+        }
+    }
+
     /// Returns the kind with this number, or `None` if this version does not know it.
     #[must_use]
     pub fn from_u8(byte: u8) -> Option<EntryKind> {
@@ -45,6 +92,8 @@ impl EntryKind {
             1 => Some(EntryKind::Put),
             2 => Some(EntryKind::Merge),
             3 => Some(EntryKind::ValuePointer),
+            0x81 => Some(EntryKind::PutExpiring),
+            0x83 => Some(EntryKind::ValuePointerExpiring),
             _ => None,
         }
     }
@@ -112,6 +161,17 @@ pub(crate) fn first_eight_bytes(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kinds_round_trip_and_max_is_largest() {
+        let kinds: Vec<EntryKind> = (0..=u8::MAX).filter_map(EntryKind::from_u8).collect();
+        assert!(kinds.iter().all(|&kind| EntryKind::from_u8(kind as u8) == Some(kind)));
+        assert_eq!(kinds.iter().max(), Some(&EntryKind::MAX));
+        for kind in kinds {
+            assert_eq!(kind.without_expiry().with_expiry().is_expiring(), kind.is_value());
+            assert!(!kind.without_expiry().is_expiring());
+        }
+    }
 
     #[test]
     fn key_prefix_different_prefixes_compare_like_keys() {

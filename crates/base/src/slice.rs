@@ -157,6 +157,19 @@ impl Slice {
         Slice::new_inline(&part).unwrap_or(Slice(Repr::Block(part)))
     }
 
+    /// Returns the slice without its first `count` bytes, which it must have. Shares the memory of the rest.
+    #[must_use]
+    pub fn without_first(self, count: usize) -> Slice {
+        match self.0 {
+            Repr::Shared(bytes) => Slice::new(bytes.slice(count..)),
+            Repr::Block(part) => {
+                let end = part.len();
+                Slice::from_block(part.into_subrange(count, end))
+            }
+            Repr::Inline { .. } => Slice::from(&self[count..]),
+        }
+    }
+
     /// Converts the slice to [`Bytes`]. Copies the bytes only if they are inline.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
@@ -264,6 +277,8 @@ mod tests {
             for slice in [&copied, &shared, &from_block] {
                 assert_eq!(**slice, *bytes);
                 assert_eq!(slice.clone().into_bytes(), bytes);
+                let skipped = bytes.len().min(8);
+                assert_eq!(*slice.clone().without_first(skipped), bytes[skipped..]);
             }
             assert_eq!(copied, shared);
             assert_eq!(copied.cmp(&shared), Ordering::Equal);

@@ -138,6 +138,13 @@ pub enum JobReason {
         /// Age of the file in microseconds.
         age_us: u64,
     },
+    /// Half of the entries of a file have expired for all readers.
+    Expired {
+        /// The file.
+        file: FileId,
+        /// Time since half of the entries have expired, in microseconds.
+        age_us: u64,
+    },
     /// The tree exceeds the maximum size of a FIFO layout.
     TotalBytes {
         /// Size of all files in bytes.
@@ -210,6 +217,9 @@ impl fmt::Display for JobReason {
                 write!(f, "file {} has a tombstone {age_us} us old", file.0)
             }
             JobReason::Stale { file, age_us } => write!(f, "file {} is {age_us} us old", file.0),
+            JobReason::Expired { file, age_us } => {
+                write!(f, "half of file {} expired {age_us} us ago", file.0)
+            }
             JobReason::TotalBytes { bytes } => write!(f, "the tree holds {bytes} bytes"),
             JobReason::BlobGarbage { blob, ppm } => {
                 write!(f, "blob file {} is {} garbage", blob.0, percent(ppm))

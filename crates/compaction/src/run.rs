@@ -165,13 +165,16 @@ struct RunTotals {
     bytes: u64,
     compensated_bytes: u64,
     tombstones: u64,
+    /// Number of files with expiring entries.
+    expiring_files: u64,
 }
 
 impl RunTotals {
     fn from_files(files: &[Arc<TableMeta>]) -> RunTotals {
         files.iter().fold(RunTotals::default(), |sum, file| {
             let (bytes, compensated_bytes) = (file.bytes, file.compensated_bytes());
-            let file = RunTotals { bytes, compensated_bytes, tombstones: file.tombstones };
+            let (tombstones, expiring_files) = (file.tombstones, u64::from(file.expiry.is_some()));
+            let file = RunTotals { bytes, compensated_bytes, tombstones, expiring_files };
             sum.combine(file, u64::saturating_add)
         })
     }
@@ -181,6 +184,7 @@ impl RunTotals {
             bytes: operation(self.bytes, other.bytes),
             compensated_bytes: operation(self.compensated_bytes, other.compensated_bytes),
             tombstones: operation(self.tombstones, other.tombstones),
+            expiring_files: operation(self.expiring_files, other.expiring_files),
         }
     }
 }
@@ -371,6 +375,12 @@ impl RunFiles {
     pub(crate) fn with_tombstones(&self) -> impl Iterator<Item = (usize, &Arc<TableMeta>)> {
         let files = if self.totals.tombstones == 0 { &[][..] } else { &self.files };
         files.iter().enumerate().filter(|(_, file)| file.tombstones > 0)
+    }
+
+    /// Returns the files with expiring entries, each with its index.
+    pub(crate) fn with_expiring_entries(&self) -> impl Iterator<Item = (usize, &Arc<TableMeta>)> {
+        let files = if self.totals.expiring_files == 0 { &[][..] } else { &self.files };
+        files.iter().enumerate().filter(|(_, file)| file.expiry.is_some())
     }
 
     /// Sets [`TableMeta::last_read_us`] of each file for which `read_us` returns a time.

@@ -31,6 +31,9 @@ pub struct TreeShape {
     pub run_id_next: u64,
     /// Current time, in microseconds of the tree's clock.
     pub now_us: u64,
+    /// Time up to which entries have expired for all readers, in microseconds: the earlier of `now_us` and the time of the
+    /// oldest snapshot. 0 if entries do not expire.
+    pub expiry_limit_us: u64,
     /// Sequence number of the oldest registered snapshot.
     pub oldest_snapshot: Option<u64>,
     /// Sequence number of the newest registered snapshot.

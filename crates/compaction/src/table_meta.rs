@@ -3,6 +3,19 @@
 use crate::ids::FileId;
 use crate::key_range::KeyRange;
 
+/// Expiry times of the entries of a table file, in microseconds of the tree's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpirySummary {
+    /// Number of entries that expire, at least one.
+    pub entries: u64,
+    /// Earliest expiry time.
+    pub earliest_us: u64,
+    /// Approximate median of the expiry times. At most 2 % of them lie between this time and the exact median.
+    pub median_us: u64,
+    /// Latest expiry time.
+    pub latest_us: u64,
+}
+
 /// Metadata of a table file.
 ///
 /// Policies use all fields except `uid` and `checksum`. Readers use these two to verify that they have opened the right
@@ -26,6 +39,8 @@ pub struct TableMeta {
     pub value_bytes: u64,
     /// Write time of the oldest tombstone, in microseconds of the tree's clock.
     pub oldest_tombstone_us: Option<u64>,
+    /// Expiry times of the entries. `None` if no entry expires.
+    pub expiry: Option<ExpirySummary>,
     /// Smallest sequence number of an entry.
     pub seq_smallest: u64,
     /// Largest sequence number of an entry.
@@ -56,6 +71,7 @@ impl TableMeta {
             tombstone_seq_smallest: None,
             value_bytes: 0,
             oldest_tombstone_us: None,
+            expiry: None,
             seq_smallest: 0,
             seq_largest: 0,
             last_read_us: 0,
@@ -74,6 +90,14 @@ impl TableMeta {
     pub fn tombstone_seq_bound(&self) -> Option<u64> {
         let bound = || (self.tombstones > 0).then_some(self.seq_largest);
         self.tombstone_seq_smallest.or_else(bound)
+    }
+
+    /// Returns the time at which half of the entries have expired. Returns `None` if fewer than half of the entries
+    /// expire.
+    #[must_use]
+    pub fn half_expired_us(&self) -> Option<u64> {
+        let expiry = self.expiry.as_ref()?;
+        (expiry.entries.saturating_mul(2) >= self.entries).then_some(expiry.median_us)
     }
 
     /// Returns the size in bytes that triggers and file pickers use.

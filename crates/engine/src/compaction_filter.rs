@@ -58,6 +58,9 @@ pub struct FilterContext {
     /// Whether the compaction writes the last sorted run of its key range. If so, a removed value leaves no tombstone,
     /// unless a snapshot is older than the value.
     pub is_last_run: bool,
+    /// Expiry time of the value in microseconds of the database clock, if it expires. A changed value keeps it. Expired
+    /// values are not passed to the filter.
+    pub expiry_us: Option<u64>,
 }
 
 /// Value that a compaction passes to a filter.

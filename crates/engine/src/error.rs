@@ -406,6 +406,12 @@ pub enum Error {
         /// Name of the keyspace.
         name: String,
     },
+    /// A value would expire in a keyspace with an operand store. The batch is not written.
+    #[error("values of keyspace {keyspace:?} cannot expire, because it has an operand store")]
+    ExpiryRefused {
+        /// The keyspace.
+        keyspace: String,
+    },
     /// Two options contradict each other, or an option contradicts the state on disk.
     #[error("option {first} contradicts {second}: {why}")]
     Contradiction {

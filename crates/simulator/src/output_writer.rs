@@ -260,6 +260,8 @@ impl<'a> OutputWriter<'a> {
             tombstone_seq_smallest: (tombstones > 0).then_some(seqs.smallest),
             value_bytes: round_to_u64(self.sizes.value_bytes_of(totals)),
             oldest_tombstone_us: self.times.oldest_tombstone_us.filter(|_| tombstones > 0),
+            // Simulated entries do not expire.
+            expiry: None,
             seq_smallest: seqs.smallest,
             seq_largest: seqs.largest,
             last_read_us: self.times.now_us,

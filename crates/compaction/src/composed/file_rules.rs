@@ -1,4 +1,4 @@
-//! Triggers that test single files of all levels: tombstone density, tombstone age and file age.
+//! Triggers that test single files of all levels: tombstone density, tombstone age, file age and expired entries.
 //!
 //! A file with tombstones moves down, one level at a time, until no older file overlaps it. It is then rewritten
 //! without its tombstones. The sequence of such jobs is therefore finite. Tombstones that a snapshot needs do not make
@@ -172,10 +172,60 @@ pub(super) fn rewrite_job(context: &PickContext<'_>, due: &FileToCompact<'_>) ->
     context.build_job(JobKind::Rewrite, vec![input], target, due.reason.clone())
 }
 
+/// Returns a job for the file whose entries expired first, if half of the entries of a file have expired.
+///
+/// Every layout except FIFO has this condition. The job rewrites the file in place. It drops each expired entry, or
+/// replaces the entry by a tombstone if an older version may exist. The remaining entries expire later, so the condition
+/// no longer holds.
+pub(super) fn pick_expired_file_job(context: &PickContext<'_>) -> Option<Job> {
+    let shape = context.shape;
+    let mut due = Vec::new();
+    for (level, run) in shape.runs() {
+        for (index, file) in run.files.with_expiring_entries() {
+            let Some(due_us) = file.half_expired_us().filter(|us| *us <= shape.expiry_limit_us)
+            else {
+                continue;
+            };
+            if context.running.is_file_busy(file.id) {
+                continue;
+            }
+            let age_us = shape.now_us.saturating_sub(due_us);
+            let reason = JobReason::Expired { file: file.id, age_us };
+            due.push((due_us, FileToCompact { level, run, index, reason, can_rewrite: true }));
+        }
+    }
+    due.sort_by_key(|(due_us, file)| (*due_us, file.level, file.index));
+    context.explanation.add_candidates(|| {
+        let line =
+            |(_, due): &(u64, FileToCompact<'_>)| format!("in {}: {}", due.level, due.reason);
+        due.iter().take(CANDIDATES_MAX).map(line).collect()
+    });
+    due.iter().find_map(|(_, due)| rewrite_job(context, due))
+}
+
+/// Returns whether half of the entries of a file have expired, but a snapshot still sees some of these entries.
+pub(super) fn is_expired_file_held(shape: &TreeShape) -> bool {
+    let is_held =
+        |us: u64| us <= shape.now_us && us > shape.expiry_limit_us && shape.expiry_limit_us > 0;
+    shape.runs().any(|(_, run)| {
+        let mut files = run.files.with_expiring_entries();
+        files.any(|(_, file)| file.half_expired_us().is_some_and(is_held))
+    })
+}
+
+/// Returns the first time after now at which half of the entries of a file have expired.
+fn next_half_expired_us(shape: &TreeShape) -> Option<u64> {
+    let times = shape.runs().flat_map(|(_, run)| {
+        run.files.with_expiring_entries().filter_map(|(_, file)| file.half_expired_us())
+    });
+    times.filter(|us| *us > shape.now_us).min()
+}
+
 /// Returns the first time after now at which a file becomes due without further writes.
 pub(super) fn next_file_due_us(primitives: &PolicyPrimitives, shape: &TreeShape) -> Option<u64> {
     let is_fifo = primitives.can_drop_data();
     let is_later = |at_us: &u64| *at_us > shape.now_us;
+    let expired_us = if is_fifo { None } else { next_half_expired_us(shape) };
     let rule_due_us = |rule: &CompactionRule| {
         if let (Trigger::FileStaleness { ttl_us }, true) = (&rule.trigger, is_fifo) {
             // A FIFO layout drops files of the oldest run only.
@@ -191,5 +241,5 @@ pub(super) fn next_file_due_us(primitives: &PolicyPrimitives, shape: &TreeShape)
         });
         due_us.filter(is_later).min()
     };
-    primitives.rules.iter().filter_map(rule_due_us).min()
+    primitives.rules.iter().filter_map(rule_due_us).chain(expired_us).min()
 }

@@ -83,14 +83,15 @@ impl ComposedPolicy {
         explanation: &ExplanationBuilder,
     ) -> Option<Job> {
         let context = self.pick_context(shape, running, explanation);
-        match &self.primitives.layout {
+        let picked = match &self.primitives.layout {
             TreeLayout::Leveling { tiered } => LevelingPicker::new(context, tiered)?.pick(),
             TreeLayout::Fluid { upper, last, size_ratio } => {
                 FluidPicker::new(context, upper, *last, *size_ratio).pick()
             }
             TreeLayout::RunList { bottom } => RunListPicker { context, bottom: *bottom }.pick(),
-            TreeLayout::Fifo => fifo::pick_fifo(&context),
-        }
+            TreeLayout::Fifo => return fifo::pick_fifo(&context),
+        };
+        picked.or_else(|| file_rules::pick_expired_file_job(&context))
     }
 
     /// Returns the bytes that the next job that takes data from L0 will write, and its target level. Returns `None` if
@@ -178,6 +179,7 @@ impl CompactionPolicy for ComposedPolicy {
         let mut rules = self.primitives.rules.iter();
         shape.newest_snapshot.is_some()
             && (self.primitives.can_drop_data()
+                || file_rules::is_expired_file_held(shape)
                 || (rules.any(|rule| rule.trigger.needs_tombstones())
                     && shape.files().any(is_held)))
     }

@@ -17,8 +17,9 @@
 //! written as id[smallest..largest]bytes, followed by `t30` for 30 tombstones of 100 entries and `s5` for
 //! sequence numbers from 5; by default, older runs have smaller sequence numbers. Further fields follow after
 //! colons: `old=100`, the time of the oldest tombstone; `read=5` and `made=7`, the read and creation times;
-//! `dead=9`, the smallest sequence number of a tombstone. A tree may have the words `resting` (memtables are
-//! empty), `now=100`, `snapshots=5-9` and `cursor1=f`. Outputs of executed jobs have the total size of the
+//! `dead=9`, the smallest sequence number of a tombstone; `half=9`, 50 of 100 entries expire, with this median
+//! time. A tree may have the words `resting` (memtables are empty), `now=100`, `limit=90` (the time up to which
+//! entries have expired for all readers, otherwise now), `snapshots=5-9` and `cursor1=f`. Outputs of executed jobs have the total size of the
 //! inputs and are split at the target size. `UPDATE=1` rewrites the results.
 
 #![expect(clippy::disallowed_methods, reason = "the corpus is read from disk")]
@@ -28,9 +29,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx_compaction::{
-    CompactionPolicy, FileId, Job, JobInput, JobKind, JobReason, KeyRange, Level, LevelShape,
-    OutputPlacement, OutputTarget, PolicySpec, RunId, RunningJobs, SortedRun, SplitRule, TableMeta,
-    TreeShape,
+    CompactionPolicy, ExpirySummary, FileId, Job, JobInput, JobKind, JobReason, KeyRange, Level,
+    LevelShape, OutputPlacement, OutputTarget, PolicySpec, RunId, RunningJobs, SortedRun,
+    SplitRule, TableMeta, TreeShape,
 };
 
 #[test]
@@ -171,7 +172,7 @@ fn file(id: u64, range: KeyRange) -> TableMeta {
 fn parse_tree(text: &str) -> TreeShape {
     let (mut memtable, mut table, mut resting) = (1 << 20, 1 << 20, false);
     let (mut levels, mut runs) = (Vec::<LevelShape>::new(), Vec::<(usize, Vec<_>)>::new());
-    let (mut now_us, mut snapshots) = (0, None);
+    let (mut now_us, mut expiry_limit_us, mut snapshots) = (0, None, None);
     // Sequence numbers decrease from each run to the next older run. The gaps leave room for explicit numbers.
     let mut seq = 1_000_000;
     for word in text.split_whitespace() {
@@ -179,6 +180,8 @@ fn parse_tree(text: &str) -> TreeShape {
             resting = true;
         } else if let Some(us) = word.strip_prefix("now=") {
             now_us = us.parse().unwrap();
+        } else if let Some(us) = word.strip_prefix("limit=") {
+            expiry_limit_us = Some(us.parse().unwrap());
         } else if let Some(numbers) = word.strip_prefix("snapshots=") {
             let (oldest, newest) = numbers.split_once('-').unwrap();
             snapshots = Some((oldest.parse().unwrap(), newest.parse().unwrap()));
@@ -217,6 +220,7 @@ fn parse_tree(text: &str) -> TreeShape {
         table_bytes: table,
         memtables_empty: resting,
         now_us,
+        expiry_limit_us: expiry_limit_us.unwrap_or(now_us),
         oldest_snapshot: snapshots.map(|(oldest, _)| oldest),
         newest_snapshot: snapshots.map(|(_, newest)| newest),
     };
@@ -260,6 +264,12 @@ fn parse_file(word: &str, seq: u64) -> TableMeta {
                 "dead" => file.tombstone_seq_smallest = Some(number),
                 "read" => file.last_read_us = number,
                 "made" => file.created_us = number,
+                "half" => {
+                    let (entries, median_us) = (50, number);
+                    let (earliest_us, latest_us) = (median_us.saturating_sub(5), median_us + 5);
+                    let times = ExpirySummary { entries, earliest_us, median_us, latest_us };
+                    file.expiry = Some(times);
+                }
                 _ => return None,
             }
         }

@@ -88,8 +88,7 @@ fn try_reserve_files(
     }
     // The lock is held from the read of the shape to the reservation, as when a policy picks a job.
     let mut jobs = tree.jobs.lock();
-    let shape =
-        tree.shape(state.env.database_time_us(), state.sequence.oldest_and_newest_snapshot());
+    let shape = tree.shape(state.env.database_time_us(), &state.sequence);
     let has_filter = tree.settings().options.compaction_filter.is_some();
     match plan_manual(&shape, &jobs.running, bounds, has_filter)? {
         ManualPlan::UpToDate => Ok(Some(None)),

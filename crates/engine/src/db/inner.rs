@@ -28,6 +28,7 @@ use crate::options::write::{Durability, WriteOptions};
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind;
 use crate::table::ReadDeadline;
+use crate::tree::snapshots::ReadPoint;
 use crate::tree::{OpenId, Tree};
 use crate::vfs::LockGuard;
 use crate::workload_trace::{ActiveTrace, ScanTrace, TraceRecorder};
@@ -251,7 +252,13 @@ impl DbInner {
             }
             let read_seq =
                 if failpoint::is_on(Failpoint::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
-            if let Ok(value) = point::get(&tree, &view, &key, read_seq, reads) {
+            // The time is not needed, because a value with an expiring base is not stored.
+            let read_point = ReadPoint::without_time(read_seq);
+            let read = (reads, None);
+            let found = point::get_with_combined_operands(&tree, &view, &key, read_point, read);
+            if let Ok((value, combined)) = found
+                && !combined.is_some_and(|combined| combined.has_expiring_base)
+            {
                 // The memtable may be flushed or dropped meanwhile; the value is then unused.
                 self.state.env.yield_point(YieldKind::Commit);
                 set_folded_value(&self.state, &memtable, &key, seq, value);
@@ -274,7 +281,7 @@ impl DbInner {
         &self,
         tree: &Tree,
         key: &[u8],
-        snapshot: Option<SeqNo>,
+        snapshot: Option<ReadPoint>,
         options: &ReadOptions,
     ) -> Result<Option<Slice>> {
         let (env, latencies) = (&self.state.env, &self.state.latencies);
@@ -291,7 +298,7 @@ impl DbInner {
         &self,
         tree: &Tree,
         key: &[u8],
-        snapshot: Option<SeqNo>,
+        snapshot: Option<ReadPoint>,
         options: &ReadOptions,
     ) -> Result<Option<Slice>> {
         let reads = ReadScope::from(options);
@@ -305,10 +312,10 @@ impl DbInner {
         if snapshot.is_none() {
             tree.check_live()?;
         }
-        let seq = snapshot.unwrap_or_else(|| self.state.sequence.published());
+        let read_point = snapshot.unwrap_or_else(|| self.state.read_point(tree));
         let deadline = options.deadline.map(|limit| ReadDeadline::new(&self.state.env, limit));
         let reads_until = (reads, deadline);
-        let read = point::get_with_combined_operands(tree, &view, key, seq, reads_until);
+        let read = point::get_with_combined_operands(tree, &view, key, read_point, reads_until);
         if reads == ReadScope::Memory {
             if matches!(read, Err(Error::WouldBlock)) {
                 // Only the retry is counted.
@@ -322,6 +329,7 @@ impl DbInner {
         if let Some(operands) = combined
             && snapshot.is_none()
         {
+            let seq = read_point.seq;
             write_back(&self.state, tree, &view, CombinedGet { key, value: &value, operands, seq });
         }
         Ok(value)
@@ -345,11 +353,11 @@ impl DbInner {
             // The view is released before the closure of the caller runs, because the closure may take long.
             let view = tree.pin_super_version();
             self.state.env.yield_point(YieldKind::UserOperation);
-            let read_seq = self.state.sequence.published();
+            let read_point = self.state.read_point(tree);
             if failpoint::is_on(Failpoint::UpdateGuardLoadedLate) {
-                guard_seq = read_seq;
+                guard_seq = read_point.seq;
             }
-            point::get(tree, &view, key, read_seq, reads)
+            point::get(tree, &view, key, read_point, reads)
         };
         let value = value.inspect_err(|error| {
             if !matches!(error, Error::WouldBlock) {

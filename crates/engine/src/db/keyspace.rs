@@ -2,6 +2,7 @@
 
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use lsmx_base::key::{EntryKind, SeqNo};
@@ -151,6 +152,7 @@ impl Keyspace {
                 .map(|filter| filter.name().to_owned()),
             rmw_mode: options.rmw_mode,
             value_separation: options.value_separation,
+            default_ttl: options.default_ttl,
         }
     }
 
@@ -160,6 +162,55 @@ impl Keyspace {
     /// The errors of [`Db::write`](crate::Db::write).
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.write_entry(EntryKind::Put, key.as_ref(), value.as_ref())
+    }
+
+    /// Writes a value that expires after `ttl`.
+    ///
+    /// From its expiry on, the value counts as deleted. It also hides older values of the key. The time counts from this
+    /// call, by the database clock. See `docs/guide/expiry.md`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use std::time::Duration;
+    ///
+    /// let sessions = db.default_keyspace();
+    /// sessions.put_with_ttl("session", "ada", Duration::from_secs(3600))?;
+    /// assert_eq!(sessions.get("session")?.as_deref(), Some(&b"ada"[..]));
+    ///
+    /// sessions.put_with_ttl("session", "bob", Duration::ZERO)?;
+    /// assert_eq!(sessions.get("session")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Db::write`](crate::Db::write); [`Error::ExpiryRefused`] if the keyspace has an operand store.
+    pub fn put_with_ttl(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put_with_ttl(self, key, value, ttl);
+        write(self.inner(), batch, self.write_options)
+    }
+
+    /// Writes a value that expires at a time; see [`Keyspace::put_with_ttl`].
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::put_with_ttl`].
+    pub fn put_until(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expires: SystemTime,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put_until(self, key, value, expires);
+        write(self.inner(), batch, self.write_options)
     }
 
     /// Deletes a key.
@@ -416,10 +467,12 @@ impl Keyspace {
             None => self.tree.check_live()?,
             Some(snapshot) => self.tree.check_visible_to(snapshot)?,
         }
-        let published = || inner.state.sequence.published();
-        let seq = snapshot.as_ref().map_or_else(published, |snapshot| snapshot.seq());
+        let read_point = match &snapshot {
+            Some(snapshot) => inner.state.read_point_of_snapshot(snapshot),
+            None => inner.state.read_point(&self.tree),
+        };
         self.tree.counters.count_scan();
-        Ok(IterView::new(view, &self.tree, seq, snapshot))
+        Ok(IterView::new(view, &self.tree, read_point, snapshot))
     }
 
     /// Returns a cursor over the current entries.
@@ -619,6 +672,11 @@ impl Keyspace {
     }
 }
 
+/// Returns a duration in microseconds, or the largest number.
+fn duration_us(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// Returns the approximate share of an amount of a table between two bounds.
 fn share_between(
     table: &TableFile,
@@ -655,7 +713,33 @@ impl WriteBatch {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) {
-        self.add(keyspace.as_ref().tree(), EntryKind::Put, key.as_ref(), value.as_ref());
+        self.add_put(keyspace.as_ref().tree(), key.as_ref(), value.as_ref());
+    }
+
+    /// Adds a write of a value that expires after `ttl`, counted from this call; see [`Keyspace::put_with_ttl`]. With the
+    /// expiry time, a value has at most 1 GiB.
+    pub fn put_with_ttl(
+        &mut self,
+        keyspace: &impl AsRef<Keyspace>,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) {
+        let (tree, ttl_us) = (keyspace.as_ref().tree(), duration_us(ttl));
+        self.add_put_with_ttl(tree, key.as_ref(), value.as_ref(), ttl_us);
+    }
+
+    /// Adds a write of a value that expires at a time; see [`Keyspace::put_until`].
+    pub fn put_until(
+        &mut self,
+        keyspace: &impl AsRef<Keyspace>,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expires: SystemTime,
+    ) {
+        let expiry = expires.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (tree, expiry_us) = (keyspace.as_ref().tree(), duration_us(expiry));
+        self.add_put_until(tree, key.as_ref(), value.as_ref(), expiry_us);
     }
 
     /// Adds a deletion of a key.

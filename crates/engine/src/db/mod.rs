@@ -51,6 +51,7 @@ use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
+use crate::tree::snapshots::ReadPoint;
 use crate::workload_trace::{Trace, TraceOptions};
 use crate::write::batch::WriteBatch;
 
@@ -461,9 +462,10 @@ impl Db {
         let pinned = if failpoint::is_on(Failpoint::SnapshotInTwoSteps) {
             let seq = state.sequence.published();
             state.env.yield_point(YieldKind::UserOperation);
-            state.sequence.register_snapshot_at(now_us, |_| seq)?
+            let time_us = state.env.database_time_us();
+            state.sequence.register_snapshot_at(now_us, |_| ReadPoint { seq, time_us })?
         } else {
-            state.sequence.register(now_us)?
+            state.sequence.register(now_us, || state.env.database_time_us())?
         };
         Some(Snapshot::new(Arc::clone(&self.handle), pinned))
     }

@@ -3,7 +3,6 @@
 use std::mem;
 
 use lsmx_base::coding::len_u64;
-use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
@@ -14,6 +13,7 @@ use crate::lookup::batch::{self, is_device_read};
 use crate::lookup::point::{self, ReadScope};
 use crate::metrics::TimedOperation;
 use crate::tree::Tree;
+use crate::tree::snapshots::ReadPoint;
 use crate::tree::super_version::SuperVersion;
 
 /// Returns the value of each key, as of `snapshot` if given.
@@ -21,7 +21,7 @@ pub(super) fn multi_get<K: AsRef<[u8]>>(
     inner: &DbInner,
     tree: &Tree,
     keys: impl IntoIterator<Item = K>,
-    snapshot: Option<SeqNo>,
+    snapshot: Option<ReadPoint>,
 ) -> Result<Vec<Option<Slice>>> {
     let (env, latencies) = (&inner.state.env, &inner.state.latencies);
     let start = latencies.start(env);
@@ -34,7 +34,7 @@ pub(super) fn multi_get<K: AsRef<[u8]>>(
 /// A lookup of many keys in key order.
 pub(crate) struct MultiGet<K> {
     view: Arc<SuperVersion>,
-    seq: SeqNo,
+    read_point: ReadPoint,
     keys: Vec<K>,
     values: Vec<Option<Slice>>,
     /// Indexes into `keys` in key order.
@@ -49,7 +49,7 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         inner: &DbInner,
         tree: &Tree,
         keys: Vec<K>,
-        snapshot: Option<SeqNo>,
+        snapshot: Option<ReadPoint>,
     ) -> Result<MultiGet<K>> {
         inner.check_open()?;
         inner.begin_operation();
@@ -59,10 +59,10 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         if snapshot.is_none() {
             tree.check_live()?;
         }
-        let seq = snapshot.unwrap_or_else(|| inner.state.sequence.published());
+        let read_point = snapshot.unwrap_or_else(|| inner.state.read_point(tree));
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by(|&a, &b| keys[a].as_ref().cmp(keys[b].as_ref()));
-        Ok(MultiGet { view, seq, values: vec![None; keys.len()], keys, order, done: 0 })
+        Ok(MultiGet { view, read_point, values: vec![None; keys.len()], keys, order, done: 0 })
     }
 
     /// Looks up at most `count` of the remaining keys. Returns whether no key remains.
@@ -78,7 +78,7 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
             }
             let index = self.order[self.done];
             let key = self.keys[index].as_ref();
-            let read = point::get(tree, &self.view, key, self.seq, reads);
+            let read = point::get(tree, &self.view, key, self.read_point, reads);
             self.values[index] = read.map_err(|error| self.count_failure(tree, error))?;
             self.done += 1;
         }
@@ -124,7 +124,7 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         let Some(remaining) = self.order.get(self.done..) else { return Ok(()) };
         let mut keys: Vec<&[u8]> = remaining.iter().map(|&at| self.keys[at].as_ref()).collect();
         keys.dedup();
-        let values = batch::multi_get(env, tree, &self.view, &keys, self.seq)
+        let values = batch::multi_get(env, tree, &self.view, &keys, self.read_point)
             .map_err(|error| self.count_failure(tree, error))?;
         // `keys` and `remaining` are both in key order.
         let mut found = keys.iter().zip(values).peekable();

@@ -88,6 +88,7 @@ fn open_with_store(
     let options = options.clone();
     match existing {
         Some(tree) if inner.read_only.is_some() => {
+            tree.check_default_ttl(&options)?;
             tree.merge_resolver.check_operator(options.merge_operator.as_ref())?;
             if let Some(operator) = options.merge_operator.clone() {
                 tree.merge_resolver.set_operator(operator);
@@ -194,6 +195,7 @@ fn change_options(
         options.policy = settings.options.policy.clone();
     }
     drop(settings);
+    tree.check_default_ttl(&options)?;
     let operator = options.merge_operator.clone();
     let adds_separation = options.value_separation.is_some() && !tree.has_separated_values();
     let adds_operator = tree.merge_resolver.check_operator(operator.as_ref())?;

@@ -14,11 +14,11 @@ use crate::error::Result;
 use crate::iter::keyspace_cursor::KeyspaceCursor;
 use crate::iter::range::Range;
 use crate::options::read::ReadOptions;
-use crate::tree::snapshots::SnapshotGuard;
+use crate::tree::snapshots::{ReadPoint, SnapshotGuard};
 
-/// A consistent view of all keyspaces at one sequence number.
+/// A consistent view of all keyspaces at one sequence number and one time.
 ///
-/// The entries that it sees are kept until the last clone is dropped.
+/// An entry that expires after the snapshot was taken stays visible to it. The entries that it sees are kept until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     handle: Arc<DbHandle>,
@@ -38,6 +38,10 @@ impl Snapshot {
 
     pub(crate) fn inner(&self) -> &DbInner {
         &self.handle.0
+    }
+
+    pub(crate) fn read_point(&self) -> ReadPoint {
+        self.inner().state.read_point_of_snapshot(&self.pinned)
     }
 
     /// Returns the largest sequence number that the snapshot sees. Guards of a batch take it.
@@ -66,7 +70,7 @@ impl Snapshot {
         options: &ReadOptions,
     ) -> Result<Option<Slice>> {
         self.check_keyspace_visible(keyspace)?;
-        self.inner().get(keyspace.tree(), key.as_ref(), Some(self.seq()), options)
+        self.inner().get(keyspace.tree(), key.as_ref(), Some(self.read_point()), options)
     }
 
     /// Returns whether a key has a value.
@@ -87,7 +91,7 @@ impl Snapshot {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Slice>>> {
         self.check_keyspace_visible(keyspace)?;
-        multi_get(self.inner(), keyspace.tree(), keys, Some(self.seq()))
+        multi_get(self.inner(), keyspace.tree(), keys, Some(self.read_point()))
     }
 
     /// Returns the entry with the smallest key.

@@ -29,7 +29,8 @@ pub enum Update {
     Keep,
     /// Deletes the key.
     Delete,
-    /// Replaces the value.
+    /// Replaces the value. The new value expires only if the keyspace has a
+    /// [default time to live](crate::KeyspaceOptions::default_ttl), counted from the update.
     Put(Vec<u8>),
 }
 
@@ -103,10 +104,11 @@ pub(crate) fn apply_update(
         Update::Delete => None,
         Update::Put(value) => Some(Slice::from(value)),
     };
-    let value = after.as_deref().unwrap_or_default();
-    let kind = if after.is_some() { EntryKind::Put } else { EntryKind::Delete };
-    let mut batch = WriteBatch::with_one_put(tree.id, key, value);
-    batch.add(tree, kind, key, value);
+    let mut batch = WriteBatch::with_one_put(tree.id, key, after.as_deref().unwrap_or_default());
+    match &after {
+        Some(value) => batch.add_put(tree, key, value),
+        None => batch.add(tree, EntryKind::Delete, key, &[]),
+    }
     if !failpoint::is_on(Failpoint::UpdateWithoutGuard) {
         batch.add_guard(tree, key, guard_seq);
     }

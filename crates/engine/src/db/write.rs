@@ -25,7 +25,10 @@ pub(super) fn write_entry(
     options: WriteOptions,
 ) -> Result<()> {
     let mut batch = WriteBatch::with_one_put(tree.id, key, value);
-    batch.add(tree, kind, key, value);
+    match kind {
+        EntryKind::Put => batch.add_put(tree, key, value),
+        kind => batch.add(tree, kind, key, value),
+    }
     write(inner, batch, options)
 }
 

@@ -6,6 +6,9 @@
 //! flush writes the folded value to a table as a put. Older versions are then dropped, and the operand is not passed to
 //! the operand store, unless a snapshot needs them.
 //!
+//! Nothing is stored if the base of the operands has an expiry time, because the combined value depends on the time of
+//! the read.
+//!
 //! Nothing is stored if the newest operand is in a sealed memtable or in a file. A sealed memtable is flushed soon. An
 //! operand in a file could only be replaced by a put with a new sequence number. Commits with a guard on the key would
 //! then fail, although no caller has written the key.
@@ -22,6 +25,7 @@ use crate::options::keyspace::RmwMode;
 use crate::state::DbState;
 use crate::tree::Tree;
 use crate::tree::counters::add;
+use crate::tree::snapshots::ReadPoint;
 use crate::tree::super_version::SuperVersion;
 
 /// Number of gets of a key that read files and combined operands, after which the value is stored. A copy of a value
@@ -46,10 +50,10 @@ pub(super) struct CombinedGet<'a> {
 #[cold]
 pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get: CombinedGet<'_>) {
     let settings = tree.settings();
-    if settings.options.rmw_mode != RmwMode::Adaptive {
+    let CombinedGet { key, value, operands, seq } = get;
+    if settings.options.rmw_mode != RmwMode::Adaptive || operands.has_expiring_base {
         return;
     }
-    let CombinedGet { key, value, operands, seq } = get;
     // The get is counted even if the newest operand is in a file. The first get after the next merge can then store the
     // value.
     let is_read_often = !operands.searched_files || tree.combined_gets.count(key) >= GETS_MIN;
@@ -67,7 +71,13 @@ pub(super) fn write_back(state: &DbState, tree: &Tree, view: &SuperVersion, get:
     // An entry of another kind already has a folded value, set by a concurrent get or writer.
     let Some((newest, EntryKind::Merge, _)) = memtable.get(key, seq) else { return };
     let value = match failpoint::is_on(Failpoint::FoldedValueStale) {
-        true => point::get(tree, view, key, SeqNo(newest.0 - 1), ReadScope::Memory),
+        true => point::get(
+            tree,
+            view,
+            key,
+            ReadPoint::without_time(SeqNo(newest.0 - 1)),
+            ReadScope::Memory,
+        ),
         false => Ok(value.clone()),
     };
     state.env.yield_point(YieldKind::UserOperation);

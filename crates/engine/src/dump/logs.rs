@@ -6,6 +6,7 @@ use lsmx_base::malformed::Malformed;
 
 use crate::dump::{DumpInput, DumpResult, DumpWriter};
 use crate::format::batch::{BatchOperationIter, OperationEffect};
+use crate::format::expiry::{expiry_of, without_expiry};
 use crate::format::log_record::{LogChecksumSeed, RecordHeader};
 use crate::format::manifest_header::{MANIFEST_HEADER_BYTES, ManifestHeader};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -53,14 +54,21 @@ fn dump_batch(
         let (seq, keyspace) = (first_seq.saturating_add(index), operation.keyspace);
         match operation.action {
             OperationEffect::Entry { kind, value } => {
-                let kind = match kind {
-                    EntryKind::Put => "put",
+                let stored = &payload[value];
+                let bytes = without_expiry(kind, stored).len();
+                let expiry = expiry_of(kind, stored);
+                let expiry = expiry
+                    .map_or(String::new(), |expiry_us| format!(", expires at {expiry_us} us"));
+                let kind = match kind.without_expiry() {
                     EntryKind::Delete => "delete",
                     EntryKind::Merge => "merge",
                     EntryKind::ValuePointer => "value pointer",
+                    _ => "put",
                 };
-                let bytes = value.len();
-                writeln!(out, "  {seq} {kind} {key} in keyspace {keyspace}, value of {bytes} bytes")
+                writeln!(
+                    out,
+                    "  {seq} {kind} {key} in keyspace {keyspace}, value of {bytes} bytes{expiry}"
+                )
             }
             OperationEffect::DeleteRange { end } => {
                 let end = end.map_or("the end".to_owned(), |end| out.format_key(&payload[end]));

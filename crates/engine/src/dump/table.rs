@@ -14,6 +14,7 @@ use crate::format::blob::ValuePointer;
 use crate::format::block::{self, BlockHandle};
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
+use crate::format::expiry::{expiry_of, without_expiry};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::{IndexBlock, Separator, SeparatorSide};
 use crate::format::properties::TableProperties;
@@ -225,16 +226,22 @@ fn format_separator(separator: Option<&Separator>, out: &DumpWriter<'_>) -> Stri
 }
 
 fn format_entry(label: &str, key: InternalKey<'_>, value: &[u8], out: &DumpWriter<'_>) -> String {
-    let (user_key, value_bytes) = (out.format_key(key.user_key), value.len());
-    if key.kind == EntryKind::ValuePointer
-        && let Ok(pointer) = ValuePointer::decode(value)
+    let (user_key, value_bytes) =
+        (out.format_key(key.user_key), without_expiry(key.kind, value).len());
+    let expiry = expiry_of(key.kind, value);
+    let expiry = expiry.map_or(String::new(), |expiry_us| format!(", expires at {expiry_us} us"));
+    if key.kind.without_expiry() == EntryKind::ValuePointer
+        && let Ok(pointer) = ValuePointer::decode(without_expiry(key.kind, value))
     {
         let ValuePointer { file, offset, bytes, value_bytes } = pointer;
         return format!(
-            "{label} {user_key} ValuePointer at {}, value of {value_bytes} bytes in blob {file:06} at \
-             {offset}, record of {bytes} bytes",
-            key.seq
+            "{label} {user_key} {:?} at {}, value of {value_bytes} bytes in blob {file:06} at \
+             {offset}, record of {bytes} bytes{expiry}",
+            key.kind, key.seq
         );
     }
-    format!("{label} {user_key} {:?} at {}, value of {value_bytes} bytes", key.kind, key.seq)
+    format!(
+        "{label} {user_key} {:?} at {}, value of {value_bytes} bytes{expiry}",
+        key.kind, key.seq
+    )
 }

@@ -14,13 +14,14 @@
 
 use std::ops::Range;
 
-use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint, varint_len};
+use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_u64, put_varint, varint_len};
 use lsmx_base::key::EntryKind;
 use lsmx_base::malformed::Malformed;
 
+use crate::format::expiry::{EXPIRY_BYTES, check_expiring_value};
 use crate::format::range_end::{decode_range_end, put_range_end};
 
-/// Code of a range delete. Codes 0 to 4 and 0x80 are entry kinds, or reserved for them.
+/// Code of a range delete. Codes 0 to 4, and codes with the flag 0x80, are entry kinds or reserved for them.
 const RANGE_DELETE: u8 = 5;
 
 /// Appends an operation on one key to a payload.
@@ -37,6 +38,22 @@ pub fn put_operation(
     if kind != EntryKind::Delete {
         put_bytes(payload, value);
     }
+}
+
+/// Appends a write of a value with an expiry time, in microseconds of the database clock.
+pub fn put_expiring_operation(
+    payload: &mut Vec<u8>,
+    keyspace: u32,
+    key: &[u8],
+    expiry_us: u64,
+    value: &[u8],
+) {
+    payload.push(EntryKind::PutExpiring as u8);
+    put_varint(payload, u64::from(keyspace));
+    put_bytes(payload, key);
+    put_varint(payload, len_u64(EXPIRY_BYTES + value.len()));
+    put_u64(payload, expiry_us);
+    payload.extend_from_slice(value);
 }
 
 /// Returns the size of the operation that [`put_operation`] appends, in bytes. A tombstone takes one byte less.
@@ -134,10 +151,11 @@ impl<'a> BatchOperationIter<'a> {
             Some(EntryKind::Delete) => {
                 OperationEffect::Entry { kind: EntryKind::Delete, value: key.end..key.end }
             }
-            Some(kind) => OperationEffect::Entry {
-                kind,
-                value: self.decode_length_prefixed("value of an operation")?,
-            },
+            Some(kind) => {
+                let value = self.decode_length_prefixed("value of an operation")?;
+                check_expiring_value(kind, value.len())?;
+                OperationEffect::Entry { kind, value }
+            }
             None => OperationEffect::DeleteRange { end: self.decode_range_end(&key)? },
         };
         Ok(BatchOperation { keyspace, key, action })

@@ -12,7 +12,7 @@
 //! Integers are little-endian, see `file_header`. `CURRENT` is one readable line of text:
 //!
 //! ```text
-//! lsmx 1 MANIFEST-000002 uid 00c0ffee00c0ffee bytes 00000000000001a4 sum 0123456789abcdef
+//! lsmx 2 MANIFEST-000002 uid 00c0ffee00c0ffee bytes 00000000000001a4 sum 0123456789abcdef
 //! ```
 //!
 //! It states format version, manifest, database uid, bytes of the manifest synced at that time, and the
@@ -90,13 +90,17 @@ impl CurrentFile {
     /// Formats the line.
     #[must_use]
     pub fn encode(&self) -> String {
+        self.encode_version(FORMAT_VERSION)
+    }
+
+    fn encode_version(&self, version: u32) -> String {
         let CurrentFile { manifest, db_uid, bytes } = *self;
         let name = FileName::Manifest(manifest);
-        let line = format!("lsmx {FORMAT_VERSION} {name} uid {db_uid:016x} bytes {bytes:016x}");
+        let line = format!("lsmx {version} {name} uid {db_uid:016x} bytes {bytes:016x}");
         format!("{line} sum {:016x}\n", xxh3(line.as_bytes()))
     }
 
-    /// Parses the line. Accepts only what [`CurrentFile::encode`] writes.
+    /// Parses the line. Accepts only what [`CurrentFile::encode`] of this or an earlier version writes.
     ///
     /// # Errors
     /// Fails when the format version is newer, or the line is malformed.
@@ -113,12 +117,13 @@ impl CurrentFile {
             return Err(syntax_error);
         };
         let hex = |digits| u64::from_str_radix(digits, 16).map_err(|_| syntax_error.clone());
-        check_current_version(version.parse().map_err(|_| syntax_error.clone())?)?;
+        let version = version.parse().map_err(|_| syntax_error.clone())?;
+        check_current_version(version)?;
         let Some(FileName::Manifest(manifest)) = FileName::parse(manifest) else {
             return Err(syntax_error);
         };
         let current = CurrentFile { manifest, db_uid: hex(db_uid)?, bytes: hex(length)? };
-        if current.encode().as_bytes() == bytes {
+        if current.encode_version(version).as_bytes() == bytes {
             return Ok(current);
         }
         let expected = text.split(" sum").next().map_or(0, |line| xxh3(line.as_bytes()));

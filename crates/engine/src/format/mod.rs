@@ -4,6 +4,7 @@ pub mod batch;
 pub mod blob;
 pub mod block;
 pub mod data_block;
+pub(crate) mod expiry;
 pub mod footer;
 pub mod index;
 pub mod log_record;
@@ -22,7 +23,7 @@ pub const KEY_BYTES_MAX: u64 = 64 << 10;
 pub const VALUE_BYTES_MAX: u64 = 1 << 30;
 
 /// Newest format version that this build writes and reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Kind of a block. A number once stored on disk is never reused.
 #[derive(

@@ -14,8 +14,10 @@ use bytes::Bytes;
 use lsmx_base::coding::{Decoder, len_u64, put_u32, put_u64, put_varint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
+use lsmx_compaction::ExpirySummary;
 
 use super::block::BlockHandle;
+use super::expiry::{decode_expiry_summary, put_expiry_summary};
 use crate::format::version_edit::KEYSPACE_NAME_BYTES_MAX;
 use lsmx_base::filter::CODING_BINARY_FUSE_16;
 
@@ -44,6 +46,9 @@ const ENCODINGS: u16 = 19;
 const KEYSPACE: u16 = 21;
 /// Marks an external table. A version that does not know it must not read such a table.
 const EXTERNAL_SEQ: u16 = REQUIRED | 20;
+
+/// Expiry times. A version that does not know it does not know the kinds of expiring entries either.
+const EXPIRY: u16 = REQUIRED | 22;
 
 /// Value of [`EXTERNAL_SEQ`]: the manifest states the sequence number of all entries.
 const SEQ_IN_MANIFEST: u64 = 0;
@@ -93,6 +98,8 @@ pub struct TableProperties {
     pub encodings: [u8; 4],
     /// Id and name of the keyspace, if recorded. Used when the manifest is lost.
     pub keyspace: Option<(u32, String)>,
+    /// Expiry times of the entries; `None` if no entry expires.
+    pub expiry: Option<ExpirySummary>,
     /// Whether the table is external: all entries have the sequence number 0 in the file. After an ingest, they have
     /// the sequence number that the manifest records for the table.
     pub is_external: bool,
@@ -140,6 +147,11 @@ impl TableProperties {
                 put_u64(&mut value, number);
                 fields.push((tag, value));
             }
+        }
+        if let Some(expiry) = &self.expiry {
+            let mut value = Vec::new();
+            put_expiry_summary(&mut value, expiry);
+            fields.push((EXPIRY, value));
         }
         fields.push((SMALLEST, self.smallest.to_vec()));
         fields.push((LARGEST, self.largest.to_vec()));
@@ -229,6 +241,7 @@ impl TableProperties {
                 }
                 self.is_external = true;
             }
+            EXPIRY => self.expiry = Some(decode_expiry_summary(&mut decoder)?),
             unknown if unknown & REQUIRED != 0 => {
                 return Err(Malformed::invalid_field(
                     "property tag",
@@ -255,6 +268,11 @@ impl TableProperties {
                     "present if and only if the count is not 0",
                 ));
             }
+        }
+        let expiring = self.expiry.map_or(0, |expiry| expiry.entries);
+        if expiring > self.entries || (self.is_external && expiring > 0) {
+            let expected = "at most the number of entries, and 0 in an external table";
+            return Err(Malformed::invalid_field("number of expiring entries", expiring, expected));
         }
         if self.is_external && (self.seq_largest > SeqNo::ZERO || self.range_tombstone_count > 0) {
             let (what, found) = ("largest number of an external table", self.seq_largest.0);
@@ -303,6 +321,12 @@ mod tests {
             created_us: 456,
             encodings: [0; 4],
             keyspace: Some((7, "users".to_owned())),
+            expiry: Some(ExpirySummary {
+                entries: 5,
+                earliest_us: 10,
+                median_us: 20,
+                latest_us: 30,
+            }),
             is_external: false,
         }
     }
@@ -314,6 +338,7 @@ mod tests {
             seq_smallest: SeqNo::ZERO,
             seq_largest: SeqNo::ZERO,
             keyspace: None,
+            expiry: None,
             is_external: true,
             ..sample()
         }
@@ -358,7 +383,7 @@ mod tests {
     fn properties_external_table_with_sequence_number_is_error() {
         for properties in [
             TableProperties { seq_largest: SeqNo(1), ..external_sample() },
-            TableProperties { is_external: true, ..sample() },
+            TableProperties { is_external: true, expiry: None, ..sample() },
         ] {
             let error = TableProperties::decode(&properties.encode().into()).unwrap_err();
             let what = "largest number of an external table";
@@ -379,6 +404,7 @@ mod tests {
             top_index: None,
             filter: None,
             range_tombstones: None,
+            expiry: None,
             ..properties.clone()
         };
         properties.encode().len() - without.encode().len()

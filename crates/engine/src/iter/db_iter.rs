@@ -19,6 +19,7 @@ use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::table::{ReadContext, ReadDeadline};
 use crate::tree::blob_set::BlobSet;
 use crate::tree::merge_resolver::MergeResolver;
+use crate::tree::snapshots::ReadPoint;
 use crate::value_log::BlobScan;
 
 /// Number of versions of a key to step over before a seek to the next key.
@@ -73,6 +74,8 @@ pub(crate) struct DbIter<C> {
     snapshot: SeqNo,
     /// Largest visible sequence number of the uncommitted writes in `inner`; `SeqNo::ZERO` without such writes.
     last_own_seq: SeqNo,
+    /// Time at which an entry has expired or not, in microseconds. It stays the same for all moves.
+    time_us: u64,
     /// Range tombstones that are visible at the snapshot.
     deleted: Option<RangeTombstoneFilter>,
     position: IterPosition,
@@ -95,12 +98,12 @@ pub(crate) struct DbIter<C> {
 }
 
 impl<C: Cursor> DbIter<C> {
-    /// Returns an iterator over the entries of `inner` that are visible at `snapshot` and not hidden by `deleted`.
+    /// Returns an iterator over the entries of `inner` that are visible at `read_point` and not hidden by `deleted`.
     ///
     /// The iterator is not valid until it is positioned.
     pub(crate) fn new(
         inner: C,
-        snapshot: SeqNo,
+        read_point: ReadPoint,
         deleted: Option<RangeTombstoneFilter>,
         resolver: Arc<MergeResolver>,
         values: ValueResolver,
@@ -108,8 +111,9 @@ impl<C: Cursor> DbIter<C> {
         let (key, value) = (Vec::new(), Slice::default());
         DbIter {
             inner,
-            snapshot,
+            snapshot: read_point.seq,
             last_own_seq: SeqNo::ZERO,
+            time_us: read_point.time_us,
             deleted,
             position: IterPosition::Invalid,
             key,
@@ -352,9 +356,17 @@ impl<C: Cursor> DbIter<C> {
                 }
             } else {
                 match effective_kind(&mut self.deleted, key) {
-                    EntryKind::Delete | EntryKind::Merge if is_above() => break,
+                    EntryKind::Delete
+                    | EntryKind::Merge
+                    | EntryKind::PutExpiring
+                    | EntryKind::ValuePointerExpiring
+                        if is_above() =>
+                    {
+                        break;
+                    }
                     EntryKind::Delete => self.skip_versions()?,
-                    EntryKind::Merge => {
+                    // The value of an entry with an expiry time is copied like a merged value.
+                    EntryKind::Merge | EntryKind::PutExpiring | EntryKind::ValuePointerExpiring => {
                         if self.merge_forward()? {
                             self.position = IterPosition::Merged;
                             break;
@@ -371,11 +383,12 @@ impl<C: Cursor> DbIter<C> {
         Ok(())
     }
 
-    /// Merges the versions of a key whose newest visible version is an operand. Returns whether the key has a value.
+    /// Merges the versions of a key whose newest visible version is an operand or has an expiry time. Returns whether the
+    /// key has a value.
     #[cold]
     fn merge_forward(&mut self) -> Result<bool> {
         self.copy_key();
-        let mut fold = OperandFold::default();
+        let mut fold = OperandFold::at_time(self.time_us);
         while self.inner.valid() && self.inner.key().user_key == self.key {
             self.count_step()?;
             let key = self.inner.key();
@@ -417,7 +430,7 @@ impl<C: Cursor> DbIter<C> {
     fn find_previous_visible_entry(&mut self) -> Result<()> {
         while self.inner.valid() {
             self.copy_key();
-            let mut fold = OperandFold::default();
+            let mut fold = OperandFold::at_time(self.time_us);
             while self.inner.valid() {
                 self.count_step()?;
                 let key = self.inner.key();
@@ -603,7 +616,7 @@ mod tests {
             let inner = VecCursor::new(entries);
             let mut cursor = DbIter::new(
                 inner,
-                SeqNo(snapshot),
+                ReadPoint::without_time(SeqNo(snapshot)),
                 deleted,
                 resolver,
                 ValueResolver::new(&Arc::default(), ReadContext::new(ReadPurpose::Scan)),

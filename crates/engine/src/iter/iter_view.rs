@@ -23,7 +23,7 @@ use crate::table::{ReadContext, ReadDeadline, ScanHints};
 use crate::tree::Tree;
 use crate::tree::counters::{ScanCounter, TreeCounters};
 use crate::tree::merge_resolver::MergeResolver;
-use crate::tree::snapshots::SnapshotGuard;
+use crate::tree::snapshots::{ReadPoint, SnapshotGuard};
 use crate::tree::super_version::SuperVersion;
 
 /// The state of a keyspace that an iterator reads, and the read options. It keeps memtables, files and snapshot until it
@@ -31,7 +31,7 @@ use crate::tree::super_version::SuperVersion;
 pub(crate) struct IterView {
     resolver: Arc<MergeResolver>,
     counters: Arc<TreeCounters>,
-    snapshot: SeqNo,
+    read_point: ReadPoint,
     /// Keeps the snapshot registered.
     _pinned: Option<Arc<SnapshotGuard>>,
     env: Env,
@@ -52,17 +52,17 @@ pub(crate) struct AnnouncedSeek<'a> {
 }
 
 impl IterView {
-    /// Returns the state of `super_version` at `snapshot`, with default read options.
+    /// Returns the state of `super_version` at `read_point`, with default read options.
     pub(crate) fn new(
         super_version: Arc<SuperVersion>,
         tree: &Tree,
-        snapshot: SeqNo,
+        read_point: ReadPoint,
         pinned: Option<Arc<SnapshotGuard>>,
     ) -> IterView {
         IterView {
             resolver: Arc::clone(&tree.merge_resolver),
             counters: Arc::clone(&tree.counters),
-            snapshot,
+            read_point,
             _pinned: pinned,
             env: tree.env().clone(),
             options: ReadOptions::default(),
@@ -127,7 +127,7 @@ impl IterView {
             ReadTier::Storage => version.range_tombstones_between(lower, upper)?,
             ReadTier::Memory => version.cached_range_tombstones()?,
         });
-        let mut sources: Vec<_> = sources.into_iter().map(|at| (at, self.snapshot)).collect();
+        let mut sources: Vec<_> = sources.into_iter().map(|at| (at, self.read_point.seq)).collect();
         if let Some((own, last_seq)) = &self.own_writes {
             sources.extend(own.tombstone_indexes().into_iter().map(|at| (at, *last_seq)));
         }
@@ -159,7 +159,7 @@ impl IterView {
         }
         if let Some(operands) = &self.super_version.operand_view {
             let view = Arc::clone(&operands.view);
-            sources.push(view.cursor(self.snapshot, ReadScope::from(options).into()));
+            sources.push(view.cursor(self.read_point.seq, ReadScope::from(options).into()));
         }
         let runs = self.super_version.version.runs();
         let all_entries: u64 = runs.iter().map(|run| run.entries()).sum();
@@ -182,7 +182,7 @@ impl IterView {
         let (inner, values) = (MergingCursor::new(sources), self.value_resolver());
         let resolver = Arc::clone(&self.resolver);
         let last_own_seq = self.own_writes.as_ref().map_or(SeqNo::ZERO, |(_, last_seq)| *last_seq);
-        let iter = DbIter::new(inner, self.snapshot, deleted, resolver, values)
+        let iter = DbIter::new(inner, self.read_point, deleted, resolver, values)
             .with_own_writes(last_own_seq);
         // One end of a range needs no limit on its other side.
         let limit = |bound: &Bound<Bytes>, key: Option<Bytes>| {
@@ -207,6 +207,6 @@ fn share_of_run(scan_entries: u64, run_entries: u64, all_entries: u64) -> u64 {
 
 impl fmt::Debug for IterView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IterView").field("snapshot", &self.snapshot).finish_non_exhaustive()
+        f.debug_struct("IterView").field("read_point", &self.read_point).finish_non_exhaustive()
     }
 }

@@ -7,14 +7,19 @@ use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
 
 use crate::error::Result;
+use crate::format::expiry::{EXPIRY_BYTES, split_expiry};
 use crate::tree::merge_resolver::MergeResolver;
 
 /// The base value of a key and the merge operands that are newer than the base.
 ///
-/// The base is the newest put or delete, which hides all older versions.
+/// The base is the newest put or delete, which hides all older versions. A put that has expired is a delete.
 #[derive(Debug, Default)]
 pub(crate) struct OperandFold {
     base: Option<Slice>,
+    /// Time at which a base has expired or not, in microseconds.
+    time_us: u64,
+    /// Whether the base is an entry with an expiry time, expired or not.
+    has_expiring_base: bool,
     /// Sequence number of the base if the base is a value pointer that is not resolved yet.
     pointer_seq: Option<SeqNo>,
     /// Operands, newest first.
@@ -22,6 +27,16 @@ pub(crate) struct OperandFold {
 }
 
 impl OperandFold {
+    /// Creates an empty fold for a read at this time, in microseconds.
+    pub(crate) fn at_time(time_us: u64) -> OperandFold {
+        OperandFold { time_us, ..OperandFold::default() }
+    }
+
+    /// Creates an empty fold for the time of this fold.
+    pub(crate) fn new_at_same_time(&self) -> OperandFold {
+        OperandFold::at_time(self.time_us)
+    }
+
     /// Adds a version that is older than all versions added before. Returns whether older versions are still needed.
     #[inline]
     pub(crate) fn push_older(&mut self, seq: SeqNo, kind: EntryKind, value: Slice) -> bool {
@@ -30,8 +45,22 @@ impl OperandFold {
             EntryKind::Delete => {}
             EntryKind::Put => self.base = Some(value),
             EntryKind::ValuePointer => (self.base, self.pointer_seq) = (Some(value), Some(seq)),
+            EntryKind::PutExpiring | EntryKind::ValuePointerExpiring => {
+                self.set_expiring_base(seq, kind, value);
+            }
         }
         kind == EntryKind::Merge
+    }
+
+    /// Sets the base to an entry with an expiry time, or to a delete if it has expired.
+    #[cold]
+    fn set_expiring_base(&mut self, seq: SeqNo, kind: EntryKind, stored: Slice) {
+        self.has_expiring_base = true;
+        let (expiry_us, _) = split_expiry(&stored);
+        if expiry_us > self.time_us {
+            self.base = Some(stored.without_first(EXPIRY_BYTES));
+            self.pointer_seq = (kind == EntryKind::ValuePointerExpiring).then_some(seq);
+        }
     }
 
     /// Adds a version that is newer than all versions added before. A put or a delete replaces the older versions.
@@ -45,8 +74,11 @@ impl OperandFold {
             self.operands.push_front(value());
         } else {
             self.operands.clear();
-            self.pointer_seq = (kind == EntryKind::ValuePointer).then_some(seq);
-            self.base = (kind != EntryKind::Delete).then(value);
+            (self.base, self.pointer_seq, self.has_expiring_base) = (None, None, false);
+            match kind {
+                EntryKind::Delete => {}
+                kind => drop(self.push_older(seq, kind, value())),
+            }
         }
     }
 
@@ -55,6 +87,7 @@ impl OperandFold {
         self.operands.append(&mut older.operands);
         self.base = older.base;
         self.pointer_seq = older.pointer_seq;
+        self.has_expiring_base = older.has_expiring_base;
     }
 
     /// Same as [`OperandFold::take_value`], for background jobs. Returns `None` if the operands cannot be combined.
@@ -89,6 +122,17 @@ impl OperandFold {
             self.pointer_seq = None;
         }
         Ok(())
+    }
+
+    /// Returns whether the base is an entry with an expiry time, expired or not. The combined value then depends on the
+    /// time of the read.
+    pub(crate) fn has_expiring_base(&self) -> bool {
+        self.has_expiring_base
+    }
+
+    /// Returns whether the base has an expiry time after the time of this fold.
+    pub(crate) fn has_base_that_expires_later(&self) -> bool {
+        self.has_expiring_base && self.base.is_some()
     }
 
     pub(crate) fn has_operands(&self) -> bool {

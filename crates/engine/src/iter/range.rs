@@ -22,6 +22,7 @@ use crate::options::read::{ReadOptions, ReadTier};
 use crate::table::ScanHints;
 use crate::tree::Tree;
 use crate::tree::counters::ScanCounter;
+use crate::tree::snapshots::ReadPoint;
 use crate::workload_trace::ScanTrace;
 
 /// Iterates over the entries of a range in key order, from both ends.
@@ -178,7 +179,12 @@ impl Range {
 
     /// Returns a range that only returns this error.
     pub(crate) fn from_error(error: Error, tree: &Tree) -> Range {
-        let view = IterView::new(tree.pin_super_version(), tree, SeqNo::ZERO, None);
+        let view = IterView::new(
+            tree.pin_super_version(),
+            tree,
+            ReadPoint::without_time(SeqNo::ZERO),
+            None,
+        );
         let mut range = Range::new(view, Bound::Unbounded, Bound::Unbounded);
         range.error = Some(error);
         range

@@ -100,11 +100,15 @@ fn flush_memtable(
         keyspace: tree.name.clone(),
         memtable_bytes: memtable.bytes(),
     }));
-    let (shape, tombstone_us) = (view.version.shape(), memtable.first_tombstone_us());
+    let expiry_limit_us = if tree.may_expire() { state.expiry_limit_us() } else { 0 };
+    // The tombstones of expired entries date from now.
+    let now_us = (expiry_limit_us > 0).then(|| state.env.database_time_us());
+    let (shape, tombstone_us) = (view.version.shape(), memtable.first_tombstone_us().or(now_us));
     let mut outputs = JobOutputs::for_flush(&state.tables, tree, memtable, shape, tombstone_us);
     let retention = Retention::for_flush(state.sequence.snapshot_seqs(), view.version.shape())
         .with_operand_view(view.operand_view.as_ref().map(|beside| &beside.view));
-    let filter = VersionFilter::new(retention, &tree.merge_resolver);
+    let filter =
+        VersionFilter::new(retention, &tree.merge_resolver).with_expiry_limit(expiry_limit_us);
     let attached = guard.map(|guard| &*guard.attached);
     let mut delivery = attached.map(|at| OperandDeliveryWriter::new(at, last_seq)).transpose()?;
     let mut flushed_writes = state.guard_history.new_flush_record(tree.id, memtable, last_seq);
@@ -156,6 +160,7 @@ fn flush_memtable(
     tree.counters.update(|counts| {
         counts.flushes += 1;
         counts.flushed_bytes += written_bytes;
+        outputs.expired.add_to(&mut counts.expired);
         let writes = &mut counts.level_mut(0).flow;
         writes.jobs += 1;
         writes.came_bytes += written_bytes;
@@ -232,5 +237,6 @@ pub(crate) fn write_memtable_range(
         cursor.next()?;
     }
     filter.finish(&mut write)?;
+    outputs.expired.add(filter.expired());
     outputs.finish()
 }

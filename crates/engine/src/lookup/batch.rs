@@ -8,7 +8,6 @@
 //! 3. Separated values are read in the same way.
 //! 4. Keys that need operands from the operand store are looked up last.
 
-use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, Mutex};
 
@@ -18,6 +17,7 @@ use crate::format::block::BlockHandle;
 use crate::lookup::point::{self, LookupAttempt, PendingValue, ReadScope};
 use crate::table::Table;
 use crate::tree::Tree;
+use crate::tree::snapshots::ReadPoint;
 use crate::tree::super_version::SuperVersion;
 
 /// Maximum number of reading threads of one call, including the caller.
@@ -62,7 +62,7 @@ impl<'a> PendingLookup<'a> {
     }
 }
 
-/// Returns the values of `keys`, which are in key order, visible at `snapshot`.
+/// Returns the values of `keys`, which are in key order, visible at `read_point`.
 ///
 /// # Errors
 /// As [`point::get`]; the first error in key order.
@@ -71,14 +71,14 @@ pub(crate) fn multi_get(
     tree: &Tree,
     view: &SuperVersion,
     keys: &[&[u8]],
-    snapshot: SeqNo,
+    read_point: ReadPoint,
 ) -> Result<Vec<Option<Slice>>> {
     let mut values = vec![None; keys.len()];
     let mut missing_blocks: Vec<MissingBlock<'_>> = Vec::new();
     let mut missing_operands = Vec::new();
     let mut pending_lookups: Vec<PendingLookup<'_>> = Vec::new();
     for (index, key) in keys.iter().enumerate() {
-        match point::try_get(tree, view, key, snapshot, ReadScope::Memory)? {
+        match point::try_get(tree, view, key, read_point, ReadScope::Memory)? {
             LookupAttempt::Value(value) => values[index] = value,
             LookupAttempt::MissingOperands => missing_operands.push(index),
             LookupAttempt::PendingValue(pending) => {
@@ -97,10 +97,10 @@ pub(crate) fn multi_get(
         |missing: &MissingBlock<'_>| missing.table.will_need(missing.block).unwrap_or(true);
     let attempts = read_concurrently(env, &missing_blocks, announce, |missing| {
         let try_get =
-            |index: usize| point::try_get(tree, view, keys[index], snapshot, ReadScope::Tables);
+            |index: usize| point::try_get(tree, view, keys[index], read_point, ReadScope::Tables);
         missing.indexes.iter().map(|&index| (index, try_get(index))).collect()
     });
-    let get = |index: usize| point::get(tree, view, keys[index], snapshot, ReadScope::Storage);
+    let get = |index: usize| point::get(tree, view, keys[index], read_point, ReadScope::Storage);
     let mut results = Vec::new();
     for (index, attempt) in attempts {
         match attempt {

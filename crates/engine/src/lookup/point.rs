@@ -15,6 +15,7 @@ use crate::options::read::{ReadOptions, ReadTier};
 use crate::table::{ReadContext, ReadDeadline, ReadPurpose, Table, TableCursor};
 use crate::tree::Tree;
 use crate::tree::blob_set::BlobFile;
+use crate::tree::snapshots::ReadPoint;
 use crate::tree::super_version::SuperVersion;
 
 /// Storage tiers that a lookup may access.
@@ -60,6 +61,8 @@ pub(crate) struct CombinedOperands {
     pub(crate) searched_files: bool,
     /// Whether the newest operand is in a memtable.
     pub(crate) newest_in_memtable: bool,
+    /// Whether the base has an expiry time. The value then depends on the time of the read and must not be stored.
+    pub(crate) has_expiring_base: bool,
 }
 
 /// Accesses of a lookup, which are counted only if the lookup completes.
@@ -106,7 +109,7 @@ impl LookupState<'_> {
     }
 }
 
-/// Returns the value of `user_key` visible at `snapshot`.
+/// Returns the value of `user_key` visible at `read_point`.
 ///
 /// # Errors
 /// If a block cannot be read or operands cannot be merged; [`Error::WouldBlock`].
@@ -114,10 +117,10 @@ pub(crate) fn get(
     tree: &Tree,
     view: &SuperVersion,
     user_key: &[u8],
-    snapshot: SeqNo,
+    read_point: ReadPoint,
     scope: ReadScope,
 ) -> Result<Option<Slice>> {
-    let found = get_with_combined_operands(tree, view, user_key, snapshot, (scope, None));
+    let found = get_with_combined_operands(tree, view, user_key, read_point, (scope, None));
     found.map(|(value, _)| value)
 }
 
@@ -131,12 +134,12 @@ pub(crate) fn get_with_combined_operands(
     tree: &Tree,
     view: &SuperVersion,
     user_key: &[u8],
-    snapshot: SeqNo,
+    read_point: ReadPoint,
     (scope, deadline): (ReadScope, Option<Arc<ReadDeadline>>),
 ) -> Result<(Option<Slice>, Option<CombinedOperands>)> {
-    let (mut fold, mut state) = (OperandFold::default(), LookupState::new(scope));
+    let (mut fold, mut state) = (OperandFold::at_time(read_point.time_us), LookupState::new(scope));
     state.context.set_deadline(deadline);
-    let value = look_up(tree, view, user_key, (snapshot, scope), (&mut fold, &mut state));
+    let value = look_up(tree, view, user_key, (read_point.seq, scope), (&mut fold, &mut state));
     if !matches!(value, Err(Error::WouldBlock)) {
         state.publish_counts(tree, view);
     }
@@ -196,11 +199,11 @@ pub(crate) fn try_get<'a>(
     tree: &Tree,
     view: &'a SuperVersion,
     user_key: &[u8],
-    snapshot: SeqNo,
+    read_point: ReadPoint,
     scope: ReadScope,
 ) -> Result<LookupAttempt<'a>> {
-    let (mut fold, mut state) = (OperandFold::default(), LookupState::new(scope));
-    let value = look_up(tree, view, user_key, (snapshot, scope), (&mut fold, &mut state));
+    let (mut fold, mut state) = (OperandFold::at_time(read_point.time_us), LookupState::new(scope));
+    let value = look_up(tree, view, user_key, (read_point.seq, scope), (&mut fold, &mut state));
     if matches!(value, Err(Error::WouldBlock)) {
         if state.blob.is_some() {
             return Ok(LookupAttempt::PendingValue(Box::new(PendingValue { fold, state })));
@@ -285,6 +288,7 @@ fn combine(
             bytes: fold.operand_bytes(),
             searched_files,
             newest_in_memtable: !searched_files || state.has_memtable_operands,
+            has_expiring_base: fold.has_expiring_base(),
         });
     }
     fold.take_value(&tree.merge_resolver, user_key)
@@ -310,7 +314,7 @@ fn search_tables_and_operand_store<'a>(
         // A storage device serves two parallel reads in little more time than one.
         operands.prefetch(user_key, snapshot);
     }
-    let mut tables = OperandFold::default();
+    let mut tables = fold.new_at_same_time();
     let newest_seq = search_tables::<true>(tree, view, user_key, snapshot, &mut tables, state)?;
     let mut found = Vec::new();
     operands.read_operands(user_key, snapshot, scope.into(), &mut found)?;

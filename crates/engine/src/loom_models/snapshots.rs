@@ -20,7 +20,7 @@ fn job_sees_every_registered_snapshot() {
             job.publish(SeqNo(2));
             !job.snapshot_seqs().contains(&SeqNo(1))
         });
-        let pinned = sequence.register(0).unwrap();
+        let pinned = sequence.register(0, || 0).unwrap();
         let dropped = job.join().unwrap();
         assert!(!(dropped && pinned.seq() == SeqNo(1)), "write 1 was dropped");
         drop(pinned);
@@ -60,14 +60,14 @@ fn snapshot_never_sees_dropped_files_disappear() {
                 job.end_entry_removal();
             }
         });
-        if let Some(pinned) = sequence.register(0) {
+        if let Some(pinned) = sequence.register(0, || 0) {
             let first = dropped.load(Ordering::Relaxed);
             let then = dropped.load(Ordering::Relaxed);
             assert_eq!(first, then, "the snapshot changed");
             drop(pinned);
         }
         job.join().unwrap();
-        assert!(sequence.register(0).is_some());
+        assert!(sequence.register(0, || 0).is_some());
     });
 }
 
@@ -78,9 +78,9 @@ fn number_is_listed_while_any_snapshot_has_it() {
     explore_interleavings(None, || {
         let sequence = Arc::new(SnapshotTracker::default());
         sequence.publish(SeqNo(1));
-        let first = sequence.register(0).unwrap();
+        let first = sequence.register(0, || 0).unwrap();
         let dropping = spawn(move || drop(first));
-        let second = sequence.register(1).unwrap();
+        let second = sequence.register(1, || 1).unwrap();
         assert_eq!(sequence.snapshot_seqs(), [SeqNo(1)]);
         dropping.join().unwrap();
         assert_eq!(sequence.snapshot_seqs(), [SeqNo(1)]);
@@ -102,7 +102,7 @@ fn keyspace_drop_keeps_data_of_earlier_snapshots() {
                 frees.store(1, Ordering::Relaxed);
             }
         });
-        let pinned = sequence.register(0).unwrap();
+        let pinned = sequence.register(0, || 0).unwrap();
         job.join().unwrap();
         let before = pinned.keyspace_drops_before() < 1;
         assert_eq!(freed.load(Ordering::Relaxed), usize::from(!before));

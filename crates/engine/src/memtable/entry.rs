@@ -89,7 +89,7 @@ impl<'a> SeekTarget<'a> {
         SeekTarget {
             prefix: KeyPrefix::new(user_key),
             user_key,
-            tag: entry_tag(seq, EntryKind::ValuePointer),
+            tag: entry_tag(seq, EntryKind::MAX),
         }
     }
 

@@ -207,6 +207,17 @@ pub struct CompactionFilterMetrics {
     pub repeated_merges: u64,
 }
 
+/// Entries that flushes and compactions dropped, or replaced by tombstones, because they had expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExpiryMetrics {
+    /// Number of entries.
+    pub entries: u64,
+    /// Size of their keys and of their values as stored in memtables and tables, in bytes. Values in blob files count with
+    /// the size of their pointers.
+    pub bytes: u64,
+}
+
 /// Use of the filter of the last sorted run.
 ///
 /// Without [`FilterLastRun::Auto`](crate::FilterLastRun::Auto) all other fields are zero.
@@ -353,6 +364,8 @@ pub struct KeyspaceMetrics {
     pub merges: MergeMetrics,
     /// Compaction filter.
     pub compaction_filter: CompactionFilterMetrics,
+    /// Expired entries.
+    pub expired: ExpiryMetrics,
     /// Operand store, if the keyspace has one.
     pub operand_store: Option<OperandMetrics>,
     /// Blob files.

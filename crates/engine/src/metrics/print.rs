@@ -3,9 +3,9 @@
 use std::fmt;
 
 use crate::metrics::{
-    BackgroundIoMetrics, CompactionFilterMetrics, DescriptorMetrics, DiskMetrics, HeldMetrics,
-    KeyspaceMetrics, LastRunFilterMetrics, LevelMetrics, MemoryMetrics, MergeMetrics, Metrics,
-    OperationMetrics, StallCauseMetrics, TransactionMetrics, ValueLogMetrics, WalMetrics,
+    BackgroundIoMetrics, CompactionFilterMetrics, DescriptorMetrics, DiskMetrics, ExpiryMetrics,
+    HeldMetrics, KeyspaceMetrics, LastRunFilterMetrics, LevelMetrics, MemoryMetrics, MergeMetrics,
+    Metrics, OperationMetrics, StallCauseMetrics, TransactionMetrics, ValueLogMetrics, WalMetrics,
 };
 
 /// Number of bytes with a unit, in at most nine characters.
@@ -187,6 +187,10 @@ fn write_keyspace(
         let [passed, removed, changed, errors] = [passed, removed, changed, errors].map(Count);
         write!(f, "  compaction filter: {passed} values passed, {removed} removed, ")?;
         writeln!(f, "{changed} changed, {errors} errors; {repeated_merges} merges repeated")?;
+    }
+    if keyspace.expired != ExpiryMetrics::default() {
+        let ExpiryMetrics { entries, bytes } = keyspace.expired;
+        writeln!(f, "  expired: {} entries of {} dropped", Count(entries), Bytes(bytes))?;
     }
     let log = &keyspace.value_log;
     if *log != ValueLogMetrics::default() {

@@ -370,8 +370,9 @@ impl Options {
             return options;
         }
         options.policy = None;
-        // The filter of the default keyspace could remove data of another keyspace.
+        // The filter of the default keyspace could remove data of another keyspace, and so could its time to live.
         options.compaction_filter = None;
+        options.default_ttl = None;
         let operator_name = stored.merge_operator.as_deref();
         options.merge_operator =
             options.merge_operator.filter(|operator| Some(operator.name()) == operator_name);

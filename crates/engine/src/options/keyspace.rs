@@ -1,5 +1,7 @@
 //! Options of a keyspace.
 
+use std::time::Duration;
+
 use lsmx_base::sync::Arc;
 use lsmx_compaction::CompactionPolicy;
 
@@ -74,6 +76,7 @@ pub struct KeyspaceOptions {
     pub(crate) compaction_filter: Option<Arc<dyn CompactionFilter>>,
     pub(crate) rmw_mode: RmwMode,
     pub(crate) value_separation: Option<ValueSeparation>,
+    pub(crate) default_ttl: Option<Duration>,
 }
 
 impl From<Compression> for Vec<Compression> {
@@ -101,6 +104,7 @@ impl Default for KeyspaceOptions {
             compaction_filter: None,
             rmw_mode: RmwMode::default(),
             value_separation: None,
+            default_ttl: None,
         }
     }
 }
@@ -254,6 +258,36 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Time after which values expire that were written without an expiry time of their own. `None` disables it.
+    /// Default: none.
+    ///
+    /// It applies to puts and to the results of updates that are written while the option is set, also in batches. It does
+    /// not apply to existing values, to bulk loads and to ingested files. A keyspace with a merge operator or an operand
+    /// store has no default, see `docs/guide/expiry.md`. The keyspace does not store it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use lsmx::KeyspaceOptions;
+    ///
+    /// let sessions = KeyspaceOptions::default().default_ttl(Duration::from_secs(3600));
+    /// # let _ = sessions;
+    /// ```
+    pub fn default_ttl(mut self, ttl: impl Into<Option<Duration>>) -> Self {
+        self.default_ttl = ttl.into();
+        self
+    }
+
+    /// Fails if there is a default time to live and `operands`, the option for merge operands.
+    pub(crate) fn check_default_ttl(&self, operands: Option<&str>) -> Result<()> {
+        let (Some(ttl), Some(operands)) = (self.default_ttl, operands) else { return Ok(()) };
+        Err(Error::Contradiction {
+            first: format!("default_ttl = {ttl:?}"),
+            second: operands.to_owned(),
+            why: "merge operands do not expire with the value below them",
+        })
+    }
+
     /// Returns the stored form of the policy.
     pub(crate) fn stored_policy(&self) -> Option<StoredPolicy> {
         self.policy.as_ref().map(Policy::to_stored)
@@ -301,6 +335,14 @@ impl KeyspaceOptions {
         if let Some(separation) = &self.value_separation {
             separation.check()?;
         }
+        if self.default_ttl.is_some_and(|ttl| ttl.as_micros() == 0) {
+            return Err(invalid_option("default_ttl", "0", "at least 1 microsecond"));
+        }
+        let operator = self.merge_operator.as_ref();
+        let operator = operator.map(|operator| format!("merge_operator = {}", operator.name()));
+        let store = self.operand_store.as_ref();
+        let store = store.map(|store| format!("operand_store = {}", store.name()));
+        self.check_default_ttl(operator.or(store).as_deref())?;
         if self.table_target_bytes() < u64::from(self.block_bytes) {
             return Err(Error::Contradiction {
                 first: format!("table_bytes = {}", self.table_target_bytes()),
@@ -371,4 +413,6 @@ pub struct OptionsInForce {
     pub rmw_mode: RmwMode,
     /// [`KeyspaceOptions::value_separation`].
     pub value_separation: Option<ValueSeparation>,
+    /// [`KeyspaceOptions::default_ttl`].
+    pub default_ttl: Option<Duration>,
 }

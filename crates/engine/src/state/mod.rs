@@ -28,7 +28,7 @@ use crate::tree::Tree;
 use crate::tree::file_numbers::FileNumbers;
 use crate::tree::guard_history::GuardHistory;
 use crate::tree::obsolete_files::ObsoleteFiles;
-use crate::tree::snapshots::SnapshotTracker;
+use crate::tree::snapshots::{ReadPoint, SnapshotGuard, SnapshotTracker};
 use crate::tree::super_version::SuperVersion;
 use crate::tree::version::Version;
 use crate::vfs::Vfs;
@@ -175,6 +175,33 @@ impl DbState {
             held_views.retain(|view| view.strong_count() > 0);
             held_views.extend(tree.old_super_versions.in_use().iter().map(Arc::downgrade));
         }
+    }
+
+    /// Returns the newest state of a tree. Reads the clock only if the tree may have expiring entries.
+    #[inline]
+    pub(crate) fn read_point(&self, tree: &Tree) -> ReadPoint {
+        // The sequence number is read before the flag, see `Tree::may_expire`.
+        let seq = self.sequence.published();
+        match tree.may_expire() {
+            false => ReadPoint::without_time(seq),
+            true => self.sequence.read_point(|| self.env.database_time_us()),
+        }
+    }
+
+    /// Returns the state that a snapshot sees.
+    #[inline]
+    pub(crate) fn read_point_of_snapshot(&self, snapshot: &SnapshotGuard) -> ReadPoint {
+        let read_point = snapshot.read_point();
+        match failpoint::is_on(Failpoint::SnapshotIgnoresItsTime) {
+            true => ReadPoint { time_us: self.env.database_time_us(), ..read_point },
+            false => read_point,
+        }
+    }
+
+    /// Returns the time up to which entries have expired for all readers, in microseconds of the database clock.
+    pub(crate) fn expiry_limit_us(&self) -> u64 {
+        // The clock is read before the snapshots, see `SnapshotTracker::register`.
+        self.sequence.expiry_limit_us(self.env.database_time_us())
     }
 
     /// All trees, ordered by id.

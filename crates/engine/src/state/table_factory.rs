@@ -148,6 +148,7 @@ pub(crate) fn build_table_meta(
         tombstone_seq_smallest: summary.tombstone_seq_smallest.map(|seq| seq.0),
         value_bytes: summary.properties.value_bytes,
         oldest_tombstone_us: summary.properties.oldest_tombstone_us,
+        expiry: summary.properties.expiry,
         seq_smallest: summary.properties.seq_smallest.0,
         seq_largest: summary.properties.seq_largest.0,
         last_read_us: now_us,

@@ -11,6 +11,7 @@ use crate::format::BlockKind;
 use crate::format::blob::ValuePointer;
 use crate::format::block::BlockHandle;
 use crate::format::data_block::DataBlock;
+use crate::format::expiry::{expiry_of, without_expiry};
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
 
@@ -46,6 +47,8 @@ pub(crate) struct TableProbe {
     pub(crate) blocks: Vec<BlockRead>,
     /// The newest visible entry: sequence number, kind, bytes of the value.
     pub(crate) found: Option<(SeqNo, EntryKind, u64)>,
+    /// Expiry time of that entry in microseconds, if it expires.
+    pub(crate) expiry_us: Option<u64>,
     /// The value pointer of that entry, if it has one.
     pub(crate) pointer: Option<Vec<u8>>,
 }
@@ -98,9 +101,11 @@ pub(crate) fn explain_get(
     probe.record_block(BlockKind::Data, data_handle, is_resident);
     let block = DataBlock::new(table.data_block(data_handle, context)?).map_err(at(data_handle))?;
     if let Some(hit) = block.get(user_key, snapshot).map_err(at(data_handle))? {
-        let mut bytes = len_u64(hit.value_end.saturating_sub(hit.value_at));
-        if hit.kind == EntryKind::ValuePointer {
-            let pointer = block.bytes().get(hit.value_at..hit.value_end).unwrap_or_default();
+        let stored = block.bytes().get(hit.value_at..hit.value_end).unwrap_or_default();
+        probe.expiry_us = expiry_of(hit.kind, stored);
+        let pointer = without_expiry(hit.kind, stored);
+        let mut bytes = len_u64(pointer.len());
+        if hit.kind.without_expiry() == EntryKind::ValuePointer {
             let decoded = ValuePointer::decode(pointer).map_err(at(data_handle))?;
             bytes = decoded.value_bytes;
             probe.pointer = Some(pointer.to_vec());

@@ -4,6 +4,7 @@ mod block_splitter;
 mod block_window;
 mod cursor;
 mod device_waits;
+mod expiry_sketch;
 pub(crate) mod explain;
 mod fd_cache;
 mod fd_cache_vfs;

@@ -11,6 +11,7 @@ use crate::format::BlockKind;
 use crate::format::block::{self, BlockHandle};
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
+use crate::format::expiry::expiry_of;
 use crate::format::index::{IndexBlock, Separator};
 use crate::format::range_tombstones::FragmentedTombstones;
 use crate::table::reader::Table;
@@ -47,6 +48,9 @@ pub(crate) fn verify_table_blocks(table: &Table) -> Result<()> {
 struct EntryTotals {
     entries: u64,
     tombstones: u64,
+    /// Number of expiring entries, and their earliest and latest expiry time, in microseconds.
+    expiring: u64,
+    expiry_us: Option<(u64, u64)>,
     key_bytes: u64,
     value_bytes: u64,
     data_blocks: u64,
@@ -68,6 +72,11 @@ impl EntryTotals {
     fn add_entry(&mut self, key: InternalKey<'_>, value: &[u8]) {
         self.entries += 1;
         self.tombstones += u64::from(key.kind == EntryKind::Delete);
+        if let Some(us) = expiry_of(key.kind, value) {
+            self.expiring += 1;
+            let (earliest, latest) = self.expiry_us.unwrap_or((us, us));
+            self.expiry_us = Some((earliest.min(us), latest.max(us)));
+        }
         self.key_bytes += len_u64(key.user_key.len());
         self.value_bytes += len_u64(value.len());
         if self.smallest_key.is_none() {
@@ -228,9 +237,14 @@ impl TableVerifier<'_> {
         let range_tombstones = len_u64(tombstones.as_slice().len());
         let totals = &self.totals;
         let (seq_smallest, seq_largest) = totals.seqs.unwrap_or_default();
+        let expiry = properties.expiry;
+        let (earliest_us, latest_us) = totals.expiry_us.unwrap_or_default();
         for (what, expected, found) in [
             ("entries", properties.entries, totals.entries),
             ("tombstones", properties.tombstones, totals.tombstones),
+            ("expiring entries", expiry.map_or(0, |expiry| expiry.entries), totals.expiring),
+            ("earliest expiry", expiry.map_or(0, |expiry| expiry.earliest_us), earliest_us),
+            ("latest expiry", expiry.map_or(0, |expiry| expiry.latest_us), latest_us),
             ("range tombstones", properties.range_tombstone_count, range_tombstones),
             ("key bytes", properties.key_bytes, totals.key_bytes),
             ("value bytes", properties.value_bytes, totals.value_bytes),

@@ -22,12 +22,14 @@ use crate::format::block::{
     self, BLOCK_CONTENT_BYTES_MAX, BlockHandle, Compression, TRAILER_BYTES,
 };
 use crate::format::data_block::{self, DataBlockBuilder};
+use crate::format::expiry::{check_expiring_value, split_expiry};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::{self, Boundary, PrefixIndexBuilder, Separator, SuccinctIndexBuilder};
 use crate::format::properties::TableProperties;
 use crate::format::range_tombstones;
 use crate::format::{BlockKind, FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::table::block_splitter::{BlockSplitter, SplitDecision};
+use crate::table::expiry_sketch::ExpirySketch;
 use crate::table::file_appender::{APPEND_BYTES, FileAppender};
 use crate::table::options::TableOptions;
 use crate::vfs::Vfs;
@@ -91,6 +93,8 @@ pub struct TableWriter {
     last: Option<(SeqNo, EntryKind)>,
     properties: TableProperties,
     tombstone_seq_smallest: Option<SeqNo>,
+    /// Expiry times; `None` before the first expiring entry.
+    expiry: Option<Box<ExpirySketch>>,
     first_error: Option<Error>,
 }
 
@@ -125,6 +129,7 @@ impl TableWriter {
             last: None,
             properties: TableProperties { seq_smallest: SeqNo::MAX, ..TableProperties::default() },
             tombstone_seq_smallest: None,
+            expiry: None,
             first_error: None,
         })
     }
@@ -153,6 +158,8 @@ impl TableWriter {
                 return Err(Error::TooLarge { what, bytes, limit });
             }
         }
+        check_expiring_value(key.kind, value.len())
+            .map_err(|wrong| Error::malformed(wrong, self.file.path(), self.file.bytes()))?;
         if key.seq > SeqNo::MAX {
             let (what, expected) = ("sequence number", "at most 56 bits");
             let wrong = Malformed::Field { what, found: key.seq.0, expected };
@@ -186,6 +193,9 @@ impl TableWriter {
         if key.kind == EntryKind::Delete {
             properties.tombstones += 1;
             self.record_tombstone_seq(key.seq);
+        }
+        if key.kind.is_expiring() {
+            self.expiry.get_or_insert_default().add(split_expiry(value).0);
         }
         Ok(())
     }
@@ -295,6 +305,7 @@ impl TableWriter {
             self.write_data_block(end, 0)?;
         }
         self.properties.data_bytes = self.file.bytes();
+        self.properties.expiry = self.expiry.take().and_then(|expiry| expiry.summary());
         self.write_index()?;
         let filter_failed = !self.write_filter()?;
         self.write_range_tombstones(&mut tombstones)?;

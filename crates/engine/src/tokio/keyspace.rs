@@ -1,6 +1,7 @@
 //! Asynchronous handle of a keyspace.
 
 use std::ops::RangeBounds;
+use std::time::{Duration, SystemTime};
 
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
@@ -81,6 +82,36 @@ impl Keyspace {
         let mut batch =
             WriteBatch::with_one_put(self.keyspace.tree().id, key.as_ref(), value.as_ref());
         batch.put(&self.keyspace, key, value);
+        self.write(batch).await
+    }
+
+    /// Writes `key` with a value that expires after `ttl`.
+    ///
+    /// # Errors
+    /// See [`crate::Keyspace::put_with_ttl`].
+    pub async fn put_with_ttl(
+        &self,
+        key: impl AsRef<[u8]> + Send,
+        value: impl AsRef<[u8]> + Send,
+        ttl: Duration,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put_with_ttl(&self.keyspace, key, value, ttl);
+        self.write(batch).await
+    }
+
+    /// Writes `key` with a value that expires at a time.
+    ///
+    /// # Errors
+    /// See [`crate::Keyspace::put_with_ttl`].
+    pub async fn put_until(
+        &self,
+        key: impl AsRef<[u8]> + Send,
+        value: impl AsRef<[u8]> + Send,
+        expires: SystemTime,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put_until(&self.keyspace, key, value, expires);
         self.write(batch).await
     }
 

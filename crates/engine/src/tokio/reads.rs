@@ -79,7 +79,7 @@ pub(crate) async fn multi_get<K: AsRef<[u8]> + Send + 'static>(
     let (inner, tree) = (db.db_inner(), keyspace.tree());
     let (env, latencies) = (&inner.state.env, &inner.state.latencies);
     let start = latencies.start(env);
-    let mut lookups = MultiGet::begin(inner, tree, keys, snapshot.map(Snapshot::seq))?;
+    let mut lookups = MultiGet::begin(inner, tree, keys, snapshot.map(Snapshot::read_point))?;
     loop {
         match lookups.look_up(tree, ReadScope::Memory, KEYS_PER_YIELD) {
             Ok(true) => {

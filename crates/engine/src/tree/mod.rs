@@ -41,7 +41,7 @@ use crate::tree::last_run_filter::LastRunFilter;
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::operand_store_slot::OperandStoreSlot;
 use crate::tree::quarantine::Quarantine;
-use crate::tree::snapshots::SnapshotGuard;
+use crate::tree::snapshots::{SnapshotGuard, SnapshotTracker};
 use crate::tree::super_version::{OldSuperVersions, SuperVersion};
 use crate::tree::version::Version;
 
@@ -167,6 +167,11 @@ impl TreeSettings {
         TreeSettings { options, stored_policy, policy }
     }
 
+    /// Returns [`KeyspaceOptions::default_ttl`] in microseconds; 0 without one.
+    fn default_ttl_us(&self) -> u64 {
+        self.options.default_ttl.map_or(0, |ttl| u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))
+    }
+
     /// Returns the policy that picks compactions.
     pub(crate) fn policy(&self) -> Policy {
         match &self.stored_policy {
@@ -228,9 +233,13 @@ pub(crate) struct Tree {
     records_reads: AtomicBool,
     /// Whether values were ever written to the value log. Never reset.
     has_separated_values: AtomicBool,
+    /// Whether memtables or tables may have expiring entries. Set before the first one becomes visible, and never reset.
+    may_expire: AtomicBool,
+    /// [`KeyspaceOptions::default_ttl`] in microseconds; 0 without one.
+    default_ttl_us: AtomicU64,
     env: Env,
     /// 0 while the keyspace exists, [`DROPPING`] while it is being dropped. Afterwards the number of the drop, which
-    /// [`SnapshotTracker::record_keyspace_drop`](snapshots::SnapshotTracker::record_keyspace_drop) assigned.
+    /// [`SnapshotTracker::record_keyspace_drop`] assigned.
     dropped: AtomicU64,
 }
 
@@ -254,6 +263,7 @@ impl Tree {
         let merge_resolver = MergeResolver::new(name.clone(), options.merge_operator.clone());
         let has_separated_values = options.value_separation.is_some();
         let view = SuperVersion::new(options.memtable_kind, &version, first_seq);
+        let may_expire = version.shape().files().any(|file| file.expiry.is_some());
         let settings = TreeSettings::new(options, stored_policy);
         let TreeContext { open_id, env, latencies } = context;
         Tree {
@@ -264,6 +274,8 @@ impl Tree {
             operand_store: OperandStoreSlot::default(),
             open_id,
             has_separated_values: AtomicBool::new(has_separated_values),
+            may_expire: AtomicBool::new(may_expire),
+            default_ttl_us: AtomicU64::new(settings.default_ttl_us()),
             records_reads: AtomicBool::new(settings.policy.needs_file_read_times()),
             settings: ArcSwap::from_pointee(settings),
             super_version: ArcSwap::from_pointee(view),
@@ -346,6 +358,7 @@ impl Tree {
         }
         let settings = TreeSettings::new(options, stored_policy);
         self.records_reads.store(settings.policy.needs_file_read_times(), Ordering::Relaxed);
+        self.default_ttl_us.store(settings.default_ttl_us(), Ordering::Relaxed);
         self.settings.store(Arc::new(settings));
     }
 
@@ -379,6 +392,39 @@ impl Tree {
     /// Records that values were written to the value log or are about to be.
     pub(crate) fn set_separated_values(&self) {
         self.has_separated_values.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the time after which values of plain puts expire, in microseconds.
+    #[inline]
+    pub(crate) fn default_ttl_us(&self) -> Option<u64> {
+        match self.default_ttl_us.load(Ordering::Relaxed) {
+            0 => None,
+            ttl_us => Some(ttl_us),
+        }
+    }
+
+    /// Returns an error if the options have a default time to live, but the keyspace has a merge operator or an operand
+    /// store.
+    pub(crate) fn check_default_ttl(&self, options: &KeyspaceOptions) -> Result<()> {
+        let store = || self.operand_store.is_used().then(|| "operand_store".to_owned());
+        let operator = self.merge_resolver.name().map(|name| format!("merge_operator = {name}"));
+        options.check_default_ttl(operator.or_else(store).as_deref())
+    }
+
+    /// Returns whether memtables or tables may have expiring entries.
+    ///
+    /// Pairs with [`Tree::set_may_expire`]: a thread that sees the sequence number of an expiring entry sees true.
+    #[inline]
+    pub(crate) fn may_expire(&self) -> bool {
+        self.may_expire.load(Ordering::Acquire)
+    }
+
+    /// Records that an expiring entry is about to become visible.
+    #[inline]
+    pub(crate) fn set_may_expire(&self) {
+        if !self.may_expire.load(Ordering::Relaxed) {
+            self.may_expire.store(true, Ordering::Release);
+        }
     }
 
     /// Returns whether lookups use the filter of the last sorted run.
@@ -446,12 +492,14 @@ impl Tree {
         self.old_super_versions.add(self.super_version.rcu(|current| update(current)));
     }
 
-    /// Returns the shape of the tree for its policy. `snapshots` are the oldest and the newest registered snapshot.
-    pub(crate) fn shape(&self, now_us: u64, snapshots: Option<(SeqNo, SeqNo)>) -> TreeShape {
+    /// Returns the shape of the tree for its policy. `now_us` is the database clock, read before this call.
+    pub(crate) fn shape(&self, now_us: u64, tracker: &SnapshotTracker) -> TreeShape {
+        let snapshots = tracker.oldest_and_newest_snapshot();
         let view = self.super_version();
         let mut shape = view.version.shape().clone();
         shape.memtables_empty = view.active.is_empty() && view.sealed.is_empty();
         shape.now_us = now_us;
+        shape.expiry_limit_us = tracker.expiry_limit_us(now_us);
         shape.oldest_snapshot = snapshots.map(|(oldest, _)| oldest.0);
         shape.newest_snapshot = snapshots.map(|(_, newest)| newest.0);
         let settings = self.settings();

@@ -7,10 +7,31 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
 use lsmx_base::work_counter::{self, WorkKind};
 
+/// The state of a database that a read sees: the writes up to a sequence number, at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReadPoint {
+    pub(crate) seq: SeqNo,
+    /// Time at which the read decides whether entries have expired, in microseconds of the database clock. 0 if the
+    /// read meets no expiring entry.
+    pub(crate) time_us: u64,
+}
+
+impl ReadPoint {
+    /// Returns the read point of a read that meets no expiring entry, or whose result does not depend on expiry.
+    pub(crate) fn without_time(seq: SeqNo) -> ReadPoint {
+        ReadPoint { seq, time_us: 0 }
+    }
+}
+
+/// Maximum number of attempts to read the clock between two equal readings of the visible sequence number.
+const READ_POINT_ATTEMPTS_MAX: u32 = 16;
+
 /// Snapshots registered at one sequence number.
 #[derive(Clone, Copy, Debug)]
 struct SnapshotHolders {
     count: usize,
+    /// Database clock at the first registration, in microseconds.
+    time_us: u64,
     /// Time of the first registration, in microseconds.
     since_us: u64,
 }
@@ -52,34 +73,59 @@ impl SnapshotTracker {
         self.published.store(seq.0, Ordering::Release);
     }
 
-    /// Registers a snapshot of the visible state.
+    /// Returns the visible state at the current time. `clock` returns the database clock, in microseconds.
+    ///
+    /// If the visible sequence number is equal before and after the clock is read, it is that of the time. Otherwise the
+    /// read could combine an old version of a key with a time after a newer write of the key. The last attempt may
+    /// return such a pair, which is the state of a reader that was delayed.
+    pub(crate) fn read_point(&self, clock: impl Fn() -> u64) -> ReadPoint {
+        let mut seq = self.published();
+        for _ in 1..READ_POINT_ATTEMPTS_MAX {
+            let time_us = clock();
+            let later = self.published();
+            if later == seq {
+                return ReadPoint { seq, time_us };
+            }
+            seq = later;
+        }
+        ReadPoint { seq, time_us: clock() }
+    }
+
+    /// Registers a snapshot of the visible state. `clock` returns the database clock, in microseconds.
     ///
     /// Returns `None` while a job removes entries that the snapshot could see, see
     /// [`SnapshotTracker::begin_entry_removal`].
     ///
     /// The sequence number is read under the lock that [`SnapshotTracker::snapshot_seqs`] takes. So a job
     /// either sees the snapshot, or drops only entries that are shadowed by an entry visible to the snapshot.
-    pub(crate) fn register(self: &Arc<Self>, now_us: u64) -> Option<SnapshotGuard> {
-        self.register_snapshot_at(now_us, SnapshotTracker::published)
+    ///
+    /// The clock is read under the same lock. [`SnapshotTracker::expiry_limit_us`] takes the lock after the job has read
+    /// the clock, so a job either sees the snapshot, or drops only entries that have expired for it.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        now_us: u64,
+        clock: impl Fn() -> u64,
+    ) -> Option<SnapshotGuard> {
+        self.register_snapshot_at(now_us, |tracker| tracker.read_point(clock))
     }
 
-    /// Registers a snapshot at the sequence number that `seq` returns under the lock.
+    /// Registers a snapshot at the read point that `read_point` returns under the lock.
     pub(crate) fn register_snapshot_at(
         self: &Arc<Self>,
         now_us: u64,
-        seq: impl FnOnce(&SnapshotTracker) -> SeqNo,
+        read_point: impl FnOnce(&SnapshotTracker) -> ReadPoint,
     ) -> Option<SnapshotGuard> {
         let mut snapshots = self.snapshots.lock();
         if self.has_entry_removal() {
             return None;
         }
-        let seq = seq(self);
-        let holders = SnapshotHolders { count: 0, since_us: now_us };
-        snapshots.entry(seq).or_insert(holders).count += 1;
+        let read_point = read_point(self);
+        let holders = SnapshotHolders { count: 0, time_us: read_point.time_us, since_us: now_us };
+        snapshots.entry(read_point.seq).or_insert(holders).count += 1;
         let mut drops = self.drops.lock();
         let keyspace_drops_before = drops.count;
         *drops.snapshot_counts.entry(keyspace_drops_before).or_insert(0) += 1;
-        Some(SnapshotGuard { tracker: Arc::clone(self), seq, keyspace_drops_before })
+        Some(SnapshotGuard { tracker: Arc::clone(self), read_point, keyspace_drops_before })
     }
 
     /// Begins the removal of entries that were not deleted, the oldest of which has the number `seq_smallest`.
@@ -146,6 +192,15 @@ impl SnapshotTracker {
         self.snapshots.lock().iter().next().map(|(&seq, holders)| (seq, holders.since_us))
     }
 
+    /// Returns the time up to which entries have expired for all readers, in microseconds: the earlier of `now_us` and
+    /// the time of the oldest snapshot. `now_us` is the database clock, read before this call.
+    ///
+    /// Neither sequence numbers nor times decrease from one snapshot to the next, so the oldest has the earliest time.
+    pub(crate) fn expiry_limit_us(&self, now_us: u64) -> u64 {
+        let snapshots = self.snapshots.lock();
+        snapshots.first_key_value().map_or(now_us, |(_, oldest)| oldest.time_us.min(now_us))
+    }
+
     /// Returns the number of registered snapshots.
     pub(crate) fn snapshot_count(&self) -> usize {
         let snapshots = self.snapshots.lock();
@@ -157,14 +212,19 @@ impl SnapshotTracker {
 /// A registered snapshot; released on drop.
 pub(crate) struct SnapshotGuard {
     tracker: Arc<SnapshotTracker>,
-    seq: SeqNo,
+    read_point: ReadPoint,
     keyspace_drops_before: u64,
 }
 
 impl SnapshotGuard {
     /// Returns the sequence number of the snapshot.
     pub(crate) fn seq(&self) -> SeqNo {
-        self.seq
+        self.read_point.seq
+    }
+
+    /// Returns the sequence number and the time of the snapshot.
+    pub(crate) fn read_point(&self) -> ReadPoint {
+        self.read_point
     }
 
     /// Returns the number of keyspaces that were dropped before the registration.
@@ -176,10 +236,10 @@ impl SnapshotGuard {
 impl Drop for SnapshotGuard {
     fn drop(&mut self) {
         let mut snapshots = self.tracker.snapshots.lock();
-        if let Some(holders) = snapshots.get_mut(&self.seq) {
+        if let Some(holders) = snapshots.get_mut(&self.read_point.seq) {
             holders.count -= 1;
             if holders.count == 0 {
-                snapshots.remove(&self.seq);
+                snapshots.remove(&self.read_point.seq);
                 self.tracker.releases.fetch_add(1, Ordering::Release);
             }
         }
@@ -195,7 +255,7 @@ impl Drop for SnapshotGuard {
 
 impl fmt::Debug for SnapshotGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SnapshotGuard").field(&self.seq).finish()
+        f.debug_tuple("SnapshotGuard").field(&self.read_point.seq).finish()
     }
 }
 
@@ -207,7 +267,7 @@ mod tests {
     fn snapshot_seq_is_held_until_last_guard_is_dropped() {
         let tracker = Arc::new(SnapshotTracker::default());
         tracker.publish(SeqNo(7));
-        let register = |now_us| tracker.register(now_us).unwrap();
+        let register = |now_us| tracker.register(now_us, || now_us).unwrap();
         let (first, second) = (register(10), register(20));
         tracker.publish(SeqNo(9));
         let third = register(30);
@@ -222,15 +282,43 @@ mod tests {
     }
 
     #[test]
+    fn expiry_limit_is_time_of_oldest_snapshot() {
+        let tracker = Arc::new(SnapshotTracker::default());
+        tracker.publish(SeqNo(7));
+        assert_eq!(tracker.expiry_limit_us(50), 50);
+        let first = tracker.register(0, || 10).unwrap();
+        let second = tracker.register(0, || 20).unwrap();
+        assert_eq!(first.read_point(), ReadPoint { seq: SeqNo(7), time_us: 10 });
+        assert_eq!(second.read_point(), ReadPoint { seq: SeqNo(7), time_us: 20 });
+        assert_eq!(tracker.expiry_limit_us(50), 10);
+        drop(first);
+        assert_eq!(tracker.expiry_limit_us(50), 10, "both have the same sequence number");
+        drop(second);
+        assert_eq!(tracker.expiry_limit_us(50), 50);
+    }
+
+    #[test]
+    fn read_point_is_repeated_if_a_commit_is_published() {
+        let tracker = SnapshotTracker::default();
+        let time_us = std::cell::Cell::new(0);
+        let clock = || {
+            time_us.set(time_us.get() + 1);
+            tracker.publish(SeqNo(time_us.get().min(3)));
+            time_us.get()
+        };
+        assert_eq!(tracker.read_point(clock), ReadPoint { seq: SeqNo(3), time_us: 4 });
+    }
+
+    #[test]
     fn register_during_entry_removal_returns_none() {
         let tracker = Arc::new(SnapshotTracker::default());
         tracker.publish(SeqNo(7));
-        let held = tracker.register(10).unwrap();
+        let held = tracker.register(10, || 10).unwrap();
         assert!(!tracker.begin_entry_removal(SeqNo(7)), "the snapshot sees sequence number 7");
         assert!(tracker.begin_entry_removal(SeqNo(8)));
-        assert!(tracker.register(20).is_none());
+        assert!(tracker.register(20, || 20).is_none());
         tracker.end_entry_removal();
-        assert!(tracker.register(30).is_some());
+        assert!(tracker.register(30, || 30).is_some());
         drop(held);
         assert!(tracker.begin_entry_removal(SeqNo(1)));
     }

@@ -19,6 +19,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 use crate::env::{Background, Env, JoinHandle, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::batch::{BatchOperationIter, OperationEffect};
+use crate::format::expiry::without_expiry;
 use crate::format::log_record::{LogChecksumSeed, RecordHeader, SyncMark};
 use crate::format::workload_trace::{TraceEvent, TraceHeader, TraceItem, TraceValue};
 use crate::vfs::{File, Vfs};
@@ -192,13 +193,17 @@ impl TraceRecorder {
                 let key: &[u8] = &key;
                 let event = match &operation.action {
                     OperationEffect::Entry { kind, value } => {
-                        let content = &payload[value.clone()];
+                        // A trace records an expiring value without its expiry time.
+                        let content = without_expiry(*kind, &payload[value.clone()]);
                         let value =
                             TraceValue { bytes: len_u64(content.len()), content: Some(content) };
                         match kind {
                             EntryKind::Delete => TraceEvent::Delete { keyspace, key },
                             EntryKind::Merge => TraceEvent::Merge { keyspace, key, operand: value },
-                            EntryKind::Put | EntryKind::ValuePointer => {
+                            EntryKind::Put
+                            | EntryKind::ValuePointer
+                            | EntryKind::PutExpiring
+                            | EntryKind::ValuePointerExpiring => {
                                 TraceEvent::Put { keyspace, key, value }
                             }
                         }

@@ -19,13 +19,12 @@ const RETRY_US: u64 = 1_000_000;
 
 /// Updates the admitted write rate of a tree.
 pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &Tree) {
-    let (now_us, snapshots) =
-        (state.env.database_time_us(), state.sequence.oldest_and_newest_snapshot());
+    let now_us = state.env.database_time_us();
     // Shape and policy are read under the lock, so that the last thread to set the rate uses the newest ones. An outdated
     // stop could otherwise remain, without a job that would end it.
     let mut jobs = tree.jobs.lock();
     let policy = Arc::clone(&tree.settings().policy);
-    let shape = tree.shape(now_us, snapshots);
+    let shape = tree.shape(now_us, &state.sequence);
     let call_policy = || {
         let due = (policy.next_pick_due_us(&shape), policy.memtable_tombstone_age_max_us(&shape));
         let shape = jobs.quarantine.without_unreadable_runs(&shape);

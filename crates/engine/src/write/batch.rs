@@ -9,7 +9,10 @@ use lsmx_base::range_tombstone::half_open_range;
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::batch::{operation_bytes, put_operation, put_range_delete};
+use crate::format::batch::{
+    operation_bytes, put_expiring_operation, put_operation, put_range_delete,
+};
+use crate::format::expiry::EXPIRY_BYTES;
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::memtable::{self, Memtable};
 use crate::tree::Tree;
@@ -81,8 +84,8 @@ impl BatchPosition {
 /// Operations on keyspaces of one database that are committed atomically, in the order in which they were added.
 ///
 /// If one operation is invalid, [`Db::write`](crate::Db::write) fails for the whole batch. An operation is
-/// invalid if a key or value exceeds its maximum size, if an operation exceeds [`BATCH_BYTES_MAX`], or if
-/// it merges in a keyspace without a merge operator.
+/// invalid if a key or value exceeds its maximum size, if an operation exceeds [`BATCH_BYTES_MAX`], if
+/// it merges in a keyspace without a merge operator, or if a value would expire in a keyspace with an operand store.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -170,6 +173,50 @@ impl WriteBatch {
             return;
         }
         put_operation(&mut self.payload, kind, tree.id, key, value);
+        self.count_operation(tree);
+    }
+
+    /// Adds a write of a value, which expires if the keyspace has a default time to live.
+    pub(crate) fn add_put(&mut self, tree: &Arc<Tree>, key: &[u8], value: &[u8]) {
+        match tree.default_ttl_us() {
+            None => self.add(tree, EntryKind::Put, key, value),
+            Some(ttl_us) => self.add_put_with_ttl(tree, key, value, ttl_us),
+        }
+    }
+
+    /// Adds a write of a value that expires `ttl_us` microseconds from now.
+    pub(crate) fn add_put_with_ttl(
+        &mut self,
+        tree: &Arc<Tree>,
+        key: &[u8],
+        value: &[u8],
+        ttl_us: u64,
+    ) {
+        let expiry_us = tree.env().database_time_us().saturating_add(ttl_us);
+        self.add_put_until(tree, key, value, expiry_us);
+    }
+
+    /// Adds a write of a value that expires at a time, in microseconds of the database clock.
+    pub(crate) fn add_put_until(
+        &mut self,
+        tree: &Arc<Tree>,
+        key: &[u8],
+        value: &[u8],
+        expiry_us: u64,
+    ) {
+        // The expiry time is part of the stored value.
+        let stored_bytes = len_u64(value.len()).saturating_add(len_u64(EXPIRY_BYTES));
+        let sizes =
+            [("key", len_u64(key.len()), KEY_BYTES_MAX), ("value", stored_bytes, VALUE_BYTES_MAX)];
+        let bytes = operation_bytes(tree.id, key, value) + EXPIRY_BYTES + 1;
+        if !self.check_sizes(&sizes, bytes) {
+            return;
+        }
+        if tree.operand_store.is_used() {
+            self.error.get_or_insert(Error::ExpiryRefused { keyspace: tree.name.clone() });
+            return;
+        }
+        put_expiring_operation(&mut self.payload, tree.id, key, expiry_us, value);
         self.count_operation(tree);
     }
 

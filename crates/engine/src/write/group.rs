@@ -284,6 +284,9 @@ fn insert_commit(state: &DbState, ticket: &CommitTicket, memtables: &[Arc<Memtab
                 let value = &payload[value];
                 let bytes = len_u64(key.len() + value.len());
                 counters.count_write(kind, bytes);
+                if kind.is_expiring() {
+                    tree.set_may_expire();
+                }
                 if kind == EntryKind::Merge {
                     let below = operand_count_below(tree, seq);
                     let (bytes, is_long) = memtable.insert_operand(key, seq, value, below);

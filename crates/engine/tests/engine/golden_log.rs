@@ -70,6 +70,7 @@ fn write_manifest(vfs: &Arc<dyn Vfs>, mark: (u64, u64)) -> ManifestState {
         value_bytes: 2000,
         oldest_tombstone_us: Some(1_000_000),
         tombstone_seq_smallest: None,
+        expiry: None,
         seq_smallest: 1,
         seq_largest: 3,
         last_read_us: 2_000_000,

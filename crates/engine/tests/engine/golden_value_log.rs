@@ -103,6 +103,7 @@ fn written() -> Vec<Vec<u8>> {
         value_bytes: summary.properties.value_bytes,
         oldest_tombstone_us: None,
         tombstone_seq_smallest: None,
+        expiry: None,
         seq_smallest: summary.properties.seq_smallest.0,
         seq_largest: summary.properties.seq_largest.0,
         last_read_us: 0,

@@ -26,6 +26,7 @@ mod crash;
 mod cursors;
 mod differential;
 mod direct_reads;
+mod expiry;
 mod faults;
 mod golden_log;
 mod golden_table;

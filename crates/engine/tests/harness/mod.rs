@@ -16,6 +16,7 @@ pub(crate) mod database;
 pub(crate) mod descriptors;
 pub(crate) mod device_hangs;
 pub(crate) mod disk_use;
+pub(crate) mod expiry;
 pub(crate) mod failed_open;
 pub(crate) mod gate;
 pub(crate) mod golden;

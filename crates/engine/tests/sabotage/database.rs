@@ -19,8 +19,8 @@ use crate::harness::recorder::Sampling;
 use crate::harness::transactions::{locked_increments, random_transactions};
 use crate::harness::workload::{Faults, Plan, play};
 use crate::harness::{
-    Outcome, clock, closing, compaction_filters, descriptors, device_hangs, disk_use, failed_open,
-    identity, lost_log, memory, missing_store, options, oracle, quarantine, queues,
+    Outcome, clock, closing, compaction_filters, descriptors, device_hangs, disk_use, expiry,
+    failed_open, identity, lost_log, memory, missing_store, options, oracle, quarantine, queues,
     range_tombstones, writers,
 };
 use lsmx::compaction::{CompactionPolicy, Debt, Job, Level, RunningJobs, TreeShape};
@@ -107,6 +107,12 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::LockedReadsNotChecked
         | Failpoint::QueuedRangesNotChecked => ("transactions", random_transactions),
         Failpoint::KeyNotLocked | Failpoint::DeadlockNotFound => ("locks", locked_increments),
+        Failpoint::ExpiryUncoversOlderVersion
+        | Failpoint::SnapshotIgnoresItsTime
+        | Failpoint::OperandsFoldedOntoExpiringBase
+        | Failpoint::ExpiryLostAtSeparation => {
+            ("histories of expiring values", expiry::history_equals_the_model)
+        }
         Failpoint::UpdateWithoutGuard => ("updates", updates),
         Failpoint::UpdateGuardLoadedLate => ("updates over a seal", updates_over_a_seal),
         Failpoint::GuardScansCommit => ("guards during large batches", guards_during_large_batches),

@@ -17,6 +17,7 @@ use crate::db::open::log_source::LogSource;
 use crate::db::operand_store::{self, StoreCheck};
 use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
+use crate::format::expiry::without_expiry;
 use crate::format::version_edit::{BlobFileRecord, BlobReference};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
@@ -265,9 +266,10 @@ impl VerifiedBlobs {
         cursor.first()?;
         while cursor.valid() {
             let key = cursor.key();
-            if key.kind == EntryKind::ValuePointer {
+            if key.kind.without_expiry() == EntryKind::ValuePointer {
                 let corrupt = |what| Error::malformed(what, table.path(), 0);
-                let pointer = ValuePointer::decode(cursor.value()).map_err(corrupt)?;
+                let stored = without_expiry(key.kind, cursor.value());
+                let pointer = ValuePointer::decode(stored).map_err(corrupt)?;
                 let id = FileId(pointer.file);
                 let Some(blob) = self.blobs.get(&id) else {
                     let expected = "a blob file of the keyspace in the manifest";

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::db::inner::DbInner;
 use crate::error::Result;
+use crate::format::expiry::{expiry_of, without_expiry};
 use crate::lookup::point::{self, ReadScope};
 use crate::operand_store::OperandReadTier;
 use crate::table::explain::{BlockRead, BlockSource, explain_get};
@@ -38,21 +39,25 @@ pub struct Explanation {
 pub struct EntryFound {
     /// Sequence number of the entry.
     pub seq: u64,
-    /// Kind of the entry: `put`, `delete`, `merge` or `value_pointer`.
+    /// Kind of the entry: `put`, `delete`, `merge`, `value_pointer`, `put_expiring` or `value_pointer_expiring`.
     pub kind: &'static str,
     /// Length of the value or operand, in bytes.
     pub value_bytes: u64,
+    /// Expiry time of the entry, in microseconds of the database clock.
+    pub expiry_us: Option<u64>,
 }
 
 impl EntryFound {
-    fn new(seq: SeqNo, kind: EntryKind, value_bytes: u64) -> EntryFound {
+    fn new(seq: SeqNo, kind: EntryKind, value_bytes: u64, expiry_us: Option<u64>) -> EntryFound {
         let kind = match kind {
             EntryKind::Put => "put",
             EntryKind::Delete => "delete",
             EntryKind::Merge => MERGE,
             EntryKind::ValuePointer => "value_pointer",
+            EntryKind::PutExpiring => "put_expiring",
+            EntryKind::ValuePointerExpiring => "value_pointer_expiring",
         };
-        EntryFound { seq: seq.0, kind, value_bytes }
+        EntryFound { seq: seq.0, kind, value_bytes, expiry_us }
     }
 }
 
@@ -100,7 +105,8 @@ pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Ex
     db.begin_operation();
     let view = tree.pin_super_version();
     tree.check_live()?;
-    let seq = db.state.sequence.published();
+    let read_point = db.state.read_point(tree);
+    let seq = read_point.seq;
     let mut explanation =
         Explanation { keyspace: tree.name.clone(), seq: seq.0, ..Explanation::default() };
     let mut is_complete = false;
@@ -110,7 +116,8 @@ pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Ex
         let found_base = memtable.visit_versions(key, seq, |seq, kind, value| {
             let is_visible = covering < Some(seq);
             if is_visible {
-                found.push(EntryFound::new(seq, kind, len_u64(value.len())));
+                let value_bytes = len_u64(without_expiry(kind, &value).len());
+                found.push(EntryFound::new(seq, kind, value_bytes, expiry_of(kind, &value)));
             }
             is_visible && kind == EntryKind::Merge
         });
@@ -137,7 +144,9 @@ pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Ex
         if let Some(file) = run.table_for_key(key) {
             let use_filter = uses_last_run_filter || index + 1 < count;
             let probe = explain_get(file.table(), key, seq, use_filter)?;
-            step.found = probe.found.map(|(seq, kind, bytes)| EntryFound::new(seq, kind, bytes));
+            step.found = probe
+                .found
+                .map(|(seq, kind, bytes)| EntryFound::new(seq, kind, bytes, probe.expiry_us));
             step.range_deleted_at = file.table().covering_tombstone(key, seq)?.map(|seq| seq.0);
             // An operand is not a complete value, so the search continues in older runs.
             let found_base = step.found.is_some_and(|found| found.kind != MERGE);
@@ -158,12 +167,12 @@ pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Ex
         operands.view.read_operands(key, seq, OperandReadTier::Storage, &mut found)?;
         found.retain(|operand| newest_seq < Some(operand.last.0));
         let found = found.iter().map(|operand| {
-            EntryFound::new(operand.last, EntryKind::Merge, len_u64(operand.bytes.len()))
+            EntryFound::new(operand.last, EntryKind::Merge, len_u64(operand.bytes.len()), None)
         });
         explanation.operands = Some(OperandStep { found: found.collect() });
     }
     // The value is read by an ordinary lookup in the same super version.
-    let value = point::get(tree, &view, key, seq, ReadScope::Storage)?;
+    let value = point::get(tree, &view, key, read_point, ReadScope::Storage)?;
     explanation.value_bytes = value.map(|value| len_u64(value.len()));
     Ok(explanation)
 }
@@ -174,7 +183,11 @@ const PRINTED_OPERANDS_MAX: usize = 3;
 
 impl fmt::Display for EntryFound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {}, {} bytes", self.kind, self.seq, self.value_bytes)
+        write!(f, "{} at {}, {} bytes", self.kind, self.seq, self.value_bytes)?;
+        match self.expiry_us {
+            Some(expiry_us) => write!(f, ", expires at {expiry_us} us"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -92,8 +92,10 @@ impl LogSource<'_> {
                 let what = Malformed::invalid_field("keyspace of an operation", found, expected);
                 return Err(corrupt(what));
             }
-            if let OperationEffect::Entry { kind: EntryKind::ValuePointer, .. } = operation.action {
-                let found = u64::from(EntryKind::ValuePointer as u8);
+            if let OperationEffect::Entry { kind, .. } = operation.action
+                && kind.without_expiry() == EntryKind::ValuePointer
+            {
+                let found = u64::from(kind as u8);
                 let expected = "any kind except a value pointer";
                 return Err(corrupt(Malformed::invalid_field(
                     "kind of an operation",

@@ -73,6 +73,7 @@ impl TreeOpener<'_> {
         }
         tree.operand_store.set_kept_log(persisted.kept_log().cloned());
         self.open_operand_store(&tree, persisted.store_name(), keyspace.operand_token)?;
+        tree.check_default_ttl(&tree.settings().options)?;
         Ok(tree)
     }
 

@@ -155,7 +155,12 @@ fn insert_batch(
         while let Some(operation) = batch.next_if(|next| next.keyspace == keyspace) {
             let CopiedOperation { seq, copied, action, .. } = operation;
             match action {
-                CopiedAction::Entry(kind) => memtable.insert_copied(copied, seq, kind),
+                CopiedAction::Entry(kind) => {
+                    if kind.is_expiring() {
+                        target.tree.set_may_expire();
+                    }
+                    memtable.insert_copied(copied, seq, kind)
+                }
                 CopiedAction::DeleteRange { .. }
                     if failpoint::is_on(Failpoint::ReplaySkipsRangeDeletes) =>
                 {

@@ -5,8 +5,8 @@
 //!  1      entries, each
 //!     v   shared    varint, bytes of the user key shared with the previous entry
 //!     v   unshared  varint, bytes of the suffix
-//!     1   kind      u8, see `EntryKind`; 4 (single delete) and the flag 0x80 (a u64 expiry follows
-//!                   the kind) are reserved
+//!     1   kind      u8, see `EntryKind`; 4 (single delete) is reserved. With the flag 0x80, the value begins
+//!                   with an expiry time, see `expiry.rs`
 //!     v   number    varint, sequence number
 //!     v   length    varint, bytes of the value
 //!     n   suffix    the unshared bytes of the user key
@@ -41,6 +41,7 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
 
 use super::VALUE_BYTES_MAX;
+use super::expiry::check_expiring_value;
 
 pub use builder::{DataBlockBuilder, SplitPoint};
 use tags::TagCounts;
@@ -125,6 +126,7 @@ impl<'a> RawEntry<'a> {
                 "56 bits, and at most 1 GiB",
             ));
         }
+        check_expiring_value(kind, value_bytes)?;
         let suffix = decoder.take_bytes("key suffix", unshared)?;
         let value_at = decoder.offset();
         decoder.take_bytes("value", value_bytes)?;
@@ -270,7 +272,9 @@ impl DataBlock {
             [a, b, ..] if b < 0x80 && b != 0 => (usize::from(a & 0x7f) | usize::from(b) << 7, 2),
             _ => return None,
         };
-        if (shared | unshared) >= 0x80 {
+        // One comparison for all three: key lengths of one byte, and a kind without an expiry time. The long form checks
+        // the length of an expiring value.
+        if (shared | unshared | kind) >= 0x80 {
             return None;
         }
         let suffix_at = at + 3 + seq_bytes + length_bytes;

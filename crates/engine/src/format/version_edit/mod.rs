@@ -20,6 +20,7 @@ use bytes::Bytes;
 use lsmx_base::coding::{Decoder, put_bytes, put_u64, put_varint};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 
+use crate::format::expiry::{decode_expiry_summary, put_expiry_summary};
 use crate::operand_store::StoreToken;
 pub use blob_files::{BlobFileRecord, BlobReference};
 use lsmx_base::key::SeqNo;
@@ -59,10 +60,47 @@ fn put_table_meta(out: &mut Vec<u8>, meta: &TableMeta) {
     }
     put_u64(out, meta.uid);
     put_u64(out, meta.checksum);
-    // The last field, omitted if absent.
-    if let Some(seq) = meta.tombstone_seq_smallest {
-        put_varint(out, seq);
+    // Omitted if it is absent and no extension follows. Then 0 replaces it, which no tombstone has.
+    if meta.tombstone_seq_smallest.is_some() || meta.expiry.is_some() {
+        put_varint(out, meta.tombstone_seq_smallest.unwrap_or(0));
     }
+    if let Some(expiry) = &meta.expiry {
+        let mut value = Vec::new();
+        put_expiry_summary(&mut value, expiry);
+        out.push(TABLE_EXPIRY);
+        put_bytes(out, &value);
+    }
+}
+
+/// Flag of extensions of a table description that a reader must know.
+const REQUIRED_EXTENSION: u8 = 0x80;
+/// Extension of a table description: the summary of its expiry times.
+const TABLE_EXPIRY: u8 = REQUIRED_EXTENSION | 1;
+
+/// Decodes the extensions of a table description, up to the end of the body.
+fn get_table_extensions(body: &mut Decoder<'_>, meta: &mut TableMeta) -> Result<(), Malformed> {
+    let mut previous = None;
+    while !body.is_empty() {
+        let tag = body.u8("extension of a table")?;
+        if previous.is_some_and(|previous| previous >= tag) {
+            return Err(Malformed::Order { what: "extensions of a table are" });
+        }
+        previous = Some(tag);
+        let value = body.bytes("extension of a table")?;
+        match tag {
+            TABLE_EXPIRY => {
+                let mut decoder = Decoder::new(value);
+                meta.expiry = Some(decode_expiry_summary(&mut decoder)?);
+                decoder.finish("bytes after the expiry times of a table")?;
+            }
+            unknown if unknown & REQUIRED_EXTENSION != 0 => {
+                let (what, found) = ("extension of a table", u64::from(unknown));
+                return Err(Malformed::invalid_field(what, found, "a known tag"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Decodes the metadata of a table. The manifest does not store the time of the last read, so it is set to the time of
@@ -86,8 +124,10 @@ fn get_table_meta(body: &mut Decoder<'_>) -> Result<TableMeta, Malformed> {
         ..TableMeta::new(id, range)
     };
     if !body.is_empty() {
-        meta.tombstone_seq_smallest = Some(body.varint("smallest number of a tombstone")?);
+        let seq = body.varint("smallest number of a tombstone")?;
+        meta.tombstone_seq_smallest = Some(seq).filter(|seq| *seq > 0 || body.is_empty());
     }
+    get_table_extensions(body, &mut meta)?;
     meta.last_read_us = meta.created_us;
     Ok(meta)
 }
@@ -574,6 +614,8 @@ fn get_run_order(body: &mut Decoder<'_>) -> Result<Vec<RunId>, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use lsmx_compaction::ExpirySummary;
+
     use super::*;
     use crate::format::copies_with_flipped_bit;
 
@@ -587,6 +629,7 @@ mod tests {
             value_bytes: 9_000,
             oldest_tombstone_us: Some(17),
             tombstone_seq_smallest: Some(9),
+            expiry: None,
             seq_smallest: 1,
             seq_largest: 300,
             last_read_us: 5,
@@ -597,12 +640,22 @@ mod tests {
         };
         let no_tombstone =
             TableMeta { oldest_tombstone_us: None, tombstone_seq_smallest: None, ..file.clone() };
+        let times =
+            ExpirySummary { entries: 7, earliest_us: 1, median_us: 1 << 50, latest_us: u64::MAX };
+        let expiring = TableMeta { expiry: Some(times), ..file.clone() };
         let (keyspace, level, run) = (3, Level(6), RunId(900));
         VersionEdit::from(vec![
             Change::CreateKeyspace { id: 3, name: "größe".into(), options: "a = 1\n".into() },
             Change::DropKeyspace { id: u32::MAX },
             Change::SetOptions { keyspace, options: String::new() },
             Change::AddFile { keyspace, level, run, file: Arc::new(file) },
+            Change::AddFile { keyspace, level, run, file: Arc::new(expiring.clone()) },
+            Change::AddFile {
+                keyspace,
+                level,
+                run,
+                file: Arc::new(TableMeta { tombstone_seq_smallest: None, ..expiring }),
+            },
             Change::AddFile { keyspace, level, run, file: Arc::new(no_tombstone) },
             Change::RemoveFile { keyspace, id: FileId(8) },
             Change::RunOrder { keyspace, level, runs: vec![run, RunId(1), RunId(u64::MAX)] },

@@ -23,6 +23,7 @@ use crate::compaction_filter::{
     CompactionFilter, FilterContext, FilterDecision, FilterError, FilterValue, call_filter,
 };
 use crate::error::Result;
+use crate::format::expiry::{expiry_of, without_expiry};
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::table::{ReadContext, ReadPurpose};
 use crate::tree::Tree;
@@ -124,7 +125,7 @@ impl<'a> EntryFilter<'a> {
         self.outcome
     }
 
-    /// Returns the decision about a value, or about the value that a pointer refers to. `values` are the blob files of
+    /// Returns the decision about a stored value, or about the value that a pointer refers to. `values` are the blob files of
     /// the inputs.
     pub(crate) fn decide(
         &mut self,
@@ -137,15 +138,17 @@ impl<'a> EntryFilter<'a> {
             return FilterDecision::Keep;
         }
         let (scan, entry) = (&self.scan, (key.user_key, key.seq));
+        let expiry_us = expiry_of(key.kind, value);
+        let value = without_expiry(key.kind, value);
         let read = || -> Result<Slice> {
             let mut access = ReadContext::new(ReadPurpose::Job);
             values.blobs.read_value_in_scan(&mut scan.borrow_mut(), entry, value, &mut access)
         };
-        let passed = match key.kind {
+        let passed = match key.kind.without_expiry() {
             EntryKind::ValuePointer => FilterValue::in_blob_file(&read),
             _ => FilterValue::from(value),
         };
-        let context = FilterContext { seq: key.seq, ..self.context };
+        let context = FilterContext { seq: key.seq, expiry_us, ..self.context };
         let decision = call_filter(self.filter, key.user_key, &passed, &context, value_bytes_max());
         self.outcome.passed += 1;
         match decision {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use lsmx_base::coding::len_u64;
-use lsmx_base::key::{EntryKind, InternalKey};
+use lsmx_base::key::InternalKey;
 use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, OutputSplitter, TableMeta, TreeShape};
@@ -12,6 +12,7 @@ use crate::env::rate_limit::IoPriority;
 use crate::error::Result;
 use crate::jobs::compaction::entry_filter::FilterOutcome;
 use crate::jobs::compaction::range_tombstone_queue::RangeTombstoneQueue;
+use crate::jobs::compaction::version_filter::ExpiredEntries;
 use crate::jobs::value_log::output_values::{OutputValueWriter, ValuePlacement, ValueSource};
 use crate::memtable::Memtable;
 use crate::options::filter_bits::IncomingRun;
@@ -47,6 +48,8 @@ pub(crate) struct JobOutputs<'a> {
     paths: Vec<PathBuf>,
     /// Number of entries written.
     pub(crate) entries: u64,
+    /// Entries that were dropped or replaced because they had expired.
+    pub(crate) expired: ExpiredEntries,
 }
 
 impl<'a> JobOutputs<'a> {
@@ -87,6 +90,7 @@ impl<'a> JobOutputs<'a> {
             finished,
             paths,
             entries: 0,
+            expired: ExpiredEntries::default(),
         }
     }
 
@@ -189,12 +193,11 @@ impl<'a> JobOutputs<'a> {
         let (_, writer) = self.current.as_mut().expect("the writer exists");
         match placement {
             ValuePlacement::AsIs => writer.add(key, value)?,
-            ValuePlacement::Pointer => {
-                let key = InternalKey { kind: EntryKind::ValuePointer, ..key };
-                writer.add(key, self.values.last_pointer())?;
+            ValuePlacement::Pointer(kind) => {
+                writer.add(InternalKey { kind, ..key }, self.values.last_pointer())?;
             }
-            ValuePlacement::Value(value) => {
-                writer.add(InternalKey { kind: EntryKind::Put, ..key }, &value)?
+            ValuePlacement::Value(kind, value) => {
+                writer.add(InternalKey { kind, ..key }, &value)?
             }
         }
         self.entries += 1;
@@ -239,6 +242,7 @@ impl<'a> JobOutputs<'a> {
         self.finished.append(&mut output.tables);
         self.paths.append(&mut output.paths);
         self.entries += output.entries;
+        self.expired.add(output.expired);
     }
 
     /// Converts the finished tables into the output of a subcompaction.
@@ -248,6 +252,7 @@ impl<'a> JobOutputs<'a> {
             tables: std::mem::take(&mut self.finished),
             paths: std::mem::take(&mut self.paths),
             entries: self.entries,
+            expired: self.expired,
             entries_read,
             filter_outcome: FilterOutcome::default(),
         }
@@ -273,6 +278,7 @@ pub(crate) struct SubcompactionOutput {
     paths: Vec<PathBuf>,
     /// Number of entries written.
     entries: u64,
+    expired: ExpiredEntries,
     pub(crate) entries_read: u64,
     /// Results of the compaction filter.
     pub(crate) filter_outcome: FilterOutcome,

@@ -69,6 +69,11 @@ impl PickedJob {
         with_tombstones.filter_map(|file| file.oldest_tombstone_us).min()
     }
 
+    /// Whether the inputs have expiring entries.
+    pub(crate) fn has_expiring_entries(&self) -> bool {
+        self.input_files().any(|file| file.expiry.is_some())
+    }
+
     /// Total size of the inputs from other levels than the target, in bytes.
     pub(crate) fn incoming_bytes(&self) -> u64 {
         let inputs = self.job.inputs.iter();
@@ -104,8 +109,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     if blocked(&jobs) {
         return None;
     }
-    let shape =
-        tree.shape(state.env.database_time_us(), state.sequence.oldest_and_newest_snapshot());
+    let shape = tree.shape(state.env.database_time_us(), &state.sequence);
     // The files were found in an older version. If one of them no longer exists, the job is not admitted. The job reads
     // no file, so it may drop quarantined files.
     let delete_only =

@@ -156,6 +156,9 @@ fn run_picked_job(
     time.add(stats.helper_time);
     span.record_success(stats.read_bytes, written_bytes, elapsed_us);
     update_metrics(state, throttle, tree, picked, &stats, written_bytes, elapsed_us);
+    if outputs.expired.entries > 0 {
+        tree.counters.update(|counts| outputs.expired.add_to(&mut counts.expired));
+    }
     let removes_inputs = job.kind != JobKind::Move;
     let tombstones_read = picked.input_files().map(|file| file.tombstones).sum();
     state.emit(&Event::Compaction(CompactionEnd {
@@ -376,10 +379,12 @@ fn merge(
         shape: shape.clone(),
         input_bytes: picked.input_bytes(),
         filter: outputs.filter_width(),
-        // The tombstones of removed values date from now.
-        oldest_tombstone_us: picked
-            .oldest_tombstone_us()
-            .or_else(|| compaction_filter.as_ref().map(|_| state.env.database_time_us())),
+        // The tombstones of removed and of expired values date from now.
+        oldest_tombstone_us: picked.oldest_tombstone_us().or_else(|| {
+            let may_remove = compaction_filter.is_some() || picked.has_expiring_entries();
+            may_remove.then(|| state.env.database_time_us())
+        }),
+        expiry_limit_us: state.expiry_limit_us(),
         deadline_us: *deadline_us,
         runs,
         retention,

@@ -49,6 +49,8 @@ pub(crate) struct MergeInputs {
     pub(crate) filter: FilterWidth,
     /// Time of the oldest tombstone among the inputs.
     pub(crate) oldest_tombstone_us: Option<u64>,
+    /// Time up to which entries have expired for all readers, in microseconds.
+    pub(crate) expiry_limit_us: u64,
     /// Time at which the job is cancelled.
     pub(crate) deadline_us: Option<u64>,
     /// Tables of each input run, in key order.
@@ -285,6 +287,7 @@ impl Subcompactions {
         });
         let mut filter = VersionFilter::new(retention, &inputs.tree.merge_resolver)
             .with_value_source(inputs.values.clone())
+            .with_expiry_limit(inputs.expiry_limit_us)
             .with_entry_filter(entry_filter);
         let mut reported = 0;
         let mut write = |key: InternalKey<'_>, value: &[u8], is_first: bool| {
@@ -315,6 +318,7 @@ impl Subcompactions {
             cursor.next()?;
         }
         filter.finish(&mut write)?;
+        outputs.expired.add(filter.expired());
         outputs.finish()?;
         self.record_finished(state, outputs.finished_bytes() - reported);
         let mut output = outputs.into_subcompaction_output(entries);

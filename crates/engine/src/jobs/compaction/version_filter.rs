@@ -11,9 +11,13 @@
 //! Operands are never combined across a snapshot, which would then see the newer ones. Operands that cannot be
 //! folded (no operator, a failing operator, an oversized result) are written unchanged, which is always correct.
 //!
+//! An entry whose expiry time has passed for all readers is a delete. Operands are not folded onto a base that expires
+//! later, because the base may expire between two reads, and the operands stay. Base and operands are then kept apart.
+//!
 //! The newest version of a key is passed to the compaction filter if it is a value, folded or not, that no snapshot sees.
 //! A removed value leaves a tombstone if an older version may exist.
 
+use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::range_tombstone::RangeTombstone;
@@ -22,12 +26,14 @@ use lsmx_base::slice::Slice;
 use crate::compaction_filter::FilterDecision;
 use crate::cursor::Cursor;
 use crate::error::Result;
+use crate::format::expiry::{expiry_of, put_expiring_value, split_expiry, without_expiry};
 use crate::format::range_tombstones::FragmentedTombstones;
 use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::jobs::compaction::entry_filter::{EntryFilter, FilterOutcome};
 use crate::jobs::compaction::retention::{EntryDecision, Retention};
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::merge_operator::MergeOperator;
+use crate::metrics::ExpiryMetrics;
 use crate::table::{ReadContext, ReadPurpose};
 use crate::tree::merge_resolver::MergeResolver;
 
@@ -55,6 +61,30 @@ pub(crate) struct VersionFilter<'a> {
     values: ValueSource,
     /// Compaction filter of the keyspace.
     entry_filter: Option<EntryFilter<'a>>,
+    /// Time up to which entries have expired for all readers, in microseconds.
+    expiry_limit_us: u64,
+    expired: ExpiredEntries,
+}
+
+/// Entries that a job dropped or replaced by tombstones because they had expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExpiredEntries {
+    pub(crate) entries: u64,
+    /// Size of their keys and of their values as stored in tables, in bytes.
+    pub(crate) bytes: u64,
+}
+
+impl ExpiredEntries {
+    pub(crate) fn add(&mut self, other: ExpiredEntries) {
+        self.entries += other.entries;
+        self.bytes += other.bytes;
+    }
+
+    /// Adds the counts to those of a keyspace.
+    pub(crate) fn add_to(self, metrics: &mut ExpiryMetrics) {
+        metrics.entries += self.entries;
+        metrics.bytes += self.bytes;
+    }
 }
 
 /// State of the versions below the pending operands.
@@ -81,7 +111,19 @@ impl<'a> VersionFilter<'a> {
             wrote_key: false,
             values: ValueSource::default(),
             entry_filter: None,
+            expiry_limit_us: 0,
+            expired: ExpiredEntries::default(),
         }
+    }
+
+    /// Drops entries that expire at or before this time, in microseconds. All readers must see them as expired.
+    pub(crate) fn with_expiry_limit(self, expiry_limit_us: u64) -> VersionFilter<'a> {
+        VersionFilter { expiry_limit_us, ..self }
+    }
+
+    /// Returns the number and the size of the entries that had expired.
+    pub(crate) fn expired(&self) -> ExpiredEntries {
+        self.expired
     }
 
     /// Sets the compaction filter.
@@ -126,7 +168,11 @@ impl<'a> VersionFilter<'a> {
         cursor: &impl Cursor,
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<()> {
-        let key = cursor.key();
+        let mut key = cursor.key();
+        let is_expired = key.kind.is_expiring() && self.is_expired(cursor.value());
+        if is_expired {
+            key.kind = EntryKind::Delete;
+        }
         let decision = self.retention.decide_entry(key);
         if !self.pending.is_empty() && self.is_end_of_operands(&decision) {
             let base = if decision.first_of_key { FoldBase::EndOfKey } else { FoldBase::Unknown };
@@ -140,18 +186,23 @@ impl<'a> VersionFilter<'a> {
         if key.kind == EntryKind::Merge && !decision.shadowed && self.operator.is_some() {
             return self.push_operand(key, decision.stripe, cursor.value_slice(), write);
         }
-        if !self.pending.is_empty() && self.is_quarantined(cursor)? {
-            // The base cannot be read, so the operands are not folded.
+        if is_expired && !decision.shadowed {
+            self.expired.entries += 1;
+            self.expired.bytes += len_u64(key.user_key.len() + cursor.value().len());
+        }
+        if !self.pending.is_empty() && (is_kept_apart(key) || self.is_quarantined(key, cursor)?) {
+            // The base expires later or cannot be read, so the operands are not folded.
             self.write_pending_operands(&FoldBase::Unknown, write)?;
         }
         if !self.pending.is_empty() && key.kind != EntryKind::Merge {
-            let pointed = match key.kind {
-                EntryKind::ValuePointer => Some(self.read_value(cursor)?),
+            let stored = without_expiry(key.kind, cursor.value());
+            let pointed = match key.kind.without_expiry() {
+                EntryKind::ValuePointer => Some(self.read_value(key, stored)?),
                 _ => None,
             };
             let base = match key.kind {
                 EntryKind::Delete => None,
-                _ => Some(pointed.as_deref().unwrap_or_else(|| cursor.value())),
+                _ => Some(pointed.as_deref().unwrap_or(stored)),
             };
             if self.write_pending_operands(&FoldBase::Value(base), write)? {
                 return Ok(());
@@ -160,12 +211,22 @@ impl<'a> VersionFilter<'a> {
         if decision.kept {
             // Pending operands are newer, and this entry is no base for them.
             self.write_pending_operands(&FoldBase::Unknown, write)?;
+            if is_expired && failpoint::is_on(Failpoint::ExpiryUncoversOlderVersion) {
+                return Ok(());
+            }
             return self.write_kept(key, decision.stripe, cursor, write);
         }
         Ok(())
     }
 
-    /// Writes the current entry, which the retention rules keep, as the compaction filter decides.
+    /// Returns whether an expiring entry with this stored value has expired for all readers.
+    #[cold]
+    fn is_expired(&self, stored: &[u8]) -> bool {
+        split_expiry(stored).0 <= self.expiry_limit_us
+    }
+
+    /// Writes the current entry, which the retention rules keep, as the compaction filter decides. `key` has the kind
+    /// delete if the entry has expired.
     fn write_kept(
         &mut self,
         key: InternalKey<'_>,
@@ -173,14 +234,20 @@ impl<'a> VersionFilter<'a> {
         cursor: &impl Cursor,
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<()> {
-        let is_value = matches!(key.kind, EntryKind::Put | EntryKind::ValuePointer);
-        let (kind, changed) = match is_value
+        let (kind, changed) = match key.kind.is_value()
             && self.may_filter(stripe)
-            && !self.is_quarantined(cursor)?
+            && !self.is_quarantined(key, cursor)?
         {
             true => match self.filter_value(key, cursor.value()) {
                 FilterDecision::Keep => (key.kind, None),
-                FilterDecision::Change(value) => (EntryKind::Put, Some(value)),
+                FilterDecision::Change(value) => match expiry_of(key.kind, cursor.value()) {
+                    None => (EntryKind::Put, Some(value)),
+                    Some(expiry_us) => {
+                        let mut stored = Vec::new();
+                        put_expiring_value(&mut stored, expiry_us, &value);
+                        (EntryKind::PutExpiring, Some(stored))
+                    }
+                },
                 FilterDecision::Remove if self.needs_removal_tombstone(stripe, key.user_key) => {
                     (EntryKind::Delete, Some(Vec::new()))
                 }
@@ -189,7 +256,10 @@ impl<'a> VersionFilter<'a> {
             false => (key.kind, None),
         };
         let first = !std::mem::replace(&mut self.wrote_key, true);
-        let value = changed.as_deref().unwrap_or_else(|| cursor.value());
+        let value = match kind {
+            EntryKind::Delete => &[],
+            _ => changed.as_deref().unwrap_or_else(|| cursor.value()),
+        };
         write(InternalKey { kind, ..key }, value, first)
     }
 
@@ -234,18 +304,20 @@ impl<'a> VersionFilter<'a> {
     }
 
     /// Whether the current entry points into a quarantined blob file.
-    fn is_quarantined(&self, cursor: &impl Cursor) -> Result<bool> {
-        if self.values.quarantined.is_empty() || cursor.key().kind != EntryKind::ValuePointer {
+    fn is_quarantined(&self, key: InternalKey<'_>, cursor: &impl Cursor) -> Result<bool> {
+        if self.values.quarantined.is_empty()
+            || key.kind.without_expiry() != EntryKind::ValuePointer
+        {
             return Ok(false);
         }
-        let (file, _) = self.values.blobs.locate(cursor.value())?;
+        let (file, _) = self.values.blobs.locate(without_expiry(key.kind, cursor.value()))?;
         Ok(self.values.quarantined.contains(&file.record().id))
     }
 
-    /// Reads the value that the current entry points to.
-    fn read_value(&self, cursor: &impl Cursor) -> Result<Slice> {
-        let (key, mut access) = (cursor.key(), ReadContext::new(ReadPurpose::Job));
-        self.values.blobs.read_value((key.user_key, key.seq), cursor.value(), &mut access)
+    /// Reads the value that an entry points to.
+    fn read_value(&self, key: InternalKey<'_>, pointer: &[u8]) -> Result<Slice> {
+        let mut access = ReadContext::new(ReadPurpose::Job);
+        self.values.blobs.read_value((key.user_key, key.seq), pointer, &mut access)
     }
 
     fn is_end_of_operands(&self, decision: &EntryDecision) -> bool {
@@ -379,6 +451,11 @@ impl<'a> VersionFilter<'a> {
         let first = !std::mem::replace(&mut self.wrote_key, true);
         write(InternalKey { user_key: &self.user_key, seq, kind }, value, first)
     }
+}
+
+/// Whether newer operands must not be folded onto this base, because it expires later.
+fn is_kept_apart(base: InternalKey<'_>) -> bool {
+    base.kind.is_expiring() && !failpoint::is_on(Failpoint::OperandsFoldedOntoExpiringBase)
 }
 
 #[cfg(test)]

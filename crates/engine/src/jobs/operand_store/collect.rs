@@ -4,7 +4,7 @@
 //! 2. With the store locked against deliveries, it returns the operands that move. For each key these are all operands
 //!    not voided by a delete marker and newer than all table entries. They form one run, the newest in L0. Operands in
 //!    the oldest snapshot stripe are folded onto the value in the tables, at the sequence number of the newest
-//!    operand. Older snapshots keep seeing the older entries, which stay in place.
+//!    operand, unless that value expires later. Older snapshots keep seeing the older entries, which stay in place.
 //! 3. One manifest edit records both the new state of the store and the new run. Readers see both changes at once.
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
@@ -292,7 +292,8 @@ fn fold_operands(
     outputs: &mut JobOutputs<'_>,
 ) -> Result<()> {
     let snapshots = state.sequence.snapshot_seqs();
-    let mut tables = TableLookup::new(&view.version, &tree.merge_resolver)?;
+    let expiry_limit_us = state.expiry_limit_us();
+    let mut tables = TableLookup::new(&view.version, &tree.merge_resolver, expiry_limit_us)?;
     let retention = Retention::for_flush(snapshots.clone(), view.version.shape());
     let mut filter = VersionFilter::new(retention, &tree.merge_resolver);
     let mut write = |key: InternalKey<'_>, value: &[u8], first: bool| {
@@ -343,10 +344,16 @@ struct TableLookup<'a> {
     /// Whether the cursor is at the position of the previous lookup.
     is_positioned: bool,
     deleted: Option<RangeTombstoneFilter>,
+    /// Time up to which entries have expired for all readers, in microseconds.
+    expiry_limit_us: u64,
 }
 
 impl<'a> TableLookup<'a> {
-    fn new(version: &'a Version, merging: &'a MergeResolver) -> Result<TableLookup<'a>> {
+    fn new(
+        version: &'a Version,
+        merging: &'a MergeResolver,
+        expiry_limit_us: u64,
+    ) -> Result<TableLookup<'a>> {
         let tombstones = version.range_tombstones()?;
         let deleted = tombstones.and_then(|tombstones| {
             RangeTombstoneFilter::for_reader(Arc::from([(tombstones, SeqNo::MAX)]))
@@ -355,7 +362,8 @@ impl<'a> TableLookup<'a> {
         let runs = runs
             .map(|run| RunCursor::new(Arc::clone(run.tables()), ReadPurpose::Job, deleted.clone()));
         let cursor = MergingCursor::new(runs.collect());
-        Ok(TableLookup { merging, version, cursor, is_positioned: false, deleted })
+        let is_positioned = false;
+        Ok(TableLookup { merging, version, cursor, is_positioned, deleted, expiry_limit_us })
     }
 
     /// Returns the newest sequence number of the key, including range tombstones that cover it, and its value. The
@@ -364,7 +372,7 @@ impl<'a> TableLookup<'a> {
         let covering =
             self.deleted.as_mut().and_then(|deleted| deleted.newest_covering_seq(user_key));
         let mut newest = covering;
-        let mut fold = OperandFold::default();
+        let mut fold = OperandFold::at_time(self.expiry_limit_us);
         // The cursor seeks forward from the previous key. In a run without keys in between it stays at its entry, and
         // reads no block.
         match std::mem::replace(&mut self.is_positioned, true) {
@@ -380,6 +388,9 @@ impl<'a> TableLookup<'a> {
                 break;
             }
             self.cursor.next()?;
+        }
+        if fold.has_base_that_expires_later() {
+            return Ok((newest, None));
         }
         fold.resolve_pointer(|seq, pointer| {
             let mut access = ReadContext::new(ReadPurpose::Job);

@@ -6,12 +6,15 @@
 //!   value is relocated for scans (`relocate.rs`), or value separation was disabled. The value is then handled like a
 //!   new value.
 //!
+//! The expiry time of an entry stays in the table, in front of the value or of the pointer.
+//!
 //! A blob file is finished together with the table that references it, so that both become visible together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use lsmx_base::coding::len_u64;
+use lsmx_base::coding::{len_u64, put_u64};
+use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
@@ -19,6 +22,7 @@ use lsmx_compaction::FileId;
 
 use crate::error::Result;
 use crate::format::blob::{BlobHeader, ValuePointer};
+use crate::format::expiry::{expiry_of, put_expiring_value, without_expiry};
 use crate::jobs::value_log::relocate::ValueRelocation;
 use crate::options::value_separation::ValueSeparation;
 use crate::state::table_factory::TableFactory;
@@ -45,10 +49,10 @@ pub(crate) struct ValueSource {
 pub(crate) enum ValuePlacement {
     /// The unchanged entry.
     AsIs,
-    /// A pointer to the value. [`OutputValueWriter::last_pointer`] returns the pointer.
-    Pointer,
-    /// The value, instead of an input pointer.
-    Value(Slice),
+    /// An entry of this kind with a pointer to the value. [`OutputValueWriter::last_pointer`] returns the stored value.
+    Pointer(EntryKind),
+    /// An entry of this kind with the value, instead of an input pointer.
+    Value(EntryKind, Slice),
 }
 
 /// Writes the values of a job or a subcompaction.
@@ -102,7 +106,7 @@ impl OutputValueWriter {
         self.source = source;
     }
 
-    /// Returns the last pointer that was written.
+    /// Returns the last pointer that was written, after its expiry time if the entry expires.
     pub(crate) fn last_pointer(&self) -> &[u8] {
         &self.pointer
     }
@@ -114,15 +118,25 @@ impl OutputValueWriter {
         (table_factory, vfs): (&TableFactory, &dyn Vfs),
         paths: &mut Vec<PathBuf>,
         key: InternalKey<'_>,
-        value: &[u8],
+        stored: &[u8],
     ) -> Result<ValuePlacement> {
-        match key.kind {
+        let expiry_us = expiry_of(key.kind, stored);
+        let value = without_expiry(key.kind, stored);
+        let pointer_kind = match expiry_us {
+            None => EntryKind::ValuePointer,
+            Some(_) => EntryKind::ValuePointerExpiring,
+        };
+        match key.kind.without_expiry() {
             EntryKind::Put => {
                 if !self.is_separated(value) {
                     return Ok(ValuePlacement::AsIs);
                 }
-                self.write_value((table_factory, vfs), paths, key, value)?;
-                Ok(ValuePlacement::Pointer)
+                if failpoint::is_on(Failpoint::ExpiryLostAtSeparation) {
+                    self.write_value((table_factory, vfs), paths, key, (None, value))?;
+                    return Ok(ValuePlacement::Pointer(EntryKind::ValuePointer));
+                }
+                self.write_value((table_factory, vfs), paths, key, (expiry_us, value))?;
+                Ok(ValuePlacement::Pointer(pointer_kind))
             }
             EntryKind::ValuePointer => {
                 let (file, pointer) = self.source.blobs.locate(value)?;
@@ -153,12 +167,19 @@ impl OutputValueWriter {
                     if may_stay { &mut self.relocated_bytes } else { &mut self.moved_bytes };
                 *bytes += len_u64(value.len());
                 if self.is_separated(&value) {
-                    self.write_value((table_factory, vfs), paths, key, &value)?;
-                    return Ok(ValuePlacement::Pointer);
+                    self.write_value((table_factory, vfs), paths, key, (expiry_us, &value))?;
+                    return Ok(ValuePlacement::Pointer(pointer_kind));
                 }
-                Ok(ValuePlacement::Value(value))
+                Ok(match expiry_us {
+                    None => ValuePlacement::Value(EntryKind::Put, value),
+                    Some(expiry_us) => {
+                        let mut stored = Vec::new();
+                        put_expiring_value(&mut stored, expiry_us, &value);
+                        ValuePlacement::Value(EntryKind::PutExpiring, Slice::from(stored))
+                    }
+                })
             }
-            EntryKind::Delete | EntryKind::Merge => Ok(ValuePlacement::AsIs),
+            _ => Ok(ValuePlacement::AsIs),
         }
     }
 
@@ -177,7 +198,7 @@ impl OutputValueWriter {
         (table_factory, vfs): (&TableFactory, &dyn Vfs),
         paths: &mut Vec<PathBuf>,
         key: InternalKey<'_>,
-        value: &[u8],
+        (expiry_us, value): (Option<u64>, &[u8]),
     ) -> Result<()> {
         let file_bytes_max =
             self.separation.map_or(u64::MAX, |separation| separation.blob_file_bytes);
@@ -194,6 +215,9 @@ impl OutputValueWriter {
         let writer = self.writer.as_mut().expect("the writer exists");
         let pointer = writer.add(key.user_key, key.seq, value)?;
         self.pointer.clear();
+        if let Some(expiry_us) = expiry_us {
+            put_u64(&mut self.pointer, expiry_us);
+        }
         pointer.put(&mut self.pointer);
         self.add_reference(FileId(pointer.file), &pointer);
         Ok(())

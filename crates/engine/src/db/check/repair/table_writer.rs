@@ -15,6 +15,7 @@ use crate::db::check::repair::report::{Loss, LossKind};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
+use crate::format::expiry::{expiry_of, put_expiring_value, without_expiry};
 use crate::format::version_edit::BlobReference;
 use crate::state::table_factory::build_table_meta;
 use crate::table::{TableOptions, TableWriter};
@@ -167,10 +168,10 @@ impl<'a> ValueSalvager<'a> {
         value: &'e [u8],
     ) -> Option<SalvagedEntry<'e>> {
         let previous_is_lost = std::mem::replace(&mut self.previous_is_lost, false);
-        if key.kind != EntryKind::ValuePointer {
+        if key.kind.without_expiry() != EntryKind::ValuePointer {
             return Some(SalvagedEntry { key, value: Cow::Borrowed(value), pointer: None });
         }
-        let pointer = ValuePointer::decode(value);
+        let pointer = ValuePointer::decode(without_expiry(key.kind, value));
         let file = pointer.as_ref().map_or(0, |pointer| pointer.file);
         let read = match &pointer {
             Ok(pointer) if self.sound.contains(&file) => {
@@ -181,8 +182,15 @@ impl<'a> ValueSalvager<'a> {
             Err(what) => Err(Error::malformed(what.clone(), &self.damaged.path(0), 0)),
         };
         let why = match read {
-            Ok(value) => {
-                let key = InternalKey { kind: EntryKind::Put, ..key };
+            Ok(read) => {
+                let expiry_us = expiry_of(key.kind, value);
+                let mut value = read;
+                let mut key = InternalKey { kind: EntryKind::Put, ..key };
+                if let Some(expiry_us) = expiry_us {
+                    let content = std::mem::take(&mut value);
+                    put_expiring_value(&mut value, expiry_us, &content);
+                    key.kind = EntryKind::PutExpiring;
+                }
                 return Some(SalvagedEntry { key, value: Cow::Owned(value), pointer: None });
             }
             Err(error) => error,
