@@ -2,6 +2,7 @@
 //! concurrently runs the operations of [`ConcurrentTasks`].
 
 use std::path::Path;
+use std::time::Duration;
 
 use lsmx::env::Env;
 use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, WriteBatch};
@@ -135,6 +136,12 @@ impl Writer<'_> {
         for (keyspace, change) in changes {
             let keyspace = &keyspaces[keyspace];
             match change {
+                // Some values expire, but not during the test.
+                Change::Put(key, value)
+                    if value.len() % 3 == 0 && keyspace.options().operand_store.is_none() =>
+                {
+                    batch.put_with_ttl(keyspace, key, value, YEAR);
+                }
                 Change::Put(key, value) => batch.put(keyspace, key, value),
                 Change::Delete(key) => batch.delete(keyspace, key),
                 Change::Merge(key, operand) => batch.merge(keyspace, key, operand),
@@ -145,6 +152,9 @@ impl Writer<'_> {
         self.db.write(batch, durability)
     }
 }
+
+/// Time to live of some values.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Operations that the main thread runs while the writers commit.
 struct ConcurrentTasks<'a> {

@@ -320,8 +320,8 @@ fn damaged_and_missing_files_are_named() {
     let remove = |file: &Path| fs::remove_file(file).unwrap();
     let newer = |file: &Path| {
         let text = fs::read_to_string(file).unwrap();
-        assert!(text.starts_with("lsmx 1 "), "{text}");
-        fs::write(file, text.replacen("lsmx 1 ", "lsmx 99 ", 1)).unwrap();
+        assert!(text.starts_with("lsmx 2 "), "{text}");
+        fs::write(file, text.replacen("lsmx 2 ", "lsmx 99 ", 1)).unwrap();
     };
     let at_byte = &["is corrupt at byte"][..];
     let cases: [(&str, Damage, &[&str]); 6] = [
@@ -329,7 +329,7 @@ fn damaged_and_missing_files_are_named() {
         (".wal", &cut, at_byte),
         ("MANIFEST", &cut, at_byte),
         ("CURRENT", &cut, at_byte),
-        ("CURRENT", &newer, &["format version 99", "up to 1"]),
+        ("CURRENT", &newer, &["format version 99", "up to 2"]),
         (".sst", &remove, &["missing"]),
     ];
     for (part, damage, parts) in cases {

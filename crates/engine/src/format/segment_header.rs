@@ -177,8 +177,8 @@ mod tests {
     #[test]
     fn segment_header_newer_version_is_error() {
         let mut bytes = header().encode();
-        bytes[8] = 2;
+        bytes[8] = 3;
         let newer = SegmentHeader::decode(&bytes);
-        assert_eq!(newer, Err(Malformed::Version { found: 2, supported: FORMAT_VERSION }));
+        assert_eq!(newer, Err(Malformed::Version { found: 3, supported: FORMAT_VERSION }));
     }
 }

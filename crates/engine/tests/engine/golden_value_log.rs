@@ -1,4 +1,4 @@
-//! Golden-file tests for format version 1 of the value log: a blob file, a table with pointers to its values, and the
+//! Golden-file tests of the value log: a blob file, a table with pointers to its values, and the
 //! manifest that lists both files.
 
 use std::path::Path;
@@ -15,7 +15,7 @@ use lsmx_base::key::InternalKey;
 use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::harness::database::{assert_clean, assert_entries, inline, open};
+use crate::harness::database::{Entries, assert_clean, assert_entries, inline, open};
 use crate::harness::golden::{assert_same_bytes, golden};
 
 const UID: u64 = 0xfeed_f00d_0123_4567;
@@ -39,6 +39,9 @@ impl SegmentRegistry for SegmentThree {
 /// Key, sequence number, value, and the compression in the value log. The compression is `None` if the table stores the
 /// value.
 type Written = (&'static [u8], u64, Vec<u8>, Option<Compression>);
+
+/// Key of the entry that expires in version 2, and its expiry time in microseconds.
+const EXPIRING: (&[u8], u64) = (b"packed", 1 << 60);
 
 /// Key, sequence number, kind, and value or value pointer of a table entry.
 type Stored = (&'static [u8], u64, EntryKind, Vec<u8>);
@@ -69,7 +72,14 @@ fn blob() -> (Vec<u8>, Vec<Stored>) {
         let value_len = value.len() as u64;
         let mut pointer = Vec::new();
         ValuePointer { file: 9, offset, bytes: length, value_bytes: value_len }.put(&mut pointer);
-        table.push((key, seq, EntryKind::ValuePointer, pointer));
+        let (expiring_key, expiry_us) = EXPIRING;
+        let (kind, stored) = match key == expiring_key {
+            false => (EntryKind::ValuePointer, pointer),
+            true => {
+                (EntryKind::ValuePointerExpiring, [&expiry_us.to_le_bytes(), &pointer[..]].concat())
+            }
+        };
+        table.push((key, seq, kind, stored));
         (records, value_bytes) = (records + 1, value_bytes + value_len);
     }
     let trailer = BlobTrailer { records, value_bytes, uid: UID };
@@ -103,7 +113,7 @@ fn written() -> Vec<Vec<u8>> {
         value_bytes: summary.properties.value_bytes,
         oldest_tombstone_us: None,
         tombstone_seq_smallest: None,
-        expiry: None,
+        expiry: summary.properties.expiry,
         seq_smallest: summary.properties.seq_smallest.0,
         seq_largest: summary.properties.seq_largest.0,
         last_read_us: 0,
@@ -152,7 +162,7 @@ fn written() -> Vec<Vec<u8>> {
 /// Returns, for each file, its name, the bytes that the current code writes, and the golden bytes.
 fn all_files() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
     let file = |(name, written): (&'static str, Vec<u8>)| {
-        let golden = golden(&format!("value-log-v1/{name}"), || written.clone());
+        let golden = golden(&format!("value-log-v2/{name}"), || written.clone());
         (name, written, golden)
     };
     FILES.into_iter().zip(written()).map(file).collect()
@@ -166,18 +176,29 @@ fn golden_value_log_is_written_unchanged() {
 }
 
 #[test]
-fn golden_value_log_is_read() {
+fn golden_value_logs_of_every_version_are_read() {
+    ["value-log-v1", "value-log-v2"].into_iter().for_each(check_value_log);
+}
+
+fn check_value_log(version: &str) {
     let disk = MemVfs::new();
     disk.create_dir(Path::new("db")).unwrap();
-    for (name, _, bytes) in all_files() {
+    for name in FILES {
+        let missing = || panic!("the golden file {name} of {version} is missing");
+        let bytes = golden(&format!("{version}/{name}"), missing);
         disk.write_all(&Path::new("db").join(name), &bytes).unwrap();
     }
     let report = assert_clean(&disk);
     assert_eq!((report.blob_files, report.blob_values, report.entries), (1, 4, 5));
-    let model = entries().into_iter().map(|(key, _, value, _)| (key.to_vec(), value)).collect();
+    let mut model: Entries = entries().into_iter().map(|(key, _, value, _)| (key.to_vec(), value)).collect();
     for separation in [None, Some(ValueSeparation::default())] {
         let keyspace = KeyspaceOptions::default().value_separation(separation);
         let db = open(&disk, inline().keyspace_defaults(keyspace));
         assert_entries(&db.default_keyspace(), &model);
+        if version == "value-log-v2" && separation.is_some() {
+            db.env().advance_us(EXPIRING.1);
+            model.remove(EXPIRING.0);
+            assert_entries(&db.default_keyspace(), &model);
+        }
     }
 }

@@ -28,6 +28,7 @@ mod differential;
 mod direct_reads;
 mod expiry;
 mod faults;
+mod golden_database;
 mod golden_log;
 mod golden_table;
 mod golden_value_log;

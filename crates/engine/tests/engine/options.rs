@@ -198,7 +198,7 @@ fn missing_or_foreign_file_is_named_by_the_error() {
 /// `from..sum_at`.
 fn set_newer_version(disk: &MemVfs, path: &Path, version_at: usize, sum_at: usize, from: usize) {
     let mut bytes = disk.read_all(path).unwrap();
-    bytes[version_at..version_at + 4].copy_from_slice(&2u32.to_le_bytes());
+    bytes[version_at..version_at + 4].copy_from_slice(&3u32.to_le_bytes());
     let sum = xxh3_64(&bytes[from..sum_at]).to_le_bytes();
     let width = if from == 0 { 8 } else { 4 };
     bytes[sum_at..sum_at + width].copy_from_slice(&sum[..width]);
@@ -218,14 +218,14 @@ fn newer_format_version_is_refused() {
             _ => {
                 let text = String::from_utf8(disk.read_all(&path).unwrap()).unwrap();
                 let (body, _) = text.split_once(" sum ").unwrap();
-                let body = body.replacen("lsmx 1 ", "lsmx 2 ", 1);
+                let body = body.replacen("lsmx 2 ", "lsmx 3 ", 1);
                 let sum = xxh3_64(body.as_bytes());
                 disk.write_all(&path, format!("{body} sum {sum:016x}\n").as_bytes()).unwrap();
             }
         }
         match refused(&disk, options()) {
             Error::UnsupportedVersion { path: named, found, supported } => {
-                assert_eq!((named, found, supported), (path, 2, 1));
+                assert_eq!((named, found, supported), (path, 3, 2));
             }
             error => panic!("{part}: {error:?}"),
         }

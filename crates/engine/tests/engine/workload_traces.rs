@@ -354,19 +354,21 @@ fn trace_cut_or_damaged_is_read_up_to_the_damage_or_refused() {
 }
 
 #[test]
-fn golden_trace_is_read() {
+fn golden_traces_of_every_version_are_read() {
     let options = TraceOptions { keep_values: true, ..TraceOptions::default() };
     let (disk, operations) = record(options, execute_all_kinds);
-    golden("trace-v1", || disk.read_all(Path::new(TRACE)).unwrap());
+    golden("trace-v2", || disk.read_all(Path::new(TRACE)).unwrap());
     let (written, _) = items(&disk, TRACE).unwrap();
-    let (read, end) = items(&OsVfs, golden_path("trace-v1").to_str().unwrap()).unwrap();
-    assert_eq!(written, read);
-    assert!(end.complete && end.operations == operations);
+    for name in ["trace-v1", "trace-v2"] {
+        let (read, end) = items(&OsVfs, golden_path(name).to_str().unwrap()).unwrap();
+        assert_eq!(written, read);
+        assert!(end.complete && end.operations == operations);
+    }
 }
 
 #[test]
 fn golden_trace_is_encoded_unchanged() {
-    let golden = golden("trace-v1", || panic!("the golden file is missing"));
+    let golden = golden("trace-v2", || panic!("the golden file is missing"));
     let header = TraceHeader::decode(&golden).unwrap();
     assert!(header.values_kept && !header.keys_hashed);
     let mut written = header.encode().to_vec();

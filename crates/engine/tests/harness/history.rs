@@ -7,6 +7,8 @@ use lsmx::merge_operator::Append;
 use lsmx_testkit::TestRng;
 use lsmx_testkit::world::{Bytes, Change, Pairs};
 
+use super::options::has_stores;
+
 /// Keyspaces of each test database. The first keyspace always exists.
 pub(crate) const KEYSPACES: [&str; 2] = ["default", "other"];
 
@@ -15,6 +17,10 @@ pub(crate) const COUNTER: &[u8] = b"counter";
 
 /// Number of keys. With so few keys, each key has many versions.
 const KEYS: u64 = 40;
+
+/// Expiry time of some values in microseconds, which no clock of a test reaches. Keyspaces with an operand store refuse
+/// such values.
+const EXPIRY_US: u64 = 1 << 60;
 
 /// A batch of operations. Each operation is the index of a keyspace and a write.
 pub(crate) type Commit = Vec<(usize, Change)>;
@@ -89,6 +95,7 @@ pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize) -> C
         let change = match rng.below(8) {
             0..2 => Change::Delete(key),
             2..5 => Change::Merge(key, value),
+            5 if !has_stores() => Change::PutUntil(key, value, EXPIRY_US),
             _ => Change::Put(key, value),
         };
         commit.push((keyspace, change));

@@ -75,7 +75,7 @@ fn golden_files() -> BTreeMap<PathBuf, Vec<u8>> {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "sst") {
             files.insert(format!("{:06}.sst", files.len()).into(), fs::read(path).unwrap());
-        } else if path.ends_with("trace-v1") {
+        } else if path.ends_with("trace-v2") {
             files.insert("trace".into(), fs::read(path).unwrap());
         }
     }

@@ -131,6 +131,12 @@ impl OperationDecoder<'_> {
                 }
                 Operation::Ingest(writes, 1 + self.next_below(2), false)
             }
+            29 => {
+                let place = Place { keyspace: self.next_below(2), key: self.next_below(KEYS.len()) };
+                let (value, hours) = (self.next_value(), self.next_below(2));
+                Operation::Write(vec![Write::PutUntil(place, value, hours as u64)], false)
+            }
+            30 => Operation::AdvanceClock,
             9..13 => {
                 let count = self.next_below(6);
                 let writes = (0..count).map(|_| self.next_write()).collect();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use lsmx::{Keyspace, MergeOperator, Result, Transaction, WriteBatch};
 
@@ -17,6 +18,8 @@ pub type Bounds = (Bound<Bytes>, Bound<Bytes>);
 pub enum Change {
     /// Key and value.
     Put(Bytes, Bytes),
+    /// Key, value, and expiry time in microseconds of the database clock.
+    PutUntil(Bytes, Bytes, u64),
     Delete(Bytes),
     /// Key and operand.
     Merge(Bytes, Bytes),
@@ -27,10 +30,17 @@ pub(super) fn is_within(bounds: &Bounds, key: &Bytes) -> bool {
     bounds.contains(key)
 }
 
+fn system_time(us: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_micros(us)
+}
+
 impl Change {
     pub fn add_to(&self, batch: &mut WriteBatch, keyspace: &Keyspace) {
         match self {
             Change::Put(key, value) => batch.put(keyspace, key, value),
+            Change::PutUntil(key, value, us) => {
+                batch.put_until(keyspace, key, value, system_time(*us));
+            }
             Change::Delete(key) => batch.delete(keyspace, key),
             Change::Merge(key, operand) => batch.merge(keyspace, key, operand),
             Change::DeleteRange(bounds) => batch.delete_range::<Bytes>(keyspace, bounds.clone()),
@@ -57,16 +67,19 @@ impl Change {
     pub fn commit(&self, keyspace: &Keyspace) -> Result<()> {
         match self {
             Change::Put(key, value) => keyspace.put(key, value),
+            Change::PutUntil(key, value, us) => keyspace.put_until(key, value, system_time(*us)),
             Change::Delete(key) => keyspace.delete(key),
             Change::Merge(key, operand) => keyspace.merge(key, operand),
             Change::DeleteRange(bounds) => keyspace.delete_range::<Bytes>(bounds.clone()),
         }
     }
 
-    /// Applies the write to a model of the keyspace.
+    /// Applies the write to a model of the keyspace. The caller removes values that have expired.
     pub fn apply(&self, pairs: &mut Pairs, operator: &dyn MergeOperator) {
         match self {
-            Change::Put(key, value) => drop(pairs.insert(Arc::clone(key), Arc::clone(value))),
+            Change::Put(key, value) | Change::PutUntil(key, value, _) => {
+                drop(pairs.insert(Arc::clone(key), Arc::clone(value)));
+            }
             Change::Delete(key) => drop(pairs.remove(key)),
             Change::Merge(key, operand) => {
                 let base = pairs.remove(key);

@@ -38,6 +38,9 @@ pub struct CaseCounts {
     pub drops: u64,
     /// Tables of ingests and bulk loads.
     pub ingested_files: u64,
+    /// Values that expired, and expired entries that jobs dropped.
+    pub expired_values: u64,
+    pub expired_dropped: u64,
     pub operands: u64,
     pub updates: u64,
     #[serde(rename = "bare_lives")]

@@ -79,6 +79,7 @@ struct Generator<'a> {
     has_restarts: bool,
     has_keyspaces: bool,
     has_range_deletes: bool,
+    has_expiry: bool,
 }
 
 impl Generator<'_> {
@@ -93,6 +94,7 @@ impl Generator<'_> {
             has_restarts: rng.is_true_with_percent(70),
             has_keyspaces: rng.is_true_with_percent(60),
             has_range_deletes: rng.is_true_with_percent(60),
+            has_expiry: rng.is_true_with_percent(50),
             rng,
         }
     }
@@ -173,10 +175,19 @@ impl Generator<'_> {
             match self.rng.below(100) {
                 0..25 => Write::Delete(place),
                 25..60 => Write::Merge(place, self.draw_value()),
-                _ => Write::Put(place, self.draw_value()),
+                _ => self.draw_put(place),
             }
         };
         (0..count).map(&mut draw_write).collect()
+    }
+
+    /// Draws a write of a value, which may expire.
+    fn draw_put(&mut self, place: Place) -> Write {
+        let value = self.draw_value();
+        match self.has_expiry && self.is_true_with_percent(40) {
+            true => Write::PutUntil(place, value, *self.rng.choose(&[0, 0, 1, 1 << 20])),
+            false => Write::Put(place, value),
+        }
     }
 
     fn draw_index(&mut self) -> usize {
@@ -201,7 +212,7 @@ impl Generator<'_> {
         let place = self.draw_place();
         match self.rng.below(100) {
             0..42 => {
-                let write = Write::Put(place, self.draw_value());
+                let write = self.draw_put(place);
                 Operation::Write(vec![write], self.is_true_with_percent(2))
             }
             42..66 => {
@@ -257,6 +268,7 @@ impl Generator<'_> {
         let place = self.draw_place();
         let keyspace = place.keyspace;
         match self.rng.below(1000) {
+            0..20 if self.has_expiry => Operation::AdvanceClock,
             0..400 => Operation::Get(None, place),
             400..420 => Operation::GetWith(place, random_read_options(self.rng)),
             420..450 => {

@@ -11,6 +11,9 @@ use super::settings::{DbSettings, KeyspaceSettings};
 /// Names of the keyspaces. The first keyspace is the default keyspace, which always exists.
 pub(super) const KEYSPACES: [&str; 4] = ["default", "second", "Ümläut / ../ \u{0}", "4"];
 
+/// Unit of expiry times, in microseconds. Other operations of a history together advance the clock by less.
+pub(super) const HOUR_US: u64 = 3_600_000_000;
+
 /// A value, whose bytes are determined by its tag and its length.
 #[derive(Clone, Copy, Debug)]
 pub struct Value {
@@ -61,6 +64,9 @@ pub struct Span {
 #[derive(Clone, Copy, Debug)]
 pub enum Write {
     Put(Place, Value),
+    /// A value that expires at the end of an hour. The number is that of hours after the current one. A keyspace with an
+    /// operand store gets a value without an expiry time instead.
+    PutUntil(Place, Value, u64),
     Delete(Place),
     Merge(Place, Value),
     DeleteRange(Span),
@@ -129,6 +135,8 @@ pub enum Operation {
     /// Moves an open iterator, after a change of its read options if any are given.
     StepIterator(usize, Option<ReadOptions>, Vec<i8>),
     DropIterator(usize),
+    /// Advances the clock to the next hour.
+    AdvanceClock,
     Flush,
     WaitIdle,
     Sync,

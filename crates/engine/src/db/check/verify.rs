@@ -7,7 +7,7 @@ use lsmx_base::file_name::{CURRENT, FileName};
 use lsmx_base::key::EntryKind;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, TableMeta};
+use lsmx_compaction::{ExpirySummary, FileId, TableMeta};
 use serde::Serialize;
 
 use crate::cache::BlockCache;
@@ -165,6 +165,7 @@ fn verify_record(path: &Path, table: &Table, file: &TableMeta) -> Result<()> {
         }
     }
     let tombstones = found.tombstones + found.range_tombstone_count;
+    let expiring = |expiry: Option<ExpirySummary>| expiry.map_or(0, |expiry| expiry.entries);
     if found.is_external && file.seq_smallest != file.seq_largest {
         return differs("smallest number of an ingested table", file.seq_smallest);
     }
@@ -173,8 +174,12 @@ fn verify_record(path: &Path, table: &Table, file: &TableMeta) -> Result<()> {
         true => (file.seq_smallest, file.seq_largest),
         false => (found.seq_smallest.0, found.seq_largest.0),
     };
+    if found.expiry != file.expiry && expiring(found.expiry) == expiring(file.expiry) {
+        return differs("expiry times of the table", expiring(found.expiry));
+    }
     for (what, found, expected) in [
         ("entries of the table", found.entries, file.entries),
+        ("expiring entries of the table", expiring(found.expiry), expiring(file.expiry)),
         ("tombstones of the table", tombstones, file.tombstones),
         ("smallest number of the table", seq_smallest, file.seq_smallest),
         ("largest number of the table", seq_largest, file.seq_largest),

@@ -250,6 +250,9 @@ fn deliver_kept_log_locked(
         Change::OperandToken { keyspace: tree.id, token },
         Change::SetOptions { keyspace: tree.id, options: persisted.encode() },
     ];
+    if staging.may_expire() {
+        tree.set_may_expire();
+    }
     // Jobs may have changed the tree during the replay, so the new runs are added to its current shape.
     let next = |shape: &TreeShape, _| shape.with_flushed_runs(runs);
     install_version(store, tree, &mut outputs, None, Some(operands.as_ref()), changes, next)?;

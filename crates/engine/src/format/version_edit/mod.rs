@@ -9,6 +9,10 @@
 //!                 an optional field as one byte 0 or 1 and, after 1, the field
 //! ```
 //!
+//! A table is described by its fields, then by an optional smallest sequence number of a tombstone, then by extensions
+//! up to the end of the body. An extension is a tag u8, with the top bit if a reader must know it, a length varint and a
+//! value. Before extensions the number is always present, and 0 if the table has none.
+//!
 //! A build that does not know a tag below 128 refuses the manifest. Unknown tags from 128 on are skipped. A
 //! tag once stored on disk is never reused. Tags 32 to 47 are for blob files, 48 to 63 for operand stores.
 

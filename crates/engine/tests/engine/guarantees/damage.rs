@@ -159,7 +159,7 @@ fn set_unknown_version(disk: &MemVfs, path: &Path) {
         "CURRENT" => {
             let text = String::from_utf8(bytes).unwrap();
             let (body, _) = text.split_once(" sum ").unwrap();
-            let body = body.replacen("lsmx 1 ", "lsmx 9 ", 1);
+            let body = body.replacen("lsmx 2 ", "lsmx 9 ", 1);
             let sum = xxh3_64(body.as_bytes());
             disk.write_all(path, format!("{body} sum {sum:016x}\n").as_bytes()).unwrap();
             return;
@@ -182,9 +182,18 @@ fn guarantee_13_released_formats_open() {
         ("tests/golden/range-delete-v1", "default", 3, "c", &b"again"[..]),
         ("tests/golden/value-log-v1", "values", 5, "inline", &b"in the table"[..]),
         ("../delta/tests/golden/store-v1", "operands", 54, "key17", operands),
+        ("tests/golden/value-log-v2", "values", 5, "packed", &[b'x'; 700][..]),
+        ("tests/golden/database-v2", "values", 11, "long 1", &[b'l'; 300][..]),
     ] {
         let disk = golden_disk(dir);
         verify(&disk).unwrap();
+        let before = disk.snapshot_all();
+        let read_only = options(Background::Inline).keyspace_defaults(keyspace_options(kind));
+        let db = Db::open_read_only("db", read_only.vfs(Arc::new(disk.clone()))).unwrap();
+        assert_eq!(db.default_keyspace().iter().map(Result::unwrap).count(), entries, "{dir}");
+        db.close(None).unwrap();
+        drop(db);
+        assert!(disk.snapshot_all() == before, "{dir}: a read-only open changed a file");
         for opening in 0..2 {
             let options = options(Background::Inline).keyspace_defaults(keyspace_options(kind));
             let db = open_with(&disk, options).unwrap();
@@ -195,6 +204,8 @@ fn guarantee_13_released_formats_open() {
             db.flush().unwrap();
             db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
             db.close(None).unwrap();
+            let current = disk.read_all(Path::new("db/CURRENT")).unwrap();
+            assert!(current.starts_with(b"lsmx 2 "), "{dir}");
         }
         verify(&disk).unwrap();
     }

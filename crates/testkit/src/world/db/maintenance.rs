@@ -122,6 +122,7 @@ impl ModelledDb {
         assert!(matches!(keyspace.get("k"), Err(Error::KeyspaceDropped { .. })));
         assert!(matches!(keyspace.put("k", "v"), Err(Error::KeyspaceDropped { .. })));
         self.contents[index] = None;
+        self.expiring[index].clear();
         self.has_store[index] = false;
         self.written.retain(|(keyspace, _), _| *keyspace != index);
         self.counts.dropped_keyspaces += 1;
@@ -146,6 +147,7 @@ impl ModelledDb {
     }
 
     fn compare_copy(&mut self, copy: &Db) {
+        self.advance_clock_of(copy);
         for (index, name) in KEYSPACES.iter().enumerate() {
             match (&self.contents[index], copy.open_keyspace(name, None)) {
                 (None, Err(Error::UnknownKeyspace { .. })) => {}

@@ -4,7 +4,7 @@ mod ingest;
 mod maintenance;
 mod restart;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::checked_cursor::{CheckedCursor, CursorMove, is_refusal};
 use super::checked_range::{CheckedRange, assert_pair};
 use super::compare::{compare_keyspace, compare_pairs, compare_transaction, compare_value};
 use super::counts::CaseCounts;
-use super::operations::{KEYSPACES, Limit, Operation, Place, Span, Value, Write};
+use super::operations::{HOUR_US, KEYSPACES, Limit, Operation, Place, Span, Value, Write};
 use super::settings::DbSettings;
 use crate::EventLog;
 use crate::merge_operators::merge_operator;
@@ -30,6 +30,35 @@ const HELD_MAX: usize = 6;
 
 /// Contents of all keyspaces. `None` for a keyspace that does not exist.
 type Contents = Vec<Option<Arc<Pairs>>>;
+
+/// A value that expires, and the operands above it, oldest first.
+#[derive(Clone, Debug)]
+struct ExpiringValue {
+    expiry_us: u64,
+    operands: Vec<Bytes>,
+}
+
+/// The keys of each keyspace whose newest value expires.
+type ExpiringKeys = Vec<BTreeMap<Bytes, ExpiringValue>>;
+
+/// Removes values that have expired from the contents. Operands above them remain. Returns the number of values.
+fn expire_values(contents: &mut Contents, expiring: &mut ExpiringKeys, now_us: u64) -> u64 {
+    let mut count = 0;
+    for (index, (pairs, expiring)) in contents.iter_mut().zip(expiring).enumerate() {
+        let expired: Vec<_> =
+            expiring.extract_if(.., |_, value| value.expiry_us <= now_us).collect();
+        let Some(pairs) = pairs.as_mut().filter(|_| !expired.is_empty()) else { continue };
+        let pairs = Arc::make_mut(pairs);
+        count += expired.len() as u64;
+        for (key, value) in expired {
+            pairs.remove(&key);
+            for operand in value.operands {
+                Change::Merge(Arc::clone(&key), operand).apply(pairs, &*operators(index));
+            }
+        }
+    }
+    count
+}
 
 struct HeldSnapshot {
     snapshot: Snapshot,
@@ -51,8 +80,11 @@ pub(super) struct ModelledDb {
     db: Option<Db>,
     keyspaces: Vec<Option<Keyspace>>,
     contents: Contents,
+    expiring: ExpiringKeys,
+    /// Number of hours of the clock that have begun.
+    hour: u64,
     /// Contents after each commit that a power loss may undo, oldest first. `None` if the history has no power loss.
-    unsynced: Option<Vec<Contents>>,
+    unsynced: Option<Vec<(Contents, ExpiringKeys)>>,
     policies: Vec<String>,
     has_store: Vec<bool>,
     snapshots: Vec<HeldSnapshot>,
@@ -83,6 +115,7 @@ impl ModelledDb {
     ) -> ModelledDb {
         let mut contents = vec![None; KEYSPACES.len()];
         contents[0] = Some(Arc::default());
+        let expiring = vec![BTreeMap::new(); KEYSPACES.len()];
         let mut db = ModelledDb {
             keys,
             background,
@@ -90,8 +123,10 @@ impl ModelledDb {
             disk: MemVfs::new(),
             db: None,
             keyspaces: vec![None; KEYSPACES.len()],
-            unsynced: has_power_loss.then(|| vec![contents.clone()]),
+            unsynced: has_power_loss.then(|| vec![(contents.clone(), expiring.clone())]),
             contents,
+            expiring,
+            hour: 0,
             policies: vec!["leveled".to_owned(); KEYSPACES.len()],
             has_store: vec![false; KEYSPACES.len()],
             snapshots: Vec::new(),
@@ -132,6 +167,7 @@ impl ModelledDb {
             options = options.operand_store(SimpleStore::default().or_delta());
         }
         let db = Db::open("db", options.vfs(Arc::new(self.disk.clone()))).unwrap();
+        self.advance_clock_of(&db);
         for (index, (name, options)) in KEYSPACES.iter().zip(keyspaces).enumerate() {
             if self.contents[index].is_none() {
                 let missing = db.open_keyspace(name, None);
@@ -150,6 +186,23 @@ impl ModelledDb {
         }
         assert!(db.snapshot().seq() >= self.seq_largest, "sequence numbers go back");
         self.db = Some(db);
+    }
+
+    /// Advances the clock of a database that was just opened to the current hour.
+    fn advance_clock_of(&self, db: &Db) {
+        let now_us = db.env().now_us();
+        db.env().advance_us((self.hour * HOUR_US).saturating_sub(now_us));
+    }
+
+    /// Removes expired values from the model. The clock may also advance while jobs wait.
+    fn expire_model_values(&mut self) {
+        let now_us = self.db().env().now_us();
+        if now_us < (self.hour + 1) * HOUR_US {
+            return;
+        }
+        self.hour = now_us / HOUR_US;
+        let count = expire_values(&mut self.contents, &mut self.expiring, now_us);
+        self.counts.expired_values += count;
     }
 
     /// Returns the index and the handle of an existing keyspace.
@@ -186,12 +239,22 @@ impl ModelledDb {
             let (index, keyspace, bounds) = self.span(span);
             return (index, keyspace, Change::DeleteRange(bounds));
         }
-        let (Write::Put(place, _) | Write::Delete(place) | Write::Merge(place, _)) = write else {
+        let (Write::Put(place, _)
+        | Write::PutUntil(place, ..)
+        | Write::Delete(place)
+        | Write::Merge(place, _)) = write
+        else {
             unreachable!("all other writes")
         };
         let (index, keyspace, key) = self.place(place);
         let change = match write {
-            Write::Put(_, value) => Change::Put(key, value.to_bytes()),
+            Write::PutUntil(_, value, hours) if !self.has_store[index] => {
+                let expiry_us = (self.hour + 1 + hours) * HOUR_US;
+                Change::PutUntil(key, value.to_bytes(), expiry_us)
+            }
+            Write::Put(_, value) | Write::PutUntil(_, value, _) => {
+                Change::Put(key, value.to_bytes())
+            }
             Write::Merge(_, operand) => Change::Merge(key, operand.to_bytes()),
             _ => Change::Delete(key),
         };
@@ -222,8 +285,25 @@ impl ModelledDb {
             let pairs = Arc::make_mut(self.contents[*index].as_mut().expect("it exists"));
             let count = pairs.len();
             change.apply(pairs, &*operators(*index));
+            let expiring = &mut self.expiring[*index];
             match change {
-                Change::Put(key, _) | Change::Delete(key) | Change::Merge(key, _) => {
+                Change::Put(key, _) | Change::Delete(key) => drop(expiring.remove(key)),
+                Change::PutUntil(key, _, expiry_us) => {
+                    let value = ExpiringValue { expiry_us: *expiry_us, operands: Vec::new() };
+                    expiring.insert(Arc::clone(key), value);
+                }
+                Change::Merge(key, operand) => {
+                    if let Some(value) = expiring.get_mut(key) {
+                        value.operands.push(Arc::clone(operand));
+                    }
+                }
+                Change::DeleteRange(bounds) => expiring.retain(|key, _| !is_within(bounds, key)),
+            }
+            match change {
+                Change::Put(key, _)
+                | Change::PutUntil(key, ..)
+                | Change::Delete(key)
+                | Change::Merge(key, _) => {
                     note_written(key);
                     self.counts.operands += u64::from(matches!(change, Change::Merge(..)));
                 }
@@ -234,7 +314,7 @@ impl ModelledDb {
             }
         }
         if let Some(unsynced) = &mut self.unsynced {
-            unsynced.push(self.contents.clone());
+            unsynced.push((self.contents.clone(), self.expiring.clone()));
         }
         if is_synced {
             self.note_synced();
@@ -271,6 +351,7 @@ impl ModelledDb {
     pub(super) fn apply_operation(&mut self, operation: &Operation) {
         self.clock += 1;
         self.counts.operations += 1;
+        self.expire_model_values();
         match operation {
             Operation::Write(writes, is_synced) => {
                 writes.iter().for_each(|write| self.write(*write, *is_synced));
@@ -356,6 +437,12 @@ impl ModelledDb {
                 self.open(with, true);
             }
             Operation::CheckAll => self.check_all(),
+            Operation::AdvanceClock => {
+                let end_us = (self.hour + 1) * HOUR_US;
+                let env = self.db().env();
+                env.advance_us(end_us.saturating_sub(env.now_us()));
+                self.expire_model_values();
+            }
             Operation::Get(..)
             | Operation::GetWith(..)
             | Operation::MultiGet(..)

@@ -8,7 +8,7 @@ use lsmx::{Error, Event, Keyspace, Options, verify};
 use super::super::change::Bytes;
 use super::super::operations::RestartKind;
 use super::super::settings::DbSettings;
-use super::{Contents, ModelledDb};
+use super::{Contents, ModelledDb, expire_values};
 use crate::simple_store::{all_stores, may_be_orphan};
 
 impl ModelledDb {
@@ -31,6 +31,7 @@ impl ModelledDb {
             self.counts.filtered += keyspace.compaction_filter.changed;
             self.counts.repeated_merges += keyspace.compaction_filter.repeated_merges;
             self.counts.blob_rewrites += keyspace.value_log.rewrites;
+            self.counts.expired_dropped += keyspace.expired.entries;
             assert_eq!(keyspace.merges.failures, 0);
         }
         self.counts.restarts += 1;
@@ -104,16 +105,23 @@ impl ModelledDb {
             .iter()
             .map(|keyspace| keyspace.as_ref().map(|keyspace| Arc::new(pairs(keyspace))))
             .collect();
+        let now_us = self.db().env().now_us();
         let unsynced = self.unsynced.as_mut().expect("the history has a power loss");
-        let index = unsynced.iter().rposition(|contents| *contents == found);
+        // Values may have expired since the commit.
+        for (contents, expiring) in unsynced.iter_mut() {
+            expire_values(contents, expiring, now_us);
+        }
+        let index = unsynced.iter().rposition(|(contents, _)| *contents == found);
         let index = index.unwrap_or_else(|| panic!("not a state after the last sync: {found:?}"));
         unsynced.truncate(index + 1);
+        self.expiring.clone_from(&unsynced[index].1);
         self.contents = found;
         self.note_synced();
     }
 
     /// Compares all contents with the model, closes the database, verifies its files, reopens it and compares again.
     pub(in crate::world) fn finish(&mut self, settings: &DbSettings) {
+        self.expire_model_values();
         self.check_all();
         for mut iterator in std::mem::take(&mut self.iterators) {
             iterator.steps(&[3, -3]);
