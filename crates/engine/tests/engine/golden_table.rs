@@ -344,9 +344,9 @@ fn golden_tables_of_every_version_are_read() {
         let keyspace = properties.keyspace.as_ref().map(|(id, name)| (*id, &**name));
         assert_eq!(keyspace, case.keyspace, "{}", case.name);
         assert_eq!((properties.tombstones, properties.range_tombstone_count), (1, 3));
-        let times = properties.expiry.map(|expiry| {
-            (expiry.entries, expiry.earliest_us, expiry.median_us, expiry.latest_us)
-        });
+        let times = properties
+            .expiry
+            .map(|expiry| (expiry.entries, expiry.earliest_us, expiry.median_us, expiry.latest_us));
         let is_expiring = case.name == "table-v2-expiring.sst";
         assert_eq!(times, is_expiring.then_some((9, 1_000_000, 5_000_000, 9_000_000)));
     }

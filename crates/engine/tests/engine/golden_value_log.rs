@@ -190,7 +190,8 @@ fn check_value_log(version: &str) {
     }
     let report = assert_clean(&disk);
     assert_eq!((report.blob_files, report.blob_values, report.entries), (1, 4, 5));
-    let mut model: Entries = entries().into_iter().map(|(key, _, value, _)| (key.to_vec(), value)).collect();
+    let mut model: Entries =
+        entries().into_iter().map(|(key, _, value, _)| (key.to_vec(), value)).collect();
     for separation in [None, Some(ValueSeparation::default())] {
         let keyspace = KeyspaceOptions::default().value_separation(separation);
         let db = open(&disk, inline().keyspace_defaults(keyspace));

@@ -132,7 +132,8 @@ impl OperationDecoder<'_> {
                 Operation::Ingest(writes, 1 + self.next_below(2), false)
             }
             29 => {
-                let place = Place { keyspace: self.next_below(2), key: self.next_below(KEYS.len()) };
+                let place =
+                    Place { keyspace: self.next_below(2), key: self.next_below(KEYS.len()) };
                 let (value, hours) = (self.next_value(), self.next_below(2));
                 Operation::Write(vec![Write::PutUntil(place, value, hours as u64)], false)
             }
