@@ -29,7 +29,7 @@ fn open(disk: &MemVfs, keyspace: KeyspaceOptions) -> Db {
 
 /// Merges are never due, so that tests control all jobs.
 fn without_jobs() -> KeyspaceOptions {
-    small().policy(policy("leveled(runs=100)"))
+    small().policy(policy("leveled(trigger=100,stop=200)"))
 }
 
 fn advance(db: &Db, us: u64) {
@@ -178,7 +178,13 @@ fn compaction_leaves_tombstone_if_an_older_version_may_exist() {
 
 #[test]
 fn file_is_rewritten_when_half_of_its_entries_have_expired() {
-    for spec in ["leveled(runs=100)", "tiering(T=4)", "lazy-leveling(T=4)", "universal", "spooky"] {
+    for spec in [
+        "leveled(trigger=100,stop=200)",
+        "tiering(T=4)",
+        "lazy-leveling(T=4)",
+        "universal",
+        "spooky",
+    ] {
         let events = EventLog::default();
         let disk = MemVfs::new();
         let options = small().policy(policy(spec)).memtable_bytes(1 << 20).table_bytes(1 << 20);

@@ -165,7 +165,7 @@ fn check_log_and_manifest(version: &str) {
     let disk = MemVfs::new();
     disk.create_dir(dir()).unwrap();
     for name in FILES {
-        let missing = || panic!("the golden file {name} of {version} is missing");
+        let missing = || -> Vec<u8> { panic!("{name} of {version} is missing") };
         disk.write_all(&dir().join(name), &golden(&format!("{version}/{name}"), missing)).unwrap();
     }
     let loaded = Manifest::load(&disk, dir()).unwrap();

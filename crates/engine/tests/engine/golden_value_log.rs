@@ -41,7 +41,7 @@ impl SegmentRegistry for SegmentThree {
 type Written = (&'static [u8], u64, Vec<u8>, Option<Compression>);
 
 /// Key of the entry that expires in version 2, and its expiry time in microseconds.
-const EXPIRING: (&[u8], u64) = (b"packed", 1 << 60);
+const EXPIRING: (&[u8], u64) = (b"packed", 1 << 50);
 
 /// Key, sequence number, kind, and value or value pointer of a table entry.
 type Stored = (&'static [u8], u64, EntryKind, Vec<u8>);
@@ -184,7 +184,7 @@ fn check_value_log(version: &str) {
     let disk = MemVfs::new();
     disk.create_dir(Path::new("db")).unwrap();
     for name in FILES {
-        let missing = || panic!("the golden file {name} of {version} is missing");
+        let missing = || -> Vec<u8> { panic!("{name} of {version} is missing") };
         let bytes = golden(&format!("{version}/{name}"), missing);
         disk.write_all(&Path::new("db").join(name), &bytes).unwrap();
     }

@@ -189,7 +189,7 @@ fn guarantee_13_released_formats_open() {
         verify(&disk).unwrap();
         let before = disk.snapshot_all();
         let read_only = options(Background::Inline).keyspace_defaults(keyspace_options(kind));
-        let db = Db::open_read_only("db", read_only.vfs(Arc::new(disk.clone()))).unwrap();
+        let db = open_with(&disk, read_only.read_only(true)).unwrap();
         assert_eq!(db.default_keyspace().iter().map(Result::unwrap).count(), entries, "{dir}");
         db.close(None).unwrap();
         drop(db);

@@ -45,14 +45,16 @@ type ExpiringKeys = Vec<BTreeMap<Bytes, ExpiringValue>>;
 fn expire_values(contents: &mut Contents, expiring: &mut ExpiringKeys, now_us: u64) -> u64 {
     let mut count = 0;
     for (index, (pairs, expiring)) in contents.iter_mut().zip(expiring).enumerate() {
-        let expired: Vec<_> =
-            expiring.extract_if(.., |_, value| value.expiry_us <= now_us).collect();
+        let is_expired = |(_, value): &(&Bytes, &ExpiringValue)| value.expiry_us <= now_us;
+        let expired = expiring.iter().filter(is_expired).map(|(key, _)| Arc::clone(key));
+        let expired: Vec<Bytes> = expired.collect();
         let Some(pairs) = pairs.as_mut().filter(|_| !expired.is_empty()) else { continue };
         let pairs = Arc::make_mut(pairs);
         count += expired.len() as u64;
-        for (key, value) in expired {
+        for key in expired {
             pairs.remove(&key);
-            for operand in value.operands {
+            let operands = expiring.remove(&key).map(|value| value.operands);
+            for operand in operands.unwrap_or_default() {
                 Change::Merge(Arc::clone(&key), operand).apply(pairs, &*operators(index));
             }
         }
