@@ -495,7 +495,7 @@ impl Keyspace {
 
     /// Returns the approximate number of bytes that a range of keys occupies in table files.
     ///
-    /// Obsolete entries count. Memtables and blob files do not count. A file that extends beyond the range counts
+    /// Obsolete and expired entries count. Memtables and blob files do not count. A file that extends beyond the range counts
     /// in proportion to its index blocks in the range, according to its top index. The maximum error per sorted run
     /// and bound is the data of one index block (some hundred data blocks), or one file if that is smaller.
     ///
@@ -508,7 +508,7 @@ impl Keyspace {
     /// Returns the approximate number of keys that a range has in table files.
     ///
     /// All entries except tombstones count. The result is therefore too large by the entries that newer entries or
-    /// range tombstones hide, and by all but one of the merge operands of a key. Memtables and operand stores do not
+    /// range tombstones hide, by expired entries, and by all but one of the merge operands of a key. Memtables and operand stores do not
     /// count.
     ///
     /// A table inside the range counts exactly. A table that extends beyond the range counts in proportion to its index

@@ -23,11 +23,11 @@ pub(super) struct ExpirySketch {
     entries: u64,
     earliest_us: u64,
     latest_us: u64,
-    levels: Vec<Level>,
+    levels: Vec<SketchLevel>,
 }
 
 #[derive(Debug, Default)]
-struct Level {
+struct SketchLevel {
     times: Vec<u64>,
     /// Whether the times at odd positions move next.
     is_odd_next: bool,
@@ -43,18 +43,18 @@ impl ExpirySketch {
         self.earliest_us = self.earliest_us.min(expiry_us);
         self.latest_us = self.latest_us.max(expiry_us);
         if self.levels.is_empty() {
-            self.levels.push(Level::default());
+            self.levels.push(SketchLevel::default());
         }
         self.levels[0].times.push(expiry_us);
         let mut full = 0;
         while self.levels[full].times.len() >= BUFFER_TIMES {
-            let Level { times, is_odd_next } = &mut self.levels[full];
+            let SketchLevel { times, is_odd_next } = &mut self.levels[full];
             times.sort_unstable();
             let first = usize::from(std::mem::replace(is_odd_next, !*is_odd_next));
             let moved: Vec<u64> = times.drain(..).skip(first).step_by(2).collect();
             full += 1;
             if self.levels.len() == full {
-                self.levels.push(Level::default());
+                self.levels.push(SketchLevel::default());
             }
             self.levels[full].times.extend(moved);
         }

@@ -531,6 +531,9 @@ mod tests {
         }
     }
 
+    /// Time up to which entries have expired.
+    const EXPIRY_LIMIT_US: u64 = 100;
+
     fn kept(
         entries: &[Entry],
         snapshots: &[u64],
@@ -551,7 +554,9 @@ mod tests {
         let older = if bottom { Vec::new() } else { vec![full_range_run()] };
         let retention = Retention::new(snapshots, older, HashSet::new());
         let entry_filter = filter.map(|filter| EntryFilter::new(filter, 1, bottom, None));
-        let mut filter = VersionFilter::new(retention, merging).with_entry_filter(entry_filter);
+        let mut filter = VersionFilter::new(retention, merging)
+            .with_entry_filter(entry_filter)
+            .with_expiry_limit(EXPIRY_LIMIT_US);
         let mut cursor = VecCursor::new(entries.to_vec());
         let mut written: Vec<Entry> = Vec::new();
         let mut write = |key: InternalKey<'_>, value: &[u8], first: bool| {
@@ -569,6 +574,33 @@ mod tests {
         let keys = |entry: &Entry| (entry.0.clone(), std::cmp::Reverse(entry.1));
         assert!(written.is_sorted_by_key(keys), "out of order: {written:?}");
         written
+    }
+
+    #[test]
+    fn filter_expired_entry_is_delete_and_later_expiry_is_kept_apart() {
+        use EntryKind::{Delete, Merge, Put, PutExpiring};
+        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(Append::default())));
+        let entry = |seq, kind, value: &[u8]| (b"k".to_vec(), SeqNo(seq), kind, value.to_vec());
+        let expiring = |expiry_us| {
+            let mut stored = Vec::new();
+            put_expiring_value(&mut stored, expiry_us, b"base");
+            entry(2, PutExpiring, &stored)
+        };
+        let (later, expired) = (expiring(EXPIRY_LIMIT_US + 1), expiring(EXPIRY_LIMIT_US));
+        let operand = entry(3, Merge, b"2");
+        let old = entry(1, Put, b"old");
+        let kept = |entries: &[Entry], bottom| kept(entries, &[], &merging, bottom);
+        assert_eq!(
+            kept(&[operand.clone(), later.clone(), old.clone()], true),
+            [operand.clone(), later.clone()]
+        );
+        assert_eq!(
+            kept(&[operand.clone(), expired.clone(), old.clone()], true),
+            [entry(3, Put, b"2")]
+        );
+        assert_eq!(kept(&[later.clone(), old.clone()], true), [later]);
+        assert!(kept(&[expired.clone(), old.clone()], true).is_empty());
+        assert_eq!(kept(&[expired, old], false), [entry(2, Delete, b"")]);
     }
 
     fn full_range_run() -> Arc<lsmx_compaction::SortedRun> {
