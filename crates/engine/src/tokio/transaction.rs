@@ -3,6 +3,7 @@
 use std::ops::RangeBounds;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
 
 use futures_core::Stream;
 use lsmx_base::slice::Slice;
@@ -145,6 +146,34 @@ impl Transaction {
         value: impl AsRef<[u8]>,
     ) -> Result<()> {
         self.transaction.put(keyspace.as_blocking(), key, value)
+    }
+
+    /// Writes a value that expires after `ttl`.
+    ///
+    /// # Errors
+    /// See [`crate::Transaction::put_with_ttl`].
+    pub fn put_with_ttl(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<()> {
+        self.transaction.put_with_ttl(keyspace.as_blocking(), key, value, ttl)
+    }
+
+    /// Writes a value that expires at a time.
+    ///
+    /// # Errors
+    /// See [`crate::Transaction::put_with_ttl`].
+    pub fn put_until(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expires: SystemTime,
+    ) -> Result<()> {
+        self.transaction.put_until(keyspace.as_blocking(), key, value, expires)
     }
 
     /// Deletes a key.

@@ -54,6 +54,9 @@ impl Change {
     pub fn add_to_transaction(&self, tx: &Transaction, keyspace: &Keyspace) -> Result<()> {
         match self {
             Change::Put(key, value) => tx.put(keyspace, key, value),
+            Change::PutUntil(key, value, us) => {
+                tx.put_until(keyspace, key, value, system_time(*us))
+            }
             Change::Delete(key) => tx.delete(keyspace, key),
             Change::Merge(key, operand) => tx.merge(keyspace, key, operand),
             Change::DeleteRange(bounds) => tx.delete_range::<Bytes>(keyspace, bounds.clone()),

@@ -23,7 +23,7 @@ pub(crate) mod retry;
 pub(crate) mod state;
 
 use std::ops::RangeBounds;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::slice::Slice;
@@ -52,6 +52,9 @@ use crate::write::group::check_reads;
 /// writes of the transaction itself. [`Transaction::commit`] fails with [`Error::Conflict`](crate::Error::Conflict) if another
 /// commit has written a key or a range that the transaction read. [`Db::transact`](crate::Db::transact) then retries. Committed
 /// transactions are serializable. A transaction without writes never fails because of a conflict.
+///
+/// All reads decide at the time of the start which values have expired. Only [`Transaction::get_for_update`] of a transaction
+/// with locks decides at the time of the call.
 ///
 /// Dropping a transaction discards it. A transaction keeps a [`Snapshot`] until it ends.
 ///
@@ -92,7 +95,8 @@ impl Transaction {
     pub(crate) fn new(snapshot: Snapshot) -> Transaction {
         let inner = snapshot.inner();
         add(&inner.transactions.begun, 1);
-        let state = Mutex::new(TransactionState::new(TransactionMemory::new(inner)));
+        let (memory, time_us) = (TransactionMemory::new(inner), snapshot.read_point().time_us);
+        let state = Mutex::new(TransactionState::new(memory, time_us));
         Transaction { snapshot, state, locks: None }
     }
 
@@ -244,6 +248,36 @@ impl Transaction {
     ) -> Result<()> {
         self.lock_key(keyspace, key.as_ref())?;
         self.add(keyspace, |batch| batch.put(keyspace, key, value))
+    }
+
+    /// Writes a value that expires after `ttl`, counted from this call; see [`Keyspace::put_with_ttl`].
+    ///
+    /// # Errors
+    /// The errors of [`Transaction::put`]; [`Error::ExpiryRefused`](crate::Error::ExpiryRefused).
+    pub fn put_with_ttl(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<()> {
+        self.lock_key(keyspace, key.as_ref())?;
+        self.add(keyspace, |batch| batch.put_with_ttl(keyspace, key, value, ttl))
+    }
+
+    /// Writes a value that expires at a time; see [`Keyspace::put_until`].
+    ///
+    /// # Errors
+    /// The errors of [`Transaction::put_with_ttl`].
+    pub fn put_until(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expires: SystemTime,
+    ) -> Result<()> {
+        self.lock_key(keyspace, key.as_ref())?;
+        self.add(keyspace, |batch| batch.put_until(keyspace, key, value, expires))
     }
 
     /// Deletes a key.

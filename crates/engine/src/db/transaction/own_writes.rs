@@ -19,8 +19,10 @@ use crate::tree::Tree;
 use crate::write::batch::{BatchPosition, WriteBatch};
 
 /// The operations of a write batch by keyspace.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct OwnWrites {
+    /// Time at which a value has expired or not, in microseconds: that of the snapshot.
+    time_us: u64,
     /// Memtables by keyspace id. The operation with index `n` in the batch has the number `FIRST_OWN_SEQ + n`.
     memtables: BTreeMap<u32, Arc<Memtable>>,
     /// End of the inserted operations in the batch.
@@ -28,6 +30,11 @@ pub(super) struct OwnWrites {
 }
 
 impl OwnWrites {
+    /// Creates an empty set for reads at this time, in microseconds.
+    pub(super) fn new(time_us: u64) -> OwnWrites {
+        OwnWrites { time_us, memtables: BTreeMap::new(), inserted: BatchPosition::default() }
+    }
+
     /// Returns the writes to a tree and the number of the last operation of the batch. Returns `None` without writes.
     pub(super) fn of_tree(
         &mut self,
@@ -50,7 +57,7 @@ impl OwnWrites {
         tree: &Tree,
         key: &[u8],
     ) -> OwnVersions {
-        let mut own = OwnVersions::default();
+        let mut own = OwnVersions { fold: OperandFold::at_time(self.time_us), is_complete: false };
         if let Some((memtable, _)) = self.of_tree(batch, tree) {
             let covering = memtable.newest_covering_seq(key, SeqNo::MAX);
             let found_base = memtable.visit_versions(key, SeqNo::MAX, |seq, kind, value| {
@@ -66,8 +73,13 @@ impl OwnWrites {
     /// Iterators keep the memtables with the removed operations.
     pub(super) fn truncate(&mut self, position: BatchPosition) {
         if self.inserted.operations > position.operations {
-            *self = OwnWrites::default();
+            self.clear();
         }
+    }
+
+    /// Removes all operations.
+    pub(super) fn clear(&mut self) {
+        *self = OwnWrites::new(self.time_us);
     }
 
     /// Inserts all operations that the batch received since the last call.
@@ -99,7 +111,7 @@ impl OwnWrites {
 }
 
 /// The own versions of a key.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OwnVersions {
     fold: OperandFold,
     /// Whether older versions cannot affect the value.

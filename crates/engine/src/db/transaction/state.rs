@@ -54,10 +54,11 @@ pub(super) struct TransactionState {
 }
 
 impl TransactionState {
-    pub(super) fn new(memory: TransactionMemory) -> TransactionState {
+    /// Creates the state of a transaction that reads at a time, in microseconds.
+    pub(super) fn new(memory: TransactionMemory, time_us: u64) -> TransactionState {
         TransactionState {
             batch: WriteBatch::new(),
-            own: OwnWrites::default(),
+            own: OwnWrites::new(time_us),
             savepoints: Vec::new(),
             reads: ReadSet::default(),
             memory,
@@ -168,7 +169,7 @@ impl TransactionState {
 
     /// Removes and returns all writes and reads. Their memory stays reserved.
     pub(super) fn take_writes_and_reads(&mut self) -> (WriteBatch, ReadSet) {
-        self.own = OwnWrites::default();
+        self.own.clear();
         (std::mem::take(&mut self.batch), std::mem::take(&mut self.reads))
     }
 }
