@@ -53,7 +53,7 @@ impl TreeCounters {
     /// Counts a written entry with `bytes` bytes of key and value.
     #[inline]
     pub(crate) fn count_write(&self, kind: EntryKind, bytes: u64) {
-        let (operation, operation_bytes) = match kind {
+        let (operation, operation_bytes) = match kind.without_expiry() {
             EntryKind::Put => (OperationCounter::Puts, OperationCounter::PutBytes),
             EntryKind::Merge => (OperationCounter::Merges, OperationCounter::OtherWriteBytes),
             _ => (OperationCounter::Deletes, OperationCounter::OtherWriteBytes),

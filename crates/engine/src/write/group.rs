@@ -9,6 +9,7 @@ use lsmx_base::work_counter::{self, WorkKind};
 
 use crate::error::{Error, Result};
 use crate::format::batch::{BatchOperationIter, OperationEffect};
+use crate::format::expiry::without_expiry;
 use crate::memtable::Memtable;
 use crate::merge_operator::CHAIN_OPERANDS_MAX;
 use crate::state::DbState;
@@ -282,7 +283,7 @@ fn insert_commit(state: &DbState, ticket: &CommitTicket, memtables: &[Arc<Memtab
         added_bytes += match operation.action {
             OperationEffect::Entry { kind, value } => {
                 let value = &payload[value];
-                let bytes = len_u64(key.len() + value.len());
+                let bytes = len_u64(key.len() + without_expiry(kind, value).len());
                 counters.count_write(kind, bytes);
                 if kind.is_expiring() {
                     tree.set_may_expire();

@@ -124,6 +124,17 @@ fn time_to_live_saturates_and_past_times_expire_at_once() {
     assert_eq!(pairs(&db), ["forever=v"]);
 }
 
+/// Writes of values that expire were once counted as deletes.
+#[test]
+fn metrics_count_expiring_values_as_puts_without_their_expiry_times() {
+    let db = open(&MemVfs::new(), small());
+    db.put("key", "value").unwrap();
+    db.default_keyspace().put_with_ttl("key", "value", SECOND).unwrap();
+    let metrics = metrics(&db);
+    assert_eq!((metrics.operations.puts, metrics.operations.deletes), (2, 0));
+    assert_eq!((metrics.put_bytes, metrics.ingested_bytes), (16, 16));
+}
+
 #[test]
 fn snapshot_and_iterator_keep_their_time() {
     let disk = MemVfs::new();
@@ -288,7 +299,8 @@ fn operands_stay_when_their_base_expires() {
 fn separated_value_keeps_its_expiry_and_becomes_garbage() {
     let separation = ValueSeparation { threshold_bytes: 100, ..ValueSeparation::default() };
     let disk = MemVfs::new();
-    let db = open(&disk, without_jobs().value_separation(separation));
+    let options = without_jobs().table_bytes(1 << 20);
+    let db = open(&disk, options.value_separation(separation));
     let keyspace = db.default_keyspace();
     let (short, long) = ("s".repeat(99), "l".repeat(5_000));
     keyspace.put("k", "older").unwrap();
