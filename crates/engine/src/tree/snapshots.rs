@@ -23,9 +23,6 @@ impl ReadPoint {
     }
 }
 
-/// Maximum number of attempts to read the clock between two equal readings of the visible sequence number.
-const READ_POINT_ATTEMPTS_MAX: u32 = 16;
-
 /// Snapshots registered at one sequence number.
 #[derive(Clone, Copy, Debug)]
 struct SnapshotHolders {
@@ -75,12 +72,12 @@ impl SnapshotTracker {
 
     /// Returns the visible state at the current time. `clock` returns the database clock, in microseconds.
     ///
-    /// If the visible sequence number is equal before and after the clock is read, it is that of the time. Otherwise the
-    /// read could combine an old version of a key with a time after a newer write of the key. The last attempt may
-    /// return such a pair, which is the state of a reader that was delayed.
+    /// The clock is read again if a commit became visible meanwhile. Otherwise the read could combine an old version of a
+    /// key with a time after a newer write of the key. A commit takes much longer than a reading of the clock, so the
+    /// loop ends after few iterations.
     pub(crate) fn read_point(&self, clock: impl Fn() -> u64) -> ReadPoint {
         let mut seq = self.published();
-        for _ in 1..READ_POINT_ATTEMPTS_MAX {
+        loop {
             let time_us = clock();
             let later = self.published();
             if later == seq {
@@ -88,7 +85,6 @@ impl SnapshotTracker {
             }
             seq = later;
         }
-        ReadPoint { seq, time_us: clock() }
     }
 
     /// Registers a snapshot of the visible state. `clock` returns the database clock, in microseconds.
