@@ -143,13 +143,19 @@ const CASES: &[Case] = &[
         checksum: 0x7c85_1bb4_7eb9_145e,
         ..PLAIN
     },
-    Case { name: "table-v2.sst", bytes: 3_786, checksum: 0, version: 2, ..PLAIN },
+    Case {
+        name: "table-v2.sst",
+        bytes: 3_786,
+        checksum: 0xfc3d_c2bd_a666_4631,
+        version: 2,
+        ..PLAIN
+    },
     Case {
         name: "table-v2-expiring.sst",
         tags: true,
         entries: expiring,
-        bytes: 0,
-        checksum: 0,
+        bytes: 4_231,
+        checksum: 0x3e09_3ce6_81a5_5a9f,
         version: 2,
         ..PLAIN
     },

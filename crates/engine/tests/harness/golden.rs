@@ -13,8 +13,9 @@ pub(crate) fn golden_path(name: &str) -> PathBuf {
 pub(crate) fn golden(name: &str, written: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
     let path = golden_path(name);
     if !path.exists() && std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
+        let bytes = written();
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        OsVfs.create(&path).unwrap().append(&written()).unwrap();
+        OsVfs.create(&path).unwrap().append(&bytes).unwrap();
     }
     let file = OsVfs.open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
