@@ -112,6 +112,7 @@ pub struct PolicyViolation {
 }
 
 /// Tests the properties in [`PolicyProperty`] on random trees and on random histories of flushes, jobs and snapshots.
+/// In half of the seeds, some entries expire.
 ///
 /// Jobs run in parallel and end in any order. Each file contains real keys. After each of at least `steps` operations,
 /// lookups of all keys are tested. A thousand steps take less than a second.
@@ -166,6 +167,8 @@ pub struct PolicyChecker<'a> {
     pub tree: ModelTree,
     seed: u64,
     step: u64,
+    /// Source of the times to live of entries. `None` if no entry expires.
+    expiry_rng: Option<TestRng>,
 }
 
 impl<'a> PolicyChecker<'a> {
@@ -173,7 +176,9 @@ impl<'a> PolicyChecker<'a> {
     #[must_use]
     pub fn new(policy: &'a dyn CompactionPolicy, seed: u64) -> PolicyChecker<'a> {
         let rng = TestRng::new(seed);
-        PolicyChecker { policy, rng, tree: ModelTree::new(12, 12), seed, step: 0 }
+        let mut expiry_rng = TestRng::new(!seed);
+        let expiry_rng = expiry_rng.is_true_with_percent(50).then_some(expiry_rng);
+        PolicyChecker { policy, rng, tree: ModelTree::new(12, 12), seed, step: 0, expiry_rng }
     }
 
     fn make_violation(&self, property: PolicyProperty) -> PolicyViolation {
@@ -232,6 +237,11 @@ impl<'a> PolicyChecker<'a> {
             .map(|_| (key(rng), rng.is_true_with_percent(15)))
             .collect();
         let file_entries = usize::try_from(rng.between(file_min, file_max)).unwrap_or(usize::MAX);
+        let ttl_us = self.expiry_rng.as_mut().and_then(|rng| {
+            let ttl_us = rng.below(300);
+            rng.is_true_with_percent(60).then_some(ttl_us)
+        });
+        self.tree.set_ttl(ttl_us);
         let flushed = self.tree.flush(&writes, file_entries);
         flushed.map_err(|error| self.make_violation(PolicyProperty::ValidTree(error)))?;
         self.check_tree()
@@ -391,7 +401,7 @@ impl<'a> PolicyChecker<'a> {
                 8 => {
                     let shape = &mut self.tree.shape;
                     shape.memtables_empty = !shape.memtables_empty;
-                    shape.now_us += self.rng.below(40);
+                    self.tree.advance_us(self.rng.below(40));
                     let snapshot = self.rng.is_true_with_percent(20).then(|| self.rng.below(900));
                     self.tree.set_snapshot(snapshot);
                 }

@@ -11,7 +11,7 @@ use crate::job::{Job, JobKind};
 use crate::key_range::{Key, KeyRange};
 use crate::output_splitter::OutputSplitter;
 use crate::shape::TreeShape;
-use crate::table_meta::TableMeta;
+use crate::table_meta::{ExpirySummary, TableMeta};
 use crate::tree_edit::TreeUpdate;
 
 /// Size of an entry in a file, in bytes.
@@ -30,6 +30,15 @@ pub struct Entry {
     pub is_tombstone: bool,
     /// Write time in microseconds.
     pub written_us: u64,
+    /// Expiry time in microseconds, if the entry expires.
+    pub expiry_us: Option<u64>,
+}
+
+impl Entry {
+    /// Returns whether the entry has expired at a time.
+    fn has_expired(&self, time_us: u64) -> bool {
+        self.expiry_us.is_some_and(|expiry_us| expiry_us <= time_us)
+    }
 }
 
 /// Amount of work done on a tree.
@@ -68,6 +77,10 @@ pub struct ModelTree {
     pub totals: ModelTotals,
     file_next: u64,
     seq_next: u64,
+    /// Time to live of entries that are written, in microseconds.
+    ttl_us: Option<u64>,
+    /// Time of the snapshot.
+    snapshot_us: Option<u64>,
 }
 
 fn encode_model_key(key: u32) -> Key {
@@ -76,6 +89,13 @@ fn encode_model_key(key: u32) -> Key {
 
 fn len_u64(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+/// Returns the summary of expiry times, which are in ascending order.
+fn summarize_expiry_times(times: &[u64]) -> Option<ExpirySummary> {
+    let (&earliest_us, &latest_us) = (times.first()?, times.last()?);
+    let median_us = *times.get((times.len() - 1) / 2)?;
+    Some(ExpirySummary { entries: len_u64(times.len()), earliest_us, median_us, latest_us })
 }
 
 impl ModelTree {
@@ -93,13 +113,30 @@ impl ModelTree {
             totals: ModelTotals::default(),
             file_next: 1,
             seq_next: 1,
+            ttl_us: None,
+            snapshot_us: None,
         }
     }
 
-    /// Registers a single snapshot, or none. Jobs keep tombstones that are newer than the snapshot. In contrast to the
-    /// engine, they drop old versions of a key even if the snapshot can see them.
+    /// Registers a single snapshot at the current time, or none. Jobs keep tombstones that are newer than the snapshot,
+    /// and entries that expire later. In contrast to the engine, they drop old versions of a key even if the snapshot can
+    /// see them.
     pub fn set_snapshot(&mut self, seq: Option<u64>) {
         (self.shape.oldest_snapshot, self.shape.newest_snapshot) = (seq, seq);
+        self.snapshot_us = seq.map(|_| self.shape.now_us);
+        self.advance_us(0);
+    }
+
+    /// Sets the time to live of entries that are written from now on.
+    pub fn set_ttl(&mut self, ttl_us: Option<u64>) {
+        self.ttl_us = ttl_us;
+    }
+
+    /// Advances the time.
+    pub fn advance_us(&mut self, us: u64) {
+        self.shape.now_us += us;
+        let now_us = self.shape.now_us;
+        self.shape.expiry_limit_us = self.snapshot_us.map_or(now_us, |us| us.min(now_us));
     }
 
     /// Stores a new file with the given entries, which are in key order. Returns `None` if there are no entries.
@@ -112,6 +149,9 @@ impl ModelTree {
         self.file_next += 1;
         let tombstones = || entries.iter().filter(|entry| entry.is_tombstone);
         let (count, tombstone_count) = (len_u64(entries.len()), len_u64(tombstones().count()));
+        let mut expiry_times: Vec<u64> =
+            entries.iter().filter_map(|entry| entry.expiry_us).collect();
+        expiry_times.sort_unstable();
         let file = TableMeta {
             bytes: count * ENTRY_BYTES,
             entries: count,
@@ -119,6 +159,7 @@ impl ModelTree {
             tombstone_seq_smallest: tombstones().map(|entry| entry.seq).min(),
             value_bytes: (count - tombstone_count) * (ENTRY_BYTES - KEY_BYTES),
             oldest_tombstone_us: tombstones().map(|entry| entry.written_us).min(),
+            expiry: summarize_expiry_times(&expiry_times),
             seq_smallest: entries.iter().map(|entry| entry.seq).min()?,
             seq_largest: entries.iter().map(|entry| entry.seq).max()?,
             last_read_us: self.shape.now_us,
@@ -138,9 +179,11 @@ impl ModelTree {
     pub fn flush(&mut self, writes: &[(u32, bool)], file_entries: usize) -> Result<(), Error> {
         let mut memtable = BTreeMap::new();
         for &(key, is_tombstone) in writes {
-            self.shape.now_us += 1;
+            self.advance_us(1);
             let written_us = self.shape.now_us;
-            let entry = Entry { key, seq: self.seq_next, is_tombstone, written_us };
+            let ttl_us = self.ttl_us.filter(|_| !is_tombstone);
+            let expiry_us = ttl_us.map(|ttl_us| written_us + ttl_us);
+            let entry = Entry { key, seq: self.seq_next, is_tombstone, written_us, expiry_us };
             self.seq_next += 1;
             memtable.insert(key, entry);
             self.newest.insert(key, entry);
@@ -221,6 +264,12 @@ impl ModelTree {
                 *held = *entry;
             }
         }
+        // An entry that has expired for all readers is a tombstone.
+        let (now_us, limit_us) = (self.shape.now_us, self.shape.expiry_limit_us);
+        for entry in newest.values_mut().filter(|entry| entry.has_expired(limit_us)) {
+            let (is_tombstone, written_us, expiry_us) = (true, now_us, None);
+            *entry = Entry { is_tombstone, written_us, expiry_us, ..*entry };
+        }
         let is_oldest_in_range = self.is_oldest_in_range(job)?;
         let snapshot = self.shape.oldest_snapshot;
         let is_obsolete = |entry: &Entry| {
@@ -269,7 +318,10 @@ impl ModelTree {
     /// Returns the first key for which a lookup returns a wrong result.
     #[must_use]
     pub fn find_wrong_lookup(&self) -> Option<u32> {
-        let value = |entry: Option<Entry>| entry.filter(|entry| !entry.is_tombstone);
+        let now_us = self.shape.now_us;
+        let value = |entry: Option<Entry>| {
+            entry.filter(|entry| !entry.is_tombstone && !entry.has_expired(now_us))
+        };
         let is_wrong =
             |(key, newest): &(&u32, &Entry)| value(self.get(**key)) != value(Some(**newest));
         self.newest.iter().find(is_wrong).map(|(key, _)| *key)

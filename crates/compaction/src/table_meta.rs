@@ -92,8 +92,8 @@ impl TableMeta {
         self.tombstone_seq_smallest.or_else(bound)
     }
 
-    /// Returns the time at which half of the entries have expired. Returns `None` if fewer than half of the entries
-    /// expire.
+    /// Returns the time at which half of the expiring entries have expired. Returns `None` if fewer than half of the
+    /// entries expire.
     #[must_use]
     pub fn half_expired_us(&self) -> Option<u64> {
         let expiry = self.expiry.as_ref()?;

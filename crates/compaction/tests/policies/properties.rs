@@ -182,8 +182,12 @@ fn check_settled(spec: &PolicySpec, tree: &ModelTree) {
 fn check_settled_files(primitives: &PolicyPrimitives, tree: &ModelTree, text: &dyn Fn() -> String) {
     let shape = &tree.shape;
     let last = shape.last_run().map(|(_, run)| run.id);
+    let is_fifo = matches!(primitives.layout, TreeLayout::Fifo);
     for (level, run) in shape.runs() {
         for file in &run.files {
+            let half_expired_us = file.half_expired_us().filter(|us| *us <= shape.expiry_limit_us);
+            let is_due = !is_fifo && half_expired_us.is_some();
+            assert!(!is_due, "file {} in {level}: {}", file.id.0, text());
             let is_droppable = shape.has_droppable_tombstone(file);
             for rule in &primitives.rules {
                 let is_due = match rule.trigger {
