@@ -396,6 +396,14 @@ const KEYSPACE: &[MetricDefinition<KeyspaceMetrics>] = &[
         "Merges that were repeated without the filter.",
         |m| m.compaction_filter.repeated_merges,
     ),
+    counter("lsmx_expired_entries_total", "Expired entries that jobs dropped.", |m| {
+        m.expired.entries
+    }),
+    counter(
+        "lsmx_expired_bytes_total",
+        "Bytes of the keys and stored values of these entries.",
+        |m| m.expired.bytes,
+    ),
     gauge("lsmx_blob_files", "Blob files.", |m| m.value_log.blob_files),
     gauge("lsmx_blob_bytes", "Bytes of blob files.", |m| m.value_log.blob_bytes),
     gauge("lsmx_blob_referenced_bytes", "Bytes of blob records that tables reference.", |m| {
