@@ -374,7 +374,9 @@ mod tests {
     #[test]
     fn dump_of_damaged_file_names_the_file() {
         let disk = create_files();
-        for path in disk.paths() {
+        // A metrics file is text without a checksum.
+        let is_metrics = |path: &Path| path.ends_with("METRICS");
+        for path in disk.paths().into_iter().filter(|path| !is_metrics(path)) {
             let bytes = disk.read_all(&path).unwrap();
             let lines = dump_text(&disk, &path, DumpOptions::default()).0.lines().count();
             for offset in (0..bytes.len()).step_by(bytes.len() / 150 + 1) {
