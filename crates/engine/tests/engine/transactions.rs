@@ -5,7 +5,7 @@
 
 use std::ops::Bound;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
@@ -848,4 +848,97 @@ fn locking_transaction_reads_newest_value_of_locked_keys() {
     assert_eq!(tx.get(&keyspace, "1").unwrap().as_deref(), Some(&b"11,12"[..]));
     commit(tx).unwrap();
     assert_eq!(keyspace.get("1").unwrap().as_deref(), Some(&b"11,12"[..]));
+}
+
+#[test]
+fn transaction_decides_at_its_start_which_values_have_expired() {
+    let (db, keyspace) = hermitage();
+    let minute = Duration::from_secs(60);
+    let all_values = "1=10 2=20 3=30";
+    keyspace.put_with_ttl("3", "30", minute).unwrap();
+    for is_flushed in [false, true] {
+        if is_flushed {
+            db.flush().unwrap();
+        }
+        let tx = db.transaction();
+        assert_eq!(entries(all(&tx, &keyspace)), all_values);
+    }
+    let (tx, locking) = (db.transaction(), db.locking_transaction(Duration::ZERO));
+    db.env().advance_us(60_000_000);
+    assert_eq!(entries(keyspace.iter()), "1=10 2=20");
+    assert_eq!(entries(all(&tx, &keyspace)), all_values);
+    assert_eq!(entries(all(&tx, &keyspace).rev()), "3=30 2=20 1=10");
+    assert_eq!(text(tx.get(&keyspace, "3").unwrap()), "30");
+    assert_eq!(text(tx.get_for_update(&keyspace, "3").unwrap()), "30");
+    let values = tx.multi_get(&keyspace, ["3", "4"]).unwrap();
+    assert_eq!(values.into_iter().map(text).collect::<Vec<_>>(), ["30", "none"]);
+    tx.merge(&keyspace, "3", "31").unwrap();
+    assert_eq!(text(tx.get(&keyspace, "3").unwrap()), "30,31");
+    // The expiry is no write, so it is no conflict. The operand stays.
+    commit(tx).unwrap();
+    assert_eq!(text(keyspace.get("3").unwrap()), "31");
+    // The value of a locked key is read at the current time.
+    assert_eq!(text(locking.get(&keyspace, "3").unwrap()), "30");
+    assert_eq!(text(locking.get_for_update(&keyspace, "3").unwrap()), "31");
+    assert_conflict(locking);
+    keyspace.put_with_ttl("3", "30", minute).unwrap();
+    let locking = db.locking_transaction(Duration::ZERO);
+    db.env().advance_us(60_000_000);
+    assert_eq!(text(locking.get(&keyspace, "3").unwrap()), "30");
+    assert_eq!(text(locking.get_for_update(&keyspace, "3").unwrap()), "none");
+    commit(locking).unwrap();
+}
+
+#[test]
+fn own_writes_expire_like_committed_values() {
+    let (db, keyspace) = hermitage();
+    let minute = Duration::from_secs(60);
+    for is_locking in [false, true] {
+        let tx = match is_locking {
+            true => db.locking_transaction(Duration::ZERO),
+            false => db.transaction(),
+        };
+        // A value that has expired at the start hides the committed value.
+        tx.put_until(&keyspace, "1", "11", SystemTime::UNIX_EPOCH).unwrap();
+        tx.put_with_ttl(&keyspace, "3", "30", minute).unwrap();
+        assert_eq!(entries(all(&tx, &keyspace)), "2=20 3=30");
+        assert_eq!(entries(all(&tx, &keyspace).rev()), "3=30 2=20");
+        assert_eq!(text(tx.get(&keyspace, "1").unwrap()), "none");
+        assert_eq!(text(tx.get_for_update(&keyspace, "3").unwrap()), "30");
+        let values = tx.multi_get(&keyspace, ["1", "2", "3"]).unwrap();
+        assert_eq!(values.into_iter().map(text).collect::<Vec<_>>(), ["none", "20", "30"]);
+        tx.merge(&keyspace, "1", "12").unwrap();
+        tx.merge(&keyspace, "3", "31").unwrap();
+        assert_eq!(entries(all(&tx, &keyspace)), "1=12 2=20 3=30,31");
+        let savepoint = tx.savepoint();
+        tx.put_with_ttl(&keyspace, "2", "21", minute).unwrap();
+        tx.put_until(&keyspace, "3", "32", SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(entries(all(&tx, &keyspace)), "1=12 2=21");
+        tx.rollback_to(savepoint).unwrap();
+        assert_eq!(entries(all(&tx, &keyspace)), "1=12 2=20 3=30,31");
+        commit(tx).unwrap();
+        assert_eq!(entries(keyspace.iter()), "1=12 2=20 3=30,31");
+        db.env().advance_us(60_000_000);
+        assert_eq!(entries(keyspace.iter()), "1=12 2=20 3=31");
+        settle(&db);
+        assert_eq!(entries(keyspace.iter()), "1=12 2=20 3=31");
+        keyspace.put("1", "10").unwrap();
+        keyspace.delete("3").unwrap();
+    }
+}
+
+#[test]
+fn own_writes_use_the_default_time_to_live() {
+    let minute = Duration::from_secs(60);
+    let db = open(&MemVfs::new(), inline().keyspace_defaults(small().default_ttl(minute)));
+    let keyspace = db.default_keyspace();
+    let tx = db.transaction();
+    tx.put(&keyspace, "1", "10").unwrap();
+    tx.put_with_ttl(&keyspace, "2", "20", 2 * minute).unwrap();
+    assert_eq!(entries(all(&tx, &keyspace)), "1=10 2=20");
+    commit(tx).unwrap();
+    assert_eq!(entries(keyspace.iter()), "1=10 2=20");
+    db.env().advance_us(60_000_000);
+    assert_eq!(entries(keyspace.iter()), "2=20");
+    assert_eq!(entries(all(&db.transaction(), &keyspace)), "2=20");
 }

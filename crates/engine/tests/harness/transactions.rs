@@ -28,6 +28,8 @@ const KEYS: u8 = 8;
 const LOG: &str = "log";
 /// Number of the first ingest. Numbers of transactions are less.
 const FIRST_INGEST: u32 = 1_000;
+/// Time to live of values that expire.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Directory of the external tables.
 const EXTERNAL: &str = "external";
 /// Limit of a scan of a whole range.
@@ -325,7 +327,11 @@ impl Session {
                 Step::Append { key, id }
             }
             13..16 => {
-                tx.put(keyspace, name(key), id.to_string())?;
+                // Some values expire, but not during the test.
+                match id % 3 == 0 {
+                    true => tx.put_with_ttl(keyspace, name(key), id.to_string(), YEAR)?,
+                    false => tx.put(keyspace, name(key), id.to_string())?,
+                }
                 Step::Replace { key, id }
             }
             16 => {
