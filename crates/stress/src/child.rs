@@ -138,7 +138,8 @@ impl Writer<'_> {
             match change {
                 // Some values expire, but not during the test.
                 Change::Put(key, value)
-                    if value.len() % 3 == 0 && keyspace.options().operand_store.is_none() =>
+                    if value.len().is_multiple_of(3)
+                        && keyspace.options().operand_store.is_none() =>
                 {
                     batch.put_with_ttl(keyspace, key, value, YEAR);
                 }

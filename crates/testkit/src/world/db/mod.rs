@@ -667,8 +667,7 @@ impl ModelledDb {
                 let events_before = self.events.count(|_| true);
                 let before = estimates(unbounded());
                 let (bytes, count) = estimates(bounds);
-                if estimates(unbounded()) == before
-                    && self.events.count(|_| true) == events_before
+                if estimates(unbounded()) == before && self.events.count(|_| true) == events_before
                 {
                     assert!(bytes <= before.0 && count <= before.1, "{bytes} {count} {before:?}");
                 }
