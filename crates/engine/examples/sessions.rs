@@ -126,6 +126,7 @@ fn run(store: &SessionStore, pass_minutes: impl Fn(u64)) -> SessionResult<()> {
     pass_minutes(31);
     store.log_in("ada", false)?;
     store.log_in("ada", true)?;
+    store.db.flush()?;
     store.db.wait_idle()?;
     let (bytes_after, dropped) = store.space();
     assert!(dropped >= 20_000 && bytes_after < bytes_before / 10, "{dropped}, {bytes_after}");
@@ -174,10 +175,33 @@ mod tests {
             let store = open(&disk.crash(image, 1));
             assert_eq!(store.user(&token).unwrap().as_deref(), Some("ada"));
         }
-        let images = CrashImage::ALL.map(|image| disk.crash(image, 1));
+        let stores = CrashImage::ALL.map(|image| open(&disk.crash(image, 1)));
         clock.advance_us(1_800_000_000);
-        for image in images {
-            assert_eq!(open(&image).user(&token).unwrap(), None);
+        for store in stores {
+            assert_eq!(store.user(&token).unwrap(), None);
         }
+    }
+
+    #[test]
+    fn session_expires_one_minute_after_an_open_at_the_latest() {
+        let disk = MemVfs::new();
+        let clock = ManualClock::new(1_800_000_000_000_000);
+        let open = || {
+            let options = Options::default().clock(clock.clone());
+            SessionStore::open(options.vfs(Arc::new(disk.clone())), "sessions").unwrap()
+        };
+        let store = open();
+        let old = store.log_in("ada", false).unwrap();
+        store.db.close(None).unwrap();
+        drop(store);
+        clock.advance_us(3_600_000_000);
+        let store = open();
+        let new = store.log_in("ada", false).unwrap();
+        assert_eq!(store.user(&new).unwrap().as_deref(), Some("ada"));
+        clock.advance_us(61_000_000);
+        assert_eq!(store.user(&old).unwrap(), None);
+        assert_eq!(store.user(&new).unwrap().as_deref(), Some("ada"));
+        clock.advance_us(1_740_000_000);
+        assert_eq!(store.user(&new).unwrap(), None);
     }
 }

@@ -167,7 +167,7 @@ impl Keyspace {
     /// Writes a value that expires after `ttl`.
     ///
     /// From its expiry on, the value counts as deleted. It also hides older values of the key. The time counts from this
-    /// call, by the database clock. See `docs/guide/expiry.md`.
+    /// call. See `docs/guide/expiry.md`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -185,6 +185,9 @@ impl WriteBatch {
     }
 
     /// Adds a write of a value that expires `ttl_us` microseconds from now.
+    ///
+    /// After an open, the database clock follows the wall clock only after one minute. The time to live counts from the
+    /// later of both, so that the value does not expire too early.
     pub(crate) fn add_put_with_ttl(
         &mut self,
         tree: &Arc<Tree>,
@@ -192,7 +195,7 @@ impl WriteBatch {
         value: &[u8],
         ttl_us: u64,
     ) {
-        let expiry_us = tree.env().database_time_us().saturating_add(ttl_us);
+        let expiry_us = tree.env().creation_time_us().saturating_add(ttl_us);
         self.add_put_until(tree, key, value, expiry_us);
     }
 

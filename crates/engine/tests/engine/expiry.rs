@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use lsmx::compaction::JobReason;
 use lsmx::compaction_filter::{FilterContext, FilterDecision, FilterError, FilterValue};
+use lsmx::env::ManualClock;
 use lsmx::merge_operator::Append;
 use lsmx::metrics::ExpiryMetrics;
 use lsmx::vfs::MemVfs;
@@ -122,6 +123,29 @@ fn time_to_live_saturates_and_past_times_expire_at_once() {
     assert_eq!(pairs(&db), ["forever=v"]);
     settle(&db);
     assert_eq!(pairs(&db), ["forever=v"]);
+}
+
+/// The time to live once counted from the database clock, which is late in the first minute after an open. The value
+/// expired as soon as the clock had followed the wall clock.
+#[test]
+fn value_written_after_downtime_lives_for_its_time_to_live() {
+    let disk = MemVfs::new();
+    let clock = ManualClock::new(1_800_000_000 * SECOND_US);
+    let options = || inline().clock(clock.clone()).keyspace_defaults(small());
+    let db = database::open(&disk, options());
+    db.default_keyspace().put_with_ttl("old", "1", SECOND * 10).unwrap();
+    db.close(None).unwrap();
+    drop(db);
+    clock.advance_us(3_600 * SECOND_US);
+    let db = database::open(&disk, options());
+    db.default_keyspace().put_with_ttl("new", "2", SECOND * 600).unwrap();
+    assert_eq!(pairs(&db), ["new=2", "old=1"], "the clock follows after one minute");
+    clock.advance_us(61 * SECOND_US);
+    assert_eq!(pairs(&db), ["new=2"]);
+    clock.advance_us(538 * SECOND_US);
+    assert_eq!(pairs(&db), ["new=2"]);
+    clock.advance_us(2 * SECOND_US);
+    assert_eq!(pairs(&db).len(), 0);
 }
 
 /// Writes of values that expire were once counted as deletes.
@@ -300,7 +324,7 @@ fn separated_value_keeps_its_expiry_and_becomes_garbage() {
     let separation = ValueSeparation { threshold_bytes: 100, ..ValueSeparation::default() };
     let disk = MemVfs::new();
     let options = without_jobs().table_bytes(1 << 20);
-    let db = open(&disk, options.value_separation(separation));
+    let db = open(&disk, options.memtable_bytes(1 << 20).value_separation(separation));
     let keyspace = db.default_keyspace();
     let (short, long) = ("s".repeat(99), "l".repeat(5_000));
     keyspace.put("k", "older").unwrap();
