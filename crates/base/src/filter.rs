@@ -1,4 +1,5 @@
-//! Filter block: a binary fuse filter over the user keys of one table. Numbers are little-endian.
+//! Filter block: a binary fuse filter over the user keys of one table, and over prefixes of them if the table has a
+//! prefix extractor. Numbers are little-endian.
 //!
 //! ```text
 //!  0  1  coding                u8, 0 for 8-bit fingerprints, 1 for 16-bit fingerprints
@@ -9,7 +10,7 @@
 //! ```
 //!
 //! A lookup computes these values:
-//! 1. `hash`, the XXH3-64 of the key with [`KEY_HASH_SEED`];
+//! 1. `hash`, the XXH3-64 of the key with [`KEY_HASH_SEED`], or of the prefix with [`PREFIX_HASH_SEED`];
 //! 2. `h = mix_hash(hash + seed)` with the finalizer of MurmurHash3;
 //! 3. the fingerprint of the key: the low byte, or the two low bytes, of `h ^ (h >> 32)`;
 //! 4. three positions, with `mask = segment length − 1`: `p0 = (h × segment count length) >> 64`,
@@ -42,6 +43,16 @@ pub const KEY_HASH_SEED: u64 = 0x6c73_6d78_6669_6c74;
 #[must_use]
 pub fn key_hash(user_key: &[u8]) -> u64 {
     xxh3_seeded(user_key, KEY_HASH_SEED)
+}
+
+/// Seed of [`prefix_hash`], a constant of the file format.
+pub const PREFIX_HASH_SEED: u64 = 0x6c73_6d78_7072_6566;
+
+/// Returns the hash of a prefix of keys for filters: XXH3-64 with [`PREFIX_HASH_SEED`].
+#[inline]
+#[must_use]
+pub fn prefix_hash(prefix: &[u8]) -> u64 {
+    xxh3_seeded(prefix, PREFIX_HASH_SEED)
 }
 
 const HEADER_BYTES: usize = 1 + 8 + 4 + 4;

@@ -153,6 +153,7 @@ pub use crate::db::{Savepoint, Transaction, TransactionRange};
 pub use crate::error::{Error, JobRule, Result, UserCode};
 pub use crate::event::{Event, EventListener};
 pub use crate::format::block::Compression;
+pub use crate::format::prefix_extractor::PrefixExtractor;
 pub use crate::iter::keyspace_cursor::KeyspaceCursor;
 pub use crate::iter::range::Range;
 pub use crate::memtable::MemtableKind;

@@ -143,6 +143,7 @@ impl Keyspace {
             block_tags: options.block_tags,
             compression: options.compression.clone(),
             filter_bits: options.filter_bits,
+            prefix_filter: options.prefix_filter,
             filter_last_run: options.filter_last_run,
             merge_operator: self.tree.merge_resolver.name().map(str::to_owned),
             operand_store: self.tree.operand_store.name(),

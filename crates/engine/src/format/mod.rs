@@ -9,6 +9,7 @@ pub mod footer;
 pub mod index;
 pub mod log_record;
 pub mod manifest_header;
+pub mod prefix_extractor;
 pub mod properties;
 mod range_end;
 pub mod range_tombstones;

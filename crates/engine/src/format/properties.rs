@@ -18,6 +18,7 @@ use lsmx_compaction::ExpirySummary;
 
 use super::block::BlockHandle;
 use super::expiry::{decode_expiry_summary, put_expiry_summary};
+use crate::format::prefix_extractor::PrefixExtractor;
 use crate::format::version_edit::KEYSPACE_NAME_BYTES_MAX;
 use lsmx_base::filter::CODING_BINARY_FUSE_16;
 
@@ -44,6 +45,8 @@ const OLDEST_TOMBSTONE_US: u16 = 17;
 const CREATED_US: u16 = 18;
 const ENCODINGS: u16 = 19;
 const KEYSPACE: u16 = 21;
+/// Kind of the prefixes in the filter. A version that does not know it reads the filter without them.
+const PREFIXES: u16 = 23;
 /// Marks an external table. A version that does not know it must not read such a table.
 const EXTERNAL_SEQ: u16 = REQUIRED | 20;
 
@@ -100,6 +103,8 @@ pub struct TableProperties {
     pub keyspace: Option<(u32, String)>,
     /// Expiry times of the entries; `None` if no entry expires.
     pub expiry: Option<ExpirySummary>,
+    /// The prefixes of keys that the filter contains; `None` if it contains only keys.
+    pub prefixes: Option<PrefixExtractor>,
     /// Whether the table is external: all entries have the sequence number 0 in the file. After an ingest, they have
     /// the sequence number that the manifest records for the table.
     pub is_external: bool,
@@ -152,6 +157,11 @@ impl TableProperties {
             let mut value = Vec::new();
             put_expiry_summary(&mut value, expiry);
             fields.push((EXPIRY, value));
+        }
+        if let Some(prefixes) = self.prefixes {
+            let mut value = Vec::new();
+            prefixes.put(&mut value);
+            fields.push((PREFIXES, value));
         }
         fields.push((SMALLEST, self.smallest.to_vec()));
         fields.push((LARGEST, self.largest.to_vec()));
@@ -241,6 +251,10 @@ impl TableProperties {
                 }
                 self.is_external = true;
             }
+            PREFIXES => match PrefixExtractor::decode(&mut decoder)? {
+                None => return Ok(()),
+                prefixes => self.prefixes = prefixes,
+            },
             EXPIRY => self.expiry = Some(decode_expiry_summary(&mut decoder)?),
             unknown if unknown & REQUIRED != 0 => {
                 return Err(Malformed::invalid_field(
@@ -327,6 +341,7 @@ mod tests {
                 median_us: 20,
                 latest_us: 30,
             }),
+            prefixes: Some(PrefixExtractor::Length(4)),
             is_external: false,
         }
     }

@@ -9,9 +9,9 @@ use lsmx_base::sync::Arc;
 
 use crate::cursor::Cursor;
 use crate::env::Env;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::iter::db_iter::{DbIter, ValueResolver};
-use crate::iter::key_bounds::borrowed_bound;
+use crate::iter::key_bounds::{borrowed_bound, key_of_bound};
 use crate::iter::merging_iter::MergingCursor;
 use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::iter::read_purpose;
@@ -25,6 +25,7 @@ use crate::tree::counters::{ScanCounter, TreeCounters};
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::snapshots::{ReadPoint, SnapshotGuard};
 use crate::tree::super_version::SuperVersion;
+use crate::tree::table_file::TableFile;
 
 /// The state of a keyspace that an iterator reads, and the read options. It keeps memtables, files and snapshot until it
 /// is dropped.
@@ -162,8 +163,13 @@ impl IterView {
             sources.push(view.cursor(self.read_point.seq, ReadScope::from(options).into()));
         }
         let runs = self.super_version.version.runs();
+        let last_run = runs.len().saturating_sub(1);
         let all_entries: u64 = runs.iter().map(|run| run.entries()).sum();
-        for run in runs {
+        for (index, run) in runs.iter().enumerate() {
+            if self.is_run_ruled_out(run.tables(), index == last_run, bounds)? {
+                self.counters.count_skipped_run();
+                continue;
+            }
             let share = |entries| share_of_run(entries, run.entries(), all_entries);
             let hints = ScanHints {
                 entries: scan.entries.map(share),
@@ -194,6 +200,38 @@ impl IterView {
             (ReadTier::Storage, Some(deadline)) => iter.with_deadline(Arc::clone(deadline)),
             (ReadTier::Storage, None) => iter,
         })
+    }
+
+    /// Returns whether the filters of a sorted run rule out that it contains an entry between two bounds.
+    fn is_run_ruled_out(
+        &self,
+        tables: &[Arc<TableFile>],
+        is_last: bool,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> Result<bool> {
+        let Some(start) = key_of_bound(lower) else { return Ok(false) };
+        let first = tables.partition_point(|table| *table.shape().range.largest < *start);
+        let between = tables[first..].iter().take_while(|table| {
+            let smallest: &[u8] = &table.shape().range.smallest;
+            key_of_bound(upper).is_none_or(|upper| smallest <= upper)
+        });
+        for table in between {
+            let table = table.table();
+            if table.properties().prefixes.is_none() || (is_last && !table.is_filter_resident()) {
+                return Ok(false);
+            }
+            let mut context = ReadContext::new(read_purpose(&self.options));
+            context.set_deadline(self.deadline.clone());
+            let may_contain = table.may_contain_between((lower, upper), &mut context);
+            context.publish_counts(table.cache());
+            match may_contain {
+                Ok(false) => {}
+                // The cursor decides whether the read can continue without the device.
+                Ok(true) | Err(Error::WouldBlock) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(!tables.is_empty())
     }
 }
 

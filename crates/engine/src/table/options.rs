@@ -6,6 +6,7 @@ use lsmx_base::filter::FilterWidth;
 
 use crate::error::{Error, Result};
 use crate::format::block::Compression;
+use crate::format::prefix_extractor::PrefixExtractor;
 
 /// Default of [`TableOptions::block_bytes`].
 const BLOCK_BYTES_DEFAULT: u32 = 4096;
@@ -50,6 +51,8 @@ pub struct TableOptions {
     /// The 8-bit filter takes about 1 % of a table of 100-byte entries. Without a filter, each lookup of an absent key
     /// reads a data block.
     pub filter: Option<FilterWidth>,
+    /// Prefixes of keys that the filter also contains. Default: none.
+    pub prefixes: Option<PrefixExtractor>,
 }
 
 impl Default for TableOptions {
@@ -61,6 +64,7 @@ impl Default for TableOptions {
             index_block_bytes: INDEX_BLOCK_BYTES_DEFAULT,
             compression: Compression::None,
             filter: Some(FilterWidth::default()),
+            prefixes: None,
         }
     }
 }
@@ -79,6 +83,10 @@ impl TableOptions {
             if !range.contains(&value) {
                 return Err(Error::InvalidOption { name, value: value.to_string(), must });
             }
+        }
+        if self.prefixes == Some(PrefixExtractor::Length(0)) {
+            let (name, must) = ("prefix_filter", "a length of at least 1");
+            return Err(Error::InvalidOption { name, value: "0".to_owned(), must });
         }
         Ok(())
     }
@@ -101,6 +109,8 @@ mod tests {
             refused(TableOptions { index_block_bytes: u32::MAX, ..default() }),
             "index_block_bytes"
         );
+        let prefixes = Some(PrefixExtractor::Length(0));
+        assert_eq!(refused(TableOptions { prefixes, ..default() }), "prefix_filter");
         assert_eq!(refused(TableOptions { restart_interval: 0, ..default() }), "restart_interval");
     }
 }

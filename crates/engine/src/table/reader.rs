@@ -1,12 +1,13 @@
 //! An open table: filter → top index → index block → data block.
 
 use std::io;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_base::filter::{Filter, key_hash};
+use lsmx_base::filter::{Filter, key_hash, prefix_hash};
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::{BlockBytes, Slice};
@@ -250,6 +251,32 @@ impl Table {
         self.with_metadata(slot, MetadataKind::Filter, 0, handle, context, Filter::new, |filter| {
             Ok(filter.may_contain(hash))
         })
+    }
+
+    /// Returns false if the filter rules out that the table contains an entry between two bounds. This requires that all
+    /// keys between the bounds have the same prefix, and that the filter contains prefixes.
+    ///
+    /// # Errors
+    /// When the filter cannot be read or is corrupt.
+    pub(crate) fn may_contain_between(
+        &self,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        context: &mut ReadContext,
+    ) -> Result<bool> {
+        let properties = &self.properties;
+        let (Some(handle), Some(prefixes)) = (properties.filter, properties.prefixes) else {
+            return Ok(true);
+        };
+        let Some(prefix) = prefixes.prefix_of_range(lower, upper) else { return Ok(true) };
+        let (slot, hash) = (&self.slots.filter, prefix_hash(prefix));
+        self.with_metadata(slot, MetadataKind::Filter, 0, handle, context, Filter::new, |filter| {
+            Ok(filter.may_contain(hash))
+        })
+    }
+
+    /// Returns whether the filter is in memory.
+    pub(crate) fn is_filter_resident(&self) -> bool {
+        self.is_resident(MetadataKind::Filter)
     }
 
     /// Returns the newest range tombstone of this table that covers `user_key` and is visible at `snapshot`.

@@ -1,7 +1,7 @@
 //! Checks a whole table for consistency and against its manifest record.
 
 use lsmx_base::coding::len_u64;
-use lsmx_base::filter::{Filter, key_hash};
+use lsmx_base::filter::{Filter, key_hash, prefix_hash};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
@@ -21,7 +21,7 @@ use crate::table::reader::Table;
 /// 1. the checksums of all blocks and of the file are right;
 /// 2. the keys are in order, and searches inside data blocks find them;
 /// 3. both index levels lead to each key, and their separators separate the blocks;
-/// 4. the filter passes each key;
+/// 4. the filter passes each key and its prefix;
 /// 5. the properties match the contents;
 /// 6. an external table has one put or delete per key, with the sequence number 0.
 ///
@@ -201,8 +201,11 @@ impl TableVerifier<'_> {
                 return Err(at(Malformed::Order { what: "entry and the block's separator are" }));
             }
             path.check_index_search(key.user_key, key.seq).map_err(at)?;
+            let prefixes = table.properties().prefixes;
+            let prefix = prefixes.and_then(|prefixes| prefixes.prefix(key.user_key));
             if let Some(filter) = &self.filter
-                && !filter.may_contain(key_hash(key.user_key))
+                && !(filter.may_contain(key_hash(key.user_key))
+                    && prefix.is_none_or(|prefix| filter.may_contain(prefix_hash(prefix))))
             {
                 let what = "keys of the block that the filter rules out";
                 return Err(at(Malformed::Field { what, found: 1, expected: "0" }));

@@ -12,7 +12,7 @@ use std::path::Path;
 use bytes::Bytes;
 use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_base::filter::{self, key_hash};
+use lsmx_base::filter::{self, key_hash, prefix_hash};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::range_tombstone::{self, RangeTombstone};
@@ -85,8 +85,10 @@ pub struct TableWriter {
     /// Finished index blocks with the separators after them.
     index_blocks: Vec<(Separator, Vec<u8>)>,
     index_blocks_bytes: u64,
-    /// Hashes of the user keys, for the filter.
+    /// Hashes of the user keys and their prefixes, for the filter.
     key_hashes: Vec<u64>,
+    /// Hash of the prefix that was added last.
+    last_prefix_hash: Option<u64>,
     range_tombstones: Vec<RangeTombstone>,
 
     /// Sequence number and kind of the last entry. `data` holds its user key.
@@ -125,6 +127,7 @@ impl TableWriter {
             index_blocks: Vec::new(),
             index_blocks_bytes: 0,
             key_hashes: Vec::new(),
+            last_prefix_hash: None,
             range_tombstones: Vec::new(),
             last: None,
             properties: TableProperties { seq_smallest: SeqNo::MAX, ..TableProperties::default() },
@@ -179,6 +182,7 @@ impl TableWriter {
         self.data.add_with_shared_prefix(key, common, value);
         if is_new_user_key && self.options.filter.is_some() {
             self.key_hashes.push(key_hash(key.user_key));
+            self.add_prefix(key);
         }
         self.last = Some((key.seq, key.kind));
         let properties = &mut self.properties;
@@ -198,6 +202,20 @@ impl TableWriter {
             self.expiry.get_or_insert_default().add(split_expiry(value).0);
         }
         Ok(())
+    }
+
+    /// Adds the prefix of a key to the filter, unless it is that of the previous key.
+    #[inline]
+    fn add_prefix(&mut self, key: InternalKey<'_>) {
+        let prefix = self.options.prefixes.and_then(|prefixes| prefixes.prefix(key.user_key));
+        let Some(hash) = prefix.map(prefix_hash) else { return };
+        if self.last_prefix_hash.replace(hash) == Some(hash) {
+            return;
+        }
+        if key.kind == EntryKind::Delete && failpoint::is_on(Failpoint::PrefixOfTombstoneOmitted) {
+            return;
+        }
+        self.key_hashes.push(hash);
     }
 
     /// Ends the data block if the splitter says so. `common` is the number of bytes that the user key shares with the
@@ -385,6 +403,7 @@ impl TableWriter {
         self.block = contents;
         let handle = self.write_block(BlockKind::Filter, Compression::None, 0)?;
         self.properties.filter = Some(handle);
+        self.properties.prefixes = self.options.prefixes;
         Ok(true)
     }
 

@@ -29,10 +29,11 @@ enum OperationCounter {
     Scans,
     ScanEntries,
     ScanBytes,
+    ScanRunsSkipped,
 }
 
 /// Number of [`OperationCounter`]s.
-const COUNTERS: usize = OperationCounter::ScanBytes as usize + 1;
+const COUNTERS: usize = OperationCounter::ScanRunsSkipped as usize + 1;
 
 /// Counters of one tree since it was opened.
 #[derive(Debug)]
@@ -121,6 +122,11 @@ impl TreeCounters {
         self.operations.shard().add(OperationCounter::Scans as usize, 1);
     }
 
+    /// Counts a sorted run that an iterator or cursor skipped.
+    pub(crate) fn count_skipped_run(&self) {
+        self.operations.shard().add(OperationCounter::ScanRunsSkipped as usize, 1);
+    }
+
     /// Updates the counts of jobs and of writes that waited.
     pub(crate) fn update(&self, update: impl FnOnce(&mut KeyspaceMetrics)) {
         update(&mut self.counts.lock());
@@ -155,6 +161,7 @@ impl TreeCounters {
                 scans: sum(OperationCounter::Scans),
                 scan_entries: sum(OperationCounter::ScanEntries),
                 scan_bytes: sum(OperationCounter::ScanBytes),
+                scan_runs_skipped: sum(OperationCounter::ScanRunsSkipped),
             },
             ..counts
         }

@@ -73,6 +73,7 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::SegmentDeletedEarly => ("crashes", crashes),
         Failpoint::TombstoneDroppedEarly
         | Failpoint::SnapshotVersionDropped
+        | Failpoint::PrefixOfTombstoneOmitted
         | Failpoint::FilterMissesKey
         | Failpoint::SpanSkippedByFilter
         | Failpoint::SpanIgnoresSnapshot

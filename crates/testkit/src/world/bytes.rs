@@ -3,8 +3,8 @@
 use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
 use lsmx::{
-    BlockCacheKind, Compression, FilterBits, FilterLastRun, MemtableKind, PolicySpec, RmwMode,
-    ValueSeparation, WriteControl,
+    BlockCacheKind, Compression, FilterBits, FilterLastRun, MemtableKind, PolicySpec,
+    PrefixExtractor, RmwMode, ValueSeparation, WriteControl,
 };
 
 use super::History;
@@ -179,6 +179,7 @@ fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
             compression: vec![if is_set(2) { Compression::Lz4 } else { Compression::None }],
             filter_last_run: FilterLastRun::Off,
             filter_bits: FilterBits::Fuse8,
+            prefix_filter: Some(PrefixExtractor::Length(1)),
             store,
             rmw_mode: if is_set(6) { RmwMode::Adaptive } else { RmwMode::Fixed },
             separation: is_set(3).then_some(separation),

@@ -6,7 +6,8 @@ use lsmx::compaction::Preset;
 use lsmx::env::Background;
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, MemtableKind, Options,
-    PolicySpec, ReadOptions, ReadTier, RmwMode, ValueSeparation, WalOptions, WriteControl,
+    PolicySpec, PrefixExtractor, ReadOptions, ReadTier, RmwMode, ValueSeparation, WalOptions,
+    WriteControl,
 };
 
 use crate::compaction_filters::RewritingFilter;
@@ -27,6 +28,7 @@ pub struct KeyspaceSettings {
     pub compression: Vec<Compression>,
     pub filter_last_run: FilterLastRun,
     pub filter_bits: FilterBits,
+    pub prefix_filter: Option<PrefixExtractor>,
     /// Operand store that is added if the keyspace has none.
     pub store: Option<SimpleStore>,
     pub rmw_mode: RmwMode,
@@ -91,6 +93,12 @@ impl KeyspaceSettings {
                 FilterBits::Fuse16,
                 FilterBits::Monkey { bits_per_key },
             ]),
+            prefix_filter: *rng.choose(&[
+                None,
+                Some(PrefixExtractor::Length(1)),
+                Some(PrefixExtractor::Length(2)),
+                Some(PrefixExtractor::Delimiter(0xff)),
+            ]),
             store: rng.is_true_with_percent(40).then(|| SimpleStore::random(rng)),
             rmw_mode: *rng.choose(&[RmwMode::Fixed, RmwMode::Adaptive]),
             separation: rng.is_true_with_percent(60).then(|| ValueSeparation {
@@ -121,6 +129,7 @@ impl KeyspaceSettings {
             .compression(self.compression.clone())
             .filter_last_run(self.filter_last_run)
             .filter_bits(self.filter_bits)
+            .prefix_filter(self.prefix_filter)
             .rmw_mode(self.rmw_mode)
             .value_separation(self.separation);
         let options = match self.has_filter {
