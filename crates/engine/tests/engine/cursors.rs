@@ -7,7 +7,10 @@ use lsmx::internals::vfs::{CountingVfs, CrashImage, Errno, Fault, FaultRule, Fau
 use lsmx::merge_operator::{Append, Counter};
 use lsmx::metrics::BlockKind;
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Error, KeyspaceCursor, KeyspaceOptions, ReadOptions, ValueSeparation, WriteBatch};
+use lsmx::{
+    Db, Error, KeyspaceCursor, KeyspaceOptions, PrefixExtractor, ReadOptions, ValueSeparation,
+    WriteBatch,
+};
 use lsmx_testkit::case_seeds;
 use lsmx_testkit::simple_store::SimpleStore;
 
@@ -251,6 +254,46 @@ fn cursor_reads_separated_value_at_its_first_use_only() {
 /// Returns the number of data blocks that reads did not find in the cache.
 fn data_misses(db: &Db) -> u64 {
     db.metrics().cache.get(&BlockKind::Data).map_or(0, |data| data.misses)
+}
+
+/// Returns the data blocks that ranges of one user read in eight runs with interleaved users, and the skipped runs.
+fn reads_of_user_ranges(prefixes: Option<PrefixExtractor>) -> (u64, u64) {
+    let keyspace = policy("tiering(T=100)").prefix_filter(prefixes);
+    let db =
+        Db::open("db", memory_only().block_cache_bytes(0).keyspace_defaults(keyspace)).unwrap();
+    let keyspace = db.default_keyspace();
+    for run in 0..8 {
+        for user in (run..400).step_by(8) {
+            keyspace.put(format!("user{user:03}/address"), "value").unwrap();
+            keyspace.put(format!("user{user:03}/name"), "value").unwrap();
+        }
+        db.flush().unwrap();
+    }
+    let before = data_misses(&db);
+    let mut cursor = keyspace.cursor(&ReadOptions::default()).unwrap();
+    for user in 0..400 {
+        let prefix = format!("user{user:03}/");
+        assert_eq!(keyspace.prefix(&prefix).count(), 2);
+        cursor = cursor.with_prefix(&prefix);
+        cursor.seek_to_last().unwrap();
+        assert_eq!(cursor.key(), Some(format!("{prefix}name").as_bytes()));
+    }
+    // These ranges contain keys of several prefixes.
+    assert_eq!(keyspace.prefix("user").count(), 800);
+    assert_eq!(keyspace.range("user010/name"..="user011/address").count(), 2);
+    (data_misses(&db) - before, db.metrics().keyspaces["default"].operations.scan_runs_skipped)
+}
+
+#[test]
+fn range_of_one_prefix_skips_runs_without_the_prefix() {
+    let (reads, skipped) = reads_of_user_ranges(None);
+    assert!(reads >= 800 * 8 && skipped == 0, "{reads} {skipped}");
+    for prefixes in [PrefixExtractor::Length(8), PrefixExtractor::Delimiter(b'/')] {
+        let (reads_with_filter, skipped) = reads_of_user_ranges(Some(prefixes));
+        // The last run is always searched. A filter rarely passes an absent prefix.
+        assert!(skipped > 800 * 6 - 100, "{skipped}");
+        assert!(reads_with_filter < reads / 3, "{reads_with_filter} of {reads}");
+    }
 }
 
 #[test]
