@@ -74,7 +74,7 @@ failpoints! {
     /// A compaction drops a tombstone while an older run contains the key.
     TombstoneDroppedEarly = "tombstone-dropped-early" of 18,
     /// The filter of a table lacks the prefix of a tombstone, so that scans skip the tombstone.
-    PrefixOfTombstoneOmitted = "prefix-of-tombstone-omitted" of 18,
+    PrefixOfTombstoneOmitted = "prefix-of-tombstone-omitted" of 21,
     /// A compaction drops a version that a snapshot needs.
     SnapshotVersionDropped = "snapshot-version-dropped" of 22,
     /// A compaction filter removes and changes values that snapshots see.
