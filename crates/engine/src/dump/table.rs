@@ -17,6 +17,7 @@ use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::expiry::{expiry_of, without_expiry};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::{IndexBlock, Separator, SeparatorSide};
+use crate::format::prefix_extractor::PrefixExtractor;
 use crate::format::properties::TableProperties;
 use crate::format::range_tombstones::FragmentedTombstones;
 
@@ -68,6 +69,23 @@ fn dump_properties(properties: &TableProperties, out: &mut DumpWriter<'_>) -> Du
     )?;
     if p.is_external {
         writeln!(out, "properties: external, the manifest states the sequence number")?;
+    }
+    match p.prefixes {
+        Some(PrefixExtractor::Length(length)) => {
+            writeln!(out, "properties: the filter contains the first {length} bytes of keys")?;
+        }
+        Some(PrefixExtractor::Delimiter(delimiter)) => {
+            let delimiter = out.format_key(&[delimiter]);
+            writeln!(out, "properties: the filter contains keys up to the byte {delimiter}")?;
+        }
+        None => {}
+    }
+    if let Some(expiry) = &p.expiry {
+        writeln!(
+            out,
+            "properties: {} entries expire at {} to {} us, about half of them by {} us",
+            expiry.entries, expiry.earliest_us, expiry.latest_us, expiry.median_us
+        )?;
     }
     Ok(())
 }
