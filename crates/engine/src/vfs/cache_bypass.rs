@@ -1,4 +1,4 @@
-//! Whether compactions bypass the page cache.
+//! Decides whether the reads and writes of compactions bypass the page cache.
 
 use lsmx_base::sync::{AtomicBool, Ordering};
 
@@ -11,16 +11,17 @@ pub(crate) enum CacheBypassRule {
     Always,
     /// Never.
     Never,
-    /// If the files of the database have more bytes than the page cache of the system can hold.
+    /// If the files of the database have more bytes than the page cache of the system can hold. Never if that size is
+    /// unknown.
     BySystemMemory,
-    /// If the files of the database have more bytes than this.
+    /// If the files of the database have more than this number of bytes.
     #[cfg_attr(not(feature = "internals"), expect(dead_code, reason = "only tests set it"))]
     ByFileBytes(u64),
 }
 
-/// Whether the data that compactions read and write bypasses the page cache, for all jobs of a database.
+/// The current decision for all compactions of a database.
 ///
-/// Jobs that are running when the value changes may use either way.
+/// A compaction that runs while the decision changes may use the old or the new value.
 #[derive(Debug)]
 pub(crate) struct CacheBypass {
     rule: CacheBypassRule,
@@ -36,10 +37,10 @@ impl CacheBypass {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Applies the rule to a database whose files have `file_bytes` bytes.
+    /// Updates the decision for a database whose files have `file_bytes` bytes in total.
     ///
-    /// If the files fit into the page cache, compactions read their inputs from it, and lookups read the outputs from it.
-    /// Otherwise the inputs and outputs would evict pages that lookups use.
+    /// If all files fit into the page cache, cached compaction inputs and outputs save reads from the device. If the
+    /// files do not fit, compaction inputs and outputs would evict pages that lookups use.
     pub(crate) fn select(&self, file_bytes: impl FnOnce() -> u64) {
         let bytes_max = match self.rule {
             CacheBypassRule::Always | CacheBypassRule::Never => return,

@@ -1,4 +1,5 @@
-//! Kinds of calls of [`Vfs`](crate::vfs::Vfs) and [`File`](crate::vfs::File), for counting and for fault rules.
+//! Kinds of calls of [`Vfs`](crate::vfs::Vfs) and [`File`](crate::vfs::File), used to count calls and to select calls
+//! for fault injection.
 
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -51,7 +52,8 @@ calls! {
 }
 
 impl VfsCall {
-    /// Returns whether the call may change files, names or locks.
+    /// Returns whether the call may change files, names, or the state on stable storage. [`VfsCall::Lock`] may create
+    /// the file.
     #[must_use]
     pub fn is_mutating(self) -> bool {
         match self {

@@ -1,7 +1,7 @@
-//! Converts panics in a user's file system into errors of the calls that panicked.
+//! Converts panics in a user's [`Vfs`] implementation into I/O errors.
 //!
-//! The engine treats such a call like any failed call: a failed append or sync ends the WAL segment, and the outcome
-//! of a manifest edit is unknown.
+//! The engine treats a call that panicked like any failed call. A failed append or sync ends the WAL segment. After a
+//! failed append or sync of the manifest, the outcome of the edit is unknown.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::vfs::call::VfsCall;
 use crate::vfs::layer::{FileHint, FileLayer, OpenMode, VfsLayer};
 use crate::vfs::{File, LockGuard, Vfs};
 
-/// A file system that returns an error where the inner file system, one of its files or locks panics.
+/// A file system that returns an error if a call of the inner file system or of one of its files panics.
 #[derive(Debug)]
 pub(crate) struct CatchPanicVfs {
     inner: Arc<dyn Vfs>,
@@ -26,7 +26,7 @@ impl CatchPanicVfs {
     }
 }
 
-/// Makes a call and converts a panic into an error that contains [`Error::UserPanic`].
+/// Runs `call` and converts a panic into an I/O error that contains [`Error::UserPanic`].
 fn catch_panic<T>(call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let uncontained =
         [Failpoint::PanicStrandsGroup, Failpoint::PanicEndsThread, Failpoint::PanicNotConverted];
@@ -37,7 +37,7 @@ fn catch_panic<T>(call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         .unwrap_or_else(|panicked| Err(io::Error::other(panicked)))
 }
 
-/// Makes a call that cannot return an error. A panic returns the default value.
+/// Runs `call`, which cannot return an error. Returns the default value if `call` panics.
 fn catch_panic_or_default<T: Default>(call: impl FnOnce() -> T) -> T {
     Error::catch_user_panic(|| UserCode::FileSystem, call).unwrap_or_default()
 }
@@ -87,7 +87,7 @@ impl FileLayer for CatchPanicFile {
     }
 }
 
-/// A lock guard whose drop does not panic, so that closing the database completes.
+/// A lock guard whose drop does not panic. A panic would prevent the database from closing.
 #[derive(Debug)]
 struct CatchPanicGuard {
     inner: Option<Box<dyn LockGuard>>,

@@ -1,4 +1,4 @@
-//! Counts the calls that reach a file system, and their bytes.
+//! Counts the calls of a file system and the bytes that they read and append.
 
 use std::cell::Cell;
 use std::io;
@@ -27,17 +27,18 @@ struct IoCounters {
     bytes: CallCounters,
 }
 
-/// Counts of a [`CountingVfs`]. Failed calls are counted, without bytes.
+/// Counts of a [`CountingVfs`]. A failed call counts as a call but adds no bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCounts {
-    /// Number of calls by kind. A read that the system served in several parts counts once.
+    /// Number of calls by kind. A read that needs several system calls counts once.
     pub calls: CallCounts,
-    /// Bytes read and appended, by kind of call; 0 for all other kinds.
+    /// Bytes by kind of call: bytes read for [`VfsCall::Read`], bytes appended for [`VfsCall::Append`], 0 for other
+    /// kinds.
     pub bytes: CallCounts,
 }
 
 impl CountingVfs {
-    /// Counts the calls made to `inner` through this file system.
+    /// Wraps `inner`. All counts start at 0.
     #[must_use]
     pub fn new(inner: Arc<dyn Vfs>) -> CountingVfs {
         CountingVfs { inner, counters: Arc::default() }
@@ -49,8 +50,10 @@ impl CountingVfs {
         IoCounts { calls: self.counters.calls.get(), bytes: self.counters.bytes.get() }
     }
 
-    /// Returns the number of reads that the calling thread has made through any counting file system.
-    /// The difference of two calls counts the reads of one operation, unaffected by other threads.
+    /// Returns the number of reads that the calling thread has made through all [`CountingVfs`] of the process.
+    ///
+    /// To count the reads of one operation, subtract the value before the operation from the value after the operation.
+    /// Reads of other threads do not affect the difference.
     #[must_use]
     pub fn reads_of_this_thread() -> u64 {
         THREAD_READS.get()
@@ -105,7 +108,7 @@ impl FileLayer for CountingFile {
 
 const CALL_KINDS: usize = VfsCall::ALL.len();
 
-/// Number of calls, or of bytes, by kind of call.
+/// One number for each kind of call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallCounts([u64; CALL_KINDS]);
 

@@ -1,7 +1,8 @@
-//! Base traits for file systems and files that forward calls to another one.
+//! Base traits for wrappers of file systems and files.
 //!
-//! A layer implements [`VfsLayer`] and, for its files, [`FileLayer`]; blanket implementations turn both into a
-//! [`Vfs`] and a [`File`]. Every method forwards by default.
+//! A wrapper implements [`VfsLayer`] and, for its files, [`FileLayer`]. Blanket implementations provide [`Vfs`] and
+//! [`File`] for every wrapper. Each call is forwarded to the inner file system or file, unless the wrapper overrides a
+//! method.
 
 use std::fmt;
 use std::io;
@@ -12,7 +13,7 @@ use lsmx_base::sync::Arc;
 use crate::vfs::call::VfsCall;
 use crate::vfs::{File, LockGuard, Vfs};
 
-/// How [`VfsLayer::intercept_open`] opens a file.
+/// The call of [`Vfs`] by which [`VfsLayer::intercept_open`] opens a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
     /// [`Vfs::create`].
@@ -61,7 +62,7 @@ pub enum FileHint {
 }
 
 impl FileHint {
-    /// Gives the hint to `file`. Returns the result of [`File::will_need`], and `false` for other hints.
+    /// Makes the call on `file`. Returns the result of [`File::will_need`], and `false` for other hints.
     pub fn apply_to_file(self, file: &dyn File) -> bool {
         match self {
             FileHint::EnablePreallocation => file.enable_preallocation(),
@@ -73,7 +74,7 @@ impl FileHint {
     }
 }
 
-/// A [`Vfs`] that forwards its calls to an inner one.
+/// A [`Vfs`] that forwards its calls to an inner file system.
 #[allow(clippy::missing_errors_doc, reason = "errors of the inner file system are returned")]
 pub trait VfsLayer: fmt::Debug + Send + Sync + 'static {
     /// Returns the inner file system.
@@ -81,25 +82,27 @@ pub trait VfsLayer: fmt::Debug + Send + Sync + 'static {
 
     /// Runs before each call except [`Vfs::open_files_limit`]. An error fails the call.
     ///
-    /// `path` is the old name of a rename, and the existing name of a hard link.
+    /// For a rename, `path` is the old name. For a hard link, `path` is the existing name.
     fn before_call(&self, call: VfsCall, path: &Path) -> io::Result<()> {
         let _ = (call, path);
         Ok(())
     }
 
-    /// Makes each call except [`Vfs::open_files_limit`]. `forward` runs [`VfsLayer::before_call`] and makes the call on
-    /// the inner file system. A layer can repeat a call by calling `forward` again.
+    /// Wraps each call except [`Vfs::open_files_limit`]. `forward` runs [`VfsLayer::before_call`] and then makes the
+    /// call on the inner file system. To retry a failed call, an implementation calls `forward` again.
     fn intercept<T>(&self, call: VfsCall, forward: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let _ = call;
         forward()
     }
 
-    /// Opens a file, inside [`VfsLayer::intercept`].
+    /// Opens a file of the inner file system. Wrappers that also wrap files override this method. Called within
+    /// [`VfsLayer::intercept`].
     fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
         mode.open(self.inner(), path)
     }
 
-    /// Locks a file by `lock`, inside [`VfsLayer::intercept`].
+    /// Locks a file by calling `lock`. Wrappers that also wrap lock guards override this method. Called within
+    /// [`VfsLayer::intercept`].
     fn intercept_lock(
         &self,
         path: &Path,
@@ -109,7 +112,7 @@ pub trait VfsLayer: fmt::Debug + Send + Sync + 'static {
         lock()
     }
 
-    /// Returns the answer to [`Vfs::open_files_limit`].
+    /// Implements [`Vfs::open_files_limit`], which cannot fail and so does not pass through [`VfsLayer::intercept`].
     fn intercept_open_files_limit(&self) -> Option<u64> {
         self.inner().open_files_limit()
     }
@@ -193,39 +196,41 @@ impl<L: VfsLayer> Vfs for L {
     }
 }
 
-/// A [`File`] that forwards its calls to an inner one.
+/// A [`File`] that forwards its calls to an inner file.
 #[allow(clippy::missing_errors_doc, reason = "errors of the inner file are returned")]
 pub trait FileLayer: fmt::Debug + Send + Sync {
     /// Returns the inner file.
     fn inner(&self) -> &dyn File;
 
-    /// Runs before each call except hints. An error fails the call.
+    /// Runs before each call except hints ([`FileHint`]). An error fails the call.
     fn before_call(&self, call: VfsCall) -> io::Result<()> {
         let _ = call;
         Ok(())
     }
 
-    /// Makes each call except hints. `forward` runs [`FileLayer::before_call`] and makes the call on the inner file.
+    /// Wraps each call except hints. `forward` runs [`FileLayer::before_call`] and then makes the call on the inner
+    /// file.
     fn intercept<T>(&self, forward: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         forward()
     }
 
-    /// Reads a range, inside [`FileLayer::intercept`].
+    /// Implements [`File::read_at`]. Called within [`FileLayer::intercept`].
     fn intercept_read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.inner().read_at(buffer, offset)
     }
 
-    /// Appends bytes, inside [`FileLayer::intercept`].
+    /// Implements [`File::append`]. Called within [`FileLayer::intercept`].
     fn intercept_append(&self, bytes: &[u8]) -> io::Result<()> {
         self.inner().append(bytes)
     }
 
-    /// Syncs the file, inside [`FileLayer::intercept`].
+    /// Implements [`File::sync`]. Called within [`FileLayer::intercept`].
     fn intercept_sync(&self) -> io::Result<()> {
         self.inner().sync()
     }
 
-    /// Gives a hint. The result answers [`File::will_need`] and is ignored for other hints.
+    /// Implements the calls of [`FileHint`]. [`File::will_need`] returns the result. For other hints the result is
+    /// ignored.
     fn intercept_hint(&self, hint: FileHint) -> bool {
         hint.apply_to_file(self.inner())
     }

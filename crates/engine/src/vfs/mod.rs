@@ -1,9 +1,9 @@
 //! The file system interface of the engine.
 //!
-//! All file access goes through [`Vfs`]. Implementations receive paths unchanged. A name survives a power loss only
-//! after [`Vfs::sync_dir`] of its directory, bytes only after [`File::sync`].
+//! All file access goes through [`Vfs`]. The engine passes paths to the implementation unchanged. A file name survives
+//! a power loss only after [`Vfs::sync_dir`] of its directory. Appended bytes survive only after [`File::sync`].
 //!
-//! Wrappers of this crate implement `VfsLayer` and `FileLayer`, which forward every call by default.
+//! The wrappers in this crate implement `VfsLayer` and `FileLayer`, which forward every call by default.
 
 pub(crate) mod cache_bypass;
 pub(crate) mod call;
@@ -27,12 +27,14 @@ use lsmx_base::sync::Arc;
 pub use crate::vfs::mem::{CrashImage, MemVfs};
 pub use crate::vfs::os::OsVfs;
 
-/// Lengths of appends that can bypass the page cache are multiples of this, see [`File::drop_cached_pages`].
+/// Unit in bytes of appends that bypass the page cache. The length of each append must be a multiple of this unit, see
+/// [`File::drop_cached_pages`].
 pub(crate) const DIRECT_APPEND_BYTES: usize = 4096;
 
 /// A file system.
 ///
-/// Methods return the error of the operating system. The documentation lists errors that the engine depends on.
+/// Methods return the error of the operating system. Each method documents only the error kinds that the engine
+/// distinguishes.
 #[expect(clippy::missing_errors_doc, reason = "each method can return any error of the system")]
 pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// Creates a file for appending and reading.
@@ -41,8 +43,8 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// `AlreadyExists` if the name exists.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>>;
 
-    /// Opens an existing file for reading. Read-ahead by the file system is not useful: lookups read at random offsets,
-    /// and other readers read large pieces or announce them with [`File::will_need`].
+    /// Opens an existing file for reading. Implementations should disable read-ahead, because lookups read at random
+    /// offsets. Sequential readers use large reads or [`File::will_need`] instead.
     ///
     /// # Errors
     /// `NotFound` only if the name does not exist.
@@ -51,15 +53,16 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// Opens an existing file for reads that bypass the page cache. Reads may have any offset and length.
     ///
     /// # Errors
-    /// Those of [`Vfs::open`]. `Unsupported` or `InvalidInput` if the file system has no direct reads, which is the
-    /// default.
+    /// Those of [`Vfs::open`]. `Unsupported` or `InvalidInput` if the file system has no direct reads. The default
+    /// implementation returns `Unsupported`.
     fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let _ = path;
         Err(unsupported_direct_read_error())
     }
 
-    /// Opens a file for reads from the device: with direct reads if the file system has them, otherwise after dropping
-    /// the cached pages of the file.
+    /// Opens a file whose content is read from the device, not from the page cache.
+    ///
+    /// Uses direct reads if the file system has them. Otherwise drops the cached pages of the file first.
     ///
     /// # Errors
     /// Those of [`Vfs::open`].
@@ -74,16 +77,16 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
         }
     }
 
-    /// Renames a file. Replaces an existing file of the new name.
+    /// Renames a file. If a file with the new name exists, replaces that file.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Creates a second name for a file.
+    /// Creates a hard link: the file `from` also gets the name `to`.
     ///
     /// # Errors
     /// `AlreadyExists` if the new name exists; `CrossesDevices` or `Unsupported` if the file system cannot link.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a name. Open handles can still read the file.
+    /// Removes the name of a file. Handles that are already open can still read the file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Creates one directory. Its parent must exist.
@@ -95,7 +98,8 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// `DirectoryNotEmpty`; `Unsupported` if the file system does not remove directories, which is the default.
+    /// `DirectoryNotEmpty` if the directory has entries. `Unsupported` if the file system cannot remove directories.
+    /// The default implementation returns `Unsupported`.
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
         let _ = path;
         Err(io::ErrorKind::Unsupported.into())
@@ -104,29 +108,30 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// Returns the sorted names of the files and directories in a directory.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
 
-    /// Returns whether the name exists. If that cannot be determined, returns an error.
+    /// Returns whether the name exists.
     ///
     /// # Errors
-    /// Those of the system, except `NotFound`.
+    /// Any error of the system that leaves the answer unknown. `NotFound` is never returned.
     fn exists(&self, path: &Path) -> io::Result<bool>;
 
-    /// Creates a file that occupies `bytes` bytes on the disk, or resizes it. Its content is undefined. Removing the
-    /// file frees the space.
+    /// Creates a file that occupies `bytes` bytes on the disk, or resizes an existing file to that size. The content of
+    /// the file is undefined. Removing the file frees the space.
     ///
     /// # Errors
-    /// `StorageFull` or `QuotaExceeded` if there is less space; the file may then occupy all of it. `Unsupported` if
-    /// the file system cannot reserve space, which is the default.
+    /// `StorageFull` or `QuotaExceeded` if less space is free; the file may then occupy all the free space.
+    /// `Unsupported` if the file system cannot reserve space. The default implementation returns `Unsupported`.
     fn reserve_space(&self, path: &Path, bytes: u64) -> io::Result<()> {
         let _ = (path, bytes);
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Syncs the names in a directory to stable storage.
+    /// Syncs the entries of a directory to stable storage: created, renamed and removed names.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
     /// Locks a file exclusively until the guard is dropped or the process ends. Creates the file if it is missing.
     ///
-    /// On return the path names the locked file, even if another process removed the name meanwhile.
+    /// On return the path refers to the locked file. An implementation must retry if another process removes the name
+    /// between the open and the lock.
     ///
     /// # Errors
     /// `WouldBlock` if this or another process holds the lock.
@@ -137,11 +142,11 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Locks an existing file in shared mode, until the guard is dropped or the process ends. Excludes
-    /// [`Vfs::lock`]. Does not change the disk.
+    /// Locks an existing file in shared mode until the guard is dropped or the process ends. While the lock is held,
+    /// [`Vfs::lock`] fails. Does not change the disk.
     ///
     /// # Errors
-    /// `WouldBlock` if the file is locked exclusively; `NotFound`.
+    /// `WouldBlock` if the file is locked exclusively; `NotFound` if the file does not exist.
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>>;
 }
 
@@ -152,7 +157,7 @@ pub trait File: fmt::Debug + Send + Sync {
     /// Reads at `offset` until `buffer` is full or the file ends. Returns the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Appends all of `bytes`. After an error a part may have been appended.
+    /// Appends all of `bytes`. After an error, the file may contain a part of the bytes.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
 
     /// Syncs all appended bytes to stable storage, but not the name of the file.
@@ -167,37 +172,40 @@ pub trait File: fmt::Debug + Send + Sync {
 
     /// Allows the file system to preallocate zeros after the end of the file.
     ///
-    /// Most syncs after an append then need no sync of a new length. Other handles see the zeros until this handle is
-    /// dropped. After a crash, the file may end with zeros. By default nothing is preallocated.
+    /// An append into the preallocated zeros does not change the length of the file, so its sync is faster. Other
+    /// handles see the zeros until this handle is dropped. After a crash, the file may end with zeros. The default
+    /// implementation preallocates nothing.
     fn enable_preallocation(&self) {}
 
     /// Ends [`File::enable_preallocation`] and removes the zeros. The length then changes only by appends.
     ///
-    /// Without this call the last drop of the file removes the zeros, possibly after another process has opened it.
+    /// Without this call, dropping the file removes the zeros. Another process may then already have opened the file.
     fn disable_preallocation(&self) {}
 
     /// Hints that a range will be read soon.
     ///
-    /// Returns whether the file system prefetches the range or has it in memory. Reads of many prefetched ranges take
-    /// little longer than one read. Returns `false` by default.
+    /// Returns whether the file system prefetches the range or has the range in memory. The default implementation
+    /// returns `false`. Prefetches run concurrently, so reading many prefetched ranges takes little longer than one
+    /// read.
     fn will_need(&self, offset: u64, bytes: u64) -> bool {
         let _ = (offset, bytes);
         false
     }
 
-    /// Hints that a range will not be read soon, so that the page cache can drop it. Starts the writeback of unsynced
-    /// bytes without waiting for it. Does nothing by default.
+    /// Hints that a range will not be read soon, so that the page cache can drop the range. Starts the writeback of
+    /// unsynced bytes without waiting for its end. The default implementation does nothing.
     ///
-    /// For an empty file and `u64::MAX` bytes, appends may bypass the page cache from then on, while each has a
-    /// multiple of 4096 bytes. They still need a sync, because the device may keep the bytes in a volatile cache.
+    /// A call with `u64::MAX` bytes on an empty file also allows later appends to bypass the page cache. Appends bypass
+    /// the cache as long as the length of each append is a multiple of 4096 bytes. The file still needs a sync, because
+    /// the device may keep the bytes in a volatile cache.
     fn drop_cached_pages(&self, offset: u64, bytes: u64) {
         let _ = (offset, bytes);
     }
 
-    /// Discards unsynced bytes as a failed sync does. Returns whether this file system supports it.
+    /// Discards the unsynced bytes, to simulate a failed sync in tests. Returns whether this file system supports the
+    /// simulation.
     ///
-    /// The disk never receives the bytes. Readers still see them if `cached` is set, otherwise zeros. Only tests of
-    /// failed syncs call it.
+    /// The disk never receives the discarded bytes. Readers still see the bytes if `cached` is set, otherwise zeros.
     fn drop_unsynced(&self, cached: bool) -> bool {
         let _ = cached;
         false
@@ -218,7 +226,7 @@ pub(crate) fn missing_dir_reason(vfs: &dyn Vfs, dir: &Path) -> &'static str {
 
 /// Returns whether a call failed because the process or the system has too many open files.
 pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
-    // EMFILE and ENFILE have these numbers on every Unix. On Windows it is ERROR_TOO_MANY_OPEN_FILES.
+    // ERROR_TOO_MANY_OPEN_FILES is 4 on Windows. ENFILE is 23 and EMFILE is 24 on every Unix.
     match error.raw_os_error() {
         Some(code) if cfg!(windows) => code == 4,
         Some(code) => code == 23 || code == 24,

@@ -1,4 +1,4 @@
-//! Files written by background jobs: rate limited, synced in steps, and optionally written past the page cache.
+//! Files that background jobs write. Appends are rate limited, synced in steps, and may bypass the page cache.
 
 use std::io;
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::env::thread_time::{IoKind, measure_wait};
 use crate::vfs::layer::{FileLayer, OpenMode, VfsLayer};
 use crate::vfs::{File, Vfs};
 
-/// Bytes appended to a file between two syncs. Small steps keep the last sync short and do not delay the syncs of
-/// other files.
+/// Bytes appended to a file between two syncs. Without intermediate syncs, the final sync would take long and would
+/// delay syncs of other files.
 pub(crate) const SYNC_STEP_BYTES: u64 = 16 << 20;
 
 /// A file system that creates files for background jobs of one priority.
@@ -26,12 +26,13 @@ pub(crate) struct PacedVfs {
 struct Pacing {
     limiter: Arc<RateLimiter>,
     priority: IoPriority,
-    /// Whether appends bypass the page cache. If the file system has no direct writes, synced bytes leave the page cache.
+    /// Whether appends bypass the page cache. For file systems without direct writes, each sync also drops the synced
+    /// bytes from the page cache.
     bypasses_cache: bool,
 }
 
 impl Pacing {
-    /// Makes a call. Measures its wait if the file belongs to a compaction.
+    /// Runs `call`. For compactions, records how long the thread waits for `call`.
     fn measure_wait<T>(&self, kind: IoKind, call: impl FnOnce() -> T) -> T {
         match self.priority {
             IoPriority::Flush => call(),
@@ -69,12 +70,14 @@ impl VfsLayer for PacedVfs {
     }
 }
 
-/// A file that a single job appends to.
+/// A file that a single job appends to. Only one thread updates the counters, so relaxed accesses are enough.
 #[derive(Debug)]
 struct PacedFile {
     inner: Arc<dyn File>,
     pacing: Arc<Pacing>,
+    /// Bytes appended so far.
     appended: AtomicU64,
+    /// Value of `appended` at the last successful sync.
     synced: AtomicU64,
 }
 

@@ -1,7 +1,7 @@
-//! Releases descriptors or disk space when a call runs out of them, and repeats the call.
+//! Retries calls that fail for lack of file descriptors or disk space, after some have been released.
 //!
-//! A call can find no free descriptor although the engine keeps its own budget, because other parts of the process
-//! open files too. A call that finds the disk full uses the disk reserve of the database.
+//! The engine limits the number of its open files. A call may still find no free descriptor, because other parts of
+//! the process open files too. When the disk is full, the disk reserve of the database is released.
 
 use std::fmt;
 use std::io;
@@ -13,26 +13,27 @@ use crate::vfs::call::VfsCall;
 use crate::vfs::layer::{FileLayer, OpenMode, VfsLayer};
 use crate::vfs::{File, Vfs, is_disk_full_error, is_out_of_descriptors};
 
-/// Owner of file descriptors or disk space. It can release some of them if a file system call fails without them.
+/// Owner of file descriptors or disk space that can be released when a file system call needs them.
 pub(crate) trait ReleaseResource: fmt::Debug + Send + Sync {
     /// Releases some descriptors or disk space. Returns whether anything was released.
     fn release_resource(&self) -> bool;
 }
 
-/// Set once, after the file system is created. The owner may be dropped first.
+/// Reference to an owner. Set once, after the file system is created. The reference is weak, because the owner may be
+/// dropped before the file system.
 type ResourceOwner = Arc<OnceLock<Weak<dyn ReleaseResource>>>;
 
 fn release(owner: &ResourceOwner) -> bool {
     owner.get().and_then(Weak::upgrade).is_some_and(|owner| owner.release_resource())
 }
 
-/// A file system that repeats calls after it has released descriptors or disk space.
+/// A file system that retries failed calls after an owner has released descriptors or disk space.
 #[derive(Debug)]
 pub(crate) struct ResourceRetryVfs {
     inner: Arc<dyn Vfs>,
-    /// Owner of descriptors. Before it is set, a call that finds no descriptor fails.
+    /// Owner of descriptors. Until the owner is set, a call that finds no free descriptor fails.
     descriptors: ResourceOwner,
-    /// Owner of disk space. Before it is set, a call that finds the disk full fails.
+    /// Owner of disk space. Until the owner is set, a call that finds the disk full fails.
     space: ResourceOwner,
 }
 
@@ -42,7 +43,8 @@ impl ResourceRetryVfs {
         Arc::new(ResourceRetryVfs { inner, descriptors, space })
     }
 
-    /// Returns the same file system without an owner of disk space, so that its calls leave the reserve alone.
+    /// Returns a wrapper of the same inner file system that has no owner of disk space. Its calls fail on a full disk
+    /// and never release the disk reserve.
     pub(crate) fn without_space_owner(&self) -> Arc<ResourceRetryVfs> {
         let (inner, descriptors) = (Arc::clone(&self.inner), Arc::clone(&self.descriptors));
         Arc::new(ResourceRetryVfs { inner, descriptors, space: ResourceOwner::default() })
@@ -67,12 +69,12 @@ impl VfsLayer for ResourceRetryVfs {
     fn intercept<T>(&self, call: VfsCall, forward: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let releases_space = match call {
             VfsCall::Remove | VfsCall::Exists => return forward(),
-            // A directory sync that found no descriptor has synced nothing, so it may be repeated. A directory sync
-            // that found the disk full is a failed sync, which must not be repeated.
+            // Without a free descriptor, a directory sync fails before it syncs anything, so a retry is safe. On a
+            // full disk the sync itself fails. A failed sync must not be retried, because unsynced data may be lost.
             VfsCall::SyncDir => false,
             _ => true,
         };
-        // The loop ends, because the owner releases something before each repetition and has nothing left at last.
+        // The loop ends: the owner must release something before each retry, and an owner has finite resources.
         loop {
             match forward() {
                 Err(error) if is_out_of_descriptors(&error) && release(&self.descriptors) => {}
@@ -93,19 +95,20 @@ impl VfsLayer for ResourceRetryVfs {
     }
 }
 
-/// A created file. An append that finds the disk full continues after space was released.
+/// A file opened for appending. If an append finds the disk full and the owner releases space, the append continues
+/// after the bytes that were already appended.
 #[derive(Debug)]
 struct SpaceRetryFile {
     inner: Arc<dyn File>,
     space: ResourceOwner,
-    /// Bytes in the file, or [`UNKNOWN_END`] after a failed append.
+    /// Length of the file in bytes, or [`UNKNOWN_END`] after a failed append.
     end: AtomicU64,
 }
 
 const UNKNOWN_END: u64 = u64::MAX;
 
 impl SpaceRetryFile {
-    /// Returns how many bytes of a failed append are in the file, or `None` if that is unknown.
+    /// Returns the number of bytes that a failed append of `bytes` has added to the file, or `None` if unknown.
     fn appended_bytes(&self, bytes: &[u8]) -> Option<usize> {
         let appended = self.inner.len().ok()?.checked_sub(self.end.load(Ordering::Relaxed))?;
         usize::try_from(appended).ok().filter(|appended| *appended <= bytes.len())

@@ -1,14 +1,14 @@
-//! Injects faults into chosen calls, like those of a failing disk, a full disk or a process without descriptors.
+//! Fault injection: selected calls fail as on a failing disk, on a full disk, or without free file descriptors.
 //!
-//! A call that fails has no effect, with two exceptions. A short write appends a part. **A failed sync** draws a
-//! random outcome for the unsynced bytes, as kernels behave:
+//! A call that fails has no effect, with two exceptions. A short write appends a part of the bytes. A failed sync
+//! chooses one of two outcomes for the unsynced bytes at random. Both outcomes occur in real kernels:
 //!
-//! - The bytes stay dirty; a later successful sync stores them.
-//! - The bytes are dropped: the disk never receives them, and later syncs succeed anyway. A second draw decides whether
-//!   readers still see them (clean pages in the page cache) or zeros (evicted pages over a hole on the disk). The
-//!   length of the file does not change, and later appends follow the dropped bytes.
+//! - The bytes stay dirty. A later successful sync stores them.
+//! - The bytes are dropped. The disk never receives the bytes, although later syncs succeed. A second random choice
+//!   decides whether readers still see the bytes (clean pages in the page cache) or zeros (evicted pages). The length
+//!   of the file does not change, and later appends follow the dropped bytes.
 //!
-//! The fault that loses unsynced bytes needs a file system that implements `File::drop_unsynced`, such as
+//! Dropping unsynced bytes requires a file system that implements `File::drop_unsynced`, such as
 //! [`MemVfs`](crate::vfs::MemVfs).
 
 mod rule;
@@ -31,11 +31,11 @@ use crate::vfs::counting::{CallCounters, CallCounts};
 use crate::vfs::layer::{FileLayer, OpenMode, VfsLayer};
 use crate::vfs::{File, Vfs};
 
-/// Called for [`Fault::Delay`]; may wait or advance a clock.
+/// Callback of [`Fault::Delay`]. The callback may block or advance a simulated clock.
 pub type DelayHook = Arc<dyn Fn(VfsCall, &Path) + Send + Sync>;
 
-/// A file system that injects faults by rules. Clones share rules and counts. Rules also apply to files that are
-/// already open.
+/// A file system that injects faults according to rules. Clones share rules and counts. A new rule also applies to
+/// files that are already open.
 #[derive(Clone, Debug)]
 pub struct FaultVfs {
     inner: Arc<dyn Vfs>,
@@ -78,8 +78,8 @@ impl FaultVfs {
         FaultVfs { inner, injector: Arc::new(injector) }
     }
 
-    /// Adds a rule, which counts matching calls from now on. If several rules match a call, the oldest fires; delays
-    /// fire in addition.
+    /// Adds a rule. The rule counts only calls that follow. If several rules fire at one call, the oldest rule
+    /// determines the fault. A delay is applied in addition to the fault of another rule.
     pub fn add_rule(&self, rule: FaultRule) {
         self.injector.state.lock().rules.push(ActiveRule::new(rule));
     }
@@ -89,20 +89,21 @@ impl FaultVfs {
         self.injector.state.lock().rules.clear();
     }
 
-    /// Sets the hook of [`Fault::Delay`]. Without a hook a delay is only counted.
+    /// Sets the callback of [`Fault::Delay`]. Without a callback, a delay only increments its count.
     pub fn set_delay_hook(&self, hook: Option<DelayHook>) {
         self.injector.state.lock().delay_hook = hook;
     }
 
     /// Returns the number of calls, failed ones included.
     ///
-    /// A test that fails each call once gets the number of calls from a run without rules.
+    /// A test can run once without rules to count the calls, and then run once per call with a rule that fails this
+    /// call.
     #[must_use]
     pub fn call_counts(&self) -> CallCounts {
         self.injector.calls.get()
     }
 
-    /// Returns how often each fault had an effect. Faults that never fired are missing.
+    /// Returns the number of times that each fault had an effect. Omits faults that never had an effect.
     #[must_use]
     pub fn fired_counts(&self) -> BTreeMap<Fault, u64> {
         self.injector.state.lock().fired.clone()
@@ -140,8 +141,8 @@ impl FaultInjector {
         *self.state.lock().fired.entry(fault).or_default() += 1;
     }
 
-    /// Returns the error of the first rule that matches the call. Only for calls other than reads and appends, because
-    /// these have faults other than errors.
+    /// Returns the error of the oldest rule that fires at this call. Reads and appends do not use this function,
+    /// because they also have faults other than errors.
     fn fail_if_rule_matches(&self, call: VfsCall, path: &Path) -> io::Result<()> {
         match self.match_rules(call, path) {
             Some(fault @ Fault::Error(errno)) => {
@@ -209,7 +210,7 @@ impl FileLayer for FaultFile {
         }
         let mut bytes = vec![0; buffer.len()];
         let mut read = self.inner.read_at(&mut bytes, offset)?;
-        // A read that returns no bytes has no effect to count, because nothing can be cut or altered.
+        // A fault cannot shorten or alter a read of zero bytes, so such a read is not counted.
         if read > 0 {
             match fault {
                 Fault::ShortRead => read = self.injector.draw_below(read),
@@ -228,7 +229,7 @@ impl FileLayer for FaultFile {
                 Err(errno.error())
             }
             Some(fault @ Fault::ShortWrite(errno)) => {
-                // At least one byte, but not all of them.
+                // Appends at least one byte and omits at least one byte, if there are two or more.
                 let part = match bytes.len() {
                     0 | 1 => 0,
                     len => 1 + self.injector.draw_below(len - 1),

@@ -1,4 +1,4 @@
-//! Fault rules: which calls fail, and how.
+//! Fault rules. A rule selects calls and determines the fault of these calls.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::vfs::call::VfsCall;
 
-/// Error of the operating system.
+/// An error of the operating system that a fault can return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Errno {
     /// EIO: the device failed.
@@ -31,7 +31,7 @@ impl Errno {
     /// Returns the error that a system call would return.
     #[must_use]
     pub fn error(self) -> io::Error {
-        // These errors have the same numbers on every Unix.
+        // These error numbers are the same on every Unix.
         #[cfg(unix)]
         return io::Error::from_raw_os_error(match self {
             Errno::Io => 5,
@@ -54,11 +54,11 @@ impl Errno {
 pub enum Fault {
     /// The call fails and has no effect.
     Error(Errno),
-    /// Reads only: returns fewer bytes, as at the end of a file.
+    /// Reads only: returns fewer bytes than requested, as if the file ended earlier.
     ShortRead,
     /// Reads only: flips one bit of the returned bytes.
     AlteredRead,
-    /// Appends only: appends a part, then fails.
+    /// Appends only: appends a part of the bytes, then fails.
     ShortWrite(Errno),
     /// The call succeeds after the delay hook has run.
     Delay,
@@ -76,7 +76,7 @@ impl Fault {
 
 type PathPredicate = Arc<dyn Fn(&Path) -> bool + Send + Sync>;
 
-/// Selects the calls that a fault affects. By default that is the first call that the fault applies to.
+/// Selects the calls that a fault affects. By default, only the first call that the fault can apply to.
 #[derive(Clone)]
 pub struct FaultRule {
     fault: Fault,
@@ -100,7 +100,7 @@ enum FaultRepeat {
 }
 
 impl FaultRule {
-    /// Creates a rule for a fault.
+    /// Creates a rule that fires once, at the first call that the fault can apply to.
     #[must_use]
     pub fn new(fault: Fault) -> FaultRule {
         FaultRule {
@@ -119,8 +119,8 @@ impl FaultRule {
         self
     }
 
-    /// Restricts the rule to paths that contain a text. The path of a file is the one it was opened by, the path of a
-    /// rename is the old name.
+    /// Restricts the rule to paths that contain `text`. For calls of a file, the path is the one by which the file was
+    /// opened. For a rename, the path is the old name.
     #[must_use]
     pub fn path_contains(self, text: &str) -> FaultRule {
         let text = text.to_owned();
@@ -137,14 +137,14 @@ impl FaultRule {
         self
     }
 
-    /// Sets the first matching call to fail, counted from 0.
+    /// Fires at the matching call with this index. The first matching call has index 0.
     #[must_use]
     pub fn nth(mut self, index: u64) -> FaultRule {
         self.trigger = FaultTrigger::Nth(index);
         self
     }
 
-    /// Fails each matching call with this probability, from 0 to 1.
+    /// Fires at each matching call with this probability, from 0 to 1.
     #[must_use]
     pub fn chance(mut self, probability: f64) -> FaultRule {
         self.trigger = FaultTrigger::Chance(probability);
@@ -152,14 +152,14 @@ impl FaultRule {
         self
     }
 
-    /// Fails a single call.
+    /// Fires at most once.
     #[must_use]
     pub fn once(mut self) -> FaultRule {
         self.repeat = FaultRepeat::Once;
         self
     }
 
-    /// Fails every matching call after the first failed one.
+    /// After the rule has fired once, fires at every later matching call.
     #[must_use]
     pub fn from_then_on(mut self) -> FaultRule {
         self.repeat = FaultRepeat::FromThenOn;

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use lsmx_base::sync::Arc;
 
-/// Bytes of a chunk. The first append to a copy duplicates one chunk, so a chunk is small, but not so small that the
-/// list of chunks costs more.
+/// Size of a chunk in bytes. The first append to a clone copies the list of chunks and the last chunk. Large chunks
+/// make the copy of the chunk expensive. Small chunks make the copy of the list expensive.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// Contents of a file. A clone increments one reference count.
+/// Contents of a file. Cloning only increments one reference count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileContent {
     /// All chunks except the last have [`CHUNK_BYTES`] bytes. The last has at least one byte.
@@ -52,7 +52,7 @@ impl FileContent {
         }
     }
 
-    /// Overwrites at `offset`, and appends the bytes that exceed the end. `offset` is at most the length.
+    /// Writes `bytes` at `offset`, which must not exceed the length. Extends the contents if needed.
     pub(crate) fn write_at(&mut self, offset: usize, bytes: &[u8]) {
         let (inside, appended) = bytes.split_at(bytes.len().min(self.len - offset));
         self.modify_range(offset..offset + inside.len(), |at, old| {
@@ -84,7 +84,7 @@ impl FileContent {
         self.len = len;
     }
 
-    /// Calls `change` with each piece of `range` up to the end of the contents, and with the offset of the piece.
+    /// Calls `change` for the part of `range` inside the contents, once per chunk, with the offset and the bytes.
     pub(crate) fn modify_range(
         &mut self,
         range: Range<usize>,

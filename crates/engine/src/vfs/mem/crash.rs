@@ -12,9 +12,9 @@ use crate::vfs::mem::content::FileContent;
 use crate::vfs::mem::node::{DirEntries, DirEntry, DirId, DirNode, FileNode, FileState};
 use crate::vfs::mem::{DirTree, MemVfs, ROOT};
 
-/// Unit that a disk writes atomically.
+/// Number of bytes that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
-/// Unit of writeback of the operating system.
+/// Number of bytes in a page, the unit in which the operating system writes dirty data back.
 const PAGE_BYTES: usize = 4096;
 
 /// Outcome for unsynced data and names at a power loss.
@@ -23,27 +23,27 @@ const PAGE_BYTES: usize = 4096;
 /// | --- | --- | --- |
 /// | `Drop` | lost | undone (a removed file reappears) |
 /// | `Keep` | present | done |
-/// | `Torn` | the first unsynced append of each file is cut at a sector or any byte | undone |
+/// | `Torn` | the first unsynced append of each file is truncated at a sector boundary or at any byte | undone |
 /// | `Zeros` | the length is present, the bytes are zeros | done |
 /// | `Garbage` | the length is present, the bytes are random or old | done |
-/// | `Sectors` | each sector at random: later ones without earlier | each change at random |
+/// | `Sectors` | each sector is present at random, also after a lost sector | each change at random |
 /// | `Lag` | present in one file, lost in all others | all done or all undone |
-/// | `Pages` | a random subset of the dirty 4 KiB pages of each file, some in a state between two appends; any length that the file had | each change at random |
+/// | `Pages` | each dirty 4 KiB page is present at random, possibly without its last appends; any former length | each change at random |
 ///
 /// With preallocation ([`File::enable_preallocation`](crate::vfs::File::enable_preallocation)), a file may have its
-/// preallocated length in an image. Zeros then follow the data. A rename within a directory is one change; a rename
-/// across directories is two.
+/// preallocated length in a crash image. Zeros then follow the data. A rename within a directory is one change. A
+/// rename across directories is two changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CrashImage {
     /// Only synced data and names survive.
     Drop,
     /// Everything survives.
     Keep,
-    /// The first unsynced append of each file is cut.
+    /// A part of the first unsynced append of each file survives, and no later append.
     Torn,
-    /// Lengths survive, with zeros as bytes.
+    /// Lengths survive, but unsynced bytes are zeros.
     Zeros,
-    /// Lengths survive, with random bytes or with older contents of the disk.
+    /// Lengths survive, but unsynced bytes are random or are synced bytes of another file.
     Garbage,
     /// Sectors and names survive at random.
     Sectors,
@@ -68,10 +68,10 @@ impl CrashImage {
 }
 
 impl MemVfs {
-    /// Returns a state that a machine could find after a power loss now, as an independent file system.
+    /// Returns an independent file system in a state that is possible after a power loss at this moment.
     ///
-    /// All its data and names are synced, and no file is locked. Equal seeds give equal images. This file system does
-    /// not change.
+    /// In the returned file system, all data and names are synced, and no file is locked. Equal seeds give equal
+    /// images. This file system does not change.
     #[must_use]
     pub fn crash(&self, image: CrashImage, seed: u64) -> MemVfs {
         let mut rng = CrashRng(ChaCha8Rng::seed_from_u64(seed));
@@ -116,22 +116,22 @@ enum SurvivingEntry {
 struct ImageBuilder<'a> {
     tree: &'a DirTree,
     image: CrashImage,
-    /// Whether `Lag` keeps unsynced names.
+    /// Whether unsynced names survive in a `Lag` image.
     keeps_names: bool,
     dirs: BTreeMap<DirId, Vec<(Arc<str>, SurvivingEntry)>>,
-    /// Files that have a name in the image, in the order of the traversal. The order depends only on the seed.
+    /// Files that have a name in the image, in traversal order. For a given state, the order depends only on the seed.
     files: Vec<Arc<FileNode>>,
-    /// Index in `files` by the address of the node, because several names may share a file.
+    /// Index in `files` by the address of the node. Several names may refer to one file.
     file_index: BTreeMap<usize, usize>,
 }
 
 impl ImageBuilder<'_> {
-    /// Decides which names of a directory survive, recursively.
+    /// Determines the names that survive in a directory and, recursively, in its subdirectories.
     fn visit_dir(&mut self, id: DirId, rng: &mut CrashRng) {
         let entries = self.surviving_entries(self.tree.dir(id), rng);
         let mut survivors = Vec::with_capacity(entries.len());
-        // A crash during a rename can leave a directory in both its old and its new parent. The insertion before
-        // the recursion prevents a second visit.
+        // After a crash, a renamed directory can be in its old and in its new parent. The insertion before the
+        // recursion prevents a second visit.
         self.dirs.insert(id, Vec::new());
         for (name, entry) in entries.iter() {
             match entry {
@@ -232,7 +232,8 @@ fn keep_prefix(file: &FileState, end: usize, len: usize) -> FileContent {
     content
 }
 
-/// Returns the end of the data that can reach the disk. A dropped tail cannot.
+/// Returns the end of the bytes that can reach the disk. Excludes bytes at the end of the file that a failed sync
+/// dropped.
 fn data_end(file: &FileState) -> usize {
     file.unsynced.last().map_or(file.synced, |last| last.end)
 }
@@ -264,7 +265,7 @@ fn fill_with_garbage(file: &FileState, files: &[FileState], rng: &mut CrashRng) 
     }
     let donors: Vec<&FileState> = files.iter().filter(|donor| donor.synced > 0).collect();
     if !donors.is_empty() && rng.draw_bool() {
-        // Old contents of reused sectors: valid bytes of another file.
+        // Reused sectors may still have their old contents: valid bytes of another file.
         let donor = donors[rng.draw_below(donors.len())];
         let old = keep_prefix(donor, donor.synced, 0).to_vec();
         let sector = rng.draw_below(old.len().div_ceil(SECTOR_BYTES)) * SECTOR_BYTES;
@@ -309,9 +310,10 @@ fn keep_random_sectors(file: &FileState, rng: &mut CrashRng) -> FileContent {
     content
 }
 
-/// The system may write a page back at any time after a write to it, and lose later writes.
+/// Keeps a random subset of the dirty pages. The operating system may write a page back at any time, so a page may have
+/// an earlier append but not a later append.
 fn keep_random_pages(file: &FileState, rng: &mut CrashRng) -> FileContent {
-    // Of eight pages, one, four or seven survive on average.
+    // On average 1/8, 4/8 or 7/8 of the pages survive.
     let survivors = [1, 4, 7][rng.draw_below(3)];
     let mut content = keep_prefix(file, data_end(file), file.len_max);
     let mut end = file.synced;

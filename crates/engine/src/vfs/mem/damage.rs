@@ -1,6 +1,6 @@
-//! Test functions that read whole files, and that damage files like a failing disk.
+//! Test functions that read whole files and that damage files.
 //!
-//! These functions do not count as operations of the file system. A file that they change is fully synced.
+//! These functions are not counted as operations and do not call the observer. A changed file is fully synced.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -128,7 +128,7 @@ impl MemVfs {
         }
     }
 
-    /// Calls `change` with each piece of a range, and with the position of the piece in the range.
+    /// Calls `change` for each contiguous part of a range, with the offset of the part from the start of the range.
     fn damage_range(
         &self,
         path: &Path,

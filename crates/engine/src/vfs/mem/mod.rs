@@ -1,16 +1,16 @@
-//! In-memory file system with crash images, based on the weakest guarantees of POSIX about a power loss.
+//! In-memory file system that simulates power loss. It gives only the weakest guarantees that POSIX allows.
 //!
 //! 1. A file stores the bytes that processes see, the synced length, and the unsynced appends in order. A directory
 //!    stores the names that processes see, the synced names, and the changes between them. A file with preallocation
-//!    ([`File::enable_preallocation`]) ends in zeros until its writing handle is dropped. The longer length is
-//!    unsynced, too.
+//!    ([`File::enable_preallocation`]) ends in zeros until its writing handle is dropped. The preallocated length is
+//!    unsynced until the next sync.
 //! 2. [`File::sync`] syncs the bytes of a file, not its name. Creating, renaming and removing a file survive a crash
-//!    only after [`Vfs::sync_dir`] of the directory. A rename across directories needs both.
-//! 3. [`MemVfs::crash`] builds a state that a machine could find after a power loss, as an independent file system.
-//!    The original file system continues to work: threads that outlive the simulated crash write to it alone.
+//!    only after [`Vfs::sync_dir`] of the directory. A rename across directories needs a sync of both directories.
+//! 3. [`MemVfs::crash`] returns a crash image: an independent file system in a state that is possible after a power
+//!    loss. The original file system does not change. Threads that still run write only to the original.
 //!
-//! Copies share bytes in chunks. The cost of an image depends on the number of names and of unsynced bytes, not on the
-//! size of the files.
+//! A crash image shares copy-on-write chunks of bytes with the original. The cost of an image depends on the number of
+//! names and on the unsynced bytes, not on the size of the files.
 
 mod content;
 mod crash;
@@ -43,7 +43,7 @@ pub enum MemOperationKind {
     Sync,
     /// Renames a file or directory.
     Rename,
-    /// Creates a second name, which is the path of the operation.
+    /// Creates a hard link. The path of the operation is the new name.
     HardLink,
     /// Removes a name.
     Remove,
@@ -53,13 +53,13 @@ pub enum MemOperationKind {
     SyncDir,
 }
 
-/// An operation that is about to change a [`MemVfs`].
+/// An operation that changes a [`MemVfs`], as an observer sees it before it takes effect.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "internals"), expect(dead_code, reason = "only observers read it"))]
 pub struct MemOperation<'a> {
     /// Kind of the operation.
     pub kind: MemOperationKind,
-    /// Path of the file or directory; the old name of a rename. For an open file it is the path it was opened by.
+    /// Path of the file or directory. For a rename, the old name. For an open file, the path by which it was opened.
     pub path: &'a Path,
     /// Number of operations before this one.
     pub index: u64,
@@ -68,22 +68,23 @@ pub struct MemOperation<'a> {
 /// Called before every changing operation; see [`MemVfs::set_observer`].
 pub type Observer = Arc<dyn Fn(&MemVfs, MemOperation<'_>) + Send + Sync>;
 
-/// An in-memory file system that can simulate crashes. Clones share the files.
+/// An in-memory file system that can simulate crashes. Clones refer to the same files.
 ///
 /// Absolute and relative paths both start at the single root.
 #[derive(Clone)]
 pub struct MemVfs(Arc<MemVfsInner>);
 
 struct MemVfsInner {
-    /// Held shared by every change and exclusively by `crash`, so that an image shows all files at one moment.
-    /// Lock order: `changes`, `tree`, data of a file.
+    /// Every change holds this lock in shared mode. `crash` holds it exclusively, so that a crash image shows all
+    /// files at one point in time. Lock order: `changes`, `tree`, data of a file.
     changes: RwLock<()>,
     tree: Mutex<DirTree>,
     operations: AtomicU64,
     observer: RwLock<Option<Observer>>,
     /// Maximum bytes of all named files; `u64::MAX` is no limit.
     capacity: AtomicU64,
-    /// Upper bound of the bytes of all named files. Spares most appends the summation. Locked before `tree`.
+    /// Upper bound of the bytes of all named files. The exact sum is computed only if this bound exceeds the capacity,
+    /// so most appends need no summation. Locked before `tree`.
     used_bytes_max: Mutex<u64>,
 }
 
@@ -120,7 +121,8 @@ impl MemVfs {
         }))
     }
 
-    /// Returns the number of changing operations that were started; see [`MemOperationKind`].
+    /// Returns the number of operations started so far, of the kinds in [`MemOperationKind`]. Includes failed
+    /// operations.
     #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
     pub(crate) fn operations(&self) -> u64 {
@@ -129,15 +131,16 @@ impl MemVfs {
 
     /// Sets a function to call before every changing operation.
     ///
-    /// The calling thread runs it without a lock of the file system, so it may call [`MemVfs::crash`]. Images have no
-    /// observer. An observer that owns a clone of the file system keeps it alive.
+    /// The thread that makes the operation calls the function. The thread holds no lock of the file system at this
+    /// time, so the function may call [`MemVfs::crash`]. Crash images have no observer. A function that owns a clone of
+    /// this file system keeps the file system alive.
     #[cfg(feature = "internals")]
     pub fn set_observer(&self, observer: Option<Observer>) {
         *self.0.observer.write() = observer;
     }
 
-    /// Sets the maximum bytes of all named files. Without a limit [`Vfs::reserve_space`] is unsupported. Default, also
-    /// for images: [`MEM_CAPACITY_DEFAULT`].
+    /// Sets the maximum bytes of all named files. `None` removes the limit; [`Vfs::reserve_space`] is then unsupported.
+    /// Default, also for crash images: [`MEM_CAPACITY_DEFAULT`].
     #[cfg(feature = "internals")]
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.0.capacity.store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -157,7 +160,7 @@ impl MemVfs {
         files.map(|node| node.data.read().bytes()).sum()
     }
 
-    /// Allocates up to `bytes` bytes of the capacity. Returns the number allocated.
+    /// Allocates up to `bytes` bytes of the capacity. Returns the number of bytes allocated.
     fn allocate(&self, bytes: u64) -> u64 {
         let capacity = self.0.capacity.load(Ordering::Relaxed);
         if capacity == u64::MAX {
@@ -201,7 +204,7 @@ impl DirTree {
     }
 
     fn dir(&self, id: DirId) -> &DirNode {
-        // Entries refer only to directories of the map, which never shrinks.
+        // Every directory entry has an id in the map, because directories are never removed from the map.
         &self.dirs[&id]
     }
 
@@ -278,7 +281,7 @@ impl DirTree {
         }
     }
 
-    /// Returns whether the path names this file.
+    /// Returns whether the path currently refers to this file.
     fn is_named(&self, path: &Path, file: &Arc<FileNode>) -> bool {
         matches!(self.find(path), Ok(DirEntry::File(found)) if Arc::ptr_eq(&found, file))
     }
@@ -293,7 +296,7 @@ impl DirTree {
     }
 }
 
-/// Splits a path into names and `..`.
+/// Splits a path into its components: names and `..`. Ignores prefixes, the root and `.`.
 fn split_path(path: &Path) -> io::Result<Vec<&str>> {
     let mut names = Vec::new();
     for component in path.components() {
@@ -478,7 +481,7 @@ impl Vfs for MemVfs {
                     self.start_operation(MemOperationKind::Create, path);
                     let _changes = self.0.changes.read();
                     let mut tree = self.0.tree.lock();
-                    // Another thread may have created it since.
+                    // Another thread may have created the file since the lookup.
                     tree.find_or_create_file(path)?
                 }
                 Err(error) => return Err(error),
@@ -525,7 +528,7 @@ impl Drop for MemLock {
     }
 }
 
-/// An open file. After a simulated crash it still belongs to the original file system.
+/// An open file. After a simulated crash, the handle still refers to the original file system.
 #[derive(Debug)]
 struct MemFile {
     fs: MemVfs,

@@ -1,4 +1,4 @@
-//! Files and directories of the in-memory file system, each with its visible and its synced state.
+//! Files and directories of the in-memory file system. Each stores its visible state and its synced state.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,28 +22,28 @@ const EXCLUSIVE: u64 = u64::MAX;
 const PREALLOCATE_BYTES_MIN: usize = 4 << 10;
 const PREALLOCATE_BYTES_MAX: usize = 32 << 10;
 
-/// Bytes of a file as processes see them, and their sync state.
+/// Bytes of a file as processes see them, and the sync state of the bytes.
 ///
-/// Files are append-only, so an unsynced operation is a byte range. Bytes after `synced` that belong to no operation
-/// were dropped by a failed sync. With preallocation
-/// ([`File::enable_preallocation`](crate::vfs::File::enable_preallocation)) zeros follow the appended bytes.
+/// Files are append-only, so each unsynced append is a byte range. Bytes after `synced` that belong to no range in
+/// `unsynced` were dropped by a failed sync. With preallocation
+/// ([`File::enable_preallocation`](crate::vfs::File::enable_preallocation)), zeros follow the appended bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileState {
     /// Bytes that reads return.
     pub(crate) content: FileContent,
-    /// Offset of the next append. `content` has zeros from here on.
+    /// Offset of the next append. Bytes of `content` at and after this offset are preallocated zeros.
     pub(crate) end: usize,
-    /// Whether an append past the length preallocates zeros.
+    /// Whether an append that exceeds the length of `content` preallocates zeros.
     grows_ahead: bool,
     /// Number of appended bytes at the last successful sync.
     pub(crate) synced: usize,
-    /// Length at the last successful sync, with preallocated zeros.
+    /// Length of `content` at the last successful sync, including preallocated zeros.
     pub(crate) synced_len: usize,
-    /// Largest length since the last successful sync.
+    /// Largest length of `content` since the last successful sync, including preallocated zeros.
     pub(crate) len_max: usize,
     /// Ranges of the unsynced appends, in order.
     pub(crate) unsynced: Vec<Range<usize>>,
-    /// Ranges that failed syncs dropped. Reads see the bytes, the disk has zeros.
+    /// Ranges that failed syncs dropped. Reads return the bytes, but crash images have zeros.
     pub(crate) dropped: Vec<Range<usize>>,
     /// Reserved space in bytes.
     pub(crate) reserved_bytes: u64,
@@ -58,9 +58,9 @@ impl FileNode {
         }
     }
 
-    /// Acquires the lock, shared or exclusive. Returns whether that succeeded.
+    /// Tries to acquire the lock in shared or exclusive mode. Returns whether the lock was acquired.
     pub(crate) fn try_lock(&self, shared: bool) -> bool {
-        // Acquire pairs with the release in `unlock`: the new holder sees the writes of the previous one.
+        // Acquire pairs with the release in `unlock`: the new holder sees the writes of the previous holder.
         let next = |held: u64| match (shared, held) {
             (_, EXCLUSIVE) => None,
             (true, readers) => Some(readers + 1),
@@ -70,7 +70,7 @@ impl FileNode {
         self.lock_state.fetch_update(Ordering::Acquire, Ordering::Relaxed, next).is_ok()
     }
 
-    /// Releases one holder's lock.
+    /// Releases the lock of one holder.
     pub(crate) fn unlock(&self) {
         let next = |held: u64| if held == EXCLUSIVE { 0 } else { held.saturating_sub(1) };
         let _ = self
@@ -92,7 +92,7 @@ impl FileState {
         }
     }
 
-    /// Returns the occupied space in bytes. Preallocated zeros occupy none.
+    /// Returns the occupied space in bytes. Preallocated zeros occupy no space.
     pub(crate) fn bytes(&self) -> u64 {
         self.reserved_bytes.max(self.end as u64)
     }
@@ -127,8 +127,10 @@ impl FileState {
         self.unsynced.clear();
     }
 
-    /// Replaces the contents, and marks the new contents as synced. With preallocated zeros, the next append keeps its
-    /// offset, or starts at the end of shorter contents.
+    /// Replaces the contents, and marks the new contents as synced.
+    ///
+    /// If the file has preallocated zeros, the offset of the next append does not change, unless the new contents are
+    /// shorter than this offset. Otherwise the next append starts at the end of the new contents.
     #[cfg(feature = "internals")]
     pub(crate) fn replace_content(&mut self, content: FileContent) {
         let preallocated = self.end < self.content.len();
@@ -137,8 +139,8 @@ impl FileState {
         *self = FileState { end, grows_ahead, ..FileState::from_synced_content(content) };
     }
 
-    /// Drops unsynced bytes as a failed sync does. If `cached`, readers still see them until a crash, otherwise they
-    /// see zeros.
+    /// Drops the unsynced bytes, as a failed sync does. If `cached` is set, readers still see the bytes until a crash.
+    /// Otherwise readers see zeros.
     pub(crate) fn drop_unsynced(&mut self, cached: bool) {
         for range in self.unsynced.drain(..) {
             if cached {
@@ -153,7 +155,7 @@ impl FileState {
 /// Identifier of a directory.
 pub(crate) type DirId = u64;
 
-/// The target of a name.
+/// The file or directory that a name refers to.
 #[derive(Clone, Debug)]
 pub(crate) enum DirEntry {
     File(Arc<FileNode>),
@@ -178,7 +180,7 @@ pub(crate) type DirEntries = BTreeMap<Arc<str>, DirEntry>;
 pub(crate) enum NameChange {
     Link(Arc<str>, DirEntry),
     Unlink(Arc<str>),
-    /// Rename within the directory; file systems make it atomic.
+    /// Rename from the first name to the second name, within one directory. File systems do this atomically.
     Rename(Arc<str>, Arc<str>, DirEntry),
 }
 
@@ -192,7 +194,7 @@ impl NameChange {
                 entries.remove(name);
             }
             NameChange::Rename(from, to, entry) => {
-                // A crash image may omit earlier changes. The old name may then refer to another file, which stays.
+                // A crash image may omit earlier changes, so the old name may refer to another file. That file stays.
                 if entries.get(from).is_some_and(|found| found.is_same_node(entry)) {
                     entries.remove(from);
                 }

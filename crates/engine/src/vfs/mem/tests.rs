@@ -188,7 +188,8 @@ fn directory_sync_does_not_sync_the_bytes() {
     assert_eq!(read_in_image(&vfs, CrashImage::Drop, 0, "f").unwrap(), b"");
 }
 
-/// Bug: crash tests missed a false report of damage, because files did not end in zeros as those of the system do.
+/// Bug: crash tests missed that the engine reported intact files as damaged. Files of the operating system may end in
+/// preallocated zeros after a crash, but files of crash images did not.
 #[test]
 fn preallocated_zeros_are_visible_to_others_until_the_writer_drops() {
     let vfs = MemVfs::new();
@@ -503,7 +504,7 @@ fn damage_changes_only_the_given_range() {
 fn images_share_unchanged_bytes() {
     let vfs = vfs_with_appends(&vec![7; 64 << 20], &[b"tail"]);
     let images: Vec<MemVfs> = (0..2_000).map(|seed| vfs.crash(CrashImage::Sectors, seed)).collect();
-    // Copies would be 128 GiB.
+    // Copying the synced bytes for each image would copy 128 GiB in total.
     assert!(images.iter().all(|image| image.open(path("f")).unwrap().len().unwrap() >= 64 << 20));
 }
 
@@ -520,7 +521,7 @@ fn hard_link_survives_after_a_directory_sync_and_shares_bytes() {
     assert_eq!(vfs.read_all(path("d/g")).unwrap(), b"oldnew");
     assert_eq!(names(&vfs.crash(CrashImage::Drop, 0)), ["f"]);
     vfs.sync_dir(path("d")).unwrap();
-    // The name survives; the bytes are those that were synced through the first name.
+    // The second name survives. It refers to the bytes that were synced through the first name.
     assert_eq!(read_in_image(&vfs, CrashImage::Drop, 0, "d/g").unwrap(), b"old");
     vfs.remove(path("f")).unwrap();
     assert_eq!(read_in_image(&vfs, CrashImage::Keep, 0, "d/g").unwrap(), b"oldnew");
@@ -558,7 +559,7 @@ fn full_disk_has_space_again_after_a_removal() {
     assert_eq!((vfs.used_bytes(), vfs.read_all(reserved).unwrap().len()), (70, 0));
     vfs.hard_link(file, Path::new("again")).unwrap();
     assert_eq!(vfs.used_bytes(), 70, "two names of one file count once");
-    // Appends the part that fits.
+    // The failed append has appended the bytes that fit.
     assert_eq!(appended.append(&[2; 50]).unwrap_err().kind(), io::ErrorKind::StorageFull);
     assert_eq!((appended.len().unwrap(), vfs.used_bytes()), (60, 100));
     assert_eq!(vfs.reserve_space(reserved, 41).unwrap_err().kind(), io::ErrorKind::StorageFull);

@@ -1,4 +1,4 @@
-//! A file that the engine creates and appends to.
+//! Files that were created for appending.
 
 use std::fs;
 use std::io;
@@ -9,8 +9,8 @@ use crate::vfs::File;
 use crate::vfs::os::direct_append::DirectAppender;
 use crate::vfs::os::syscalls::{drop_cached_pages, read_full, sync_file, will_need, write_once};
 
-/// Minimum and maximum bytes of zeros preallocated after the end of a file. Between these limits, as many zeros as the
-/// file has bytes are preallocated.
+/// Minimum and maximum bytes of zeros preallocated after the end of a file. Between these limits, the number of zeros
+/// equals the length of the file.
 pub(super) const PREALLOCATE_BYTES_MIN: u64 = 16 << 10;
 pub(super) const PREALLOCATE_BYTES_MAX: u64 = 1 << 20;
 
@@ -18,15 +18,15 @@ pub(super) const PREALLOCATE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct AppendFile {
     file: fs::File,
-    /// Number of bytes in the file. The release store after a write pairs with the acquire load in `len`.
+    /// Number of appended bytes. The release store after a write pairs with the acquire load in `len`.
     end: AtomicU64,
-    /// The lock also serializes appends: it is held from the load of `end` to the store.
+    /// This lock also serializes appends: an append holds the lock from the load of `end` to the store.
     state: Mutex<AppendState>,
 }
 
 #[derive(Debug, Default)]
 struct AppendState {
-    /// Length of the file with preallocated zeros; `None` without preallocation.
+    /// Length of the file including preallocated zeros, or `None` if preallocation is off.
     preallocated: Option<u64>,
     /// `None` if appends go through the page cache.
     direct: Option<DirectAppender>,
@@ -38,22 +38,22 @@ impl AppendFile {
         AppendFile { file, end: AtomicU64::new(0), state: Mutex::default() }
     }
 
-    /// Extends the preallocated zeros if `end` exceeds them.
+    /// Preallocates more zeros if `end` exceeds the preallocated length.
     fn preallocate(&self, preallocated: &mut Option<u64>, end: u64) {
         if let Some(len) = preallocated
             && end > *len
         {
             let ahead = end.clamp(PREALLOCATE_BYTES_MIN, PREALLOCATE_BYTES_MAX);
-            // On failure the write extends the file.
+            // A failure is harmless: the next write extends the file.
             if self.file.set_len(end + ahead).is_ok() {
                 *len = end + ahead;
             }
         }
     }
 
-    /// Writes once at the end of the file. Returns the number of bytes written.
+    /// Makes one system call that writes at the end of the file. Returns the number of bytes written.
     fn append_once(&self, bytes: &[u8]) -> io::Result<usize> {
-        // The caller holds the lock, which excludes other appends, so a relaxed load is enough.
+        // The caller holds the lock of `state`, which excludes other appends, so a relaxed load is enough.
         let end = self.end.load(Ordering::Relaxed);
         loop {
             match write_once(&self.file, bytes, end) {
@@ -68,7 +68,7 @@ impl AppendFile {
         }
     }
 
-    /// Ends direct appends, so that further calls may have any length.
+    /// Switches the file from direct writes to the page cache. Later reads and writes may have any offset and length.
     fn end_direct_appends(&self, state: &mut AppendState) -> io::Result<()> {
         state.direct.take().map_or(Ok(()), |_| DirectAppender::disable(&self.file))
     }
@@ -82,7 +82,7 @@ impl Drop for AppendFile {
 
 impl File for AppendFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        // Direct reads would need aligned buffers.
+        // In direct mode, the read would need an aligned buffer.
         self.end_direct_appends(&mut self.state.lock())?;
         let available = usize::try_from(self.len()?.saturating_sub(offset)).unwrap_or(usize::MAX);
         let wanted = buffer.len().min(available);
@@ -127,7 +127,7 @@ impl File for AppendFile {
         let mut state = self.state.lock();
         let end = self.end.load(Ordering::Relaxed);
         if state.preallocated.take().is_some_and(|len| len > end) {
-            // On failure the zeros remain, which is harmless.
+            // A failure is harmless: readers must accept zeros at the end of the file, because a crash leaves them too.
             let _ = self.file.set_len(end);
         }
     }

@@ -1,9 +1,9 @@
-//! Direct reads of any offset and length, which bypass the page cache.
+//! Direct reads, which bypass the page cache, at any offset and with any length.
 //!
-//! The system requires offsets, lengths and memory addresses that are multiples of the device's logical block. A read
-//! therefore fetches whole blocks into an aligned thread-local buffer and copies the requested bytes, unless the memory
-//! of the caller is aligned. Nearly all devices have blocks of 512 bytes. If the system rejects these, the file uses
-//! 4096 from then on.
+//! The operating system requires that the offset, the length and the memory address of a direct read are multiples of
+//! the logical block size of the device. If the caller's read is not aligned, whole blocks are read into an aligned
+//! thread-local buffer, and the requested bytes are copied. Nearly all devices have blocks of 512 bytes. If the system
+//! rejects this size, the file uses 4096 bytes from then on.
 
 use std::cell::RefCell;
 use std::fs;
@@ -14,12 +14,12 @@ use lsmx_base::sync::{AtomicU64, Ordering};
 use crate::vfs::File;
 use crate::vfs::os::syscalls::{read_once, sync_file};
 
-/// Block sizes in bytes, in the order of use.
+/// Block sizes in bytes. Reads use the small size until the system rejects it.
 const BLOCK_BYTES: u64 = 512;
 const BLOCK_BYTES_MAX: u64 = 4096;
 /// Maximum bytes of one system call. Longer reads are split.
 const CHUNK_READ_BYTES: usize = 1 << 20;
-/// Maximum bytes of the buffer that a thread keeps. Longer reads allocate their own.
+/// Maximum bytes of the buffer that a thread keeps. Longer reads allocate a temporary buffer.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
@@ -30,7 +30,8 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct DirectFile {
     file: fs::File,
-    /// Block size that the system accepts. Only grows. Relaxed, because no other data depends on it.
+    /// Block size for unaligned reads. Never decreases. Accesses are relaxed, because no other data depends on the
+    /// value.
     block_bytes: AtomicU64,
 }
 
@@ -67,7 +68,7 @@ impl DirectFile {
 
 impl File for DirectFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        // The same limit as in `read_full`.
+        // No file has bytes at offsets that exceed `i64`, see `read_full`.
         if i64::try_from(offset.saturating_add(buffer.len() as u64 + BLOCK_BYTES_MAX)).is_err() {
             return Ok(0);
         }
@@ -95,7 +96,8 @@ impl File for DirectFile {
     }
 }
 
-/// Reads the blocks that contain the requested bytes and copies these. Returns fewer bytes only at the end of the file.
+/// Reads the blocks that contain the requested bytes and copies the requested bytes to `buffer`. Returns fewer bytes
+/// only at the end of the file.
 fn read_aligned(file: &fs::File, buffer: &mut [u8], offset: u64, block: u64) -> io::Result<usize> {
     let from = offset - offset % block;
     let to = (offset + buffer.len() as u64).next_multiple_of(block);
@@ -117,7 +119,7 @@ fn read_blocks(file: &fs::File, aligned: &mut [u8], from: u64, block: usize) -> 
             Ok(0) => break,
             Ok(read) => {
                 filled += read;
-                // A partial block is the end of the file. A read from the middle of a block would fail.
+                // A partial block is the last block of the file. Reading on from the middle of a block would fail.
                 if read % block != 0 {
                     break;
                 }
@@ -129,7 +131,7 @@ fn read_blocks(file: &fs::File, aligned: &mut [u8], from: u64, block: usize) -> 
     Ok(filled)
 }
 
-/// Calls `read` with a buffer of this length and alignment. The buffer may contain old bytes.
+/// Calls `read` with a buffer of `bytes` bytes and this alignment. The buffer may contain bytes of earlier reads.
 fn with_aligned_buffer<R>(
     bytes: usize,
     alignment: usize,
@@ -137,8 +139,8 @@ fn with_aligned_buffer<R>(
 ) -> io::Result<R> {
     let needed = bytes + alignment;
     let mut memory = match needed {
-        // A nested call finds no buffer and allocates its own, and so does a thread whose buffer is destroyed because
-        // the thread is ending.
+        // During a nested call, and at the end of a thread, the thread-local buffer is unavailable. A new buffer is
+        // then allocated.
         ..=BUFFER_BYTES_MAX => BUFFER.try_with(RefCell::take).unwrap_or_default(),
         _ => Vec::new(),
     };
@@ -148,7 +150,7 @@ fn with_aligned_buffer<R>(
     let start = memory.as_ptr().align_offset(alignment);
     let result = match memory.get_mut(start..start.saturating_add(bytes)) {
         Some(aligned) => read(aligned),
-        // `align_offset` may fail, but does so only in constant evaluation.
+        // `align_offset` fails only in constant evaluation.
         None => Err(io::Error::other("memory cannot be aligned")),
     };
     if memory.len() <= BUFFER_BYTES_MAX {
@@ -164,7 +166,8 @@ mod tests {
     use super::*;
     use crate::vfs::{OsVfs, Vfs};
 
-    /// Opens without the direct flag where the file system lacks direct reads; the code under test is the same.
+    /// Opens a file for direct reads. On file systems without direct reads, opens it without the direct flag, which
+    /// exercises the same code.
     fn open(path: &Path) -> DirectFile {
         match super::super::open_direct(path) {
             Ok(file) => file,

@@ -1,8 +1,8 @@
 //! Appends that bypass the page cache.
 //!
-//! The system requires offsets, lengths and memory addresses that are multiples of the device's logical block. Appends
-//! are copied to an aligned buffer in parts of [`PART_BYTES`]. Small parts keep the queue of the device short, so that a
-//! concurrent read waits for little.
+//! The operating system requires that the offset, the length and the memory address of a direct write are multiples of
+//! the logical block size of the device. Appended bytes are copied to an aligned buffer in parts of [`PART_BYTES`].
+//! Small parts keep the queue of the device short, which reduces the latency of concurrent reads.
 
 use std::fs;
 use std::io;
@@ -12,15 +12,15 @@ use crate::vfs::DIRECT_APPEND_BYTES;
 /// Maximum bytes of one system call.
 const PART_BYTES: usize = 256 << 10;
 
-/// Copies appended bytes to aligned memory.
+/// Writes appended bytes from aligned memory.
 #[derive(Debug)]
 pub(super) struct DirectAppender {
-    /// One part plus the alignment. Allocated by the first append.
+    /// Buffer of one part plus the alignment. Allocated by the first append of at least one block.
     buffer: Vec<u8>,
 }
 
 impl DirectAppender {
-    /// Switches a file to direct writes. Returns `None` if the file system has none.
+    /// Switches a file to direct writes. Returns `None` if the file system does not support direct writes.
     pub(super) fn enable(file: &fs::File) -> Option<DirectAppender> {
         set_direct(file, true).ok()?;
         Some(DirectAppender { buffer: Vec::new() })
@@ -31,11 +31,14 @@ impl DirectAppender {
         set_direct(file, false)
     }
 
-    /// Appends by `append_once`, which writes aligned memory to the end of the file and returns the number of bytes
-    /// written. Returns the bytes that must be appended through the page cache.
+    /// Appends as many whole blocks of `bytes` as possible. Returns the remaining bytes, which must be appended through
+    /// the page cache.
+    ///
+    /// `append_once` writes a slice of aligned memory to the end of the file and returns the number of bytes written.
     ///
     /// # Errors
-    /// Those of `append_once`, except `InvalidInput`: the file system then accepts no such write.
+    /// Those of `append_once`, except `InvalidInput`. This error means that the file system accepts no direct write, so
+    /// the bytes are returned.
     pub(super) fn append<'a>(
         &mut self,
         mut bytes: &'a [u8],
@@ -48,7 +51,7 @@ impl DirectAppender {
         while bytes.len() >= DIRECT_APPEND_BYTES {
             let part = bytes.len().min(PART_BYTES);
             let part = part - part % DIRECT_APPEND_BYTES;
-            // `align_offset` may fail, but does so only in constant evaluation.
+            // `align_offset` fails only in constant evaluation.
             let Some(aligned) = self.buffer.get_mut(start..start.saturating_add(part)) else {
                 break;
             };

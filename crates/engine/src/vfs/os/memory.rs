@@ -1,16 +1,16 @@
-//! Memory that the page cache can use, on Linux.
+//! Estimates the memory that the page cache can use on Linux.
 
 use std::fs;
 use std::path::Path;
 
-/// Returns the memory that the page cache can use, in bytes: the available memory of the machine, or less if a memory
-/// control group of this process limits it. `root` is the root directory of the system.
+/// Returns the bytes of memory that the page cache can use: the available memory of the machine, or less if a control
+/// group (cgroup) limits the memory of this process. `root` is the root directory of the system.
 pub(super) fn page_cache_bytes(root: &Path) -> Option<u64> {
     let kib = named_number(&root.join("proc/meminfo"), "MemAvailable:")?;
     let available = kib.saturating_mul(1024);
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().filter_map(|line| {
-        // hierarchy number : controllers : path
+        // Each line has the form `hierarchy-number:controllers:path`.
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) =
             (fields.next()?, Path::new(fields.next()?.trim_start_matches('/')));
@@ -25,10 +25,11 @@ pub(super) fn page_cache_bytes(root: &Path) -> Option<u64> {
     limits.chain([available]).min()
 }
 
-/// Returns the limit of a control group and its parents in version 2 of the interface, without the bytes that cannot
-/// be page cache.
+/// Returns the bytes that the page cache can use in a cgroup of version 2: the smallest value of limit minus anonymous
+/// memory over the group and its ancestors.
 fn limit_of_group(mount: &Path, path: &Path) -> Option<u64> {
-    // In a container the path may belong to a parent name space and not exist. The root then has the limit.
+    // In a container, the path may belong to a parent namespace and may not exist. The limit of the container is then
+    // that of the root group, which is the last ancestor.
     let limits = path.ancestors().filter_map(|path| {
         let group = mount.join(path);
         let limit: u64 = fs::read_to_string(group.join("memory.max")).ok()?.trim().parse().ok()?;
@@ -38,7 +39,7 @@ fn limit_of_group(mount: &Path, path: &Path) -> Option<u64> {
     limits.min()
 }
 
-/// Like [`limit_of_group`], in version 1. Its limits include those of the parents.
+/// Like [`limit_of_group`], for cgroups of version 1. `hierarchical_memory_limit` includes the limits of ancestors.
 fn limit_of_group_v1(mount: &Path, path: &Path) -> Option<u64> {
     let statistics = [mount.join(path), mount.to_owned()].map(|group| group.join("memory.stat"));
     statistics.iter().find_map(|path| {
@@ -47,7 +48,7 @@ fn limit_of_group_v1(mount: &Path, path: &Path) -> Option<u64> {
     })
 }
 
-/// Returns the number after a name at the start of a line.
+/// Returns the number that follows `name` in a file with one name and number per line.
 fn named_number(path: &Path, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| {

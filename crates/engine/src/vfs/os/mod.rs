@@ -1,6 +1,6 @@
-//! Files of the operating system, accessed by plain system calls.
+//! The file system of the operating system, accessed by plain system calls.
 //!
-//! This module alone handles short reads, short writes and interrupted calls.
+//! This module handles short reads, short writes and interrupted system calls, so that callers need not handle them.
 
 use std::fs;
 use std::io;
@@ -32,7 +32,7 @@ impl Vfs for OsVfs {
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let file = open_for_reading(path)?;
-        // See `Vfs::open`.
+        // Lookups read at random offsets, see `Vfs::open`.
         expect_random_reads(&file);
         Ok(Arc::new(ReadOnlyFile {
             file,
@@ -70,8 +70,8 @@ impl Vfs for OsVfs {
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(path)? {
-            // The engine writes ASCII names. The name of a foreign file may be invalid Unicode; a lossy conversion
-            // lists it as an unknown file.
+            // The engine creates only ASCII names. Other files in the directory may have names that are not Unicode.
+            // The lossy conversion lists these files under names that the engine does not use.
             names.push(entry?.file_name().to_string_lossy().into_owned());
         }
         names.sort_unstable();
@@ -105,8 +105,8 @@ impl Vfs for OsVfs {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        // Windows cannot sync a directory. NTFS logs name changes in order. The check that the directory exists
-        // remains.
+        // Windows cannot sync a directory. NTFS logs name changes in order. This function then only checks that the
+        // directory exists.
         if cfg!(windows) {
             return if fs::metadata(path)?.is_dir() {
                 Ok(())
@@ -140,7 +140,7 @@ impl Vfs for OsVfs {
     }
 }
 
-/// Returns the memory that the page cache can use, in bytes, if it is known.
+/// Returns the memory that the page cache can use, in bytes, or `None` if unknown.
 pub(crate) fn page_cache_bytes() -> Option<u64> {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     return memory::page_cache_bytes(Path::new("/"));
@@ -148,7 +148,7 @@ pub(crate) fn page_cache_bytes() -> Option<u64> {
     None
 }
 
-/// Opens a file and locks it by `try_lock`. On return the path names the locked file.
+/// Opens a file and locks it by `try_lock`. On return the path refers to the locked file.
 fn lock_file(
     path: &Path,
     options: &fs::OpenOptions,
@@ -156,10 +156,10 @@ fn lock_file(
 ) -> io::Result<Box<dyn LockGuard>> {
     loop {
         let file = options.open(path)?;
-        // The lock belongs to the open file description, not to the process. It excludes a second open in this process,
-        // and it ends with a killed process.
+        // The lock belongs to the open file description, not to the process. Therefore a second open in this process
+        // cannot acquire the lock, and the lock is released if the process is killed.
         match try_lock(&file) {
-            // Another process removed the name between the two calls.
+            // Another process removed the name between the open and the lock, so the loop tries again.
             Ok(()) if !is_path_of_file(&file, path)? => {}
             Ok(()) => return Ok(Box::new(OsLock(file))),
             Err(fs::TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
@@ -168,7 +168,7 @@ fn lock_file(
     }
 }
 
-/// Returns whether a path names this open file.
+/// Returns whether a path refers to this open file.
 #[cfg(unix)]
 fn is_path_of_file(file: &fs::File, path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
@@ -180,7 +180,7 @@ fn is_path_of_file(file: &fs::File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Returns true, because systems other than Unix have no portable file identity. Lock files are not removed on them.
+/// Returns true, because other systems have no portable file identity. On these systems lock files are not removed.
 #[cfg(not(unix))]
 fn is_path_of_file(_: &fs::File, _: &Path) -> io::Result<bool> {
     Ok(true)
@@ -193,8 +193,9 @@ impl LockGuard for OsLock {}
 
 impl Drop for OsLock {
     fn drop(&mut self) {
-        // Closing the file would keep the lock while a forked child process shares the descriptor, until the child
-        // calls `exec`. If unlocking fails, closing the file releases the lock later.
+        // A forked child process shares the descriptor until the child calls `exec`. Closing the file would not release
+        // the lock until then, but an explicit unlock does. If unlocking fails, closing the file releases the lock
+        // later.
         let _ = self.0.unlock();
     }
 }
@@ -289,8 +290,8 @@ mod tests {
     use crate::vfs::os::append_file::PREALLOCATE_BYTES_MIN;
     use proptest::prelude::*;
 
-    /// Bug: a thread opened a lock file before its owner removed it, and then locked a file without a name. Another
-    /// thread locked the next file of that name at the same time.
+    /// Bug: a thread opened a lock file, the owner removed the file, and the thread then locked a file without a name.
+    /// Another thread could lock a new file with the same name at the same time.
     #[cfg(unix)]
     #[test]
     fn lock_of_removed_file_is_not_returned() -> io::Result<()> {
@@ -320,7 +321,7 @@ mod tests {
                             };
                             assert_eq!(owners.fetch_add(1, Ordering::SeqCst), 0, "two owners");
                             owners.fetch_sub(1, Ordering::SeqCst);
-                            // After the removal other threads can lock a new file of this name.
+                            // After the removal, other threads can lock a new file with this name.
                             if !shared {
                                 vfs.remove(path)?;
                             }
@@ -497,7 +498,7 @@ mod tests {
         Len(usize),
     }
 
-    /// Files, directories, paths below both, and paths that never exist.
+    /// Paths of files and directories, paths below both, and paths that never exist.
     const PATHS: [&str; 10] =
         ["a", "b", "d", "d/a", "d/e", "d/e/a", "a/z", "none/a", "d/../b", "d/./a"];
 
@@ -565,7 +566,7 @@ mod tests {
     }
 
     proptest! {
-        // Error kinds differ on other systems.
+        // The test runs only on Linux, because other systems return other error kinds.
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         #[cfg(target_os = "linux")]

@@ -13,13 +13,13 @@ pub(crate) fn write_once(file: &fs::File, bytes: &[u8], offset: u64) -> io::Resu
     std::os::unix::fs::FileExt::write_at(file, bytes, offset)
 }
 
-/// Also moves the file cursor, which is not used.
+/// Also moves the file cursor, which the engine does not use.
 #[cfg(windows)]
 pub(crate) fn read_once(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     std::os::windows::fs::FileExt::seek_read(file, buffer, offset)
 }
 
-/// Also moves the file cursor, which is not used.
+/// Also moves the file cursor, which the engine does not use.
 #[cfg(windows)]
 pub(crate) fn write_once(file: &fs::File, bytes: &[u8], offset: u64) -> io::Result<usize> {
     std::os::windows::fs::FileExt::seek_write(file, bytes, offset)
@@ -30,8 +30,8 @@ compile_error!("vfs/os/syscalls.rs needs positioned reads and writes for this sy
 
 /// Reads at `offset` until `buffer` is full or the file ends. Returns the number of bytes read.
 pub(crate) fn read_full(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    // No file has bytes at offsets that exceed `i64`. The system would report an invalid argument, although the
-    // offset may come from a corrupt file.
+    // No file has bytes at offsets that exceed `i64`. A corrupt file can contain such an offset. The system would
+    // return `InvalidInput`, but the caller must see the end of the file.
     if i64::try_from(offset).is_err() {
         return Ok(0);
     }
@@ -48,7 +48,7 @@ pub(crate) fn read_full(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::
 }
 
 pub(crate) fn sync_file(file: &fs::File) -> io::Result<()> {
-    // On Apple systems `fdatasync` leaves bytes in the cache of the drive; `sync_all` flushes it.
+    // On Apple systems, `fdatasync` leaves bytes in the cache of the drive. `sync_all` also flushes this cache.
     if cfg!(target_vendor = "apple") { file.sync_all() } else { file.sync_data() }
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn expect_random_reads(file: &fs::File) {
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
 pub(crate) fn expect_random_reads(_: &fs::File) {}
 
-/// Starts to prefetch a range into the page cache. Returns whether the system does so.
+/// Starts to prefetch a range into the page cache. Returns whether the system accepted the hint.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 pub(crate) fn will_need(file: &fs::File, offset: u64, bytes: u64) -> bool {
     let advised = std::num::NonZeroU64::new(bytes)
