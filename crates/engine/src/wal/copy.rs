@@ -1,8 +1,8 @@
-//! Copying of WAL segments into the log of another database.
+//! Copies WAL segments into the log of another database, such as a checkpoint.
 //!
-//! The database uid seeds the checksum of every record, so the bytes cannot be copied as they are. The copy
-//! keeps offset, sequence numbers, sync mark and payload of each record. The uid in the header and all
-//! checksums differ.
+//! The database uid is part of the seed of every record checksum, so a copy of the bytes would be invalid in the other
+//! database. The copy has the same offset, sequence numbers, sync mark and payload for each record. The uid in the
+//! segment header and all checksums differ.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::log_reader::{LogRead, LogReader};
 use crate::vfs::{File, Vfs};
 use crate::wal::DurableSegment;
 
-/// Encoded bytes per append.
+/// Number of encoded bytes after which the copy appends to the new file.
 const APPEND_BYTES: usize = 1 << 20;
 
 /// Directory and uid of a database.
@@ -29,8 +29,13 @@ pub(crate) struct LogLocation<'a> {
     pub(crate) db_uid: u64,
 }
 
-/// Copies the first `segment.bytes` bytes of a segment of `from` to a segment of `to` with the same number.
-/// Calls `proceed` after each append. Returns the new file, which is not synced.
+/// Copies the first `segment.bytes` bytes of a segment of `from` to a new segment of `to` with the same number.
+///
+/// Calls `proceed` after each append and stops with its error, so that the caller can cancel the copy. Returns the new
+/// file, which is not synced.
+///
+/// # Errors
+/// Fails when I/O fails, when the source segment belongs to another database or is malformed, or when `proceed` fails.
 pub(crate) fn copy_segment(
     vfs: &dyn Vfs,
     from: LogLocation<'_>,

@@ -1,12 +1,12 @@
-//! Disk reserve: a file without content that keeps space free for a full disk.
+//! Disk reserve: a file that occupies disk space, so that the engine can free this space when the disk is full.
 //!
-//! The file `RESERVE` takes about the space that resuming would write (see `db/open/resume.rs`): all memtables
-//! as tables, and a manifest. A background task resizes it. When a write to any other file finds the disk
-//! full, [`DiskReserve`] removes the file and the write continues. Therefore a flush can complete on a full disk,
-//! and its WAL segments can be deleted.
+//! The file `RESERVE` has about the size of the data that a resume writes (see `db/open/resume.rs`): tables for all
+//! memtables, and a manifest. A background task adjusts the size of the file. If a write to another file finds the disk
+//! full, [`DiskReserve`] removes `RESERVE` and the write continues. Therefore a flush can complete on a full disk, and
+//! the WAL segments of the flushed data can then be deleted.
 //!
-//! The reserve is optional: if the file cannot be created, the database works without it. The file is
-//! neither read nor synced. After a kill of the process, the next open removes it.
+//! The reserve is optional. If the file cannot be created, the database works without a reserve. The file is neither
+//! read nor synced. If the process is killed, the next open removes the file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,30 +19,30 @@ use crate::error::{Error, Result};
 use crate::vfs::resource_retry::ReleaseResource;
 use crate::vfs::{Vfs, is_disk_full_error};
 
-/// Size that the reserve may have regardless of the size of the database, in bytes.
+/// Size in bytes that the reserve may always have, even in a small database.
 pub(crate) const RESERVE_BYTES_MIN: u64 = 4 << 20;
-/// A larger reserve is at most the size of tables and blob files divided by this number.
+/// A reserve larger than [`RESERVE_BYTES_MIN`] is at most the size of tables and blob files divided by this number.
 const RESERVE_DIVISOR: u64 = 10;
-/// Space for a segment, `CURRENT` and the last blocks of files, in bytes.
+/// Space in bytes for a WAL segment, for `CURRENT`, and for partially filled blocks at the ends of files.
 const SLACK_BYTES: u64 = 64 << 10;
-/// Space for the files of a keyspace in addition to their entries, in bytes: headers, properties and three
-/// partially filled file system blocks.
+/// Space in bytes that the files of a keyspace need in addition to the entries: headers, properties and three partially
+/// filled file system blocks.
 const KEYSPACE_BYTES: u64 = 12 << 10;
-/// Minimum size of an operation in the WAL, in bytes: code, keyspace, key length.
+/// Minimum size in bytes of an operation in the WAL: operation code, keyspace id and key length.
 const OPERATION_BYTES_MIN: u64 = 3;
-/// Maximum difference between the size of the file and the required size, in bytes.
+/// Maximum bytes by which the size of the file may exceed the required size.
 const EXCESS_BYTES_MAX: u64 = 4 << 20;
 
-/// Amount of data that resuming would write.
+/// Amounts of data that a resume would write.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DiskReserveDemand {
-    /// Bytes of commits that no table contains.
+    /// Bytes of commits that are not yet flushed to a table.
     pub(crate) unflushed_bytes: u64,
-    /// Additional bytes written by operand stores.
+    /// Bytes that the operand stores would write in addition to the unflushed bytes.
     pub(crate) store_bytes: u64,
     /// Size of the manifest, in bytes.
     pub(crate) manifest_bytes: u64,
-    /// Number of keyspaces; each gets files of its own.
+    /// Number of keyspaces. Each keyspace has its own files.
     pub(crate) keyspaces: u64,
 }
 
@@ -50,9 +50,9 @@ impl DiskReserveDemand {
     /// Returns the required disk space, in bytes.
     fn bytes(self) -> u64 {
         let DiskReserveDemand { unflushed_bytes, store_bytes, manifest_bytes, keyspaces } = self;
-        // An operand store writes each operand twice: to its log and to a bucket.
+        // An operand store writes each operand twice: to its log and to a bucket file.
         let copies = if store_bytes > 0 { 2 } else { 1 };
-        // A keyspace without unflushed operations writes nothing.
+        // A keyspace without unflushed operations writes no file, so at most one keyspace per operation counts.
         let written = keyspaces.min(unflushed_bytes / OPERATION_BYTES_MIN);
         let parts = [
             SLACK_BYTES,
@@ -62,13 +62,13 @@ impl DiskReserveDemand {
             written.saturating_mul(KEYSPACE_BYTES),
         ];
         let bytes = parts.into_iter().fold(0, u64::saturating_add);
-        // Adds a quarter for index and filter of tables and buckets.
+        // Adds a quarter for the indexes and filters of tables and buckets.
         bytes.saturating_add(bytes / 4)
     }
 }
 
-/// Returns the size that a resize gives the file if `needed` bytes are required. The file is up to half larger, so that
-/// fewer resizes are necessary.
+/// Returns the size in bytes that a resize gives the file if `needed` bytes are required. The size exceeds `needed` by
+/// up to one half, so that fewer resizes are necessary.
 fn file_bytes_with_excess(needed: u64) -> u64 {
     needed.saturating_add((needed / 2).min(EXCESS_BYTES_MAX))
 }
@@ -78,27 +78,29 @@ fn file_bytes_with_excess(needed: u64) -> u64 {
 pub(crate) struct DiskReserve {
     vfs: Arc<dyn Vfs>,
     path: PathBuf,
-    /// Size of the file, in bytes. Written with `state` held.
+    /// Size of the file in bytes. Written only while `state` is locked.
     bytes: AtomicU64,
-    /// Maximum size of the file, computed by the last [`DiskReserve::resize`]. Written with `state` held.
+    /// Maximum size of the file in bytes, from the last [`DiskReserve::resize`]. Written only while `state` is locked.
     limit: AtomicU64,
-    /// Whether the file must not grow. Written with `state` held.
+    /// Whether the file must not grow, because the disk was full or the reserve is disabled. Written only while `state`
+    /// is locked.
     is_blocked: AtomicBool,
-    /// Held during all calls on the file, so that they do not run concurrently. A write that finds the disk full
-    /// acquires the lock to remove the file. Other writes do not acquire it.
+    /// Serializes all file system calls for the file. A write that finds the disk full acquires this lock to remove the
+    /// file. Other writes do not acquire the lock.
     state: Mutex<ReserveState>,
 }
 
 #[derive(Debug)]
 struct ReserveState {
-    /// Whether the reserve is disabled, or impossible until the next resume.
+    /// Whether the reserve is disabled by the options, or failed for a reason other than a full disk. Such a failure
+    /// lasts until [`DiskReserve::set_enabled`].
     is_disabled: bool,
-    /// Whether the failure to create the file was reported.
+    /// Whether a failure to create or resize the file was already reported.
     is_reported: bool,
 }
 
 impl DiskReserve {
-    /// Returns a reserve without a file.
+    /// Creates a reserve. The file is created by the first [`DiskReserve::resize`].
     pub(crate) fn new(vfs: Arc<dyn Vfs>, dir: &Path, is_enabled: bool) -> DiskReserve {
         let is_enabled = is_enabled && !failpoint::is_on(Failpoint::ReserveNotKept);
         DiskReserve {
@@ -111,12 +113,12 @@ impl DiskReserve {
         }
     }
 
-    /// Returns the size of the file, in bytes, without waiting for calls on it.
+    /// Returns the size of the file in bytes. Takes no lock.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns whether [`DiskReserve::resize`] would change the file. Takes no lock.
+    /// Returns whether [`DiskReserve::resize`] may have to change the size of the file. Takes no lock.
     pub(crate) fn needs_resize(&self, writes: DiskReserveDemand) -> bool {
         let (bytes, needed) = (self.bytes(), writes.bytes());
         let grows = bytes < needed.min(self.limit.load(Ordering::Relaxed));
@@ -124,8 +126,11 @@ impl DiskReserve {
             || bytes > file_bytes_with_excess(needed)
     }
 
-    /// Resizes the file to the required size, up to [`RESERVE_BYTES_MIN`] or a tenth of `file_bytes`,
-    /// whichever is larger. `file_bytes` is the size of tables and blob files. Returns the first error.
+    /// Resizes the file to the required size. The size is limited to [`RESERVE_BYTES_MIN`] or to a tenth of
+    /// `file_bytes`, whichever is larger. `file_bytes` returns the size of tables and blob files.
+    ///
+    /// Returns the first error since the reserve was created. Later errors are not returned, so that they are reported
+    /// only once.
     pub(crate) fn resize(
         &self,
         writes: DiskReserveDemand,
@@ -155,7 +160,8 @@ impl DiskReserve {
             self.bytes.store(wanted, Ordering::Relaxed);
             return None;
         };
-        // The file system may have allocated part of the space before the failure.
+        // The file system may have allocated a part of the space before the failure. The file gets its previous size
+        // again, or is removed.
         let is_restored =
             bytes > 0 && bytes < wanted && self.vfs.reserve_space(&self.path, bytes).is_ok();
         if !is_restored {
@@ -169,45 +175,47 @@ impl DiskReserve {
         Some(Error::io("reserve space in", &self.path, error))
     }
 
-    /// Allows the file to grow again after the disk was full.
+    /// Allows the file to grow again after a full disk. Has no effect if the reserve is disabled.
     pub(crate) fn allow_growth(&self) {
         let state = self.state.lock();
         self.is_blocked.store(state.is_disabled, Ordering::Relaxed);
     }
 
-    /// Enables or disables the reserve, and clears earlier failures.
+    /// Enables or disables the reserve. An enabled reserve ignores earlier failures.
     pub(crate) fn set_enabled(&self, is_enabled: bool) {
         self.state.lock().is_disabled = !is_enabled;
         self.allow_growth();
     }
 
-    /// Removes the file until [`DiskReserve::allow_growth`]. Returns whether that freed space.
+    /// Removes the file. The file is not created again before [`DiskReserve::allow_growth`]. Returns whether the
+    /// removal freed space.
     pub(crate) fn release_space(&self) -> bool {
         let _state = self.state.lock();
         self.is_blocked.store(true, Ordering::Relaxed);
         self.bytes() > 0 && self.remove_file()
     }
 
-    /// Requires `state` to be held. A file that cannot be removed remains until the next open.
+    /// Removes the file. The caller must hold the lock of `state`. A file that cannot be removed remains until the next
+    /// open.
     fn remove_file(&self) -> bool {
         self.bytes.store(0, Ordering::Relaxed);
         remove_if_exists(&*self.vfs, &self.path).is_ok()
     }
 }
 
-/// A full disk releases the reserve.
+/// Called when a write finds the disk full.
 impl ReleaseResource for DiskReserve {
     fn release_resource(&self) -> bool {
         self.release_space()
     }
 }
 
-/// Removes the file left by a killed process. Returns whether it existed.
+/// Removes the file `RESERVE` of a process that was killed. Returns whether the file existed.
 pub(crate) fn remove_reserve(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     remove_if_exists(vfs, &dir.join(RESERVE))
 }
 
-/// Returns whether the error is a full disk.
+/// Returns whether the error is an I/O error because the disk is full.
 pub(crate) fn is_disk_full(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if is_disk_full_error(source))
 }
@@ -268,7 +276,7 @@ mod tests {
             assert_eq!(reserve.bytes(), bound);
             assert!(!reserve.needs_resize(required));
         }
-        // The limit shrinks with the tables.
+        // If the tables shrink, the limit and the file shrink, too.
         assert!(reserve.resize(required, || 100 << 20).is_none());
         assert_eq!((reserve.bytes(), disk.used_bytes()), (10 << 20, 10 << 20));
     }
@@ -281,7 +289,7 @@ mod tests {
         assert_eq!(more(DiskReserveDemand { store_bytes: 50_000, ..base }), 150_000 * 5 / 4);
         let keyspaces = |keyspaces| more(DiskReserveDemand { keyspaces, ..base });
         assert_eq!(keyspaces(100), 100 * KEYSPACE_BYTES * 5 / 4);
-        // Each keyspace has at least one operation.
+        // A keyspace counts only if it has at least one operation.
         let most = 100_000 / OPERATION_BYTES_MIN;
         assert_eq!(keyspaces(1_000_000), most * KEYSPACE_BYTES * 5 / 4);
         assert_eq!(

@@ -1,14 +1,15 @@
-//! Write-ahead log. A commit is appended to it before it is applied anywhere else.
+//! Write-ahead log (WAL). Every commit is appended to the log before it is applied to memtables.
 //!
-//! The log is a chain of segments. The writer appends groups of records to the newest segment and creates the
-//! next one when it is full. [`replay`] follows the chain and yields exactly the first *n* records, or names
-//! the damaged file.
+//! The log is a chain of segment files. The writer appends groups of records to the newest segment. When this segment
+//! is full, the writer creates the next segment. [`replay`] reads the chain and returns a prefix of the appended
+//! records, or an error with the path of the corrupt file.
 //!
-//! **Sync marks** distinguish a torn tail from corruption. Every record states how far its segment was synced
-//! when it was written, and whether all older segments were. An invalid record before a mark was on stable
-//! storage, so it is corruption. An invalid record after all marks may never have reached the disk.
-//! Therefore [`Wal::sync`] syncs the oldest segment first, then the directory, then registers the segments in
-//! the manifest, and writes the mark last.
+//! **Sync marks** distinguish a torn tail from corruption. Every record states how many bytes of its segment were
+//! synced when the record was written, and whether all older segments were synced. If an invalid record lies before
+//! the synced position of a later mark, the record was on stable storage, so the file is corrupt. If an invalid record
+//! lies after all synced positions, a crash may have prevented its bytes from reaching the disk. For this reason
+//! [`Wal::sync`] works in this order: segments, oldest first; directory; registration of new segments in the manifest;
+//! sync mark.
 
 mod copy;
 mod disk_reserve;

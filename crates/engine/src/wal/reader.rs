@@ -1,31 +1,34 @@
 //! Replay of the write-ahead log.
 //!
-//! 1. Read the headers of all segments from the oldest live one on. Each states its predecessor.
-//! 2. Follow the chain and pass every record of the valid part of each segment to the caller.
-//! 3. At the first invalid record or header, scan everything after it for sync marks. If a mark of a later
-//!    record, of a later segment's header or of the manifest covers the position, its bytes had been on stable
-//!    storage, so this is **corruption**. It is an error that names file and offset, or, in tolerant mode, the
-//!    end of the prefix that is kept. Otherwise it is a **torn tail**, which is cut and reported.
+//! 1. Read the headers of all segments, starting with the oldest live segment. Each header states the previous segment
+//!    (predecessor) in the chain.
+//! 2. Follow the chain from the oldest segment. Pass every record in the valid part of each segment to the caller.
+//! 3. Stop at the first invalid record or header, and scan all following bytes for sync marks. A sync mark can be in a
+//!    later record, in the header of a later segment, or in the manifest. If a mark states that the position of the
+//!    stop was synced, the log is **corrupt**: strict mode returns an error with file and offset, and tolerant mode
+//!    keeps the records before the position. Otherwise the log has a **torn tail**, which is ignored and reported.
 //!
-//! A segment without a predecessor starts a chain of its own. If it is not the oldest, a failed resume left it
-//! behind before the manifest listed it, so it contains no commit.
+//! A segment without a predecessor starts a new chain. If such a segment is not the oldest live segment, a failed
+//! resume created it, and the manifest never listed it. The segment contains no commits and is ignored.
 //!
-//! Segment files are preallocated with zeros, so the file size is not the end of the data. The header of the next
-//! segment states the valid size. If that header is unreadable, a segment ends where only zeros follow:
+//! Segment files are preallocated with zeros, so the records may end before the end of the file. The header of the next
+//! segment states the size of the valid part. If no readable header of a next segment exists, the bytes after the first
+//! invalid record determine the result:
 //!
-//! - If only zeros follow, they may be preallocated. A later record or header that states a sync of the segment does
-//!   not prove that the zeros were records. A sync mark of the manifest after the zeros proves it, because it has an
-//!   offset.
-//! - If other bytes follow, they belong to the valid part, because nothing is appended to a closed segment. If the
-//!   segment was synced, an invalid record before these bytes is corruption.
+//! - Only zeros follow. The zeros may be preallocated, so the segment ends here. Later records and headers cannot prove
+//!   that the zeros were records, because they state that the segment was synced, but not its size. The mark in the
+//!   manifest contains an offset. If this offset lies after the start of the zeros, records are missing.
+//! - Other bytes follow. These bytes belong to the valid part, because nothing is appended to a closed segment. If the
+//!   segment was synced, the invalid record before these bytes is corruption.
 //!
-//! An unreadable header had been on stable storage in one of these cases:
+//! An unreadable segment header was on stable storage in each of these cases:
 //!
-//! - The manifest lists its segment or a later one.
-//! - A record of its segment states that the segment is synced.
+//! - The manifest lists the segment or a later segment.
+//! - A record of the segment states that the segment is synced.
 //! - A later segment states that older segments are synced.
 //!
-//! Otherwise the header is part of the torn tail. No commit in or after its segment was acknowledged as synced.
+//! In all other cases the header is part of the torn tail. No commit in this segment or in a later segment was
+//! acknowledged as synced.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,14 +47,14 @@ use crate::wal::DurableSegment;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
-/// The part of the manifest that describes the log.
+/// The state of the log according to the manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayStart {
-    /// First segment of the chain.
+    /// Id of the first segment of the chain.
     pub oldest_segment: u64,
-    /// Segments listed in the manifest. Those before the oldest are ignored.
+    /// Ids of the segments listed in the manifest. Ids smaller than `oldest_segment` are ignored.
     pub named: Vec<u64>,
-    /// A segment, and its synced bytes at the last clean close.
+    /// Id of a segment and the number of its synced bytes, as recorded by the last clean close.
     pub mark: Option<(u64, u64)>,
     /// Path of the manifest, for error messages.
     pub named_by: PathBuf,
@@ -60,61 +63,61 @@ pub struct ReplayStart {
 /// Handling of corruption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryMode {
-    /// Corruption is an error. A torn tail is not corruption: recovery cuts it, and the database has the
-    /// state after a prefix of its commits.
+    /// Corruption is an error. A torn tail is not corruption: recovery ignores the tail, and the database contains a
+    /// prefix of its commits.
     #[default]
     Strict,
     /// Corruption of the log ends the replay and is reported. All tables are kept.
     ///
-    /// Each keyspace then contains its first operations up to some sequence number, and no later ones. This is the last
-    /// commit before the corruption, or the last flush of the keyspace if that is later. It may differ between
-    /// keyspaces. So a part of a batch that writes to several keyspaces may be missing.
-    /// [`RecoveryReport::complete_through`] has the sequence number of each keyspace. Damaged tables and manifests
-    /// are errors in this mode too.
+    /// Each keyspace then contains all of its operations up to one sequence number, and no later operations. This
+    /// number is the last commit before the corruption, or the last flush of the keyspace if the flush is later. The
+    /// number may differ between keyspaces, so a batch that writes to several keyspaces may be applied in some of them
+    /// only. [`RecoveryReport::complete_through`] has the number of each keyspace. Corrupt tables and manifests are
+    /// errors in this mode, too.
     Tolerant,
 }
 
-/// A record passed to the visitor of a replay.
+/// A commit that replay passes to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayedRecord<'a> {
     /// First sequence number of the commit.
     pub first_seq: SeqNo,
-    /// Number of sequence numbers.
+    /// Number of sequence numbers of the commit.
     pub count: u32,
     /// Encoded batch.
     pub payload: &'a [u8],
-    /// Id of its segment.
+    /// Id of the segment that contains the record.
     pub segment: u64,
-    /// Offset of the record in the segment's file.
+    /// Offset of the record in the segment file.
     pub offset: u64,
 }
 
 /// Result of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveryReport {
-    /// Number of segments in the chain, up to the cut.
+    /// Number of replayed segments.
     pub segments: u64,
-    /// Number of commits passed to the visitor.
+    /// Number of replayed commits.
     pub records: u64,
-    /// Last sequence number of the chain, or the one before its start.
+    /// Last replayed sequence number. Without replayed commits, the number before the first segment.
     pub last_seq: SeqNo,
-    /// Bytes after the cut, over all segments.
+    /// Bytes after the position where replay stopped, in all segments. Excludes zeros at the end of files.
     pub bytes_cut: u64,
-    /// Number of valid records after the cut.
+    /// Number of valid commits after the position where replay stopped. These commits are lost.
     pub records_beyond: u64,
-    /// File and offset of the cut.
+    /// File and offset where replay stopped, if bytes or preallocated zeros follow.
     pub cut_at: Option<(PathBuf, u64)>,
-    /// Corruption at the cut; `None` for a torn tail. Only in tolerant mode.
+    /// Corruption that stopped the replay in tolerant mode; `None` for a torn tail.
     pub damage: Option<Error>,
-    /// Sequence number up to which each keyspace, by name, is complete: it contains all of its operations
-    /// up to this number and none after it. Without corruption all numbers are equal. Empty in the report
-    /// of [`replay`], which does not read tables.
+    /// Sequence number up to which each keyspace is complete, by keyspace name. A keyspace contains all of its
+    /// operations up to this number and no later operations. Without corruption all numbers are equal. Empty in the
+    /// report of [`replay`], which does not read tables.
     pub complete_through: BTreeMap<String, SeqNo>,
 }
 
 impl RecoveryReport {
-    /// Adds the replay of the segments that were kept for a keyspace without its operand store. If the segments are
-    /// corrupt, the keyspace is complete up to the corruption.
+    /// Adds the report `kept` about segments that were kept for one keyspace while its operand store was missing. If
+    /// the segments are corrupt, the keyspace is complete up to the corruption.
     pub(crate) fn add_keyspace_log(&mut self, keyspace: String, kept: RecoveryReport) {
         if kept.damage.is_some() {
             self.complete_through.insert(keyspace, kept.last_seq);
@@ -123,13 +126,13 @@ impl RecoveryReport {
     }
 }
 
-/// Follows the chain of segments and passes every commit to `visit`, in order. The commits are exactly a prefix
-/// of what was appended, and include everything that was synced. Writes nothing.
+/// Follows the chain of segments and passes every commit to `visit`, in append order. The commits are a prefix of the
+/// appended commits. Without corruption, the prefix includes all synced commits. Writes nothing.
 ///
 /// # Errors
-/// Fails when I/O or `visit` fails, when a synced segment belongs to another database, or when a segment has a
-/// newer version. In strict mode also when a live segment is missing, or for any corruption. After an error the
-/// commits visited so far must not be used.
+/// Fails when I/O or `visit` fails, when a synced segment belongs to another database, or when a segment has a newer
+/// format version. In strict mode, also fails when a synced segment is missing or the log is corrupt. After an error,
+/// the caller must discard the commits that were passed to `visit`.
 pub fn replay(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -143,8 +146,8 @@ pub fn replay(
     replay_chain(&SegmentChain { dir, db_uid, expect, candidates }, mode, visit)
 }
 
-/// Replays a chain that consists of exactly these segments, oldest first, all of them durable up to their ends.
-/// `named_by` is the file that lists them.
+/// Replays a chain that consists of exactly these segments, oldest first. All segments are durable up to their ends.
+/// `named_by` is the path of the file that lists the segments, for error messages.
 pub(crate) fn replay_segments(
     vfs: &dyn Vfs,
     (dir, db_uid): (&Path, u64),
@@ -189,7 +192,7 @@ struct SegmentCandidate {
 }
 
 impl SegmentCandidate {
-    /// Opens the segment files with the numbers that `is_wanted` accepts, in ascending order.
+    /// Opens the segment files whose ids `is_wanted` accepts, in ascending order of the ids.
     fn open_all(
         vfs: &dyn Vfs,
         dir: &Path,
@@ -220,8 +223,8 @@ impl SegmentCandidate {
             Err(newer @ Malformed::Version { .. }) => {
                 return Err(Error::malformed(newer, &path, 0));
             }
-            // A segment that was never synced may contain an old disk block: the header of another
-            // segment, possibly of another database such as a deleted checkpoint.
+            // After a crash, a segment that was never synced may contain an old disk block: the header of another
+            // segment, or of a segment of another database such as a deleted checkpoint.
             Ok(header) => header.check_identity(db_uid, id).map(|()| header),
             bad => bad,
         };
@@ -241,12 +244,12 @@ impl SegmentCandidate {
     }
 }
 
-/// Position at which the replay stopped.
+/// Position and reason of the end of the replay, before the end of the chain.
 struct ReplayStop {
-    /// Id of the segment in which the replay stopped, or of the segment that does not exist.
+    /// Id of the segment in which replay stopped, or of the missing segment.
     id: u64,
     offset: u64,
-    /// Whether the contents are impossible despite valid checksums, which no torn write can cause.
+    /// Whether data with valid checksums is inconsistent. A torn write cannot cause such an inconsistency.
     is_corruption: bool,
     reason: StopReason,
 }
@@ -259,7 +262,7 @@ impl ReplayStop {
 
 enum StopReason {
     Malformed(Malformed),
-    /// The segment does not exist, but this file lists it.
+    /// The segment does not exist, but the file with this path refers to the segment.
     Missing(PathBuf),
 }
 
@@ -275,7 +278,7 @@ impl SegmentChain<'_> {
         FileName::Segment(id).in_dir(self.dir)
     }
 
-    /// Visits records up to the end of the chain or the first problem.
+    /// Passes records to `visit` up to the end of the chain or the first invalid position. Returns that position.
     fn visit_records(
         &self,
         report: &mut RecoveryReport,
@@ -336,7 +339,7 @@ impl SegmentChain<'_> {
         }
     }
 
-    /// Returns the only segment whose predecessor is `id`.
+    /// Returns the segment whose predecessor is `id`, if there is one. Two such segments are corruption.
     fn successor(&self, id: u64) -> std::result::Result<Option<&SegmentCandidate>, ReplayStop> {
         let mut all = self.candidates.iter().filter(|candidate| {
             candidate.id > id && candidate.predecessor().is_some_and(|before| before.id == id)
@@ -352,8 +355,8 @@ impl SegmentChain<'_> {
         })
     }
 
-    /// Checks that the chain of segments is complete: no later segment continues it, and no segment that the manifest
-    /// lists is missing.
+    /// Checks that the chain ends at segment `last`: no other live segment has a larger id, and the manifest lists no
+    /// later segment and no later position. Returns the first position that contradicts this.
     fn check_no_segment_after_end(&self, last: u64, end: SegmentEnd) -> Option<ReplayStop> {
         let unreached = self.unreached_segments(last).map(|candidate| {
             let reason = match (&candidate.header, candidate.predecessor()) {
@@ -376,7 +379,7 @@ impl SegmentChain<'_> {
             let reason = match there.map(|candidate| &candidate.header) {
                 None => StopReason::Missing(self.expect.named_by.clone()),
                 Some(Err(what)) => StopReason::Malformed(what.clone()),
-                // The listed segment starts a chain of its own, or follows a segment that does.
+                // The listed segment starts a new chain, or follows a segment that starts a new chain.
                 Some(Ok(_)) => StopReason::Malformed(Malformed::Identity {
                     what: "predecessor",
                     expected: last,
@@ -411,7 +414,7 @@ impl SegmentChain<'_> {
         stop
     }
 
-    /// Returns later segments that may belong to this chain, without those of a failed resume.
+    /// Returns the segments with larger ids that may belong to this chain. Excludes the chains of failed resumes.
     fn unreached_segments(&self, id: u64) -> impl Iterator<Item = &SegmentCandidate> {
         let mut orphans: Vec<u64> = Vec::new();
         for candidate in self.candidates.iter().filter(|candidate| candidate.id > id) {
@@ -426,7 +429,10 @@ impl SegmentChain<'_> {
             .filter(move |candidate| candidate.id > id && !orphans.contains(&candidate.id))
     }
 
-    /// Classifies a stop as corruption or torn tail, and cuts the tail.
+    /// Determines whether the stop is corruption or a torn tail, and adds the position and the lost bytes to `report`.
+    ///
+    /// # Errors
+    /// Returns corruption as an error in strict mode. A synced segment of another database is an error in both modes.
     fn classify_stop(
         &self,
         stop: ReplayStop,
@@ -448,8 +454,9 @@ impl SegmentChain<'_> {
             was_synced |= tail.position > 0 || tail.older_synced;
             records_beyond += tail.records;
             if let Some(before) = later.predecessor() {
-                // A mark of the segment itself or of a later one suffices, because older segments are
-                // synced first.
+                // `before.mark` is the number of synced bytes of the predecessor. A mark in the stopped segment proves
+                // corruption if it exceeds the position of the stop. Any mark in a later segment proves corruption,
+                // because older segments are synced first.
                 let covered_bytes = if before.id == stop.id { stop.offset } else { 0 };
                 was_synced |= before.id >= stop.id && before.mark > covered_bytes;
             }
@@ -474,10 +481,10 @@ impl SegmentChain<'_> {
         Ok(())
     }
 
-    /// Returns whether the position had been on stable storage according to the manifest.
+    /// Returns whether the position of the stop was on stable storage according to the manifest.
     fn is_covered_by_manifest(&self, stop: &ReplayStop) -> bool {
         let is_in_header = stop.offset < len_u64(SEGMENT_HEADER_BYTES);
-        // The manifest lists a segment after its header and all older segments were synced.
+        // A segment is listed in the manifest only after its header and all older segments were synced.
         let is_synced = |id: u64| id > stop.id || (id == stop.id && is_in_header);
         is_synced(self.expect.oldest_segment)
             || self.expect.named.iter().any(|&id| is_synced(id))
@@ -488,10 +495,10 @@ impl SegmentChain<'_> {
     }
 }
 
-/// End of the records of a segment.
+/// Position after the last record of a segment.
 struct SegmentEnd {
     offset: u64,
-    /// Error of the record at `offset`, if only zeros follow.
+    /// Error of reading a record at `offset`, if only zeros follow there.
     zeros_follow: Option<Malformed>,
 }
 
@@ -505,7 +512,7 @@ enum SegmentOutcome {
 struct SegmentReplay<'a> {
     current: &'a SegmentCandidate,
     db_uid: u64,
-    /// Size of the valid part, in bytes; `None` for the last segment, which is valid to its end.
+    /// Size of the valid part in bytes. `None` for the last segment, whose size no other segment states.
     end: Option<u64>,
 }
 
@@ -568,7 +575,7 @@ impl SegmentReplay<'_> {
                     offset,
                 })?;
                 report.records += 1;
-                // The sum is at most 2^56, because the header was checked.
+                // The sum is at most 2^56, because the decoder of the header checks this bound.
                 report.last_seq = SeqNo(header.first_seq + u64::from(header.count) - 1);
             }
             offset += header.record_bytes();

@@ -1,4 +1,4 @@
-//! State of one segment in the writer.
+//! Segment of the WAL, as the writer sees it.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,26 +15,26 @@ use lsmx_base::key::SeqNo;
 pub struct SegmentSummary {
     /// Number in the file's name.
     pub id: u64,
-    /// Lower bound of its sequence numbers.
+    /// Lower bound of the sequence numbers in the segment.
     pub first_seq: SeqNo,
     /// Last sequence number of the segment; smaller than `first_seq` if the segment has no records.
     pub last_seq: SeqNo,
-    /// Size, in bytes.
+    /// Size in bytes, without preallocated zeros.
     pub bytes: u64,
-    /// Whether a newer segment exists, so that nothing is appended any more.
+    /// Whether a newer segment exists. Nothing is appended to a closed segment.
     pub closed: bool,
 }
 
-/// Durable part of a live segment.
+/// The part of a live segment that is on stable storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DurableSegment {
     /// Number in the file's name.
     pub id: u64,
-    /// Size of the durable part, in bytes. It ends with a complete record.
+    /// Size of the durable part in bytes. The last record of the durable part is complete.
     pub bytes: u64,
 }
 
-/// A segment that is being written, or waits to be retired.
+/// A live segment: the current segment, or a closed segment whose data is not yet flushed.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) id: u64,
@@ -46,18 +46,18 @@ pub(crate) struct Segment {
     /// Last sequence number of the segment; `first_seq` − 1 if the segment has no records.
     pub(crate) last_seq: u64,
     pub(crate) bytes: u64,
-    /// Number of bytes that a sync must make durable. In the current segment, this excludes the records at the end that
-    /// consist of a sync mark only, because no commit depends on them.
+    /// Number of bytes that a sync must make durable. In the current segment, this number excludes mark-only records at
+    /// the end, because no commit depends on these records.
     pub(crate) record_bytes: u64,
-    /// Number of bytes known to be on stable storage. New sync marks contain this number. 0 until the manifest lists the
-    /// segment.
+    /// Number of bytes known to be on stable storage. New sync marks state this number. The number is 0 until the
+    /// manifest lists the segment.
     pub(crate) synced: u64,
-    /// Whether the directory is synced and the manifest lists the segment.
+    /// Whether the name of the file is durable and the manifest lists the segment.
     pub(crate) registered: bool,
 }
 
 impl Segment {
-    /// Returns whether a sync has work to do for this segment.
+    /// Returns whether the segment has unsynced records or is not registered in the manifest.
     pub(crate) fn needs_sync(&self) -> bool {
         self.record_bytes > self.synced || !self.registered
     }

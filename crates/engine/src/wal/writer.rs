@@ -1,8 +1,8 @@
-//! WAL writer: appends, syncs, and recovery from failures.
+//! WAL writer: appends, syncs, and a restart after failures.
 //!
-//! Two locks. `log` guards the segments and is held during a write, so that offsets are in append order.
-//! `syncing` serializes syncs. It is acquired before `log` and held during the sync itself, while `log` is
-//! free for appends.
+//! The writer has two locks. `log` guards the segments. An append holds `log` during the write, so that file offsets
+//! and sequence numbers have the same order. `syncing` serializes syncs. A sync acquires `syncing` before `log`, and
+//! releases `log` during the system call, so that appends can continue.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,17 +28,17 @@ const SYNC_EVERY_BYTES_DEFAULT: u64 = 8 << 20;
 /// Default of [`WalOptions::sync_every_us`]: one second.
 const SYNC_EVERY_US_DEFAULT: u64 = 1_000_000;
 
-/// Capacity of the encode buffer kept between groups, in bytes.
+/// Maximum capacity in bytes that the encode buffer keeps between two appends.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
-/// Value of `unsynced_since_us` until [`Wal::is_sync_due`] sees unsynced bytes.
+/// Value of `unsynced_since_us` while [`Wal::is_sync_due`] has not yet seen unsynced bytes.
 const NO_TIME: u64 = u64::MAX;
 
-/// One commit to be appended.
+/// A commit to append.
 #[derive(Clone, Copy, Debug)]
 pub struct WalRecord<'a> {
     /// First sequence number of the commit.
     pub first_seq: SeqNo,
-    /// Number of sequence numbers, at least 1.
+    /// Number of sequence numbers of the commit, at least 1.
     pub count: u32,
     /// Encoded batch, which the log does not interpret.
     pub payload: &'a [u8],
@@ -47,19 +47,20 @@ pub struct WalRecord<'a> {
 /// Options of the write-ahead log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalOptions {
-    /// Size at which a segment is closed, in bytes. Smaller segments are deleted sooner.
-    /// Default: 16 MiB.
+    /// Size in bytes at which a segment is closed and the next segment is created. Smaller segments can be deleted
+    /// sooner after a flush. Default: 16 MiB.
     pub segment_bytes: u64,
-    /// Unsynced bytes at which a background sync is due. Default: 8 MiB.
+    /// Number of unsynced bytes at which a background sync starts. Default: 8 MiB.
     pub sync_every_bytes: u64,
-    /// Age of unsynced bytes at which a background sync is due, in microseconds. Default:
-    /// one second.
+    /// Age in microseconds of unsynced bytes at which a background sync starts. Default: one second.
     pub sync_every_us: u64,
-    /// Whether a file `RESERVE` keeps disk space free. When the disk is full, the file is removed, so that flushes
-    /// and commits can use its space. Its size is at most what [`Db::resume`](crate::Db::resume) would
-    /// write, and at most 4 MiB or 10 % of the size of tables and blob files, whichever is larger.
-    /// If it cannot be created, [`Event::NoReserve`](crate::Event::NoReserve) is reported once, and the
-    /// database works without it. Default: true.
+    /// Whether a file `RESERVE` reserves disk space. When the disk is full, the engine removes the file, so that
+    /// flushes and commits can use the space.
+    ///
+    /// The size of the file depends on the data that [`Db::resume`](crate::Db::resume) would write. The size is at most
+    /// 4 MiB or 10 % of the size of tables and blob files, whichever is larger. If the file cannot be created,
+    /// [`Event::NoReserve`](crate::Event::NoReserve) is reported once, and the database works without a reserve.
+    /// Default: true.
     pub reserve: bool,
 }
 
@@ -74,8 +75,8 @@ impl Default for WalOptions {
     }
 }
 
-/// Manifest operations of the log. The log holds its locks during these calls, so an implementation must not call the
-/// log.
+/// Operations of the manifest that the log needs. The log calls these methods with its locks held, so an implementation
+/// must not call the log.
 pub trait SegmentRegistry: Send + Sync {
     /// Returns a new file number.
     fn allocate_file_number(&self) -> u64;
@@ -89,8 +90,9 @@ pub trait SegmentRegistry: Send + Sync {
 
 /// The write-ahead log of a database, open for writing.
 ///
-/// After the first failed append or sync, every call returns that error until [`Wal::restart_in_new_segment`]. A file
-/// whose sync failed is never synced again.
+/// After a failed append or sync, all later appends and syncs fail with the same cause, until
+/// [`Wal::restart_in_new_segment`]. A file whose sync failed is never synced again, because the operating system may
+/// have dropped the unsynced bytes.
 pub struct Wal {
     vfs: Arc<dyn Vfs>,
     dir: PathBuf,
@@ -99,20 +101,21 @@ pub struct Wal {
     options: WalOptions,
     syncing: Mutex<()>,
     log: Mutex<LogState>,
-    /// Bytes appended since the last sync. Written with `log` held; read without it by `is_sync_due`.
+    /// Bytes appended since the last sync. Written with `log` held. Read without a lock by `is_sync_due`.
     unsynced_bytes: AtomicU64,
-    /// Whether `claim_sync_request` returned true and no sync has started or finished since.
+    /// Whether `claim_sync_request` has returned true since the last start or end of a sync.
     sync_requested: AtomicBool,
-    /// Time at which `is_sync_due` first saw unsynced bytes. A race only shifts the next sync slightly.
+    /// Time at which `is_sync_due` first saw unsynced bytes. A race between threads only shifts the next sync slightly,
+    /// so relaxed accesses are enough.
     unsynced_since_us: AtomicU64,
-    /// Bytes of live segments, read by the flush governor at every commit. Written with `log` held.
+    /// Bytes of all live segments. Written with `log` held. Read without a lock to decide whether a flush is due.
     live_bytes: AtomicU64,
     /// Bytes appended since the log was created.
     written_bytes: AtomicU64,
     /// Syncs since the log was created.
     syncs: AtomicU64,
-    /// Number of live segments. Like `buffer_bytes`, it is a copy of a value guarded by `log`: that lock
-    /// is held during I/O, and metrics must not wait for a device.
+    /// Number of live segments. This field and `buffer_bytes` are copies of values that `log` guards. Metrics read the
+    /// copies, because an append holds `log` during I/O.
     segment_count: AtomicU64,
     /// Capacity of the encode buffer, in bytes.
     buffer_bytes: AtomicU64,
@@ -120,12 +123,12 @@ pub struct Wal {
 
 /// State guarded by the lock `log`.
 struct LogState {
-    /// Oldest first. The last one is written to, all others are closed. Never empty.
+    /// Live segments, oldest first. Never empty. The last segment is the current one, all others are closed.
     segments: Vec<Segment>,
     next_seq: u64,
     /// Last sequence number on stable storage.
     durable_seq: u64,
-    /// Encoded records of one group.
+    /// Encoded records of one append.
     buffer: Vec<u8>,
     failure: Option<Arc<Error>>,
 }
@@ -144,7 +147,7 @@ impl LogState {
         }
     }
 
-    /// Records the first failure, and returns the given one.
+    /// Stores `error` if no failure is stored yet. Returns `error`.
     fn record_failure(&mut self, error: Error) -> Error {
         self.failure.get_or_insert_with(|| Arc::new(error.clone()));
         error
@@ -155,7 +158,7 @@ impl LogState {
         &mut self.segments[last]
     }
 
-    /// Returns whether the valid bytes of all closed segments are on stable storage.
+    /// Returns whether all closed segments are on stable storage and registered.
     fn has_synced_older_segments(&self) -> bool {
         let closed = &self.segments[..self.segments.len() - 1];
         closed.iter().all(|segment| segment.registered && segment.synced >= segment.bytes)
@@ -167,7 +170,7 @@ impl LogState {
         self.current_segment().sync_mark(older_synced)
     }
 
-    /// Encodes a record at the end of the buffer.
+    /// Encodes a record and adds it to the buffer.
     fn encode_record(
         &mut self,
         mark: SyncMark,
@@ -194,12 +197,12 @@ impl LogState {
         written
     }
 
-    /// Appends a mark-only record after a sync, so that damage to the last synced record is detected
-    /// as corruption.
+    /// Appends a record without a commit after a sync. Its sync mark covers the last synced commit. Without this
+    /// record, replay would treat corruption of the last synced commit as a torn tail.
     fn write_mark(&mut self) -> Result<()> {
         let mark = self.sync_mark();
         if mark == SyncMark::default() {
-            // The segment was created during the sync. Its header states the synced bytes of its predecessor.
+            // The current segment was created during the sync and is not synced yet. Its mark would state nothing.
             return Ok(());
         }
         self.buffer.clear();
@@ -209,8 +212,8 @@ impl LogState {
 }
 
 impl Wal {
-    /// Creates the first segment of a chain and writes its header. [`Wal::sync_first_segment`] must
-    /// succeed before the manifest lists the segment as the oldest live one.
+    /// Creates a log with one segment and writes the header of the segment. The caller must call
+    /// [`Wal::sync_first_segment`] and then list the segment in the manifest as the oldest live segment.
     ///
     /// # Errors
     /// Fails when the segment cannot be created or written.
@@ -222,7 +225,7 @@ impl Wal {
         options: WalOptions,
         next_seq: SeqNo,
     ) -> Result<Wal> {
-        // Sequence number 0 precedes all writes.
+        // Sequence number 0 denotes the state before all writes.
         let next_seq = next_seq.0.max(1);
         let id = registry.allocate_file_number();
         let header = SegmentHeader { db_uid, id, first_seq: next_seq, predecessor: None };
@@ -252,11 +255,11 @@ impl Wal {
         })
     }
 
-    /// Syncs the first segment of a chain and the directory. Returns its id. The caller then lists it
-    /// in the manifest as the oldest live segment.
+    /// Syncs the first segment of a new log and the directory. Returns the id of the segment. The caller then lists the
+    /// segment in the manifest as the oldest live segment.
     ///
     /// # Errors
-    /// Fails when a sync fails; the log is unusable until [`Wal::restart_in_new_segment`].
+    /// Fails when a sync fails. All later appends and syncs then fail until [`Wal::restart_in_new_segment`].
     pub fn sync_first_segment(&self) -> Result<u64> {
         let _serialized = self.syncing.lock();
         let mut log = self.log.lock();
@@ -274,12 +277,12 @@ impl Wal {
         }
     }
 
-    /// Appends a group of commits in one write, to a new segment if the current one is full. Callers
-    /// are serialized and pass ascending sequence numbers.
+    /// Appends a group of commits in one write. Creates a new segment first if the current segment is full. Calls must
+    /// be serialized by the caller, with ascending sequence numbers.
     ///
     /// # Errors
-    /// Fails when the write fails, or an earlier append or sync failed. The commits of the group must
-    /// not be applied then: only a replay determines which of them are in the log.
+    /// Fails when the write fails, or an earlier append or sync failed. The caller must then apply none of the commits,
+    /// because only a replay can determine which commits of the group are in the log.
     pub fn append(&self, group: &[WalRecord<'_>]) -> Result<()> {
         let mut log = self.log.lock();
         log.check_failure()?;
@@ -292,7 +295,7 @@ impl Wal {
         }
     }
 
-    /// Makes all further appends and syncs fail with `error` until [`Wal::restart_in_new_segment`].
+    /// Makes all later appends and syncs fail with the cause `error`, until [`Wal::restart_in_new_segment`].
     pub(crate) fn set_failure(&self, error: &Error) {
         self.log.lock().record_failure(error.clone());
     }
@@ -321,8 +324,8 @@ impl Wal {
         Ok(())
     }
 
-    /// Closes the current segment, unless it has no records, and creates the next one. The closed one
-    /// can then be retired.
+    /// Closes the current segment and creates the next segment. Does nothing if the current segment has no commits. A
+    /// closed segment can be retired.
     ///
     /// # Errors
     /// Fails as [`Wal::append`] does.
@@ -348,7 +351,8 @@ impl Wal {
             bytes: current.bytes,
             mark: current.synced,
         };
-        // The mark-only records at the end of a closed segment are part of its valid bytes.
+        // The header of the next segment states the whole size of the closed segment, including mark-only records at
+        // the end. Therefore a sync must include these records from now on.
         current.record_bytes = current.bytes;
         let next = self.create_segment(next_seq, Some(predecessor))?;
         self.add_appended_bytes(next.bytes);
@@ -356,14 +360,14 @@ impl Wal {
         Ok(())
     }
 
-    /// Recomputes the size of the live segments after a removal.
+    /// Recomputes the size of the live segments after segments were removed.
     fn set_live_bytes(&self, log: &LogState) {
         let bytes = log.segments.iter().map(|segment| segment.bytes).sum();
         self.live_bytes.store(bytes, Ordering::Relaxed);
         self.publish_sizes(log);
     }
 
-    /// Copies the values that metrics show out of the guarded state.
+    /// Copies values of the guarded state to atomics, so that metrics can read them without a lock.
     fn publish_sizes(&self, log: &LogState) {
         self.segment_count.store(len_u64(log.segments.len()), Ordering::Relaxed);
         self.buffer_bytes.store(len_u64(log.buffer.capacity()), Ordering::Relaxed);
@@ -375,17 +379,17 @@ impl Wal {
         }
     }
 
-    /// Syncs all commits appended so far, oldest segment first. Returns the last durable sequence
-    /// number. Any thread may call it; appends continue meanwhile.
+    /// Syncs all commits appended so far, oldest segment first. Returns the last durable sequence number. Any thread
+    /// may call this method. Other threads can append during the sync.
     ///
     /// # Errors
-    /// Fails when a sync fails, or an earlier append or sync failed. Later syncs fail as well then.
+    /// Fails when a sync fails, or an earlier append or sync failed. All later syncs then fail, too.
     pub fn sync(&self) -> Result<SeqNo> {
         let _serialized = self.syncing.lock();
         self.sync_locked()
     }
 
-    /// Syncs with `syncing` held.
+    /// Implements [`Wal::sync`]. The caller must hold `syncing`.
     fn sync_locked(&self) -> Result<SeqNo> {
         let (pending, last_seq, bytes) = {
             let log = self.log.lock();
@@ -399,11 +403,11 @@ impl Wal {
             return Ok(SeqNo(last_seq));
         }
         let synced = self.sync_segments(&pending);
-        // Files are closed after the lock is released.
+        // Closing a file is a system call, so the files are closed after the lock is released.
         let mut closed = Vec::new();
         let mut log = self.log.lock();
         synced.map_err(|error| log.record_failure(error))?;
-        // After a failed append the end of the file is unknown, so no mark is appended.
+        // If an append failed during the sync, the end of the file is unknown, so no mark is appended.
         log.check_failure()?;
         for done in &pending {
             let segment = log.segments.iter_mut().find(|segment| segment.id == done.id);
@@ -415,7 +419,8 @@ impl Wal {
         log.durable_seq = last_seq;
         self.unsynced_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.unsynced_since_us.store(NO_TIME, Ordering::Relaxed);
-        // Requests that arrived while this sync ran are fulfilled too.
+        // Clears requests that were made during this sync. If many bytes are still unsynced, the next commit requests
+        // another sync.
         self.sync_requested.store(false, Ordering::Release);
         self.syncs.fetch_add(1, Ordering::Relaxed);
         log.write_mark().map_err(|error| log.record_failure(error))?;
@@ -449,13 +454,13 @@ impl Wal {
         Ok(())
     }
 
-    /// Returns true if a sync is due because of its bytes, but only once until the next sync starts
-    /// or ends. The caller then requests the sync.
+    /// Returns whether the caller must request a background sync: the number of unsynced bytes exceeds the limit, and
+    /// no other caller has requested a sync since the last start or end of a sync.
     pub(crate) fn claim_sync_request(&self) -> bool {
         self.is_sync_due_by_bytes() && !self.sync_requested.swap(true, Ordering::AcqRel)
     }
 
-    /// Returns the capacity of the encode buffer after the last append, in bytes. Takes no lock.
+    /// Returns the capacity in bytes of the encode buffer after the last append. Takes no lock.
     #[must_use]
     pub fn buffer_bytes(&self) -> u64 {
         if failpoint::is_on(Failpoint::ObservationTakesLogLock) {
@@ -476,7 +481,8 @@ impl Wal {
         self.unsynced_bytes.load(Ordering::Relaxed) >= self.options.sync_every_bytes
     }
 
-    /// Returns whether a sync is due because of the number or the age of unsynced bytes.
+    /// Returns whether a sync is due because of the number or the age of unsynced bytes. `now_us` is the current time
+    /// in microseconds.
     pub fn is_sync_due(&self, now_us: u64) -> bool {
         let unsynced = self.unsynced_bytes.load(Ordering::Relaxed);
         if unsynced == 0 {
@@ -506,8 +512,8 @@ impl Wal {
         log.segments.iter().enumerate().map(|(at, segment)| segment.summary(at < last)).collect()
     }
 
-    /// Returns the durable part of the chain, oldest segment first, for a copy of the log. It includes
-    /// everything that earlier calls of [`Wal::sync`] made durable.
+    /// Returns the durable part of the chain, oldest segment first. A checkpoint copies this part. The durable part
+    /// includes all commits that earlier calls of [`Wal::sync`] have synced.
     ///
     /// # Errors
     /// Fails after a failed append or sync, because the durable part is then unknown.
@@ -518,7 +524,7 @@ impl Wal {
         for (at, segment) in log.segments.iter().enumerate() {
             let (id, closed) = (segment.id, at + 1 < log.segments.len());
             if closed && !segment.needs_sync() {
-                // The whole segment is durable. The header of the next segment stores this length.
+                // The whole segment is durable. The header of the next segment states the same size.
                 durable.push(DurableSegment { id, bytes: segment.bytes });
                 continue;
             }
@@ -530,18 +536,19 @@ impl Wal {
         Ok(durable)
     }
 
-    /// Returns the id of the oldest live segment. The manifest must list it before older ones are deleted.
+    /// Returns the id of the oldest live segment. The manifest must list this segment as the oldest before older
+    /// segments are deleted.
     #[cfg(any(test, feature = "internals"))]
     pub fn oldest_segment(&self) -> u64 {
         self.log.lock().segments[0].id // never empty, see the field
     }
 
-    /// Returns the size of the live segments, in bytes. Takes no lock.
+    /// Returns the total size of the live segments in bytes. Takes no lock.
     pub fn live_bytes(&self) -> u64 {
         self.live_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes appended since the log was created, with headers.
+    /// Returns the bytes appended since the log was created, including headers.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes.load(Ordering::Relaxed)
     }
@@ -551,14 +558,16 @@ impl Wal {
         self.syncs.load(Ordering::Relaxed)
     }
 
-    /// Removes the oldest segments that are closed and synced and have no sequence number after
-    /// `seq`, and returns their ids. The oldest remaining segment is synced. The caller first lists
-    /// [`Wal::oldest_segment`] in the manifest as the oldest, durably, and then deletes the files.
+    /// Removes the oldest segments that contain no commit after `seq`. Returns the ids of the removed segments.
+    ///
+    /// Only closed and synced segments are removed, and the oldest remaining segment is registered in the manifest. The
+    /// caller must first list the oldest remaining segment as the oldest in the manifest, durably, and then delete the
+    /// files.
     pub fn retire_segments(&self, seq: SeqNo) -> Vec<u64> {
         let mut log = self.log.lock();
-        // An unsynced segment is not retired: until the manifest is updated, a replay reads this segment before newer
-        // ones, so a sync must include it. The segment after the retired ones becomes the oldest in the manifest. It
-        // must be registered, because power may fail before the next sync.
+        // An unsynced segment is not retired. Until the manifest is updated, a replay reads this segment before newer
+        // segments, so later syncs must include it. The first remaining segment becomes the oldest in the manifest.
+        // That segment must be registered already, because power may fail before the next sync.
         let retired = log
             .segments
             .windows(2)
@@ -573,12 +582,13 @@ impl Wal {
         retired_segments.into_iter().map(|segment| segment.id).collect()
     }
 
-    /// Starts a new chain in a new file and clears the failure. The old chain is not used any more.
-    /// Returns the id of the new segment, which is durable. Before the next append, the caller lists
-    /// it in the manifest as the oldest live segment.
+    /// Starts a new chain in a new segment and clears the stored failure. The old chain is not used any more.
+    ///
+    /// Returns the id of the new segment, which is durable. Before the next append, the caller must list this segment
+    /// in the manifest as the oldest live segment.
     ///
     /// # Errors
-    /// Fails when the segment cannot be created, written or synced. The old failure then remains.
+    /// Fails when the segment cannot be created, written or synced. The stored failure then remains.
     pub fn restart_in_new_segment(&self, next_seq: SeqNo) -> Result<u64> {
         let _serialized = self.syncing.lock();
         let mut log = self.log.lock();
@@ -599,8 +609,8 @@ impl Wal {
         Ok(id)
     }
 
-    /// Syncs everything for a clean close, and refuses further appends. Returns id and size of the
-    /// current segment, all of which is durable, for the manifest.
+    /// Syncs all segments for a clean close. All later appends fail. Returns the id and the size of the current
+    /// segment, which is completely durable. The caller records both in the manifest.
     ///
     /// # Errors
     /// Fails as [`Wal::sync`] does.
@@ -610,7 +620,7 @@ impl Wal {
         let mut log = self.log.lock();
         log.check_failure()?;
         let current = log.current_segment();
-        // The sync above appended a mark-only record, which this sync makes durable.
+        // `sync_locked` has appended a mark-only record. This sync makes the record durable.
         let synced = current.sync();
         synced.map_err(|error| log.record_failure(error))?;
         let current = log.current_segment();
@@ -620,8 +630,8 @@ impl Wal {
         Ok(marked)
     }
 
-    /// Truncates the live segments to their final sizes. Called when nothing appends any more, before
-    /// another process may open the files.
+    /// Removes the preallocated zeros of the live segments. Called after the last append, before another process can
+    /// open the files.
     pub(crate) fn disable_preallocation(&self) {
         let segments = self.log.lock().segments.clone();
         for file in segments.iter().filter_map(|segment| segment.file.as_ref()) {
