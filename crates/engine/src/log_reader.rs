@@ -1,9 +1,9 @@
-//! Reader of log files, shared by the WAL, the manifest and workload traces.
+//! Reader of log files. The WAL, the manifest and workload traces use this reader.
 //!
-//! 1. [`LogReader::read_record`] reads the record at an offset, in chunks. A length is used for an allocation
-//!    only after its checksum is verified and if the file has that many bytes.
-//! 2. After an invalid record, [`LogReader::scan_tail`] tries every later offset for a valid header. These
-//!    records are not used, but their sync marks show whether the invalid record had been on stable storage.
+//! 1. [`LogReader::read_record`] reads the record at an offset. The reader allocates memory for a payload only after it
+//!    has verified the checksum of the header and that the file has enough bytes.
+//! 2. After an invalid record, [`LogReader::scan_tail`] searches every later offset for a valid record header. The
+//!    records are not returned, but their sync marks show whether the invalid record was on stable storage.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::format::log_record::{LogChecksumSeed, RECORD_HEADER_BYTES, RecordHeader};
 use crate::vfs::File;
 
-/// Number of bytes read at once.
+/// Minimum number of bytes of one read, except at the end of the log.
 const CHUNK_BYTES: u64 = 256 << 10;
 
 /// Reads the records of one file.
@@ -24,7 +24,7 @@ pub(crate) struct LogReader<'a> {
     file: &'a dyn File,
     path: &'a Path,
     seed: LogChecksumSeed,
-    /// Offset at which the log ends; at most the size of the file.
+    /// Offset at which the log ends. At most the size of the file.
     end: u64,
     chunk: Vec<u8>,
     chunk_offset: u64,
@@ -33,27 +33,27 @@ pub(crate) struct LogReader<'a> {
 /// Result of reading a record.
 #[derive(Debug)]
 pub(crate) enum LogRead<'a> {
-    /// End of the log.
+    /// The offset is the end of the log.
     End,
     /// A record with valid checksums: header and payload.
     Record(RecordHeader, &'a [u8]),
-    /// No valid record.
+    /// The record at the offset is invalid.
     Malformed(Malformed),
 }
 
-/// Evidence found after an invalid record.
+/// Sync marks and records found after an invalid record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TailScan {
-    /// Largest synced position in any header.
+    /// Largest synced position that any record header states.
     pub(crate) position: u64,
-    /// Whether a header states that all older files are synced.
+    /// Whether any record header states that all older files were synced.
     pub(crate) older_synced: bool,
-    /// Number of valid records that have a payload.
+    /// Number of valid records, without mark-only records.
     pub(crate) records: u64,
 }
 
 impl<'a> LogReader<'a> {
-    /// Returns a reader of `file` up to `end`, which must not exceed its size.
+    /// Returns a reader of the first `end` bytes of `file`. `end` must not exceed the size of the file.
     pub(crate) fn new(file: &'a dyn File, path: &'a Path, seed: LogChecksumSeed, end: u64) -> Self {
         LogReader { file, path, seed, end, chunk: Vec::new(), chunk_offset: 0 }
     }
@@ -84,7 +84,7 @@ impl<'a> LogReader<'a> {
         })
     }
 
-    /// Scans the file for headers from `offset` on, where no valid record begins.
+    /// Searches for record headers from `offset` on. The record at `offset` is invalid.
     pub(crate) fn scan_tail(&mut self, mut offset: u64) -> Result<TailScan> {
         let mut tail = TailScan::default();
         while self.end.saturating_sub(offset) >= len_u64(RECORD_HEADER_BYTES) {
@@ -98,7 +98,8 @@ impl<'a> LogReader<'a> {
             };
             tail.position = tail.position.max(header.mark.position);
             tail.older_synced |= header.mark.older_synced;
-            // The header may be valid and the payload not. The scan then continues inside the payload.
+            // If the payload is invalid although the header is valid, the scan continues after the first byte of the
+            // header.
             if let LogRead::Record(header, _) = self.read_record(offset)? {
                 tail.records += u64::from(!header.is_mark_only());
                 offset += header.record_bytes();
@@ -123,7 +124,8 @@ impl<'a> LogReader<'a> {
         Ok(None)
     }
 
-    /// Returns the size from `from` to the last nonzero byte. A preallocated file ends with zeros.
+    /// Returns the number of bytes from `from` up to and including the last nonzero byte. Zeros at the end of the file
+    /// do not count, because they may be preallocated.
     pub(crate) fn written_bytes_after(&mut self, from: u64) -> Result<u64> {
         let (mut offset, mut written) = (from, 0);
         while offset < self.end {
@@ -158,7 +160,7 @@ impl<'a> LogReader<'a> {
         let len = self.to_length(len, offset)?;
         self.chunk.get(start..start + len).ok_or_else(|| {
             let (needed, found) = (len_u64(start + len), len_u64(self.chunk.len()));
-            // The file was truncated after its size was read.
+            // The file was truncated after the caller read its size.
             Error::malformed(
                 Malformed::Truncated { what: "log file", needed, found },
                 self.path,
