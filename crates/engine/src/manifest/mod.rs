@@ -1,12 +1,12 @@
 //! Manifest: the log of changes to the set of files of a database.
 //!
-//! 1. `MANIFEST-n` contains version edits, one per record. The first edit is a snapshot of the initial state.
-//!    `CURRENT` points to the manifest in use and is always replaced as a whole.
-//! 2. An edit takes effect once its record is synced. A mark-only record follows, so that corruption of the
-//!    edit can be distinguished from an edit that was never acknowledged.
-//! 3. After a failed write it is unknown whether the last edit is on disk: the manifest is **in doubt**. Every
-//!    append then fails, and no file that the state before or after the edit lists may be deleted, until
-//!    [`Manifest::rewrite`] has written a new manifest and `CURRENT` points to it.
+//! 1. The file `MANIFEST-n` contains version edits, one per record. The first edit contains the whole state at the time
+//!    of creation. The file `CURRENT` contains the number of the manifest in use and is always replaced atomically.
+//! 2. An edit is part of the state as soon as its record is synced. After each edit, a mark-only record is appended.
+//!    The sync mark of that record distinguishes a corrupt edit from an edit that was never acknowledged.
+//! 3. After a failed write it is unknown whether the last edit is on disk: the manifest is **in doubt**. All later
+//!    appends then fail. Files that are listed before or after the unknown edit must not be deleted, until
+//!    [`Manifest::rewrite`] has written a new manifest and `CURRENT` points to this manifest.
 
 mod reader;
 mod state;
@@ -31,7 +31,8 @@ use crate::format::version_edit::{Change, VersionEdit};
 use crate::vfs::{File, Vfs};
 use lsmx_base::key::SeqNo;
 
-/// Minimum size of a manifest that is rewritten, in bytes. A rewrite costs four syncs, of files and directory.
+/// Minimum size in bytes at which a manifest is rewritten. Small manifests are not rewritten, because a rewrite costs
+/// four syncs of files and of the directory.
 pub const REWRITE_BYTES_MIN: u64 = 16 << 10;
 
 /// The manifest of a database, open for writing.
@@ -40,11 +41,11 @@ pub struct Manifest {
     vfs: Arc<dyn Vfs>,
     dir: PathBuf,
     db_uid: u64,
-    /// Held while an edit is written, which orders the edits. Acquired before `state`.
+    /// Held while an edit is written, so that edits are serialized. Acquired before `state`.
     writer: Mutex<ManifestWriter>,
-    /// State after all durable edits. Never held during I/O.
+    /// State after all durable edits. The lock is never held during I/O.
     state: RwLock<ManifestState>,
-    /// Fields of [`ManifestSize`], read without a lock.
+    /// Copies of the fields of [`ManifestSize`], so that `size` takes no lock.
     bytes: AtomicU64,
     keyspaces: AtomicU64,
 }
@@ -52,9 +53,9 @@ pub struct Manifest {
 /// Size of a manifest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ManifestSize {
-    /// Size of its file, in bytes.
+    /// Size of the manifest file in bytes.
     pub bytes: u64,
-    /// Number of keyspaces in it.
+    /// Number of keyspaces.
     pub keyspaces: u64,
 }
 
@@ -62,14 +63,14 @@ pub struct ManifestSize {
 struct ManifestWriter {
     log: ManifestFile,
     failure: Option<Arc<Error>>,
-    /// Number of a newer manifest that `CURRENT` may name, because a rewrite failed after it replaced `CURRENT`.
+    /// Number of a newer manifest that `CURRENT` may point to. Set if a rewrite failed while it replaced `CURRENT`.
     may_be_named_by_current: Option<u64>,
 }
 
 /// Failure to create a manifest.
 pub(crate) struct CreateError {
     pub(crate) error: Error,
-    /// Whether `CURRENT` may already name the new manifest. Then the manifest must not be removed.
+    /// Whether `CURRENT` may already point to the new manifest. The new manifest must then not be removed.
     pub(crate) may_be_named_by_current: bool,
 }
 
@@ -79,7 +80,7 @@ impl From<Error> for CreateError {
     }
 }
 
-/// The file of one manifest.
+/// The file of one manifest, open for appending.
 #[derive(Debug)]
 struct ManifestFile {
     number: u64,
@@ -88,7 +89,7 @@ struct ManifestFile {
     seed: LogChecksumSeed,
     bytes: u64,
     synced: u64,
-    /// Size after the initial snapshot, in bytes.
+    /// Size of the file in bytes after the first edit, which contains the whole state.
     snapshot_bytes: u64,
     /// Number of the next edit, starting at 1.
     edit_next: u64,
@@ -117,7 +118,7 @@ impl ManifestFile {
         self.append(&record)
     }
 
-    /// Writes an edit, syncs it, and writes a record without payload, whose mark states that the edit is synced.
+    /// Appends an edit and syncs the file. Then appends a mark-only record, which states that the edit was synced.
     fn write_edit(&mut self, edit: &VersionEdit) -> Result<()> {
         self.write(1, &edit.encode())?;
         self.sync()?;
@@ -127,11 +128,11 @@ impl ManifestFile {
 }
 
 impl Manifest {
-    /// Writes `state` to a new manifest and points `CURRENT` to it. The number must be unused. File and directory are
-    /// synced before `CURRENT` is replaced. The directory is synced again afterwards.
+    /// Writes `state` to a new manifest with an unused number and points `CURRENT` to this manifest. The file and the
+    /// directory are synced before `CURRENT` is replaced. The directory is synced again afterwards.
     ///
     /// # Errors
-    /// Fails when a write fails. `CURRENT` may then point to either manifest.
+    /// Fails when I/O fails. `CURRENT` may then point to the old or to the new manifest.
     pub fn create(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
@@ -141,7 +142,7 @@ impl Manifest {
         Manifest::try_create(vfs, dir, number, state).map_err(|error| error.error)
     }
 
-    /// Like [`Manifest::create`], with an error that states whether `CURRENT` may point to the new manifest.
+    /// Like [`Manifest::create`]. The error also states whether `CURRENT` may point to the new manifest.
     pub(crate) fn try_create(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
@@ -168,16 +169,17 @@ impl Manifest {
     /// Reads the manifest that `CURRENT` points to. Writes nothing.
     ///
     /// # Errors
-    /// Returns [`Error::NotADatabase`] if there is none. Fails when a read fails, when a version is
-    /// newer, or when the manifest is corrupt.
+    /// Returns [`Error::NotADatabase`] if the directory contains no database. Fails when a read fails, when the format
+    /// version is newer than supported, or when the manifest or `CURRENT` is corrupt.
     pub fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
         reader::load(vfs, dir)
     }
 
-    /// Reads the manifest, and returns the states of keyspaces before their first flush or ingest beyond `seq`, by keyspace
-    /// id.
+    /// Reads the manifest. Returns the state of each keyspace before its first flush or ingest of writes after `seq`,
+    /// by keyspace id.
     ///
-    /// Omits keyspaces without such an edit. The state is `None` if the manifest starts after that edit. Writes nothing.
+    /// Keyspaces without such a flush or ingest are omitted. The state is `None` if the first edit of the manifest
+    /// already includes the flush or ingest. Writes nothing.
     ///
     /// # Errors
     /// Fails as [`Manifest::load`] does.
@@ -189,27 +191,27 @@ impl Manifest {
         reader::load_keyspace_states_before_flush(vfs, dir, seq)
     }
 
-    /// Reads as much as possible of a damaged manifest, independently of `CURRENT`. Returns `None` if
-    /// nothing is readable. Writes nothing.
+    /// Reads as many edits as possible of manifest `number`, which may be corrupt or not the current one. Returns
+    /// `None` if no edit is readable. Writes nothing.
     ///
     /// # Errors
-    /// Fails when a read fails, or a version is newer.
+    /// Fails when a read fails, or when the format version is newer than supported.
     pub fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<SalvagedManifest>> {
         reader::salvage(vfs, dir, number)
     }
 
-    /// Appends an edit. When it returns, the edit is durable and part of the state. An edit that closes
-    /// the database cleanly also records the size of the manifest in `CURRENT`.
+    /// Appends an edit. After a successful return the edit is durable and part of the state. If the edit records a
+    /// clean close of the database, this method also writes the size of the manifest to `CURRENT`.
     ///
     /// # Errors
-    /// Fails when the edit does not fit the state, without any effect. Also fails when this or an
-    /// earlier write failed; the manifest is then in doubt, see the module.
+    /// Fails without any effect when the edit is inconsistent with the state. Also fails when this write or an earlier
+    /// write failed. The manifest is then in doubt, see the module documentation.
     pub fn append(&self, edit: &VersionEdit) -> Result<()> {
         let mut writer = self.writer.lock();
         if let Some(cause) = &writer.failure {
             return Err(Error::ReadOnly { cause: cause.clone() });
         }
-        // Only the holder of `writer` changes the state, so the draft remains valid.
+        // Only the holder of the lock `writer` changes the state, so the draft is still valid after the write.
         let draft = self.state.read().prepare_draft(edit);
         let draft =
             draft.map_err(|what| Error::malformed(what, &writer.log.path, writer.log.bytes))?;
@@ -228,7 +230,7 @@ impl Manifest {
         self.keyspaces.store(keyspaces, Ordering::Relaxed);
     }
 
-    /// Returns the size. Takes no lock, so it can be called while an edit is written.
+    /// Returns the size. Takes no lock, so the call does not wait for a concurrent write of an edit.
     pub fn size(&self) -> ManifestSize {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ManifestSize { bytes: load(&self.bytes), keyspaces: load(&self.keyspaces) }
@@ -243,13 +245,13 @@ impl Manifest {
         Ok(())
     }
 
-    /// Writes the state, with `edits` applied, to a new manifest and points `CURRENT` to it. The
-    /// manifest is no longer in doubt then. Returns the number of the old manifest, which the caller
+    /// Applies `edits` to the state, writes the result to a new manifest, and points `CURRENT` to this manifest. After
+    /// a successful return the manifest is not in doubt. Returns the number of the old manifest, which the caller
     /// deletes.
     ///
     /// # Errors
-    /// Fails when an edit does not fit, without any effect. After a failed write, either manifest may
-    /// be current; the caller can try again with another number.
+    /// Fails without any effect when an edit is inconsistent with the state. After a failed write, `CURRENT` may point
+    /// to the old or to the new manifest, and the caller can retry with another number.
     pub fn rewrite(&self, number: u64, edits: &[VersionEdit]) -> Result<u64> {
         let mut writer = self.writer.lock();
         let mut next = self.state();
@@ -275,30 +277,31 @@ impl Manifest {
         }
     }
 
-    /// Returns whether `CURRENT` may point to manifest `number`, whose creation failed. If not, files
-    /// that only this manifest lists can be deleted.
+    /// Returns whether `CURRENT` may point to manifest `number`, whose creation failed. If `CURRENT` cannot point to
+    /// the manifest, files that only this manifest lists can be deleted.
     pub fn may_be_named_by_current(&self, number: u64) -> bool {
         self.writer.lock().may_be_named_by_current == Some(number)
     }
 
-    /// Returns whether the manifest is larger than twice its initial snapshot.
+    /// Returns whether the manifest is larger than twice its first edit and than [`REWRITE_BYTES_MIN`].
     pub fn needs_rewrite(&self) -> bool {
         let writer = self.writer.lock();
         writer.log.bytes > REWRITE_BYTES_MIN.max(2 * writer.log.snapshot_bytes)
     }
 
-    /// Returns whether a write failed, so that no file may be deleted before [`Manifest::rewrite`].
+    /// Returns whether a write failed. Until [`Manifest::rewrite`] succeeds, no file may then be deleted.
     #[cfg(any(test, feature = "internals"))]
     pub fn has_failed_write(&self) -> bool {
         self.writer.lock().failure.is_some()
     }
 
-    /// Returns a copy of the state after all durable edits. File records are shared.
+    /// Returns a copy of the state after all durable edits. The copy shares the metadata of tables with the original.
     pub fn state(&self) -> ManifestState {
         self.state.read().clone()
     }
 
-    /// Calls `read` with the state, without copying it. `read` must not call the manifest.
+    /// Calls `read` with the state, without copying the state. `read` must not call the manifest, because the lock of
+    /// the state is held.
     pub fn with_state<T>(&self, read: impl FnOnce(&ManifestState) -> T) -> T {
         read(&self.state.read())
     }
@@ -323,7 +326,7 @@ impl Manifest {
     }
 }
 
-/// Creates manifests.
+/// Creates manifest files and replaces `CURRENT`.
 struct ManifestFactory<'a> {
     vfs: &'a dyn Vfs,
     dir: &'a Path,
@@ -350,7 +353,7 @@ impl ManifestFactory<'_> {
         Ok(log)
     }
 
-    /// Replaces `CURRENT` atomically.
+    /// Replaces `CURRENT` atomically: writes and syncs a temporary file, renames the file, and syncs the directory.
     fn replace_current(&self, log: &ManifestFile) -> std::result::Result<(), CreateError> {
         let current = CurrentFile { manifest: log.number, db_uid: self.db_uid, bytes: log.synced };
         let path = FileName::Temporary(log.number).in_dir(self.dir);

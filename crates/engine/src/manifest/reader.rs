@@ -1,4 +1,4 @@
-//! Reading of manifests.
+//! Reads manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,13 +23,13 @@ use lsmx_base::malformed::Malformed;
 /// A manifest as read from disk.
 #[derive(Clone, Debug)]
 pub struct LoadedManifest {
-    /// State after all of its edits.
+    /// State after all edits of the manifest.
     pub state: ManifestState,
     /// Number of the manifest.
     pub number: u64,
     /// Path of the manifest.
     pub path: PathBuf,
-    /// Size of unacknowledged edits at its end, which are ignored, in bytes.
+    /// Bytes of unacknowledged edits at the end of the manifest. These edits are ignored.
     #[cfg_attr(
         not(any(test, feature = "internals")),
         expect(dead_code, reason = "read by tests and fuzz targets")
@@ -37,14 +37,14 @@ pub struct LoadedManifest {
     pub bytes_cut: u64,
 }
 
-/// The readable part of a manifest that is damaged or not current.
+/// The readable part of a manifest that is corrupt or not current.
 #[derive(Clone, Debug)]
 pub struct SalvagedManifest {
-    /// State after all readable edits. Changes that contradict the state are left out.
+    /// State after all readable edits. Changes that are inconsistent with the state are omitted.
     pub state: ManifestState,
     /// Path of the manifest.
     pub path: PathBuf,
-    /// Error of the first edit that is unreadable or does not fit.
+    /// Error of the first edit that is unreadable or inconsistent with the state.
     pub lost: Option<Error>,
     /// Numbers of the tables and blob files removed by edits.
     pub removed: BTreeSet<u64>,
@@ -52,8 +52,10 @@ pub struct SalvagedManifest {
     pub dropped: BTreeSet<u32>,
 }
 
-/// See [`Manifest::salvage`](crate::manifest::Manifest::salvage). A manifest is unreadable if neither its header nor
-/// `CURRENT` states the uid of the database.
+/// Implements [`Manifest::salvage`](crate::manifest::Manifest::salvage).
+///
+/// The uid of the database is the seed of the record checksums. If neither the header of the manifest nor `CURRENT`
+/// states the uid, the function returns `None`.
 pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<SalvagedManifest>> {
     let path = FileName::Manifest(number).in_dir(dir);
     let file = vfs.open(&path).map_err(|source| Error::io("open", &path, source))?;
@@ -96,7 +98,8 @@ pub(crate) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
     load_and_observe_edits(vfs, dir, &mut |_, _| {})
 }
 
-/// See [`Manifest::load_keyspace_states_before_flush`](crate::manifest::Manifest::load_keyspace_states_before_flush).
+/// Implements
+/// [`Manifest::load_keyspace_states_before_flush`](crate::manifest::Manifest::load_keyspace_states_before_flush).
 pub(crate) fn load_keyspace_states_before_flush(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -107,7 +110,7 @@ pub(crate) fn load_keyspace_states_before_flush(
         for change in &edit.changes {
             let later = match change {
                 Change::FlushedThrough { keyspace, seq: through } if *through > seq => keyspace,
-                // An ingest adds tables without a flush.
+                // An ingest adds tables without changing `FlushedThrough`.
                 Change::AddFile { keyspace, file, .. } if file.seq_smallest > seq.0 => keyspace,
                 _ => continue,
             };
@@ -117,7 +120,7 @@ pub(crate) fn load_keyspace_states_before_flush(
     Ok(before)
 }
 
-/// Reads the current manifest. Calls `observe` for each edit, with the state before it.
+/// Reads the current manifest. Calls `observe` for each edit, with the state before the edit.
 fn load_and_observe_edits(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -158,7 +161,7 @@ fn load_and_observe_edits(
     Ok(LoadedManifest { state, number: current.manifest, path, bytes_cut: bytes - end })
 }
 
-/// Numbers of removed files, and ids of dropped keyspaces.
+/// Numbers of the files and ids of the keyspaces that edits have removed.
 #[derive(Debug, Default)]
 struct RemovedIds {
     removed: BTreeSet<u64>,
@@ -174,8 +177,8 @@ struct EditReader<'a> {
 }
 
 impl EditReader<'_> {
-    /// Applies all readable edits, each as far as it fits. Returns what they removed, and the error of
-    /// the first edit that is missing or does not fit.
+    /// Applies the changes of all readable edits that are consistent with the state. The first `synced` bytes were on
+    /// stable storage. Returns the removed ids, and the error of the first edit that is missing or inconsistent.
     fn salvage(&mut self, synced: u64) -> Result<(RemovedIds, Option<Error>)> {
         let (mut removals, mut lost) = (RemovedIds::default(), None);
         let mut offset = len_u64(MANIFEST_HEADER_BYTES);
@@ -218,7 +221,8 @@ impl EditReader<'_> {
             if next.is_some() || offset < synced {
                 lost.get_or_insert(Error::malformed(what, self.path, offset));
             }
-            // Without a later record and beyond the synced bytes, the edit was never acknowledged.
+            // Without a later record, and after the synced bytes, the invalid record is an edit that was never
+            // acknowledged.
             let Some(next) = next else { return Ok((removals, lost)) };
             offset = next;
         }
@@ -240,7 +244,7 @@ impl EditReader<'_> {
                 _ => {}
             }
         }
-        // A trivial move removes and adds the table in one edit.
+        // A trivial move removes a table and adds the same table in one edit.
         for change in &edit.changes {
             if let Change::AddFile { file, .. } = change {
                 removals.removed.remove(&file.id.0);
@@ -249,15 +253,18 @@ impl EditReader<'_> {
         let applied = self.state.apply_edit(edit);
         if applied.is_err() {
             for change in &edit.changes {
-                // A change that does not fit depends on a lost edit.
+                // A change that is inconsistent with the state depends on a lost edit, so its error is ignored.
                 let _ = self.state.apply_edit(&VersionEdit { changes: vec![change.clone()] });
             }
         }
         applied
     }
 
-    /// Applies all edits. Returns the offset after the last valid record. The first `synced` bytes are
-    /// known to have been on stable storage. Calls `observe` for each edit, with the state before it.
+    /// Applies all edits. Returns the offset after the last valid record. The first `synced` bytes were on stable
+    /// storage. Calls `observe` for each edit, with the state before the edit.
+    ///
+    /// # Errors
+    /// Fails when an invalid record was on stable storage. An invalid record that was not is an unacknowledged edit.
     fn replay(
         &mut self,
         synced: u64,
@@ -312,8 +319,10 @@ fn read_current_file(vfs: &dyn Vfs, dir: &Path) -> Result<CurrentFile> {
     CurrentFile::decode(&line[..read]).map_err(|what| Error::malformed(what, &path, 0))
 }
 
-/// Returns the error for a missing `CURRENT`. Without tables and commits, the directory is not a database, or
-/// its creation was interrupted. Otherwise `CURRENT` is lost, and the directory must not be initialized again.
+/// Returns the error for a missing `CURRENT`.
+///
+/// If the directory contains no data files and no commits, it is not a database, or the creation of the database was
+/// interrupted. Otherwise `CURRENT` is lost, and the directory must not be initialized again.
 fn missing_current_error(vfs: &dyn Vfs, dir: &Path) -> Error {
     let names = match vfs.list(dir) {
         Ok(names) => names,

@@ -1,4 +1,4 @@
-//! State of a manifest after all of its edits.
+//! State of a database according to its manifest: the result of applying all version edits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,24 +14,24 @@ use crate::operand_store::StoreToken;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
-/// State of a keyspace.
+/// State of a keyspace according to the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceState {
     /// Name of the keyspace.
     pub name: String,
     /// Encoded options.
     pub options: String,
-    /// Tables and their runs. The clock, the snapshots and the target sizes have no value here.
+    /// Tables in their levels and sorted runs. The fields for the clock, the snapshots and the target sizes are unused.
     pub tree: TreeShape,
-    /// Last sequence number up to which tables and operand store hold all writes.
+    /// Sequence number up to which tables and operand store contain all writes of the keyspace.
     pub flushed_through: SeqNo,
-    /// Latest state prepared by the operand store, if any.
+    /// Token of the latest state that the operand store has prepared, if the keyspace has an operand store.
     pub operand_token: Option<StoreToken>,
-    /// Blob files and references to them.
+    /// Blob files, and the references of tables to blob files.
     pub value_log: ValueLogState,
 }
 
-/// State of a database as described by its manifest.
+/// State of a database according to its manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManifestState {
     /// Random uid of the database.
@@ -40,19 +40,19 @@ pub struct ManifestState {
     pub keyspaces: BTreeMap<u32, KeyspaceState>,
     /// Id of the next keyspace. Ids of dropped keyspaces are not reused.
     pub keyspace_id_next: u32,
-    /// Segment at which replay starts; 0 if no segment is listed.
+    /// Id of the WAL segment at which replay starts; 0 if no segment is listed.
     pub wal_oldest: u64,
-    /// Listed segments, ascending, none before the oldest.
+    /// Ids of the listed WAL segments in ascending order, none smaller than `wal_oldest`.
     pub wal_named: Vec<u64>,
-    /// A segment and its synced bytes. All older segments are synced as well.
+    /// Id of a WAL segment and the number of its synced bytes. All older segments are completely synced.
     pub wal_mark: Option<(u64, u64)>,
-    /// Exclusive upper bound of all file numbers.
+    /// Next file number. All used file numbers are smaller.
     pub file_number_next: u64,
-    /// Upper bound of all sequence numbers.
+    /// Largest sequence number that any edit states.
     pub last_seq: SeqNo,
-    /// Database clock at the last edit that states it, in microseconds since the Unix epoch.
+    /// Largest time of the database clock that any edit states, in microseconds since the Unix epoch.
     pub clock_us: u64,
-    /// Whether the database was closed and not opened for writing since.
+    /// Whether the database was closed cleanly and not opened for writing afterwards.
     pub clean_close: bool,
 }
 
@@ -63,8 +63,9 @@ impl ManifestState {
         self.keyspaces.iter().find(|(_, keyspace)| keyspace.name == name).map(|(id, k)| (*id, k))
     }
 
-    /// Returns the last sequence number of each keyspace, by name, after a replay of the log up to `log_end`. All
-    /// operations up to this number are in tables or in the log, and none after it.
+    /// Returns, for each keyspace name, the sequence number up to which the keyspace is complete after a replay of the
+    /// WAL up to `log_end`. All operations up to this number are in tables or in the replayed log, and no later
+    /// operations.
     pub(crate) fn last_complete_seqs(&self, log_end: SeqNo) -> BTreeMap<String, SeqNo> {
         let end =
             |keyspace: &KeyspaceState| match failpoint::is_on(Failpoint::FlushesAfterDamageIgnored)
@@ -85,7 +86,8 @@ impl ManifestState {
         numbers.collect()
     }
 
-    /// Lowers all times of files and tombstones to at most `us`.
+    /// Limits the times of tables to `us` microseconds since the Unix epoch. Changes only tables that were created, or
+    /// whose oldest tombstone was written, after `us`.
     pub(crate) fn limit_file_times(&mut self, us: u64) {
         let is_later = |file: &TableMeta| {
             file.created_us > us || file.oldest_tombstone_us.is_some_and(|written| written > us)
@@ -109,25 +111,26 @@ impl ManifestState {
         }
     }
 
-    /// Applies an edit completely or not at all.
+    /// Applies all changes of an edit, or none.
     ///
     /// # Errors
-    /// Fails when a change does not fit, and leaves the state unchanged.
+    /// Fails when a change is inconsistent with the state. The state then does not change.
     pub fn apply_edit(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
         let draft = self.prepare_draft(edit)?;
         self.install_draft(draft);
         Ok(())
     }
 
-    /// Applies an edit to a copy that contains only the affected keyspaces, for
-    /// [`ManifestState::install_draft`]. A database may have thousands of keyspaces, of which an edit
-    /// affects one or two.
+    /// Applies an edit to a copy of the state. [`ManifestState::install_draft`] installs the result.
+    ///
+    /// The copy contains only the affected keyspaces, because a database may have thousands of keyspaces, and an edit
+    /// affects only one or two of them.
     ///
     /// # Errors
-    /// Fails when a change does not fit the state.
+    /// Fails when a change is inconsistent with the state.
     pub(crate) fn prepare_draft(&self, edit: &VersionEdit) -> Result<StateDraft, Malformed> {
         let touched: BTreeSet<u32> = edit.changes.iter().filter_map(Change::keyspace).collect();
-        // Runs and tables are shared with the copy.
+        // The copy shares runs and table metadata with the original, so cloning a keyspace is cheap.
         let keyspaces =
             touched.iter().filter_map(|id| Some((*id, self.keyspaces.get(id)?.clone())));
         let mut next = ManifestState {
@@ -147,7 +150,7 @@ impl ManifestState {
         Ok(StateDraft { touched, next })
     }
 
-    /// Replaces the affected keyspaces by those of a draft, which was made from this state.
+    /// Replaces the state by a draft. The draft must have been prepared from the current state.
     pub(crate) fn install_draft(&mut self, draft: StateDraft) {
         let StateDraft { touched, next } = draft;
         let mut keyspaces = std::mem::take(&mut self.keyspaces);
@@ -159,7 +162,7 @@ impl ManifestState {
         *self = ManifestState { keyspaces, ..next };
     }
 
-    /// Checks that the names of keyspaces are unique.
+    /// Checks that the names of the keyspaces that the edit creates are unique.
     fn check_unique_names(
         &self,
         edit: &VersionEdit,
@@ -202,7 +205,7 @@ impl ManifestState {
         })
     }
 
-    /// Returns the edit of a tree in `trees`.
+    /// Returns the pending edit of the tree of keyspace `id` in `trees`. Adds an empty edit if there is none.
     fn tree_edit<'a>(
         &mut self,
         id: u32,
@@ -212,7 +215,7 @@ impl ManifestState {
         Ok(trees.entry(id).or_default())
     }
 
-    /// Applies a change, or adds it to the edit of its tree in `trees`.
+    /// Applies a change. A change of a tree is only added to the pending edit of this tree in `trees`.
     fn apply_change(
         &mut self,
         change: &Change,
@@ -309,8 +312,8 @@ impl ManifestState {
         Ok(())
     }
 
-    /// Ensures that new files get larger numbers. A listed segment that is lost keeps its number, so
-    /// that no new segment takes its place.
+    /// Ensures that new files get numbers larger than `number`. Without this, a new WAL segment could get the number of
+    /// a listed segment whose file is lost.
     fn reserve_file_number(&mut self, number: u64) -> Result<(), Malformed> {
         if number > FILE_NUMBER_MAX {
             return Err(Malformed::invalid_field("number of a file", number, "at most 2^56 - 1"));
@@ -361,7 +364,7 @@ impl ManifestState {
         Ok(())
     }
 
-    /// Checks the value logs, and drops references of removed tables.
+    /// Checks the value logs of all keyspaces in the draft, and removes the references of removed tables.
     fn check_value_logs(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
         for (&id, keyspace) in &mut self.keyspaces {
             if keyspace.value_log.is_empty() {
@@ -377,8 +380,8 @@ impl ManifestState {
         Ok(())
     }
 
-    /// Returns an edit that creates this state from an empty one. The uid of the database is not part
-    /// of it, because the manifest header states it.
+    /// Returns an edit that creates this state from an empty state. The edit does not contain the uid of the database,
+    /// because the header of the manifest contains the uid.
     #[must_use]
     pub fn to_edit(&self) -> VersionEdit {
         let mut changes = Vec::new();
@@ -421,12 +424,12 @@ impl ManifestState {
     }
 }
 
-/// Result of applying an edit to a state.
+/// Result of applying an edit, before the result replaces the state.
 #[derive(Debug)]
 pub(crate) struct StateDraft {
-    /// Keyspaces that the edit creates, changes or drops.
+    /// Ids of the keyspaces that the edit creates, changes or drops.
     touched: BTreeSet<u32>,
-    /// New state, with only the affected keyspaces.
+    /// New state. Its keyspaces are only the affected ones.
     next: ManifestState,
 }
 
@@ -527,8 +530,7 @@ mod tests {
         names.join(", ")
     }
 
-    // Regression: the number of a lost segment was kept only while a file with that number existed, and numbers
-    // near 2^64 overflowed.
+    // Bug: the number of a listed segment was reserved only while the file existed, and numbers near 2^64 overflowed.
     #[test]
     fn manifest_state_file_numbers_are_reserved_and_bounded() {
         let mut state = ManifestState::default();

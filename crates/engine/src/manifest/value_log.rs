@@ -1,4 +1,4 @@
-//! Blob files of a keyspace, and the references of its tables to them.
+//! Blob files of a keyspace, and the references of tables to blob files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use lsmx_compaction::FileId;
 
 use crate::format::version_edit::{BlobFileRecord, BlobReference, Change};
 
-/// State of the value log of a keyspace.
+/// State of the value log of a keyspace according to the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ValueLogState {
     blobs: BTreeMap<FileId, BlobFileRecord>,
@@ -21,13 +21,14 @@ impl ValueLogState {
         self.blobs.values()
     }
 
-    /// Returns the references of a table, ordered by blob file.
+    /// Returns the references of a table to blob files, ordered by blob file number.
     #[must_use]
     pub fn references_of_table(&self, table: FileId) -> &[BlobReference] {
         self.references.get(&table).map_or(&[], |references| references)
     }
 
-    /// Returns bytes and number of the records that tables reference in each blob file.
+    /// Returns, for each blob file, the bytes and the number of the records that tables reference. Blob files without
+    /// references are omitted.
     #[must_use]
     pub fn referenced_bytes_by_file(&self) -> BTreeMap<FileId, (u64, u64)> {
         let mut sums = BTreeMap::<FileId, (u64, u64)>::new();
@@ -57,8 +58,11 @@ impl ValueLogState {
         self.references.insert(table, Arc::clone(references));
     }
 
-    /// Checks the invariants that hold at the end of an edit: references belong to existing tables
-    /// and blob files, and do not exceed the contents of the file. Drops references of removed tables.
+    /// Removes the references of tables that are not in `tables`. Then checks the invariants after an edit.
+    ///
+    /// # Errors
+    /// Fails when a table of `changed_tables` does not exist, when a referenced blob file does not exist, or when the
+    /// references to a blob file exceed its records.
     pub(crate) fn finish_edit(
         &mut self,
         tables: &BTreeSet<FileId>,
@@ -95,7 +99,7 @@ impl ValueLogState {
         self.blobs.is_empty() && self.references.is_empty()
     }
 
-    /// Returns the changes that restore this state, after the tables are added.
+    /// Returns the changes that create this state from an empty state. The tables must be added before.
     pub(crate) fn changes_from_empty_state(&self, keyspace: u32) -> impl Iterator<Item = Change> {
         let blobs = self.blobs.values().map(move |&blob| Change::AddBlob { keyspace, blob });
         let references = self.references.iter();
