@@ -1,27 +1,28 @@
-//! Memory for the keys and values of a memtable.
+//! Arena: memory for the keys and values of a memtable.
 //!
-//! Entries are copied into chunks that belong to the memtable, so that its byte count is exact. Memory shared with the
-//! WAL or with a batch would stay allocated until the last keyspace has flushed its entries. Chunks are reference
-//! counted: a reader may keep a value after the memtable is freed, and keeps one chunk alive.
+//! Entries are copied into chunks that belong to the memtable, so that the byte count of the memtable is exact. If
+//! entries referred to the memory of a write batch instead, this memory would stay allocated until all keyspaces of the
+//! batch are flushed. Chunks are reference counted. A reader can keep a value after the memtable is freed, which keeps
+//! only one chunk allocated.
 //!
-//! A memtable has an arena for inserts. Replayed entries use an arena that several memtables share.
+//! Each memtable has an arena for inserts. WAL replay uses one arena for several memtables.
 
 use bytes::{Bytes, BytesMut};
 use lsmx_base::coding::len_u64;
 
-/// Bytes of the first chunk. Small, because many keyspaces may have few entries.
+/// Bytes of the first chunk. The first chunk is small, because a database may have many keyspaces with few entries.
 const CHUNK_BYTES_MIN: usize = 1 << 9;
 /// Maximum bytes of a chunk.
 const CHUNK_BYTES_MAX: usize = 32 << 10;
-/// Minimum bytes of an entry with its own allocation.
+/// Minimum bytes of an entry that gets its own allocation instead of a part of a chunk.
 const LARGE_ENTRY_BYTES: usize = CHUNK_BYTES_MAX / 8;
-/// Overhead of an allocation in bytes: header of the allocator and reference count.
+/// Estimated overhead of an allocation in bytes: header of the allocator and reference count.
 const ALLOCATION_OVERHEAD_BYTES: u64 = 48;
 
 /// Allocates memory from chunks.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    /// Unused rest of the current chunk.
+    /// Unused part of the current chunk.
     chunk: BytesMut,
     next_chunk_bytes: usize,
 }
@@ -37,8 +38,8 @@ impl Arena {
         CopiedEntry { data, key_bytes: key.len(), allocated_bytes }
     }
 
-    /// Copies a key, followed by its payload. Also returns the allocated bytes, including the unused rest of a chunk
-    /// that is replaced.
+    /// Copies a key, followed by its payload. Returns the copy and the number of allocated bytes. This number includes
+    /// the unused part of the previous chunk if a new chunk is allocated.
     fn copy_key_and_payload(&mut self, key: &[u8], payload: &[u8]) -> (Bytes, u64) {
         let bytes = key.len() + payload.len();
         if bytes >= LARGE_ENTRY_BYTES {
@@ -95,8 +96,8 @@ mod tests {
             kept.push((data, [key, value].concat()));
         }
         assert!(kept.iter().all(|(data, expected)| data == expected));
-        // Entries in chunks and the unused rest add up to whole chunks: one of each smaller size, and several of the
-        // maximum size.
+        // The entries in chunks and the unused part of the last chunk add up to whole chunks: one chunk of each smaller
+        // size, and several chunks of the maximum size.
         let in_chunks = total - large + len_u64(arena.chunk.capacity());
         let smaller = len_u64(CHUNK_BYTES_MAX - CHUNK_BYTES_MIN) + 6 * ALLOCATION_OVERHEAD_BYTES;
         assert_eq!(

@@ -1,12 +1,14 @@
-//! The sorted entries of a memtable: an append-only B-link tree for one writer at a time and lock-free readers.
+//! B-link tree: the sorted entries of a memtable. Only one thread inserts at a time. Readers take no lock. Entries are
+//! never removed.
 //!
-//! The nodes of the tree refer to the entries by number. A search reads three or four cache lines of one node per level. A
-//! skip list follows about twenty pointers in sequence, each a cache miss.
+//! The nodes of the tree refer to entries by number. A search visits one node per level and reads three or four cache
+//! lines of each node. A search in a skip list follows about twenty pointers one after the other, and each is a cache
+//! miss.
 //!
-//! - A full node moves its upper half to a new right sibling, and then inserts that into its parent. A reader that
-//!   arrives before the parent is updated follows the link to the right sibling. Source: Lehman and Yao, "Efficient
-//!   Locking for Concurrent Operations on B-Trees", ACM TODS 6 (1981).
-//! - A reader repeats the search in a node that was split concurrently; see `btree_node.rs`.
+//! - When a node is full, the writer moves the upper half of the node to a new right sibling and then inserts the
+//!   sibling into the parent. A reader that visits the node before the parent is updated follows the link to the right
+//!   sibling. Source: Lehman and Yao, "Efficient Locking for Concurrent Operations on B-Trees", ACM TODS 6 (1981).
+//! - If a node is split during a search in the node, the reader repeats the search, see `btree_node.rs`.
 
 use std::cmp::Ordering as Order;
 
@@ -25,7 +27,8 @@ const NODES_BITS: u32 = 5;
 /// Bytes of a node, including its share of the segment list.
 const NODE_BYTES: usize = size_of::<TreeNode>() + 1;
 
-/// Number of an entry and its position in a leaf, with the order and the split count of the leaf when it was read.
+/// Position of an entry: number of the entry, its leaf, and its position in the leaf. Also stores the permutation and
+/// the split count of the leaf at the time of the read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreePosition {
     pub(crate) entry: u32,
@@ -44,7 +47,7 @@ impl TreePosition {
 
 /// Result of a search in one node.
 struct NodeSearch {
-    /// Number of slots before the target.
+    /// Number of slots that are before the target.
     position: usize,
     permutation: Permutation,
     splits: u32,
@@ -52,20 +55,21 @@ struct NodeSearch {
     next: Option<u32>,
 }
 
-/// State of the writer.
+/// State that only the writer uses.
 #[derive(Debug)]
 struct TreeWriter {
     arena: Arena,
-    /// Nodes from the root to a leaf, with the position in each.
+    /// Nodes from the root to a leaf, and the position of the insert in each node. Kept to reuse the memory.
     path: Vec<(u32, usize)>,
     node_count: u32,
 }
 
+/// An append-only B-link tree, see the module documentation.
 #[derive(Debug)]
 pub(crate) struct BLinkTree {
     entries: EntryArray,
     nodes: StableVec<TreeNode, NODES_BITS>,
-    /// `NO_NODE` for an empty tree.
+    /// Number of the root node; `NO_NODE` if the tree is empty.
     root: AtomicU32,
     /// Guards the state of the writer and serializes inserts.
     writer: Mutex<TreeWriter>,
@@ -82,7 +86,7 @@ impl BLinkTree {
         }
     }
 
-    /// Returns the entries. Positions refer to them by number.
+    /// Returns the array of entries. A [`TreePosition`] contains the number of an entry in this array.
     #[inline]
     pub(crate) fn entries(&self) -> &EntryArray {
         &self.entries
@@ -90,18 +94,18 @@ impl BLinkTree {
 
     #[inline]
     fn node(&self, number: u32) -> &TreeNode {
-        // A node is stored in the array before its number is stored in another node.
+        // The writer creates a node before it stores the number of the node in another node.
         self.nodes.get(number).expect("a node refers to existing nodes")
     }
 
-    /// Returns the root, unless the tree is empty.
+    /// Returns the number of the root, or `None` if the tree is empty.
     #[inline]
     fn root(&self) -> Option<u32> {
         Some(self.root.load(Ordering::Acquire)).filter(|&root| root != NO_NODE)
     }
 
-    /// Returns whether a slot is before a target. Compares the entry if the prefixes are equal. `None` if the slot is
-    /// being reused.
+    /// Returns whether a slot is before a target. Reads the entry only if the key prefixes are equal. Returns `None` if
+    /// the writer is reusing the slot.
     #[inline]
     fn is_before(&self, node: &TreeNode, slot: usize, target: SeekTarget<'_>) -> Option<bool> {
         match node.compare_prefix(slot, target.prefix) {
@@ -115,7 +119,7 @@ impl BLinkTree {
         }
     }
 
-    /// Binary search for a target in a node.
+    /// Searches for a target in a node by binary search. Repeats the search if the node is split concurrently.
     #[inline]
     fn search_node(&self, node: &TreeNode, target: SeekTarget<'_>) -> NodeSearch {
         loop {
@@ -127,7 +131,7 @@ impl BLinkTree {
                 match self.is_before(node, permutation.slot(middle), target) {
                     Some(true) => low = middle + 1,
                     Some(false) => high = middle,
-                    // The slot is reused, so `is_unsplit_since` returns false.
+                    // The slot is reused only after a split, so `is_unsplit_since` returns false below.
                     None => break,
                 }
             }
@@ -137,7 +141,8 @@ impl BLinkTree {
         }
     }
 
-    /// Searches the node and its right siblings, to which a split may have moved the target.
+    /// Searches the node and then its right siblings, because a split may have moved the target to the right. Sets
+    /// `number` to the node that contains the target.
     #[inline]
     fn search_right(&self, number: &mut u32, target: SeekTarget<'_>) -> NodeSearch {
         loop {
@@ -146,8 +151,8 @@ impl BLinkTree {
             if found.position < found.permutation.len() {
                 return found;
             }
-            // All slots of this node are before the target. The first slot of the next node never changes, because
-            // smaller entries are inserted further left.
+            // All slots of this node are before the target. The first slot of the right sibling never changes, because
+            // smaller entries are inserted into nodes to the left.
             let Some(next) = node.next() else { return found };
             if self.search_node(self.node(next), target).position == 0 {
                 return NodeSearch { next: Some(next), ..found };
@@ -156,7 +161,7 @@ impl BLinkTree {
         }
     }
 
-    /// Finds the leaf of a target, and the position in it.
+    /// Finds the leaf of a target and the position of the target in the leaf. Returns `None` if the tree is empty.
     fn descend(&self, target: SeekTarget<'_>) -> Option<(u32, NodeSearch)> {
         let mut number = self.root()?;
         loop {
@@ -165,7 +170,8 @@ impl BLinkTree {
             if node.level() == 0 {
                 return Some((number, found));
             }
-            // The last child whose smallest entry is before the target, or the leftmost child.
+            // Selects the last child whose smallest entry is before the target. If there is no such child, selects the
+            // leftmost child.
             let slot = found.permutation.slot(found.position.saturating_sub(1));
             let child = node.child(slot);
             if node.is_unsplit_since(found.splits) {
@@ -174,8 +180,8 @@ impl BLinkTree {
         }
     }
 
-    /// Returns the entry at a position of a leaf, or the first one of the next leaf. `None` at the end of the tree,
-    /// `Err` if the leaf was split concurrently.
+    /// Returns the entry at a position of a leaf. If the position is the end of the leaf, returns the first entry of
+    /// the next leaf, or `None` at the end of the tree. Returns `Err` if the leaf was split concurrently.
     #[inline]
     fn position_at(
         &self,
@@ -185,7 +191,7 @@ impl BLinkTree {
     ) -> Result<Option<TreePosition>, ()> {
         let node = self.node(leaf);
         if position >= found.permutation.len() {
-            // The search has read the sibling together with the leaf. A split since then may have changed `node.next`.
+            // Uses the sibling that the search has read. A later split may have changed the link in the node.
             return found.next.map_or(Ok(None), |next| self.first_entry_of_leaf(next));
         }
         let entry = node.entry(found.permutation.slot(position));
@@ -218,7 +224,8 @@ impl BLinkTree {
     pub(crate) fn seek_before(&self, target: SeekTarget<'_>) -> Option<TreePosition> {
         loop {
             let (leaf, found) = self.descend(target)?;
-            // Every leaf except the leftmost begins with an entry before the target.
+            // Position 0 means that no entry is before the target: `descend` returns a leaf whose first entry is before
+            // the target, or the leftmost leaf.
             let position = found.position.checked_sub(1)?;
             if let Ok(position) = self.position_at(leaf, &found, position) {
                 return position;
@@ -257,7 +264,7 @@ impl BLinkTree {
         }
     }
 
-    /// Returns an entry near the median; `None` for a tree of one leaf. There must be no concurrent insert.
+    /// Returns an entry near the median, or `None` if the tree has only one leaf. There must be no concurrent insert.
     pub(crate) fn middle_entry(&self) -> Option<&MemtableEntry> {
         let root = self.node(self.root()?);
         let permutation = root.permutation();
@@ -269,7 +276,8 @@ impl BLinkTree {
     #[inline]
     pub(crate) fn next(&self, at: TreePosition) -> Option<TreePosition> {
         let node = self.node(at.leaf);
-        // Without an insert into the leaf, the next entry is in the next position.
+        // If no entry was inserted into the leaf since the position was read, the next entry is at the next position.
+        // Otherwise the next entry is found by a search.
         if at.position + 1 < at.permutation.len()
             && node.permutation() == at.permutation
             && let Ok(position) = self.position_at(at.leaf, &at.to_node_search(), at.position + 1)
@@ -299,14 +307,15 @@ impl BLinkTree {
         self.seek_before(self.entries.entry(at.entry).seek_target())
     }
 
-    /// Inserts an entry with a unique sequence number. Returns the number of allocated bytes.
+    /// Copies an entry into the arena and inserts the copy. The sequence number must be unique. Returns the number of
+    /// allocated bytes.
     pub(crate) fn insert(&self, user_key: &[u8], value: &[u8], meta: EntryAttributes) -> u64 {
         let mut writer = self.writer.lock();
         let copied = writer.arena.copy_entry(user_key, value);
         self.link_entry(&mut writer, copied, meta)
     }
 
-    /// Like [`BLinkTree::insert`], for an entry that is in memory of an arena already.
+    /// Like [`BLinkTree::insert`], for an entry that was already copied into an arena.
     pub(crate) fn insert_copied(&self, copied: CopiedEntry, meta: EntryAttributes) -> u64 {
         self.link_entry(&mut self.writer.lock(), copied, meta)
     }
@@ -339,7 +348,7 @@ impl BLinkTree {
                 path.push((node_number, found.position));
                 break;
             }
-            // A right half of the child is inserted after the child.
+            // If the child is split, the slot of the new right sibling is inserted after the slot of the child.
             let after_child = found.position.max(1);
             path.push((node_number, after_child));
             node_number = node.child(found.permutation.slot(after_child - 1));
@@ -352,7 +361,7 @@ impl BLinkTree {
             }
         }
         if was_split {
-            // The root was split, so the tree gets a new root.
+            // The root was split. The tree gets a new root with the two halves as children.
             let node = self.node(root);
             let left = NodeSlot { child: root, ..node.slot(node.permutation().slot(0)) };
             let level = node.level() + 1;
@@ -362,8 +371,8 @@ impl BLinkTree {
         bytes + u64::from(*node_count - nodes_before) * len_u64(NODE_BYTES)
     }
 
-    /// Inserts a slot at a position of a node. Splits a full node and returns the slot of the new right node, which the
-    /// caller inserts into the parent.
+    /// Inserts a slot at a position of a node. If the node is full, splits the node and returns the slot of the new
+    /// right sibling. The caller inserts the returned slot into the parent.
     fn insert_slot(
         &self,
         node_count: &mut u32,
@@ -378,7 +387,8 @@ impl BLinkTree {
             return None;
         }
         let next = node.next().unwrap_or(NO_NODE);
-        // An insert at the right end of the tree suggests ascending keys, so the full node stays full.
+        // An insert at the right end of the tree suggests ascending keys. The full node then keeps all of its slots, so
+        // that ascending inserts leave no half-empty nodes.
         let at = if next == NO_NODE && position == SLOTS { SLOTS } else { SLOTS.div_ceil(2) };
         let moved = (at..SLOTS).map(|position| node.slot(permutation.slot(position)));
         let right = self.add_node(node_count, node.level(), next, moved);
@@ -393,7 +403,7 @@ impl BLinkTree {
         Some(NodeSlot { child: right, ..new.slot(new.permutation().slot(0)) })
     }
 
-    /// Adds a node with sorted slots. It is not reachable yet.
+    /// Creates a node with sorted slots and returns its number. The caller makes the node reachable.
     fn add_node(
         &self,
         node_count: &mut u32,
@@ -402,7 +412,7 @@ impl BLinkTree {
         slots: impl Iterator<Item = NodeSlot>,
     ) -> u32 {
         let number = *node_count;
-        // The number fits, because there are fewer nodes than entries.
+        // The node number fits into a `u32`, because there are fewer nodes than entries.
         self.nodes.get_or_grow(number).expect("it is the next node").init(level, next, slots);
         *node_count += 1;
         number

@@ -1,8 +1,8 @@
-//! A node of the memtable's B-link tree: up to fifteen slots, and their order.
+//! A node of the B-link tree of a memtable: up to fifteen slots and their order.
 //!
-//! A slot has the first sixteen bytes of a user key, which decide nearly every comparison, and the number of the entry
-//! with the full key. Slots are filled in any order. One atomic word, the *permutation*, has the used slots in key
-//! order. An insert therefore becomes visible by one atomic store, and slots never move within a node.
+//! A slot contains the first sixteen bytes of a user key and the number of the entry with the full key. Most
+//! comparisons need only these sixteen bytes. The slots are not sorted. One atomic word, the *permutation*, lists the
+//! used slots in key order. Therefore one atomic store makes an insert visible, and slots never move within a node.
 //!
 //! Source of the permutation: Mao, Kohler, Morris, "Cache Craftiness for Fast Multicore Key-Value Storage" (Masstree),
 //! EuroSys 2012.
@@ -15,20 +15,21 @@ use lsmx_base::sync::{AtomicU32, AtomicU64, Ordering, fence};
 /// Number of slots of a node.
 pub(crate) const SLOTS: usize = 15;
 
-/// Number that stands for no node.
+/// Node number that means "no node".
 pub(crate) const NO_NODE: u32 = u32::MAX;
 
 /// Contents of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeSlot {
     pub(crate) prefix: KeyPrefix,
-    /// Number of the entry. In an inner node it is the smallest entry of the child.
+    /// Number of the entry. In an inner node, the number of the smallest entry of the child.
     pub(crate) entry: u32,
     /// Number of the child node; unused in a leaf.
     pub(crate) child: u32,
 }
 
-/// Used slots in key order: the count in the lowest four bits, followed by four bits for each slot.
+/// The used slots of a node in key order. The lowest four bits are the number of used slots. Each following group of
+/// four bits is the index of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Permutation(u64);
 
@@ -38,22 +39,22 @@ impl Permutation {
         (self.0 & 15) as usize
     }
 
-    /// Returns the slot at a position of the order.
+    /// Returns the index of the slot at a position in key order.
     #[inline]
     pub(crate) fn slot(self, position: usize) -> usize {
         ((self.0 >> (4 + 4 * position)) & 15) as usize
     }
 
-    /// Inserts a slot at a position of the order. The node must not be full.
+    /// Returns the permutation with a slot inserted at a position in key order. The node must not be full.
     fn with_slot(self, position: usize, slot: usize) -> Permutation {
         let order = self.0 >> 4;
         let low = (1 << (4 * position)) - 1;
-        // The highest position of a node that is not full is empty, so no slot is shifted out.
+        // The node is not full, so its highest position is empty and the shift drops no slot.
         let order = (order & low) | ((slot as u64) << (4 * position)) | ((order & !low) << 4);
         Permutation((order << 4) | (self.len() as u64 + 1))
     }
 
-    /// Keeps the first `len` positions.
+    /// Returns the permutation with only the first `len` positions.
     fn truncate(self, len: usize) -> Permutation {
         let order = (self.0 >> 4) & ((1 << (4 * len)) - 1);
         Permutation((order << 4) | len as u64)
@@ -66,15 +67,15 @@ impl Permutation {
     }
 }
 
-/// A node. One writer at a time changes it, concurrent threads read it.
+/// A node of the tree. One thread at a time changes the node. Other threads read it concurrently without a lock.
 #[derive(Debug)]
 pub(crate) struct TreeNode {
     permutation: AtomicU64,
-    /// Number of splits of the node. Only a split frees slots for reuse.
+    /// Number of splits of the node. A slot can be reused only after a split.
     split_count: AtomicU32,
-    /// Right sibling on the same level.
+    /// Number of the right sibling on the same level, or [`NO_NODE`].
     next: AtomicU32,
-    /// Number of levels below. Set before the node becomes reachable.
+    /// Number of levels below this node; 0 for a leaf. Set before the node becomes reachable.
     level: AtomicU32,
     prefixes: [[AtomicU64; SLOTS]; 2],
     entries: [AtomicU32; SLOTS],
@@ -96,7 +97,7 @@ impl Default for TreeNode {
 }
 
 impl TreeNode {
-    /// Initializes an unused node with sorted slots. Only for the writer, before the node is reachable.
+    /// Initializes a new node with sorted slots. Called by the writer before the node is reachable.
     pub(crate) fn init(&self, level: u32, next: u32, slots: impl Iterator<Item = NodeSlot>) {
         self.level.store(level, Ordering::Relaxed);
         self.next.store(next, Ordering::Relaxed);
@@ -105,7 +106,7 @@ impl TreeNode {
         }
     }
 
-    /// Returns the number of levels below.
+    /// Returns the number of levels below this node; 0 for a leaf.
     #[inline]
     pub(crate) fn level(&self) -> u32 {
         self.level.load(Ordering::Relaxed)
@@ -121,7 +122,8 @@ impl TreeNode {
         Some(self.next.load(Ordering::Acquire)).filter(|&next| next != NO_NODE)
     }
 
-    /// Compares the prefix of a slot. Loads its second half only if the first halves are equal.
+    /// Compares the key prefix of a slot with `prefix`. Loads the second eight bytes only if the first eight bytes are
+    /// equal.
     #[inline]
     pub(crate) fn compare_prefix(&self, slot: usize, prefix: KeyPrefix) -> Order {
         let half = |half: usize| self.prefixes[half][slot].load(Ordering::Relaxed);
@@ -143,24 +145,26 @@ impl TreeNode {
         NodeSlot { prefix: KeyPrefix(prefix), entry: self.entry(slot), child: self.child(slot) }
     }
 
-    /// Returns the number of splits, for [`TreeNode::is_unsplit_since`]. Must be loaded before the permutation.
+    /// Returns the number of splits, for [`TreeNode::is_unsplit_since`]. A reader must call this method before
+    /// [`TreeNode::permutation`].
     #[inline]
     pub(crate) fn split_count(&self) -> u32 {
         self.split_count.load(Ordering::Acquire)
     }
 
-    /// Returns whether the node was not split since its split count `splits` was loaded. If so, no slot of a
-    /// permutation loaded since then was reused.
+    /// Returns whether the node was not split after a reader loaded the split count `splits`. If the result is true, no
+    /// slot of a permutation that the reader has loaded since then was reused.
     ///
-    /// The acquire fence pairs with the release fence in [`TreeNode::insert`]. A reader that has read a reused slot has
-    /// read a value stored after that fence. After the fence here, it sees the split that freed the slot.
+    /// The acquire fence pairs with the release fence in [`TreeNode::insert`]. If a reader has read a value of a reused
+    /// slot, the writer stored this value after its release fence. After the acquire fence, the reader therefore sees
+    /// the split that freed the slot.
     #[inline]
     pub(crate) fn is_unsplit_since(&self, splits: u32) -> bool {
         fence(Ordering::Acquire);
         self.split_count.load(Ordering::Relaxed) == splits
     }
 
-    /// Inserts a slot at a position of the order. Only for the writer; the node must not be full.
+    /// Inserts a slot at a position in key order. Called only by the writer. The node must not be full.
     pub(crate) fn insert(&self, position: usize, new: NodeSlot) {
         let permutation = self.permutation();
         let slot = permutation.unused_slot();
@@ -170,17 +174,19 @@ impl TreeNode {
         }
         self.entries[slot].store(new.entry, Ordering::Relaxed);
         self.children[slot].store(new.child, Ordering::Relaxed);
-        // Release pairs with the acquire in `permutation`: a reader of the new order sees the contents of the slot.
+        // Release pairs with the acquire in `permutation`: a reader of the new permutation sees the contents of the
+        // slot.
         self.permutation.store(permutation.with_slot(position, slot).0, Ordering::Release);
     }
 
-    /// Removes the slots from `position` on, which the node `right` contains already. Only for the writer.
+    /// Removes the slots from `position` on and sets the link to the right sibling `right`, which already contains
+    /// these slots. Called only by the writer.
     pub(crate) fn split_off(&self, position: usize, right: u32) {
-        // The link is stored before the slots are removed. A reader that does not find a removed slot then follows the
-        // link to the right node.
+        // The link is stored before the slots are removed, so that a reader that does not find a removed slot can
+        // follow the link to the right sibling.
         self.next.store(right, Ordering::Release);
         self.permutation.store(self.permutation().truncate(position).0, Ordering::Release);
-        // Release pairs with the acquire in `split_count`: a reader of the new count sees the truncated order.
+        // Release pairs with the acquire in `split_count`: a reader of the new count sees the truncated permutation.
         self.split_count.fetch_add(1, Ordering::Release);
     }
 }

@@ -1,4 +1,7 @@
-//! An entry of a memtable. A merge operand can have a *folded value*: the value of its key at its sequence number.
+//! Entries of a memtable.
+//!
+//! A merge operand can get a *folded value*: the value that results from combining the operand with all older operands
+//! and the older value of its key.
 
 use bytes::Bytes;
 use lsmx_base::key::{EntryKind, InternalKey, KeyPrefix, SeqNo};
@@ -6,7 +9,8 @@ use lsmx_base::sync::OnceLock;
 
 use crate::merge_operator::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
 
-/// Number and bytes of the operands that a reader of a key must combine, as far as the memtable knows.
+/// Number and total bytes of the operands that a reader must combine to get the value of a key. The part of operands in
+/// older data is an assumption.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OperandChain {
     operands: u32,
@@ -14,16 +18,17 @@ pub(crate) struct OperandChain {
 }
 
 impl OperandChain {
-    /// Creates a chain with an assumed number of older operands.
+    /// Creates a chain of `operands` operands in older data. Assumes that each has the average size at which both
+    /// limits of a chain are reached at the same time.
     pub(crate) fn with_operands(operands: u32) -> OperandChain {
         let operand_bytes = CHAIN_BYTES_MAX / u64::from(CHAIN_OPERANDS_MAX);
         OperandChain { operands, bytes: u64::from(operands) * operand_bytes }
     }
 
-    /// Adds an operand. Returns the new chain, and whether the operands should be folded.
+    /// Adds an operand of `bytes` bytes. Returns the new chain, and whether the operands of the key should be folded.
     ///
-    /// If the operands should be folded, the returned chain is empty. After a failed fold, the next fold is then
-    /// requested after the same number of further operands.
+    /// If the operands should be folded, the returned chain is empty. If the fold then fails, the next fold is
+    /// requested only after the limit is reached again.
     pub(crate) fn add_operand(self, bytes: usize) -> (OperandChain, bool) {
         let bytes = self.bytes + bytes as u64;
         let chain = OperandChain { operands: self.operands + 1, bytes };
@@ -35,17 +40,17 @@ impl OperandChain {
     }
 }
 
-/// Key, followed by the value, as written.
+/// Contents of an entry: the user key, followed by the value as written.
 #[derive(Debug)]
 enum EntryData {
     Plain(Bytes),
-    /// Boxed, so that other entries are not larger.
+    /// Boxed, so that entries other than operands need no additional memory.
     Operand(Box<OperandData>),
 }
 
 const _: () = assert!(size_of::<EntryData>() == size_of::<Bytes>(), "a put has no overhead");
 
-/// Overhead of an operand in bytes compared with a put, including the header of the allocator.
+/// Additional bytes of an operand compared with a put, including the header of the allocator.
 pub(crate) const OPERAND_OVERHEAD_BYTES: u64 =
     (size_of::<OperandData>() + 2 * size_of::<usize>()) as u64;
 
@@ -53,7 +58,7 @@ pub(crate) const OPERAND_OVERHEAD_BYTES: u64 =
 struct OperandData {
     data: Bytes,
     chain: OperandChain,
-    /// Set at most once. A flush writes it as a put or a delete.
+    /// Folded value with its kind, put or delete. Set at most once. A flush writes this value instead of the operand.
     folded: OnceLock<(EntryKind, Bytes)>,
 }
 
@@ -62,7 +67,7 @@ struct OperandData {
 pub(crate) struct MemtableEntry {
     data: EntryData,
     key_bytes: u32,
-    /// Sequence number and kind. Entries of one user key are sorted by descending tag.
+    /// Sequence number and kind, see [`entry_tag`]. Entries of one user key are sorted by descending tag.
     tag: u64,
 }
 
@@ -71,11 +76,11 @@ pub(crate) struct MemtableEntry {
 pub(crate) struct EntryAttributes {
     pub(crate) seq: SeqNo,
     pub(crate) kind: EntryKind,
-    /// Chain of an operand; `None` for other kinds.
+    /// Operand chain that ends with this entry. `None` for kinds other than merge operands.
     pub(crate) chain: Option<OperandChain>,
 }
 
-/// A position in the order of entries to search for.
+/// Target of a search: a position in the sort order of entries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeekTarget<'a> {
     pub(crate) prefix: KeyPrefix,
@@ -84,7 +89,7 @@ pub(crate) struct SeekTarget<'a> {
 }
 
 impl<'a> SeekTarget<'a> {
-    /// Creates a target directly before the newest entry of `user_key` that is not newer than `seq`.
+    /// Creates a target for the newest entry of `user_key` with a sequence number of at most `seq`.
     pub(crate) fn new(user_key: &'a [u8], seq: SeqNo) -> SeekTarget<'a> {
         SeekTarget {
             prefix: KeyPrefix::new(user_key),
@@ -93,20 +98,21 @@ impl<'a> SeekTarget<'a> {
         }
     }
 
-    /// Returns the smallest target after the entry with this target.
+    /// Returns the target directly after an entry with this target.
     pub(crate) fn after(self) -> SeekTarget<'a> {
         // The subtraction does not overflow, because sequence numbers are at least 1.
         SeekTarget { tag: self.tag - 1, ..self }
     }
 }
 
-/// Returns the tag of an entry. Entries of one user key are sorted by descending tag, newest first.
+/// Returns the tag of an entry: the sequence number in the upper 56 bits, the kind in the lower eight bits. Entries of
+/// one user key are sorted by descending tag, so that the newest entry is first.
 pub(crate) fn entry_tag(seq: SeqNo, kind: EntryKind) -> u64 {
     seq.0 << 8 | kind as u64
 }
 
 impl MemtableEntry {
-    /// Creates an entry. The first `key_bytes` bytes of `data` are the key, the rest is the value.
+    /// Creates an entry. The first `key_bytes` bytes of `data` are the user key, the other bytes are the value.
     pub(crate) fn new(data: Bytes, key_bytes: usize, meta: EntryAttributes) -> MemtableEntry {
         let data = match meta.chain {
             None => EntryData::Plain(data),
@@ -114,7 +120,7 @@ impl MemtableEntry {
                 EntryData::Operand(Box::new(OperandData { data, chain, folded: OnceLock::new() }))
             }
         };
-        // A key is part of a commit, and commits are smaller than 4 GiB.
+        // The conversion succeeds, because a key is part of a commit, and a commit is smaller than 4 GiB.
         let key_bytes = u32::try_from(key_bytes).expect("a key is smaller than 4 GiB");
         MemtableEntry { data, key_bytes, tag: entry_tag(meta.seq, meta.kind) }
     }
@@ -145,9 +151,9 @@ impl MemtableEntry {
         SeqNo(self.tag >> 8)
     }
 
-    /// Returns the kind as written.
+    /// Returns the kind as written, without regard to a folded value.
     fn kind(&self) -> EntryKind {
-        // The byte was converted from a `EntryKind`.
+        // The byte was converted from an `EntryKind`, so the conversion back always succeeds.
         EntryKind::from_u8((self.tag & 0xff) as u8).unwrap_or(EntryKind::Delete)
     }
 
@@ -159,8 +165,7 @@ impl MemtableEntry {
         }
     }
 
-    /// Returns the length of the operand chain that ends with this entry. It is empty for puts, deletes and folded
-    /// operands.
+    /// Returns the operand chain that ends with this entry. The chain is empty for puts, deletes and folded operands.
     pub(crate) fn chain(&self) -> OperandChain {
         match &self.data {
             EntryData::Operand(operand) if operand.folded.get().is_none() => operand.chain,
@@ -174,7 +179,7 @@ impl MemtableEntry {
         matches!(&self.data, EntryData::Operand(operand) if operand.folded.get().is_some())
     }
 
-    /// Returns the folded kind and value, if the reader uses them.
+    /// Returns the kind and the folded value if `is_folded` is set and the entry has a folded value.
     #[inline]
     fn folded_value(&self, is_folded: bool) -> Option<&(EntryKind, Bytes)> {
         match &self.data {
@@ -183,13 +188,14 @@ impl MemtableEntry {
         }
     }
 
-    /// Returns the internal key. `is_folded` is the result of [`MemtableEntry::is_folded`] that the reader uses.
+    /// Returns the internal key. `is_folded` is an earlier result of [`MemtableEntry::is_folded`]. A reader passes the
+    /// same result to all methods, so that kind and value match even if the folded value is set concurrently.
     pub(crate) fn internal_key(&self, is_folded: bool) -> InternalKey<'_> {
         let kind = self.folded_value(is_folded).map_or_else(|| self.kind(), |(kind, _)| *kind);
         InternalKey { user_key: self.user_key(), seq: self.seq(), kind }
     }
 
-    /// Returns the value, or the folded value.
+    /// Returns the folded value if `is_folded` is set, otherwise the value as written.
     pub(crate) fn value(&self, is_folded: bool) -> &[u8] {
         match self.folded_value(is_folded) {
             Some((_, value)) => value,
@@ -205,13 +211,14 @@ impl MemtableEntry {
         }
     }
 
-    /// Sets the folded value. Returns its bytes; `None` if it is set already, or if the entry is not an operand.
+    /// Sets the folded value. `None` means that the key is deleted. Returns the length of the folded value in bytes.
+    /// Returns `None` if the entry already has a folded value or is not an operand.
     pub(crate) fn set_folded_value(&self, value: Option<Bytes>) -> Option<u64> {
         let EntryData::Operand(operand) = &self.data else { return None };
         let folded =
             value.map_or((EntryKind::Delete, Bytes::new()), |value| (EntryKind::Put, value));
         let bytes = folded.1.len() as u64;
-        // The overhead is counted with the operand.
+        // The returned number excludes overhead, because `OPERAND_OVERHEAD_BYTES` is counted at the insert.
         operand.folded.set(folded).is_ok().then_some(bytes)
     }
 }

@@ -1,7 +1,8 @@
 //! Loom models of a memtable with one writer and concurrent readers.
 //!
-//! The spawned thread is the reader. Loom keeps only the last access to each atomic. If the writer ran in the spawned
-//! thread, its load before a store would replace the recorded access of a reader.
+//! The reader runs in the spawned thread, the writer in the main thread. Loom records only the last access to each
+//! atomic. If the writer ran in the spawned thread, a load by the writer before its store would replace the recorded
+//! access of the reader.
 
 use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 use lsmx_base::sync::{AtomicU32, AtomicUsize};
@@ -12,7 +13,7 @@ use crate::memtable::*;
 /// Number of entries of a full leaf.
 const LEAF_ENTRIES: u64 = crate::memtable::btree_node::SLOTS as u64;
 
-/// Creates a memtable with entries at sequence numbers 1 to `count`. Their keys are the even numbers from 2.
+/// Creates a memtable with `count` entries. The entry with sequence number n has the key 2 n. Numbering starts at 1.
 fn new_memtable(count: u64) -> Arc<Memtable> {
     let memtable = Memtable::new(MemtableKind::BLinkTree, SeqNo(1), &DeferredDrop::default());
     for number in 1..=count {
@@ -40,7 +41,8 @@ fn read_keys(memtable: &Arc<Memtable>, from: u64) -> Vec<u64> {
     keys
 }
 
-/// Finds an entry that is visible before its slot is written, and an entry that disappears during another insert.
+/// Detects two errors: a new entry is visible before its slot is written, or an existing entry disappears during an
+/// insert.
 #[test]
 fn existing_entry_is_found_during_an_insert() {
     for new in [1, 3] {
@@ -58,10 +60,11 @@ fn existing_entry_is_found_during_an_insert() {
     }
 }
 
-/// Finds an upper half that is in neither node during a split, and a read of a reused slot.
+/// Detects two errors: during a split, the upper half of the entries is in neither node, or a reader reads a reused
+/// slot.
 #[test]
 fn existing_entry_is_found_during_a_split() {
-    // The insert of 3 reuses the slot of 18 immediately.
+    // After the split, the insert of 3 immediately reuses the slot of 18.
     for (new, sought) in
         [(3, 18), (3, 2), (3, 2 * LEAF_ENTRIES), (2 * LEAF_ENTRIES - 1, 2 * LEAF_ENTRIES), (17, 16)]
     {
@@ -76,7 +79,7 @@ fn existing_entry_is_found_during_a_split() {
     }
 }
 
-/// A cursor reads a leaf that is split before or after its position.
+/// A cursor returns all entries although its leaf is split during the iteration, before or after its position.
 #[test]
 fn cursor_misses_no_entry_during_a_split() {
     explore_interleavings(Some(1), || {
@@ -93,7 +96,7 @@ fn cursor_misses_no_entry_during_a_split() {
     });
 }
 
-/// Finds a published number whose item is not readable while the array grows.
+/// Detects a published number whose item is not yet readable while the array grows.
 #[test]
 fn published_number_has_an_item() {
     explore_interleavings(None, || {
@@ -115,7 +118,7 @@ fn published_number_has_an_item() {
     });
 }
 
-/// Finds a range tombstone that a reader at its sequence number misses while two chunks are combined.
+/// Detects that a reader misses a range tombstone of its sequence number while two chunks are combined.
 #[test]
 fn range_tombstone_is_visible_from_its_sequence_number_on() {
     explore_interleavings(None, || {
@@ -135,7 +138,7 @@ fn range_tombstone_is_visible_from_its_sequence_number_on() {
     });
 }
 
-/// Finds bytes of a late folded value that are never released, or released twice.
+/// Detects that the bytes of a folded value are released twice or never, if they are added during the release.
 #[test]
 fn bytes_added_during_release_are_counted_once_or_not_at_all() {
     explore_interleavings(None, || {

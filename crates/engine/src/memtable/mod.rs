@@ -1,8 +1,9 @@
-//! The memtable: sorted writes of one interval of sequence numbers.
+//! Memtable: the sorted writes of one keyspace in memory, for one interval of sequence numbers.
 //!
-//! A merge operand can receive a *folded value* once after its insert: the value of its key at its sequence number.
-//! Readers and the flush then see the entry as a put or a delete, which hides older entries from readers at this or a
-//! later sequence number. Both representations give the same result, so no synchronization is needed.
+//! A merge operand can get a *folded value* after its insert: the result of combining the operand with all older
+//! operands and the older value of its key. Readers and the flush then treat the entry as a put or a delete. The
+//! operand and the folded value give the same result for every reader, so readers and the thread that sets the folded
+//! value need no synchronization.
 
 mod arena;
 mod btree;
@@ -37,30 +38,32 @@ use range_tombstones::MemtableRangeTombstones;
 pub use sorted_entries::MemtableKind;
 use sorted_entries::{EntryPosition, SortedEntries};
 
-/// Flag in the byte count: the bytes are no longer part of the total of all memtables.
+/// Flag in the byte count of a memtable. Set when the bytes were subtracted from the total of all memtables.
 const RELEASED: u64 = 1 << 63;
 
 /// Sorted writes of one keyspace in one interval of sequence numbers.
 ///
-/// The commit pipeline inserts while readers read concurrently. A sealed memtable is flushed after its last insert has
+/// The commit pipeline inserts while other threads read. A sealed memtable is flushed only after its last insert has
 /// ended.
 pub(crate) struct Memtable {
     entries: SortedEntries,
     range_tombstones: MemtableRangeTombstones,
-    /// Number of bytes, with the flag [`RELEASED`].
+    /// Approximate size in bytes, with the flag [`RELEASED`] in the highest bit.
     bytes: AtomicU64,
-    /// Start of the interval. All writes of the keyspace from here on, up to the seal, are in this memtable.
+    /// First sequence number of the interval. All writes of the keyspace from this number up to the seal are in this
+    /// memtable.
     first_seq: SeqNo,
-    /// Smallest sequence number announced for this memtable; `u64::MAX` if there is none. The commit leader sets it
-    /// before the WAL append, so that the segment is not deleted between append and insert.
+    /// Smallest sequence number of a commit that writes to this memtable; `u64::MAX` if there is none. The commit
+    /// leader sets the value before the WAL append. Otherwise the WAL segment could be deleted between append and
+    /// insert.
     first_announced: AtomicU64,
-    /// Write time of the first tombstone in microseconds; [`NO_TOMBSTONE`] without one.
+    /// Write time of the first tombstone in microseconds; [`NO_TOMBSTONE`] if there is none.
     first_tombstone_us: AtomicU64,
-    /// Frees the entries in the background after a drop.
+    /// Frees the entries in the background when the memtable is dropped.
     deferred_drop: DeferredDrop,
 }
 
-/// Approximate overhead of an entry in bytes, including its share of tree nodes.
+/// Approximate bytes of an entry in addition to its key and value, including its share of tree nodes.
 pub(crate) const ENTRY_OVERHEAD_BYTES: u64 = 100;
 
 const NO_TOMBSTONE: u64 = u64::MAX;
@@ -88,12 +91,13 @@ impl Memtable {
         self.entries.kind()
     }
 
-    /// Records the write time of the first tombstone or range tombstone. Returns whether this call recorded it.
+    /// Records the write time of a tombstone or range tombstone, if it is the first one. Returns whether it was the
+    /// first.
     pub(crate) fn record_tombstone(&self, now_us: impl FnOnce() -> u64) -> bool {
         if self.first_tombstone_us.load(Ordering::Relaxed) != NO_TOMBSTONE {
             return false;
         }
-        // There is one writer at a time, so a load and a store are enough.
+        // Only one thread writes at a time, so a load and a store are enough.
         self.first_tombstone_us.store(now_us().min(NO_TOMBSTONE - 1), Ordering::Relaxed);
         true
     }
@@ -108,12 +112,13 @@ impl Memtable {
         self.first_seq
     }
 
-    /// Announces a commit that starts at `seq` and writes to this memtable. Called in order of sequence numbers.
+    /// Announces a commit that starts at `seq` and writes to this memtable. The commit leader calls this method before
+    /// the WAL append, in order of sequence numbers.
     pub(crate) fn announce_commit(&self, seq: SeqNo) {
         self.first_announced.fetch_min(seq.0, Ordering::Release);
     }
 
-    /// Returns the smallest announced sequence number. The WAL is needed from there on.
+    /// Returns the smallest announced sequence number. WAL records from this number on must be kept.
     pub(crate) fn first_announced(&self) -> Option<SeqNo> {
         match self.first_announced.load(Ordering::Acquire) {
             u64::MAX => None,
@@ -132,7 +137,7 @@ impl Memtable {
         bytes
     }
 
-    /// Like [`Memtable::insert`], for an entry that is in the memory of an arena already.
+    /// Like [`Memtable::insert`], for an entry that was already copied into an arena.
     pub(crate) fn insert_copied(&self, copied: CopiedEntry, seq: SeqNo, kind: EntryKind) -> u64 {
         if kind == EntryKind::Merge {
             return self.insert(copied.key(), seq, kind, copied.payload());
@@ -155,24 +160,24 @@ impl Memtable {
         bytes
     }
 
-    /// Returns the newest range tombstone that covers `user_key` for a reader at `snapshot`.
+    /// Returns the sequence number of the newest range tombstone that covers `user_key` and is not newer than
+    /// `snapshot`.
     #[inline]
     pub(crate) fn newest_covering_seq(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
         self.range_tombstones.newest_covering_seq(user_key, snapshot)
     }
 
-    /// Returns the number of entries whose inserts have begun. All inserts except that of the last entry have ended.
+    /// Returns the number of entries whose insert has started. The insert of the last entry may not have ended yet.
     pub(crate) fn inserted_count(&self) -> u32 {
         self.entries.len()
     }
 
-    /// Returns whether a write after `seq` changes a key from `start` up to, but not including, `end`. `None` is the end
-    /// of the keyspace.
+    /// Returns whether a write newer than `seq` changes a key in the range from `start` (inclusive) to `end`
+    /// (exclusive). If `end` is `None`, the range extends to the end of the keyspace.
     ///
-    /// The first `checked` inserted entries are known not to be such writes. The search visits the entries of the range in
-    /// key order, and the other entries in the order of their inserts, alternately. It stops when either list ends. It
-    /// therefore visits at most twice as many entries as the shorter list has. If all writes of the memtable are newer, it
-    /// stops at the first entry of the range.
+    /// The caller has already checked the first `checked` entries in insertion order. The method searches two lists in
+    /// alternation: the entries of the range in key order, and the unchecked entries in insertion order. Each list
+    /// alone gives the result, so the search stops at the end of the shorter list.
     pub(crate) fn has_newer_write(
         &self,
         start: &[u8],
@@ -203,7 +208,7 @@ impl Memtable {
         !self.range_tombstones.is_empty()
     }
 
-    /// Returns the indexes over all range tombstones.
+    /// Returns the indexes that together contain all range tombstones.
     pub(crate) fn tombstone_indexes(&self) -> Vec<Arc<TombstoneIndex>> {
         self.range_tombstones.chunk_indexes()
     }
@@ -213,14 +218,14 @@ impl Memtable {
         self.range_tombstones.to_vec()
     }
 
-    /// Returns the smallest and the largest user key of the entries.
+    /// Returns the smallest and the largest user key of the entries, or `None` if there are no entries.
     pub(crate) fn key_range(&self) -> Option<(Bytes, Bytes)> {
         let (first, last) = (self.entries.first()?, self.entries.last()?);
         let key = |at: EntryPosition| self.entries.entry(at).user_key_bytes();
         Some((key(first), key(last)))
     }
 
-    /// Returns a user key near the median of all; `None` for a small memtable.
+    /// Returns a user key near the median of the entries, or `None` if the memtable is small.
     pub(crate) fn middle_key(&self) -> Option<Bytes> {
         self.entries.middle_entry().map(MemtableEntry::user_key_bytes)
     }
@@ -235,7 +240,8 @@ impl Memtable {
     /// Inserts a merge operand. Returns the number of added bytes, and whether the operands of the key should be
     /// folded.
     ///
-    /// For the first operand of a key, `older_operands` is the assumed number of operands in older data.
+    /// `older_operands` is the assumed number of operands in older data. It is used only if the memtable has no entry
+    /// for the key.
     pub(crate) fn insert_operand(
         &self,
         user_key: &[u8],
@@ -255,10 +261,10 @@ impl Memtable {
         (bytes, is_long)
     }
 
-    /// Sets the folded value of a merge operand. `None` is a delete.
+    /// Sets the folded value of the merge operand of `user_key` at `seq`. `None` means that the key is deleted.
     ///
-    /// Returns the bytes that the caller must add with [`Memtable::add_bytes`]; `None` if there is no such operand or it
-    /// has a folded value.
+    /// Returns the number of bytes that the caller must add by [`Memtable::add_bytes`]. Returns `None` if there is no
+    /// such operand or if the operand already has a folded value.
     pub(crate) fn set_folded_value(
         &self,
         user_key: &[u8],
@@ -273,7 +279,7 @@ impl Memtable {
         }
     }
 
-    /// Adds to the byte count. Returns false if the bytes were released already.
+    /// Adds `bytes` to the byte count. Returns false, without an effect, if the bytes were already released.
     pub(crate) fn add_bytes(&self, bytes: u64) -> bool {
         let counted = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
             (old & RELEASED == 0).then_some(old + bytes)
@@ -281,13 +287,14 @@ impl Memtable {
         counted.is_ok()
     }
 
-    /// Releases the bytes from the total of all memtables and returns their number. Later calls return 0.
+    /// Marks the bytes as released and returns their number, which the caller subtracts from the total of all
+    /// memtables. Later calls return 0.
     pub(crate) fn release_bytes(&self) -> u64 {
         let bytes = self.bytes.fetch_or(RELEASED, Ordering::Relaxed);
         if bytes & RELEASED == 0 { bytes } else { 0 }
     }
 
-    /// Returns the approximate bytes in memory.
+    /// Returns the approximate memory of the entries and range tombstones in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed) & !RELEASED
     }
@@ -316,8 +323,8 @@ impl Memtable {
         found
     }
 
-    /// Calls `visit` with the versions of `user_key` that are not newer than `snapshot`, newest first, until it returns
-    /// false. Returns whether it returned false.
+    /// Calls `visit` for the versions of `user_key` that are not newer than `snapshot`, newest first. Stops when
+    /// `visit` returns false. Returns whether `visit` returned false.
     pub(crate) fn visit_versions(
         &self,
         user_key: &[u8],
@@ -337,14 +344,14 @@ impl Memtable {
         false
     }
 
-    /// Returns a cursor over all entries. It may or may not see concurrent inserts.
+    /// Returns a cursor over all entries. The cursor may or may not see entries that are inserted later.
     pub(crate) fn cursor(self: &Arc<Memtable>) -> MemtableCursor {
         MemtableCursor { memtable: Arc::clone(self), position: None, is_folded: false }
     }
 }
 
 impl Drop for Memtable {
-    /// Frees the entries in the background, because the last owner may be a reader.
+    /// Frees the entries in the background, because the thread that drops the last reference may be a reader.
     fn drop(&mut self) {
         if !self.is_empty() {
             let entries =
@@ -366,18 +373,18 @@ impl fmt::Debug for Memtable {
     }
 }
 
-/// A cursor over a memtable, which it keeps alive.
+/// A cursor over the entries of a memtable. The cursor holds a reference to the memtable.
 pub(crate) struct MemtableCursor {
     memtable: Arc<Memtable>,
     position: Option<EntryPosition>,
-    /// Whether the cursor shows the folded value of the entry. Decided when the cursor moves to the entry, so that kind
-    /// and value match.
+    /// Whether the cursor returns the folded value of the entry. Determined once when the cursor moves to the entry, so
+    /// that kind and value match.
     is_folded: bool,
 }
 
 impl MemtableCursor {
     fn position(&self) -> EntryPosition {
-        // `Cursor` allows `key`, `value`, `next` and `prev` only while `valid()`.
+        // The trait `Cursor` allows `key`, `value`, `next` and `prev` only while `valid` returns true.
         self.position.expect("the cursor is valid")
     }
 

@@ -1,13 +1,15 @@
 //! Range tombstones of a memtable, with lock-free readers.
 //!
-//! 1. Range tombstones are in chunks, oldest and largest first. A new range tombstone is a chunk. While the last two
-//!    chunks have equal size, they are combined into one that refers to both. There are at most log₂ n chunks, and an
-//!    insert copies only references to chunks.
-//! 2. The first reader of a chunk builds its index. A chunk of 2^k range tombstones is created once in 2^k inserts, so
-//!    the indexes of n inserts with reads in between cost O(n log² n). Without reads there is no cost. A writer never
-//!    waits for an index.
+//! 1. The range tombstones are stored in a list of chunks. The oldest chunk is first and largest. A new range tombstone
+//!    becomes a chunk of its own. While the last two chunks have equal size, they are combined into one chunk that
+//!    refers to both. Therefore n range tombstones have at most log₂ n + 1 chunks, and an insert copies only references
+//!    to chunks.
+//! 2. The first reader that needs the index of a chunk builds the index. A chunk of 2^k range tombstones is created
+//!    once in 2^k inserts, so n inserts with reads in between cost O(n log² n) for the indexes. Without reads no index
+//!    is built. A writer never waits for an index.
 //!
-//! A chunk keeps all range tombstones, because the index also serves readers at older sequence numbers.
+//! A chunk keeps all range tombstones, including those that a newer range tombstone covers, because readers at older
+//! sequence numbers need them.
 
 use bytes::Bytes;
 use lsmx_base::key::SeqNo;
@@ -16,11 +18,11 @@ use lsmx_base::sync::{Arc, ArcSwap, AtomicBool, Mutex, OnceLock, Ordering};
 use lsmx_base::tombstone_index::TombstoneIndex;
 use lsmx_base::work_counter::{self, WorkKind};
 
-/// Maximum size of a chunk that lookups scan without an index.
+/// Maximum number of range tombstones in a chunk that lookups scan without an index.
 const SCANNED_CHUNK_MAX: u64 = 8;
 
-/// Bytes of a range tombstone without its keys: node and share of inner nodes with reference counts, reference counts
-/// of both keys, and the index.
+/// Bytes of a range tombstone without its keys: a leaf node and a share of inner nodes, each with reference counts; the
+/// reference counts of both keys; and the index.
 const TOMBSTONE_BYTES: u64 = (2 * (size_of::<TombstoneNode>() + 16)
     + 2 * 24
     + TombstoneIndex::BYTES_PER_TOMBSTONE_MAX) as u64;
@@ -28,7 +30,7 @@ const TOMBSTONE_BYTES: u64 = (2 * (size_of::<TombstoneNode>() + 16)
 #[derive(Debug)]
 struct MemtableTombstone {
     start: Bytes,
-    /// First key after the range; `None` for the end of the keyspace.
+    /// First key after the range, or `None` if the range extends to the end of the keyspace.
     end: Option<Bytes>,
     seq: SeqNo,
 }
@@ -39,7 +41,7 @@ impl MemtableTombstone {
     }
 }
 
-/// Range tombstones as leaves of a binary tree of combined chunks.
+/// Node of a binary tree. The leaves are range tombstones. An inner node combines two chunks of equal size.
 #[derive(Debug)]
 enum TombstoneNode {
     Leaf(MemtableTombstone),
@@ -47,7 +49,8 @@ enum TombstoneNode {
 }
 
 impl TombstoneNode {
-    /// Visits all range tombstones, oldest first. The recursion depth is at most 64.
+    /// Calls `visitor` for all range tombstones of the subtree, oldest first. The recursion depth is at most 64,
+    /// because each level doubles the number of range tombstones.
     fn visit_tombstones<'a>(&'a self, visitor: &mut impl FnMut(&'a MemtableTombstone)) {
         match self {
             TombstoneNode::Leaf(tombstone) => visitor(tombstone),
@@ -64,7 +67,7 @@ struct TombstoneChunk {
     /// Number of range tombstones, a power of two.
     count: u64,
     root: Arc<TombstoneNode>,
-    /// Built by the first reader that needs it.
+    /// Index of the range tombstones, built by the first reader that needs the index.
     index: Arc<OnceLock<Arc<TombstoneIndex>>>,
 }
 
@@ -100,7 +103,7 @@ impl TombstoneChunk {
 #[derive(Debug)]
 pub(crate) struct MemtableRangeTombstones {
     /// Whether there are range tombstones. Most memtables have none, and a lookup then reads only this flag. `insert`
-    /// stores `chunks` first and then this flag with release order. `is_empty` loads the flag with acquire order.
+    /// stores `chunks` before this flag. The release store in `insert` pairs with the acquire load in `is_empty`.
     has_any: AtomicBool,
     chunks: ArcSwap<Vec<TombstoneChunk>>,
     /// Serializes changes of `chunks`.
@@ -116,7 +119,7 @@ impl MemtableRangeTombstones {
         }
     }
 
-    /// Inserts a range tombstone. Returns the bytes of memory that it occupies.
+    /// Inserts a range tombstone. Returns the number of bytes of memory that the range tombstone needs.
     pub(crate) fn insert(&self, start: Bytes, end: Option<Bytes>, seq: SeqNo) -> u64 {
         let key_bytes = start.len() + end.as_ref().map_or(0, Bytes::len);
         let mut newest =
@@ -138,7 +141,8 @@ impl MemtableRangeTombstones {
         !self.has_any.load(Ordering::Acquire)
     }
 
-    /// Returns the newest range tombstone that covers `user_key` for a reader at `snapshot`.
+    /// Returns the sequence number of the newest range tombstone that covers `user_key` and is not newer than
+    /// `snapshot`.
     #[inline]
     pub(crate) fn newest_covering_seq(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
         if self.is_empty() {

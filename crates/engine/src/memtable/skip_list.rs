@@ -1,9 +1,9 @@
-//! The sorted entries of a memtable in a skip list of the package `crossbeam-skiplist`: an alternative to the B-link tree.
+//! Skip list of the package `crossbeam-skiplist`: an alternative to the B-link tree for the entries of a memtable.
 //!
-//! The list allows concurrent writers. The memtable has one writer at a time, because the array of entries has.
+//! The skip list allows concurrent writers. The array of entries does not, so inserts are serialized.
 //!
-//! A cursor stores the number of its entry. It cannot keep a reference to a node of the list without unsafe code, so
-//! each of its steps is a search.
+//! A cursor stores the number of its entry. A reference to a node of the skip list would need unsafe code. Therefore
+//! each step of a cursor is a search.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
@@ -19,28 +19,29 @@ use crate::memtable::arena::{Arena, CopiedEntry};
 use crate::memtable::entry::{EntryAttributes, MemtableEntry, SeekTarget};
 use crate::memtable::entry_array::{ENTRY_BYTES, EntryArray};
 
-/// Bytes of a node of the list: key, number, the header, two pointers on average, and the overhead of its allocation.
+/// Estimated bytes of a node of the skip list: key, entry number, header, two pointers on average, and the overhead of
+/// the allocation.
 const NODE_BYTES: u64 = (size_of::<SkipKey>() + size_of::<u64>() * 6) as u64;
 
-/// Number of entries among which [`SkipList::middle_entry`] searches for the median.
+/// Number of entries in the sample from which [`SkipList::middle_entry`] takes the median.
 const SAMPLE: u32 = 63;
 
 pub(crate) struct SkipList {
     entries: EntryArray,
-    /// Numbers of the entries, sorted by the key of the entry.
+    /// Numbers of the entries, sorted by key and tag.
     numbers: SkipMap<SkipKey, u32>,
     /// Guards the arena and serializes inserts.
     arena: Mutex<Arena>,
 }
 
-/// The key of an entry.
+/// Sort key of an entry in the skip list.
 struct SkipKey {
     prefix: KeyPrefix,
     user_key: Bytes,
     tag: u64,
 }
 
-/// A key to compare: that of an entry, or a target of a search, which has a borrowed user key.
+/// A sort key of an entry or the target of a search. The trait allows a search with a borrowed user key.
 trait Comparable {
     fn target(&self) -> SeekTarget<'_>;
 }
@@ -121,7 +122,7 @@ impl SkipList {
         }
     }
 
-    /// Returns the entries. Searches return their numbers.
+    /// Returns the array of entries. Searches return numbers of entries in this array.
     pub(crate) fn entries(&self) -> &EntryArray {
         &self.entries
     }
@@ -148,7 +149,7 @@ impl SkipList {
         self.numbers.back().map(|entry| *entry.value())
     }
 
-    /// Returns an entry near the median: that of a sample. `None` for a small memtable.
+    /// Returns an entry near the median, or `None` if there are few entries. The result is the median of a sample.
     pub(crate) fn middle_entry(&self) -> Option<&MemtableEntry> {
         let step = self.entries.len() / SAMPLE;
         let mut sample: Vec<_> = (0..SAMPLE).filter_map(|at| self.entries.get(at * step)).collect();
@@ -163,13 +164,14 @@ impl SkipList {
         self.link_entry(copied, meta)
     }
 
-    /// Like [`SkipList::insert`], for an entry that is in memory of an arena already.
+    /// Like [`SkipList::insert`], for an entry that was already copied into an arena.
     pub(crate) fn insert_copied(&self, copied: CopiedEntry, meta: EntryAttributes) -> u64 {
         let _writer = self.arena.lock();
         self.link_entry(copied, meta)
     }
 
-    /// The caller holds the lock of the arena.
+    /// Adds an entry to the array and to the skip list. Returns the number of allocated bytes. The caller must hold the
+    /// lock of the arena.
     fn link_entry(&self, copied: CopiedEntry, meta: EntryAttributes) -> u64 {
         let allocated_bytes = copied.allocated_bytes;
         let number = self.entries.push(MemtableEntry::new(copied.data, copied.key_bytes, meta));

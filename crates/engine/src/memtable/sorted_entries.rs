@@ -12,12 +12,12 @@ use crate::memtable::skip_list::SkipList;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemtableKind {
-    /// A B-link tree for one writer and lock-free readers.
+    /// A B-link tree with one writer at a time and lock-free readers.
     #[default]
     BLinkTree,
     /// The skip list of the package `crossbeam-skiplist`.
     ///
-    /// It needs more memory per entry, and a step of an iterator costs a search.
+    /// The skip list needs more memory per entry than the B-link tree, and each step of an iterator is a search.
     SkipList,
 }
 
@@ -48,14 +48,15 @@ impl std::str::FromStr for MemtableKind {
     }
 }
 
-/// Sorted entries. One thread at a time inserts, and readers take no lock.
+/// The sorted entries of a memtable. Inserts are serialized by a lock. Readers take no lock.
 #[derive(Debug)]
 pub(crate) enum SortedEntries {
     BLinkTree(BLinkTree),
     SkipList(SkipList),
 }
 
-/// The number of an entry. In a tree also its place there, from which the next entry is found without a search.
+/// Position of an entry. For a B-link tree, the position includes the leaf, so that the next entry can be found without
+/// a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum EntryPosition {
     InTree(TreePosition),
@@ -100,7 +101,7 @@ impl SortedEntries {
         self.entries().len()
     }
 
-    /// Returns the entries from an insert on, in the order of their inserts. The first insert has number 0.
+    /// Returns the entries in insertion order, starting with entry number `first`. The oldest entry has number 0.
     pub(crate) fn inserted_from(&self, first: u32) -> impl Iterator<Item = &MemtableEntry> {
         (first..self.len()).map(|number| self.entries().entry(number))
     }
@@ -119,7 +120,7 @@ impl SortedEntries {
         }
     }
 
-    /// Like [`SortedEntries::insert`], for an entry that is in memory of an arena already.
+    /// Like [`SortedEntries::insert`], for an entry that was already copied into an arena.
     pub(crate) fn insert_copied(&self, copied: CopiedEntry, meta: EntryAttributes) -> u64 {
         match self {
             SortedEntries::BLinkTree(tree) => tree.insert_copied(copied, meta),
@@ -160,7 +161,7 @@ impl SortedEntries {
         }
     }
 
-    /// Returns an entry near the median; `None` for a small memtable. There must be no concurrent insert.
+    /// Returns an entry near the median, or `None` if there are few entries. There must be no concurrent insert.
     pub(crate) fn middle_entry(&self) -> Option<&MemtableEntry> {
         match self {
             SortedEntries::BLinkTree(tree) => tree.middle_entry(),

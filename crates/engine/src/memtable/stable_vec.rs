@@ -1,14 +1,15 @@
-//! A growing array with stable addresses, so that readers need no lock.
+//! A growing array whose items never move, so that readers need no lock.
 //!
-//! It consists of segments. The first one is small, because many keyspaces may have few entries. Each further segment
-//! is twice as large, up to a limit that bounds the unused memory.
+//! The array consists of segments. The first segment is small, because a database may have many keyspaces with few
+//! entries. Each further segment is twice as large as the previous segment, up to a limit. The limit bounds the unused
+//! memory at the end of the last segment.
 
 use lsmx_base::sync::AppendVec;
 
-/// Items of the first segment, as a power of two.
+/// Base-2 logarithm of the number of items in the first segment.
 const FIRST_BITS: u32 = 1;
 
-/// An append-only array. Segments have at most 2^`BITS` items, created with default values.
+/// An append-only array. A segment has at most 2^`BITS` items. New items have default values.
 #[derive(Debug)]
 pub(crate) struct StableVec<T, const BITS: u32> {
     segments: AppendVec<Box<[T]>>,
@@ -19,10 +20,11 @@ impl<T: Default, const BITS: u32> StableVec<T, BITS> {
         StableVec { segments: AppendVec::new() }
     }
 
-    /// Returns the segment of an item, and its index in the segment.
+    /// Returns the segment of an item, and the index of the item in the segment.
     #[inline]
     fn locate(number: u32) -> (usize, usize) {
-        // Adds the size of the first segment. Segment `n` then starts at 2^(`FIRST_BITS` + n).
+        // Adds the size of the first segment to the number. Segment n of the growing segments then starts at
+        // 2^(`FIRST_BITS` + n).
         let at = number as usize + (1 << FIRST_BITS);
         if at < 1 << BITS {
             let bits = at.ilog2();
@@ -32,14 +34,15 @@ impl<T: Default, const BITS: u32> StableVec<T, BITS> {
         }
     }
 
-    /// Returns an item, if its segment exists.
+    /// Returns the item with this number, if its segment exists.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
         let (segment, at) = Self::locate(number);
         self.segments.get(segment)?.get(at)
     }
 
-    /// Returns the next item after the last one, and adds a segment if necessary. For one thread at a time.
+    /// Returns the item with this number. Adds a segment if the item is directly after the last segment. Only one
+    /// thread may call this method at a time.
     pub(crate) fn get_or_grow(&self, number: u32) -> Option<&T> {
         let (segment, _) = Self::locate(number);
         if segment == self.segments.count() {

@@ -10,7 +10,7 @@ fn new_memtable(kind: MemtableKind) -> Memtable {
     Memtable::new(kind, SeqNo(1), &DeferredDrop::default())
 }
 
-/// Generates keys with many duplicates, and many that share their first sixteen bytes.
+/// Generates keys, many of which are equal or have equal first sixteen bytes.
 fn colliding_key() -> impl Strategy<Value = Vec<u8>> {
     let long = prop::collection::vec(0u8..3, 0..4).prop_map(|tail| {
         let mut key = b"sixteen bytes or more, all the same".to_vec();
@@ -25,7 +25,7 @@ fn colliding_key() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Maximum number of entries of a case; enough for several nodes.
+/// Maximum number of entries in a test case. The number is large enough for several nodes.
 const ENTRIES_MAX: usize = if cfg!(miri) { 40 } else { 400 };
 
 proptest! {
@@ -36,7 +36,7 @@ proptest! {
         ranges in prop::collection::vec((0u8..20, prop::option::of(1u8..20), 0u64..45), 30),
     ) {
         let memtable = new_memtable(kind);
-        // Number of entries up to each sequence number.
+        // Element n is the number of entries with a sequence number of at most n.
         let mut counts = vec![0];
         for (seq, &(key, range_end)) in (1..).zip(&writes) {
             let _bytes = match range_end {
@@ -122,7 +122,7 @@ fn concurrent_readers_find_all_earlier_entries() {
 }
 
 fn read_during_inserts(kind: MemtableKind) {
-    // Enough for two levels of nodes of the tree.
+    // The number of entries is large enough for a tree of at least two levels.
     const ENTRIES: u64 = if cfg!(miri) { 120 } else { 20_000 };
     let memtable = Arc::new(new_memtable(kind));
     let (given, done) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -178,7 +178,8 @@ fn read_during_inserts(kind: MemtableKind) {
     assert_eq!(u64::from(memtable.entries.len()), ENTRIES);
 }
 
-/// Returns the versions of the key `k` at a sequence number, newest first, up to the first that is not an operand.
+/// Returns the versions of the key `k` that are visible at a sequence number, newest first. Stops after the first
+/// version that is not an operand.
 fn read_versions(memtable: &Memtable, seq: u64) -> Vec<(EntryKind, Slice)> {
     let mut seen = Vec::new();
     memtable.visit_versions(b"k", SeqNo(seq), |_, kind, value| {
@@ -249,7 +250,8 @@ fn bytes_are_released_once_and_none_are_added_afterwards() {
     assert_eq!(memtable.bytes(), bytes + 5);
 }
 
-/// The memory budget of a batch is computed from `ENTRY_OVERHEAD_BYTES`. An entry of a skip list needs more.
+/// `ENTRY_OVERHEAD_BYTES` is used for the memory budget of a batch, so it must be close to the real overhead. An entry
+/// of a skip list has a larger overhead.
 #[test]
 fn entry_overhead_is_close_to_its_estimate() {
     const ENTRIES: u64 = if cfg!(miri) { 500 } else { 20_000 };
