@@ -1,7 +1,8 @@
-//! Reads the values of several known entries, such as the next ones of a scan.
+//! Batch reads of values: reads the values of several entries that are known in advance, such as the next entries of a
+//! scan.
 //!
-//! Values of neighbouring keys that one job wrote are adjacent in a blob file. One read covers several of them. Reads
-//! of different places can run concurrently.
+//! If one job has written the values of neighbouring keys, these values are adjacent in a blob file. One read can
+//! therefore return several values. Reads at different offsets can run concurrently.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;
@@ -14,20 +15,20 @@ use crate::format::blob::ValuePointer;
 use crate::table::ReadPurpose;
 use crate::value_log::reader::BlobReader;
 
-/// Maximum gap between two values of one read, in bytes: for the page cache and for a device. Reading the gap is
-/// cheaper than a second read.
+/// Maximum gap in bytes between two values in one read: first for reads from the page cache, then for reads from a
+/// device. Reading a gap of this size is cheaper than a second read.
 const GAP_BYTES_MAX: [u64; 2] = [2 << 10, 32 << 10];
-/// Maximum bytes of one read, except for a longer value.
+/// Maximum bytes of one read. A single longer value is still read at once.
 const READ_BYTES_MAX: u64 = 256 << 10;
 
-/// A value that is to be read. `F` holds the blob file.
+/// Request to read one value. `F` is the type of a reference to an open blob file.
 #[derive(Debug)]
 pub(crate) struct ValueRequest<F> {
-    /// Index of the entry in the batch.
+    /// Index of the entry in the caller's list of entries.
     pub(crate) index: usize,
     pub(crate) seq: SeqNo,
     pub(crate) file: Arc<F>,
-    /// Position of the value, which is inside the file.
+    /// Position of the value. The caller has checked that the position is inside the file.
     pub(crate) pointer: ValuePointer,
 }
 
@@ -41,25 +42,25 @@ impl<F: AsRef<BlobReader>> ValueRequest<F> {
     }
 }
 
-/// One read of adjacent values of a blob file.
+/// One read that covers several values of a blob file.
 #[derive(Debug)]
 pub(crate) struct BatchRead<'a, F> {
-    /// Requests of one blob file by ascending offset; at least one.
+    /// Requests for one blob file, in order of ascending offset. Contains at least one request.
     requests: &'a [ValueRequest<F>],
     start: u64,
     end: u64,
 }
 
-/// A reusable buffer of batch reads. The cache counts it as read-ahead memory.
+/// A reusable buffer for batch reads. The block cache counts the memory of the buffer as read-ahead memory.
 #[derive(Debug, Default)]
 pub(crate) struct BatchReadBuffer {
     bytes: Vec<u8>,
-    /// The cache that counts the buffer. Set with the first bytes.
+    /// The block cache that counts the memory. Set by the first read.
     counted_by: Option<Arc<BlockCache>>,
 }
 
 impl BatchReadBuffer {
-    /// Returns `bytes` bytes of the buffer with arbitrary contents.
+    /// Returns the first `bytes` bytes of the buffer. Their contents are undefined.
     fn slice_of_len(&mut self, bytes: usize, cache: &Arc<BlockCache>) -> &mut [u8] {
         if let Some(added) = bytes.checked_sub(self.bytes.len()) {
             let counted_by = self.counted_by.get_or_insert_with(|| Arc::clone(cache));
@@ -78,8 +79,8 @@ impl Drop for BatchReadBuffer {
     }
 }
 
-/// Sorts the requests by position and groups them into reads. `from_device` states whether the values are expected on
-/// a device instead of in the page cache.
+/// Sorts the requests by position and groups them into reads. `from_device` is true if the values are probably not in
+/// the page cache, so that the reads access a device.
 pub(crate) fn plan_batch_reads<F: AsRef<BlobReader>>(
     requests: &mut [ValueRequest<F>],
     from_device: bool,
@@ -109,20 +110,21 @@ pub(crate) fn plan_batch_reads<F: AsRef<BlobReader>>(
 }
 
 impl<F: AsRef<BlobReader>> BatchRead<'_, F> {
-    /// Announces the read. Returns whether the file system reads the bytes ahead.
+    /// Hints to the file system that the bytes of this read will be needed. Returns whether the file system prefetches
+    /// the bytes or has them in memory.
     pub(crate) fn will_need(&self) -> bool {
         let Some(first) = self.requests.first() else { return true };
-        // If the file cannot be opened, the read returns the error.
+        // The error of a file that cannot be opened is ignored here, because the read returns the same error.
         first.blob().will_need(self.start, self.bytes()).unwrap_or(true)
     }
 
-    /// Returns the bytes of the read.
+    /// Returns the length of the read in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.end - self.start
     }
 
-    /// Reads the values and passes each with its index to `set_value`. If the read fails, all values get its error,
-    /// and no value is read again alone.
+    /// Reads the values and calls `set_value` for each request, with the index and the value or error. `key` returns
+    /// the user key of an index. If the read fails, all requests get the error, and no value is retried alone.
     pub(crate) fn read<'k>(
         &self,
         buffer: &mut BatchReadBuffer,
@@ -131,7 +133,7 @@ impl<F: AsRef<BlobReader>> BatchRead<'_, F> {
         mut set_value: impl FnMut(usize, Result<Slice>),
     ) {
         let Some(first) = self.requests.first() else { return };
-        // Fits, because the pointers were checked.
+        // The conversion succeeds, because the pointers were checked.
         let bytes = usize::try_from(self.bytes()).unwrap_or(0);
         let buffer = buffer.slice_of_len(bytes, first.blob().cache());
         let filled = first.blob().read_into(self.start, buffer, purpose);

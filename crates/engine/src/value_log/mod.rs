@@ -1,4 +1,4 @@
-//! The value log: blob files with large values, which tables point to.
+//! Value log: blob files that contain large values. Table entries contain pointers to these values.
 
 mod batch_read;
 mod reader;

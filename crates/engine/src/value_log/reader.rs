@@ -1,4 +1,4 @@
-//! An open blob file, which returns the values of value pointers.
+//! Reader of a blob file: returns the value for a value pointer.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,23 +22,23 @@ use crate::table::{
 };
 use crate::vfs::{File, Vfs};
 
-/// A blob file that is open for reading. All readers share it without a lock.
+/// A blob file that is open for reading. Several threads can use one reader concurrently without a lock.
 #[derive(Debug)]
 pub struct BlobReader {
     file: Arc<CachedFile>,
     path: PathBuf,
     record: BlobFileRecord,
     cache: Arc<BlockCache>,
-    /// Key of this open file in the block cache.
+    /// Id of this reader in the keys of the block cache.
     cache_id: u64,
 }
 
 impl BlobReader {
-    /// Opens a blob file whose descriptor the cache may close and reopen.
+    /// Opens a blob file. The descriptor cache may close the file descriptor and reopen the file later.
     ///
     /// # Errors
-    /// - [`Error::Io`] if the file cannot be opened or read, with kind `NotFound` if it is missing.
-    /// - [`Error::Corrupt`] if the file is damaged or does not match its manifest record.
+    /// - [`Error::Io`] if the file cannot be opened or read, with kind `NotFound` if the file is missing.
+    /// - [`Error::Corrupt`] if the file is corrupt or does not match its manifest record.
     pub(crate) fn open_cached(
         fd_cache: &Arc<FdCache>,
         path: &Path,
@@ -52,7 +52,7 @@ impl BlobReader {
         BlobReader::from_file(file, path, keyspace, record, cache)
     }
 
-    /// Opens a blob file whose descriptor stays open.
+    /// Opens a blob file. The file descriptor stays open as long as the reader exists.
     ///
     /// # Errors
     /// As [`BlobReader::open_cached`].
@@ -90,7 +90,7 @@ impl BlobReader {
         BlobReader::from_file(file, path, keyspace, record, cache)
     }
 
-    /// Checks size and header of the file.
+    /// Creates a reader of an open file. Checks the size and the header of the file.
     fn from_file(
         file: Arc<CachedFile>,
         path: &Path,
@@ -132,16 +132,17 @@ impl BlobReader {
         &self.path
     }
 
-    /// Opens the file if it is closed, and keeps it open as long as this reader exists.
+    /// Opens the file if the descriptor cache has closed it. The file then stays open as long as this reader exists.
     pub(crate) fn keep_open(&self) -> Result<()> {
         self.file.keep_open()
     }
 
-    /// Returns the value of an entry from the cache or the file.
+    /// Returns the value of an entry from the block cache or from the file. `entry` is the user key and the sequence
+    /// number of the entry.
     ///
     /// # Errors
-    /// - [`Error::Corrupt`] if the record is damaged or belongs to another entry.
-    /// - [`Error::WouldBlock`] if the context does not allow the read.
+    /// - [`Error::Corrupt`] if the record is corrupt or belongs to another entry.
+    /// - [`Error::WouldBlock`] if the value is not cached and `context` does not allow reads from the file.
     /// - [`Error::Io`] if the record cannot be read.
     pub fn read_value(
         &self,
@@ -172,11 +173,11 @@ impl BlobReader {
         Ok(Slice::from_block(value))
     }
 
-    /// Returns the value if it is in memory, without marking it as used. If it is not, checks that the record is
-    /// inside the file.
+    /// Returns the value if the block cache contains it, or `None`. Does not mark the value as used in the cache.
+    /// Before `None` is returned, checks that the record is inside the file.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the pointer is wrong.
+    /// [`Error::Corrupt`] if the pointer is invalid.
     pub(crate) fn peek_value(
         &self,
         pointer: &ValuePointer,
@@ -189,7 +190,7 @@ impl BlobReader {
         self.check_cached_value(pointer, value).map(Some)
     }
 
-    /// Whether the value is in memory.
+    /// Returns whether the block cache contains the value.
     pub(crate) fn is_resident(&self, pointer: &ValuePointer) -> bool {
         self.cache.peek_data_block(self.cache_id, pointer.offset).is_some()
     }
@@ -204,8 +205,8 @@ impl BlobReader {
         Ok(Slice::from_block(value))
     }
 
-    /// Checks that a record is inside the file, and returns its size in bytes. Without the check a corrupt pointer
-    /// could cause a large allocation.
+    /// Checks that a record is inside the file. Returns the size of the record in bytes. Without this check, a corrupt
+    /// pointer could cause a large allocation.
     pub(super) fn check_pointer(&self, pointer: &ValuePointer) -> Result<usize> {
         let at = |what: Malformed| Error::malformed(what, &self.path, pointer.offset);
         pointer.check_bounds(self.record.bytes).map_err(at)?;
@@ -244,12 +245,14 @@ impl BlobReader {
         self.decode_record(&stored, entry, pointer, purpose).map(Slice::from_block)
     }
 
-    /// Announces a read. Returns whether the file system reads the bytes ahead.
+    /// Hints to the file system that a range will be read. Returns whether the file system prefetches the range or has
+    /// it in memory.
     pub(crate) fn will_need(&self, offset: u64, bytes: u64) -> Result<bool> {
         self.file.will_need(offset, bytes)
     }
 
-    /// Checks the stored bytes of a record and copies its value.
+    /// Decodes the stored bytes of a record, checks that the record belongs to the entry, and returns a copy of the
+    /// value.
     pub(super) fn decode_record(
         &self,
         stored: &[u8],
@@ -264,7 +267,8 @@ impl BlobReader {
         let record = BlobRecord::decode(stored, self.record.uid, pointer.offset).map_err(at)?;
         record.check_entry(key, seq).map_err(at)?;
         let value = record.value(pointer.value_bytes).map_err(at)?;
-        // The bytes of values that readers hold are counted, except for jobs, which free values soon.
+        // The cache counts the bytes of values that readers hold. Values of background jobs are not counted, because
+        // jobs free their values soon.
         let live = (purpose != ReadPurpose::Job).then(|| self.cache.live_block_counter());
         Ok(BlockBytes::copy_and_count(&value, live))
     }
@@ -273,11 +277,11 @@ impl BlobReader {
         &self.cache
     }
 
-    /// Reads the whole file without the cache, and checks all records, the trailer, the manifest record and the
+    /// Reads the whole file without the block cache. Checks all records, the trailer, the manifest record and the
     /// checksum of the file.
     ///
     /// # Errors
-    /// The first violation with its offset, or the error of a read.
+    /// Returns the first inconsistency with its offset, or the error of a read.
     pub fn verify(&self) -> Result<()> {
         let checksum = self.file.compute_checksum(self.record.bytes)?;
         let trailer_at = self.record.bytes - len_u64(BLOB_TRAILER_BYTES);

@@ -1,11 +1,13 @@
 //! Reads the values of consecutive keys with read-ahead.
 //!
-//! A job writes entries and their values in the same order, so the values of one blob file are in key order. A scan
-//! therefore visits each file in one direction, with gaps where values are garbage. Each file has a window:
+//! A job writes entries and their values in the same order, so the values in one blob file are in key order. A scan
+//! therefore reads each blob file in one direction, and skips values that are garbage. For each blob file, the scan
+//! keeps a window: a buffer of bytes that were read ahead.
 //!
-//! 1. The first value is read alone, as for a lookup.
-//! 2. While the next value is near the window, each read covers twice as many bytes as the last one.
-//! 3. The windows together are bounded. Above the bound, the least recently used one is dropped.
+//! 1. The first value of a file is read alone, as for a lookup.
+//! 2. If the next value is near the window, the next read covers twice as many bytes as the previous read-ahead.
+//!    Otherwise the value is read alone again.
+//! 3. The total size of all windows is limited. If the limit is exceeded, the least recently used window is dropped.
 
 use std::collections::BTreeMap;
 
@@ -22,22 +24,22 @@ use crate::format::blob::{BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, ValuePointer};
 use crate::table::{ReadContext, ReadPurpose, ReadSource};
 use crate::value_log::reader::BlobReader;
 
-/// Bytes of the first read-ahead.
+/// Bytes of the first read-ahead of a file.
 const READ_BYTES_FIRST: u64 = 16 << 10;
-/// Maximum bytes of a window, except for a longer value.
+/// Maximum bytes of a window. A single longer value is still read at once.
 const WINDOW_BYTES_MAX: u64 = 256 << 10;
 /// Maximum bytes of all windows of a scan.
 const WINDOWS_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes of one blob file that were read ahead.
+/// Window of one blob file: bytes that were read ahead.
 #[derive(Debug, Default)]
 struct BlobReadBuffer {
-    /// Offset in the file.
+    /// Offset of the window in the file.
     offset: u64,
     buffer: Vec<u8>,
-    /// Bytes of the next read-ahead.
+    /// Number of bytes of the next read-ahead.
     next_bytes: u64,
-    /// Value of [`BlobScan::uses`] at the last use.
+    /// Value of [`BlobScan::uses`] when the window was last used.
     last_use: u64,
 }
 
@@ -46,7 +48,7 @@ impl BlobReadBuffer {
         self.offset + len_u64(self.buffer.len())
     }
 
-    /// Returns the stored bytes of a record if they are in the window.
+    /// Returns the stored bytes of a record if the window contains the whole record.
     fn stored_record(&self, pointer: &ValuePointer) -> Option<&[u8]> {
         let start = usize::try_from(pointer.offset.checked_sub(self.offset)?).ok()?;
         let end = start.checked_add(usize::try_from(pointer.bytes).ok()?)?;
@@ -54,15 +56,15 @@ impl BlobReadBuffer {
     }
 }
 
-/// Reads the values of a scan.
+/// Reads the values of one scan.
 #[derive(Debug, Default)]
 pub struct BlobScan {
     windows: BTreeMap<FileId, BlobReadBuffer>,
-    /// Bytes of all windows.
+    /// Total bytes of all windows.
     bytes: u64,
-    /// Number of values read.
+    /// Number of values read so far.
     uses: u64,
-    /// The cache that counts the windows. Set with the first window.
+    /// The block cache that counts the memory of the windows. Set when the first window is read.
     counted_by: Option<Arc<BlockCache>>,
 }
 
@@ -75,7 +77,7 @@ impl Drop for BlobScan {
 }
 
 impl BlobScan {
-    /// Returns the value of an entry from a window, the cache or the file.
+    /// Returns the value of an entry from a window, from the block cache or from the file.
     ///
     /// # Errors
     /// As [`BlobReader::read_value`].
@@ -92,7 +94,7 @@ impl BlobScan {
             if source == ReadSource::Device {
                 return blob.read_value_from_device(entry, pointer, purpose);
             }
-            // The window comes first because it is cheaper than the cache.
+            // The window is searched first, because this is cheaper than a lookup in the block cache.
             if let Some(value) = self.value_in_window(blob, entry, pointer, context) {
                 return value;
             }
@@ -125,7 +127,7 @@ impl BlobScan {
         Some(opened.map(Slice::from_block))
     }
 
-    /// Replaces the window of a file by one that contains the record, whose pointer was checked.
+    /// Replaces the window of a blob file by a window that contains the record. The caller has checked the pointer.
     fn read_window(
         &mut self,
         blob: &BlobReader,
@@ -133,7 +135,7 @@ impl BlobScan {
         purpose: ReadPurpose,
     ) -> Result<()> {
         let id = blob.manifest_record().id;
-        // After a failed read the file has no window.
+        // The old window is removed first, so that the file has no window if the read fails.
         let old = self.windows.remove(&id);
         let plan = match &old {
             None => WindowPlan::of_record(pointer),
@@ -151,14 +153,15 @@ impl BlobScan {
         let (offset, next_bytes, last_use) = (plan.start, plan.next_bytes, self.uses);
         self.windows.insert(id, BlobReadBuffer { offset, buffer, next_bytes, last_use });
         if let Some((offset, bytes)) = plan.following {
-            // Only a hint. A later read returns the error.
+            // Errors of the hint are ignored, because the later read returns them.
             let _ = blob.will_need(offset, bytes);
         }
         self.drop_excess_windows(id);
         Ok(())
     }
 
-    /// Drops the least recently used windows except `kept` until the rest is within the bound.
+    /// Drops the least recently used windows until the total size is within the limit. Never drops the window of
+    /// `kept`.
     fn drop_excess_windows(&mut self, kept: FileId) {
         while self.bytes > WINDOWS_BYTES_MAX {
             let others = self.windows.iter().filter(|(id, _)| **id != kept);
@@ -175,24 +178,25 @@ impl BlobScan {
     }
 }
 
-/// Range of the next window.
+/// Range of the next read.
 struct WindowPlan {
     start: u64,
     end: u64,
-    /// Bytes of the read-ahead after this one.
+    /// Number of bytes of the read-ahead that follows this read.
     next_bytes: u64,
-    /// Expected range of the window after this one: offset and bytes.
+    /// Expected range of the read after this one, as offset and number of bytes. The range is prefetched.
     following: Option<(u64, u64)>,
 }
 
 impl WindowPlan {
-    /// Plans to read one record alone.
+    /// Plans a read of one record alone.
     fn of_record(pointer: &ValuePointer) -> WindowPlan {
         let (start, end) = (pointer.offset, pointer.offset + pointer.bytes);
         WindowPlan { start, end, next_bytes: READ_BYTES_FIRST, following: None }
     }
 
-    /// Plans a read-ahead if the record is near the old window, in either direction.
+    /// Plans a read-ahead if the record is near the old window, in ascending or descending direction. Otherwise plans a
+    /// read of the record alone.
     fn after_window(old: &BlobReadBuffer, blob: &BlobReader, pointer: &ValuePointer) -> WindowPlan {
         let (start, end) = (pointer.offset, pointer.offset + pointer.bytes);
         let distance_max = old.next_bytes;

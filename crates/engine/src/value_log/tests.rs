@@ -1,4 +1,4 @@
-//! Writes blob files and reads them by lookups and scans.
+//! Tests that write blob files and read the values by lookups and scans.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ fn value(number: u64) -> Vec<u8> {
     number.to_string().into_bytes().into_iter().cycle().take(bytes).collect()
 }
 
-/// Writes a file with `count` values and returns their positions.
+/// Writes a blob file with `count` values. Returns the manifest record of the file and pointers to the values.
 fn written(vfs: &dyn Vfs, count: u64) -> (BlobFileRecord, Vec<ValuePointer>) {
     let mut writer = BlobWriter::create(vfs, Path::new(PATH), &HEADER, Compression::None).unwrap();
     let add = |number| writer.add(&key(number), SeqNo(number), &value(number)).unwrap();

@@ -1,4 +1,4 @@
-//! Writes values to a blob file.
+//! Writer of blob files.
 
 use std::path::Path;
 
@@ -14,21 +14,22 @@ use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::table::{Compression, FileAppender};
 use crate::vfs::Vfs;
 
-/// Writes one blob file. After an error the caller removes the file.
+/// Writes one blob file. After an error the caller must remove the file.
 #[derive(Debug)]
 pub(crate) struct BlobWriter {
     file: FileAppender,
     id: FileId,
     uid: u64,
     compression: Compression,
-    /// Buffer for compression.
+    /// Reusable buffer for compressed values.
     compressed: Vec<u8>,
     records: u64,
     value_bytes: u64,
 }
 
 impl BlobWriter {
-    /// Creates the file. The uid in `header` should be random, because it is part of every checksum.
+    /// Creates the file and writes the header. The uid in `header` should be random, because it is the seed of every
+    /// checksum of the file.
     pub(crate) fn create(
         vfs: &dyn Vfs,
         path: &Path,
@@ -48,10 +49,11 @@ impl BlobWriter {
         Ok(writer)
     }
 
-    /// Writes the value of an entry and returns its position.
+    /// Appends the value of an entry. Returns a pointer to the value.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] if the key or the value exceeds its limit, [`Error::Io`] if the file cannot be written.
+    /// [`Error::TooLarge`] if the key or the value exceeds its maximum length. [`Error::Io`] if the file cannot be
+    /// written.
     pub(crate) fn add(&mut self, key: &[u8], seq: SeqNo, value: &[u8]) -> Result<ValuePointer> {
         for (what, bytes, limit) in [
             ("key", len_u64(key.len()), KEY_BYTES_MAX),
@@ -77,7 +79,7 @@ impl BlobWriter {
         self.file.bytes()
     }
 
-    /// Writes the trailer and syncs the file. The caller syncs the directory.
+    /// Writes the trailer and syncs the file. Returns the manifest record of the file. The caller syncs the directory.
     pub(crate) fn finish(mut self) -> Result<BlobFileRecord> {
         let trailer =
             BlobTrailer { records: self.records, value_bytes: self.value_bytes, uid: self.uid };
