@@ -1,4 +1,4 @@
-//! Models of closing a database during other operations.
+//! Loom models of closing a database during other operations.
 
 use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 use lsmx_base::sync::{Arc, AtomicUsize, Ordering};
@@ -8,8 +8,8 @@ use crate::deferred_drop::DeferredDrop;
 use crate::error::Error;
 use crate::loom_models::{open, open_on_vfs};
 
-/// A write that runs while the database closes is either acknowledged and stored, or refused and not stored. Write and
-/// close do not deadlock.
+/// A write that runs while the database closes is either acknowledged and stored, or fails and is not stored. The write
+/// and the close do not deadlock.
 #[test]
 fn write_during_close_is_stored_or_refused() {
     explore_interleavings(Some(1), || {
@@ -29,7 +29,7 @@ fn write_during_close_is_stored_or_refused() {
     });
 }
 
-/// Each of two concurrent calls of `close` returns after the lock file is released.
+/// Two threads call `close` concurrently. Both calls return only after the lock file is released.
 #[test]
 fn concurrent_closes_release_the_lock() {
     explore_interleavings(Some(1), || {
@@ -42,7 +42,7 @@ fn concurrent_closes_release_the_lock() {
     });
 }
 
-/// Value that counts how often it is dropped.
+/// A value that counts its drops.
 struct DropCounter(Arc<AtomicUsize>);
 
 impl Drop for DropCounter {
@@ -51,7 +51,7 @@ impl Drop for DropCounter {
     }
 }
 
-/// A value that is queued for a deferred drop is freed, also if the threads of the queue stop meanwhile.
+/// A value that is queued for a deferred drop is freed exactly once, even if the background thread stops concurrently.
 #[test]
 fn deferred_drop_during_close_frees_the_value() {
     explore_interleavings(None, || {
@@ -65,7 +65,8 @@ fn deferred_drop_during_close_frees_the_value() {
     });
 }
 
-/// Of two concurrent background errors, exactly one is reported as the first. Writes stop after the first error.
+/// If two background errors occur concurrently, exactly one is reported as the first error, and both threads see the
+/// same cause. After an error no write is allowed.
 #[test]
 fn concurrent_errors_have_one_first_cause() {
     explore_interleavings(None, || {

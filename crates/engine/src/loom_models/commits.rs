@@ -1,4 +1,4 @@
-//! Models of group commit.
+//! Loom models of group commit.
 
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -16,17 +16,18 @@ use crate::options::write::WriteOptions;
 use crate::write::batch::WriteBatch;
 use crate::write::ticket::TaskWorkerStarter;
 
-/// Size of a value that makes a commit group large, in bytes. The next group starts before a large group is inserted
-/// into the memtable.
+/// A value that makes its commit group large. While a large group is inserted into the memtable, the next group can
+/// already start.
 const LARGE: [u8; 5 << 10] = [7; 5 << 10];
 
 fn put(db: &Db, key: &str, value: &[u8]) {
     db.put(key, value).unwrap();
-    // A writer sees its own write.
+    // A thread sees its own write as soon as `put` returns.
     assert!(db.get(key).unwrap().is_some());
 }
 
-/// Asserts that the number of visible keys equals the published sequence number. Each key is written once.
+/// Asserts that a snapshot sees as many of `keys` as its sequence number. Each key is written once, so every sequence
+/// number up to that of the snapshot must be visible.
 fn assert_visible_keys_match_sequence(db: &Db, keys: &[&str]) {
     let snapshot = db.snapshot();
     let all = db.default_keyspace();
@@ -35,12 +36,12 @@ fn assert_visible_keys_match_sequence(db: &Db, keys: &[&str]) {
 }
 
 fn assert_pipeline_is_idle(db: &Db) {
-    // All writers have ended. If the commit pipeline had unfinished groups, this call would block forever.
+    // Called after all writers have ended. If the commit pipeline had an unfinished group, the wait would not end.
     assert!(db.inner().committer.wait_until_idle(None));
 }
 
-/// Two concurrent writers both complete. The leader of the first group wakes the other writer exactly once, also if
-/// that writer does not sleep yet.
+/// Two concurrent writers both complete. The leader of the first group wakes the other writer exactly once, even if the
+/// other writer is not yet asleep.
 #[test]
 fn two_writers_both_complete() {
     explore_interleavings(Some(1), || {
@@ -55,8 +56,8 @@ fn two_writers_both_complete() {
     });
 }
 
-/// Three concurrent writers all complete. The third writer may join the queue while the first leader passes the lead to
-/// the second writer.
+/// Three concurrent writers all complete. The third writer may enter the queue while the first writer makes the second
+/// writer the next leader.
 #[test]
 fn three_writers_all_complete() {
     explore_interleavings(Some(0), || {
@@ -74,7 +75,8 @@ fn three_writers_all_complete() {
     });
 }
 
-/// Exclusive work runs after all earlier commits are published and before all later ones. It keeps no writer waiting.
+/// Exclusive work runs after all earlier commits are published and before any later commit. After the work, all waiting
+/// writers complete.
 #[test]
 fn exclusive_work_is_between_commits() {
     explore_interleavings(Some(1), || {
@@ -118,7 +120,7 @@ fn groups_are_published_in_order() {
     });
 }
 
-/// A reader sees all writes of a batch or none. The writes of a visible sequence number are in the memtable.
+/// A reader sees all writes of a batch or none of them. If a sequence number is visible, its write is in the memtable.
 #[test]
 fn batch_is_visible_as_a_whole() {
     explore_interleavings(Some(1), || {
@@ -133,8 +135,8 @@ fn batch_is_visible_as_a_whole() {
     });
 }
 
-/// A writer may reach its deadline at the moment when it becomes the leader. The next writer then still completes, and
-/// a write that failed with a timeout is not stored.
+/// A writer may reach its deadline at the moment when it becomes the leader. The next writer completes nevertheless. A
+/// write that failed because of its deadline is not stored.
 #[test]
 fn writer_after_deadline_leaves_no_trace() {
     explore_interleavings(Some(1), || {
@@ -147,7 +149,7 @@ fn writer_after_deadline_leaves_no_trace() {
             match other.write(batch, now) {
                 Ok(()) => Some(true),
                 Err(Error::Deadline { .. }) => Some(false),
-                // A leader had taken the commit.
+                // A leader has already added the commit to its group, so the outcome is unknown to the writer.
                 Err(Error::Undecided { .. }) => None,
                 Err(error) => panic!("{error}"),
             }
@@ -160,7 +162,8 @@ fn writer_after_deadline_leaves_no_trace() {
     });
 }
 
-/// Starts a thread of the model that leads the commit groups of asynchronous tasks.
+/// Counts the requests to start a leader for the commits of asynchronous tasks, and signals the thread of the model
+/// that acts as this leader.
 #[derive(Debug, Default)]
 struct LeaderStartCounter {
     signal: Signal,
@@ -184,8 +187,8 @@ impl Wake for UnparkWaker {
     }
 }
 
-/// The commit of an asynchronous task completes and wakes the task. Meanwhile another thread commits, and the thread
-/// that leads for tasks may start or end.
+/// The commit of an asynchronous task completes and wakes the task. At the same time another thread commits, and the
+/// thread that leads the groups of tasks may start or end.
 #[test]
 fn task_completes_with_any_leader() {
     explore_interleavings(Some(1), || {
@@ -193,7 +196,7 @@ fn task_completes_with_any_leader() {
         let starts = Arc::new(LeaderStartCounter::default());
         let (other, starts_seen) = (db.clone(), Arc::clone(&starts));
         let leader = spawn(move || {
-            // At most one leader is started. None is started if the other writer leads for the task.
+            // At most one leader is started. No leader is started if the other writer commits the batch of the task.
             let is_started = &mut || starts_seen.count.load(Ordering::Relaxed) > 0;
             let env = &other.inner().state.env;
             env.wait(WaitCause::Work, &starts_seen.signal, None, is_started);
@@ -215,7 +218,7 @@ fn task_completes_with_any_leader() {
         });
         put(&db, "b", b"2");
         task.join().unwrap();
-        // Releases the thread if no leader was started.
+        // If no leader was requested, the thread still waits for the signal. This call ends the wait.
         starts.start_leader();
         leader.join().unwrap();
         assert_visible_keys_match_sequence(&db, &["a", "b"]);

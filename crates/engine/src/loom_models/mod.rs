@@ -1,7 +1,8 @@
-//! Loom models of concurrent operations on a database. Loom runs all interleavings, see `docs/design/testing.md`.
+//! Loom models of concurrent operations on a database. Loom explores the possible interleavings of the threads, see
+//! `docs/design/testing.md`.
 //!
-//! A model runs the engine itself on a file system in memory. The comment of a model states what holds in every
-//! interleaving.
+//! A model is a test that runs the engine itself on an in-memory file system. The comment of a model states the
+//! property that must hold in every interleaving.
 
 mod closing;
 mod commits;
@@ -17,14 +18,14 @@ use crate::env::Background;
 use crate::options::db::Options;
 use crate::vfs::MemVfs;
 
-/// Opens a new database without background threads.
+/// Creates a database without background threads on a new in-memory file system.
 pub(crate) fn open() -> (MemVfs, Db) {
     let disk = MemVfs::new();
     let db = open_on_vfs(&disk);
     (disk, db)
 }
 
-/// Opens the database on `disk`.
+/// Opens the database on `disk`. Creates the database if it does not exist.
 pub(crate) fn open_on_vfs(disk: &MemVfs) -> Db {
     let options = Options::default()
         .background(Background::Inline)

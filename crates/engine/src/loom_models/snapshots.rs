@@ -1,4 +1,4 @@
-//! Models of the snapshot list and the jobs that read it.
+//! Loom models of the snapshot list and of jobs that read the list.
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
@@ -7,8 +7,8 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 use crate::loom_models::open;
 use crate::tree::snapshots::SnapshotTracker;
 
-/// A snapshot reads its sequence number and then registers it. A job that lists the snapshots between these two steps
-/// keeps every entry that the snapshot sees.
+/// A new snapshot first reads its sequence number and then registers it. If a job lists the snapshots between these two
+/// steps, the job still keeps every entry that the snapshot sees.
 #[test]
 fn job_sees_every_registered_snapshot() {
     explore_interleavings(None, || {
@@ -16,7 +16,7 @@ fn job_sees_every_registered_snapshot() {
         sequence.publish(SeqNo(1));
         let job = Arc::clone(&sequence);
         let job = spawn(move || {
-            // Write 2 overwrites write 1, and is in a table as soon as it is visible.
+            // Write 2 overwrites write 1. The job drops write 1 if no snapshot is registered at sequence number 1.
             job.publish(SeqNo(2));
             !job.snapshot_seqs().contains(&SeqNo(1))
         });
@@ -28,7 +28,7 @@ fn job_sees_every_registered_snapshot() {
     });
 }
 
-/// Like [`job_sees_every_registered_snapshot`], but with a snapshot of a whole database.
+/// Like [`job_sees_every_registered_snapshot`], but with a snapshot that is created by the database handle.
 #[test]
 fn job_sees_every_snapshot_of_a_handle() {
     explore_interleavings(Some(2), || {
@@ -45,8 +45,8 @@ fn job_sees_every_snapshot_of_a_handle() {
     });
 }
 
-/// A job that drops live files (FIFO compaction) does not change the view of a snapshot: two reads of one snapshot
-/// return the same entries.
+/// A FIFO compaction drops files with live entries. This does not change the view of a snapshot: two reads of one
+/// snapshot return the same entries.
 #[test]
 fn snapshot_never_sees_dropped_files_disappear() {
     explore_interleavings(None, || {
@@ -71,8 +71,8 @@ fn snapshot_never_sees_dropped_files_disappear() {
     });
 }
 
-/// A sequence number stays in the list of snapshots as long as one of two snapshots holds it, also if one is dropped
-/// while the other one is registered.
+/// Two snapshots have the same sequence number. The number stays in the snapshot list as long as one of them exists,
+/// even if one is dropped while the other is registered.
 #[test]
 fn number_is_listed_while_any_snapshot_has_it() {
     explore_interleavings(None, || {
@@ -89,7 +89,8 @@ fn number_is_listed_while_any_snapshot_has_it() {
     });
 }
 
-/// A snapshot that is created while a keyspace is dropped keeps the data that it sees.
+/// A snapshot is created while a keyspace is dropped. If the snapshot precedes the drop, the data of the keyspace is
+/// kept for the snapshot.
 #[test]
 fn keyspace_drop_keeps_data_of_earlier_snapshots() {
     explore_interleavings(None, || {

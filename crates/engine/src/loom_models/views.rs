@@ -1,4 +1,5 @@
-//! Models of super versions. Writers and jobs replace them; readers pin them.
+//! Loom models of super versions. Writers and jobs replace the current super version. Readers pin the super version
+//! that they read.
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
@@ -7,7 +8,7 @@ use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 use crate::loom_models::open;
 use crate::write::batch::WriteBatch;
 
-/// A reader sees each entry during a flush, in the memtable or in the new table.
+/// A reader finds an entry during a flush, either in the memtable or in the new table.
 #[test]
 fn reader_during_flush_finds_the_key() {
     explore_interleavings(Some(1), || {
@@ -23,7 +24,8 @@ fn reader_during_flush_finds_the_key() {
     });
 }
 
-/// A commit that is inserted while its memtable is sealed is visible to readers, and the flush writes it.
+/// A commit is inserted while its memtable is sealed. The commit is visible to readers, and the flush writes it to a
+/// table.
 #[test]
 fn commit_during_seal_is_found() {
     explore_interleavings(Some(1), || {
@@ -32,7 +34,7 @@ fn commit_during_seal_is_found() {
         let other = db.clone();
         let writer = spawn(move || {
             let mut batch = WriteBatch::new();
-            // A large group, so that the next one is led while this one is inserted.
+            // The group is large, so that the next group can start while this group is inserted.
             batch.put(&other.default_keyspace(), "b", [7; 5 << 10]);
             other.inner().committer.commit(batch, false, 0, None).unwrap();
             assert!(other.get("b").unwrap().is_some());
@@ -49,7 +51,7 @@ fn commit_during_seal_is_found() {
     });
 }
 
-/// Two concurrent changes of the super version are both applied.
+/// If two threads change the super version concurrently, both changes are applied.
 #[test]
 fn concurrent_changes_of_the_super_version_are_kept() {
     explore_interleavings(Some(3), || {
@@ -64,8 +66,8 @@ fn concurrent_changes_of_the_super_version_are_kept() {
     });
 }
 
-/// The files of a super version that a reader pins are listed as live, also if the super version is replaced
-/// meanwhile.
+/// A super version that a reader pins stays in the list of pinned super versions, even if the super version is replaced
+/// concurrently. Otherwise its files could be deleted.
 #[test]
 fn pinned_super_version_is_listed() {
     explore_interleavings(Some(3), || {
