@@ -59,9 +59,11 @@ pub struct ManifestSize {
     pub keyspaces: u64,
 }
 
+/// State that the lock `writer` guards.
 #[derive(Debug)]
 struct ManifestWriter {
     log: ManifestFile,
+    /// Error of the first failed write. While an error is stored, the manifest is in doubt.
     failure: Option<Arc<Error>>,
     /// Number of a newer manifest that `CURRENT` may point to. Set if a rewrite failed while it replaced `CURRENT`.
     may_be_named_by_current: Option<u64>,

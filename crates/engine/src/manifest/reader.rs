@@ -264,7 +264,8 @@ impl EditReader<'_> {
     /// storage. Calls `observe` for each edit, with the state before the edit.
     ///
     /// # Errors
-    /// Fails when an invalid record was on stable storage. An invalid record that was not is an unacknowledged edit.
+    /// Fails when an invalid record was on stable storage. Any other invalid record is an edit that was never
+    /// acknowledged. Such a record ends the replay without an error.
     fn replay(
         &mut self,
         synced: u64,

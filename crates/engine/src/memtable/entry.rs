@@ -9,8 +9,8 @@ use lsmx_base::sync::OnceLock;
 
 use crate::merge_operator::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
 
-/// Number and total bytes of the operands that a reader must combine to get the value of a key. The part of operands in
-/// older data is an assumption.
+/// Number and total bytes of the operands that a reader must combine to get the value of a key. The memtable does not
+/// know the operands in older data, so their number is an assumption of the caller.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OperandChain {
     operands: u32,

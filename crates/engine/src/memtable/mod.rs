@@ -38,7 +38,7 @@ use range_tombstones::MemtableRangeTombstones;
 pub use sorted_entries::MemtableKind;
 use sorted_entries::{EntryPosition, SortedEntries};
 
-/// Flag in the byte count of a memtable. Set when the bytes were subtracted from the total of all memtables.
+/// Flag in the byte count of a memtable: the bytes are no longer included in the total of all memtables.
 const RELEASED: u64 = 1 << 63;
 
 /// Sorted writes of one keyspace in one interval of sequence numbers.

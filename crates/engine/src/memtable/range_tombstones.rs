@@ -62,6 +62,7 @@ impl TombstoneNode {
     }
 }
 
+/// A chunk of range tombstones, see the module documentation.
 #[derive(Clone, Debug)]
 struct TombstoneChunk {
     /// Number of range tombstones, a power of two.

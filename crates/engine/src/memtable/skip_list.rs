@@ -26,6 +26,7 @@ const NODE_BYTES: u64 = (size_of::<SkipKey>() + size_of::<u64>() * 6) as u64;
 /// Number of entries in the sample from which [`SkipList::middle_entry`] takes the median.
 const SAMPLE: u32 = 63;
 
+/// A skip list that refers to entries by number.
 pub(crate) struct SkipList {
     entries: EntryArray,
     /// Numbers of the entries, sorted by key and tag.

@@ -55,7 +55,7 @@ impl BlobReader {
     /// Opens a blob file. The file descriptor stays open as long as the reader exists.
     ///
     /// # Errors
-    /// As [`BlobReader::open_cached`].
+    /// The same errors as [`BlobReader::open_cached`].
     pub fn open(
         vfs: &dyn Vfs,
         path: &Path,
@@ -223,7 +223,8 @@ impl BlobReader {
         self.file.read_for_purpose(purpose, offset, buffer)
     }
 
-    /// Calls `read` as [`CachedFile::read_with_retry`] does.
+    /// Calls `read`. If a background job finds the bytes corrupt, calls `read` once more with [`ReadSource::Device`],
+    /// see [`CachedFile::read_with_retry`].
     pub(super) fn read_with_retry<R>(
         &self,
         purpose: ReadPurpose,

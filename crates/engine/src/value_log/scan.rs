@@ -80,7 +80,7 @@ impl BlobScan {
     /// Returns the value of an entry from a window, from the block cache or from the file.
     ///
     /// # Errors
-    /// As [`BlobReader::read_value`].
+    /// The same errors as [`BlobReader::read_value`].
     pub fn read_value(
         &mut self,
         blob: &BlobReader,

@@ -92,8 +92,8 @@ pub(crate) struct DiskReserve {
 
 #[derive(Debug)]
 struct ReserveState {
-    /// Whether the reserve is disabled by the options, or failed for a reason other than a full disk. Such a failure
-    /// lasts until [`DiskReserve::set_enabled`].
+    /// Whether the reserve is disabled by the options, or failed for a reason other than a full disk. After such a
+    /// failure, the next resume calls [`DiskReserve::set_enabled`], which enables the reserve again.
     is_disabled: bool,
     /// Whether a failure to create or resize the file was already reported.
     is_reported: bool,

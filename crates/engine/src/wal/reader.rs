@@ -99,7 +99,7 @@ pub struct RecoveryReport {
     pub segments: u64,
     /// Number of replayed commits.
     pub records: u64,
-    /// Last replayed sequence number. Without replayed commits, the number before the first segment.
+    /// Last replayed sequence number. Without replayed commits, the sequence number before the oldest segment.
     pub last_seq: SeqNo,
     /// Bytes after the position where replay stopped, in all segments. Excludes zeros at the end of files.
     pub bytes_cut: u64,
@@ -231,10 +231,13 @@ impl SegmentCandidate {
         Ok(SegmentCandidate { id, path, file, bytes, header })
     }
 
+    /// Returns the predecessor that the header states. Returns `None` for the start of a chain and for an unreadable
+    /// header.
     fn predecessor(&self) -> Option<PredecessorSegment> {
         self.header.as_ref().ok().and_then(|header| header.predecessor)
     }
 
+    /// Returns whether the header is readable and states no predecessor.
     fn is_chain_start(&self) -> bool {
         self.header.as_ref().is_ok_and(|header| header.predecessor.is_none())
     }
@@ -260,12 +263,14 @@ impl ReplayStop {
     }
 }
 
+/// Reason why replay stopped.
 enum StopReason {
     Malformed(Malformed),
     /// The segment does not exist, but the file with this path refers to the segment.
     Missing(PathBuf),
 }
 
+/// The segment files found in the directory, and the state that the manifest expects.
 struct SegmentChain<'a> {
     dir: &'a Path,
     db_uid: u64,

@@ -34,7 +34,7 @@ pub struct DurableSegment {
     pub bytes: u64,
 }
 
-/// A live segment: the current segment, or a closed segment whose data is not yet flushed.
+/// A live segment: the current segment, or a closed segment that may contain unflushed commits.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) id: u64,

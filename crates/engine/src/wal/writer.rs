@@ -454,8 +454,8 @@ impl Wal {
         Ok(())
     }
 
-    /// Returns whether the caller must request a background sync: the number of unsynced bytes exceeds the limit, and
-    /// no other caller has requested a sync since the last start or end of a sync.
+    /// Returns whether the caller must request a background sync: the number of unsynced bytes has reached the limit,
+    /// and no other caller has requested a sync since the last start or end of a sync.
     pub(crate) fn claim_sync_request(&self) -> bool {
         self.is_sync_due_by_bytes() && !self.sync_requested.swap(true, Ordering::AcqRel)
     }

@@ -86,12 +86,14 @@ pub struct FaultRule {
     repeat: FaultRepeat,
 }
 
+/// Selects the matching calls at which a rule fires: the call with an index, or each call with a probability.
 #[derive(Clone, Copy, Debug)]
 enum FaultTrigger {
     Nth(u64),
     Chance(f64),
 }
 
+/// Determines whether a rule that has fired can fire again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FaultRepeat {
     Once,
@@ -184,6 +186,7 @@ pub(crate) struct ActiveRule {
     rule: FaultRule,
     /// Number of matching calls so far.
     matched: u64,
+    /// Whether the rule has fired at least once.
     has_fired: bool,
 }
 

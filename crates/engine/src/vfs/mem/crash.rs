@@ -113,6 +113,7 @@ enum SurvivingEntry {
     Dir(DirId),
 }
 
+/// Builds one crash image: first the surviving names, then the contents of the files with a surviving name.
 struct ImageBuilder<'a> {
     tree: &'a DirTree,
     image: CrashImage,
@@ -244,6 +245,7 @@ fn full_len(file: &FileState) -> usize {
     if grown_ahead { file.content.len() } else { data_end(file) }
 }
 
+/// Returns the contents for a `Torn` image. The first unsynced append is truncated at a sector boundary or at any byte.
 fn tear_first_append(file: &FileState, rng: &mut CrashRng) -> FileContent {
     let Some(first) = file.unsynced.first() else {
         return keep_prefix(file, file.synced, file.synced_len);
@@ -257,6 +259,7 @@ fn tear_first_append(file: &FileState, rng: &mut CrashRng) -> FileContent {
     keep_prefix(file, if cut > first.start { cut } else { file.synced }, file.synced_len)
 }
 
+/// Returns the contents for a `Garbage` image. Unsynced bytes are random, or are synced bytes of a random file.
 fn fill_with_garbage(file: &FileState, files: &[FileState], rng: &mut CrashRng) -> FileContent {
     let mut content = keep_prefix(file, data_end(file), full_len(file));
     let range = file.synced..data_end(file);
@@ -291,6 +294,7 @@ fn split_at_blocks(range: Range<usize>, block_bytes: usize) -> impl Iterator<Ite
     })
 }
 
+/// Returns the contents for a `Sectors` image. Each unsynced sector survives with probability 1/2, else it has zeros.
 fn keep_random_sectors(file: &FileState, rng: &mut CrashRng) -> FileContent {
     let mut end = file.synced;
     let mut missing: Vec<Range<usize>> = Vec::new();

@@ -16,7 +16,7 @@ impl MemVfs {
     /// Flips the bits of `mask` in one byte.
     ///
     /// # Errors
-    /// If the file or the byte does not exist.
+    /// Fails when the file or the byte does not exist.
     pub fn flip_bits(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
         self.damage_range(path, offset, 1, |_, bytes| {
             bytes.iter_mut().for_each(|byte| *byte ^= mask);
@@ -26,7 +26,7 @@ impl MemVfs {
     /// Overwrites bytes at `offset`.
     ///
     /// # Errors
-    /// If the file or one of the bytes does not exist.
+    /// Fails when the file or one of the bytes does not exist.
     pub fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.damage_range(path, offset, bytes.len(), |done, old| {
             old.copy_from_slice(&bytes[done..done + old.len()]);
@@ -36,7 +36,7 @@ impl MemVfs {
     /// Truncates a file to `len` bytes. A shorter file does not change.
     ///
     /// # Errors
-    /// If the file does not exist.
+    /// Fails when the file does not exist.
     pub fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
         self.modify_content(path, |content| {
             // A length that exceeds `usize` truncates nothing.
@@ -48,7 +48,7 @@ impl MemVfs {
     /// Returns the bytes of a file.
     ///
     /// # Errors
-    /// If the file does not exist.
+    /// Fails when the file does not exist.
     pub fn read_all(&self, path: &Path) -> io::Result<Vec<u8>> {
         Ok(self.node(path)?.data.read().content.to_vec())
     }
@@ -56,7 +56,7 @@ impl MemVfs {
     /// Creates a file with these bytes, or replaces the bytes of an existing file. Bytes and name are synced.
     ///
     /// # Errors
-    /// If the directory does not exist, or the path names a directory.
+    /// Fails when the parent directory does not exist, or when a directory has this path.
     pub fn write_all(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let exists = match self.node(path) {
             Ok(_) => true,

@@ -53,7 +53,7 @@ pub enum MemOperationKind {
     SyncDir,
 }
 
-/// An operation that changes a [`MemVfs`], as an observer sees it before it takes effect.
+/// An operation that changes a [`MemVfs`]. The observer receives the operation before the change.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "internals"), expect(dead_code, reason = "only observers read it"))]
 pub struct MemOperation<'a> {

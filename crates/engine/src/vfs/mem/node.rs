@@ -17,8 +17,8 @@ pub(crate) struct FileNode {
 
 const EXCLUSIVE: u64 = u64::MAX;
 
-/// Minimum and maximum bytes of preallocated zeros. Between these limits, as many zeros as the file has bytes are
-/// preallocated. [`OsVfs`](crate::vfs::OsVfs) has larger limits; these suit small test files.
+/// Minimum and maximum bytes of preallocated zeros. Between these limits, the number of zeros equals the length of the
+/// file. The limits are smaller than those of [`OsVfs`](crate::vfs::OsVfs), because files in tests are small.
 const PREALLOCATE_BYTES_MIN: usize = 4 << 10;
 const PREALLOCATE_BYTES_MAX: usize = 32 << 10;
 

@@ -24,6 +24,7 @@ pub(super) struct AppendFile {
     state: Mutex<AppendState>,
 }
 
+/// State of an [`AppendFile`] that its lock guards.
 #[derive(Debug, Default)]
 struct AppendState {
     /// Length of the file including preallocated zeros, or `None` if preallocation is off.

@@ -25,8 +25,10 @@ pub(super) fn page_cache_bytes(root: &Path) -> Option<u64> {
     limits.chain([available]).min()
 }
 
-/// Returns the bytes that the page cache can use in a cgroup of version 2: the smallest value of limit minus anonymous
-/// memory over the group and its ancestors.
+/// Returns the bytes that the page cache can use in a cgroup of version 2.
+///
+/// Computes the memory limit minus the anonymous memory for the group and for each of its ancestors, and returns the
+/// smallest result. Anonymous memory counts towards the limit but cannot be used by the page cache.
 fn limit_of_group(mount: &Path, path: &Path) -> Option<u64> {
     // In a container, the path may belong to a parent namespace and may not exist. The limit of the container is then
     // that of the root group, which is the last ancestor.

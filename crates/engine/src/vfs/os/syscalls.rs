@@ -55,7 +55,7 @@ pub(crate) fn sync_file(file: &fs::File) -> io::Result<()> {
 /// Disables the system's read-ahead for a handle.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 pub(crate) fn expect_random_reads(file: &fs::File) {
-    // Failure is harmless: the system may read ahead.
+    // A failure is harmless: read-ahead only stays enabled.
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn will_need(_: &fs::File, _: u64, _: u64) -> bool {
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 pub(crate) fn drop_cached_pages(file: &fs::File, offset: u64, bytes: u64) {
     if let Some(bytes) = std::num::NonZeroU64::new(bytes) {
-        // Failure is harmless: the file system ignores the hint.
+        // A failure is harmless: the pages only stay in the page cache.
         let _ = rustix::fs::fadvise(file, offset, Some(bytes), rustix::fs::Advice::DontNeed);
     }
 }
