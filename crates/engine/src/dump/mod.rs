@@ -253,8 +253,7 @@ mod tests {
         let crashed = disk.crash(CrashImage::Keep, 0);
         let current = crashed.read_all(Path::new("db/CURRENT")).unwrap();
         crashed.write_all(Path::new("db/999999.tmp"), &current).unwrap();
-        // The dump does not read its contents, which have no checksum.
-        crashed.write_all(Path::new("db/METRICS"), b"").unwrap();
+        crashed.write_all(Path::new("db/METRICS"), b"{}").unwrap();
         crashed
     }
 
