@@ -663,14 +663,14 @@ impl ModelledDb {
                     (bytes, keyspace.approximate_count::<Bytes>(bounds).unwrap())
                 };
                 let unbounded = || (Bound::Unbounded, Bound::Unbounded);
-                // A job may change the tables between two calls. Two jobs may restore the estimates.
-                let events_before = self.events.count(|_| true);
-                let before = estimates(unbounded());
-                let (bytes, count) = estimates(bounds);
-                if estimates(unbounded()) == before && self.events.count(|_| true) == events_before
-                {
-                    assert!(bytes <= before.0 && count <= before.1, "{bytes} {count} {before:?}");
-                }
+                // A job may change the tables between two calls, and two jobs may restore the estimate of all keys. A wrong
+                // estimate is wrong in each attempt.
+                let is_plausible = (0..10).any(|_| {
+                    let all = estimates(unbounded());
+                    let part = estimates(bounds.clone());
+                    estimates(unbounded()) != all || (part.0 <= all.0 && part.1 <= all.1)
+                });
+                assert!(is_plausible, "estimate of {bounds:?} exceeds that of all keys");
             }
             Operation::Prefix(place, bytes) => {
                 let (index, keyspace, key) = self.place(*place);
