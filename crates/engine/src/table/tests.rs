@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use crate::cache::{BlockCache, BlockKindMap};
 use crate::cursor::Cursor;
 use crate::error::Error;
+use crate::format::prefix_extractor::PrefixExtractor;
 use crate::format::{BlockKind, copies_with_flipped_bit};
 use crate::table::*;
 use crate::vfs::call::VfsCall;
@@ -327,6 +328,7 @@ fn any_options() -> impl Strategy<Value = TableOptions> {
             let (block_bytes, restart_interval, index_block_bytes, compression, filter, block_tags) =
                 drawn;
             TableOptions {
+                prefixes: block_tags.then_some(PrefixExtractor::Length(2)),
                 block_bytes,
                 restart_interval,
                 block_tags,

@@ -258,9 +258,10 @@ fn data_misses(db: &Db) -> u64 {
 
 /// Returns the data blocks that ranges of one user read in eight runs with interleaved users, and the skipped runs.
 fn reads_of_user_ranges(prefixes: Option<PrefixExtractor>) -> (u64, u64) {
-    let keyspace = policy("tiering(T=100)").prefix_filter(prefixes);
-    let db =
-        Db::open("db", memory_only().block_cache_bytes(0).keyspace_defaults(keyspace)).unwrap();
+    let keyspace =
+        KeyspaceOptions::default().policy(policy("tiering(T=100)")).prefix_filter(prefixes);
+    let options = inline().block_cache_bytes(0).keyspace_defaults(keyspace);
+    let db = database::open(&MemVfs::new(), options);
     let keyspace = db.default_keyspace();
     for run in 0..8 {
         for user in (run..400).step_by(8) {

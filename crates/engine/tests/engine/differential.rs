@@ -31,6 +31,7 @@ fn plain() -> DbSettings {
         io_rate: None,
         idle_us: None,
         keyspaces: KeyspaceSettings {
+            prefix_filter: None,
             policy: Some("leveled".to_owned()),
             memtable_bytes: 4 << 10,
             memtable_kind: MemtableKind::BLinkTree,

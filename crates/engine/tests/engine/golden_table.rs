@@ -248,6 +248,7 @@ fn write(case: &Case) -> Vec<u8> {
     // Tables of more than 1,000 entries use smaller data blocks and larger index blocks.
     let large = entries.len() > 1000;
     let options = TableOptions {
+        prefixes: None,
         block_bytes: if large { 64 } else { 256 },
         index_block_bytes: if large { 512 } else { 128 },
         restart_interval: 4,
