@@ -1,7 +1,7 @@
 //! Compares bulk loads with sequential puts of the same records: rate and write amplification.
 //!
 //! ```sh
-//! cargo run --release -p lsmx-bench --example bulk_load -- DIRECTORY [RECORDS] [ROUNDS]
+//! cargo run --release -p lsmx-bench --example bulk_load -- [RECORDS] [ROUNDS]
 //! ```
 //!
 //! Each round measures all methods, in turn, in new databases. The table shows the median of the rounds. A measurement ends
@@ -11,7 +11,7 @@
 #![allow(clippy::cast_precision_loss, reason = "the numbers fit")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use lsmx::ingest::BulkLoadOptions;
 use lsmx::{Db, Options};
@@ -90,7 +90,8 @@ fn median(values: &mut [f64]) -> f64 {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let directory = PathBuf::from(arguments.next().ok_or("the first argument is a directory")?);
+    let temporary = tempfile::tempdir()?;
+    let directory = temporary.path();
     let records = arguments.next().map_or(Ok(5_000_000), |text| text.parse())?;
     let rounds = arguments.next().map_or(Ok(3), |text| text.parse())?;
     let mut measured = METHODS.map(|_| (Vec::new(), Vec::new()));

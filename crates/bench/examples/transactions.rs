@@ -1,7 +1,7 @@
 //! Compares transactions with the same operations outside of transactions, and with the transactions of other engines.
 //!
 //! ```sh
-//! cargo run --release -p lsmx-bench --example transactions -- DIRECTORY [RECORDS] [ROUNDS] [THREADS]
+//! cargo run --release -p lsmx-bench --example transactions -- [RECORDS] [ROUNDS] [THREADS]
 //! ```
 //!
 //! The features `peer-fjall` and `peer-rocksdb` add these engines. Each engine has one database of records with a value of
@@ -16,7 +16,6 @@
 
 use std::error::Error;
 use std::panic::resume_unwind;
-use std::path::PathBuf;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -305,7 +304,8 @@ fn compare(mut rows: Vec<Row<'_>>, records: u64, rounds: u64, threads: u64) -> O
 
 fn main() -> Outcome<()> {
     let mut arguments = std::env::args().skip(1);
-    let directory = PathBuf::from(arguments.next().ok_or("the first argument is a directory")?);
+    let temporary = tempfile::tempdir()?;
+    let directory = temporary.path();
     let mut number = |default| arguments.next().map_or(Ok(default), |text| text.parse());
     let (count, rounds, threads) = (number(1_000_000)?, number(9)?, number(1)?.max(1));
     if count < threads || rounds == 0 {

@@ -209,17 +209,22 @@ impl IterView {
         is_last: bool,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
     ) -> Result<bool> {
-        let Some(start) = key_of_bound(lower) else { return Ok(false) };
+        // Without prefixes in the first table, the search for the tables between the bounds seldom pays.
+        let has_prefixes = |table: &Arc<TableFile>| table.table().properties().prefixes.is_some();
+        let start = key_of_bound(lower).filter(|_| tables.first().is_some_and(has_prefixes));
+        let Some(start) = start else { return Ok(false) };
         let first = tables.partition_point(|table| *table.shape().range.largest < *start);
         let between = tables[first..].iter().take_while(|table| {
             let smallest: &[u8] = &table.shape().range.smallest;
             key_of_bound(upper).is_none_or(|upper| smallest <= upper)
         });
         for table in between {
-            let table = table.table();
-            if table.properties().prefixes.is_none() || (is_last && !table.is_filter_resident()) {
+            let is_usable =
+                has_prefixes(table) && !(is_last && !table.table().is_filter_resident());
+            if !is_usable {
                 return Ok(false);
             }
+            let table = table.table();
             let mut context = ReadContext::new(read_purpose(&self.options));
             context.set_deadline(self.deadline.clone());
             let may_contain = table.may_contain_between((lower, upper), &mut context);
@@ -231,7 +236,7 @@ impl IterView {
                 Err(error) => return Err(error),
             }
         }
-        Ok(!tables.is_empty())
+        Ok(true)
     }
 }
 

@@ -286,9 +286,11 @@ const KEYSPACE: &[MetricDefinition<KeyspaceMetrics>] = &[
         "Bytes of keys and values that iterators and cursors returned.",
         |m| m.operations.scan_bytes,
     ),
-    counter("lsmx_scan_runs_skipped_total", "Sorted runs that prefix filters ruled out.", |m| {
-        m.operations.scan_runs_skipped
-    }),
+    counter(
+        "lsmx_scan_runs_skipped_total",
+        "Sorted runs with prefix filters that scans skipped.",
+        |m| m.operations.scan_runs_skipped,
+    ),
     counter("lsmx_flushes_total", "Flushed memtables.", |m| m.flushes),
     counter("lsmx_flushed_bytes_total", "Bytes of tables that flushes wrote.", |m| m.flushed_bytes),
     gauge("lsmx_flushes_running", "Running flushes.", |m| m.running_jobs.flushes),

@@ -313,8 +313,8 @@ pub struct OperationMetrics {
     pub scan_entries: u64,
     /// Bytes of keys and values that iterators and cursors returned. A cursor counts a value when the value is read.
     pub scan_bytes: u64,
-    /// Number of sorted runs that iterators and cursors skipped, because filters ruled out the prefix of the range. See
-    /// [`KeyspaceOptions::prefix_filter`](crate::KeyspaceOptions::prefix_filter).
+    /// Number of sorted runs with a [prefix filter](crate::KeyspaceOptions::prefix_filter) that iterators and cursors
+    /// skipped, because no table of the run can contain a key of the range.
     pub scan_runs_skipped: u64,
 }
 
