@@ -288,7 +288,7 @@ fn reads_of_user_ranges(prefixes: Option<PrefixExtractor>) -> (u64, u64) {
 #[test]
 fn range_of_one_prefix_skips_runs_without_the_prefix() {
     let (reads, skipped) = reads_of_user_ranges(None);
-    assert!(reads >= 800 * 8 && skipped == 0, "{reads} {skipped}");
+    assert!(reads > 6_000 && skipped == 0, "{reads} {skipped}");
     for prefixes in [PrefixExtractor::Length(8), PrefixExtractor::Delimiter(b'/')] {
         let (reads_with_filter, skipped) = reads_of_user_ranges(Some(prefixes));
         // The last run is always searched. A filter rarely passes an absent prefix.
