@@ -219,9 +219,8 @@ impl IterView {
             key_of_bound(upper).is_none_or(|upper| smallest <= upper)
         });
         for table in between {
-            let is_usable =
-                has_prefixes(table) && !(is_last && !table.table().is_filter_resident());
-            if !is_usable {
+            let may_use_filter = !is_last || table.table().is_filter_resident();
+            if !(may_use_filter && has_prefixes(table)) {
                 return Ok(false);
             }
             let table = table.table();
