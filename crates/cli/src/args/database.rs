@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use lsmx_bench::workload::record::RecordFormat;
 
-use super::values::{bytes, count};
+use super::values::{count, sort_memory_bytes};
 
 /// Arguments of `lsmx db`.
 #[derive(Debug, Args)]
@@ -184,7 +184,7 @@ pub(crate) struct ImportArgs {
     #[arg(long)]
     pub(crate) bulk: bool,
     /// Memory for sorting the records of --bulk [default: 64MiB]. More records are sorted in temporary files.
-    #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "bulk")]
+    #[arg(long, value_name = "BYTES", value_parser = sort_memory_bytes, requires = "bulk")]
     pub(crate) sort_memory: Option<u64>,
     /// The records of --bulk are in ascending order of distinct keys: do not sort them.
     #[arg(long, requires = "bulk", conflicts_with = "sort_memory")]

@@ -45,6 +45,12 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text).map_err(|must| format!("must be {must}"))
 }
 
+/// Parses the memory for sorting, in bytes. The engine refuses less than 64 KiB.
+pub(super) fn sort_memory_bytes(text: &str) -> Result<u64, String> {
+    let bytes = bytes(text)?;
+    (bytes >= 64 << 10).then_some(bytes).ok_or_else(|| "must be at least 64KiB".to_owned())
+}
+
 /// Parses a size in bytes below 4 GiB.
 pub(super) fn block_bytes(text: &str) -> Result<u32, String> {
     u32::try_from(bytes(text)?).map_err(|_| "must be below 4G".to_owned())

@@ -259,6 +259,8 @@ fn bulk_import_loads_the_last_record_of_each_key_or_nothing() {
     let import = format!("import {file} --format tsv");
     let before = data.run("scan").ok();
     data.run(&format!("{import} --bulk")).fails(1, &["records, line 501 is malformed"]);
+    let small = format!("{import} --bulk --sort-memory 1KiB");
+    data.run(&small).fails(2, &["--sort-memory", "must be at least 64KiB"]);
     let unsorted = dir.write("unsorted", "b\t1\na\t2\n");
     let import = format!("import {unsorted} --format tsv --bulk --sorted");
     data.run(&import).fails(1, &["key \"a\"", "is not after the key before it"]);

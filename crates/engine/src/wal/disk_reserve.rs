@@ -129,8 +129,8 @@ impl DiskReserve {
     /// Resizes the file to the required size. The size is limited to [`RESERVE_BYTES_MIN`] or to a tenth of
     /// `file_bytes`, whichever is larger. `file_bytes` returns the size of tables and blob files.
     ///
-    /// Returns the first error since the reserve was created. Later errors are not returned, so that they are reported
-    /// only once.
+    /// Returns the first error since [`DiskReserve::set_enabled`]. Later errors are not returned, so that they are
+    /// reported only once.
     pub(crate) fn resize(
         &self,
         writes: DiskReserveDemand,
@@ -181,9 +181,9 @@ impl DiskReserve {
         self.is_blocked.store(state.is_disabled, Ordering::Relaxed);
     }
 
-    /// Enables or disables the reserve. An enabled reserve ignores earlier failures.
+    /// Enables or disables the reserve. An enabled reserve ignores earlier failures and reports the next one.
     pub(crate) fn set_enabled(&self, is_enabled: bool) {
-        self.state.lock().is_disabled = !is_enabled;
+        *self.state.lock() = ReserveState { is_disabled: !is_enabled, is_reported: false };
         self.allow_growth();
     }
 
@@ -342,6 +342,8 @@ mod tests {
             reserve.allow_growth();
             assert!(!reserve.needs_resize(unflushed(9)));
             assert_eq!(faults.call_counts().count_of(VfsCall::Reserve), 1);
+            reserve.set_enabled(true);
+            assert!(reserve.resize(unflushed(9), || 0).is_some(), "not reported again");
             faults.clear_rules();
             reserve.set_enabled(true);
             assert!(reserve.resize(unflushed(9), || 0).is_none());

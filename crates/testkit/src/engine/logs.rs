@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use lsmx::internals::format::FORMAT_VERSION;
 use lsmx::internals::format::batch::{
     BatchOperationIter, OperationEffect, put_operation, put_range_delete,
 };
 use lsmx::internals::format::log_record::RECORD_HEADER_BYTES;
-use lsmx::internals::format::manifest_header::{
-    CurrentFile, MANIFEST_HEADER_BYTES, ManifestHeader,
-};
+use lsmx::internals::format::manifest_header::{CurrentFile, ManifestHeader};
 use lsmx::internals::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use lsmx::internals::format::version_edit::VersionEdit;
 use lsmx::internals::manifest::{KeyspaceState, LoadedManifest, Manifest, ManifestState};
@@ -16,7 +15,7 @@ use lsmx::internals::wal::{RecoveryReport, ReplayStart, ReplayedRecord, replay};
 use lsmx::vfs::MemVfs;
 use lsmx::{Error, RecoveryMode, Result};
 use lsmx_base::checksum::xxh3;
-use lsmx_base::coding::{get_u64, len_u64};
+use lsmx_base::coding::{get_u32, get_u64, len_u64};
 use lsmx_base::file_name::FileName;
 
 /// Directory of the files under test.
@@ -45,16 +44,28 @@ pub(super) fn check_file_name(input: &[u8]) {
     }
 }
 
+/// Checks that a file header that was decoded encodes to the start of the input, unless it has an older version.
+pub(super) fn check_header(encoded: &[u8], input: &[u8]) {
+    let version = get_u32(input, 8);
+    assert!(version.is_some_and(|version| version <= FORMAT_VERSION), "version {version:?}");
+    if version == Some(FORMAT_VERSION) {
+        assert_eq!(encoded, &input[..encoded.len()], "header is not canonical");
+    }
+}
+
 /// Checks a `CURRENT` file, first unchanged and then with a corrected checksum.
 pub(super) fn check_current_file(input: &[u8]) {
-    if let Ok(current) = CurrentFile::decode(input) {
-        assert_eq!(current.encode().as_bytes(), input, "CURRENT is not canonical");
-    }
-    let Ok(text) = std::str::from_utf8(input) else { return };
+    let Ok(text) = std::str::from_utf8(input) else {
+        assert!(CurrentFile::decode(input).is_err());
+        return;
+    };
     let line = text.split(" sum").next().unwrap_or_default();
     let repaired = format!("{line} sum {:016x}\n", xxh3(line.as_bytes()));
-    if let Ok(current) = CurrentFile::decode(repaired.as_bytes()) {
-        assert_eq!(current.encode(), repaired, "CURRENT is not canonical");
+    for text in [text, &repaired] {
+        let Ok(current) = CurrentFile::decode(text.as_bytes()) else { continue };
+        if text.starts_with(&format!("lsmx {FORMAT_VERSION} ")) {
+            assert_eq!(current.encode(), text, "CURRENT is not canonical");
+        }
     }
 }
 
@@ -99,7 +110,7 @@ fn replay_segment(input: &[u8], mode: RecoveryMode) -> Result<(ReplayedBatches, 
 /// Checks a WAL segment in both recovery modes.
 pub(super) fn check_wal_segment(input: &[u8]) {
     if let Ok(header) = SegmentHeader::decode(input) {
-        assert_eq!(header.encode(), input[..SEGMENT_HEADER_BYTES], "header is not canonical");
+        check_header(&header.encode(), input);
     }
     let strict = replay_segment(input, RecoveryMode::Strict);
     let tolerant = replay_segment(input, RecoveryMode::Tolerant);
@@ -185,7 +196,7 @@ fn load_manifest(input: &[u8], synced_bytes: u64) -> Result<LoadedManifest> {
 /// Checks a manifest, once with a `CURRENT` file that states that all bytes are durable, and once with none durable.
 pub(super) fn check_manifest(input: &[u8]) {
     if let Ok(header) = ManifestHeader::decode(input) {
-        assert_eq!(header.encode(), input[..MANIFEST_HEADER_BYTES], "header is not canonical");
+        check_header(&header.encode(), input);
     }
     let fully_synced = load_manifest(input, len_u64(input.len()));
     let loaded = match load_manifest(input, 0) {

@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use lsmx::Result;
-use lsmx::internals::format::workload_trace::{TRACE_HEADER_BYTES, TraceHeader, TraceItems};
+use lsmx::internals::format::workload_trace::{TraceHeader, TraceItems};
 use lsmx::vfs::MemVfs;
 use lsmx::workload_trace::{TraceEnd, TraceReader};
 use lsmx_base::coding::len_u64;
+
+use super::logs::check_header;
 
 const PATH: &str = "/trace";
 
@@ -26,7 +28,7 @@ fn read_trace(input: &[u8]) -> Result<(Vec<u8>, TraceEnd)> {
 
 pub(super) fn check_trace(input: &[u8]) {
     if let Ok(header) = TraceHeader::decode(input) {
-        assert_eq!(header.encode(), input[..TRACE_HEADER_BYTES], "header is not canonical");
+        check_header(&header.encode(), input);
     }
     let Ok((items, end)) = read_trace(input) else { return };
     assert!(end.bytes_cut <= len_u64(input.len()) && !(end.complete && end.bytes_cut > 0));
