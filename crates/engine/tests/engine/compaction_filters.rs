@@ -375,7 +375,7 @@ fn removal_is_not_a_write_for_guards() {
 #[test]
 fn filtered_histories_equal_the_model() {
     let mut total = CompactionFilterMetrics::default();
-    for seed in case_seeds(&[], 400) {
+    for seed in case_seeds(&[], 200) {
         let metrics = play_history(seed).unwrap_or_else(|what| panic!("{what}"));
         total.passed += metrics.passed;
         total.removed += metrics.removed;
@@ -385,7 +385,7 @@ fn filtered_histories_equal_the_model() {
     }
     println!("filtered_histories_equal_the_model: {total:?}");
     if lsmx_testkit::scale() >= 1.0 {
-        assert!(total.removed > 1_000 && total.changed > 1_000, "{total:?}");
-        assert!(total.errors > 1_000 && total.repeated_merges > 20, "{total:?}");
+        assert!(total.removed > 500 && total.changed > 500, "{total:?}");
+        assert!(total.errors > 500 && total.repeated_merges > 20, "{total:?}");
     }
 }

@@ -74,7 +74,7 @@ impl KeyspaceSettings {
         let bits_per_key = 9.0 + rng.below(10_u8) as f64 / 2.0;
         KeyspaceSettings {
             policy: (!rng.is_one_in(10)).then(|| random_policy(rng)),
-            memtable_bytes: *rng.choose(&[1 << 10, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10]),
+            memtable_bytes: *rng.choose(&[1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 64 << 10]),
             memtable_kind: *rng.choose(&MemtableKind::ALL),
             table_bytes: u64::from(block_bytes).max(table_bytes),
             block_bytes,
