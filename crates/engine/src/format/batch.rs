@@ -1,4 +1,4 @@
-//! Payload of a WAL record: the operations of one commit, in order.
+//! Payload of a WAL record: the operations of one commit, in commit order.
 //!
 //! ```text
 //! operation  code u8 · keyspace varint · key length varint · key
@@ -8,9 +8,9 @@
 //!            the end of the range, `range_end.rs`
 //! ```
 //!
-//! The code of an entry is the number of its kind, as in tables. Code 5 is not an entry kind. The first operation has
-//! the record's first sequence number, and each further operation the next number. The record header stores the number
-//! of operations and the checksums.
+//! The code of an entry is its entry kind, which tables also use. Code 5 is not an entry kind. The first operation has
+//! the first sequence number of the record. The sequence number increases by one with each operation. The header of the
+//! record contains the number of operations and the checksums.
 
 use std::ops::Range;
 
@@ -21,10 +21,11 @@ use lsmx_base::malformed::Malformed;
 use crate::format::expiry::{EXPIRY_BYTES, check_expiring_value};
 use crate::format::range_end::{decode_range_end, put_range_end};
 
-/// Code of a range delete. Codes 0 to 4, and codes with the flag 0x80, are entry kinds or reserved for them.
+/// Code of a range delete. Entry kinds have the codes 0 to 4. Codes with the flag 0x80 are also entry kinds or reserved
+/// for them.
 const RANGE_DELETE: u8 = 5;
 
-/// Appends an operation on one key to a payload.
+/// Appends a put, a merge or a delete of one key to a payload. `value` is ignored for a delete.
 pub fn put_operation(
     payload: &mut Vec<u8>,
     kind: EntryKind,
@@ -40,7 +41,7 @@ pub fn put_operation(
     }
 }
 
-/// Appends a write of a value with an expiry time, in microseconds of the database clock.
+/// Appends a put that expires at `expiry_us`, in microseconds of the database clock.
 pub fn put_expiring_operation(
     payload: &mut Vec<u8>,
     keyspace: u32,
@@ -56,14 +57,15 @@ pub fn put_expiring_operation(
     payload.extend_from_slice(value);
 }
 
-/// Returns the size of the operation that [`put_operation`] appends, in bytes. A tombstone takes one byte less.
+/// Returns the size in bytes of the operation that [`put_operation`] appends. The result is one byte too large for a
+/// delete.
 pub(crate) fn operation_bytes(keyspace: u32, key: &[u8], value: &[u8]) -> usize {
     let lengths = varint_len(len_u64(key.len())) + varint_len(len_u64(value.len()));
     1 + varint_len(u64::from(keyspace)) + lengths + key.len() + value.len()
 }
 
-/// Appends a range delete to a payload. It deletes the keys from `start` up to and excluding `end`, or up
-/// to the end of the keyspace. The range must not be empty.
+/// Appends a range delete to a payload. The range starts at `start` (inclusive) and ends at `end` (exclusive). If `end`
+/// is `None`, the range ends at the end of the keyspace. The range must not be empty.
 pub fn put_range_delete(payload: &mut Vec<u8>, keyspace: u32, start: &[u8], end: Option<&[u8]>) {
     payload.push(RANGE_DELETE);
     put_varint(payload, u64::from(keyspace));
@@ -71,36 +73,36 @@ pub fn put_range_delete(payload: &mut Vec<u8>, keyspace: u32, start: &[u8], end:
     put_range_end(payload, end);
 }
 
-/// Effect of an operation. Values and range ends are given as positions in the payload.
+/// Effect of an operation. Values and range ends are represented as byte ranges in the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationEffect {
     /// Writes an entry.
     Entry {
         /// Kind of the entry.
         kind: EntryKind,
-        /// Position of the value, empty for a tombstone.
+        /// Byte range of the value, which is empty for a tombstone.
         value: Range<usize>,
     },
-    /// Deletes a range of keys that starts at the operation's key.
+    /// Deletes a range of keys. The key of the operation is the start of the range.
     DeleteRange {
-        /// Position of the exclusive end, or `None` for the end of the keyspace.
+        /// Byte range of the exclusive end key. `None` stands for the end of the keyspace.
         end: Option<Range<usize>>,
     },
 }
 
-/// One operation of a payload.
+/// One decoded operation of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchOperation {
     /// Id of the keyspace.
     pub keyspace: u32,
-    /// Position of the key.
+    /// Byte range of the key in the payload.
     pub key: Range<usize>,
     /// Effect of the operation.
     pub action: OperationEffect,
 }
 
 impl BatchOperation {
-    /// Adds `bytes` to all positions. Converts positions in a payload to positions in a buffer that contains the
+    /// Adds `bytes` to all byte ranges. This converts ranges in a payload to ranges in a buffer that contains the
     /// payload at offset `bytes`.
     pub(crate) fn shift_positions(&mut self, bytes: usize) {
         let shifted = |range: &Range<usize>| range.start + bytes..range.end + bytes;
@@ -112,7 +114,7 @@ impl BatchOperation {
     }
 }
 
-/// Iterator over the operations of a payload.
+/// Iterator over the operations of a payload. The iterator ends after the first error.
 #[derive(Debug)]
 pub struct BatchOperationIter<'a> {
     payload: &'a [u8],

@@ -1,5 +1,5 @@
-//! Blob file: a file of the value log, which stores values outside the tree. Value pointers in the tree refer to it.
-//! Integers are little-endian.
+//! Blob file: a file of the value log, which stores large values outside the tables. A table entry contains a value
+//! pointer to its value. Integers are little-endian.
 //!
 //! ```text
 //! header    40 bytes
@@ -7,7 +7,7 @@
 //! trailer   40 bytes
 //! ```
 //!
-//! The header, see `file_header`:
+//! `file_header` describes the common part of all file headers. The header of a blob file:
 //!
 //! ```text
 //!  0  8  magic           "LSMXBLB1"
@@ -40,10 +40,11 @@
 //! 32  8  magic        "lsmxblob"
 //! ```
 //!
-//! A value pointer is the value of an entry of kind 3. It consists of four varints: number of the blob file, offset of
-//! the record, bytes of the record, bytes of the decompressed value. The record size lets a lookup fetch the record
-//! with one read. Uid and offset seed the checksum, so a record of another file or offset fails the check. A record
-//! repeats the key and the sequence number of its entry, so a pointer to a wrong record is detected.
+//! A value pointer is the value of an entry of kind 3. A value pointer consists of four varints: the number of the blob
+//! file, the offset of the record, the size of the record, and the size of the decompressed value. Because the size of
+//! the record is known, a lookup reads the record with one read. The uid of the file and the offset seed the checksum,
+//! so a record of another file or offset fails the check. A record also contains the key and the sequence number of its
+//! entry, so a pointer to the wrong record is detected.
 
 use bytes::Bytes;
 use lsmx_base::checksum::{file_location_seed, xxh3, xxh3_seeded};
@@ -59,19 +60,19 @@ use super::block::{self, Compression};
 use super::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 const HEADER: FileHeaderFormat = FileHeaderFormat::new("blob header", *b"LSMXBLB1", FORMAT_VERSION);
-/// Last bytes of a blob file.
+/// Magic number: the last bytes of every blob file.
 pub const BLOB_TRAILER_MAGIC: [u8; 8] = *b"lsmxblob";
-/// Bytes before the first record.
+/// Size of the header in bytes.
 pub const BLOB_HEADER_BYTES: usize = 40;
-/// Bytes after the last record.
+/// Size of the trailer in bytes.
 pub const BLOB_TRAILER_BYTES: usize = 40;
-/// Size of the fixed-length fields of a record, in bytes.
+/// Size of the fields of a record that have a fixed length, in bytes.
 const FIXED_BYTES: usize = size_of::<u64>() + size_of::<u32>() + size_of::<u8>();
 const _: () = assert!(FIXED_BYTES == 13, "the diagram above says 13");
 const CHECKSUM_BYTES: usize = size_of::<u64>();
-/// Minimum size of a record, in bytes: empty key, one-byte sequence number, empty value.
+/// Minimum size of a record in bytes. Such a record has an empty key, a sequence number of one byte and an empty value.
 pub const BLOB_RECORD_BYTES_MIN: usize = FIXED_BYTES + 2;
-/// Maximum size of a record, in bytes.
+/// Maximum size of a record in bytes.
 pub const BLOB_RECORD_BYTES_MAX: u64 =
     len_u64(FIXED_BYTES + 2 * VARINT_BYTES_MAX) + KEY_BYTES_MAX + VALUE_BYTES_MAX;
 const _: () = assert!(BLOB_RECORD_BYTES_MAX < 1 << 31, "a length of 32 bits holds any record");
@@ -79,11 +80,11 @@ const _: () = assert!(BLOB_RECORD_BYTES_MAX < 1 << 31, "a length of 32 bits hold
 /// Header of a blob file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobHeader {
-    /// Id of the keyspace whose values the file stores.
+    /// Id of the keyspace that owns the file.
     pub keyspace: u32,
     /// Random uid of the file.
     pub uid: u64,
-    /// Number in the file's name.
+    /// Number of the file, which is also in its file name.
     pub number: u64,
 }
 
@@ -95,10 +96,10 @@ impl BlobHeader {
         header.to_vec()
     }
 
-    /// Decodes the first [`BLOB_HEADER_BYTES`] bytes of a blob file.
+    /// Decodes the header from the first [`BLOB_HEADER_BYTES`] bytes of a blob file.
     ///
     /// # Errors
-    /// Fails when the bytes are not a header of a version that this build reads.
+    /// Fails if the header is invalid, or if this build does not support its format version.
     pub fn decode(bytes: &[u8]) -> Result<BlobHeader, Malformed> {
         let bytes = check_length("blob header", bytes, BLOB_HEADER_BYTES)?;
         let (keyspace, [uid, number]) = HEADER.decode(bytes)?;
@@ -111,14 +112,14 @@ impl BlobHeader {
 pub struct BlobTrailer {
     /// Number of records in the file.
     pub records: u64,
-    /// Total size of all values, decompressed, in bytes.
+    /// Total size of all values in bytes, decompressed.
     pub value_bytes: u64,
     /// Random uid of the file.
     pub uid: u64,
 }
 
 impl BlobTrailer {
-    /// Encodes the trailer for offset `at`.
+    /// Encodes the trailer, which will be written at offset `at`.
     #[must_use]
     pub fn encode(&self, at: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(BLOB_TRAILER_BYTES);
@@ -135,7 +136,7 @@ impl BlobTrailer {
     /// Decodes the last [`BLOB_TRAILER_BYTES`] bytes of the blob file `uid`, which are at offset `at`.
     ///
     /// # Errors
-    /// Fails when the bytes are not a trailer of this file.
+    /// Fails if the magic number or the checksum is wrong, or if the trailer has another uid.
     pub fn decode(bytes: &[u8], uid: u64, at: u64) -> Result<BlobTrailer, Malformed> {
         let mut decoder = Decoder::new(check_length("blob trailer", bytes, BLOB_TRAILER_BYTES)?);
         let trailer = BlobTrailer {
@@ -165,8 +166,8 @@ impl BlobTrailer {
     }
 }
 
-/// Returns the checksum of `covered`, the trailer fields before the checksum. The trailer is at offset `at` of the file
-/// `uid`.
+/// Returns the checksum of `covered`, which are the trailer fields before the checksum. `at` is the offset of the
+/// trailer in the file `uid`.
 pub fn trailer_checksum(covered: &[u8], uid: u64, at: u64) -> u64 {
     xxh3_seeded(covered, file_location_seed(uid, at))
 }
@@ -182,31 +183,32 @@ fn check_length<'a>(
     Err(Malformed::Truncated { what, needed: len_u64(needed), found: len_u64(bytes.len()) })
 }
 
-/// Location of a value in the value log.
+/// Value pointer: location of a value in the value log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ValuePointer {
     /// Number of the blob file.
     pub file: u64,
     /// Offset of the record.
     pub offset: u64,
-    /// Size of the record, in bytes.
+    /// Size of the record in bytes.
     pub bytes: u64,
-    /// Size of the decompressed value, in bytes.
+    /// Size of the decompressed value in bytes.
     pub value_bytes: u64,
 }
 
 impl ValuePointer {
-    /// Appends the encoded pointer.
+    /// Appends the pointer as four varints.
     pub fn put(&self, out: &mut Vec<u8>) {
         for field in [self.file, self.offset, self.bytes, self.value_bytes] {
             put_varint(out, field);
         }
     }
 
-    /// Decodes the value of an entry of kind [`ValuePointer`](lsmx_base::key::EntryKind::ValuePointer).
+    /// Decodes a value pointer from the value of an entry of kind
+    /// [`ValuePointer`](lsmx_base::key::EntryKind::ValuePointer).
     ///
     /// # Errors
-    /// Fails when the bytes are not a pointer, or exceed the limits of records and values.
+    /// Fails if the encoding is invalid, or if the sizes exceed the limits for records and values.
     pub fn decode(value: &[u8]) -> Result<ValuePointer, Malformed> {
         let mut decoder = Decoder::new(value);
         let pointer = ValuePointer {
@@ -234,10 +236,10 @@ impl ValuePointer {
         Ok(pointer)
     }
 
-    /// Checks that the record fits into a blob file of `file_bytes` bytes.
+    /// Checks that the record is between the header and the trailer of a blob file with `file_bytes` bytes.
     ///
     /// # Errors
-    /// Fails if the record is not between header and trailer.
+    /// Fails if the record is outside these bounds.
     pub fn check_bounds(&self, file_bytes: u64) -> Result<(), Malformed> {
         let limit = file_bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
         let end = self.offset.checked_add(self.bytes);
@@ -252,8 +254,8 @@ impl ValuePointer {
     }
 }
 
-/// Appends the record of a value that is stored at `offset` of the file `uid`. `scratch` is a buffer for the compressed
-/// value. The caller must have checked the sizes of key and value.
+/// Appends a record to `out`. The record will be written at `offset` of the file `uid`. `scratch` is a reusable buffer
+/// for the compressor. The caller has checked that the key and the value do not exceed their maximum sizes.
 pub fn put_record(
     out: &mut Vec<u8>,
     (uid, offset): (u64, u64),
@@ -278,10 +280,11 @@ pub fn put_record(
     out[start..covered].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Returns the size of a record, in bytes. `head` contains the first bytes of the record. The checksum is not verified.
+/// Returns the size of a record in bytes. `head` contains at least the first 12 bytes of the record. The checksum of
+/// the record is not verified.
 ///
 /// # Errors
-/// Fails when there are too few bytes, or the size exceeds the limits of records.
+/// Fails if `head` is too short, or if the size exceeds the limits for records.
 pub fn record_bytes(head: &[u8]) -> Result<u64, Malformed> {
     let Some(bytes) = get_u32(head, CHECKSUM_BYTES) else {
         let (what, found) = ("blob record", len_u64(head.len()));
@@ -298,7 +301,7 @@ pub fn record_bytes(head: &[u8]) -> Result<u64, Malformed> {
     Ok(found)
 }
 
-/// A record with a verified checksum.
+/// A decoded record, whose checksum was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobRecord<'a> {
     /// Sequence number of the entry.
@@ -307,15 +310,15 @@ pub struct BlobRecord<'a> {
     pub key: &'a [u8],
     /// Compression of the value.
     pub compression: Compression,
-    /// The value as stored.
+    /// The value as it is stored in the file, possibly compressed.
     pub stored: &'a [u8],
 }
 
 impl<'a> BlobRecord<'a> {
-    /// Decodes a record at `offset` of the file `uid` that occupies all of `bytes`.
+    /// Decodes the record that consists of `bytes`. The record was read at `offset` of the file `uid`.
     ///
     /// # Errors
-    /// Fails when the bytes are not a record at this location.
+    /// Fails if the checksum does not match, or if a field is invalid.
     pub fn decode(bytes: &'a [u8], uid: u64, offset: u64) -> Result<BlobRecord<'a>, Malformed> {
         let Some(covered) = bytes.get(CHECKSUM_BYTES..) else {
             let (what, found) = ("blob record", len_u64(bytes.len()));
@@ -350,10 +353,10 @@ impl<'a> BlobRecord<'a> {
         Ok(BlobRecord { seq: SeqNo(seq), key, compression, stored })
     }
 
-    /// Checks that the record stores the value of this entry.
+    /// Checks that the record belongs to the entry with this key and sequence number.
     ///
     /// # Errors
-    /// Fails when key or sequence number differ.
+    /// Fails if the key or the sequence number differs.
     pub fn check_entry(&self, key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
         if self.seq != seq {
             let (what, expected, found) = ("sequence number of a value", seq.0, self.seq.0);
@@ -370,10 +373,10 @@ impl<'a> BlobRecord<'a> {
         Ok(())
     }
 
-    /// Returns the value, decompressed if necessary.
+    /// Returns the value. The value is decompressed if necessary.
     ///
     /// # Errors
-    /// Fails when the value cannot be decompressed, or its size is not `value_bytes`.
+    /// Fails if the value cannot be decompressed, or if its size differs from `value_bytes`.
     pub fn value(&self, value_bytes: u64) -> Result<BlobValue<'a>, Malformed> {
         let value = match self.compression {
             Compression::None => BlobValue::Stored(self.stored),
@@ -388,10 +391,10 @@ impl<'a> BlobRecord<'a> {
         Ok(value)
     }
 
-    /// Returns the size of the decompressed value, in bytes.
+    /// Returns the size of the decompressed value in bytes. A compressed value is decompressed to determine its size.
     ///
     /// # Errors
-    /// Fails when the compressed value is damaged.
+    /// Fails if the value cannot be decompressed.
     pub fn value_bytes(&self) -> Result<u64, Malformed> {
         match self.compression {
             Compression::None => Ok(len_u64(self.stored.len())),

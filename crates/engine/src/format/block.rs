@@ -1,4 +1,4 @@
-//! Block: the unit of reads and checksums, little-endian.
+//! Block: the smallest unit of a table that is read and verified. Integers are little-endian.
 //!
 //! ```text
 //!  0  n  payload
@@ -11,15 +11,16 @@
 //!
 //! Padding extends a data block to the end of a page, so that the next block starts at a page boundary.
 //!
-//! A payload with compression 1 (lz4):
+//! If the compression is 1 (lz4), the payload has this layout:
 //!
 //! ```text
 //!  0  4  length  u32, bytes of the contents
 //!  4  m  lz4     one raw lz4 block
 //! ```
 //!
-//! A checksum of 64 bits makes an undetected error negligible for any number of disks. Compared with 32 bits, it adds
-//! four bytes to each block, a thousandth of a block of 4 KiB. The size in a block handle includes padding and trailer.
+//! A checksum of 64 bits makes undetected errors negligible, even in large installations. Compared with a checksum of
+//! 32 bits, it adds four bytes to each block, which is one thousandth of a block of 4 KiB. The size in a block handle
+//! includes the padding and the trailer.
 
 use bytes::Bytes;
 use lsmx_base::checksum::{file_location_seed, xxh3_seeded};
@@ -32,33 +33,33 @@ use lsmx_base::work_counter::{self, WorkKind};
 
 use super::{BlockKind, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// Bytes of kind, compression and checksum at the end of a block.
+/// Size of a block trailer in bytes: block kind, compression and checksum.
 pub const TRAILER_BYTES: usize = 2 * size_of::<u8>() + size_of::<u64>();
 const _: () = assert!(TRAILER_BYTES == 10, "the diagram above says 10");
 
-/// Flag in the compression byte of a block with padding.
+/// Flag in the compression byte. It is set if the block has padding.
 const PADDED: u8 = 0x80;
-/// Minimum size of padding, in bytes: that of the length field.
+/// Minimum size of the padding in bytes. The length field is part of the padding.
 pub(crate) const PADDING_BYTES_MIN: usize = size_of::<u16>();
 
-/// Maximum size of the contents of a block, in bytes. A block ends with the entry that reaches its target size. The
-/// limit allows an entry with the longest key and the longest value after 64 MiB of other entries.
+/// Maximum size of the contents of a block in bytes, before compression. A block ends with the entry that reaches the
+/// target size. The limit allows an entry with the longest key and the longest value after 64 MiB of other entries.
 pub const BLOCK_CONTENT_BYTES_MAX: u64 = VALUE_BYTES_MAX + KEY_BYTES_MAX + (64 << 20);
 
-/// Maximum number of bytes that one byte of lz4 output decompresses to.
+/// Maximum compression ratio of lz4. The decoder uses this bound to limit an allocation before it decompresses a block.
 const LZ4_RATIO_MAX: u64 = 255;
 
-/// Compression of block contents. A number once stored on disk is never reused.
+/// Compression of block contents. Files store the compression as a number, which is never reused for another one.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Compression {
-    /// Not compressed.
+    /// No compression.
     #[default]
     None = 0,
-    /// One raw lz4 block, used if it saves at least an eighth.
+    /// Compression with lz4. A block stays uncompressed if compression saves less than an eighth of its bytes.
     Lz4 = 1,
     // 2 is reserved for zstd.
 }
@@ -84,17 +85,17 @@ pub(crate) fn is_compression_byte(byte: u8) -> bool {
 /// Location of a block in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHandle {
-    /// Offset of the first byte of the payload.
+    /// Offset of the first byte of the block.
     pub offset: u64,
-    /// Bytes of payload, padding and trailer.
+    /// Size of the block in bytes: payload, padding and trailer.
     pub bytes: u64,
 }
 
 impl BlockHandle {
-    /// Returns the offset after the block.
+    /// Returns the offset of the first byte after the block.
     ///
     /// # Errors
-    /// Fails on overflow.
+    /// Fails if the sum of offset and size overflows.
     pub fn end_offset(self) -> Result<u64, Malformed> {
         self.offset.checked_add(self.bytes).ok_or(Malformed::invalid_field(
             "block handle offset",
@@ -103,10 +104,10 @@ impl BlockHandle {
         ))
     }
 
-    /// Checks that the block fits into the first `limit` bytes of a file.
+    /// Checks that the block is larger than a trailer and ends within the first `limit` bytes of its file.
     ///
     /// # Errors
-    /// Fails if it does not fit, or is not larger than a trailer.
+    /// Fails if one of these conditions is not met.
     pub(crate) fn check_bounds(self, limit: u64) -> Result<(), Malformed> {
         if self.bytes <= len_u64(TRAILER_BYTES) {
             return Err(Malformed::invalid_field(
@@ -125,7 +126,7 @@ impl BlockHandle {
         Ok(())
     }
 
-    /// Appends offset and size as varints.
+    /// Appends the offset and the size as varints.
     pub(crate) fn put(self, out: &mut Vec<u8>) {
         put_varint(out, self.offset);
         put_varint(out, self.bytes);
@@ -139,8 +140,9 @@ impl BlockHandle {
     }
 }
 
-/// Returns the checksum of `covered`, which is a block or a blob record without its checksum field. The seed is derived
-/// from the file's uid and the offset of the block or record.
+/// Returns the checksum of `covered`, which is a block or a blob record without its checksum field. The uid of the file
+/// and the offset of the block seed the checksum. A block that is read from the wrong file or offset therefore fails
+/// the check.
 pub fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     let seed = if failpoint::is_on(Failpoint::ChecksumWithoutLocation) {
         0
@@ -150,9 +152,10 @@ pub fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     xxh3_seeded(covered, seed)
 }
 
-/// Replaces block contents by the encoded block for `offset` of the file `uid`. Compresses the contents if this saves
-/// at least an eighth, adds `padding` bytes, and appends the trailer. Padding of fewer than 2 or more than 65,535 bytes
-/// is omitted.
+/// Encodes a block in place: replaces the contents by the payload, and appends padding and trailer. `uid` and `offset`
+/// state the file and the offset where the block will be written. The contents are compressed only if this saves at
+/// least an eighth of the bytes. `padding` is the number of padding bytes. If `padding` is less than 2 or more than
+/// 65,535, the block has no padding. `scratch` is a reusable buffer for the compressor.
 pub fn encode_block(
     contents: &mut Vec<u8>,
     kind: BlockKind,
@@ -183,7 +186,8 @@ pub fn encode_block(
     put_u64(contents, sum);
 }
 
-/// Compresses `contents` into `packed`. Returns whether this saves at least an eighth of the bytes.
+/// Compresses `contents` into `packed`. Returns true if this saves at least an eighth of the bytes. If it returns
+/// false, the contents of `packed` are unspecified.
 pub(super) fn compress_lz4(contents: &[u8], packed: &mut Vec<u8>) -> bool {
     let Ok(length) = u32::try_from(contents.len()) else {
         return false;
@@ -199,10 +203,10 @@ pub(super) fn compress_lz4(contents: &[u8], packed: &mut Vec<u8>) -> bool {
     packed.len() <= contents.len() - contents.len() / 8
 }
 
-/// Verifies a block read from `offset` of the file `uid`, and returns its contents.
+/// Verifies a block that was read at `offset` of the file `uid`. Returns the decompressed contents.
 ///
 /// # Errors
-/// Fails when the bytes are not a block of this kind at this location.
+/// Fails if the checksum does not match, if the block has another kind, or if its padding or compression is invalid.
 pub fn decode_block(
     mut block: Vec<u8>,
     kind: BlockKind,
@@ -218,8 +222,8 @@ pub fn decode_block(
     }
 }
 
-/// Verifies a block and returns a copy of its contents. The caller may reuse the buffer of `block`. The size of the
-/// copy is added to `live` until the copy is dropped.
+/// Verifies a block and returns a copy of its decompressed contents, so that the caller can reuse the buffer of
+/// `block`. `live` counts the bytes of the copy until the copy is dropped.
 pub(crate) fn decode_block_copy(
     block: &[u8],
     kind: BlockKind,
@@ -236,7 +240,7 @@ pub(crate) fn decode_block_copy(
     }
 }
 
-/// Verifies the bytes of a block, and returns the size of its payload, in bytes, and its compression.
+/// Verifies a block. Returns the size of its payload in bytes, and its compression.
 fn verify_block(
     block: &[u8],
     kind: BlockKind,

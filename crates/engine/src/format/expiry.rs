@@ -1,4 +1,4 @@
-//! Expiry time of an entry: the first bytes of the stored value of an expiring entry, little-endian.
+//! Encoding of expiry times. The stored value of an expiring entry starts with the expiry time, little-endian.
 //!
 //! ```text
 //!  0  8   expiry  u64, microseconds of the database clock; from then on the entry counts as a tombstone
@@ -19,12 +19,12 @@ use lsmx_base::key::EntryKind;
 use lsmx_base::malformed::Malformed;
 use lsmx_compaction::ExpirySummary;
 
-/// Size of the expiry time in bytes.
+/// Size of an encoded expiry time in bytes.
 pub(crate) const EXPIRY_BYTES: usize = size_of::<u64>();
 
-/// Splits the stored value of an expiring entry into the expiry time, in microseconds, and the value.
-///
-/// Decoders reject shorter values with [`check_expiring_value`], so the value is never too short here.
+/// Splits the stored value of an expiring entry into the expiry time in microseconds and the value. Decoders use
+/// [`check_expiring_value`] to reject stored values that are too short, so a short value cannot occur here. A short
+/// value would be returned with the latest possible expiry time.
 #[inline]
 pub(crate) fn split_expiry(stored: &[u8]) -> (u64, &[u8]) {
     match get_u64(stored, 0) {
@@ -33,19 +33,19 @@ pub(crate) fn split_expiry(stored: &[u8]) -> (u64, &[u8]) {
     }
 }
 
-/// Returns the expiry time of an entry, in microseconds. Returns `None` if the entry does not expire.
+/// Returns the expiry time of an entry in microseconds, or `None` if the entry does not expire.
 #[inline]
 pub(crate) fn expiry_of(kind: EntryKind, stored: &[u8]) -> Option<u64> {
     kind.is_expiring().then(|| split_expiry(stored).0)
 }
 
-/// Returns the value or the value pointer of an entry, without the expiry time.
+/// Returns the value or the value pointer of an entry without the expiry time.
 #[inline]
 pub(crate) fn without_expiry(kind: EntryKind, stored: &[u8]) -> &[u8] {
     if kind.is_expiring() { split_expiry(stored).1 } else { stored }
 }
 
-/// Replaces the contents of `out` by the stored value of an expiring entry.
+/// Encodes the stored value of an expiring entry into `out`. Replaces the contents of `out`.
 pub(crate) fn put_expiring_value(out: &mut Vec<u8>, expiry_us: u64, value: &[u8]) {
     out.clear();
     out.reserve(EXPIRY_BYTES + value.len());
@@ -53,7 +53,8 @@ pub(crate) fn put_expiring_value(out: &mut Vec<u8>, expiry_us: u64, value: &[u8]
     out.extend_from_slice(value);
 }
 
-/// Fails if the stored value of an entry of this kind is too short for its expiry time.
+/// Checks that the stored value of an expiring entry is long enough for an expiry time. Entries of other kinds always
+/// pass.
 #[inline]
 pub(crate) fn check_expiring_value(kind: EntryKind, value_bytes: usize) -> Result<(), Malformed> {
     if kind.is_expiring() && value_bytes < EXPIRY_BYTES {

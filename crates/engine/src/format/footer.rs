@@ -15,12 +15,12 @@ use lsmx_base::malformed::Malformed;
 use super::FORMAT_VERSION;
 use super::block::BlockHandle;
 
-/// Last bytes of every table file.
+/// Magic number: the last bytes of every table file.
 pub const MAGIC: [u8; 8] = *b"lsmxtabl";
 
 const HANDLE_BYTES: usize = 2 * size_of::<u64>();
 
-/// Size of a footer, in bytes.
+/// Size of a footer in bytes.
 pub const FOOTER_BYTES: usize =
     HANDLE_BYTES + size_of::<u64>() + 2 * size_of::<u32>() + MAGIC.len();
 const _: () = assert!(FOOTER_BYTES == 40, "the diagram above says 40");
@@ -53,10 +53,10 @@ impl Footer {
         out
     }
 
-    /// Decodes the last [`FOOTER_BYTES`] bytes of a table file.
+    /// Decodes a footer from the last [`FOOTER_BYTES`] bytes of a table file.
     ///
     /// # Errors
-    /// Fails when the bytes are not a footer of a version that this build reads.
+    /// Fails if the footer is invalid, or if this build does not support its format version.
     pub fn decode(bytes: &[u8]) -> Result<Footer, Malformed> {
         if bytes.len() != FOOTER_BYTES {
             return Err(Malformed::Truncated {
@@ -74,7 +74,8 @@ impl Footer {
         let version = decoder.u32("format version")?;
         let found = decoder.u32("footer checksum")?;
         let magic = decoder.u64("magic number")?;
-        // The magic number is checked first, to distinguish a foreign file from a damaged one.
+        // The magic number is checked before the checksum. The error of a file that is not a table therefore differs
+        // from the error of a corrupt table.
         if magic.to_le_bytes() != MAGIC {
             return Err(Malformed::Magic { expected: u64::from_le_bytes(MAGIC), found: magic });
         }

@@ -1,4 +1,5 @@
-//! Log record: the unit of the WAL, the manifest and workload traces, little-endian.
+//! Log record: the unit in which the WAL, the manifest and workload traces are written and verified. Integers are
+//! little-endian.
 //!
 //! ```text
 //!  0  8  header checksum    u64, over bytes 8..36, seeded by file and offset
@@ -10,15 +11,15 @@
 //! 36  n  payload
 //! ```
 //!
-//! Database uid, file number and record offset seed both checksums, so a record is valid only where it was
-//! written. A mark-only record consists of a sync mark, without payload and with count 0. Zeros are not a
-//! valid record.
+//! The uid of the database, the number of the file and the offset of the record seed both checksums. A record is
+//! therefore valid only at the location where it was written. A mark-only record contains a sync mark and has no
+//! payload. Zeros are never a valid record.
 
 use lsmx_base::checksum::{file_location_seed, xxh3, xxh3_seeded};
 use lsmx_base::coding::{len_u64, low_u32};
 use lsmx_base::malformed::Malformed;
 
-/// Bytes of a record before its payload.
+/// Size of the header of a record in bytes. The payload follows the header.
 pub const RECORD_HEADER_BYTES: usize = 36;
 const _: () = assert!(
     RECORD_HEADER_BYTES == 3 * size_of::<u64>() + 3 * size_of::<u32>(),
@@ -29,15 +30,16 @@ const _: () = assert!(
 pub(crate) const SEQ_END: u64 = 1 << 56;
 const OLDER_SYNCED: u64 = 1 << 63;
 
-/// Extent of the log on stable storage when a record was written.
+/// Extent of the log that was synced when a record was written.
 ///
-/// An invalid record before a sync mark is corruption. One after all sync marks is a torn tail.
+/// An invalid record before the position of a later sync mark is corruption. An invalid record after all sync marks is
+/// a torn tail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncMark {
-    /// Synced bytes of this file; 0 if it was never synced.
+    /// Number of bytes of this file that were synced. 0 if the file was never synced.
     pub position: u64,
-    /// Whether all valid bytes of older segments are synced. True if `position` is not 0, because
-    /// older segments are synced first.
+    /// Whether all valid bytes of older segments were synced. True if `position` is not 0, because older segments are
+    /// synced before newer segments.
     pub older_synced: bool,
 }
 
@@ -51,12 +53,12 @@ impl SyncMark {
     }
 }
 
-/// Identity of a log file, which seeds its checksums.
+/// Seed of the checksums of a log file. The seed identifies the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogChecksumSeed(u64);
 
 impl LogChecksumSeed {
-    /// Returns the seed of file `number` of the database `db_uid`.
+    /// Returns the seed for file `number` of the database `db_uid`.
     #[must_use]
     pub fn new(db_uid: u64, number: u64) -> LogChecksumSeed {
         let mut identity = [0; 16];
@@ -65,12 +67,13 @@ impl LogChecksumSeed {
         LogChecksumSeed(xxh3(&identity))
     }
 
-    /// Returns the checksum of bytes of the record at `offset`.
+    /// Returns the checksum of `bytes`, which are part of the record at `offset`.
     fn checksum(self, bytes: &[u8], offset: u64) -> u64 {
         xxh3_seeded(bytes, file_location_seed(self.0, offset))
     }
 
-    /// Returns the checksum of a payload. 32 bits suffice, because the header has a checksum as well.
+    /// Returns the checksum of the payload of the record at `offset`. 32 bits are sufficient, because the header has
+    /// its own checksum.
     fn payload_checksum(self, payload: &[u8], offset: u64) -> u32 {
         low_u32(self.checksum(payload, offset))
     }
@@ -79,11 +82,11 @@ impl LogChecksumSeed {
 /// Header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// Size of the payload, in bytes.
+    /// Size of the payload in bytes.
     pub payload_bytes: u32,
-    /// Number of sequence numbers of the record; 0 for a mark-only record.
+    /// Number of sequence numbers that the record uses. 0 for a mark-only record.
     pub count: u32,
-    /// First sequence number; for a mark-only record the next one.
+    /// First sequence number of the record. For a mark-only record, the next unused sequence number.
     pub first_seq: u64,
     /// Synced extent of the log when the record was written.
     pub mark: SyncMark,
@@ -91,10 +94,10 @@ pub struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Appends a record for `offset` to `out`.
+    /// Appends a record that will be written at `offset`.
     ///
     /// # Errors
-    /// Fails for a payload of 4 GiB or more, without appending anything.
+    /// Fails if the payload has 4 GiB or more. In this case, nothing is appended.
     pub fn encode_record(
         out: &mut Vec<u8>,
         (seed, offset): (LogChecksumSeed, u64),
@@ -118,10 +121,12 @@ impl RecordHeader {
         Ok(())
     }
 
-    /// Decodes the header of the record at `offset`. `rest` is the number of file bytes from there on.
+    /// Decodes the header of the record at `offset`. `rest` is the number of bytes from `offset` to the end of the
+    /// file.
     ///
     /// # Errors
-    /// Fails when the checksum does not match, or when a field is invalid.
+    /// Fails if the checksum does not match, if a field is invalid, or if the record extends beyond the end of the
+    /// file.
     pub fn decode(
         bytes: &[u8; RECORD_HEADER_BYTES],
         (seed, offset): (LogChecksumSeed, u64),
@@ -150,7 +155,7 @@ impl RecordHeader {
         Ok(header)
     }
 
-    /// Checks the invariants of the fields.
+    /// Checks the values of the fields against each other and against their limits.
     fn check_fields(&self, offset: u64) -> Result<(), Malformed> {
         let field = |what, found, expected| Err(Malformed::invalid_field(what, found, expected));
         if self.first_seq >= SEQ_END || self.first_seq + u64::from(self.count) > SEQ_END {
@@ -168,8 +173,8 @@ impl RecordHeader {
         Ok(())
     }
 
-    /// Returns whether a record may start at `offset`. This is a cheap test for scans over damaged
-    /// files; candidates must be decoded.
+    /// Returns whether a record may start at `offset`. Scans of damaged files use this fast check to find candidates. A
+    /// candidate must still be decoded, because the checksum is not verified.
     #[must_use]
     pub fn can_start_record(bytes: &[u8; RECORD_HEADER_BYTES], offset: u64, rest: u64) -> bool {
         bytes.iter().any(|&byte| byte != 0)
@@ -178,10 +183,10 @@ impl RecordHeader {
             && u64::from(u32_at(bytes, 8)) + len_u64(RECORD_HEADER_BYTES) <= rest
     }
 
-    /// Verifies the payload of the record at `offset`.
+    /// Verifies the checksum of the payload of the record at `offset`.
     ///
     /// # Errors
-    /// Fails when the checksum does not match.
+    /// Fails if the checksum does not match.
     pub fn check_payload(
         &self,
         payload: &[u8],
@@ -197,27 +202,27 @@ impl RecordHeader {
         })
     }
 
-    /// Returns the size of the whole record, in bytes.
+    /// Returns the size of the record in bytes, including the header.
     #[must_use]
     pub fn record_bytes(&self) -> u64 {
         len_u64(RECORD_HEADER_BYTES) + u64::from(self.payload_bytes)
     }
 
-    /// Returns whether the record consists of a sync mark only.
+    /// Returns whether the record contains only a sync mark.
     #[must_use]
     pub fn is_mark_only(&self) -> bool {
         self.count == 0
     }
 }
 
-/// Reads a little-endian integer at a constant offset, which is in bounds.
+/// Reads a little-endian integer. `at` is a constant that is within bounds.
 pub(crate) fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     let mut field = [0; 8];
     field.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(field)
 }
 
-/// Reads a little-endian integer at a constant offset, which is in bounds.
+/// Reads a little-endian integer. `at` is a constant that is within bounds.
 pub(crate) fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     let mut field = [0; 4];
     field.copy_from_slice(&bytes[at..at + 4]);

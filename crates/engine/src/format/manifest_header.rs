@@ -1,4 +1,4 @@
-//! Header of a manifest, and the file `CURRENT` that points to the manifest.
+//! Header of a manifest, and the file `CURRENT`, which names the current manifest.
 //!
 //! ```text
 //!  0  8  magic            "LSMXMAN1"
@@ -9,14 +9,16 @@
 //! 32  8  checksum         u64, over bytes 0..32
 //! ```
 //!
-//! Integers are little-endian, see `file_header`. `CURRENT` is one readable line of text:
+//! Integers are little-endian. `file_header` describes the common part of all file headers. `CURRENT` is one line of
+//! text:
 //!
 //! ```text
 //! lsmx 2 MANIFEST-000002 uid 00c0ffee00c0ffee bytes 00000000000001a4 sum 0123456789abcdef
 //! ```
 //!
-//! It states format version, manifest, database uid, bytes of the manifest synced at that time, and the
-//! checksum of the text before ` sum`. The last three are 16 hexadecimal digits.
+//! The line contains the format version, the file name of the manifest, the uid of the database, the synced bytes of
+//! the manifest, and a checksum of the text before ` sum`. The uid, the synced bytes and the checksum have 16
+//! hexadecimal digits.
 
 use lsmx_base::checksum::xxh3;
 use lsmx_base::coding::len_u64;
@@ -26,12 +28,12 @@ use lsmx_base::malformed::Malformed;
 
 use crate::format::FORMAT_VERSION;
 
-/// Bytes of a manifest before its first record.
+/// Size of the header of a manifest in bytes. The first record follows the header.
 pub const MANIFEST_HEADER_BYTES: usize = 40;
 const HEADER: FileHeaderFormat =
     FileHeaderFormat::new("manifest header", *b"LSMXMAN1", FORMAT_VERSION);
 
-/// Upper bound of the size of `CURRENT`, in bytes.
+/// Upper bound of the size of `CURRENT` in bytes.
 pub const CURRENT_BYTES_MAX: usize = 256;
 
 /// Header of a manifest.
@@ -39,7 +41,7 @@ pub const CURRENT_BYTES_MAX: usize = 256;
 pub struct ManifestHeader {
     /// Random uid of the database.
     pub db_uid: u64,
-    /// Number in the file's name.
+    /// Number of the manifest, which is also in its file name.
     pub number: u64,
 }
 
@@ -50,10 +52,10 @@ impl ManifestHeader {
         HEADER.encode(0, [self.db_uid, self.number])
     }
 
-    /// Decodes the first bytes of a manifest.
+    /// Decodes the header from the first bytes of a manifest.
     ///
     /// # Errors
-    /// Fails when the bytes are not a header of a version that this build reads.
+    /// Fails if the header is invalid, or if this build does not support its format version.
     pub fn decode(bytes: &[u8]) -> Result<ManifestHeader, Malformed> {
         let (reserved, [db_uid, number]) = HEADER.decode(bytes)?;
         if reserved != 0 {
@@ -82,12 +84,12 @@ pub struct CurrentFile {
     pub manifest: u64,
     /// Random uid of the database.
     pub db_uid: u64,
-    /// Bytes of the manifest on stable storage when `CURRENT` was written.
+    /// Number of bytes of the manifest that were synced when `CURRENT` was written.
     pub bytes: u64,
 }
 
 impl CurrentFile {
-    /// Formats the line.
+    /// Returns the line in the current format version.
     #[must_use]
     pub fn encode(&self) -> String {
         self.encode_version(FORMAT_VERSION)
@@ -100,10 +102,12 @@ impl CurrentFile {
         format!("{line} sum {:016x}\n", xxh3(line.as_bytes()))
     }
 
-    /// Parses the line. Accepts only what [`CurrentFile::encode`] of this or an earlier version writes.
+    /// Parses the line. The line must be exactly as [`CurrentFile::encode`] of this format version or an earlier one
+    /// writes it.
     ///
     /// # Errors
-    /// Fails when the format version is newer, or the line is malformed.
+    /// Fails if the line is malformed, if its checksum is wrong, or if its format version is newer than
+    /// [`FORMAT_VERSION`].
     pub fn decode(bytes: &[u8]) -> Result<CurrentFile, Malformed> {
         let syntax_error = Malformed::invalid_field(
             "length of the pointer to the manifest",

@@ -1,4 +1,5 @@
-//! Encoding of all bytes on disk, without I/O. `docs/reference/format.md` describes how the parts form a file.
+//! Encoding and decoding of all file formats. This module performs no I/O. `docs/reference/format.md` describes the
+//! files as a whole.
 
 pub mod batch;
 pub mod blob;
@@ -26,28 +27,28 @@ pub const VALUE_BYTES_MAX: u64 = 1 << 30;
 /// Newest format version that this build writes and reads.
 pub const FORMAT_VERSION: u32 = 2;
 
-/// Kind of a block. A number once stored on disk is never reused.
+/// Kind of a block. Files store the kind as a number, which is never reused for another kind.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum BlockKind {
-    /// Entries.
+    /// Data block of a table, which contains entries.
     Data = 0,
-    /// Separators and handles of data blocks.
+    /// Index block of a table, which contains boundary keys and locations of data blocks.
     Index = 1,
-    /// Separators and handles of index blocks.
+    /// Top index of a table, which contains boundary keys and locations of index blocks.
     TopIndex = 2,
-    /// The table's filter.
+    /// Filter of a table.
     Filter = 3,
-    /// Fragmented range tombstones.
+    /// Range tombstones of a table, split into fragments.
     RangeTombstones = 4,
-    /// Footer and properties, which are read when a table is opened.
+    /// Properties of a table. In metrics, this kind also stands for the footer. Both are read when a table is opened.
     Open = 5,
-    /// Large values in the value log.
+    /// Large value in a blob file.
     Blob = 6,
-    /// Merge operands of a key range.
+    /// Bucket of an operand store, which contains the merge operands of a key range.
     Bucket = 7,
 }
 
@@ -65,7 +66,7 @@ impl BlockKind {
         BlockKind::Bucket,
     ];
 
-    /// Returns the name in metrics, which is also the serialized name.
+    /// Returns the name of the kind in metrics. The serialized name is the same.
     pub(crate) fn name(self) -> &'static str {
         match self {
             BlockKind::Data => "data",
@@ -87,7 +88,7 @@ impl BlockKind {
     }
 }
 
-/// Checks that `is_valid` accepts `bytes`, but no copy with one flipped bit and no proper prefix.
+/// Checks that `is_valid` accepts `bytes`, rejects every copy with one flipped bit, and rejects every proper prefix.
 #[cfg(test)]
 pub(crate) fn assert_damage_is_detected(bytes: &[u8], is_valid: impl Fn(&[u8]) -> bool) {
     assert!(is_valid(bytes));
@@ -99,7 +100,7 @@ pub(crate) fn assert_damage_is_detected(bytes: &[u8], is_valid: impl Fn(&[u8]) -
     }
 }
 
-/// Returns all copies of `bytes` with one flipped bit, each with the number of the bit.
+/// Returns all copies of `bytes` with one flipped bit, each with the index of this bit.
 #[cfg(test)]
 pub(crate) fn copies_with_flipped_bit(bytes: &[u8]) -> impl Iterator<Item = (usize, Vec<u8>)> {
     (0..bytes.len() * 8).map(|bit| {

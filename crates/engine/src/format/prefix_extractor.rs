@@ -1,19 +1,19 @@
-//! Prefixes of keys, which filters contain in addition to the keys.
+//! Prefix extractors: select the key prefixes that filters contain.
 
 use std::ops::Bound;
 
 use lsmx_base::coding::{Decoder, put_u32};
 use lsmx_base::malformed::Malformed;
 
-/// Part of a key that filters contain in addition to the key, see
+/// Selects the part of each key that filters contain in addition to the full key. See
 /// [`KeyspaceOptions::prefix_filter`](crate::KeyspaceOptions::prefix_filter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PrefixExtractor {
-    /// The first bytes, at least 1. Shorter keys have no prefix.
+    /// The prefix consists of this number of bytes, which must be at least 1. Shorter keys have no prefix.
     Length(u32),
-    /// All bytes up to the first occurrence of this byte, inclusive. Keys without this byte have no prefix.
+    /// The prefix ends with the first occurrence of this byte. Keys without this byte have no prefix.
     Delimiter(u8),
 }
 
@@ -21,7 +21,7 @@ const LENGTH: u8 = 0;
 const DELIMITER: u8 = 1;
 
 impl PrefixExtractor {
-    /// Returns the prefix of a key, or `None` if it has none.
+    /// Returns the prefix of a key, or `None` if the key has no prefix.
     #[inline]
     pub(crate) fn prefix(self, key: &[u8]) -> Option<&[u8]> {
         match self {
@@ -33,13 +33,14 @@ impl PrefixExtractor {
         }
     }
 
-    /// Returns the prefix that all keys between two bounds have, or `None` if they may have different ones.
+    /// Returns the prefix that all keys between two bounds have in common. Returns `None` if two of these keys may have
+    /// different prefixes.
     pub(crate) fn prefix_of_range<'a>(
         self,
         lower: Bound<&'a [u8]>,
         upper: Bound<&[u8]>,
     ) -> Option<&'a [u8]> {
-        // All keys that start with this prefix have it as their prefix.
+        // If a key starts with this prefix, this prefix is the prefix of the key.
         let prefix = match lower {
             Bound::Included(lower) | Bound::Excluded(lower) => self.prefix(lower)?,
             Bound::Unbounded => return None,
@@ -52,7 +53,7 @@ impl PrefixExtractor {
         all_have_prefix.then_some(prefix)
     }
 
-    /// Appends the encoding to a property.
+    /// Appends the encoded extractor to `out`.
     pub(crate) fn put(self, out: &mut Vec<u8>) {
         let (kind, parameter) = match self {
             PrefixExtractor::Length(length) => (LENGTH, length),
@@ -62,10 +63,10 @@ impl PrefixExtractor {
         put_u32(out, parameter);
     }
 
-    /// Decodes a property. Returns `None` if this version does not know the kind of prefixes.
+    /// Decodes an extractor. Returns `None` if this version of lsmx does not know the kind of the extractor.
     ///
     /// # Errors
-    /// Fails if the property is malformed.
+    /// Fails if the encoding is malformed.
     pub(crate) fn decode(decoder: &mut Decoder<'_>) -> Result<Option<PrefixExtractor>, Malformed> {
         let kind = decoder.u8("kind of prefixes")?;
         let parameter = decoder.u32("parameter of prefixes")?;
@@ -84,7 +85,7 @@ impl PrefixExtractor {
     }
 }
 
-/// Returns whether `end` is the smallest key after all keys that start with `prefix`.
+/// Returns whether `end` is the smallest key that is greater than all keys that start with `prefix`.
 fn is_end_of(prefix: &[u8], end: &[u8]) -> bool {
     let last = prefix.iter().rposition(|&byte| byte != u8::MAX);
     last.is_some_and(|last| {
@@ -111,7 +112,7 @@ mod tests {
         );
     }
 
-    /// Checks ranges between all pairs of short keys against all short keys.
+    /// Compares ranges between all pairs of short keys with a model that contains all short keys.
     #[test]
     fn prefix_of_range_is_prefix_of_all_its_keys() {
         let bytes = [0, b':', b'b', 0xff];

@@ -1,4 +1,4 @@
-//! Table properties: tagged fields in a block of kind `open`, little-endian.
+//! Table properties: tagged fields in a block of kind [`Open`](super::BlockKind::Open). Integers are little-endian.
 //!
 //! ```text
 //!  0      fields, tags ascending, each
@@ -7,8 +7,8 @@
 //!     n   value   as the tag says
 //! ```
 //!
-//! A new field has a new tag, and a field never changes its meaning. Readers skip unknown tags without the
-//! top bit.
+//! Each new field gets a new tag, and the meaning of a tag never changes. Readers skip unknown tags without the top
+//! bit.
 
 use bytes::Bytes;
 use lsmx_base::coding::{Decoder, len_u64, put_u32, put_u64, put_varint};
@@ -22,7 +22,7 @@ use crate::format::prefix_extractor::PrefixExtractor;
 use crate::format::version_edit::KEYSPACE_NAME_BYTES_MAX;
 use lsmx_base::filter::CODING_BINARY_FUSE_16;
 
-/// Flag of tags that a reader must know.
+/// Flag of tags that a reader must know to read the table.
 const REQUIRED: u16 = 0x8000;
 
 const TOP_INDEX: u16 = REQUIRED | 1;
@@ -45,40 +45,41 @@ const OLDEST_TOMBSTONE_US: u16 = 17;
 const CREATED_US: u16 = 18;
 const ENCODINGS: u16 = 19;
 const KEYSPACE: u16 = 21;
-/// Kind of the prefixes in the filter. A version that does not know it reads the filter without them.
+/// Kind of the key prefixes in the filter. A reader that does not know this tag uses the filter for full keys only.
 const PREFIXES: u16 = 23;
-/// Marks an external table. A version that does not know it must not read such a table.
+/// Present in external tables. A reader that does not know this tag must reject the table.
 const EXTERNAL_SEQ: u16 = REQUIRED | 20;
 
-/// Expiry times. A version that does not know it does not know the kinds of expiring entries either.
+/// Summary of expiry times. A reader that does not know this tag does not know the entry kinds of expiring entries
+/// either.
 const EXPIRY: u16 = REQUIRED | 22;
 
-/// Value of [`EXTERNAL_SEQ`]: the manifest states the sequence number of all entries.
+/// Value of [`EXTERNAL_SEQ`]. It means that the manifest contains the sequence number of all entries.
 const SEQ_IN_MANIFEST: u64 = 0;
 
 /// Properties of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableProperties {
-    /// Location of the top index; `None` if the table has no entries.
+    /// Location of the top index. `None` if the table has no entries.
     pub top_index: Option<BlockHandle>,
-    /// Location of the filter.
+    /// Location of the filter. `None` if the table has no filter.
     pub filter: Option<BlockHandle>,
-    /// Location of the range tombstone block.
+    /// Location of the range tombstone block. `None` if the table has no range tombstones.
     pub range_tombstones: Option<BlockHandle>,
-    /// Number of entries of all kinds.
+    /// Number of entries of all kinds, without range tombstones.
     pub entries: u64,
     /// Number of point tombstones.
     pub tombstones: u64,
     /// Number of range tombstone fragments.
     pub range_tombstone_count: u64,
-    /// Total size of the user keys of all entries, in bytes.
+    /// Total size of the user keys of all entries in bytes.
     pub key_bytes: u64,
-    /// Total size of the values of all entries, in bytes.
+    /// Total size of the values of all entries in bytes.
     pub value_bytes: u64,
     /// Smallest user key of an entry or start of a range tombstone.
     pub smallest: Bytes,
-    /// Largest user key of an entry, or end of a range tombstone if that is larger. Such an end is
-    /// exclusive. A range tombstone without an end counts with its start.
+    /// Largest user key of an entry or end of a range tombstone. The end of a range tombstone is exclusive. A range
+    /// tombstone without an end is counted with its start.
     pub largest: Bytes,
     /// Smallest sequence number of an entry or range tombstone.
     pub seq_smallest: SeqNo,
@@ -86,27 +87,27 @@ pub struct TableProperties {
     pub seq_largest: SeqNo,
     /// Number of data blocks.
     pub data_blocks: u64,
-    /// Number of index blocks, without the top index.
+    /// Number of index blocks. The top index is not counted.
     pub index_blocks: u64,
-    /// Size of all data blocks, which are the first blocks of the file, in bytes.
+    /// Total size of all data blocks in bytes. Data blocks are the first blocks of the file.
     pub data_bytes: u64,
-    /// Size of all index blocks without the top index, in bytes.
+    /// Total size of all index blocks in bytes. The top index is not counted.
     pub index_bytes: u64,
-    /// Write time of the oldest tombstone, in microseconds of the database's clock.
+    /// Write time of the oldest tombstone in microseconds of the database clock. `None` if the table has no tombstones.
     pub oldest_tombstone_us: Option<u64>,
-    /// Creation time of the table, in microseconds of the database's clock.
+    /// Creation time of the table in microseconds of the database clock.
     pub created_us: u64,
-    /// Highest encodings of data, index, filter and range tombstone blocks. Informative only, because
-    /// each block states its own encoding.
+    /// Highest encoding numbers of data, index, filter and range tombstone blocks, in this order. Each block states its
+    /// own encoding, so readers do not need this field to decode blocks.
     pub encodings: [u8; 4],
-    /// Id and name of the keyspace, if recorded. Used when the manifest is lost.
+    /// Id and name of the keyspace, if they are recorded. Repair uses them if the manifest is lost.
     pub keyspace: Option<(u32, String)>,
-    /// Expiry times of the entries; `None` if no entry expires.
+    /// Expiry times of the entries. `None` if no entry expires.
     pub expiry: Option<ExpirySummary>,
-    /// The prefixes of keys that the filter contains; `None` if it contains only keys.
+    /// Kind of the key prefixes in the filter. `None` if the filter contains only full keys.
     pub prefixes: Option<PrefixExtractor>,
-    /// Whether the table is external: all entries have the sequence number 0 in the file. After an ingest, they have
-    /// the sequence number that the manifest records for the table.
+    /// Whether the table was written outside the database. All entries of such a table have the sequence number 0. When
+    /// the table is ingested, the manifest assigns one sequence number to all entries.
     pub is_external: bool,
 }
 
@@ -116,7 +117,7 @@ impl TableProperties {
         self.filter.is_some() && self.encodings[2] == CODING_BINARY_FUSE_16
     }
 
-    /// Encodes the contents of a properties block.
+    /// Encodes the properties as the contents of a properties block.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut fields: Vec<(u16, Vec<u8>)> = Vec::new();
@@ -182,10 +183,10 @@ impl TableProperties {
         out
     }
 
-    /// Decodes the contents of a properties block.
+    /// Decodes the contents of a properties block. Keys share the memory of `block`.
     ///
     /// # Errors
-    /// Fails when the fields are malformed, or a tag with the top bit is unknown.
+    /// Fails if the fields are malformed or inconsistent, or if a tag with the top bit is unknown.
     pub fn decode(block: &Bytes) -> Result<TableProperties, Malformed> {
         let mut properties = TableProperties::default();
         let mut decoder = Decoder::new(block);
@@ -268,7 +269,8 @@ impl TableProperties {
         decoder.finish("bytes after a property")
     }
 
-    /// Checks that a handle is present exactly if its count is not zero, and that keys are in order.
+    /// Checks that the fields are consistent: each handle is present exactly if its count is not 0, counts of expiring
+    /// entries and the fields of external tables are valid, and the smallest key is not larger than the largest key.
     fn check_consistency(&self) -> Result<(), Malformed> {
         let pairs = [
             ("top index handle", self.top_index.is_some(), self.entries),
@@ -371,7 +373,8 @@ mod tests {
         let block = sample().encode();
         for len in 0..block.len() {
             if let Ok(properties) = TableProperties::decode(&block[..len].to_vec().into()) {
-                // A cut between two fields gives fewer fields, which the block checksum detects.
+                // A block that is truncated between two fields decodes to fewer fields. The checksum of the block
+                // detects this.
                 assert_ne!(properties, sample());
             }
         }
@@ -384,7 +387,7 @@ mod tests {
     fn properties_unknown_tag_is_skipped_unless_required() {
         let properties = sample();
         let mut block = properties.encode();
-        // Tags are ascending, and those with the top bit come last.
+        // Tags are in ascending order. Tags with the top bit are therefore the last ones.
         let required_at = block.len() - required_field_bytes(&properties);
         block.splice(required_at..required_at, [0xff, 0x7f, 2, 1, 1]);
         assert_eq!(TableProperties::decode(&block.clone().into()), Ok(properties));

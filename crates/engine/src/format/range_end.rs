@@ -1,4 +1,4 @@
-//! End of a key range: a kind byte, and for a bounded range the exclusive end as varint length and bytes.
+//! End of a key range: one byte for the kind of the end. If the range is bounded, the exclusive end key follows.
 //!
 //! ```text
 //! 0  1    end kind  u8, 0 = a key follows, 1 = the end of the keyspace
@@ -11,7 +11,7 @@ use lsmx_base::malformed::Malformed;
 const END_KEY: u8 = 0;
 const END_OF_KEYSPACE: u8 = 1;
 
-/// Appends the end of a range; `None` is the end of the keyspace.
+/// Appends the end of a range. `None` stands for the end of the keyspace.
 pub(super) fn put_range_end(out: &mut Vec<u8>, end: Option<&[u8]>) {
     match end {
         Some(end) => {
@@ -22,7 +22,8 @@ pub(super) fn put_range_end(out: &mut Vec<u8>, end: Option<&[u8]>) {
     }
 }
 
-/// Decodes the end of a range. `what` names the range in errors.
+/// Decodes the end of a range. `None` stands for the end of the keyspace. Error messages use `what` as the name of the
+/// range.
 pub(super) fn decode_range_end<'a>(
     decoder: &mut Decoder<'a>,
     what: &'static str,

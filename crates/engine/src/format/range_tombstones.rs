@@ -1,4 +1,4 @@
-//! Range tombstone block: disjoint fragments in key order, little-endian.
+//! Range tombstone block of a table: disjoint range tombstone fragments in key order. Integers are little-endian.
 //!
 //! ```text
 //!  0  1  encoding  u8, 0
@@ -11,7 +11,7 @@
 //!      v   …          varints, each the difference to the next older one, at least one
 //! ```
 //!
-//! Fragments do not overlap. Each has the sequence numbers of all range deletes that cover it, newest first.
+//! Fragments do not overlap. A fragment contains the sequence numbers of all range deletes that cover it, newest first.
 
 use bytes::Bytes;
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
@@ -24,23 +24,23 @@ use crate::format::range_end::{decode_range_end, put_range_end};
 /// Encoding number of range tombstone blocks.
 pub const ENCODING_FRAGMENTS: u8 = 0;
 
-/// Minimum size of a fragment, in bytes: empty start, end kind, one sequence number.
+/// Minimum size of an encoded fragment in bytes. Such a fragment has an empty start, no end key and one sequence
+/// number.
 const FRAGMENT_BYTES_MIN: usize = 4;
 
-/// Largest key range around a given key in which the same range deletes cover every key. No range delete covers a gap
-/// between fragments.
+/// A range tombstone fragment, or the gap between two fragments. All keys of the interval are covered by the same range
+/// deletes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TombstoneInterval<'a> {
-    /// First key; `None` for the start of the keyspace.
+    /// First key of the interval. `None` stands for the start of the keyspace.
     pub(crate) start: Option<&'a Bytes>,
-    /// Exclusive end; `None` for the end of the keyspace.
+    /// Exclusive end of the interval. `None` stands for the end of the keyspace.
     pub(crate) end: Option<&'a Bytes>,
-    /// Sequence numbers of the range deletes, newest first; empty between two fragments.
+    /// Sequence numbers of the range deletes that cover the interval, newest first. Empty for a gap.
     pub(crate) seqs: &'a [SeqNo],
 }
 
-/// Encodes the contents of a range tombstone block from the result of
-/// [`fragment`](lsmx_base::range_tombstone::fragment).
+/// Encodes a range tombstone block. `fragments` is the result of [`fragment`](lsmx_base::range_tombstone::fragment).
 #[must_use]
 pub fn encode(fragments: &[RangeTombstone]) -> Vec<u8> {
     let mut out = vec![ENCODING_FRAGMENTS];
@@ -58,7 +58,7 @@ pub fn encode(fragments: &[RangeTombstone]) -> Vec<u8> {
     out
 }
 
-/// Disjoint range tombstone fragments in key order, of one table or of all inputs of a job.
+/// Disjoint range tombstone fragments in key order. They are the fragments of one table, or of all inputs of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FragmentedTombstones {
     fragments: Vec<RangeTombstone>,
@@ -66,16 +66,16 @@ pub struct FragmentedTombstones {
 }
 
 impl FragmentedTombstones {
-    /// Takes fragments as returned by [`fragment`](lsmx_base::range_tombstone::fragment).
+    /// Creates a value from the result of [`fragment`](lsmx_base::range_tombstone::fragment).
     pub(crate) fn new(fragments: Vec<RangeTombstone>) -> FragmentedTombstones {
         let bytes = fragments.iter().map(RangeTombstone::bytes).sum();
         FragmentedTombstones { fragments, bytes }
     }
 
-    /// Decodes the contents of a range tombstone block.
+    /// Decodes a range tombstone block. The fragments share the memory of `block`.
     ///
     /// # Errors
-    /// Fails when fragments or sequence numbers are empty, overlapping or not in order.
+    /// Fails if the encoding is invalid, if a fragment is empty, or if fragments overlap or are not in order.
     pub fn decode(block: &Bytes) -> Result<FragmentedTombstones, Malformed> {
         let mut decoder = Decoder::new(block);
         let encoding = decoder.u8("range tombstone encoding")?;
@@ -113,19 +113,20 @@ impl FragmentedTombstones {
         Ok(FragmentedTombstones { fragments, bytes })
     }
 
-    /// Returns the fragments, in key order.
+    /// Returns the fragments in key order.
     #[must_use]
     pub fn as_slice(&self) -> &[RangeTombstone] {
         &self.fragments
     }
 
-    /// Returns the newest range delete that covers `user_key` and is visible at `snapshot`.
+    /// Returns the sequence number of the newest range delete that covers `user_key` and is visible at `snapshot`.
+    /// Returns `None` if there is no such range delete.
     #[must_use]
     pub fn newest_covering_seq(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
         newest_visible_seq(self.interval_at(user_key).seqs, snapshot)
     }
 
-    /// Returns the fragment that covers `user_key`, or the gap around it.
+    /// Returns the fragment that covers `user_key`. If no fragment covers it, returns the gap that contains it.
     pub(crate) fn interval_at(&self, user_key: &[u8]) -> TombstoneInterval<'_> {
         let after = self.fragments.partition_point(|fragment| *fragment.start <= *user_key);
         let before = after.checked_sub(1).map(|at| &self.fragments[at]);
@@ -143,7 +144,7 @@ impl FragmentedTombstones {
         }
     }
 
-    /// Returns the size in memory, in bytes.
+    /// Returns the size in memory in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes

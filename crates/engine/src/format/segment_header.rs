@@ -1,4 +1,5 @@
-//! Header of a WAL segment: the first 80 bytes of the file, little-endian, see `file_header`.
+//! Header of a WAL segment: the first 80 bytes of the file, little-endian. `file_header` describes the common part of
+//! all file headers.
 //!
 //! ```text
 //!  0  8  magic                     "LSMXWAL1"
@@ -14,7 +15,7 @@
 //! 72  8  checksum                  u64, over bytes 0..72
 //! ```
 //!
-//! Without a predecessor, the fields at offsets 40 to 64 are 0.
+//! If the segment has no predecessor, the fields at offsets 40 to 64 are 0.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::file_header::FileHeaderFormat;
@@ -23,21 +24,23 @@ use lsmx_base::malformed::Malformed;
 use crate::format::FORMAT_VERSION;
 use crate::format::log_record::SEQ_END;
 
-/// Bytes of a segment before its first record.
+/// Size of the header of a segment in bytes. The first record follows the header.
 pub const SEGMENT_HEADER_BYTES: usize = 80;
 const HEADER: FileHeaderFormat =
     FileHeaderFormat::new("segment header", *b"LSMXWAL1", FORMAT_VERSION);
 
-/// The previous segment, as described by the header of a segment.
+/// Description of the previous segment of the WAL. The header of each segment contains this description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PredecessorSegment {
     /// Segment id.
     pub id: u64,
-    /// Last sequence number of the predecessor, or the one before its first if it has no records.
+    /// Last sequence number in the previous segment. If the previous segment has no records, the sequence number before
+    /// it.
     pub last_seq: u64,
-    /// Size of its valid part, in bytes.
+    /// Size of the valid part of the previous segment in bytes.
     pub bytes: u64,
-    /// Bytes of it synced when this segment was created; 0 if it was never synced.
+    /// Number of bytes of the previous segment that were synced when this segment was created. 0 if the previous
+    /// segment was never synced.
     pub mark: u64,
 }
 
@@ -46,11 +49,11 @@ pub struct PredecessorSegment {
 pub struct SegmentHeader {
     /// Random uid of the database.
     pub db_uid: u64,
-    /// Number in the file's name.
+    /// Id of the segment, which is also in its file name.
     pub id: u64,
     /// Lower bound of the sequence numbers in the segment.
     pub first_seq: u64,
-    /// The previous segment, or `None` at the start of a chain.
+    /// The previous segment. `None` if this segment is the first one of the WAL.
     pub predecessor: Option<PredecessorSegment>,
 }
 
@@ -64,11 +67,11 @@ impl SegmentHeader {
         HEADER.encode(0, [self.db_uid, self.id, self.first_seq, id, last_seq, bytes, mark])
     }
 
-    /// Decodes the first bytes of a segment. [`SegmentHeader::check_identity`] checks afterwards that
-    /// the header belongs to this file and this database.
+    /// Decodes the header from the first bytes of a segment. Use [`SegmentHeader::check_identity`] to check that the
+    /// header belongs to the expected database and segment.
     ///
     /// # Errors
-    /// Fails when the bytes are not a header of a version that this build reads.
+    /// Fails if the header is invalid, or if this build does not support its format version.
     pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, Malformed> {
         let (reserved, [db_uid, id, first_seq, before, last_seq, bytes, mark]) =
             HEADER.decode(bytes)?;
@@ -116,7 +119,7 @@ impl SegmentHeader {
     /// Checks that the header belongs to segment `id` of the database `db_uid`.
     ///
     /// # Errors
-    /// Fails with the identity that does not match.
+    /// Fails if the uid of the database or the id of the segment differs.
     pub fn check_identity(&self, db_uid: u64, id: u64) -> Result<(), Malformed> {
         if self.db_uid != db_uid {
             let found = self.db_uid;
@@ -155,7 +158,7 @@ mod tests {
         assert_damage_is_detected(&header().encode(), |bytes| SegmentHeader::decode(bytes).is_ok());
     }
 
-    // Regression: these fields were ignored by the decoder.
+    // Regression test: the decoder ignored these fields.
     #[test]
     fn segment_header_fields_of_absent_predecessor_are_error() {
         for at in [48, 56, 64] {

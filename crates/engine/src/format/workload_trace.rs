@@ -1,4 +1,4 @@
-//! Workload trace: operations of users, recorded on a live database.
+//! Workload trace: a record of the operations that users execute on a live database.
 //!
 //! ```text
 //! header  0  8  magic            "LSMXTRC1"
@@ -9,8 +9,9 @@
 //!        32  8  checksum         u64, over bytes 0..32
 //! ```
 //!
-//! See `file_header`. Log records follow, see [`super::log_record`]. Their sequence numbers count items from
-//! 1, and their payload is a sequence of items:
+//! `file_header` describes the common part of all file headers. Log records follow the header, see
+//! [`super::log_record`]. The sequence number of a record is the number of its first item, counted from 1. The payload
+//! of a record is a sequence of items:
 //!
 //! ```text
 //! item    code u8, bit 7: the commit was synced · microseconds since the item before varint ·
@@ -27,8 +28,8 @@
 //! 10 end            operations varint: number of recorded operations; nothing follows
 //! ```
 //!
-//! The item of a keyspace precedes its first operation. A hashed key has the length of the original key, but
-//! at least eight bytes.
+//! The item that assigns a number to a keyspace precedes all operations on this keyspace. A hashed key has the length
+//! of the original key, but at least eight bytes.
 
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::file_header::FileHeaderFormat;
@@ -38,9 +39,9 @@ use crate::format::log_record::LogChecksumSeed;
 use crate::format::range_end::{decode_range_end, put_range_end};
 use crate::format::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// First bytes of a trace.
+/// Magic number: the first bytes of a trace.
 pub const TRACE_MAGIC: [u8; 8] = *b"LSMXTRC1";
-/// Bytes of a trace before its first record.
+/// Size of the header of a trace in bytes. The first record follows the header.
 pub const TRACE_HEADER_BYTES: usize = 40;
 const HEADER: FileHeaderFormat = FileHeaderFormat::new("trace header", TRACE_MAGIC, FORMAT_VERSION);
 
@@ -53,13 +54,13 @@ const START_KEY: u8 = 1 << 1;
 /// Header of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceHeader {
-    /// Whether keys are replaced by hashes.
+    /// Whether the trace contains hashes instead of keys.
     pub keys_hashed: bool,
-    /// Whether values and operands are recorded, not only their sizes.
+    /// Whether the trace contains values and merge operands. Otherwise, it contains only their sizes.
     pub values_kept: bool,
     /// Random uid of the trace.
     pub uid: u64,
-    /// Start of the recording, in microseconds of the database's clock.
+    /// Start time of the trace in microseconds of the database clock.
     pub begun_us: u64,
 }
 
@@ -73,10 +74,10 @@ impl TraceHeader {
         HEADER.encode(hashed | kept, [self.uid, self.begun_us])
     }
 
-    /// Decodes the first bytes of a trace.
+    /// Decodes the header from the first bytes of a trace.
     ///
     /// # Errors
-    /// Fails when the bytes are not a header of a version that this build reads.
+    /// Fails if the header is invalid, or if this build does not support its format version.
     #[cfg_attr(feature = "internals", visibility::make(pub))]
     pub(crate) fn decode(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
         let (flags, [uid, begun_us]) = HEADER.decode(bytes)?;
@@ -95,7 +96,7 @@ impl TraceHeader {
         })
     }
 
-    /// Returns the seed of the checksums of its records.
+    /// Returns the seed for the checksums of the records in this trace.
     #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
     pub(crate) fn seed(&self) -> LogChecksumSeed {
@@ -103,20 +104,20 @@ impl TraceHeader {
     }
 }
 
-/// A recorded value or operand.
+/// A value or a merge operand in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceValue<'a> {
-    /// Original size, in bytes.
+    /// Size of the original value in bytes.
     pub bytes: u64,
-    /// Content, if the trace keeps values.
+    /// Contents of the value. `None` if the trace contains only sizes.
     pub content: Option<&'a [u8]>,
 }
 
-/// Event of a trace item.
+/// Event that an item describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceEvent<'a> {
-    /// A put.
+    /// Put of one key.
     Put {
         /// Number of the keyspace.
         keyspace: u32,
@@ -125,14 +126,14 @@ pub enum TraceEvent<'a> {
         /// The value.
         value: TraceValue<'a>,
     },
-    /// A delete of one key.
+    /// Delete of one key.
     Delete {
         /// Number of the keyspace.
         keyspace: u32,
         /// The key.
         key: &'a [u8],
     },
-    /// A merge of an operand into a key.
+    /// Merge of an operand into the value of a key.
     Merge {
         /// Number of the keyspace.
         keyspace: u32,
@@ -141,38 +142,38 @@ pub enum TraceEvent<'a> {
         /// The operand.
         operand: TraceValue<'a>,
     },
-    /// A delete of a range of keys.
+    /// Delete of a range of keys.
     DeleteRange {
         /// Number of the keyspace.
         keyspace: u32,
         /// First deleted key.
         start: &'a [u8],
-        /// Exclusive end; `None` for the end of the keyspace.
+        /// Exclusive end of the range. `None` stands for the end of the keyspace.
         end: Option<&'a [u8]>,
     },
-    /// A lookup of one key.
+    /// Lookup of one key.
     Get {
         /// Number of the keyspace.
         keyspace: u32,
         /// The key.
         key: &'a [u8],
-        /// Size of the value found, in bytes; `None` if the key is absent.
+        /// Size of the found value in bytes. `None` if the key was absent.
         found: Option<u64>,
     },
-    /// A read of entries in key order.
+    /// Iteration over entries in key order.
     Scan {
         /// Number of the keyspace.
         keyspace: u32,
-        /// Whether the scan runs from larger to smaller keys.
+        /// Whether the scan iterates in descending key order.
         backward: bool,
-        /// Bound at which the scan starts; `None` for an end of the keyspace.
+        /// Bound at which the scan started. `None` if it started at an end of the keyspace.
         start: Option<&'a [u8]>,
-        /// Number of entries read.
+        /// Number of entries that the scan read.
         entries: u64,
     },
-    /// The following writes form one commit.
+    /// Start of a commit that consists of the following writes.
     Batch {
-        /// Number of these writes.
+        /// Number of writes in the commit.
         operations: u64,
     },
     /// Assigns a number to a keyspace.
@@ -182,14 +183,14 @@ pub enum TraceEvent<'a> {
         /// Name of the keyspace.
         name: &'a str,
     },
-    /// Operations are missing here, because they arrived faster than the recorder could write.
+    /// Operations are missing at this point, because the recorder could not write them fast enough.
     Lost {
         /// Number of missing operations.
         operations: u64,
     },
-    /// Regular end of the trace.
+    /// End of a complete trace.
     End {
-        /// Number of recorded operations.
+        /// Total number of recorded operations.
         operations: u64,
     },
 }
@@ -216,7 +217,7 @@ impl TraceEvent<'_> {
         self.code() <= 6
     }
 
-    /// Returns whether the event can be part of a commit.
+    /// Returns whether the event can request a sync: it is a write or the start of a commit.
     fn is_write(&self) -> bool {
         self.code() <= 4 || self.code() == 7
     }
@@ -225,16 +226,16 @@ impl TraceEvent<'_> {
 /// One item of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceItem<'a> {
-    /// Microseconds since the previous item, or since the start of the recording.
+    /// Microseconds since the previous item. For the first item, microseconds since the start of the trace.
     pub after_us: u64,
-    /// Whether the commit requested a sync; false for events other than commits.
+    /// Whether the commit requested a sync. Always false for events that are not commits.
     pub synced: bool,
-    /// Recorded event.
+    /// The event.
     pub event: TraceEvent<'a>,
 }
 
 impl TraceItem<'_> {
-    /// Appends the item to the payload of a record. `values_kept` is that of the header.
+    /// Appends the encoded item to `out`. `values_kept` must equal the field in the header of the trace.
     #[cfg_attr(feature = "internals", visibility::make(pub))]
     pub(crate) fn encode(&self, values_kept: bool, out: &mut Vec<u8>) {
         out.push(self.event.code() | if self.synced { SYNCED } else { 0 });
@@ -278,7 +279,7 @@ impl TraceItem<'_> {
     }
 }
 
-/// Iterator over the items of a record.
+/// Iterator over the items in the payload of a record. The iterator ends after the first error.
 #[derive(Debug)]
 pub struct TraceItems<'a> {
     rest: Decoder<'a>,
@@ -287,7 +288,8 @@ pub struct TraceItems<'a> {
 }
 
 impl<'a> TraceItems<'a> {
-    /// Returns an iterator that starts at the first item. `values_kept` is that of the header.
+    /// Returns an iterator that starts at the first item. `values_kept` must equal the field in the header of the
+    /// trace.
     #[must_use]
     pub fn new(payload: &'a [u8], values_kept: bool) -> TraceItems<'a> {
         TraceItems { rest: Decoder::new(payload), values_kept, failed: false }

@@ -12,18 +12,18 @@ use super::{ENCODING_PREFIX, ENCODING_TAGGED, RawEntry, common_prefix};
 pub struct DataBlockBuilder {
     bytes: Vec<u8>,
     restarts: Vec<u32>,
-    /// Tags of all entries, if tags are enabled.
+    /// Tags of the added entries. `None` if tags are disabled.
     tags: Option<Vec<u8>>,
     entries: usize,
     restart_interval: u32,
     since_restart: u32,
-    /// User key of the previous entry, which may be in the previous block.
+    /// User key of the last added entry. This entry may already be part of the previous block.
     last_key: Vec<u8>,
 }
 
 impl DataBlockBuilder {
-    /// Returns a builder with a restart every `restart_interval` entries. If `tagged`, blocks store tags of their keys
-    /// unless their entries are too short or their offsets too large; see `TagCounts`.
+    /// Returns a builder that writes a restart after every `restart_interval` entries. If `tagged` is true, blocks
+    /// contain tags, except if their entries are too short or their offsets are too large, see `TagCounts`.
     pub fn new(restart_interval: u32, tagged: bool) -> DataBlockBuilder {
         DataBlockBuilder {
             bytes: vec![ENCODING_PREFIX],
@@ -36,24 +36,24 @@ impl DataBlockBuilder {
         }
     }
 
-    /// Returns the encoding number of tagged blocks if tags are enabled, otherwise that of blocks without tags.
+    /// Returns the highest encoding number that the builder can produce.
     pub(crate) fn format_version(&self) -> u8 {
         if self.tags.is_some() { ENCODING_TAGGED } else { ENCODING_PREFIX }
     }
 
-    /// Returns whether no entry was added since the last [`DataBlockBuilder::finish`].
+    /// Returns whether the block under construction has no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.restarts.is_empty()
     }
 
-    /// Returns the size of the contents if the block were finished now, in bytes.
+    /// Returns the size of the finished block in bytes if no further entry is added.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
             + self.restarts_and_tags_bytes(self.entries, self.bytes.len(), self.restarts.len())
     }
 
-    /// Returns the size of tags, restarts and counts in a block with `entries` entries, in bytes. The last entry ends
-    /// at `entries_end`.
+    /// Returns the total size of tags, restarts and the fields after them in bytes, for a block with `entries` entries.
+    /// `entries_end` is the offset after the last entry.
     fn restarts_and_tags_bytes(
         &self,
         entries: usize,
@@ -72,13 +72,13 @@ impl DataBlockBuilder {
             .and_then(|_| TagCounts::from_entry_count(entries, entries_end, self.restart_interval))
     }
 
-    /// Returns the user key of the last entry added, which may be in the previous block.
+    /// Returns the user key of the last added entry. This entry may already be part of the previous block.
     pub(crate) fn last_key(&self) -> &[u8] {
         &self.last_key
     }
 
-    /// Returns the size of the contents if the block were finished after this entry, in bytes. `common` is the length
-    /// of the common prefix of this user key and the last user key.
+    /// Returns the size in bytes that the finished block would have if this entry were its last. `common` is the length
+    /// of the common prefix of `key.user_key` and [`DataBlockBuilder::last_key`].
     pub(crate) fn bytes_after_add(
         &self,
         key: InternalKey<'_>,
@@ -107,15 +107,15 @@ impl DataBlockBuilder {
         }
     }
 
-    /// Adds an entry, which must follow the last one in internal-key order.
+    /// Adds an entry. Entries must be added in internal-key order.
     #[cfg(any(test, feature = "internals"))]
     pub fn add(&mut self, key: InternalKey<'_>, value: &[u8]) {
         let common = common_prefix(&self.last_key, key.user_key);
         self.add_with_shared_prefix(key, common, value);
     }
 
-    /// Adds an entry, which must follow the last one in internal-key order. `common` is the length of
-    /// the common prefix of both user keys.
+    /// Adds an entry. Entries must be added in internal-key order. `common` is the length of the common prefix of
+    /// `key.user_key` and [`DataBlockBuilder::last_key`].
     pub(crate) fn add_with_shared_prefix(
         &mut self,
         key: InternalKey<'_>,
@@ -124,8 +124,8 @@ impl DataBlockBuilder {
     ) {
         let (shared, restart) = self.next_shared_key_bytes(common);
         if restart {
-            // Offsets of entries fit in 32 bits: a block closes at its target size, which has 32 bits, and only the
-            // last entry may end after the target.
+            // The offset of an entry fits in 32 bits. A block ends with the entry that reaches the target size, and the
+            // target size fits in 32 bits.
             let at = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
             self.restarts.push(at);
             self.since_restart = 0;
@@ -147,8 +147,8 @@ impl DataBlockBuilder {
         self.last_key.extend_from_slice(&key.user_key[common..]);
     }
 
-    /// Records the current position as a split point. The block may end there. `last` is the sequence number and the
-    /// kind of the last entry.
+    /// Stores the current position in `split`, so that [`DataBlockBuilder::finish_at_split`] can end the block there.
+    /// `last` is the sequence number and the kind of the last added entry.
     pub(crate) fn record_split(&self, split: &mut SplitPoint, last: (SeqNo, EntryKind)) {
         split.at = self.bytes.len();
         split.restarts = self.restarts.len();
@@ -157,12 +157,13 @@ impl DataBlockBuilder {
         split.last = last;
     }
 
-    /// Finishes the block at a split point. Moves the contents before the split point into `out`, and starts a new
-    /// block with the remaining entries. At least one entry must remain. Calls `on_first` with the key of the first
-    /// remaining entry, and returns the result of the call.
+    /// Finishes the block at a split point. Moves the contents before the split point to `out`, and starts a new block
+    /// with the entries after it. There must be at least one entry after the split point. Calls `on_first` with the key
+    /// of the first of these entries, and returns the result of this call.
     ///
     /// # Errors
-    /// Fails when the remaining entries cannot be decoded. The builder must not be used after an error.
+    /// Fails if the entries after the split point cannot be decoded. After an error, the builder must not be used any
+    /// more.
     pub(crate) fn finish_at_split<R>(
         &mut self,
         split: &SplitPoint,
@@ -187,7 +188,7 @@ impl DataBlockBuilder {
             key.extend_from_slice(entry.suffix);
             let entry_key = InternalKey { user_key: &key, seq: entry.seq, kind: entry.kind };
             if let Some(on_first) = on_first.take() {
-                // `common` is the length of the common prefix with the last key before the split point.
+                // Here, `common` is the length of the common prefix with the last key before the split point.
                 self.last_key.clone_from(&split.last_key);
                 result = Some(on_first(entry_key));
             }
@@ -200,7 +201,7 @@ impl DataBlockBuilder {
         })
     }
 
-    /// Moves the contents into `out` and starts an empty block.
+    /// Finishes the block. Moves its contents to `out` and starts an empty block.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         match (self.tag_counts(self.entries, self.bytes.len()), &self.tags) {
             (Some(tag_counts), Some(tags)) => {
@@ -228,15 +229,15 @@ impl DataBlockBuilder {
     }
 }
 
-/// A position at which the block under construction may end.
+/// A position in the block under construction at which the block may end.
 #[derive(Clone, Debug)]
 pub struct SplitPoint {
     at: usize,
     restarts: usize,
     entries: usize,
-    /// User key of the previous entry.
+    /// User key of the entry before the split point.
     last_key: Vec<u8>,
-    /// Sequence number and kind of the previous entry.
+    /// Sequence number and kind of the entry before the split point.
     last: (SeqNo, EntryKind),
 }
 

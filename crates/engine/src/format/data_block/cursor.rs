@@ -1,8 +1,9 @@
 //! Bidirectional cursor over the entries of a data block.
 //!
-//! A step forward derives the key of the next entry from the current key. A step backward into a restart interval
-//! decodes the whole interval into a buffer. Further steps backward take entries from the end of this buffer. On
-//! average a step backward therefore costs as much as a step forward. Without the buffer, each step would decode half
+//! A step forward computes the key of the next entry from the current key. A step backward into a restart interval
+//! decodes the entries of the interval into a buffer. Further steps backward take the last entry from this buffer. A
+//! step backward is therefore as fast as a step forward on average. Without the buffer, each step backward would decode
+//! half an interval on average.
 //! an interval.
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
@@ -11,7 +12,7 @@ use lsmx_base::slice::Slice;
 
 use super::{DataBlock, ENTRIES_AT, SeekResult, shares_too_much};
 
-/// A buffered entry of a restart interval. Its key in `decoded_keys` starts where the key of the previous entry ends.
+/// A decoded entry in the buffer. Its key in `decoded_keys` starts where the key of the previous entry ends.
 #[derive(Clone, Copy, Debug)]
 struct DecodedEntry {
     at: usize,
@@ -22,7 +23,7 @@ struct DecodedEntry {
     next: usize,
 }
 
-/// A cursor over one data block. It keeps its buffers when it moves to another block.
+/// A cursor over the entries of one data block. The cursor reuses its buffers when its block is replaced.
 #[derive(Debug)]
 pub struct DataBlockCursor {
     block: DataBlock,
@@ -33,13 +34,13 @@ pub struct DataBlockCursor {
     at: usize,
     value_at: usize,
     next: usize,
-    /// Decoded entries before `at` in the same restart interval.
+    /// Decoded entries before `at` in the same restart interval. Empty except after a step backward.
     decoded: Vec<DecodedEntry>,
     decoded_keys: Vec<u8>,
 }
 
 impl DataBlockCursor {
-    /// Returns a cursor that is not valid until it is positioned.
+    /// Returns a cursor that is not positioned at an entry.
     pub fn new(block: DataBlock) -> DataBlockCursor {
         DataBlockCursor {
             block,
@@ -55,13 +56,13 @@ impl DataBlockCursor {
         }
     }
 
-    /// Replaces the block. The cursor is then not valid.
+    /// Replaces the block. The cursor is then not positioned at an entry.
     pub(crate) fn reset(&mut self, block: DataBlock) {
         self.block = block;
         self.valid = false;
     }
 
-    /// Returns whether the cursor is at an entry.
+    /// Returns whether the cursor is positioned at an entry.
     #[inline]
     pub fn valid(&self) -> bool {
         self.valid
@@ -79,17 +80,18 @@ impl DataBlockCursor {
         &self.block.bytes()[self.value_at..self.next]
     }
 
-    /// Returns the value as a slice that may share the block's memory. The cursor must be valid.
+    /// Returns the value as a slice. A short value is copied, and a long value shares the memory of the block. The
+    /// cursor must be valid.
     #[inline]
     pub(crate) fn value_slice(&self) -> Slice {
-        // A short value is copied, so that it does not keep the block in memory.
+        // A short value is copied, so that the value does not keep the block in memory.
         Slice::new_inline(self.value()).unwrap_or_else(|| {
             let block = self.block.bytes().clone();
             Slice::from_block(block.into_subrange(self.value_at, self.next))
         })
     }
 
-    /// Makes the cursor not valid.
+    /// Invalidates the cursor.
     pub(crate) fn invalidate(&mut self) {
         self.valid = false;
     }
@@ -97,7 +99,7 @@ impl DataBlockCursor {
     /// Moves to the first entry.
     ///
     /// # Errors
-    /// Fails when the entry is malformed.
+    /// Fails if the entry is malformed.
     pub fn first(&mut self) -> Result<(), Malformed> {
         self.restart_at(ENTRIES_AT);
         self.next()
@@ -106,17 +108,18 @@ impl DataBlockCursor {
     /// Moves to the last entry.
     ///
     /// # Errors
-    /// Fails when an entry of the last restart interval is malformed.
+    /// Fails if an entry in the last restart interval is malformed.
     pub fn last(&mut self) -> Result<(), Malformed> {
         self.at = self.block.entries_end();
         self.decoded.clear();
         self.prev()
     }
 
-    /// Moves to the first entry at or after (`user_key`, `seq`), or past the end.
+    /// Moves to the first entry at or after (`user_key`, `seq`). If there is none, the cursor is positioned after the
+    /// last entry.
     ///
     /// # Errors
-    /// Fails when an entry read by the search is malformed.
+    /// Fails if the search reads a malformed entry.
     pub fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
         self.valid = false;
         self.decoded.clear();
@@ -135,10 +138,11 @@ impl DataBlockCursor {
         Ok(())
     }
 
-    /// Moves to the last entry before (`user_key`, `seq`), or before the first.
+    /// Moves to the last entry before (`user_key`, `seq`). If there is none, the cursor is positioned before the first
+    /// entry.
     ///
     /// # Errors
-    /// Fails when an entry read by the search is malformed.
+    /// Fails if the search reads a malformed entry.
     pub fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
         self.seek(user_key, seq)?;
         if self.valid { self.prev() } else { self.last() }
@@ -150,7 +154,7 @@ impl DataBlockCursor {
         self.valid = false;
     }
 
-    /// Moves to the next entry, or past the end.
+    /// Moves to the next entry. If there is none, the cursor is positioned after the last entry.
     #[inline]
     pub fn next(&mut self) -> Result<(), Malformed> {
         self.valid = false;
@@ -171,10 +175,10 @@ impl DataBlockCursor {
         Ok(())
     }
 
-    /// Moves to the previous entry, or before the first.
+    /// Moves to the previous entry. If there is none, the cursor is positioned before the first entry.
     ///
     /// # Errors
-    /// Fails when an entry of its restart interval is malformed.
+    /// Fails if an entry in the restart interval of the previous entry is malformed.
     pub fn prev(&mut self) -> Result<(), Malformed> {
         self.valid = false;
         if self.decoded.is_empty() {
@@ -230,8 +234,8 @@ impl DataBlockCursor {
             });
             at = entry.next;
         }
-        // The first restart must be at the first entry. Otherwise iteration backward would skip the entries before the
-        // restart.
+        // The first restart must be at the first entry. Otherwise, backward iteration would skip the entries before
+        // this restart.
         if at != self.at || self.decoded.is_empty() {
             self.decoded.clear();
             return Err(Malformed::Order { what: "data block restarts are" });

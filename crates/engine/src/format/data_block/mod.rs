@@ -1,4 +1,4 @@
-//! Data block, encodings 0 and 1: prefix-compressed entries in internal-key order, little-endian.
+//! Data block (encodings 0 and 1): prefix-compressed entries in internal-key order. Integers are little-endian.
 //!
 //! ```text
 //!  0  1   encoding  u8, 0 or 1
@@ -21,11 +21,13 @@
 //!     2   n         u16, number of entries, at least one
 //! ```
 //!
-//! `shared` is the length of the common prefix with the previous key, except at a restart, where it is 0. A search that
-//! starts at a restart therefore compares keys without rebuilding them. Let the previous key precede the target, and
-//! let `matched` be the length of their common prefix. An entry that shares more than `matched` bytes with the previous
-//! key also precedes the target. An entry that shares fewer bytes follows the target. If an entry shares exactly
-//! `matched` bytes, the search compares its suffix with the target from byte `matched` on.
+//! `shared` is the length of the common prefix with the previous key. At a restart, `shared` is 0. A search that starts
+//! at a restart can compare keys without reconstructing them. Assume that the previous key is before the target, and
+//! let `matched` be the length of the common prefix of the previous key and the target:
+//!
+//! - If an entry shares more than `matched` bytes with the previous key, it is also before the target.
+//! - If an entry shares fewer than `matched` bytes, it is after the target.
+//! - If an entry shares exactly `matched` bytes, the search compares its suffix with the target from byte `matched` on.
 
 mod builder;
 pub mod cursor;
@@ -46,9 +48,9 @@ use super::expiry::check_expiring_value;
 pub use builder::{DataBlockBuilder, SplitPoint};
 use tags::TagCounts;
 
-/// Encoding with restarts for binary search.
+/// Encoding number of blocks without tags.
 pub(crate) const ENCODING_PREFIX: u8 = 0;
-/// Encoding with restarts and tags for point lookups.
+/// Encoding number of blocks with tags.
 pub(crate) const ENCODING_TAGGED: u8 = 1;
 
 /// Offset of the first entry.
@@ -56,9 +58,9 @@ pub const ENTRIES_AT: usize = 1;
 
 /// Returns the order of a prefix-compressed key relative to `user_key`.
 ///
-/// `matched` is the length of the common prefix of `user_key` and the previous key, which must be smaller than
-/// `user_key`. The function updates `matched` for the next key. Bytes are compared only at a restart, or if `shared`
-/// equals `matched`. Otherwise the two lengths determine the order.
+/// `matched` is the length of the common prefix of `user_key` and the previous key. The previous key must be less than
+/// `user_key`. At a restart, `shared` is 0. The function updates `matched` for the next key. The function compares
+/// bytes only at a restart or if `shared` equals `matched`. Otherwise, `shared` and `matched` determine the order.
 #[inline]
 pub(crate) fn compare_compressed(
     shared: usize,
@@ -69,13 +71,13 @@ pub(crate) fn compare_compressed(
     if shared != 0 && shared != *matched {
         return (*matched).cmp(&shared);
     }
-    let rest = &user_key[shared..]; // `shared` is 0 or `matched`, so at most the length of the key
+    let rest = &user_key[shared..]; // `shared` is 0 or `matched`, and therefore at most the length of the key
     let common = common_prefix(suffix, rest);
     *matched = shared + common;
     suffix.get(common).cmp(&rest.get(common))
 }
 
-/// Returns the length of the common prefix of two keys, in bytes.
+/// Returns the length of the common prefix of two keys in bytes.
 #[inline]
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     const STEP: usize = size_of::<u64>();
@@ -84,7 +86,7 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     while at + STEP <= len {
         let (Some(x), Some(y)) = (get_u64(a, at), get_u64(b, at)) else { break };
         if x != y {
-            // Little-endian: the first differing byte is in the lowest bits.
+            // The words are little-endian, so the first byte that differs is in the lowest bits.
             return at + (x ^ y).trailing_zeros() as usize / 8;
         }
         at += STEP;
@@ -92,24 +94,24 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     at + a[at..len].iter().zip(&b[at..len]).take_while(|(a, b)| a == b).count()
 }
 
-/// An entry as stored in a block.
+/// An entry as it is stored in a block.
 #[derive(Clone, Copy, Debug)]
 pub struct RawEntry<'a> {
-    /// Bytes of the user key shared with the previous entry.
+    /// Number of bytes that the user key shares with the previous user key.
     pub shared: usize,
     /// Remaining bytes of the user key.
     pub suffix: &'a [u8],
     pub kind: EntryKind,
     /// Sequence number.
     pub seq: SeqNo,
-    /// Offset of the value.
+    /// Offset of the value in the block.
     pub value_at: usize,
-    /// Offset of the next entry, which is the end of the value.
+    /// Offset of the next entry, which is also the end of the value.
     pub next: usize,
 }
 
 impl<'a> RawEntry<'a> {
-    /// Decodes the next entry. The offsets in the result are offsets in the input of the decoder.
+    /// Decodes the next entry. The offsets in the result are relative to the start of the decoder's input.
     fn decode(decoder: &mut Decoder<'a>) -> Result<RawEntry<'a>, Malformed> {
         let shared = decoder.length("shared key length")?;
         let unshared = decoder.length("unshared key length")?;
@@ -134,14 +136,14 @@ impl<'a> RawEntry<'a> {
     }
 }
 
-/// Contents of a data block, searched in place.
+/// Contents of a data block. A search reads the encoded bytes.
 #[derive(Clone, Debug)]
 pub struct DataBlock {
     bytes: BlockBytes,
     entries_end: usize,
     restarts_at: usize,
     restarts: usize,
-    /// Present only with encoding 1.
+    /// Fields at the end of a block with encoding 1. `None` for encoding 0.
     tag_counts: Option<TagCounts>,
 }
 
@@ -160,12 +162,12 @@ pub(crate) struct SeekResult<'a> {
     /// Offset of the entry.
     pub at: usize,
     pub entry: RawEntry<'a>,
-    /// Whether the user key of the entry equals that of the target.
+    /// Whether the user key of the entry equals the target.
     pub is_key: bool,
 }
 
 impl DataBlock {
-    /// Creates a data block from its contents. Entries are checked when they are read.
+    /// Creates a data block from its decompressed contents. Entries are checked only when they are read.
     #[inline]
     pub fn new(bytes: BlockBytes) -> Result<DataBlock, Malformed> {
         let encoding = Decoder::new(&bytes).u8("data block encoding")?;
@@ -209,12 +211,10 @@ impl DataBlock {
         Ok(DataBlock { bytes, entries_end: restarts_at, restarts_at, restarts, tag_counts: None })
     }
 
-    /// Returns the contents.
     pub fn bytes(&self) -> &BlockBytes {
         &self.bytes
     }
 
-    /// Returns the contents passed to [`DataBlock::new`].
     pub(crate) fn into_bytes(self) -> BlockBytes {
         self.bytes
     }
@@ -229,7 +229,7 @@ impl DataBlock {
         self.restarts
     }
 
-    /// Returns the offset of the entry at a restart.
+    /// Returns the offset of the entry at a restart. Restarts are numbered from 0.
     #[inline]
     pub(crate) fn restart_offset(&self, index: usize) -> Result<usize, Malformed> {
         let at = match self.tag_counts {
@@ -249,7 +249,7 @@ impl DataBlock {
         Ok(at)
     }
 
-    /// Decodes the entry at an offset.
+    /// Decodes the entry at offset `at`.
     #[inline]
     pub fn entry(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
         match self.decode_short_entry(at) {
@@ -258,11 +258,11 @@ impl DataBlock {
         }
     }
 
-    /// Decodes an entry with key lengths of one byte and a value length of at most two bytes. Returns `None` for any
-    /// other entry. Nearly all entries are of this form.
+    /// Decodes an entry that does not expire, whose key lengths have one byte each, and whose value length has at most
+    /// two bytes. Returns `None` for other entries. Nearly all entries have this form.
     #[inline]
     fn decode_short_entry(&self, at: usize) -> Option<RawEntry<'_>> {
-        /// Three single bytes, a sequence number of up to eight bytes, a length of up to two.
+        /// Three fields of one byte, a sequence number of at most eight bytes, and a value length of at most two bytes.
         const HEAD_BYTES: usize = 3 + 8 + 2;
         let head: &[u8; HEAD_BYTES] = self.bytes.get(at..)?.first_chunk()?;
         let [shared, unshared, kind, ..] = *head;
@@ -272,8 +272,8 @@ impl DataBlock {
             [a, b, ..] if b < 0x80 && b != 0 => (usize::from(a & 0x7f) | usize::from(b) << 7, 2),
             _ => return None,
         };
-        // One comparison for all three: key lengths of one byte, and a kind without an expiry time. The long form checks
-        // the length of an expiring value.
+        // One comparison checks that both key lengths have one byte and that the entry does not expire.
+        // `decode_long_entry` checks the length of an expiring value.
         if (shared | unshared | kind) >= 0x80 {
             return None;
         }
@@ -298,7 +298,7 @@ impl DataBlock {
         RawEntry::decode(&mut Decoder::with_offset(&self.bytes[..self.entries_end], at))
     }
 
-    /// Decodes the entry at a restart. Its suffix is the whole key.
+    /// Decodes the entry at a restart. The suffix of this entry is its whole user key.
     fn restart_entry(&self, index: usize) -> Result<RawEntry<'_>, Malformed> {
         let entry = self.entry(self.restart_offset(index)?)?;
         if entry.shared != 0 {
@@ -311,13 +311,13 @@ impl DataBlock {
         Ok(entry)
     }
 
-    /// Reads all entries and checks the invariants that searches rely on:
-    /// - restarts are in order, and their entries share no bytes;
-    /// - with tags, restarts are at equal distances, and each tag matches the hash of its key;
-    /// - all other entries share as many bytes as possible.
+    /// Reads all entries and checks the invariants that searches depend on:
+    /// - Restarts are in order, and entries at restarts share no bytes.
+    /// - All other entries share as many bytes as possible with the previous entry.
+    /// - In a block with tags, restarts have equal distances, and each tag matches the hash of its key.
     ///
     /// # Errors
-    /// Returns the first violation.
+    /// Returns the first violation of an invariant.
     pub fn check_invariants(&self) -> Result<(), Malformed> {
         let mut key: Vec<u8> = Vec::new();
         let mut restarts = 0;
@@ -357,15 +357,15 @@ impl DataBlock {
         {
             return Err(tag_error(ordinal));
         }
-        // The first entry is always a restart.
+        // The first entry of a block is always a restart.
         if restarts != self.restarts || self.restart_offset(0)? != ENTRIES_AT {
             return Err(Malformed::Order { what: "data block restarts are" });
         }
         Ok(())
     }
 
-    /// Returns the first entry at or after (`user_key`, `seq`), or `None` if all entries precede it. Does not rebuild
-    /// the key of the entry: the shared bytes equal the first bytes of `user_key`.
+    /// Returns the first entry at or after (`user_key`, `seq`). Returns `None` if all entries are before this position.
+    /// The full key of the entry is not reconstructed. Its shared bytes equal the first bytes of `user_key`.
     #[inline]
     pub(crate) fn seek(
         &self,
@@ -392,10 +392,10 @@ impl DataBlock {
         Ok(None)
     }
 
-    /// Returns the index of the last restart whose entry precedes (`user_key`, `seq`), or 0.
+    /// Returns the index of the last restart whose entry is before (`user_key`, `seq`), or 0 if there is none.
     #[inline]
     pub(crate) fn seek_restart(&self, user_key: &[u8], seq: SeqNo) -> Result<usize, Malformed> {
-        // Restarts before `low` precede the target; restarts from `high` on do not.
+        // Restarts before `low` are before the target. Restarts from `high` on are at or after the target.
         let (mut low, mut high) = (0, self.restarts);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -414,10 +414,11 @@ impl DataBlock {
         Ok(low.saturating_sub(1))
     }
 
-    /// Returns the newest entry of `user_key` that is visible at `snapshot`. Copies nothing.
+    /// Returns the newest entry of `user_key` that is visible at `snapshot`. The result contains the offsets of the
+    /// value.
     ///
     /// # Errors
-    /// Fails when an entry read by the search is malformed.
+    /// Fails if the search reads a malformed entry.
     pub fn get(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<LookupResult>, Malformed> {
         if let Some(tag_counts) = self.tag_counts {
             return self.get_by_tags(tag_counts, user_key, snapshot);
@@ -442,7 +443,7 @@ pub(crate) fn shares_too_much(shared: usize) -> Malformed {
     )
 }
 
-/// Returns the error for a wrong tag or a wrong number of tags. Lookups do not find an entry with a wrong tag.
+/// Returns the error for a wrong tag or a wrong number of tags. A lookup would not find an entry with a wrong tag.
 #[cold]
 fn tag_error(ordinal: usize) -> Malformed {
     Malformed::invalid_field(
@@ -452,8 +453,8 @@ fn tag_error(ordinal: usize) -> Malformed {
     )
 }
 
-/// Returns the error for an entry that shares fewer bytes than the common prefix with the previous key. Searches assume
-/// that the first suffix byte differs from the previous key.
+/// Returns the error for an entry that shares fewer bytes than possible with the previous key. Searches depend on the
+/// first byte of the suffix being different from the byte of the previous key at this position.
 #[cold]
 pub(crate) fn shares_too_little(shared: usize) -> Malformed {
     Malformed::invalid_field(

@@ -1,8 +1,10 @@
-//! Tags of a data block: one byte of each key's hash, stored contiguously, for point lookups.
+//! Tags of a data block. A tag is one byte of the hash of a key. A block stores one tag per entry, which makes point
+//! lookups faster.
 //!
-//! A binary search loads a new cache line in nearly every step, and its key comparisons mispredict branches. The tags
-//! of a block occupy one or two cache lines. A lookup compares them first. Usually no tag of an absent key matches. If
-//! a tag matches, the lookup decodes the entries from the preceding restart on and compares the full key.
+//! A binary search over restarts loads a new cache line in nearly every step, and the results of its key comparisons
+//! are hard to predict for the processor. The tags of a block need only one or two cache lines. A lookup searches the
+//! tags for the tag of its key. If the key is absent, usually no tag matches. If a tag matches, the lookup decodes the
+//! entries from the preceding restart up to this entry, and compares the full key.
 
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::filter::key_hash;
@@ -11,32 +13,33 @@ use lsmx_base::malformed::Malformed;
 
 use super::{DataBlock, ENTRIES_AT, LookupResult, common_prefix, shares_too_much};
 
-/// Bytes after the restarts: restart interval and number of entries.
+/// Size in bytes of the fields after the restarts: restart interval and number of entries.
 const COUNTS_BYTES: usize = size_of::<u8>() + size_of::<u16>();
 
-/// Minimum average size of an entry in a block with tags, in bytes.
+/// Minimum average size of an entry in bytes in a block with tags.
 const ENTRY_BYTES_MIN: usize = 32;
 
-/// Returns the tag of a key: byte 1 of its filter hash. The 8-bit fingerprint of a filter uses byte 0.
+/// Returns the tag of a key, which is byte 1 of its filter hash. The 8-bit fingerprint of a filter uses byte 0.
 #[inline]
 pub(crate) fn key_hash_tag(user_key: &[u8]) -> u8 {
     key_hash(user_key).to_le_bytes()[1]
 }
 
-/// Counts stored at the end of a block with tags.
+/// Fields at the end of a block with tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TagCounts {
-    /// Number of entries, and of tags.
+    /// Number of entries, which is also the number of tags.
     pub(super) entries: usize,
-    /// Entries per restart.
+    /// Number of entries per restart.
     pub(super) interval: usize,
 }
 
 impl TagCounts {
-    /// Returns the counts of a block with `entries` entries, the last of which ends at offset `entries_end`.
+    /// Returns the fields for a block with `entries` entries, if the block can have tags. `entries_end` is the offset
+    /// after the last entry.
     ///
-    /// Returns `None` if the average entry is shorter than [`ENTRY_BYTES_MIN`], or if a count or an offset does not fit
-    /// into its field.
+    /// Returns `None` if the average size of an entry is less than [`ENTRY_BYTES_MIN`], or if the interval or an offset
+    /// is too large for its field.
     #[inline]
     pub(super) fn from_entry_count(
         entries: usize,
@@ -46,11 +49,11 @@ impl TagCounts {
         let fits = entries_end <= usize::from(u16::MAX)
             && entries.saturating_mul(ENTRY_BYTES_MIN) <= entries_end
             && u8::try_from(interval).is_ok();
-        // The number of entries fits in 16 bits, because it is smaller than `entries_end`.
+        // The number of entries is less than `entries_end`. It therefore fits in 16 bits.
         fits.then_some(TagCounts { entries, interval: interval.max(1) as usize })
     }
 
-    /// Returns the size of tags, restarts and counts, in bytes.
+    /// Returns the total size of tags, restarts and fields in bytes.
     #[inline]
     pub(super) fn bytes(self) -> usize {
         self.entries + self.restart_count() * size_of::<u16>() + COUNTS_BYTES
@@ -61,7 +64,7 @@ impl TagCounts {
         self.entries.div_ceil(self.interval)
     }
 
-    /// Appends tags, restarts and counts to the entries.
+    /// Appends tags, restarts and fields to the entries in `out`.
     pub(super) fn append_tags_and_restarts(self, tags: &[u8], restarts: &[u32], out: &mut Vec<u8>) {
         out.extend_from_slice(tags);
         for &restart in restarts {
@@ -71,7 +74,7 @@ impl TagCounts {
         put_low_bytes(out, self.entries);
     }
 
-    /// Reads the counts at the end of a block.
+    /// Decodes the fields at the end of a block. Fails if they do not match the size of the block.
     #[inline]
     pub(super) fn read(bytes: &[u8]) -> Result<TagCounts, Malformed> {
         let [.., interval, low, high] = *bytes else {
@@ -98,27 +101,27 @@ impl TagCounts {
     }
 }
 
-/// Appends the low two bytes of a number; `TagCounts::from_entry_count` checked that the others are zero.
+/// Appends the low two bytes of a number. `TagCounts::from_entry_count` checked that the other bytes are zero.
 fn put_low_bytes(out: &mut Vec<u8>, number: usize) {
     let [low, high, ..] = number.to_le_bytes();
     out.extend_from_slice(&[low, high]);
 }
 
-/// State of a scan that decodes entries from a restart up to an entry whose tag matches the target key.
+/// Position of a lookup that decodes entries from a restart up to the entry with a matching tag.
 #[derive(Clone, Copy)]
 struct ScanPosition {
-    /// Number of the next entry to decode, counted from 0 at the start of the block.
+    /// Index of the next entry to decode. The first entry of the block has index 0.
     ordinal: usize,
     /// Offset of the next entry to decode.
     at: usize,
-    /// Length of the key of the last decoded entry, in bytes; 0 at a restart.
+    /// Length in bytes of the key of the last decoded entry. 0 at a restart.
     key_bytes: usize,
-    /// Length of the common prefix of the target key and the last decoded key, in bytes; 0 at a restart.
+    /// Length in bytes of the common prefix of the target key and the last decoded key. 0 at a restart.
     matched: usize,
 }
 
 impl DataBlock {
-    /// Returns the newest entry of `user_key` that is visible at `snapshot`, found by its tag.
+    /// Searches the tags for `user_key`. Returns the newest entry of `user_key` that is visible at `snapshot`.
     pub(super) fn get_by_tags(
         &self,
         tag_counts: TagCounts,
@@ -128,7 +131,7 @@ impl DataBlock {
         let tag = key_hash_tag(user_key);
         let tags = self.tags(tag_counts);
         let (mut from, mut next) = (0, None);
-        // Versions of a key are adjacent, the newest first.
+        // The versions of a key are adjacent, and the newest version is the first.
         while let Some(found) = tags[from..].iter().position(|&other| other == tag) {
             let ordinal = from + found;
             from = ordinal + 1;
@@ -151,8 +154,8 @@ impl DataBlock {
                 if entry.shared > step.key_bytes {
                     return Err(shares_too_much(entry.shared));
                 }
-                // An entry that shares more than `matched` bytes with the previous key differs from the target at the
-                // same byte as the previous key, so `matched` stays.
+                // If an entry shares more than `matched` bytes with the previous key, it differs from the target at the
+                // same byte as the previous key. `matched` then does not change.
                 if entry.shared <= step.matched {
                     let rest = &user_key[entry.shared..];
                     step.matched = entry.shared + common_prefix(entry.suffix, rest);
@@ -178,10 +181,10 @@ impl DataBlock {
         Ok(None)
     }
 
-    /// Returns the tags, one per entry.
+    /// Returns the tags. There is one tag per entry.
     #[inline]
     pub(super) fn tags(&self, tag_counts: TagCounts) -> &[u8] {
-        // `DataBlock::new` checked the range.
+        // `DataBlock::new` checked that this range is within the block.
         &self.bytes[self.entries_end..self.entries_end + tag_counts.entries]
     }
 
@@ -190,13 +193,13 @@ impl DataBlock {
         self.tag_counts.is_some()
     }
 
-    /// Returns the number of entries per restart. Only blocks with tags store this number.
+    /// Returns the number of entries per restart, or `None` for a block without tags, which does not store this number.
     #[cfg(feature = "internals")]
     pub fn restart_interval(&self) -> Option<usize> {
         self.tag_counts.map(|tag_counts| tag_counts.interval)
     }
 
-    /// Returns the offset of the entry at a restart of a block with tags. Each stored offset takes two bytes.
+    /// Returns the offset of the entry at a restart of a block with tags. Such a block stores offsets in two bytes.
     #[inline]
     pub(super) fn restart_offset_by_tags(&self, index: usize) -> Result<usize, Malformed> {
         let at = self.restarts_at + index * size_of::<u16>();

@@ -107,8 +107,8 @@ fn check_damaged(whole: &[u8]) {
     copies_with_flipped_bit(whole).for_each(|(_, damaged)| probe(damaged));
 }
 
-// Regression: `verify` only iterated forward and did not check restarts. It accepted a block in which searches found no
-// entry and a backward iteration ended early without an error.
+// Regression test: `verify` only iterated forward and did not check restarts. It accepted a block in which searches did
+// not find entries, and in which backward iteration ended early without an error.
 #[test]
 fn data_block_check_wrong_restarts_is_error() {
     let good = build(&sample(), 3, false);
@@ -128,7 +128,7 @@ fn data_block_check_wrong_restarts_is_error() {
             );
         }
     }
-    // `b` shares nothing although it could share one byte.
+    // `b` shares no bytes with the previous key, although it could share one byte.
     let shares_too_little =
         [0, 0, 2, 1, 1, 0, b'a', b'a', 0, 2, 1, 1, 0, b'a', b'b', 1, 0, 0, 0, 1, 0, 0, 0];
     let block = DataBlock::new(shares_too_little.to_vec().into()).unwrap();
@@ -148,7 +148,7 @@ fn data_block_check_wrong_tags_is_error() {
     }
 }
 
-// Tags are omitted if entries are so short that tags cost too much, or if an offset does not fit.
+// Tags are omitted if entries are too short, or if an offset does not fit in its field.
 #[test]
 fn data_block_tags_small_entries_or_large_offsets_are_omitted() {
     let entry = |n: u32, value: usize| {
@@ -202,7 +202,7 @@ fn data_block_unknown_kind_is_error() {
 }
 
 proptest! {
-    /// Lookups with and without tags return the same entries as a linear search.
+    /// Checks that lookups with and without tags return the same entries as a linear search.
     #[test]
     fn data_block_lookup_random_entries_matches_model(
         keys in proptest::collection::btree_map("[ab]{0,5}", 1u64..4, 1..60),

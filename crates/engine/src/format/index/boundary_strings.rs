@@ -1,4 +1,4 @@
-//! Sorted boundaries as prefix-compressed strings.
+//! Sorted boundaries as prefix-compressed strings, in groups of 16.
 //!
 //! ```text
 //!    v   area     varint, bytes of all entries
@@ -25,13 +25,13 @@ use super::{key_head, offset_in_block};
 use crate::format::KEY_BYTES_MAX;
 use crate::format::data_block::{common_prefix, shares_too_little, shares_too_much};
 
-/// Entries per group.
+/// Number of entries in a group.
 const GROUP_ENTRIES: usize = 16;
 
-/// Nibble that marks a length of 15 or more; the excess follows as a varint.
+/// Value of a nibble for lengths of 15 or more. The excess over 15 follows as a varint.
 const NIBBLE_ESCAPE: usize = 15;
 
-/// Appends boundaries without their first `cut` bytes. Appends nothing if there are none.
+/// Appends the encoded boundaries without their first `cut` bytes. Appends nothing if there are no boundaries.
 pub(super) fn encode<'a>(
     boundaries: impl Iterator<Item = &'a Boundary> + Clone,
     cut: usize,
@@ -70,23 +70,23 @@ pub(super) fn encode<'a>(
     out.push(u8::from(has_seqs));
     let group_bytes = usize::from(group_offset_bytes(area.len()));
     for group in groups {
-        // An index block is far smaller than 4 GiB.
+        // Truncation to 4 bytes loses nothing, because an index block is far smaller than 4 GiB.
         out.extend_from_slice(&len_u64(group).to_le_bytes()[..group_bytes]);
     }
     out.append(&mut area);
 }
 
-/// Returns a length as a nibble.
+/// Returns the nibble for a length.
 fn to_nibble(length: usize) -> u8 {
     u8::try_from(length.min(NIBBLE_ESCAPE)).unwrap_or(u8::MAX)
 }
 
-/// Returns the size of a group offset, in bytes.
+/// Returns the size of a group offset in bytes. `area` is the total size of all entries in bytes.
 fn group_offset_bytes(area: usize) -> u8 {
     if area > usize::from(u16::MAX) { 4 } else { 2 }
 }
 
-/// Offsets of a sequence of boundaries in its block: group offsets and entries.
+/// Parameters of a sequence of boundaries, and the offsets of its parts in the block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundaryStrings {
     count: u32,
@@ -97,7 +97,8 @@ pub(super) struct BoundaryStrings {
     has_seqs: bool,
 }
 
-/// Key and sequence number of a boundary.
+/// User key of a boundary without the cut prefix. The sequence number is present if the boundary separates two versions
+/// of this key.
 pub(super) type DecodedBoundary = (Vec<u8>, Option<SeqNo>);
 
 struct StringEntry<'a> {
@@ -108,7 +109,7 @@ struct StringEntry<'a> {
 }
 
 impl BoundaryStrings {
-    /// Locates the parts of `count` boundaries and advances the decoder past them.
+    /// Decodes the parameters of a sequence of `count` boundaries, and advances the decoder to the end of the sequence.
     pub(super) fn decode(
         decoder: &mut Decoder<'_>,
         count: usize,
@@ -150,14 +151,14 @@ impl BoundaryStrings {
         })
     }
 
-    /// Returns the number of boundaries.
+    /// Returns the number of boundaries in the sequence.
     #[inline]
     pub(super) fn count(&self) -> usize {
         self.count as usize
     }
 
-    /// Returns the number of boundaries at or before (`user_key`, `seq`). The caller has removed the common
-    /// prefix of all boundaries from `user_key`.
+    /// Returns the number of boundaries at or before (`user_key`, `seq`). `user_key` does not contain the common prefix
+    /// of all boundaries.
     #[inline]
     pub(super) fn count_at_or_before(
         &self,
@@ -165,7 +166,7 @@ impl BoundaryStrings {
         user_key: &[u8],
         seq: SeqNo,
     ) -> Result<usize, Malformed> {
-        // Groups before `low` start at or before the target; groups from `high` on start after it.
+        // Groups before `low` start at or before the target. Groups from `high` on start after the target.
         let (mut low, mut high) = (0, self.count().div_ceil(GROUP_ENTRIES));
         let head = key_head(user_key);
         while low < high {
@@ -188,9 +189,10 @@ impl BoundaryStrings {
         let mut at = self.group_offset(block, group)?;
         let mut index = group * GROUP_ENTRIES;
         let end = self.count().min(index + GROUP_ENTRIES);
-        // `matched` is the length of the common prefix of the target and the previous boundary, which is not after the
-        // target. A boundary that shares more than `matched` bytes with the previous boundary precedes the target. A
-        // boundary that shares fewer follows the target. Bytes are compared only if it shares exactly `matched` bytes.
+        // `matched` is the length of the common prefix of the target and the previous boundary, which is at or before
+        // the target. A boundary that shares more than `matched` bytes with the previous boundary is also before the
+        // target. A boundary that shares fewer bytes is after the target. Bytes are compared only if a boundary shares
+        // exactly `matched` bytes.
         let (mut matched, mut previous_bytes) = (0, 0);
         while index < end {
             let entry = self.decode_entry(block, at)?;
@@ -214,10 +216,10 @@ impl BoundaryStrings {
         Ok(index)
     }
 
-    /// Decodes all boundaries: keys without the bytes cut from them, and sequence numbers.
+    /// Decodes all boundaries.
     ///
     /// # Errors
-    /// Fails when the encoding differs from what `encode` writes.
+    /// Fails if `encode` cannot have written this encoding.
     pub(super) fn decode_all(&self, block: &[u8]) -> Result<Vec<DecodedBoundary>, Malformed> {
         let mut all = Vec::with_capacity(self.count().min(block.len()));
         let mut key: Vec<u8> = Vec::new();
@@ -232,8 +234,8 @@ impl BoundaryStrings {
             if entry.shared > key.len() || (starts && entry.shared > 0) || too_long {
                 return Err(shares_too_much(entry.shared));
             }
-            // The search assumes that the shared prefix is maximal: the first suffix byte differs from the byte at the
-            // same position of the previous boundary.
+            // The search requires that shared prefixes are as long as possible. The first byte of the suffix must
+            // therefore differ from the byte at the same position of the previous boundary.
             if !starts && !entry.suffix.is_empty() && key.get(entry.shared) == entry.suffix.first()
             {
                 return Err(shares_too_little(entry.shared));
@@ -253,17 +255,17 @@ impl BoundaryStrings {
         Ok(all)
     }
 
-    /// Returns whether the first boundary of a group is at or before a target. Compares only the first eight bytes, and
-    /// returns `None` if they do not determine the order.
+    /// Returns whether the first boundary of a group is before the target. Compares only up to eight bytes. Returns
+    /// `None` if these bytes do not determine the order. `head` contains the first eight bytes of the target.
     #[inline]
     fn is_group_before_target(&self, block: &[u8], at: usize, head: u64) -> Option<bool> {
         let area = &block[..self.area_end as usize];
         let &[lengths, more, ..] = area.get(at..)?.first_chunk::<2>()?;
         let (suffix_at, bytes) = match usize::from(lengths) {
-            // A length of 15 or more whose excess is one byte.
+            // The nibble states a suffix of 15 bytes or more, and the excess is a varint of one byte.
             NIBBLE_ESCAPE if more < 0x80 => (at + 2, size_of::<u64>()),
-            // A suffix of fewer than eight bytes is compared with as many bytes of the target. The mask clears the
-            // others.
+            // A suffix with fewer than eight bytes is compared with the same number of bytes of the target. The mask
+            // clears the remaining bytes.
             short @ 1..NIBBLE_ESCAPE => (at + 1, short.min(size_of::<u64>())),
             _ => return None,
         };
@@ -297,8 +299,8 @@ impl BoundaryStrings {
         }
     }
 
-    /// Decodes an entry whose lengths are below 143 and which has no sequence number. Nearly all
-    /// entries are of this form.
+    /// Decodes an entry without a sequence number, whose lengths are less than 143. Returns `None` for other entries.
+    /// Nearly all entries have this form.
     #[inline]
     fn decode_short_entry<'a>(&self, area: &'a [u8], at: usize) -> Option<StringEntry<'a>> {
         if self.has_seqs {
@@ -341,7 +343,8 @@ impl BoundaryStrings {
     }
 }
 
-/// Returns whether a boundary is at or before a target, given the order of their keys.
+/// Returns whether a boundary is at or before the target. `order` is the order of the user keys of the boundary and the
+/// target. `own` is the sequence number of the boundary, and `seq` that of the target.
 #[inline]
 fn is_at_or_before(order: Ordering, own: Option<SeqNo>, seq: SeqNo) -> bool {
     match order {

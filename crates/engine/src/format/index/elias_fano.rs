@@ -1,4 +1,4 @@
-//! A non-decreasing sequence of integers in Elias-Fano encoding (1971–74), read in place.
+//! Non-decreasing sequence of integers in Elias-Fano encoding (1971–74). The encoded bytes are read in place.
 //!
 //! ```text
 //!    v   last     varint, the last and largest number
@@ -11,10 +11,10 @@
 //! ```
 //!
 //! The low parts are padded to whole bytes. Bit p of the high bits is bit p mod 64 of word p ÷ 64, counted from the
-//! lowest bit. In the width of a low part, log2(0) counts as 0.
+//! lowest bit. To compute the width of a low part, log2(0) is defined as 0.
 //!
-//! A number takes 2 bits plus the logarithm of the mean step. Access by index (samples of ones) and
-//! search by value (samples of zeros) each read a few words.
+//! On average, a number needs 2 bits plus the logarithm of the mean difference between consecutive numbers. An access
+//! by index with samples of ones reads a few words. A search by value with samples of zeros also reads a few words.
 
 use std::ops::Range;
 
@@ -23,27 +23,27 @@ use lsmx_base::malformed::Malformed;
 
 use super::offset_in_block;
 
-/// Maximum count of numbers. The high bits have one 1 and at most two 0 bits per number, so bit positions fit in 16
-/// bits.
+/// Maximum length of a sequence. The high bits contain one 1 bit and at most two 0 bits per number, so bit positions
+/// need at most 16 bits.
 pub(super) const COUNT_MAX: usize = 16 << 10;
 
-/// Maximum bits of a number, so that one read of eight bytes covers any low part.
+/// Maximum number of bits of a number. With this limit, one read of eight bytes contains every low part.
 pub(super) const NUMBER_BITS_MAX: u8 = 57;
 
-/// Number of ones, or zeros, per sample.
+/// Number of 1 bits or 0 bits between two samples.
 const SAMPLE_INTERVAL: usize = 128;
 
-/// Range length at which a binary search of low parts becomes a linear one.
+/// Length of a range up to which low parts are searched linearly. Longer ranges are first narrowed by binary search.
 const LINEAR_SEARCH_MAX: usize = 8;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// The search that the samples accelerate.
+/// The kind of access that the samples make fast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SequenceAccess {
-    /// Access by index in the sequence.
+    /// Access to the number at an index.
     ByIndex,
-    /// Search by value.
+    /// Search for a number.
     ByValue,
 }
 
@@ -58,19 +58,19 @@ impl SequenceAccess {
 
 fn low_width(count: usize, last: u64) -> u8 {
     let step = last / len_u64(count).max(1);
-    // A u64 has at most 63 bits below its highest one.
+    // The result of `checked_ilog2` is at most 63, so the conversion succeeds.
     let bits = step.checked_ilog2().unwrap_or(0);
     u8::try_from(bits).unwrap_or(NUMBER_BITS_MAX).min(NUMBER_BITS_MAX)
 }
 
-/// Returns the encoded size of a sequence in bits, without the samples and the encoded last number.
+/// Estimates the size of an encoded sequence in bits, without samples and without the encoded last number.
 pub(super) fn encoded_bits(count: usize, last: u64) -> u64 {
     let low = low_width(count, last);
     len_u64(count) * (u64::from(low) + 1) + (last >> low)
 }
 
-/// Appends a non-decreasing sequence of at most [`COUNT_MAX`] numbers of at most
-/// [`NUMBER_BITS_MAX`] bits. Appends nothing if there are none.
+/// Appends the encoding of a non-decreasing sequence. The sequence has at most [`COUNT_MAX`] numbers, each with at most
+/// [`NUMBER_BITS_MAX`] bits. Appends nothing if the sequence is empty.
 pub(super) fn encode(numbers: &[u64], access: SequenceAccess, out: &mut Vec<u8>) {
     debug_assert!(numbers.len() <= COUNT_MAX && numbers.is_sorted());
     let Some(&last) = numbers.last() else { return };
@@ -90,7 +90,7 @@ pub(super) fn encode(numbers: &[u64], access: SequenceAccess, out: &mut Vec<u8>)
     if pending_bits > 0 {
         out.push((bits & 0xff) as u8);
     }
-    // `low_width` limits the high part of the last number to twice the count.
+    // `low_width` chooses a width for which the high part of the last number is at most twice the count.
     let high_part = |number: u64| usize::try_from(number >> low).unwrap_or(usize::MAX);
     let high_last = high_part(last);
     let mut words = vec![0u64; (numbers.len() + high_last + 1).div_ceil(WORD_BITS)];
@@ -119,12 +119,12 @@ pub(super) fn encode(numbers: &[u64], access: SequenceAccess, out: &mut Vec<u8>)
         out.extend_from_slice(&word.to_le_bytes());
     }
     for sample in samples {
-        // Positions are less than 3 × COUNT_MAX.
+        // The conversion succeeds, because bit positions are less than 3 × `COUNT_MAX`.
         out.extend_from_slice(&u16::try_from(sample).unwrap_or(u16::MAX).to_le_bytes());
     }
 }
 
-/// Offsets of the parts of a sequence in its block.
+/// Parameters of an encoded sequence, and the offsets of its parts in the block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EliasFano {
     count: u32,
@@ -138,11 +138,11 @@ pub(super) struct EliasFano {
 }
 
 impl EliasFano {
-    /// Locates the parts of a sequence of `count` numbers, at least one, and advances the decoder past
-    /// them.
+    /// Decodes the parameters of a sequence with `count` numbers, and advances the decoder to the end of the sequence.
+    /// `count` must be at least one.
     ///
     /// # Errors
-    /// Fails when they extend past the end of the block, or `encode` cannot have written them.
+    /// Fails if the sequence extends beyond the end of the block, or if `encode` cannot have written its parameters.
     pub(super) fn decode(
         decoder: &mut Decoder<'_>,
         count: usize,
@@ -151,7 +151,8 @@ impl EliasFano {
         let last = decoder.varint("last of packed numbers")?;
         let low = low_width(count, last);
         let high_last = to_usize("packed numbers", last >> low)?;
-        // `low_width` limits the high part to twice the count, unless the last number exceeds 57 bits.
+        // `low_width` chooses a width for which the high part is at most twice the count, unless the last number has
+        // more than 57 bits.
         if high_last > 2 * count || count == 0 || count > COUNT_MAX {
             return Err(Malformed::invalid_field(
                 "last of packed numbers",
@@ -177,20 +178,20 @@ impl EliasFano {
         })
     }
 
-    /// Returns the count of numbers.
+    /// Returns the length of the sequence.
     #[inline]
     pub(super) fn count(&self) -> usize {
         self.count as usize
     }
 
-    /// Returns the largest number.
+    /// Returns the largest number, which is the last one.
     #[inline]
     pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    /// Returns the number at an index, preceded by the previous number (0 for the first). Returns
-    /// `None` if the block holds fewer numbers than it declares.
+    /// Returns the number before `index` and the number at `index`. The number before the first one is 0. Returns
+    /// `None` if the block contains fewer numbers than it declares.
     #[inline]
     pub(super) fn get_with_previous(&self, block: &[u8], index: usize) -> Option<(u64, u64)> {
         let previous = index.saturating_sub(1);
@@ -214,7 +215,7 @@ impl EliasFano {
         Some(len_u64(high) << self.low | self.low_part(block, index))
     }
 
-    /// Decodes all numbers in order. Returns `None` if encoding them again gives other bytes.
+    /// Decodes all numbers in order. Returns `None` if `encode` would encode these numbers differently.
     pub(super) fn decode_all(&self, block: &[u8]) -> Option<Vec<u64>> {
         let mut numbers = Vec::with_capacity(self.count());
         let (mut at, mut previous) = (0, 0);
@@ -232,15 +233,16 @@ impl EliasFano {
         encode(&numbers, self.access, &mut encoded);
         let end = self.samples_at as usize
             + self.access.sample_count(self.count(), self.high_part(self.last)) * size_of::<u16>();
-        // `decode` checked `last`, which precedes the lows.
+        // The encoding starts with `last`, which `decode` checked. The comparison starts at the low parts, which follow
+        // `last`.
         let length = end - self.lows_at as usize;
         let written = encoded.len().checked_sub(length).and_then(|at| encoded.get(at..));
         let as_written = written == block.get(self.lows_at as usize..end);
         (previous == self.last && as_written).then_some(numbers)
     }
 
-    /// Returns the indexes of all numbers equal to `value`, or an empty range at the index of the first
-    /// larger number. Returns `None` if the block holds fewer numbers than it declares.
+    /// Returns the indexes of all numbers that equal `value`. If there are none, returns an empty range at the index of
+    /// the first larger number. Returns `None` if the block contains fewer numbers than it declares.
     #[inline]
     pub(super) fn equal_range(&self, block: &[u8], value: u64) -> Option<Range<usize>> {
         if value > self.last {
@@ -267,7 +269,8 @@ impl EliasFano {
         Some(from..to)
     }
 
-    /// Returns the first index in a range whose low part does not satisfy `precedes`.
+    /// Returns the first index in the range whose low part does not satisfy `precedes`. Returns the end of the range if
+    /// there is none.
     #[inline]
     fn lower_bound(
         &self,
@@ -290,7 +293,8 @@ impl EliasFano {
         start
     }
 
-    /// Returns the high part of a value of at most `last`. It fits, because `decode` checked the high part of `last`.
+    /// Returns the high part of a value that is at most `last`. The conversion succeeds, because `decode` checked the
+    /// high part of `last`.
     #[inline]
     fn high_part(&self, value: u64) -> usize {
         usize::try_from(value >> self.low).unwrap_or(usize::MAX)
@@ -299,12 +303,13 @@ impl EliasFano {
     #[inline]
     fn low_part(&self, block: &[u8], index: usize) -> u64 {
         let bit = index * usize::from(self.low);
-        // The highs follow the lows, so eight bytes exist after the start of every low part.
+        // The high bits follow the low parts. Eight bytes can therefore be read at the start of every low part.
         let word = get_u64(block, self.lows_at as usize + bit / 8).unwrap_or(0);
         word >> (bit % 8) & ((1 << self.low) - 1)
     }
 
-    /// Returns the bit position from which to search for the n-th one or zero, and how many to skip.
+    /// Returns the bit position at which the search for the n-th 1 bit or 0 bit starts, and the number of such bits to
+    /// skip from there.
     #[inline]
     fn sample_before(&self, block: &[u8], nth: usize) -> (usize, usize) {
         let Some(sample) = (nth / SAMPLE_INTERVAL).checked_sub(1) else {
@@ -315,7 +320,8 @@ impl EliasFano {
         (usize::from(u16::from_le_bytes(position)), nth % SAMPLE_INTERVAL)
     }
 
-    /// Returns the position of a 1 bit, or of a 0 bit if `zeros`. Starts at bit `from` and skips `skip` such bits.
+    /// Returns the position of a 1 bit, or of a 0 bit if `zeros` is true. Starts at bit `from` and skips `skip` such
+    /// bits. Returns `None` if there are too few.
     #[inline]
     fn select_bit(&self, block: &[u8], from: usize, mut skip: usize, zeros: bool) -> Option<usize> {
         let mut index = from / WORD_BITS;
@@ -331,7 +337,7 @@ impl EliasFano {
         }
     }
 
-    /// Returns the position of the first one (or zero) at or after a position.
+    /// Returns the position of the first 1 bit at or after `from`, or of the first 0 bit if `zeros` is true.
     #[inline]
     fn find_next_bit(&self, block: &[u8], from: usize, zeros: bool) -> Option<usize> {
         let mut index = from / WORD_BITS;
@@ -343,7 +349,8 @@ impl EliasFano {
         Some(index * WORD_BITS + word.trailing_zeros() as usize)
     }
 
-    /// Returns a word of the highs, inverted for a search of zeros.
+    /// Returns a word of the high bits. Inverts the word if `zeros` is true, so that a search for 0 bits becomes a
+    /// search for 1 bits.
     #[inline]
     fn high_word(&self, block: &[u8], index: usize, zeros: bool) -> Option<u64> {
         if index >= self.words as usize {
@@ -354,16 +361,18 @@ impl EliasFano {
     }
 }
 
-/// Returns the position of the one after `skip` others. The word has more than `skip` ones.
+/// Returns the position of the 1 bit that follows the first `skip` 1 bits of `word`. The word must have more than
+/// `skip` 1 bits.
 #[inline]
 fn select_in_word(word: u64, skip: usize) -> usize {
     const BYTES: u64 = 0x0101_0101_0101_0101;
     const TOPS: u64 = 0x8080_8080_8080_8080;
-    // Count of ones per byte, then the sum over all lower bytes: at most 64, so no byte overflows.
+    // First counts the 1 bits per byte. The multiplication then adds the counts of all lower bytes. No byte overflows,
+    // because a sum is at most 64.
     let pairs = word - (word >> 1 & 0x5555_5555_5555_5555);
     let fours = (pairs & 0x3333_3333_3333_3333) + (pairs >> 2 & 0x3333_3333_3333_3333);
     let sums = ((fours + (fours >> 4)) & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(BYTES);
-    // The first byte whose sum exceeds `skip`.
+    // Find the first byte whose sum exceeds `skip`.
     let more = ((sums | TOPS) - (len_u64(skip) + 1) * BYTES) & TOPS;
     let byte = more.trailing_zeros() as usize / 8;
     let previous = (sums << 8 >> (8 * byte) & 0xff) as usize;
@@ -424,7 +433,7 @@ mod tests {
         check(&[7; 1000]);
         check(&(0..COUNT_MAX as u64).collect::<Vec<_>>());
         check(&(0..1000).map(|n| n * n * n).collect::<Vec<_>>());
-        // One outlier, so that all other numbers have the same high part.
+        // One number is much larger than the others, so that all others have the same high part.
         check(&(0..2000).map(|n| if n == 1999 { 1 << 56 } else { n }).collect::<Vec<_>>());
         check(&(0..700).map(|n| n / 100 * 1000).collect::<Vec<_>>());
     }

@@ -1,5 +1,5 @@
-//! An order-preserving map from keys to integers, in mixed radix: each byte is a digit whose base is the
-//! number of bytes that occur at its position.
+//! Order-preserving map from keys to integers. Each byte position of a key is a digit of the integer. The base of a
+//! digit is the number of different bytes at this position, so the integers are numbers in a mixed radix.
 //!
 //! ```text
 //!    v+n  prefix     varint length and bytes, common prefix of all boundaries
@@ -14,15 +14,15 @@
 //!    v    base       varint, subtracted after the shift; negative results become 0
 //! ```
 //!
-//! The prefix has at most 65,536 bytes, and the product of all bases is at most 2^57.
+//! The prefix has at most 65,536 bytes. The product of all bases is at most 2^57.
 //!
-//! The number of a key consists of its digits, the most significant first:
+//! The number of a key consists of its digits. The digit of the first position is the most significant one:
 //!
-//! - A key that ends has the lowest digit at all remaining positions.
-//! - A byte without a digit of its own gets the next lower digit. All later digits are then the highest.
-//! - If there is no lower digit, the byte gets the lowest digit. All later digits are then the lowest.
+//! - A key that ends before a position has the lowest digit at this position and at all later positions.
+//! - A byte without a digit gets the next lower digit. All later positions then get the highest digit.
+//! - If there is no lower digit, the byte gets the lowest digit. All later positions then get the lowest digit.
 //!
-//! Therefore a larger key never has a smaller number.
+//! Therefore the number of a larger key is never smaller than the number of a smaller key.
 
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::malformed::Malformed;
@@ -31,34 +31,35 @@ use super::elias_fano::{self, NUMBER_BITS_MAX};
 use super::separator::{Boundary, PrecedingKey};
 use super::{decode_prefix, offset_in_block};
 
-/// Maximum number of positions.
+/// Maximum number of positions in a map.
 const POSITIONS_MAX: usize = 64;
 
-/// Exclusive upper bound of the numbers. An Elias-Fano sequence holds numbers of at most 57 bits.
+/// Exclusive upper bound of the numbers before the shift. An Elias-Fano sequence stores numbers of at most 57 bits.
 const NUMBER_END: u64 = 1 << NUMBER_BITS_MAX;
 
 const FLAG_FLOOR: u8 = 1;
 const FLAG_BITMAP: u8 = 2;
 
-/// Digits at one byte position of the keys.
+/// Digits of the bytes at one position of the keys.
 #[derive(Clone, Copy, Debug)]
 struct DigitPosition<'a> {
-    /// 1 if the lowest digit stands for all bytes before `first`.
+    /// 1 if the lowest digit represents all bytes less than `first`, otherwise 0.
     floor: u64,
     first: u8,
     last: u8,
-    /// A bit for each byte from `first` to `last`; empty if all have a digit.
+    /// One bit for each byte from `first` to `last`, which is 1 if the byte has a digit. If the bitmap is empty, all of
+    /// these bytes have digits.
     bitmap: &'a [u8],
 }
 
-/// Relation of a byte to the digits of its position.
+/// Digit of a byte, or the position of a byte between digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ByteDigit {
     /// The byte has this digit.
     Exact(u64),
-    /// The byte sorts after everything with this digit and before the next digit.
+    /// The byte has no digit. It sorts after this digit and before the next digit.
     After(u64),
-    /// The byte sorts before all digits.
+    /// The byte has no digit. It sorts before the lowest digit.
     Before,
 }
 
@@ -93,15 +94,15 @@ impl DigitPosition<'_> {
         if bits >> bit & 1 == 1 {
             ByteDigit::Exact(digit)
         } else {
-            // The first byte has a digit, so a lower digit exists.
+            // The byte `first` always has a digit, so there is a lower digit.
             ByteDigit::After(digit - 1)
         }
     }
 
-    /// Returns the byte that a digit stands for. Returns `None` for the lowest digit if that stands for the end of
-    /// the key and for all bytes below `first`.
+    /// Returns the byte that a digit represents. Returns `None` for the lowest digit if this digit represents the end
+    /// of the key and all bytes less than `first`.
     fn byte_of_digit(&self, digit: u64) -> Option<u8> {
-        // A digit is at most 256, so it fits.
+        // The conversion succeeds, because a digit is at most 256.
         let nth = usize::try_from(digit.checked_sub(self.floor)?).unwrap_or(usize::MAX);
         let mut bytes = self.first..=self.last;
         if self.bitmap.is_empty() {
@@ -115,25 +116,26 @@ impl DigitPosition<'_> {
     }
 }
 
-/// Selection of the bytes that get digits.
+/// Rule that selects which bytes get digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DigitSelection {
-    /// Bytes that occur.
+    /// Only bytes that occur in boundaries get digits.
     Occurring,
-    /// All bytes, at positions where at least [`ALL_DIGITS_FROM`] bytes occur. The low bits of a number are then the
-    /// low bits of the key. Boundaries usually differ in high bits, so the low bits can be dropped.
+    /// All 256 bytes get digits at positions where at least [`ALL_DIGITS_FROM`] different bytes occur. The low bits of
+    /// a number then equal the low bits of the key. Boundaries usually differ in their high bits, so the low bits can
+    /// be dropped.
     All,
 }
 
-/// Returns eight times the base-2 logarithm of a byte count of at most 256.
+/// Returns eight times the base-2 logarithm of a count between 1 and 256, rounded down.
 fn log2_times_8(bytes: usize) -> usize {
     len_u64(bytes).checked_pow(8).map_or(64, |power| power.ilog2() as usize)
 }
 
-/// Minimum number of different bytes at a position for [`DigitSelection::All`] to give digits to all 256 bytes.
+/// Minimum number of different bytes at a position at which [`DigitSelection::All`] gives digits to all 256 bytes.
 const ALL_DIGITS_FROM: usize = 64;
 
-/// Digits at one byte position, while the map is built.
+/// Digits of the bytes at one position, used while a map is built.
 #[derive(Clone, Debug)]
 struct OwnedDigitPosition {
     floor: bool,
@@ -143,7 +145,8 @@ struct OwnedDigitPosition {
 }
 
 impl OwnedDigitPosition {
-    /// Returns the digits for the boundaries at a position, or `None` if all boundaries are shorter.
+    /// Returns the digits at a position for these boundaries. Returns `None` if all boundaries end before this
+    /// position. Boundaries between versions of one user key do not count.
     fn from_boundaries(
         boundaries: &[Boundary],
         cut: usize,
@@ -163,21 +166,21 @@ impl OwnedDigitPosition {
         let mut first = (0..=u8::MAX).find(has)?;
         let mut last = (0..=u8::MAX).rev().find(has)?;
         let count = bytes.iter().filter(|has| **has).count();
-        // At the first position, more digits would only enlarge the range of the numbers.
+        // At the first position, more digits would increase the range of the numbers without a benefit.
         let all_bytes =
             selection == DigitSelection::All && position > 0 && count >= ALL_DIGITS_FROM;
         if all_bytes {
             (first, last) = (0, u8::MAX);
         }
-        // If a boundary ends with the first byte, the key before it may have a smaller byte here. The digit 0 is then
-        // reserved for smaller bytes.
+        // If a boundary ends with the byte `first` at this position, the key before the boundary may have a smaller
+        // byte here. The digit 0 then represents all smaller bytes.
         let floor = boundaries.iter().any(|boundary| {
             boundary.last_seq_before().is_none()
                 && boundary.user_key.len() == at + 1
                 && boundary.user_key.last() == Some(&first)
         });
         let span = usize::from(last - first) + 1;
-        // A bitmap reduces the base, which saves bits in every boundary that reaches this position.
+        // A bitmap decreases the base. This saves bits in every boundary that reaches this position.
         let saves = boundary_count * (log2_times_8(span) - log2_times_8(count)) / 64;
         let mut bitmap = Vec::new();
         if !all_bytes && saves > span.div_ceil(8) {
@@ -203,11 +206,12 @@ impl OwnedDigitPosition {
     }
 }
 
-/// The number of a key, computed digit by digit, the most significant first.
+/// Accumulator for the number of a key. The digits are added in order, starting with the most significant one.
 #[derive(Clone, Copy, Debug, Default)]
 struct DigitAccumulator {
     number: u64,
-    /// Value of all later digits if already determined: `Some(true)` for the highest.
+    /// `None` while digits depend on the bytes of the key. `Some(true)` if all later digits are the highest ones, and
+    /// `Some(false)` if all later digits are the lowest ones.
     fill_highest: Option<bool>,
 }
 
@@ -233,24 +237,24 @@ impl DigitAccumulator {
     }
 }
 
-/// A map from keys to integers, with the numbers of the boundaries it is built for.
+/// A map under construction, with the numbers of the boundaries for which it is built.
 #[derive(Debug)]
 pub(super) struct MixedRadixPlan {
     cut: usize,
-    /// Estimated size of map and boundaries, in bytes.
+    /// Estimated encoded size of the map and the boundaries in bytes.
     bytes: usize,
     positions: Vec<OwnedDigitPosition>,
     shift: u8,
     base: u64,
-    /// Numbers of the boundaries.
+    /// Numbers of the boundaries, after shift and subtraction of the base.
     pub(super) numbers: Vec<u64>,
-    /// Indexes of the boundaries whose number equals that of the preceding key.
+    /// Indexes of the boundaries that are ties: their number equals the number of the largest key before them.
     pub(super) ties: Vec<usize>,
 }
 
 impl MixedRadixPlan {
-    /// Returns the map that gives the smallest block, or `None` if all boundaries are within one user
-    /// key.
+    /// Returns the map with the smallest estimated encoded size. Returns `None` if each boundary separates two versions
+    /// of one user key. `cut` is the length of the common prefix in bytes.
     pub(super) fn smallest_plan(boundaries: &[Boundary], cut: usize) -> Option<MixedRadixPlan> {
         let plan = |selection| MixedRadixPlan::with_digit_selection(boundaries, cut, selection);
         let plans = [DigitSelection::Occurring, DigitSelection::All].into_iter().filter_map(plan);
@@ -289,7 +293,8 @@ impl MixedRadixPlan {
                     PrecedingKey::Version(_) => *preceding = *accumulator,
                     PrecedingKey::Byte(byte) if is_last => {
                         preceding.push(&position, base, Some(byte));
-                        // The preceding key may continue after this byte, so its later digits are the highest.
+                        // The preceding key may continue after this byte. All later digits are the highest ones, so
+                        // that the number is an upper bound.
                         preceding.fill_highest = preceding.fill_highest.or(Some(true));
                     }
                     PrecedingKey::End if is_last => preceding.push(&position, base, None),
@@ -318,7 +323,8 @@ impl MixedRadixPlan {
             }
         }
         let mut plan = best?;
-        // Subtracts one less than the first number, so that smaller keys get the number 0 and the first boundary 1.
+        // The base is one less than the number of the first boundary. Smaller keys then have the number 0, and the
+        // first boundary has the number 1.
         plan.base = plan.numbers.first()?.saturating_sub(1);
         for number in &mut plan.numbers {
             *number -= plan.base;
@@ -326,11 +332,11 @@ impl MixedRadixPlan {
         Some(plan)
     }
 
-    /// Appends the map.
+    /// Appends the encoded map. `prefix` is the common prefix of all boundaries.
     pub(super) fn encode(&self, prefix: &[u8], out: &mut Vec<u8>) {
         debug_assert_eq!(prefix.len(), self.cut);
         put_bytes(out, prefix);
-        // At most `POSITIONS_MAX`.
+        // The conversion succeeds, because there are at most `POSITIONS_MAX` positions.
         out.push(u8::try_from(self.positions.len()).unwrap_or(u8::MAX));
         for position in &self.positions {
             let bitmap = if position.bitmap.is_empty() { 0 } else { FLAG_BITMAP };
@@ -346,19 +352,19 @@ impl MixedRadixPlan {
     }
 }
 
-/// Returns the number of low bits to drop that makes the encoded boundaries smallest, after their estimated size in
-/// bytes.
+/// Chooses how many low bits of the numbers are dropped. Returns the estimated size of the encoded boundaries in bytes,
+/// and the number of dropped bits that minimizes this size.
 fn choose_shift(
     boundaries: &[Boundary],
     cut: usize,
     accumulators: &[DigitAccumulator],
     preceding: &[DigitAccumulator],
 ) -> (usize, u8) {
-    // At index `shift`: bytes of the boundaries that become ties at this shift. A boundary is a tie if its number
-    // equals the number of the preceding key.
+    // The element at index `shift` is the encoded size in bytes of the boundaries that become ties at this shift. A
+    // boundary is a tie if its number equals the number of the preceding key.
     let mut ties_above = [0usize; u64::BITS as usize + 1];
     for ((accumulator, preceding), boundary) in accumulators.iter().zip(preceding).zip(boundaries) {
-        // Two bytes for the ordinal, one for the lengths.
+        // A tie needs two bytes for the ordinal, about one byte for the lengths, and the bytes of the boundary.
         let bytes = boundary.user_key.len() - cut + 3;
         let differing = accumulator.number ^ preceding.number;
         let tie_from = differing.checked_ilog2().map_or(0, |highest| highest as usize + 1);
@@ -372,7 +378,7 @@ fn choose_shift(
     for (shift, more) in (0u8..).zip(ties_above.iter().take(u64::BITS as usize)) {
         ties += more;
         let range = (last.number >> shift) - (first.number >> shift) + 1;
-        // The estimate counts the numbers from the first one on, because the base is subtracted.
+        // The range starts at the number of the first boundary, because the base is subtracted.
         let bits = elias_fano::encoded_bits(accumulators.len(), range);
         let bytes = usize::try_from(bits / 8).unwrap_or(usize::MAX).saturating_add(ties);
         if bytes < best.0 {
@@ -382,7 +388,7 @@ fn choose_shift(
     best
 }
 
-/// Offsets and parameters of a map in its block.
+/// Parameters of an encoded map, and the offsets of its parts in the block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MixedRadixMap {
     base: u64,
@@ -393,18 +399,18 @@ pub(super) struct MixedRadixMap {
     shift: u8,
 }
 
-/// Result of mapping a key: its number, and the key without the prefix.
+/// Result of mapping a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MappedKey<'a> {
-    /// The key sorts before all keys with the prefix.
+    /// The key sorts before all keys that start with the prefix.
     Before,
     Number(u64, &'a [u8]),
-    /// The key sorts after all keys with the prefix.
+    /// The key sorts after all keys that start with the prefix.
     After,
 }
 
 impl MixedRadixMap {
-    /// Locates the parts of a map and advances the decoder past them.
+    /// Decodes the parameters of a map, checks its positions, and advances the decoder to the end of the map.
     pub(super) fn decode(
         block: &[u8],
         decoder: &mut Decoder<'_>,
@@ -456,12 +462,13 @@ impl MixedRadixMap {
         &block[at..at + self.prefix_bytes as usize]
     }
 
-    /// Returns whether a number is subtracted from the numbers of all keys. Smaller numbers then become 0.
+    /// Returns whether a base is subtracted from all numbers. If it is, keys before the first boundary have the number
+    /// 0.
     pub(super) fn has_base(&self) -> bool {
         self.base > 0
     }
 
-    /// Returns the number of a key.
+    /// Maps a key to its number.
     #[inline]
     pub(super) fn map_key<'k>(&self, block: &[u8], key: &'k [u8]) -> MappedKey<'k> {
         let prefix = self.prefix(block);
@@ -471,7 +478,7 @@ impl MixedRadixMap {
         let mut accumulator = DigitAccumulator::default();
         let mut at = self.positions_at as usize;
         for index in 0..usize::from(self.positions) {
-            // `decode` checked all positions.
+            // `decode` checked that all positions can be read.
             let Some((position, next)) = position_at(block, at) else { break };
             accumulator.push(&position, position.base(), rest.get(index).copied());
             at = next;
@@ -479,8 +486,8 @@ impl MixedRadixMap {
         MappedKey::Number((accumulator.number >> self.shift).saturating_sub(self.base), rest)
     }
 
-    /// Returns the smallest key, without the prefix, whose number is at least `number`. Smaller keys
-    /// have smaller numbers. Returns `None` if no key has so large a number.
+    /// Returns the smallest key whose number is at least `number`, without the prefix. Returns `None` if no key has
+    /// such a number.
     pub(super) fn smallest_key(&self, block: &[u8], number: u64) -> Option<Vec<u8>> {
         let number = number
             .checked_add(self.base)
@@ -490,7 +497,7 @@ impl MixedRadixMap {
         let mut end = 1u64;
         for _ in 0..self.positions {
             let (position, next) = position_at(block, at)?;
-            // `decode` checked that the product does not overflow.
+            // `decode` checked that this product does not overflow.
             end = end.saturating_mul(position.base());
             positions.push(position);
             at = next;
@@ -498,7 +505,7 @@ impl MixedRadixMap {
         let mut number = number.filter(|&number| number < end)?;
         let mut key = Vec::new();
         for position in positions {
-            // If all remaining digits are the lowest, the key may end here.
+            // If all remaining digits are the lowest ones, the smallest key ends here.
             if number == 0 {
                 break;
             }
@@ -508,8 +515,8 @@ impl MixedRadixMap {
             match position.byte_of_digit(digit) {
                 Some(byte) => key.push(byte),
                 None => {
-                    // The lowest digit stands for the end of the key and for bytes before `first`. If a later digit is
-                    // not the lowest, the smallest key with this number continues with byte 0.
+                    // This digit represents the end of the key and all bytes less than `first`. If a later digit is not
+                    // the lowest one, the key cannot end here. The smallest byte in this case is 0.
                     if number > 0 {
                         key.push(0);
                     }
@@ -528,7 +535,8 @@ fn unused_bits(position: &DigitPosition<'_>) -> u32 {
 
 const UNORDERED_POSITIONS: Malformed = Malformed::Order { what: "digit positions are" };
 
-/// Reads a position, and returns it with the offset of the next one.
+/// Decodes the position at offset `at`. Returns the position and the offset after it. Returns `None` if the position is
+/// malformed.
 #[inline]
 fn position_at(block: &[u8], at: usize) -> Option<(DigitPosition<'_>, usize)> {
     let &[flags, first, last] = block.get(at..)?.first_chunk()?;

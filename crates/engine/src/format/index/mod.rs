@@ -1,8 +1,7 @@
-//! Index blocks, which map keys to the blocks of a table.
+//! Index blocks: map keys to the blocks of a table.
 //!
-//! Two encodings exist. `prefix_index` is used for the top index, and for index blocks of tables that
-//! predate the succinct encoding. `succinct` is used for index blocks. A reader accepts both encodings for
-//! both kinds of block.
+//! There are two encodings. The writer uses `prefix_index` for the top index, and `succinct` for index blocks. Older
+//! versions of lsmx used `prefix_index` for index blocks, too. A reader accepts both encodings for both kinds of block.
 
 mod boundary_strings;
 mod elias_fano;
@@ -30,7 +29,7 @@ use succinct::SuccinctIndex;
 
 use super::block::BlockHandle;
 
-/// Returns the first eight bytes of a key as a big-endian number. Shorter keys are padded with zeros.
+/// Returns the first eight bytes of a key as a big-endian number. Shorter keys are padded with zero bytes.
 #[inline]
 fn key_head(user_key: &[u8]) -> u64 {
     let mut head = [0; size_of::<u64>()];
@@ -39,9 +38,8 @@ fn key_head(user_key: &[u8]) -> u64 {
     u64::from_be_bytes(head)
 }
 
-/// Reads the prefix that all boundaries of a block share.
-///
-/// The limit on its length keeps a damaged block from producing very long boundaries.
+/// Decodes the common prefix of all boundaries of a block. Fails if the prefix is longer than the longest key. Without
+/// this limit, a corrupt block could cause large allocations.
 fn decode_prefix<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], Malformed> {
     let prefix = decoder.bytes("prefix of boundaries")?;
     if len_u64(prefix.len()) > super::KEY_BYTES_MAX {
@@ -54,14 +52,14 @@ fn decode_prefix<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], Malformed> {
     Ok(prefix)
 }
 
-/// Converts an offset in a block to `u32`, which halves the memory of a decoded index.
+/// Converts an offset in a block to `u32`. Decoded index blocks store offsets in 32 bits to save memory.
 fn offset_in_block(at: usize) -> Result<u32, Malformed> {
     u32::try_from(at).map_err(|_| {
         Malformed::invalid_field("offset in an index block", len_u64(at), "below 4 GiB")
     })
 }
 
-/// Contents of an index block or a top index, searched in place.
+/// Contents of an index block or a top index. A search reads the encoded bytes and does not decode the whole block.
 #[derive(Clone, Debug)]
 pub struct IndexBlock(IndexEncoding);
 
@@ -72,11 +70,11 @@ enum IndexEncoding {
 }
 
 impl IndexBlock {
-    /// Copies the contents of a block, so that a larger shared buffer is not kept alive. Entries are
-    /// checked when they are read.
+    /// Copies the contents of a block. The copy does not keep the shared buffer of `block` in memory. Entries are
+    /// checked only when they are read.
     ///
     /// # Errors
-    /// Fails when the header or the trailer is not that of an index block.
+    /// Fails if the header or the trailer of the encoding is invalid.
     pub fn new(block: Bytes) -> Result<IndexBlock, Malformed> {
         match Decoder::new(&block).u8("index encoding")? {
             ENCODING_PREFIX => Ok(IndexBlock(IndexEncoding::Prefix(PrefixIndex::new(&block)?))),
@@ -91,7 +89,7 @@ impl IndexBlock {
         }
     }
 
-    /// Returns the number of blocks in the index, at least one.
+    /// Returns the number of blocks that the index describes. There is at least one.
     #[must_use]
     pub fn count(&self) -> usize {
         match &self.0 {
@@ -100,7 +98,7 @@ impl IndexBlock {
         }
     }
 
-    /// Returns the size of the contents, in bytes.
+    /// Returns the size of the encoded contents in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.0 {
@@ -109,12 +107,12 @@ impl IndexBlock {
         }
     }
 
-    /// Returns ordinal and handle of the first block that can hold an entry at or after
-    /// (`user_key`, `seq`). Returns `None` if all entries precede that position. A succinct index
-    /// never returns `None`, because it has no upper bound for the last block.
+    /// Returns the first block that can contain an entry at or after (`user_key`, `seq`), as ordinal and handle.
+    /// Returns `None` if this position is after the last block. A succinct index returns the last block instead of
+    /// `None`, because it stores no upper bound of the last block.
     ///
     /// # Errors
-    /// Fails when an entry read by the search is malformed.
+    /// Fails if the search reads a malformed entry.
     #[inline]
     pub fn seek(
         &self,
@@ -127,10 +125,11 @@ impl IndexBlock {
         }
     }
 
-    /// Returns the handle of a block by ordinal, or `None` after the last block.
+    /// Returns the handle of the block with this ordinal. Ordinals start at 0. Returns `None` if there is no such
+    /// block.
     ///
     /// # Errors
-    /// Fails when an entry read by the search is malformed.
+    /// Fails if the search reads a malformed entry.
     pub fn handle(&self, ordinal: usize) -> Result<Option<BlockHandle>, Malformed> {
         match &self.0 {
             IndexEncoding::Prefix(index) => index.handle(ordinal),
@@ -138,11 +137,11 @@ impl IndexBlock {
         }
     }
 
-    /// Returns the handles of all blocks in order, each with the separator that follows the block.
-    /// A succinct index has no separator after the last block.
+    /// Returns the handles of all blocks in key order. Each handle is preceded by the separator between this block and
+    /// the next block. A succinct index has no separator after the last block.
     ///
     /// # Errors
-    /// Fails when any part of the block is malformed.
+    /// Fails if any part of the index block is malformed.
     pub fn entries(&self) -> Result<Vec<(Option<Separator>, BlockHandle)>, Malformed> {
         match &self.0 {
             IndexEncoding::Prefix(index) => index.entries(),

@@ -1,5 +1,6 @@
-//! Index block, encoding 0: separators and handles with prefix compression, little-endian. Used for the
-//! top index, and for index blocks of tables that predate the succinct encoding.
+//! Prefix-compressed index block (encoding 0): separators and handles of blocks. Integers are little-endian. The writer
+//! uses this encoding for the top index. Index blocks of tables that older versions of lsmx wrote also have this
+//! encoding.
 //!
 //! ```text
 //!  0  1   encoding  u8, 0
@@ -15,10 +16,10 @@
 //!     4   count     u32, number of entries, at least one; k = ⌈count ÷ interval⌉
 //! ```
 //!
-//! The separator of a block is at or after the last entry of the block and before the first entry of the next
-//! block. If the two entries have different user keys, the separator is a short user key without a sequence
-//! number. If a user key continues in the next block, the separator is this key with the sequence number of
-//! the last version in the block.
+//! The separator of a block is at or after the last entry of the block, and before the first entry of the next block.
+//! If these two entries have different user keys, the separator is a short user key without a sequence number. If both
+//! entries are versions of one user key, the separator is this user key with the sequence number of the last version in
+//! the block.
 
 use std::cmp::Ordering;
 
@@ -38,12 +39,12 @@ use crate::format::data_block::{
 /// Encoding number of prefix-compressed index blocks.
 pub const ENCODING_PREFIX: u8 = 0;
 
-/// Entries per restart. Half of the default for data blocks, because entries are short and every
+/// Number of entries per restart. This is half of the default for data blocks, because entries are short and every
 /// lookup searches two index blocks.
 pub const RESTART_INTERVAL: u8 = 8;
 
 const ENTRIES_AT: usize = 2;
-/// Minimum bytes of an entry: four varints.
+/// Minimum size of an entry in bytes. An entry has at least four varints.
 const ENTRY_BYTES_MIN: usize = 4;
 
 /// Builds an index block or a top index.
@@ -68,22 +69,23 @@ impl PrefixIndexBuilder {
         }
     }
 
-    /// Returns the number of entries added so far.
+    /// Returns the number of entries in the block under construction.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Returns the size of the contents if the block were finished now, in bytes.
+    /// Returns the size of the finished block in bytes if no further entry is added.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len() + size_of::<u32>() * (self.restarts.len() + 1)
     }
 
-    /// Adds a block. Blocks are added in key order, which is also their order in the file.
+    /// Adds the separator and the handle of a block. Blocks must be added in key order, which must also be their order
+    /// in the file.
     pub fn add(&mut self, separator: Separator, handle: BlockHandle) {
         let restart = self.count.is_multiple_of(u32::from(RESTART_INTERVAL));
         let shared = if restart {
-            // Index blocks close at a few KiB, and the table writer refuses a top index near 4 GiB, so
-            // no offset in use is truncated.
+            // Index blocks are finished at a few KiB. The table writer fails before a top index reaches 4 GiB.
+            // Therefore no restart offset in use is truncated.
             self.restarts.push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
             0
         } else {
@@ -93,7 +95,7 @@ impl PrefixIndexBuilder {
         put_varint(&mut self.bytes, len_u64(shared));
         let seq = match separator.versions {
             SeparatorSide::Split(seq) => Some(seq),
-            // `Separator::between` never returns `After`, which this encoding cannot express.
+            // `Separator::between` never returns `After`. This encoding cannot represent it.
             SeparatorSide::Before | SeparatorSide::After => None,
         };
         put_varint(&mut self.bytes, len_u64(suffix.len()) * 2 + u64::from(seq.is_some()));
@@ -109,7 +111,7 @@ impl PrefixIndexBuilder {
         self.count += 1;
     }
 
-    /// Returns the contents and resets the builder.
+    /// Returns the encoded block and resets the builder.
     pub fn finish(&mut self) -> Vec<u8> {
         let mut built = std::mem::replace(self, PrefixIndexBuilder::new());
         for &restart in &built.restarts {
@@ -129,7 +131,7 @@ struct PrefixIndexEntry<'a> {
     next: usize,
 }
 
-/// Contents of a prefix-compressed index block or a top index, searched in place.
+/// Contents of a prefix-compressed index block or top index. A search reads the encoded bytes.
 #[derive(Clone, Debug)]
 pub(super) struct PrefixIndex {
     pub(super) block: Box<[u8]>,
@@ -140,7 +142,7 @@ pub(super) struct PrefixIndex {
 }
 
 impl PrefixIndex {
-    /// Copies the contents of a block. Entries are checked when they are read.
+    /// Copies the contents of a block. Entries are checked only when they are read.
     pub(super) fn new(block: &[u8]) -> Result<PrefixIndex, Malformed> {
         let mut decoder = Decoder::new(block);
         let coding = decoder.u8("index encoding")?;
@@ -199,7 +201,8 @@ impl PrefixIndex {
         }
     }
 
-    /// Decodes a valid entry with lengths of one byte, without a sequence number. Nearly all entries are of this form.
+    /// Decodes an entry without a sequence number whose lengths have one byte each. Returns `None` for other entries.
+    /// Nearly all entries have this form.
     #[inline]
     fn decode_short_entry(&self, at: usize) -> Option<PrefixIndexEntry<'_>> {
         let &[shared, unshared] = self.block.get(at..)?.first_chunk()?;
@@ -242,8 +245,8 @@ impl PrefixIndex {
         Ok(PrefixIndexEntry { shared, suffix, seq, offset, bytes, next: decoder.offset() })
     }
 
-    /// Returns whether the entry at a restart precedes (`user_key`, `seq`). `head` is
-    /// [`key_head`] of the key, which nearly always decides.
+    /// Returns whether the entry at a restart is before (`user_key`, `seq`). `head` is the [`key_head`] of `user_key`.
+    /// In most cases, `head` is sufficient to determine the order.
     #[inline]
     fn restart_is_before(
         &self,
@@ -258,8 +261,8 @@ impl PrefixIndex {
             && *unshared < 0x80
             && *unshared > 1
         {
-            // A separator of fewer than eight bytes is compared with as many bytes of the target. The mask clears the
-            // others.
+            // A separator with fewer than eight bytes is compared with the same number of bytes of the target. The mask
+            // clears the remaining bytes.
             let bits = 8 * u32::from(unshared / 2).min(8);
             let mask = u64::MAX << (u64::BITS - bits);
             let own = u64::from_be_bytes(*word) & mask;
@@ -275,14 +278,14 @@ impl PrefixIndex {
         })
     }
 
-    /// Returns ordinal and handle of the first block that can hold an entry at or after
-    /// (`user_key`, `seq`), or `None` if all entries precede that position.
+    /// Returns the first block that can contain an entry at or after (`user_key`, `seq`), as ordinal and handle.
+    /// Returns `None` if all blocks are before this position.
     pub(super) fn seek(
         &self,
         user_key: &[u8],
         seq: SeqNo,
     ) -> Result<Option<(usize, BlockHandle)>, Malformed> {
-        // Restarts before `low` precede the target; restarts from `high` on do not.
+        // Restarts before `low` are before the target. Restarts from `high` on are at or after the target.
         let (mut low, mut high) = (0, self.restarts);
         let head = key_head(user_key);
         while low < high {
@@ -310,7 +313,7 @@ impl PrefixIndex {
         Ok(None)
     }
 
-    /// Returns the handle of a block by ordinal, or `None` after the last block.
+    /// Returns the handle of the block with this ordinal, or `None` if there is no such block.
     pub(super) fn handle(&self, ordinal: usize) -> Result<Option<BlockHandle>, Malformed> {
         if ordinal >= self.count {
             return Ok(None);
@@ -324,7 +327,7 @@ impl PrefixIndex {
         Ok(None)
     }
 
-    /// Returns all separators and handles, in order.
+    /// Returns all separators and handles in order. Fails if the entries violate an invariant of the encoding.
     pub(super) fn entries(&self) -> Result<Vec<(Option<Separator>, BlockHandle)>, Malformed> {
         let mut entries = Vec::new();
         let mut key: Vec<u8> = Vec::new();
@@ -337,8 +340,8 @@ impl PrefixIndex {
             {
                 return Err(Malformed::Order { what: "index restarts are" });
             }
-            // The search assumes that the shared prefix is maximal: the first suffix byte differs from the byte at the
-            // same position of the previous separator.
+            // The search requires that shared prefixes are as long as possible. The first byte of the suffix must
+            // therefore differ from the byte at the same position of the previous separator.
             if !at_restart
                 && !entry.suffix.is_empty()
                 && key.get(entry.shared) == entry.suffix.first()
@@ -373,7 +376,7 @@ impl PrefixIndex {
     }
 }
 
-/// Iterates over entries from a restart on, and computes block offsets.
+/// Iterator over the entries from a restart on. Computes the offsets of the blocks.
 struct PrefixIndexIter<'a> {
     index: &'a PrefixIndex,
     at: usize,
@@ -454,7 +457,7 @@ mod tests {
         separators
     }
 
-    // Regression: a restart could point into the header, which was then decoded as an entry.
+    // Regression test: a restart that pointed into the header was decoded as an entry.
     #[test]
     fn prefix_index_restart_outside_entries_is_error() {
         let (good, _) = build(&sample()[..3]);

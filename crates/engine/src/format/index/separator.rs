@@ -1,4 +1,4 @@
-//! Separators between consecutive blocks.
+//! Separators and boundaries between consecutive blocks.
 
 use std::cmp::Ordering;
 
@@ -6,31 +6,34 @@ use lsmx_base::key::{InternalKey, SeqNo};
 
 use crate::format::data_block::common_prefix;
 
-/// The block that contains the versions of a separator's user key: the one before the separator, the one after it, or
-/// both.
+/// States which blocks contain the versions of the user key of a separator: the block before the separator, the block
+/// after it, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SeparatorSide {
     /// All versions are in the block before the separator.
     #[default]
     Before,
-    /// Versions with this sequence number or a larger one are before the separator, older ones after it.
+    /// Versions with this sequence number or a larger one are in the block before the separator. Older versions are in
+    /// the block after it.
     Split(SeqNo),
     /// All versions are in the block after the separator.
     After,
 }
 
-/// A position between two blocks: at or after the last entry of one, before the first of the next.
+/// A position between two consecutive blocks. The last entry of the first block is at or before the separator. The
+/// first entry of the next block is after the separator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Separator {
-    /// At or after the last user key of the first block, and at or before the first of the next.
+    /// User key at or after the last user key of the first block, and at or before the first user key of the next
+    /// block.
     pub user_key: Vec<u8>,
-    /// Side of the separator on which the versions of `user_key` are.
+    /// States which blocks contain the versions of `user_key`.
     pub versions: SeparatorSide,
 }
 
 impl Separator {
-    /// Returns the shortest separator between the last key of a block and the first key of the next
-    /// block, if there is one.
+    /// Returns a short separator between the last key of a block and the first key of the next block. `next` is `None`
+    /// if the block is the last one.
     #[must_use]
     pub fn between(last: InternalKey<'_>, next: Option<InternalKey<'_>>) -> Separator {
         match next {
@@ -45,7 +48,8 @@ impl Separator {
         }
     }
 
-    /// Returns whether the separator, and thus the block before it, precedes (`user_key`, `seq`).
+    /// Returns whether the separator is before (`user_key`, `seq`). If it is, the block before the separator contains
+    /// only entries before (`user_key`, `seq`).
     #[must_use]
     pub fn is_before(&self, user_key: &[u8], seq: SeqNo) -> bool {
         match self.user_key.as_slice().cmp(user_key) {
@@ -60,14 +64,14 @@ impl Separator {
     }
 }
 
-/// Returns a short key `s` with `last ≤ s`, and `s < next` if `next` is given.
+/// Returns a short key that is at least `last`, and less than `next` if `next` is given.
 pub(super) fn shortest_separator(last: &[u8], next: Option<&[u8]>) -> Vec<u8> {
     let common = next.map_or(0, |next| common_prefix(last, next));
     if common == last.len() {
         return last.to_vec();
     }
     if let Some(next) = next {
-        // `last` and `next` first differ at `common`, and `next` is the larger.
+        // `last` and `next` first differ at index `common`, where the byte of `next` is larger.
         if next.len() > common + 1 {
             return next[..=common].to_vec();
         }
@@ -85,22 +89,23 @@ pub(super) fn shortest_separator(last: &[u8], next: Option<&[u8]>) -> Vec<u8> {
     last.to_vec()
 }
 
-/// Upper bound of the keys before a boundary.
+/// Upper bound of the key before a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PrecedingKey {
-    /// A key with this byte at the position of the boundary's last byte.
+    /// The preceding key is longer than the common prefix, and has this byte at the position of the last byte of the
+    /// boundary.
     Byte(u8),
-    /// A key that ends before the boundary's last byte.
+    /// The preceding key ends before the position of the last byte of the boundary.
     End,
-    /// The version of the boundary's own key with this sequence number.
+    /// The preceding key has the same user key as the boundary, and this sequence number.
     Version(SeqNo),
 }
 
-/// A separator together with an upper bound of the key that precedes it.
+/// A separator, and an upper bound of the key before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Boundary {
-    /// Separator: the shortest prefix of the key after the boundary that is greater than the key before the boundary.
-    /// It is the whole user key if both keys have the same user key.
+    /// The shortest prefix of the key after the boundary that is greater than the key before the boundary. If both keys
+    /// have the same user key, this is the whole user key.
     pub(crate) user_key: Vec<u8>,
     pub(crate) preceding: PrecedingKey,
 }
@@ -124,7 +129,8 @@ impl Boundary {
         }
     }
 
-    /// Returns the sequence number of the last version before a boundary within a user key.
+    /// If the boundary separates two versions of one user key, returns the sequence number of the last version before
+    /// the boundary.
     pub(super) fn last_seq_before(&self) -> Option<SeqNo> {
         match self.preceding {
             PrecedingKey::Version(seq) => Some(seq),

@@ -1,4 +1,4 @@
-//! Index block, encoding 1: boundaries and handles of data blocks in packed form, little-endian.
+//! Succinct index block (encoding 1): boundaries and handles of data blocks. Integers are little-endian.
 //!
 //! ```text
 //!  0  1  encoding  u8, 1
@@ -20,13 +20,16 @@
 //!     n  strings   all boundaries, without the prefix
 //! ```
 //!
-//! A boundary is the shortest prefix of the first key after it that differs from the last key before it.
-//! If both keys are versions of one user key, the boundary is that user key and the sequence number of the
-//! last version before it. Entries at or after a boundary are in the blocks after it.
+//! A boundary separates two consecutive data blocks. Entries at or after the boundary are in the blocks after it. If
+//! the last key before the boundary and the first key after it are different user keys, the boundary is the shortest
+//! prefix of the first key after it that differs from the last key before it. If both keys are versions of one user
+//! key, the boundary consists of this user key and the sequence number of the last version before the boundary.
 //!
-//! In form 0, `mixed_radix` maps keys and boundaries to numbers. If the largest key before a boundary has a smaller
-//! number than the boundary, keys with the number of the boundary or a larger one are after it. If both have the same
-//! number, the boundary is a tie: the search compares a key with that number with the boundary as a string.
+//! In form 0, `mixed_radix` maps keys and boundaries to numbers. The map preserves the order of keys, but several keys
+//! can have the same number. Usually, the largest key before a boundary has a smaller number than the boundary. Keys
+//! with the number of the boundary or a larger number are then after the boundary. If the largest key before the
+//! boundary has the same number as the boundary, the boundary is a tie. For keys with this number, the search compares
+//! the key with the boundary as a string.
 
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::key::SeqNo;
@@ -46,7 +49,7 @@ pub(crate) const ENCODING_SUCCINCT: u8 = 1;
 const FORM_NUMBERS: u8 = 0;
 const FORM_STRINGS: u8 = 1;
 
-/// Total bytes of boundaries at which a block counts as full, whatever its encoded size.
+/// Total length of the boundaries in bytes at which a block is full, independent of its encoded size.
 const BOUNDARY_BYTES_MAX: usize = 1 << 20;
 
 const UNORDERED_SIZES: Malformed = Malformed::Order { what: "sizes of data blocks are" };
@@ -57,20 +60,22 @@ const UNORDERED_NUMBERS: Malformed = Malformed::Order { what: "numbers of bounda
 pub(crate) struct SuccinctIndexBuilder {
     offset: u64,
     sizes: Vec<u64>,
-    /// Boundaries between the blocks, and after the last block unless it is the last of the table.
+    /// Boundaries between consecutive data blocks. Also contains the boundary after the last added block, unless this
+    /// block is the last one of the table.
     boundaries: Vec<Boundary>,
     boundary_bytes: usize,
-    /// Estimated size with boundaries as strings, without the boundary after the last block, in bytes.
+    /// Estimated encoded size in bytes with boundaries in form 1, without the boundary after the last added block.
     estimated_bytes: usize,
-    /// Estimated size of the boundary after the last block, in bytes.
+    /// Estimated encoded size in bytes of the boundary after the last added block.
     estimated_last_bytes: usize,
-    /// Estimated size at which the block is encoded again to measure it.
+    /// Value of `estimated_bytes` at which [`SuccinctIndexBuilder::is_full`] encodes the block again to measure its
+    /// size.
     next_trial_at: usize,
-    /// Latest trial encoding, and the number of data blocks in it.
+    /// Number of data blocks in the latest trial encoding, and the encoded bytes.
     trial: Option<(usize, Vec<u8>)>,
 }
 
-/// Estimated overhead per block with boundaries as strings: lengths and handle, in bytes.
+/// Estimated size in bytes of the lengths and the handle of one data block with boundaries in form 1.
 const ESTIMATED_OVERHEAD_BYTES: usize = 3;
 
 impl SuccinctIndexBuilder {
@@ -79,7 +84,7 @@ impl SuccinctIndexBuilder {
         self.sizes.len()
     }
 
-    /// Estimates the size of the contents if the block were finished now, in bytes.
+    /// Estimates the size of the finished block in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match &self.trial {
             Some((count, trial)) => trial.len() * self.count() / count,
@@ -87,8 +92,8 @@ impl SuccinctIndexBuilder {
         }
     }
 
-    /// Adds a data block, which starts where the previous one ends, and the boundary after it.
-    /// `boundary` is `None` for the last block of the table.
+    /// Adds a data block and the boundary after it. The data block starts where the previous data block ends.
+    /// `boundary` is `None` for the last data block of the table.
     pub(crate) fn add(&mut self, handle: BlockHandle, boundary: Option<Boundary>) {
         if self.sizes.is_empty() {
             self.offset = handle.offset;
@@ -106,7 +111,8 @@ impl SuccinctIndexBuilder {
         }
     }
 
-    /// Returns whether the block has about the target size, or has reached a limit.
+    /// Returns whether the block has reached about `target` bytes or one of the limits. May encode the block to measure
+    /// its size.
     pub(crate) fn is_full(&mut self, target: usize) -> bool {
         if self.count() >= elias_fano::COUNT_MAX || self.boundary_bytes >= BOUNDARY_BYTES_MAX {
             return true;
@@ -117,18 +123,19 @@ impl SuccinctIndexBuilder {
         let trial = self.encode();
         let bytes = trial.len();
         self.trial = Some((self.count(), trial));
-        // A block within 1/16 of the target counts as full, because another trial would follow after few boundaries.
+        // A block within 1/16 of the target is full. Otherwise, another trial would be necessary after a few more
+        // boundaries.
         if bytes + bytes / 16 >= target {
             return true;
         }
-        // The next trial is at the estimated size for which the last trial predicts the target, and at most at twice
-        // the current estimate, because later boundaries may be longer.
+        // The next trial takes place when the estimate reaches the value that corresponds to the target size, according
+        // to this trial. The estimate may at most double until then, because later boundaries may be longer.
         let ahead = self.estimated_bytes.saturating_mul(target) / bytes.max(1);
         self.next_trial_at = ahead.clamp(self.estimated_bytes + 1, 2 * self.estimated_bytes + 1);
         false
     }
 
-    /// Returns the contents, without the boundary after the last block, and resets the builder.
+    /// Returns the encoded block without the boundary after the last data block. Resets the builder.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
         let built = std::mem::take(self);
         match built.trial {
@@ -152,7 +159,8 @@ impl SuccinctIndexBuilder {
         let inside = self.sizes.len().saturating_sub(1).min(self.boundaries.len());
         let boundaries = &self.boundaries[..inside];
         let (Some(first), Some(last)) = (boundaries.first(), boundaries.last()) else { return out };
-        // The map needs the byte that distinguishes a boundary from the preceding key.
+        // The prefix must not contain the last byte of a boundary, because this byte distinguishes the boundary from
+        // the preceding key.
         let cut = boundaries
             .iter()
             .filter(|boundary| boundary.last_seq_before().is_none())
@@ -174,7 +182,7 @@ impl SuccinctIndexBuilder {
     }
 }
 
-/// Encodes boundaries as numbers. Returns `None` if all boundaries are within one user key.
+/// Encodes boundaries in form 0. Returns `None` if each boundary separates two versions of one user key.
 fn encode_boundary_numbers(boundaries: &[Boundary], prefix: &[u8]) -> Option<Vec<u8>> {
     let plan = MixedRadixPlan::smallest_plan(boundaries, prefix.len())?;
     let mut out = Vec::new();
@@ -182,7 +190,7 @@ fn encode_boundary_numbers(boundaries: &[Boundary], prefix: &[u8]) -> Option<Vec
     elias_fano::encode(&plan.numbers, SequenceAccess::ByValue, &mut out);
     put_varint(&mut out, len_u64(plan.ties.len()));
     for &tie in &plan.ties {
-        // Less than `COUNT_MAX`.
+        // The conversion succeeds, because an ordinal is less than `COUNT_MAX`.
         let ordinal = u16::try_from(tie).unwrap_or(u16::MAX);
         out.extend_from_slice(&ordinal.to_le_bytes());
     }
@@ -191,10 +199,10 @@ fn encode_boundary_numbers(boundaries: &[Boundary], prefix: &[u8]) -> Option<Vec
     Some(out)
 }
 
-/// Form of the boundaries of a block.
+/// Decoded form of the boundaries of a block.
 #[derive(Clone, Debug)]
 enum BoundaryForm {
-    /// There is one data block, and thus no boundary.
+    /// The index has one data block and therefore no boundaries.
     None,
     Numbers {
         map: MixedRadixMap,
@@ -209,7 +217,7 @@ enum BoundaryForm {
     },
 }
 
-/// Contents of a succinct index block, searched in place.
+/// Contents of a succinct index block. A search reads the encoded bytes.
 #[derive(Clone, Debug)]
 pub(super) struct SuccinctIndex {
     pub(super) block: Box<[u8]>,
@@ -220,7 +228,7 @@ pub(super) struct SuccinctIndex {
 }
 
 impl SuccinctIndex {
-    /// Copies the contents of a block. Packed parts are checked when they are read.
+    /// Copies the contents of a block. Sequences and strings are checked only when they are read.
     pub(super) fn new(block: &[u8]) -> Result<SuccinctIndex, Malformed> {
         let mut decoder = Decoder::new(block);
         decoder.u8("index encoding")?;
@@ -232,7 +240,7 @@ impl SuccinctIndex {
         let offset = decoder.varint("block offset")?;
         let smallest = decoder.varint("smallest block size")?;
         let sizes = EliasFano::decode(&mut decoder, count, SequenceAccess::ByIndex)?;
-        // Ensures that no later sum overflows.
+        // Check that no sum in `handle_at` can overflow.
         BlockHandle { offset, bytes: 0 }
             .end_offset()
             .ok()
@@ -284,7 +292,7 @@ impl SuccinctIndex {
         self.sizes.count()
     }
 
-    /// Returns ordinal and handle of the block that can hold (`user_key`, `seq`).
+    /// Returns the block that can contain (`user_key`, `seq`), as ordinal and handle.
     #[inline]
     pub(super) fn seek(
         &self,
@@ -295,7 +303,7 @@ impl SuccinctIndex {
         Ok((ordinal, self.handle_at(ordinal)?))
     }
 
-    /// Returns the handle of a block by ordinal, or `None` after the last block.
+    /// Returns the handle of the block with this ordinal, or `None` if there is no such block.
     pub(super) fn handle(&self, ordinal: usize) -> Result<Option<BlockHandle>, Malformed> {
         if ordinal >= self.count() {
             return Ok(None);
@@ -306,15 +314,15 @@ impl SuccinctIndex {
     #[inline]
     fn handle_at(&self, ordinal: usize) -> Result<BlockHandle, Malformed> {
         let pair = self.sizes.get_with_previous(&self.block, ordinal);
-        // `new` checked that the sums below do not overflow if the sizes ascend and do not exceed the last one. The
-        // filter checks both.
+        // `new` checked that the sums below do not overflow, provided that the stored sums are in ascending order and
+        // at most the last one. The filter checks this condition.
         let pair = pair.filter(|&(before, with)| before <= with && with <= self.sizes.last());
         let (before, with) = pair.ok_or(UNORDERED_SIZES)?;
         let offset = self.offset + len_u64(ordinal) * self.smallest + before;
         Ok(BlockHandle { offset, bytes: self.smallest + (with - before) })
     }
 
-    /// Returns how many boundaries are at or before (`user_key`, `seq`).
+    /// Returns the number of boundaries that are at or before (`user_key`, `seq`).
     #[inline]
     fn count_boundaries_at_or_before(
         &self,
@@ -334,7 +342,7 @@ impl SuccinctIndex {
                 if equal.is_empty() {
                     return Ok(equal.start);
                 }
-                // All boundaries with the same number are ties, except possibly the first.
+                // All boundaries with this number are ties, except possibly the first of them.
                 let passed = ties.count_at_or_before(&self.block, rest, seq)?;
                 let ordinal_of = |index| self.tied_boundary_ordinal(*ordinals_at, index);
                 if let Some(last) = passed.checked_sub(1)
@@ -368,10 +376,11 @@ impl SuccinctIndex {
         &self.block[at as usize..(at + bytes) as usize]
     }
 
-    /// Returns the handles of all blocks, each with the separator after the block. The last block has no separator.
+    /// Returns the handles of all blocks in key order, each with the separator after the block. The last block has no
+    /// separator.
     ///
     /// # Errors
-    /// Fails when the encoding differs from what the builder writes.
+    /// Fails if the builder cannot have written this encoding.
     pub(super) fn entries(&self) -> Result<Vec<(Option<Separator>, BlockHandle)>, Malformed> {
         self.sizes.decode_all(&self.block).ok_or(UNORDERED_SIZES)?;
         let mut separators = match &self.form {
@@ -401,7 +410,7 @@ impl SuccinctIndex {
         let prefix = map.prefix(&self.block);
         let mut separators = Vec::with_capacity(numbers.count());
         let numbers = numbers.decode_all(&self.block).ok_or(UNORDERED_NUMBERS)?;
-        // With a base, keys before the first boundary have the number 0, so a boundary must not have it.
+        // If the map has a base, keys before the first boundary have the number 0. No boundary may have this number.
         if numbers.first() == Some(&0) && map.has_base() {
             return Err(UNORDERED_NUMBERS);
         }
@@ -413,7 +422,7 @@ impl SuccinctIndex {
                     "the number of some key",
                 ));
             };
-            // Every boundary but the first of those with equal numbers must be a tie.
+            // If several boundaries have the same number, all of them except the first must be ties.
             let is_repeated = ordinal > 0 && numbers[ordinal - 1] == number;
             separators.push((is_repeated, separator(prefix, (key, None))));
         }

@@ -49,7 +49,8 @@ impl TestBlocks {
         (ordinal == 0 || after(ordinal)) && !after(ordinal + 1)
     }
 
-    /// Checks lookups of the first and last key of each block, and of `others`. Returns the index block.
+    /// Checks lookups of the first and last key of each block, and of all keys in `others`. Returns the encoded index
+    /// block.
     fn check(&self, others: &[OwnedKey]) -> Vec<u8> {
         let (block, handles) = self.build();
         let index = IndexBlock::new(block.clone().into()).unwrap();
@@ -86,7 +87,7 @@ impl TestBlocks {
     }
 }
 
-/// Returns keys that sort close to the given one.
+/// Returns keys that are close to `key` in key order.
 fn neighbours(key: &OwnedKey) -> Vec<OwnedKey> {
     let (user_key, seq) = key;
     let mut keys = vec![(user_key.clone(), seq + 1), (user_key.clone(), seq.saturating_sub(1))];
@@ -159,7 +160,7 @@ fn succinct_index_all_key_shapes_find_their_blocks() {
             for other in neighbours(key) {
                 let (found, _) = index.seek(&other.0, SeqNo(other.1)).unwrap().unwrap();
                 let between = !blocks.contains(found, &other);
-                // A key between two blocks may map to either, since neither contains it.
+                // A key between two blocks may map to either block, because neither block contains the key.
                 assert!(
                     !between || !blocks.0.iter().any(|(a, b)| *a == other || *b == other),
                     "{what}"
@@ -175,7 +176,7 @@ fn succinct_index_hashes_and_ids_take_under_two_bytes_per_block() {
         let blocks = TestBlocks::from_keys(keys, each);
         let (block, handles) = blocks.build();
         assert_eq!(block[1], 0, "numbers");
-        // Handles alone take 8.6 bits for these sizes.
+        // For these sizes, the handles need 8.6 bits per block.
         let each = block.len() as f64 / handles.len() as f64 - 8.6 / 8.0;
         assert!(each < most, "{each}");
     }
@@ -199,7 +200,7 @@ fn boundary_between_keys_is_minimal() {
     assert_eq!(between("same", "same"), ("same".into(), PrecedingKey::Version(SeqNo(9))));
 }
 
-/// Returns the sizes of all index blocks but the last, with `each` keys per data block.
+/// Returns the sizes of all index blocks except the last one. Each data block has `each` keys.
 fn full_block_sizes(keys: Vec<OwnedKey>, each: usize, target: usize) -> Vec<usize> {
     let blocks = TestBlocks::from_keys(keys, each);
     let mut builder = SuccinctIndexBuilder::default();
@@ -226,18 +227,18 @@ fn succinct_index_blocks_close_near_target_size() {
     }
 }
 
-// Regression: the size estimate included the boundary after the last block, which is not yet part of the
-// block. A long boundary there let thousands of blocks follow.
+// Regression test: the estimated size included the boundary after the last block, which is not part of the index block.
+// After one long boundary, the builder then added thousands of further blocks.
 #[test]
 fn succinct_index_long_keys_do_not_exceed_target_size() {
-    // Documents that span several blocks each.
+    // Each document extends over several data blocks.
     let path = |n: u64| hashes(n + 1).pop().unwrap().0.repeat(400);
     let key = |n: u64| ([path(n / 4), n.to_be_bytes().to_vec()].concat(), 1);
     let sizes = full_block_sizes((0..400).map(key).collect(), 1, 4096);
-    // A path exceeds the target, and every boundary within a document contains the whole path.
+    // A path is longer than the target size. Every boundary within a document contains the whole path.
     assert!(sizes.len() > 20 && sizes.iter().all(|&size| size < 20_000), "{sizes:?}");
 
-    // One long boundary among short ones.
+    // One long boundary between short ones.
     let mut keys = ids(20_000);
     let long = [&keys[300].0[..], &[b'x'; 60_000]].concat();
     keys.extend([(long.clone(), 1), ([&long[..], b"y"].concat(), 1)]);
