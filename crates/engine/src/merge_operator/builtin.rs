@@ -6,10 +6,11 @@ use lsmx_base::coding::{Decoder, put_bytes};
 
 use crate::merge_operator::{MergeError, MergeOperator, MergeResult};
 
-/// Adds numbers. Values and operands are 8 bytes in little-endian order; a missing value is 0.
+/// Merge operator that adds integers. Values and operands are 8 bytes in little-endian order. A missing value counts as
+/// 0.
 ///
-/// The sum wraps at 2^64, so `u64` and `i64` both work. For example, the operand `-1i64` decrements. A value or operand of
-/// another length is an error.
+/// The sum wraps around at 2^64. Signed operands therefore also work: the operand `-1i64` decrements the value. A value
+/// or an operand with another length is an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter;
 
@@ -38,7 +39,8 @@ impl MergeOperator for Counter {
     }
 }
 
-/// Appends operands to the value, with a separator between them. Without a value, the first operand becomes the value.
+/// Merge operator that appends operands to the value, with a separator between them. If there is no value, the first
+/// operand becomes the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Append {
     separator: Vec<u8>,
@@ -53,7 +55,7 @@ impl Default for Append {
 }
 
 impl Append {
-    /// Creates an operator with a separator, which is a part of the operator's name.
+    /// Creates an operator with a separator. The separator is part of the name of the operator.
     #[must_use]
     pub fn with_separator(separator: &[u8]) -> Append {
         let name = format!("lsmx.append({})", separator.escape_ascii());
@@ -76,7 +78,8 @@ impl MergeOperator for Append {
     }
 }
 
-/// Keeps the maximum of value and operands in byte order. Big-endian numbers are compared correctly.
+/// Merge operator that keeps the largest of the value and the operands, in byte order. Numbers must be encoded in
+/// big-endian order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Max;
 
@@ -94,7 +97,8 @@ impl MergeOperator for Max {
     }
 }
 
-/// Keeps the minimum of value and operands in byte order. Big-endian numbers are compared correctly.
+/// Merge operator that keeps the smallest of the value and the operands, in byte order. Numbers must be encoded in
+/// big-endian order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Min;
 
@@ -112,15 +116,17 @@ impl MergeOperator for Min {
     }
 }
 
-/// Overwrites bytes of the value at given offsets. A shorter value is extended with zeros.
+/// Merge operator that overwrites bytes of the value at given offsets. If the value is too short, it is extended with
+/// zeros.
 ///
-/// An operand is a sequence of fields. A field is its `u32` offset, the `u32` length of its bytes, both little-endian, and
-/// the bytes. [`FieldUpdate::operand`] encodes an operand with one field.
+/// An operand is a sequence of fields. A field consists of the offset, the number of bytes, and the bytes. The offset
+/// and the number of bytes are `u32` in little-endian order. [`FieldUpdate::operand`] encodes an operand with one
+/// field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldUpdate {
-    /// Maximum length of a value, in bytes. A field that ends later is an error. Default: 1 MiB.
+    /// Maximum size of a value in bytes. A field that ends after this limit is an error. Default: 1 MiB.
     ///
-    /// The maximum is not a part of the operator's name, so it may be increased later.
+    /// The limit is not part of the name of the operator. Applications may increase it later.
     pub value_bytes_max: u32,
 }
 
@@ -134,9 +140,10 @@ impl Default for FieldUpdate {
 type Field<'a> = (usize, &'a [u8]);
 
 impl FieldUpdate {
-    /// Encodes an operand that writes `bytes` at `offset`.
+    /// Encodes an operand with one field, which writes `bytes` at `offset`.
     ///
-    /// Bytes after the first 2^32 − 1 are ignored. Such an operand exceeds the maximum size of a value anyway.
+    /// If `bytes` is longer than 2^32 − 1 bytes, the rest is ignored. Such an operand is an error in any case, because
+    /// it exceeds the maximum size of a value.
     #[must_use]
     pub fn operand(offset: u32, bytes: &[u8]) -> Vec<u8> {
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -188,7 +195,8 @@ impl MergeOperator for FieldUpdate {
         Ok(Some(value))
     }
 
-    /// Concatenates the fields of both operands, without older fields that one newer field covers.
+    /// Concatenates the fields of both operands. Older fields that are completely covered by one newer field are
+    /// omitted.
     fn partial_merge(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         let (older, newer_fields) =
             (self.decode_fields(older).ok()?, self.decode_fields(newer).ok()?);
@@ -206,14 +214,15 @@ impl MergeOperator for FieldUpdate {
     }
 }
 
-/// Computes the union of sets. Values and operands are sequences of items, each with its length as a varint prefix.
+/// Merge operator that computes the union of sets. Values and operands are sequences of items. Each item is preceded by
+/// its length as a varint.
 ///
-/// The value contains each item once, in byte order.
+/// A merged value contains each item once. The items are in byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetUnion;
 
 impl SetUnion {
-    /// Encodes a set, for a value or an operand.
+    /// Encodes a set as a value or an operand.
     #[must_use]
     pub fn encode<I: AsRef<[u8]>>(items: impl IntoIterator<Item = I>) -> Vec<u8> {
         let items: Vec<I> = items.into_iter().collect();
@@ -221,10 +230,10 @@ impl SetUnion {
         SetUnion::encode_sorted(&items)
     }
 
-    /// Decodes the items of a set, in stored order.
+    /// Decodes the items of a set in the order in which they are stored.
     ///
     /// # Errors
-    /// Fails if the bytes are not an encoded set.
+    /// Fails if `value` is not an encoded set.
     pub fn items(value: &[u8]) -> Result<Vec<&[u8]>, MergeError> {
         let mut rest = Decoder::new(value);
         let mut items = Vec::new();
@@ -279,7 +288,8 @@ mod tests {
         operator.full_merge(b"key", base, &operands)
     }
 
-    /// Checks the laws of [`MergeOperator`] for one base and operand list, split at one position.
+    /// Checks the requirements of [`MergeOperator`] for one base and one list of operands, which is split at one
+    /// position.
     fn check_laws(
         operator: &dyn MergeOperator,
         base: Option<&[u8]>,

@@ -1,8 +1,9 @@
-//! Merge operators: they update a value without reading it.
+//! Merge operators: update a value without reading it first.
 //!
-//! A merge stores an *operand*. Reads and compactions combine the operands of a key with its value. The merge operator of a
-//! keyspace, see [`KeyspaceOptions::merge_operator`](crate::KeyspaceOptions::merge_operator), defines how.
-//! The page `docs/guide/merge-operators.md` shows how to use and how to write one.
+//! A merge stores an *operand*. Reads and compactions combine the operands of a key with the value of the key. The
+//! merge operator of a keyspace defines how values and operands are combined, see
+//! [`KeyspaceOptions::merge_operator`](crate::KeyspaceOptions::merge_operator). The page
+//! `docs/guide/merge-operators.md` explains how to use and implement merge operators.
 
 pub(crate) mod builtin;
 
@@ -16,20 +17,20 @@ use crate::callback::{self, CallbackContext, panic_message};
 
 pub use crate::merge_operator::builtin::{Append, Counter, FieldUpdate, Max, Min, SetUnion};
 
-/// Number of operands of a key in one memtable at which the writer merges them, so that reads find few. `n` concurrent
-/// writers of the key may exceed it by `n`.
+/// Number of operands of one key in a memtable at which the writer merges them, so that reads have to merge few
+/// operands. If `n` threads write the key concurrently, the number may exceed this limit by `n`.
 #[cfg_attr(feature = "internals", visibility::make(pub))]
 pub(crate) const CHAIN_OPERANDS_MAX: u32 = 32;
-/// Size of the operands of a key in one memtable at which the writer merges them, in bytes.
+/// Total size in bytes of the operands of one key in a memtable at which the writer merges them.
 #[cfg_attr(feature = "internals", visibility::make(pub))]
 pub(crate) const CHAIN_BYTES_MAX: u64 = 64 << 10;
 
-/// Error of a merge operator.
+/// Error that a merge operator returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeError(Cow<'static, str>);
 
 impl MergeError {
-    /// Creates an error with a message in lower case without a full stop.
+    /// Creates an error. The message should start with a lower-case letter and have no full stop.
     pub fn new(message: impl Into<Cow<'static, str>>) -> MergeError {
         MergeError(message.into())
     }
@@ -43,24 +44,27 @@ impl fmt::Display for MergeError {
 
 impl std::error::Error for MergeError {}
 
-/// Value after a full merge, `None` if the key has no value.
+/// Result of a full merge: the new value, or `None` if the key has no value.
 pub type MergeResult = Result<Option<Vec<u8>>, MergeError>;
 
-/// Combines the operands of a keyspace.
+/// Combines values and operands of a keyspace.
 ///
-/// # Laws
-/// 1. *Deterministic.* Equal arguments give equal results, in every process that opens the database, as long as the name
-///    stays the same. An operator uses no clock, no random numbers and no state.
-/// 2. *Partial merges change nothing.* If `partial_merge(k, a, b)` is `Some(c)`, then the operands `…, a, b, …` and
-///    `…, c, …` give the same value for every base. Adjacent operands may be merged in any grouping, but not reordered.
-/// 3. *Stepwise merges change nothing.* Merging `x` with the base, and then `y` with the result, gives the same value as
-///    merging `x, y`. A result of `None` is a base of `None` in the next step.
+/// # Requirements
+/// 1. *Merges are deterministic.* Equal arguments give equal results, in every process that opens the database. An
+///    operator must not use a clock, random numbers or mutable state. An operator that gives other results needs
+///    another name.
+/// 2. *Partial merges do not change results.* If `partial_merge(k, a, b)` is `Some(c)`, the operands `…, a, b, …` and
+///    `…, c, …` give the same value for every base. The engine may merge adjacent operands in any grouping, but it
+///    never reorders operands.
+/// 3. *Merges in several steps do not change results.* If `x` is merged with the base, and then `y` with the result,
+///    the value is the same as that of merging `x, y` with the base. If a step returns `None`, the base of the next
+///    step is `None`.
 ///
-/// If an operator fails or panics, a read of the key fails with [`Error::MergeFailed`](crate::Error::MergeFailed) until
-/// the key is put or deleted. Other keys are not affected, and iterators continue after the key. Compactions keep the
-/// operands.
+/// If an operator fails or panics, reads of the key fail with [`Error::MergeFailed`](crate::Error::MergeFailed) until
+/// the key is put or deleted. Reads of other keys still work, and iterators can continue after the key. Compactions
+/// keep the operands of the key.
 ///
-/// Operators are called from several threads at the same time. They must not call the database.
+/// The engine calls an operator from several threads concurrently. An operator must not call the database.
 ///
 /// ```
 /// use lsmx::merge_operator::MergeResult;
@@ -92,21 +96,23 @@ pub type MergeResult = Result<Option<Vec<u8>>, MergeError>;
 /// }
 /// ```
 pub trait MergeOperator: Send + Sync + fmt::Debug {
-    /// Returns the name, 1 to 255 bytes. The keyspace stores it. An operator with other results
-    /// needs another name.
+    /// Returns the name of the operator, which has 1 to 255 bytes. The keyspace stores the name.
     fn name(&self) -> &str;
 
-    /// Returns the value after applying `operands` to the value `base`.
+    /// Applies operands to a value, and returns the new value.
     ///
-    /// There is at least one operand, oldest first. A base or a result of `None` means that the key has no value.
+    /// `operands` contains at least one operand, and the oldest operand is the first. `base` is `None` if the key has
+    /// no value. The result is `None` if the key has no value after the merge.
     ///
     /// # Errors
-    /// Fails if the bytes are invalid.
+    /// Fails if the value or an operand is invalid.
     fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult;
 
-    /// Returns one operand that is equivalent to `older` followed by `newer`, or `None`, which is the default.
+    /// Returns one operand that is equivalent to `older` followed by `newer`. Returns `None` if there is no such
+    /// operand. The default implementation always returns `None`.
     ///
-    /// Operators that implement this keep few operands per key, without reads of the base.
+    /// If an operator implements this method, the engine can reduce the number of operands per key without reading the
+    /// value.
     fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         let _ = (key, older, newer);
         None
@@ -127,16 +133,16 @@ impl<T: MergeOperator + ?Sized> MergeOperator for Arc<T> {
     }
 }
 
-/// Calls a user's operator. Returns a panic as an error.
+/// Calls a merge operator. Converts a panic to an error.
 fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, MergeError> {
     let _inside = callback::enter(CallbackContext::MergeOperator);
-    // The operator is borrowed and has no state, so a panic leaves nothing inconsistent.
+    // The operator is only borrowed and has no mutable state. A panic therefore cannot leave inconsistent state.
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         MergeError::new(format!("the merge operator panicked: {}", panic_message(&*panic)))
     })
 }
 
-/// Calls [`MergeOperator::full_merge`]. A result above `bytes_max` is an error.
+/// Calls [`MergeOperator::full_merge`]. Fails if the result has more than `bytes_max` bytes.
 pub(crate) fn full_merge(
     operator: &dyn MergeOperator,
     key: &[u8],
@@ -153,7 +159,8 @@ pub(crate) fn full_merge(
     }
 }
 
-/// Calls [`MergeOperator::partial_merge`]. Returns `None` after a panic, or if the result is larger than `bytes_max`.
+/// Calls [`MergeOperator::partial_merge`]. Returns `None` if the operator panics, or if the result has more than
+/// `bytes_max` bytes.
 pub(crate) fn partial_merge(
     operator: &dyn MergeOperator,
     key: &[u8],
@@ -169,7 +176,7 @@ pub(crate) fn partial_merge(
 mod tests {
     use super::*;
 
-    /// Panics at the operand `panic`. Otherwise returns ten bytes.
+    /// Operator that panics if an operand is `panic`. Otherwise, it returns ten bytes.
     #[derive(Debug)]
     struct PanickingOperator;
 
