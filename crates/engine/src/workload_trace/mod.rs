@@ -1,4 +1,4 @@
-//! Workload traces: files with all operations on a database, for replay.
+//! Workload traces: files that contain the operations on a database, so that they can be replayed.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,11 +24,13 @@
 //! # }
 //! ```
 //!
-//! Recording neither delays an operation nor makes it fail. Successful operations are added to a buffer in memory, and
-//! a thread writes the buffer to the file. While both buffers are full, operations are lost and counted. A write
-//! error ends the trace, see [`Trace::summary`]. Without a trace, recording costs one relaxed load per operation.
+//! Recording does not delay operations and cannot make them fail. A successful operation is added to a buffer in
+//! memory, and a separate thread writes the buffer to the file. While both buffers are full, operations are not
+//! recorded but counted as lost. A write error ends the trace, and [`Trace::summary`] returns this error. If no trace
+//! is active, each operation performs only one relaxed atomic load.
 //!
-//! `lsmx explore --trace` replays a trace under any compaction policy. `docs/reference/format.md` describes the file format.
+//! The command `lsmx explore --trace` replays a trace with any compaction policy. `docs/reference/format.md` describes
+//! the file format.
 
 mod reader;
 mod recorder;
@@ -44,27 +46,28 @@ pub use crate::format::workload_trace::{TraceEvent, TraceHeader, TraceItem, Trac
 pub use reader::{TraceEnd, TraceReader};
 pub(crate) use recorder::{ScanTrace, TraceRecorder};
 
-/// Default size of each buffer, in bytes.
+/// Default size of each of the two buffers in bytes.
 const BUFFER_BYTES_DEFAULT: u64 = 4 << 20;
-/// Minimum size of a buffer, in bytes.
+/// Minimum size of a buffer in bytes.
 #[cfg_attr(feature = "internals", visibility::make(pub))]
 pub(crate) const BUFFER_BYTES_MIN: u64 = 64 << 10;
-/// Maximum size of a buffer, in bytes.
+/// Maximum size of a buffer in bytes.
 const BUFFER_BYTES_MAX: u64 = 1 << 30;
 
 /// Options of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Replaces keys by salted hashes of the same length, but at least eight bytes. Default: false.
+    /// Records salted hashes instead of keys. A hash has the length of the key, but at least eight bytes. Default:
+    /// false.
     ///
-    /// The salt is not stored. Equal keys have equal hashes, but their order is lost: a range delete is recorded
-    /// as the delete of its first key, and scans begin at unrelated keys.
+    /// The salt is not stored. Equal keys have equal hashes, but the order of keys is lost. A range delete is therefore
+    /// recorded as the delete of its first key, and scans start at unrelated keys.
     pub hash_keys: bool,
-    /// Stores values and operands instead of their sizes only. Default: false.
+    /// Records values and merge operands in addition to their sizes. Default: false.
     pub keep_values: bool,
-    /// Size of each of the two buffers, in bytes, 64 KiB to 1 GiB. Default: 4 MiB.
+    /// Size of each of the two buffers in bytes. Must be from 64 KiB to 1 GiB. Default: 4 MiB.
     ///
-    /// Operations are lost while both are full.
+    /// While both buffers are full, operations are lost.
     pub buffer_bytes: u64,
 }
 
@@ -74,22 +77,22 @@ impl Default for TraceOptions {
     }
 }
 
-/// Counts of a trace.
+/// Numbers of operations and bytes of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceSummary {
     /// Number of recorded operations.
     pub operations: u64,
-    /// Number of operations lost because both buffers were full.
+    /// Number of operations that were not recorded, because both buffers were full.
     pub lost: u64,
-    /// Size of the file, in bytes.
+    /// Size of the trace file in bytes.
     pub bytes: u64,
 }
 
-/// The trace that a database records, if any.
+/// The active trace of a database, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveTrace {
-    /// Whether `recorder` is set. Read by every operation, relaxed: an operation during the start or the end of a trace
-    /// may be recorded or not.
+    /// Whether `recorder` is set. Each operation reads this flag with relaxed ordering. Operations that run
+    /// concurrently with the start or the end of a trace may or may not be recorded.
     is_on: AtomicBool,
     recorder: Mutex<Option<Arc<TraceRecorder>>>,
 }
@@ -107,8 +110,10 @@ impl ActiveTrace {
         if self.recorder.lock().is_none() { Ok(()) } else { Err(already_recording(path)) }
     }
 
+    /// Activates a recorder.
+    ///
     /// # Errors
-    /// [`Error::InvalidOption`] if another trace is recorded.
+    /// [`Error::InvalidOption`] if another trace is active.
     fn start(&self, recorder: &Arc<TraceRecorder>, path: &Path) -> Result<()> {
         let mut current = self.recorder.lock();
         if current.is_some() {
@@ -119,7 +124,7 @@ impl ActiveTrace {
         Ok(())
     }
 
-    /// Stops recording with `recorder`. Does nothing if it is not the current one.
+    /// Deactivates a recorder. Does nothing if another recorder is active.
     fn stop(&self, recorder: &TraceRecorder) {
         let mut current = self.recorder.lock();
         if current.as_ref().is_some_and(|it| std::ptr::eq(Arc::as_ptr(it), recorder)) {
@@ -137,18 +142,18 @@ fn already_recording(path: &Path) -> Error {
     }
 }
 
-/// Trace that is being recorded. Ends when it is stopped or dropped.
+/// Handle of an active trace. The trace ends when the handle is stopped or dropped.
 #[derive(Debug)]
 #[must_use = "the trace ends when this is dropped"]
 pub struct Trace {
     recorder: Arc<TraceRecorder>,
     active: Arc<ActiveTrace>,
-    /// Writes the file. `None` if operations write it.
+    /// Thread that writes the trace file. `None` if operations write it.
     thread: Option<crate::env::JoinHandle>,
 }
 
 impl Trace {
-    /// Creates the file and starts the trace.
+    /// Creates the trace file and starts recording.
     pub(crate) fn start(
         active: &Arc<ActiveTrace>,
         vfs: Arc<dyn Vfs>,
@@ -163,7 +168,7 @@ impl Trace {
                 must: "from 64 KiB to 1 GiB",
             });
         }
-        // Checked before the file is created.
+        // Check this before the file is created.
         active.check_not_recording(path)?;
         let recorder = TraceRecorder::create(vfs, env.clone(), path, options, active)?;
         active.start(&recorder, path)?;
@@ -177,10 +182,10 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Returns the counts so far. The size is that of the data already written.
+    /// Returns the current counts. `bytes` is the number of bytes that have been written so far.
     ///
     /// # Errors
-    /// [`Error::Io`] if a write error ended the trace.
+    /// [`Error::Io`] if a write error has ended the trace.
     pub fn summary(&self) -> Result<TraceSummary> {
         match self.recorder.error() {
             Some(error) => Err(error),
@@ -188,10 +193,10 @@ impl Trace {
         }
     }
 
-    /// Ends the trace and syncs its file.
+    /// Stops recording, writes the remaining items, and syncs the file.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file could not be written, now or earlier.
+    /// [`Error::Io`] if a write to the file has failed.
     pub fn stop(mut self) -> Result<TraceSummary> {
         self.end();
         self.summary()
@@ -201,7 +206,8 @@ impl Trace {
         self.active.stop(&self.recorder);
         self.recorder.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic was printed to standard error. The data written before it is valid.
+            // The panic message has been printed to standard error. The data that was written before the panic is
+            // valid.
             let _ = self.recorder.join_writer_thread(thread);
         }
     }

@@ -1,4 +1,4 @@
-//! Reader of trace files.
+//! Reader of workload traces.
 
 use std::path::{Path, PathBuf};
 
@@ -22,24 +22,24 @@ pub struct TraceReader {
     header: TraceHeader,
 }
 
-/// End of a trace, and counts of its operations.
+/// Result of reading a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceEnd {
-    /// Number of operations read.
+    /// Number of operations in the trace.
     pub operations: u64,
-    /// Number of operations that were not recorded.
+    /// Number of operations that are missing, because the recorder could not record them.
     pub lost: u64,
-    /// Whether the trace was stopped. If not, its last operations may be missing.
+    /// Whether the trace ends with an end item. Otherwise, operations may be missing at the end.
     pub complete: bool,
     /// Number of bytes after the last valid record. 0 if the trace is complete.
     pub bytes_cut: u64,
 }
 
 impl TraceReader {
-    /// Returns whether a file begins with the magic bytes of a trace.
+    /// Returns whether a file starts with the magic number of a trace.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`] if the file cannot be read.
     #[cfg_attr(feature = "internals", visibility::make(pub))]
     pub(crate) fn is_trace(vfs: &dyn Vfs, path: &Path) -> Result<bool> {
         let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
@@ -48,10 +48,12 @@ impl TraceReader {
         Ok(read == magic.len() && magic == TRACE_MAGIC)
     }
 
-    /// Opens a trace and reads its header.
+    /// Opens a trace file and reads its header.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Corrupt`] or [`Error::UnsupportedVersion`] for an invalid header.
+    /// - [`Error::Io`] if the file cannot be opened or read.
+    /// - [`Error::Corrupt`] if the header is invalid.
+    /// - [`Error::UnsupportedVersion`] if this version of lsmx does not support the format version.
     pub fn open(vfs: &dyn Vfs, path: &Path) -> Result<TraceReader> {
         let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
         let bytes = file.len().map_err(|error| Error::io("read the size of", path, error))?;
@@ -62,19 +64,21 @@ impl TraceReader {
         Ok(TraceReader { file, path: path.to_owned(), bytes, header })
     }
 
-    /// Returns the header.
+    /// Returns the header of the trace.
     #[must_use]
     pub fn header(&self) -> TraceHeader {
         self.header
     }
 
-    /// Calls `visit` with every item in order, until it returns an error.
+    /// Calls `visit` with each item in order. Stops at the first error that `visit` returns.
     ///
-    /// A trace without its end, such as that of a killed process, is read up to the last valid record.
+    /// If the trace has no end item, for example because the process was killed, it is read up to the last valid
+    /// record.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for an invalid record that is followed by valid ones, or for invalid contents of a record;
-    /// [`Error::Io`]; the error of `visit`.
+    /// - [`Error::Corrupt`] if an invalid record precedes valid records, or if the contents of a record are invalid.
+    /// - [`Error::Io`] if the file cannot be read.
+    /// - The error that `visit` returned.
     pub fn visit<E: From<Error>>(
         &self,
         visit: &mut dyn FnMut(TraceItem<'_>) -> std::result::Result<(), E>,

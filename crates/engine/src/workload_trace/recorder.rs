@@ -1,11 +1,14 @@
-//! Recorder of a trace.
+//! Recorder of a workload trace.
 //!
-//! 1. A successful operation appends items to the current buffer, under a lock that is never held during I/O.
-//! 2. A buffer of [`FRAME_BYTES`] or more becomes the next frame when the previous frame is written. Until then the
-//!    buffer grows up to its maximum. Further operations are lost, and an item with their number follows later.
-//! 3. The thread of the trace appends frames to the file, at least every [`FLUSH_US`]. With
-//!    [`Background::Inline`] the operation that completes a frame writes it.
-//! 4. At the end the remaining items and an end item are written, and the file is synced.
+//! 1. After each successful operation, the calling thread appends items to the trace buffer. The lock of the trace
+//!    buffer is never held during I/O.
+//! 2. When the trace buffer contains [`FRAME_BYTES`] or more and the previous frame has been written, the contents of
+//!    the buffer become the next frame. While the previous frame is being written, the buffer grows up to its maximum
+//!    size. If the buffer is full, operations are not recorded but counted. An item with this count precedes the next
+//!    recorded operation.
+//! 3. The trace thread appends frames to the file, at least every [`FLUSH_US`] microseconds. With
+//!    [`Background::Inline`], the operation that completes a frame writes it.
+//! 4. When the trace is stopped, the recorder writes the remaining items and an end item, and syncs the file.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -25,57 +28,57 @@ use crate::format::workload_trace::{TraceEvent, TraceHeader, TraceItem, TraceVal
 use crate::vfs::{File, Vfs};
 use crate::workload_trace::{ActiveTrace, TraceOptions, TraceSummary};
 
-/// Buffer size from which on a frame is written, in bytes.
+/// Size of the trace buffer in bytes at which a frame is written.
 const FRAME_BYTES: usize = 64 << 10;
-/// Maximum time that an operation stays in the buffer, in microseconds.
+/// Maximum time in microseconds after which buffered items are written.
 const FLUSH_US: u64 = 1_000_000;
-/// Minimum size of a hashed key, in bytes.
+/// Minimum size of a hashed key in bytes.
 const HASHED_BYTES_MIN: usize = 8;
-/// Maximum size of an item without keys and values, in bytes.
+/// Upper bound of the size of an item without its key and value, in bytes.
 const ITEM_BYTES: usize = 64;
 
-/// Records the operations of one database.
+/// Records the operations on one database.
 #[derive(Debug)]
 pub(crate) struct TraceRecorder {
     options: TraceOptions,
-    /// Seed of key hashes. Random and never stored.
+    /// Random seed of the key hashes. The seed is never stored.
     salt: u64,
     env: Env,
     state: Mutex<RecorderState>,
-    /// Wakes the thread of the trace.
+    /// Wakes the trace thread.
     wake: Signal,
     active: Weak<ActiveTrace>,
 }
 
 #[derive(Debug)]
 struct RecorderState {
-    /// Encoded items that are not in a frame yet.
+    /// Encoded items that are not yet part of a frame.
     buffer: Vec<u8>,
     /// Number of items in `buffer`.
     items: u32,
-    /// Completed frame that is not written yet.
+    /// The completed frame that is not yet written.
     frame: Option<TraceFrame>,
     /// Number of the next item.
     next_item: u64,
-    /// Time of the last item.
+    /// Time of the last item in microseconds of the environment's clock.
     last_us: u64,
-    /// Keyspaces whose names are recorded.
+    /// Ids of the keyspaces whose names are already recorded.
     named_keyspaces: BTreeSet<u32>,
     operations: u64,
     lost: u64,
-    /// Number of operations lost since the last item.
+    /// Number of lost operations since the last item.
     lost_since_item: u64,
-    /// Set when the trace stops. No operation is recorded from then on.
+    /// Set when the trace is stopped. Later operations are not recorded.
     is_stopping: bool,
-    /// Set after the end item is written, or after a write error.
+    /// Set after the end item has been written, or after a write error.
     has_ended: bool,
     error: Option<Error>,
-    /// `None` while a thread writes.
+    /// `None` while a thread is writing.
     writer: Option<TraceWriter>,
     written_bytes: u64,
 }
 
-/// Payload of one record of the file.
+/// Payload of one log record of the trace file.
 #[derive(Debug)]
 struct TraceFrame {
     first_item: u64,
@@ -90,7 +93,7 @@ struct TraceWriter {
     path: PathBuf,
     seed: LogChecksumSeed,
     offset: u64,
-    /// Encoded record; reused.
+    /// Buffer for an encoded record, which is reused.
     record: Vec<u8>,
 }
 
@@ -98,7 +101,7 @@ struct TraceWriter {
 pub(crate) type KeyspaceName<'a> = (u32, &'a str);
 
 impl TraceRecorder {
-    /// Creates the file of a trace.
+    /// Creates a trace file, writes its header, and returns the recorder.
     pub(crate) fn create(
         vfs: Arc<dyn Vfs>,
         env: Env,
@@ -143,12 +146,12 @@ impl TraceRecorder {
         }))
     }
 
-    /// Returns whether operations write the file, because the engine has no threads.
+    /// Returns whether operations write the trace file. This is the case if the engine runs without background threads.
     pub(crate) fn writes_inline(&self) -> bool {
         self.env.background() == Background::Inline
     }
 
-    /// Waits until the thread that writes the file ends. Returns the payload of its panic as an error.
+    /// Waits until the trace thread ends. If the trace thread panicked, returns the payload of the panic.
     pub(crate) fn join_writer_thread(&self, thread: JoinHandle) -> std::thread::Result<()> {
         self.env.join(thread)
     }
@@ -163,7 +166,7 @@ impl TraceRecorder {
         TraceSummary { operations, lost, bytes }
     }
 
-    /// Records a commit. `payload` is that of its WAL record.
+    /// Records a commit. `payload` is the payload of its WAL record, and `count` is the number of operations.
     pub(crate) fn record_commit<'a>(
         &self,
         payload: &[u8],
@@ -173,7 +176,7 @@ impl TraceRecorder {
     ) {
         let mut bytes_max = ITEM_BYTES;
         let mut operations = Vec::new();
-        // The engine encoded the payload, so it is valid.
+        // The engine has encoded the payload, so all operations can be decoded.
         for operation in BatchOperationIter::new(payload).flatten() {
             bytes_max += ITEM_BYTES + operation.key.len() + HASHED_BYTES_MIN;
             bytes_max += match &operation.action {
@@ -193,7 +196,7 @@ impl TraceRecorder {
                 let key: &[u8] = &key;
                 let event = match &operation.action {
                     OperationEffect::Entry { kind, value } => {
-                        // A trace records an expiring value without its expiry time.
+                        // A trace does not contain expiry times.
                         let content = without_expiry(*kind, &payload[value.clone()]);
                         let value =
                             TraceValue { bytes: len_u64(content.len()), content: Some(content) };
@@ -222,7 +225,7 @@ impl TraceRecorder {
         });
     }
 
-    /// Records a lookup. `value_bytes` is the size of the value, if the key was found.
+    /// Records a point lookup. `value_bytes` is the size of the found value, or `None` if the key was absent.
     pub(crate) fn record_get(
         &self,
         keyspace: KeyspaceName<'_>,
@@ -237,7 +240,7 @@ impl TraceRecorder {
         });
     }
 
-    /// Records a scan of `entries` entries from `start` on.
+    /// Records a scan that started at `start` and read `entries` entries.
     fn record_scan(
         &self,
         keyspace: KeyspaceName<'_>,
@@ -253,7 +256,7 @@ impl TraceRecorder {
         });
     }
 
-    /// Returns the key, or its hash.
+    /// Returns the key or its hash, depending on the options.
     fn key_to_record<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
         if !self.options.hash_keys {
             return Cow::Borrowed(key);
@@ -263,16 +266,17 @@ impl TraceRecorder {
         Cow::Owned(hash.into_iter().cycle().take(len).collect())
     }
 
-    /// Returns the recorded end of a range delete.
+    /// Returns the end of a range delete as it is recorded.
     ///
-    /// Hashed keys have no useful order, so that the range is reduced to the key `start`.
+    /// Hashed keys have no meaningful order. If keys are hashed, the recorded range therefore contains only the key
+    /// `start`.
     fn range_end_to_record<'a>(&self, end: &'a [u8], start: &[u8]) -> Cow<'a, [u8]> {
         if self.options.hash_keys { Cow::Owned([start, &[0]].concat()) } else { Cow::Borrowed(end) }
     }
 
-    /// Records the items of `operations` operations, or counts the operations as lost.
+    /// Records items for `operations` operations. If the buffer has too little space, counts the operations as lost.
     ///
-    /// `bytes_max` is the maximum size of the items.
+    /// `bytes_max` is an upper bound of the total size of the items in bytes.
     fn record<'a>(
         &self,
         keyspaces: impl Iterator<Item = KeyspaceName<'a>>,
@@ -318,7 +322,7 @@ impl TraceRecorder {
         ItemBuffer { state, after_us, keep_values: self.options.keep_values }
     }
 
-    /// Writes frames until the trace ends. Body of the thread of the trace.
+    /// Runs the trace thread: writes frames until the trace ends.
     pub(crate) fn run(&self) {
         loop {
             let wait = |deadline_us, condition: &dyn Fn(&RecorderState) -> bool| {
@@ -348,7 +352,7 @@ impl TraceRecorder {
         }
     }
 
-    /// Stops recording. Writes the remaining items if there is no thread.
+    /// Stops recording. If there is no trace thread, also writes the remaining items and the end item.
     pub(crate) fn stop(&self) {
         let was_stopping = std::mem::replace(&mut self.state.lock().is_stopping, true);
         self.wake.notify();
@@ -359,12 +363,12 @@ impl TraceRecorder {
         }
     }
 
-    /// Writes the completed frame, if any. Does nothing while another thread writes.
+    /// Writes the completed frame, if there is one. Does nothing while another thread is writing.
     fn write_frame(&self) {
         self.with_writer(|writer, frame| frame.map_or(Ok(()), |frame| writer.append(&frame)));
     }
 
-    /// Writes the remaining items and the end item, and syncs the file.
+    /// Writes the remaining items and the end item, and then syncs the file.
     fn write_end_item(&self) {
         {
             let mut state = self.state.lock();
@@ -383,7 +387,8 @@ impl TraceRecorder {
         self.state.lock().has_ended = true;
     }
 
-    /// Calls `write` with the writer and the completed frame, without holding the lock. An error ends the trace.
+    /// Calls `write` with the writer and the completed frame. The lock is not held during the call. An error ends the
+    /// trace.
     fn with_writer(&self, write: impl FnOnce(&mut TraceWriter, Option<TraceFrame>) -> Result<()>) {
         let (mut writer, frame) = {
             let mut state = self.state.lock();
@@ -412,9 +417,9 @@ impl TraceRecorder {
 }
 
 impl RecorderState {
-    /// Makes the buffer the next frame. Returns whether a frame is complete.
+    /// Turns the contents of the buffer into the next frame. Returns whether there is a frame to write.
     ///
-    /// Does nothing if the buffer is empty or the previous frame is not written yet.
+    /// Does nothing if the buffer is empty, or if the previous frame has not been written.
     fn complete_frame(&mut self) -> bool {
         if self.frame.is_none() && !self.buffer.is_empty() {
             let payload = std::mem::take(&mut self.buffer);
@@ -426,10 +431,11 @@ impl RecorderState {
     }
 }
 
-/// Appends items to the buffer.
+/// Appends items to the trace buffer.
 struct ItemBuffer<'a> {
     state: &'a mut RecorderState,
-    /// Time since the previous item. Stored in the first item.
+    /// Time in microseconds between the previous item and the first item that is appended. Further items have the time
+    /// 0.
     after_us: u64,
     keep_values: bool,
 }
@@ -442,7 +448,7 @@ impl ItemBuffer<'_> {
         self.state.next_item += 1;
     }
 
-    /// Appends the number of operations lost since the last item.
+    /// Appends an item with the number of operations that were lost since the last item.
     fn push_lost_count(&mut self) {
         let operations = std::mem::take(&mut self.state.lost_since_item);
         if operations > 0 {
@@ -467,19 +473,19 @@ impl TraceWriter {
     fn sync(&self) -> Result<()> {
         self.file.sync().map_err(|error| Error::io("sync", &self.path, error))?;
         let Some(parent) = self.path.parent() else { return Ok(()) };
-        // The parent of a relative path with one component is empty.
+        // The parent of a relative path with one component is the empty path.
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         self.vfs.sync_dir(parent).map_err(|error| Error::io("sync", parent, error))
     }
 }
 
-/// Records the scans of one iterator, the last one when the iterator is dropped.
+/// Records the scans of one iterator. The last scan is recorded when the iterator is dropped.
 #[derive(Debug)]
 pub(crate) struct ScanTrace {
     recorder: Arc<TraceRecorder>,
     keyspace: u32,
     name: String,
-    /// Direction of the first step, and the bound where it starts. `None` before the first step.
+    /// Direction and bound of the first step of the current scan. `None` before the first step.
     start: Option<(bool, Option<Vec<u8>>)>,
     entries: u64,
 }
@@ -489,19 +495,19 @@ impl ScanTrace {
         ScanTrace { recorder, keyspace, name, start: None, entries: 0 }
     }
 
-    /// Records the direction and the bound of the first step.
+    /// Stores the direction and the bound if this is the first step of the scan.
     pub(crate) fn record_scan_step(&mut self, backward: bool, start: Option<&[u8]>) {
         self.start.get_or_insert_with(|| (backward, start.map(<[u8]>::to_vec)));
     }
 
-    /// Records the scan so far, and begins another one at a bound.
+    /// Records the current scan, and starts a new scan at a bound.
     pub(crate) fn restart(&mut self, backward: bool, start: Option<&[u8]>) {
         self.record();
         self.start = Some((backward, start.map(<[u8]>::to_vec)));
         self.entries = 0;
     }
 
-    /// Counts an entry that the iterator returned.
+    /// Counts an entry that the iterator has returned.
     pub(crate) fn count_entry(&mut self) {
         self.entries += 1;
     }
