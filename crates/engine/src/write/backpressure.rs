@@ -1,9 +1,9 @@
-//! Updates the admitted write rate of a tree from the debt of its compaction policy.
+//! Computes the admitted write rate of a tree from the debt that its compaction policy reports.
 //!
-//! The rate is updated when the debt may have changed: after a flush, when a job is picked, finishes a table or ends, and
-//! when the policy changes. The debt contains the bytes to rewrite before the next run is released, and the headroom
-//! of memtable bytes until then. Current memtable bytes are subtracted from the headroom, so that writes do not stop
-//! before that run is released.
+//! The rate is computed whenever the debt may have changed: after a flush, when a compaction job is picked, finishes a
+//! table or ends, and when the policy changes. The debt consists of the bytes that compactions must write before L0
+//! shrinks, and of the headroom: the bytes that can be flushed before writes stop. The bytes in memtables are
+//! subtracted from the headroom, because they will be flushed, too.
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::Debt;
@@ -14,14 +14,15 @@ use crate::state::DbState;
 use crate::tree::Tree;
 use crate::write::throttle::Throttle;
 
-/// Delay after a panic of the policy, in microseconds.
+/// Delay in microseconds before the policy is called again after a panic.
 const RETRY_US: u64 = 1_000_000;
 
-/// Updates the admitted write rate of a tree.
+/// Computes the admitted write rate of a tree, and stores it in the tree.
 pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &Tree) {
     let now_us = state.env.database_time_us();
-    // Shape and policy are read under the lock, so that the last thread to set the rate uses the newest ones. An outdated
-    // stop could otherwise remain, without a job that would end it.
+    // The tree shape and the policy are read while the lock is held. The last thread that stores a rate therefore uses
+    // the newest shape and policy. Otherwise, an outdated decision to stop writes could remain in effect without a job
+    // that ends it.
     let mut jobs = tree.jobs.lock();
     let policy = Arc::clone(&tree.settings().policy);
     let shape = tree.shape(now_us, &state.sequence);
@@ -37,7 +38,7 @@ pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &
             let debt = subtract_memtable_bytes(tree, debt);
             tree.set_backpressure(throttle.admitted_write_rate(debt), must_stop_writes);
         }
-        // The last results of the policy stay in effect until the next job ends or the failed call is repeated.
+        // The previous results of the policy remain in effect until the next job ends or the policy is called again.
         Err(error) => {
             let is_reported = std::mem::replace(&mut jobs.is_error_reported, true);
             jobs.retry_at_us = jobs.retry_at_us.max(now_us.saturating_add(RETRY_US));
@@ -52,19 +53,19 @@ pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &
     }
 }
 
-/// Updates the admitted rate of a limited tree while a job is running.
+/// Computes the admitted write rate of a tree while a job is running, if the rate is currently limited.
 pub(crate) fn refresh_write_limits_on_job_progress(
     state: &DbState,
     throttle: &Throttle,
     tree: &Tree,
 ) {
-    // Inline jobs run on the only writing thread, so no write waits for their progress.
+    // Inline jobs run on the thread that writes. No write can wait while such a job is running.
     if state.env.background() != Background::Inline && tree.admitted_write_rate().is_some() {
         refresh_write_limits(state, throttle, tree);
     }
 }
 
-/// Subtracts the current memtable bytes from the headroom.
+/// Subtracts the bytes in memtables from the headroom.
 fn subtract_memtable_bytes(tree: &Tree, debt: Debt) -> Debt {
     if debt.pending_bytes == 0 {
         return debt;
@@ -86,7 +87,7 @@ mod tests {
     const PENDING_BYTES: u64 = 1 << 20;
     const HEADROOM_BYTES: u64 = 64 << 10;
 
-    /// A policy with a constant debt that never picks a job.
+    /// Policy that reports a constant debt and never picks a job.
     #[derive(Debug)]
     struct ConstantDebt;
 
@@ -108,8 +109,8 @@ mod tests {
         }
     }
 
-    /// Bug: the rate of an empty memtable was kept until the memtable was full. Writes then stopped until the compaction
-    /// ended.
+    /// Regression test: the rate that was computed for an empty memtable remained in effect until the memtable was
+    /// full. Writes then stopped until the compaction ended.
     #[test]
     fn admitted_rate_falls_as_memtable_fills() {
         let keyspace =

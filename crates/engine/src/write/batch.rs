@@ -18,26 +18,26 @@ use crate::memtable::{self, Memtable};
 use crate::tree::Tree;
 use crate::tree::guard_history::{GuardCheck, GuardedKeys};
 
-/// Maximum encoded size of a batch, in bytes: 2 GiB − 1.
+/// Maximum encoded size of a batch in bytes: 2 GiB − 1.
 pub const BATCH_BYTES_MAX: u64 = (1 << 31) - 1;
 
-/// A condition of a batch: the keys have no write after a sequence number.
+/// Condition of a batch: no write to certain keys is newer than a given sequence number.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyGuard {
     pub(crate) tree: Arc<Tree>,
     pub(crate) keys: GuardedKeys,
     /// Sequence number at which the keys were read.
     pub(crate) read: SeqNo,
-    /// Writes that were checked before the commit was queued, if any.
+    /// Writes that were already checked before the commit was queued.
     pub(crate) checked: Option<CheckedWrites>,
 }
 
-/// Writes of a tree that a guard was checked against: all writes before those in a memtable, and the first entries of this
-/// memtable, in the order of their inserts.
+/// Writes against which a guard has already been checked: the first entries of `memtable` in insertion order, and all
+/// writes before those in `memtable`.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedWrites {
     pub(crate) memtable: Arc<Memtable>,
-    /// Number of checked entries. Range tombstones are not checked.
+    /// Number of checked entries of the memtable. Range tombstones are not included, and must be checked again.
     pub(crate) entries: u32,
 }
 
@@ -46,12 +46,12 @@ impl KeyGuard {
         KeyGuard { tree: Arc::clone(tree), keys, read, checked: None }
     }
 
-    /// Returns whether the guard protects a range of keys.
+    /// Returns whether the guard protects a range of keys instead of a single key.
     pub(crate) fn protects_range(&self) -> bool {
         matches!(self.keys, GuardedKeys::Range { .. })
     }
 
-    /// Returns the error of a check that failed or was undecided.
+    /// Returns the error for a guard that does not hold or cannot be decided.
     pub(crate) fn error(&self, check: GuardCheck) -> Error {
         let (keyspace, key) = (self.tree.name.clone(), self.keys.first_key().to_vec());
         let read = self.read.0;
@@ -62,30 +62,36 @@ impl KeyGuard {
     }
 }
 
-/// The end of a batch at one point in time.
+/// Position in a batch: its end at the time of the call to [`WriteBatch::position`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BatchPosition {
-    /// Encoded size of the operations, in bytes.
+    /// Encoded size in bytes of the operations before the position.
     pub(crate) bytes: usize,
-    /// Number of operations.
+    /// Number of operations before the position.
     pub(crate) operations: u32,
-    /// Number of trees.
+    /// Number of trees to which these operations write.
     trees: usize,
 }
 
 impl BatchPosition {
-    /// Returns the memory of the operations in a batch and in a memtable, in bytes.
+    /// Estimates the memory in bytes that these operations need: their bytes in the batch and in a memtable, and the
+    /// overhead of their memtable entries.
     pub(crate) fn memory_bytes(self) -> u64 {
         let entries = u64::from(self.operations) * memtable::ENTRY_OVERHEAD_BYTES;
         2 * len_u64(self.bytes) + entries
     }
 }
 
-/// Operations on keyspaces of one database that are committed atomically, in the order in which they were added.
+/// Operations on keyspaces of one database that are committed atomically. They are applied in the order in which they
+/// were added.
 ///
-/// If one operation is invalid, [`Db::write`](crate::Db::write) fails for the whole batch. An operation is
-/// invalid if a key or value exceeds its maximum size, if an operation exceeds [`BATCH_BYTES_MAX`], if
-/// it merges in a keyspace without a merge operator, or if a value would expire in a keyspace with an operand store.
+/// If one operation is invalid, [`Db::write`](crate::Db::write) fails and writes nothing. An operation is invalid in
+/// these cases:
+///
+/// - A key or a value exceeds its maximum size.
+/// - The encoded batch would exceed [`BATCH_BYTES_MAX`].
+/// - The operation is a merge, and the keyspace has no merge operator.
+/// - The operation puts an expiring value, and the keyspace has an operand store.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -105,7 +111,7 @@ impl BatchPosition {
 pub struct WriteBatch {
     pub(crate) payload: Vec<u8>,
     pub(crate) count: u32,
-    /// Trees of all operations, without duplicates.
+    /// Trees to which the operations write, without duplicates. Ordered by first operation.
     pub(crate) trees: Vec<Arc<Tree>>,
     pub(crate) guards: Vec<KeyGuard>,
     /// Error of the first invalid operation.
@@ -119,15 +125,15 @@ impl WriteBatch {
         WriteBatch::default()
     }
 
-    /// Creates a batch with capacity for one operation.
+    /// Creates an empty batch with capacity for one operation.
     pub(crate) fn with_one_put(keyspace: u32, key: &[u8], value: &[u8]) -> WriteBatch {
-        // A key or value above its maximum size is never copied.
+        // No memory is reserved for a key or a value that is too large, because such an operation is never added.
         let fits = len_u64(key.len()) <= KEY_BYTES_MAX && len_u64(value.len()) <= VALUE_BYTES_MAX;
         let bytes = if fits { operation_bytes(keyspace, key, value) } else { 0 };
         WriteBatch { payload: Vec::with_capacity(bytes), ..WriteBatch::default() }
     }
 
-    /// Returns the number of operations.
+    /// Returns the number of operations in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count as usize
@@ -139,24 +145,24 @@ impl WriteBatch {
         self.count == 0
     }
 
-    /// Returns the encoded size of the operations in bytes, without the header of the WAL record.
+    /// Returns the encoded size of the operations in bytes. The header of the WAL record is not included.
     #[must_use]
     pub fn encoded_bytes(&self) -> u64 {
         len_u64(self.payload.len())
     }
 
-    /// Returns the approximate memtable memory of the operations, in bytes.
+    /// Estimates the memory in bytes that the operations need in memtables.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let overhead = u64::from(self.count) * memtable::ENTRY_OVERHEAD_BYTES;
         self.encoded_bytes().saturating_add(overhead)
     }
 
-    /// Returns the error of the first invalid operation.
+    /// Returns the error of the first invalid operation, if there is one.
     pub(crate) fn check(&self) -> Result<()> {
         self.error.clone().map_or(Ok(()), Err)
     }
 
-    /// Adds an operation on a single key.
+    /// Adds a put, a merge or a delete of one key.
     pub(crate) fn add(&mut self, tree: &Arc<Tree>, kind: EntryKind, key: &[u8], value: &[u8]) {
         let bytes = operation_bytes(tree.id, key, value);
         let sizes = [
@@ -176,7 +182,7 @@ impl WriteBatch {
         self.count_operation(tree);
     }
 
-    /// Adds a write of a value, which expires if the keyspace has a default time to live.
+    /// Adds a put. The value expires if the keyspace has a default time to live.
     pub(crate) fn add_put(&mut self, tree: &Arc<Tree>, key: &[u8], value: &[u8]) {
         match tree.default_ttl_us() {
             None => self.add(tree, EntryKind::Put, key, value),
@@ -184,10 +190,10 @@ impl WriteBatch {
         }
     }
 
-    /// Adds a write of a value that expires `ttl_us` microseconds from now.
+    /// Adds a put with a value that expires in `ttl_us` microseconds.
     ///
-    /// After an open, the database clock follows the wall clock only after one minute. The time to live counts from the
-    /// later of both, so that the value does not expire too early.
+    /// During the first minute after an open, the database clock may be behind the wall clock. The expiry time is
+    /// computed from the later of the two clocks, so that the value does not expire too early.
     pub(crate) fn add_put_with_ttl(
         &mut self,
         tree: &Arc<Tree>,
@@ -199,7 +205,7 @@ impl WriteBatch {
         self.add_put_until(tree, key, value, expiry_us);
     }
 
-    /// Adds a write of a value that expires at a time, in microseconds of the database clock.
+    /// Adds a put with a value that expires at `expiry_us`, in microseconds of the database clock.
     pub(crate) fn add_put_until(
         &mut self,
         tree: &Arc<Tree>,
@@ -207,7 +213,7 @@ impl WriteBatch {
         value: &[u8],
         expiry_us: u64,
     ) {
-        // The expiry time is part of the stored value.
+        // The stored value contains the expiry time.
         let stored_bytes = len_u64(value.len()).saturating_add(len_u64(EXPIRY_BYTES));
         let sizes =
             [("key", len_u64(key.len()), KEY_BYTES_MAX), ("value", stored_bytes, VALUE_BYTES_MAX)];
@@ -223,7 +229,7 @@ impl WriteBatch {
         self.count_operation(tree);
     }
 
-    /// Adds a range delete, unless the range is empty.
+    /// Adds a range delete. Does nothing if the range is empty.
     pub(crate) fn add_range_delete(
         &mut self,
         tree: &Arc<Tree>,
@@ -236,7 +242,7 @@ impl WriteBatch {
         };
         let sizes =
             [("key", bytes_of(start), KEY_BYTES_MAX), ("key", bytes_of(end), KEY_BYTES_MAX)];
-        // Checked before the keys are copied.
+        // The sizes are checked before the keys are copied.
         if !self.check_sizes(&sizes, 0) {
             return;
         }
@@ -244,7 +250,7 @@ impl WriteBatch {
         if end.as_ref().is_some_and(|end| *end <= start) {
             return;
         }
-        // The end key is encoded like a value, plus one byte for its kind.
+        // The encoded end key consists of one byte for its kind, its length and its bytes.
         let bytes = operation_bytes(tree.id, &start, end.as_deref().unwrap_or_default()) + 1;
         if self.check_sizes(&[], bytes) {
             put_range_delete(&mut self.payload, tree.id, &start, end.as_deref());
@@ -252,8 +258,9 @@ impl WriteBatch {
         }
     }
 
-    /// Returns whether the sizes of an operation are allowed: each (name, size, maximum), and the encoded size in bytes.
-    /// Otherwise the batch becomes invalid.
+    /// Checks the sizes of an operation. `sizes` contains name, size and maximum of each key and value.
+    /// `operation_bytes` is the encoded size of the operation. If a size is too large, sets the error of the batch and
+    /// returns false.
     fn check_sizes(&mut self, sizes: &[(&'static str, u64, u64)], operation_bytes: usize) -> bool {
         let batch_bytes = self.encoded_bytes() + len_u64(operation_bytes);
         for &(what, bytes, limit) in sizes.iter().chain([&("batch", batch_bytes, BATCH_BYTES_MAX)])
@@ -273,27 +280,29 @@ impl WriteBatch {
         }
     }
 
-    /// Adds a guard for a key that was read at sequence number `read`.
+    /// Adds a guard: the commit fails if the key has a write that is newer than the sequence number `read`.
     pub(crate) fn add_guard(&mut self, tree: &Arc<Tree>, key: &[u8], read: SeqNo) {
         let keys = GuardedKeys::new_key(tree.id, Bytes::copy_from_slice(key));
         self.guards.push(KeyGuard::new(tree, keys, read));
     }
 
-    /// Returns the current end of the batch.
+    /// Returns the position at the current end of the batch.
     pub(crate) fn position(&self) -> BatchPosition {
         let (bytes, trees) = (self.payload.len(), self.trees.len());
         BatchPosition { bytes, operations: self.count, trees }
     }
 
-    /// Removes all operations after a position, which this batch returned and to which it was not truncated before.
+    /// Removes all operations after `position`. The position must be a former end of this batch, and the batch must not
+    /// have been truncated before this position since then.
     pub(crate) fn truncate(&mut self, position: BatchPosition) {
         self.payload.truncate(position.bytes);
         self.count = position.operations;
-        // Trees are added in the order of their first operations.
+        // Trees are in the order of their first operations. The trees of the remaining operations are therefore the
+        // first ones.
         self.trees.truncate(position.trees);
     }
 
-    /// Returns and removes the error of the first invalid operation, which is not in the batch.
+    /// Removes and returns the error of the first invalid operation. The batch does not contain this operation.
     pub(crate) fn take_error(&mut self) -> Result<()> {
         self.error.take().map_or(Ok(()), Err)
     }

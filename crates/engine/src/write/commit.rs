@@ -1,24 +1,26 @@
-//! The commit pipeline. Commits pass four stages in WAL order:
+//! Commit pipeline. Each commit passes four stages in WAL order:
 //!
-//! 1. *Logging.* Writers queue. If there is no leader, the writer leads. The leader takes a group of commits from the
-//!    queue, checks guards, assigns sequence numbers and seals full memtables. It appends the group to the WAL in one
-//!    write.
-//! 2. *Sync*, if a member requested it. If the append or the sync fails, the whole group fails and is not inserted. The
-//!    database becomes read-only, and the sequence numbers are not reused.
-//! 3. *Insertion* into the memtables. The leader inserts for all members, so that a member sleeps once, not at every
-//!    stage.
-//! 4. *Publication*, in WAL order. A commit is visible only after all earlier commits.
+//! 1. *Logging.* A writer adds its commit to the queue. If there is no leader, the writer becomes the leader. The
+//!    leader takes a group of commits from the queue, checks their guards, seals full memtables and assigns sequence
+//!    numbers. The leader then appends the whole group to the WAL with one write.
+//! 2. *Sync.* If a commit of the group requests a sync, the leader syncs the WAL. If the append or the sync fails, all
+//!    commits of the group fail, and none is inserted. The database then becomes read-only, and the sequence numbers
+//!    are not used again.
+//! 3. *Insertion.* The leader inserts the operations of all commits into the memtables. The other writers of the group
+//!    sleep until all stages are done, so that each of them is woken only once.
+//! 4. *Publication.* Groups become visible in WAL order, each after all earlier groups.
 //!
-//! The leader passes the lead to the first waiting thread. A small group is published first, under the same lock. A large
-//! group passes the lead before its insertion, so that the next group can be logged meanwhile. Each sleeping thread has
-//! its own signal.
+//! The leader hands over the leadership to the first waiting thread. If the group is small, the leader first inserts
+//! it, and publishes it together with the handover. If the group is large, the leader hands over the leadership before
+//! the insertion, so that the next group can be logged at the same time. Each sleeping thread has its own signal.
 //!
-//! Async tasks queue like threads, but never lead. A thread leads for the tasks ahead of it. If only tasks wait, the lead
-//! is *offered*, and a worker thread that [`TaskWorkerStarter`] starts takes it. Until then, any other thread that commits or
-//! closes may take it, so that progress does not depend on a free thread of the runtime.
+//! Async tasks also add commits to the queue, but they never become the leader. A thread becomes the leader for the
+//! commits of tasks that precede its own commit. If only commits of tasks wait, the leadership is *offered*, and a
+//! worker thread that [`TaskWorkerStarter`] starts takes it. Any other thread that commits or closes the database may
+//! take it before the worker thread. Progress therefore does not depend on a free thread of the runtime.
 //!
-//! Only the leader changes sequence numbers and active memtables, so neither needs its own lock. No lock is held during
-//! I/O or while waiting.
+//! Only the leader changes the next sequence number and the active memtables, so that no lock is necessary for them. No
+//! lock is held during I/O or while a thread waits.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -42,27 +44,27 @@ use crate::write::ticket::{
     CommitRequest, CommitTicket, LongOperandChain, TaskWorkerStarter, TicketOwner,
 };
 
-/// Maximum payload of a group that is inserted before the lead is passed on, in bytes. Such an insertion takes no longer
-/// than waking the next leader.
+/// Maximum payload in bytes of a group that is inserted before the leadership is handed over. Inserting such a group
+/// does not take longer than waking the next leader.
 const SMALL_GROUP_BYTES: usize = 4 << 10;
-/// Divisor of the average sync time that gives the maximum wait for writers of the last sync.
+/// The leader waits for the writers of the last sync for at most the average sync time divided by this number.
 const SYNC_WAIT_DIVISOR: u64 = 2;
 
 thread_local! {
-    /// Reused memory of the last group that this thread led.
+    /// Memory of the last group that this thread led. The next group reuses it.
     static SPARE_GROUP: Cell<CommitGroup> = Cell::default();
 }
 
-/// The commit pipeline of one database.
+/// Commit pipeline of a database.
 #[derive(Debug)]
 pub(crate) struct Committer {
     state: Arc<DbState>,
     queue: Mutex<CommitQueue>,
-    /// Notified when leadership ends or a group is published.
+    /// Notified when a group or exclusive work ends, and when a ticket is withdrawn.
     changed: Signal,
-    /// Notified when the awaited number of writers is in the queue.
+    /// Notified when all writers for which the leader waits are in the queue.
     writers_arrived: Signal,
-    /// Moving average of the sync time of a group, in microseconds.
+    /// Moving average of the time to sync the WAL for a group, in microseconds.
     sync_us: AtomicU64,
     counters: CommitCounters,
 }
@@ -76,7 +78,7 @@ struct CommitCounters {
 }
 
 impl Committer {
-    /// Creates a pipeline whose first operation gets the sequence number `next_seq`.
+    /// Creates a commit pipeline. The first operation gets the sequence number `next_seq`.
     pub(crate) fn new(state: Arc<DbState>, next_seq: SeqNo) -> Committer {
         Committer {
             state,
@@ -88,13 +90,17 @@ impl Committer {
         }
     }
 
-    /// Commits a batch. Returns the operand chains that reached their maximum length by this commit.
+    /// Commits a batch and waits until it is published. Returns the operand chains that reached their maximum length in
+    /// this commit.
     ///
-    /// `reserved_bytes` of memtable memory are released when the commit finishes.
+    /// When the commit finishes, `reserved_bytes` bytes of memtable memory are released.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] after a write-path error, [`Error::Conflict`], [`Error::ConflictUnknown`],
-    /// [`Error::Deadline`].
+    /// - [`Error::ReadOnly`] after an error of the write path.
+    /// - [`Error::Conflict`] if a guard does not hold.
+    /// - [`Error::ConflictUnknown`] if a guard cannot be decided.
+    /// - [`Error::Deadline`] if the deadline passes before a leader takes the commit, and [`Error::Undecided`] if it
+    ///   passes later.
     pub(crate) fn commit(
         &self,
         batch: WriteBatch,
@@ -105,12 +111,12 @@ impl Committer {
         self.submit(CommitRequest::from_batch(batch, sync, reserved_bytes), deadline_us)
     }
 
-    /// Syncs the WAL up to the last commit before the call.
+    /// Syncs the WAL. All commits before the call are durable afterwards.
     pub(crate) fn sync(&self, deadline_us: Option<u64>) -> Result<()> {
         self.submit(CommitRequest { sync: true, ..CommitRequest::default() }, deadline_us).map(drop)
     }
 
-    /// Seals the active memtables of several trees at the same position in the commit order.
+    /// Seals the active memtables of several trees at one position in the commit order.
     pub(crate) fn seal_memtables(
         &self,
         trees: Vec<Arc<Tree>>,
@@ -120,15 +126,17 @@ impl Committer {
         self.submit(request, deadline_us).map(drop)
     }
 
-    /// Runs `work` alone in the pipeline, at one position of the commit order. `work` receives the sequence number of
-    /// this position. The number is published if `work` returns a value. If `work` returns `None`, or fails while the
-    /// database is writable, the next commit gets the number.
+    /// Runs `work` as the only operation in the pipeline, at one position in the commit order. `work` receives the
+    /// sequence number of this position. If `work` returns a value, the sequence number is published. If `work` returns
+    /// `None`, or if it fails and the database is still writable, the next commit uses the sequence number.
     ///
-    /// All earlier commits are published, and later commits wait. One thread at a time may call this. `work` must not
-    /// commit.
+    /// All earlier commits are published before `work` starts. Later commits wait until it ends. Only one thread may
+    /// call this function at a time, and `work` must not commit.
     ///
     /// # Errors
-    /// Those of `work`; [`Error::Deadline`] before the start of `work`. A panic makes the database read-only.
+    /// - The error of `work`.
+    /// - [`Error::Deadline`] if the deadline passes before `work` starts.
+    /// - If `work` panics, the database becomes read-only, and the error of the panic is returned.
     pub(crate) fn run_exclusive<R>(
         &self,
         deadline_us: Option<u64>,
@@ -146,7 +154,7 @@ impl Committer {
         let next = {
             let mut queue = self.queue.lock();
             let is_used = matches!(done, Ok(Some(_)));
-            // After an error of the manifest, the manifest may contain the number.
+            // After an error of the manifest, the manifest may already contain this sequence number.
             if is_used || self.state.error_state.check_writable().is_err() {
                 queue.next_seq = seq.0 + 1;
             }
@@ -161,7 +169,7 @@ impl Committer {
         done
     }
 
-    /// Waits until this thread holds the lead for exclusive work and all earlier commits are published.
+    /// Waits until this thread is the leader for exclusive work and all earlier commits are published.
     fn take_exclusive_lead(&self, deadline_us: Option<u64>) -> Result<()> {
         self.state.env.yield_point(YieldKind::Commit);
         self.queue.lock().request_exclusive_lead();
@@ -197,7 +205,8 @@ impl Committer {
         SeqNo(self.queue.lock().next_seq)
     }
 
-    /// Waits until no commit is in progress. The caller must prevent new commits. Returns false at the deadline.
+    /// Waits until no commit is in progress. The caller must prevent new commits. Returns false if the deadline passes
+    /// first.
     pub(crate) fn wait_until_idle(&self, deadline_us: Option<u64>) -> bool {
         loop {
             let cause = WaitCause::CommitAhead;
@@ -219,10 +228,10 @@ impl Committer {
         }
     }
 
-    /// Submits a batch for an async task. The commit continues if the returned value is dropped.
+    /// Adds a batch of an async task to the queue. The commit continues if the returned value is dropped.
     ///
-    /// [`Committer::take_long_operand_chains`] returns the operand chains that reached their maximum length by
-    /// this commit.
+    /// If operand chains reach their maximum length in this commit, [`Committer::take_long_operand_chains`] returns
+    /// them.
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
     pub(crate) fn commit_for_task(
         self: &Arc<Self>,
@@ -266,7 +275,8 @@ impl Committer {
         let mut leads = {
             let mut queue = self.queue.lock();
             self.enqueue(&mut queue, &ticket);
-            // An offered lead is taken too: the worker that was started for it may wait for this thread.
+            // An offered leadership is also taken. The worker thread that was started for it may be waiting for this
+            // thread.
             queue.take_free_lead()
         };
         let wait = |deadline_us| {
@@ -275,8 +285,9 @@ impl Committer {
         };
         loop {
             if leads {
-                // The group usually contains the own ticket. Exceptions are groups filled by tasks ahead of it. The
-                // ticket may also be unfinished if an earlier group is not inserted yet.
+                // Usually, the group contains this thread's own ticket. The ticket may remain in the queue if the
+                // commits of tasks before it fill the group. The ticket may also be unfinished because an earlier group
+                // is not inserted yet.
                 self.lead_group();
             }
             let is_late = !wait(deadline_us);
@@ -297,8 +308,8 @@ impl Committer {
         }
     }
 
-    /// Leads the next group if the lead is offered. Otherwise returns false, and the worker that [`TaskWorkerStarter`] started
-    /// must exit.
+    /// Leads the next group if the leadership is offered, and returns true. If it returns false, the worker thread that
+    /// [`TaskWorkerStarter`] started must exit.
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
     pub(crate) fn lead_next_commit_group(&self) -> bool {
         let mut queue = self.queue.lock();
@@ -316,34 +327,35 @@ impl Committer {
         false
     }
 
-    /// Removes and returns the operand chains of task commits that reached the limit. If there are none, the worker that
-    /// [`TaskWorkerStarter`] started must exit.
+    /// Removes and returns the operand chains of commits of async tasks that must be folded. If there are none, the
+    /// worker thread that [`TaskWorkerStarter`] started must exit.
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
     pub(crate) fn take_long_operand_chains(&self) -> Vec<LongOperandChain> {
         self.queue.lock().take_long_operand_chains()
     }
 
-    /// Returns whether the lead is offered and no thread has taken it.
+    /// Returns whether the leadership is offered and no thread has taken it.
     pub(crate) fn is_lead_offered(&self) -> bool {
         self.queue.lock().leadership == Leadership::Offered
     }
 
-    /// Leads one group if the lead is offered.
+    /// Leads one group if the leadership is offered.
     ///
-    /// A thread calls this before it waits for commits of tasks, because their runtime may have no other thread.
+    /// A thread calls this function before it waits for commits of async tasks, because the runtime of these tasks may
+    /// have no other free thread.
     pub(crate) fn lead_if_offered(&self) {
         if self.queue.lock().take_offered_lead() {
             self.lead_group();
         }
     }
 
-    /// Wakes the thread that leads next, or starts a worker thread. The queue must be unlocked.
+    /// Wakes the thread that is the next leader, or starts a worker thread. The queue must not be locked.
     fn wake_leader(&self, next: Option<&Arc<CommitTicket>>) {
         match next.map(|ticket| &ticket.owner) {
             Some(TicketOwner::Thread(changed)) => changed.notify(),
             Some(TicketOwner::Task { workers, .. }) => {
                 workers.start_leader();
-                // A thread that waits for memtable memory can also take the lead.
+                // A thread that waits for memtable memory can also take the leadership.
                 if self.state.memtables.is_full() {
                     self.state.progress.notify();
                 }
@@ -352,7 +364,8 @@ impl Committer {
         }
     }
 
-    /// Finishes a commit: releases its memory and wakes its owner. The queue must be unlocked.
+    /// Finishes a commit: releases its reserved memory, stores the result and wakes the owner. The queue must not be
+    /// locked.
     fn complete_ticket(&self, ticket: &CommitTicket, result: Result<()>) {
         self.state.memtables.release(ticket.request.reserved_bytes);
         if let TicketOwner::Task { workers, .. } = &ticket.owner {
@@ -364,26 +377,26 @@ impl Committer {
         ticket.complete(result);
     }
 
-    /// Removes a ticket from the queue, unless a leader has taken it or its owner must lead. Returns whether it was
-    /// removed.
+    /// Removes a ticket from the queue. Returns false if a leader has already taken the ticket, or if its owner must
+    /// become the leader.
     fn withdraw(&self, ticket: &Arc<CommitTicket>) -> bool {
         let is_removed = self.queue.lock().remove(ticket);
         if is_removed {
             self.state.memtables.release(ticket.request.reserved_bytes);
         }
-        // `drain` checks the queue again.
+        // `wait_until_idle` checks the queue again.
         self.changed.notify();
         is_removed
     }
 
     /// Takes the next group through all stages.
     ///
-    /// A panic fails the group. Otherwise later commits and `close` would wait forever for its leader.
+    /// If a stage panics, the group fails. Otherwise, later commits and `close` would wait for its leader forever.
     fn lead_group(&self) {
-        // Events are delivered after the lead is passed on and the group is finished.
+        // Events are delivered after the leadership has been handed over and the group is finished.
         let _events =
             (!failpoint::is_on(Failpoint::EventsDuringLead)).then(|| self.state.defer_events());
-        // Thread locals are unavailable while the thread exits.
+        // Thread-local variables may be unavailable while the thread exits.
         let mut group = SPARE_GROUP.try_with(Cell::take).unwrap_or_default();
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run_stages(&mut group)));
         if let Err(panic) = outcome {
@@ -420,26 +433,27 @@ impl Committer {
         }
     }
 
-    /// Ends a group after a panic of its leader. The database becomes read-only, and the lead is passed on.
+    /// Ends a group after its leader panicked. The database becomes read-only, and the leadership is handed over.
     ///
-    /// The group fails. If it was being inserted, later groups in flight fail too.
+    /// All commits of the group fail. If the panic happened during the insertion, all later unpublished groups fail as
+    /// well.
     fn abort_group(&self, group: &mut CommitGroup, error: Error) {
         if group.stage == GroupStage::Finished {
-            // The result is final, but some members have not received it yet.
+            // The result is final, but some members may not have received it yet.
             for member in group.members.iter().filter(|member| member.result().is_none()) {
                 self.complete_ticket(member, group.result());
             }
             return;
         }
-        // After a panic, the end of the WAL may be incomplete.
+        // After a panic, the last record of the WAL may be incomplete.
         self.state.wal.set_failure(&error);
         let error = self.state.make_read_only_under_lock(error);
         let mut failed = group.members.clone();
         failed.extend(group.rejected.drain(..).map(|(ticket, _)| ticket));
         let mut queue = self.queue.lock();
         if group.stage == GroupStage::Inserting {
-            // The memtables may contain a part of the group, so nothing may be published from here on. The WAL contains the
-            // whole group, and the next open replays it.
+            // The memtables may contain a part of the group. No group may be published from now on. The WAL contains
+            // the whole group, and the next open replays it.
             queue.incomplete_insert = Some(error.clone());
             failed.extend(queue.remove_in_flight_groups_from(group.last_seq()));
         }
@@ -466,8 +480,8 @@ impl Committer {
         self.state.sequence.publish(self.state.sequence.published().max(last_seq));
     }
 
-    /// Passes the lead on and publishes a group. If an earlier group is not inserted, the leader of that group publishes
-    /// this one too.
+    /// Hands over the leadership and publishes an inserted group. If an earlier group is not inserted yet, the leader
+    /// of the earlier group publishes this group as well.
     fn publish(&self, group: &mut CommitGroup) {
         let last_seq = group.last_seq();
         let mut queue = self.queue.lock();
@@ -488,7 +502,7 @@ impl Committer {
         }
     }
 
-    /// Passes the lead on before the group is inserted.
+    /// Adds the group to the unpublished groups, and hands over the leadership before the group is inserted.
     fn put_in_flight(&self, group: &mut CommitGroup) {
         let (members, last_seq) = (Arc::new(group.members.clone()), group.last_seq());
         let mut queue = self.queue.lock();
@@ -498,13 +512,13 @@ impl Committer {
         self.wake_leader(next.as_ref());
     }
 
-    /// Marks a group in flight as inserted, and publishes the oldest groups up to the first that is not inserted.
+    /// Marks an unpublished group as inserted. Publishes the oldest groups up to the first one that is not inserted.
     fn publish_in_order(&self, group: &mut CommitGroup) {
         let last_seq = group.last_seq();
         let mut published = Vec::new();
         let mut queue = self.queue.lock();
         group.stage = GroupStage::Finished;
-        // Only a group with operations is large, so its last sequence number is unique.
+        // A large group contains operations. Its last sequence number therefore identifies it.
         if let Some(own) = queue.in_flight.iter_mut().find(|other| other.last_seq == last_seq) {
             own.is_inserted = true;
         }
@@ -527,9 +541,10 @@ impl Committer {
         }
     }
 
-    /// Delays a group that will be synced until the writers of the last sync have queued again.
+    /// Delays a group that will be synced until the writers of the last synced group have queued their next commits.
     ///
-    /// Their next commits usually arrive soon. Without the delay they would wait for one more sync.
+    /// These writers usually commit again after a short time. Without the delay, their commits would have to wait for a
+    /// further sync.
     fn wait_for_writers(&self) {
         if !matches!(self.state.env.background(), Background::Threads { .. }) {
             return;
@@ -555,10 +570,11 @@ impl Committer {
         self.queue.lock().awaited_writers = 0;
     }
 
-    /// Takes the next group from the queue, rejects members that must not be written, and assigns sequence numbers.
+    /// Takes the next group from the queue, rejects commits that must not be written, and assigns sequence numbers.
     ///
-    /// The queue is unlocked during guard checks, because their cost depends on the batches. This is safe: only the leader
-    /// changes sequence numbers and memtables, and meanwhile groups leave `in_flight`, but none is added.
+    /// The queue is not locked while guards are checked, because the checks can take long. This is safe, because only
+    /// the leader changes sequence numbers and active memtables. Meanwhile, groups may be removed from `in_flight`, but
+    /// none is added.
     fn take_group(&self, group: &mut CommitGroup) {
         let mut queue = self.queue.lock();
         let checks = if queue.take_members(group) {
@@ -580,7 +596,7 @@ impl Committer {
         }
     }
 
-    /// Appends the group to the WAL, and syncs it if a member requested that.
+    /// Appends the group to the WAL. Syncs the WAL if a member requested this.
     fn write_log(&self, group: &CommitGroup) -> Result<()> {
         let considered = if failpoint::is_on(Failpoint::FollowerSyncForgotten) {
             1
@@ -606,10 +622,11 @@ impl Committer {
         write().map_err(|error| self.state.make_read_only(error))
     }
 
-    /// Publishes all assigned sequence numbers. No commit may be in progress.
+    /// Publishes all sequence numbers that have been assigned. No commit may be in progress.
     ///
     /// # Errors
-    /// Returns the original error if the memtables may contain an incomplete group. The database must then be reopened.
+    /// If the memtables may contain an incomplete group, returns the error that caused this. The database must then be
+    /// reopened.
     pub(crate) fn publish_all_inserted_groups(&self) -> Result<SeqNo> {
         let queue = self.queue.lock();
         if let Some(error) = &queue.incomplete_insert {
@@ -620,7 +637,8 @@ impl Committer {
         Ok(last)
     }
 
-    /// Waits until `seq` is published. All insertions up to `seq` have then ended.
+    /// Waits until `seq` is published. All operations up to `seq` are then inserted. Also returns when the database
+    /// becomes read-only.
     pub(crate) fn wait_published(&self, seq: SeqNo) {
         let sequence = &self.state.sequence;
         if sequence.published() < seq {
@@ -630,13 +648,13 @@ impl Committer {
         }
     }
 
-    /// Converts a maximum waiting time from now to a deadline of the environment's clock.
+    /// Converts a maximum waiting time to a deadline of the environment's clock.
     pub(crate) fn deadline_us(&self, wait_max: Option<Duration>) -> Option<u64> {
         Some(self.state.env.now_us().saturating_add(saturating_u64(wait_max?.as_micros())))
     }
 }
 
-/// A commit that an async task waits for.
+/// Commit of an async task.
 #[derive(Debug)]
 pub(crate) struct PendingCommit {
     committer: Arc<Committer>,
@@ -645,17 +663,17 @@ pub(crate) struct PendingCommit {
 
 #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
 impl PendingCommit {
-    /// Returns the result when the commit has finished.
+    /// Returns the result if the commit has finished. Otherwise, wakes the task when it finishes.
     pub(crate) fn poll(&self, task: &mut Context<'_>) -> Poll<Result<()>> {
         self.ticket.poll(task.waker()).map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Returns the error for a task whose deadline has passed and whose commit could not be withdrawn.
+    /// Returns the error for a commit that could not be withdrawn before its deadline.
     pub(crate) fn deadline_error(&self) -> Error {
         self.ticket.deadline_error()
     }
 
-    /// Withdraws the commit, unless a leader has taken it. Returns whether it was withdrawn.
+    /// Removes the commit from the queue. Returns false if a leader has already taken it.
     pub(crate) fn withdraw(&self) -> bool {
         self.committer.withdraw(&self.ticket)
     }

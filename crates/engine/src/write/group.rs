@@ -1,4 +1,4 @@
-//! Commit groups: the commits that pass the pipeline together.
+//! Commit groups: commits that pass the stages of the pipeline together.
 
 use bytes::Bytes;
 use lsmx_base::coding::{len_u64, low_u32};
@@ -21,37 +21,37 @@ use crate::wal::WalRecord;
 use crate::write::batch::{CheckedWrites, KeyGuard};
 use crate::write::ticket::{CommitTicket, GroupMembers, LongOperandChain};
 
-/// Progress of a group.
+/// Progress of a group in the pipeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum GroupStage {
     /// The group may be missing or incomplete in the WAL.
     #[default]
     Logging,
-    /// The WAL contains the group. The memtables may contain a part of it.
+    /// The WAL contains the group. The memtables may contain a part of the group.
     Inserting,
     /// The group is published or has failed. Some members may not have received the result yet.
     Finished,
 }
 
-/// Commits that pass the pipeline together.
+/// Commits that pass the stages of the pipeline together.
 #[derive(Debug, Default)]
 pub(super) struct CommitGroup {
     pub(super) members: Vec<Arc<CommitTicket>>,
-    /// Target memtables: one for each tree of each request, in the order of members and trees.
+    /// Memtables into which the group is inserted: one for each tree of each member, in the order of members and trees.
     targets: Vec<Arc<Memtable>>,
-    /// Rejected members with their errors, not notified yet.
+    /// Members that were rejected, with their errors. They have not received the errors yet.
     pub(super) rejected: Vec<(Arc<CommitTicket>, Error)>,
     pub(super) payload_bytes: usize,
     pub(super) sync: bool,
     pub(super) stage: GroupStage,
-    /// Whether the group's leader still leads the queue.
+    /// Whether the leader of this group is still the leader of the queue.
     pub(super) has_lead: bool,
     /// Error of a failed group.
     pub(super) error: Option<Error>,
 }
 
 impl CommitGroup {
-    /// Returns the result for all members at [`GroupStage::Finished`].
+    /// Returns the result of all members. The stage must be [`GroupStage::Finished`].
     pub(super) fn result(&self) -> Result<()> {
         self.error.clone().map_or(Ok(()), Err)
     }
@@ -60,7 +60,7 @@ impl CommitGroup {
         self.members.last().map_or(SeqNo::ZERO, |member| member.last_seq())
     }
 
-    /// Removes all members and keeps the capacity.
+    /// Removes all members and keeps the allocated memory.
     pub(super) fn clear(&mut self) {
         self.members.clear();
         self.targets.clear();
@@ -77,10 +77,10 @@ impl CommitGroup {
         records.collect()
     }
 
-    /// Moves members that must not be written to `rejected`. Returns the sum of visited operations and visited
-    /// write sets.
+    /// Moves members that must not be written to `rejected`. Returns the number of visited operations and write sets,
+    /// for metrics.
     ///
-    /// `in_flight` are the members of the groups that are not published yet.
+    /// `in_flight` contains the members of all groups that are not yet published.
     pub(super) fn reject_members(&mut self, state: &DbState, in_flight: &[GroupMembers]) -> u64 {
         let (mut checks, mut kept) = (0, 0);
         for index in 0..self.members.len() {
@@ -99,7 +99,8 @@ impl CommitGroup {
         checks
     }
 
-    /// Assigns sequence numbers from `next_seq` on and target memtables to all members. Seals full memtables first.
+    /// Seals full memtables, and assigns sequence numbers and memtables to all members. The first sequence number is
+    /// `next_seq`.
     pub(super) fn assign_sequence_numbers(&mut self, state: &DbState, next_seq: &mut u64) {
         for ticket in &self.members {
             let request = &ticket.request;
@@ -120,7 +121,8 @@ impl CommitGroup {
         }
     }
 
-    /// Inserts the operations of all members into the memtables. Returns the number of added bytes.
+    /// Inserts the operations of all members into the memtables. Returns the number of bytes by which the memtables
+    /// grew.
     pub(super) fn insert(&self, state: &DbState) -> u64 {
         let (mut first_target, mut added_bytes) = (0, 0);
         for member in &self.members {
@@ -133,7 +135,7 @@ impl CommitGroup {
     }
 }
 
-/// Seals the active memtable of a tree and schedules its flush, unless no commit was announced to it.
+/// Seals the active memtable of a tree and schedules its flush. Does nothing if no commit uses the memtable yet.
 fn seal_active_memtable_of(state: &DbState, tree: &Arc<Tree>, first_seq: SeqNo) {
     if tree.super_version().active.first_announced().is_some() {
         tree.update_super_version(|view| view.with_sealed_memtable(first_seq));
@@ -141,7 +143,7 @@ fn seal_active_memtable_of(state: &DbState, tree: &Arc<Tree>, first_seq: SeqNo) 
     }
 }
 
-/// Checks whether a commit may be written. `earlier` are the commits before it in its own group.
+/// Checks whether a commit may be written. `earlier` contains the commits that precede it in its own group.
 fn check_guards_of_member(
     state: &DbState,
     ticket: &CommitTicket,
@@ -175,23 +177,24 @@ fn check_guards_of_member(
     Ok(())
 }
 
-/// Checks the guards of ranges before their commit is queued, so that the commit leader only checks later writes. The work
-/// of the leader then does not depend on the number of older entries in a range.
+/// Checks guards of ranges before their commit is queued, so that the leader only has to check later writes. The time
+/// that the leader needs then does not depend on the number of older entries in a range.
 ///
 /// # Errors
-/// [`Error::Conflict`], [`Error::ConflictUnknown`].
+/// - [`Error::Conflict`] if a guard does not hold.
+/// - [`Error::ConflictUnknown`] if a guard cannot be decided.
 pub(crate) fn check_ranges(state: &DbState, guards: &mut [KeyGuard]) -> Result<()> {
     for guard in guards.iter_mut().filter(|guard| guard.protects_range()) {
         let published = state.sequence.published();
         let view = guard.tree.super_version();
-        // Searches may miss the last entry, because its insert may not have ended.
+        // A search may not find the newest entry, because its insertion may not be finished.
         let entries = view.active.inserted_count().saturating_sub(1);
         let check = check_published_writes(state, &view, guard);
         if check != GuardCheck::Holds {
             return Err(guard.error(check));
         }
-        // If the active memtable contains all commits after `published`, no commit can insert into an older memtable any
-        // more, and the leader need not check older memtables again.
+        // If the active memtable contains all commits after `published`, no commit can be inserted into an older
+        // memtable any more. The leader then does not have to check older memtables again.
         if view.active.first_seq().0 <= published.0.saturating_add(1) {
             guard.checked = Some(CheckedWrites { memtable: Arc::clone(&view.active), entries });
         }
@@ -199,10 +202,12 @@ pub(crate) fn check_ranges(state: &DbState, guards: &mut [KeyGuard]) -> Result<(
     Ok(())
 }
 
-/// Checks guards that no write depends on. If all hold, all reads were the newest values at the start of this call.
+/// Checks the guards of a transaction without writes. If all guards hold, all values that were read were the newest
+/// ones at the start of this call.
 ///
 /// # Errors
-/// [`Error::Conflict`], [`Error::ConflictUnknown`].
+/// - [`Error::Conflict`] if a guard does not hold.
+/// - [`Error::ConflictUnknown`] if a guard cannot be decided.
 pub(crate) fn check_reads(state: &DbState, guards: &[KeyGuard]) -> Result<()> {
     for guard in guards {
         let check = check_published_writes(state, &guard.tree.super_version(), guard);
@@ -213,9 +218,11 @@ pub(crate) fn check_reads(state: &DbState, guards: &[KeyGuard]) -> Result<()> {
     Ok(())
 }
 
-/// Checks a guard against the writes that a view contains: ingests, then its memtables, then the history of flushed writes.
+/// Checks a guard against published writes: first ingested ranges, then the memtables of `view`, and then the history
+/// of flushed writes.
 ///
-/// A flush appends to the history before its memtable leaves the view, so the caller loads the view first.
+/// A flush adds its writes to the history before its memtable is removed from the view. The caller must therefore load
+/// the view before this call.
 fn check_published_writes(state: &DbState, view: &SuperVersion, guard: &KeyGuard) -> GuardCheck {
     if guard.checked.is_some() && failpoint::is_on(Failpoint::QueuedRangesNotChecked) {
         return GuardCheck::Holds;
@@ -241,7 +248,7 @@ fn check_published_writes(state: &DbState, view: &SuperVersion, guard: &KeyGuard
         if has_newer_write {
             return GuardCheck::Refused;
         }
-        // Older memtables and tables contain only writes that were checked or are not newer.
+        // Older memtables and tables contain only writes that have been checked or are not newer than the read.
         if checked.is_some() || memtable.first_seq().0 <= guard.read.0.saturating_add(1) {
             return GuardCheck::Holds;
         }
@@ -253,19 +260,20 @@ fn check_published_writes(state: &DbState, view: &SuperVersion, guard: &KeyGuard
     state.guard_history.check_guard(guard.tree.id, &guard.keys, guard.read, oldest)
 }
 
-/// Returns whether a failpoint is enabled that ignores guards of ranges.
+/// Returns whether the failpoint is enabled and the guard protects a range.
 fn is_ignored(guard: &KeyGuard, failpoint: Failpoint) -> bool {
     failpoint::is_on(failpoint) && guard.protects_range()
 }
 
-/// Inserts the operations of a commit into the memtables of its trees. Returns the number of added bytes.
+/// Inserts the operations of a commit into the memtables of its trees. Returns the number of bytes by which the
+/// memtables grew.
 ///
-/// Operand chains that reach the limit are added to the ticket.
+/// Operand chains that reach their maximum length are added to the ticket.
 fn insert_commit(state: &DbState, ticket: &CommitTicket, memtables: &[Arc<Memtable>]) -> u64 {
     let request = &ticket.request;
     let payload = &request.payload;
     let (mut last, mut added_bytes) = (0, 0);
-    // The payload was encoded by this process, so every operation decodes.
+    // This process has encoded the payload, so all operations can be decoded.
     let operations = BatchOperationIter::new(payload).flatten();
     for (seq, operation) in (ticket.first_seq()..).zip(operations) {
         work_counter::add(WorkKind::LeaderVisits, 1);
@@ -319,21 +327,23 @@ fn insert_commit(state: &DbState, ticket: &CommitTicket, memtables: &[Arc<Memtab
     added_bytes
 }
 
-/// Records the first tombstone of a memtable, and schedules the flush that its maximum age requires.
+/// Records that a memtable contains a tombstone. For the first tombstone, also schedules the flush that the maximum age
+/// of tombstones requires.
 fn record_tombstone(state: &DbState, tree: &Tree, memtable: &Memtable) {
     if memtable.record_tombstone(|| state.env.database_time_us()) {
         state.work.schedule_tree_check(tree.record_first_tombstone(state.env.database_time_us()));
     }
 }
 
-/// Returns the assumed number of operands below the first operand of a key in a memtable.
+/// Returns the number of older operands that is assumed for the first operand of a key in a memtable.
 ///
-/// The real number is unknown without a read. It is irrelevant if compactions merge operands partially. Otherwise a
-/// constant 0 would let a key with few operands per memtable accumulate operands in the tables without bound.
+/// The actual number is unknown, because it would require a read. If compactions can merge operands partially, the
+/// number is irrelevant, and the function returns 0. Otherwise, a key with few operands per memtable could accumulate
+/// any number of operands in tables. The function therefore returns a pseudorandom number in `0..CHAIN_OPERANDS_MAX`.
 ///
-/// The number is uniform in `0..CHAIN_OPERANDS_MAX`, so each operand reaches the limit with probability
-/// 1 / [`CHAIN_OPERANDS_MAX`]. A chain of n times that length has a probability below e^-n. The number is derived from
-/// the sequence number, so that equal seeds produce equal files.
+/// Each operand then reaches the limit with a probability of 1 / [`CHAIN_OPERANDS_MAX`]. The probability of a chain
+/// with n times this length is less than e^-n. The number is computed from the sequence number, so that tests with
+/// equal seeds produce equal files.
 fn operand_count_below(tree: &Tree, seq: SeqNo) -> u32 {
     if !tree.merge_resolver.has_unmergeable_operands() {
         return 0;

@@ -1,4 +1,4 @@
-//! The write path: batches, the commit pipeline, and the limits on the write rate.
+//! Write path: write batches, the commit pipeline, and limits on the write rate.
 
 pub(crate) mod backpressure;
 pub(crate) mod batch;

@@ -1,4 +1,4 @@
-//! The commit queue: waiting commits, leadership, and groups that are not published yet.
+//! Commit queue: commits that wait for a leader, the leadership of the queue, and groups that are not yet published.
 
 use std::collections::VecDeque;
 
@@ -9,16 +9,16 @@ use crate::error::Error;
 use crate::write::group::CommitGroup;
 use crate::write::ticket::{CommitTicket, GroupMembers, LongOperandChain, TicketState};
 
-/// Payload size at which a group accepts no further member, in bytes.
+/// Total payload of a group in bytes at which no further commit is added to the group.
 const GROUP_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of members of a group. It bounds how long the queue is locked.
+/// Maximum number of commits in a group. This limits how long the queue is locked.
 const GROUP_MEMBERS_MAX: usize = 4 << 10;
-/// Number of pairs of a guard and an earlier commit at which a group accepts no further member.
+/// Number of checks of a group at which no further commit is added. A check compares a guard with an earlier commit.
 const GROUP_CHECKS_MAX: usize = 8 << 10;
-/// Maximum number of operand chains that wait to be folded for tasks.
+/// Maximum number of operand chains that wait until a worker thread folds them.
 const LONG_CHAINS_MAX: usize = 1 << 10;
 
-/// A group that is in the WAL but not published.
+/// A group of commits that is in the WAL but not yet published.
 #[derive(Debug)]
 pub(super) struct InFlightGroup {
     pub(super) members: GroupMembers,
@@ -26,46 +26,49 @@ pub(super) struct InFlightGroup {
     pub(super) is_inserted: bool,
 }
 
-/// Leadership of the queue.
+/// State of the leadership of the queue. At most one thread is the leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Leadership {
-    /// No leader, and no commit waits.
+    /// There is no leader, and no commit waits.
     #[default]
     Idle,
-    /// A thread leads.
+    /// A thread is the leader.
     Held,
-    /// Only tasks wait. A worker thread or the next committing thread takes the lead.
+    /// There is no leader, and only commits of async tasks wait. A worker thread or the next committing thread becomes
+    /// the leader.
     Offered,
-    /// A thread holds the lead for exclusive work. It takes no commits from the queue.
+    /// A thread is the leader for exclusive work, and does not take commits from the queue.
     Exclusive,
 }
 
-/// State of the commit pipeline that the queue lock guards.
+/// State of the commit pipeline that is protected by the queue lock.
 #[derive(Debug, Default)]
 pub(super) struct CommitQueue {
     /// Sequence number of the next operation.
     pub(super) next_seq: u64,
     pub(super) leadership: Leadership,
-    /// Whether a thread waits for the lead for exclusive work. It is the next leader.
+    /// Whether a thread waits to become the leader for exclusive work. It becomes the next leader.
     is_exclusive_requested: bool,
-    /// Whether a worker thread leads for tasks or was started to do so. There is at most one.
+    /// Whether a worker thread leads groups for async tasks, or was started to do so. There is at most one such worker
+    /// thread.
     pub(super) has_task_leader: bool,
-    /// Whether the current group is synced.
+    /// Whether the WAL is synced for the current group.
     pub(super) is_syncing: bool,
     pub(super) waiting: VecDeque<Arc<CommitTicket>>,
-    /// Number of waiting tickets that threads own.
+    /// Number of waiting tickets whose owner is a thread.
     waiting_threads: usize,
-    /// Groups in WAL order.
+    /// Groups that are in the WAL but not yet published, in WAL order.
     pub(super) in_flight: VecDeque<InFlightGroup>,
-    /// Number of waiting writers for which the leader delays its group; 0 without a delay.
+    /// Number of waiting commits for which the leader delays its group. 0 if the leader does not wait.
     pub(super) awaited_writers: usize,
-    /// Number of writers that requested the last sync or arrived during it.
+    /// Number of commits that were in the last synced group or in the queue at the end of this sync.
     pub(super) last_sync_writers: usize,
-    /// Operand chains of task commits that wait to be folded.
+    /// Long operand chains from commits of async tasks. They wait until a worker thread folds them.
     long_chains: Vec<LongOperandChain>,
-    /// Whether a worker thread folds chains or was started to do so.
+    /// Whether a worker thread folds operand chains, or was started to do so.
     has_folding_worker: bool,
-    /// Error that left the memtables with an incomplete group. Nothing is published until the database is reopened.
+    /// Set if an error has left an incomplete group in the memtables. In this case, no commit is published until the
+    /// database is reopened.
     pub(super) incomplete_insert: Option<Error>,
 }
 
@@ -75,18 +78,18 @@ impl CommitQueue {
         CommitQueue { next_seq: next_seq.0, ..CommitQueue::default() }
     }
 
-    /// Returns whether no commit is in progress.
+    /// Returns whether there is no leader, no waiting commit and no unpublished group.
     pub(super) fn is_idle(&self) -> bool {
         self.leadership == Leadership::Idle && self.waiting.is_empty() && self.in_flight.is_empty()
     }
 
-    /// Offers the lead. Returns whether the caller must start a worker thread that takes it.
+    /// Offers the leadership to any thread. Returns whether the caller must start a worker thread that takes it.
     pub(super) fn offer_lead(&mut self) -> bool {
         self.leadership = Leadership::Offered;
         !std::mem::replace(&mut self.has_task_leader, true)
     }
 
-    /// Takes the lead if it is offered. Returns whether it was.
+    /// Takes the leadership if it is offered. Returns whether the leadership was taken.
     pub(super) fn take_offered_lead(&mut self) -> bool {
         let is_offered = self.leadership == Leadership::Offered;
         if is_offered {
@@ -95,7 +98,7 @@ impl CommitQueue {
         is_offered
     }
 
-    /// Takes the lead unless a thread holds it. Returns whether it was taken.
+    /// Takes the leadership if no thread has it. Returns whether the leadership was taken.
     pub(super) fn take_free_lead(&mut self) -> bool {
         let is_free = matches!(self.leadership, Leadership::Idle | Leadership::Offered);
         if is_free {
@@ -104,7 +107,8 @@ impl CommitQueue {
         is_free
     }
 
-    /// Requests the lead for exclusive work. If a thread holds the lead, it passes the lead to the requester.
+    /// Requests the leadership for exclusive work. If another thread is the leader, it will hand over the leadership to
+    /// the requesting thread.
     pub(super) fn request_exclusive_lead(&mut self) {
         match self.leadership {
             Leadership::Idle | Leadership::Offered => self.leadership = Leadership::Exclusive,
@@ -112,17 +116,17 @@ impl CommitQueue {
         }
     }
 
-    /// Withdraws a request. Returns false if the requester holds the lead already.
+    /// Withdraws a request for exclusive work. Returns false if the requesting thread is already the leader.
     pub(super) fn withdraw_exclusive_request(&mut self) -> bool {
         std::mem::take(&mut self.is_exclusive_requested)
     }
 
-    /// Returns whether the requester holds the lead and all groups are published.
+    /// Returns whether the requesting thread is the leader for exclusive work and all groups are published.
     pub(super) fn can_run_exclusively(&self) -> bool {
         self.leadership == Leadership::Exclusive && self.in_flight.is_empty()
     }
 
-    /// Appends a ticket. Returns whether all writers for which the leader waits are now in the queue.
+    /// Appends a ticket. Returns whether this ticket is the last one for which the leader waits.
     pub(super) fn push(&mut self, ticket: &Arc<CommitTicket>) -> bool {
         self.waiting_threads += usize::from(ticket.can_lead());
         self.waiting.push_back(Arc::clone(ticket));
@@ -133,7 +137,8 @@ impl CommitQueue {
         is_complete
     }
 
-    /// Removes a waiting ticket unless it must lead. Returns whether it was removed.
+    /// Removes a waiting ticket. Returns false if the ticket is no longer in the queue, or if its owner must become the
+    /// leader.
     pub(super) fn remove(&mut self, ticket: &Arc<CommitTicket>) -> bool {
         let index = self.waiting.iter().position(|waiting| Arc::ptr_eq(waiting, ticket));
         let index = index.filter(|_| ticket.is_queued());
@@ -142,7 +147,8 @@ impl CommitQueue {
         is_removed
     }
 
-    /// Moves waiting tickets into a group, up to its limits. Returns whether any of them has guards.
+    /// Moves waiting tickets into a group, up to the limits of a group. Returns whether any of these commits has
+    /// guards.
     pub(super) fn take_members(&mut self, group: &mut CommitGroup) -> bool {
         let in_flight: usize = self.in_flight.iter().map(|group| group.members.len()).sum();
         let (mut bytes, mut checks, mut has_guards) = (0, 0, false);
@@ -160,10 +166,10 @@ impl CommitQueue {
         has_guards
     }
 
-    /// Passes the lead to the first waiting thread. If only tasks wait, it is offered.
+    /// Ends the leadership of a group's leader, and selects the next leader.
     ///
-    /// Returns the ticket whose thread must be woken, or for which a worker must be started, after the queue is
-    /// unlocked.
+    /// Returns a ticket if the caller must wake a thread or start a worker thread. The owner of the ticket states which
+    /// one. The caller must unlock the queue first.
     pub(super) fn pass_lead(&mut self, group: &mut CommitGroup) -> Option<Arc<CommitTicket>> {
         group.has_lead = false;
         self.is_syncing = false;
@@ -173,7 +179,8 @@ impl CommitQueue {
         self.hand_over_lead()
     }
 
-    /// Passes the lead as [`CommitQueue::pass_lead`] does. Exclusive work comes first.
+    /// Selects the next leader. Threads that wait for exclusive work have priority. The result is as in
+    /// [`CommitQueue::pass_lead`].
     pub(super) fn hand_over_lead(&mut self) -> Option<Arc<CommitTicket>> {
         if std::mem::take(&mut self.is_exclusive_requested) {
             self.leadership = Leadership::Exclusive;
@@ -183,15 +190,15 @@ impl CommitQueue {
             self.leadership = Leadership::Idle;
             return None;
         };
-        // If a thread waits in the queue, the first such thread becomes the leader, also for the asynchronous commits
-        // before it. A background thread becomes the leader only if no thread waits.
+        // If a thread waits in the queue, the first such thread becomes the leader. Its group also contains the commits
+        // of async tasks before it. A worker thread becomes the leader only if no thread waits.
         let mut threads = self.waiting.iter().filter(|ticket| ticket.can_lead());
         match if self.waiting_threads > 0 { threads.next() } else { None } {
             Some(thread) => {
-                // Set under the queue lock, so that the ticket is not withdrawn.
+                // The state is set while the queue is locked, so that the ticket cannot be withdrawn.
                 *thread.state.lock() = TicketState::Leading;
                 let next = Some(Arc::clone(thread));
-                // The lead may have been held for exclusive work.
+                // The previous state may be `Leadership::Exclusive`.
                 self.leadership = Leadership::Held;
                 next
             }
@@ -202,13 +209,13 @@ impl CommitQueue {
         }
     }
 
-    /// Removes and returns the oldest group if it is inserted.
+    /// Removes and returns the oldest unpublished group if it has been inserted into the memtables.
     pub(super) fn pop_inserted_group(&mut self) -> Option<InFlightGroup> {
         self.in_flight.front().filter(|first| first.is_inserted)?;
         self.in_flight.pop_front()
     }
 
-    /// Removes the group that ends at `last_seq` and all later groups. Returns their members.
+    /// Removes the unpublished group that ends at `last_seq` and all later groups. Returns their members.
     pub(super) fn remove_in_flight_groups_from(
         &mut self,
         last_seq: SeqNo,
@@ -218,15 +225,16 @@ impl CommitQueue {
         removed.iter().flat_map(|group| group.members.iter().cloned()).collect()
     }
 
-    /// Adds operand chains to be folded. Returns whether the caller must start a folding worker.
+    /// Adds operand chains that a worker thread will fold. Returns whether the caller must start this worker thread.
     pub(super) fn push_long_operand_chains(&mut self, chains: Vec<LongOperandChain>) -> bool {
-        // Readers fold the chains beyond the limit.
+        // Chains beyond the limit are dropped. Readers fold them later.
         let room = LONG_CHAINS_MAX.saturating_sub(self.long_chains.len());
         self.long_chains.extend(chains.into_iter().take(room));
         !std::mem::replace(&mut self.has_folding_worker, true)
     }
 
-    /// Removes and returns the operand chains to be folded. If it returns none, the folding worker must exit.
+    /// Removes and returns all operand chains that wait to be folded. If there are none, the calling worker thread must
+    /// exit.
     pub(super) fn take_long_operand_chains(&mut self) -> Vec<LongOperandChain> {
         let chains = std::mem::take(&mut self.long_chains);
         self.has_folding_worker = !chains.is_empty();
@@ -241,7 +249,7 @@ mod tests {
     use super::*;
     use crate::write::ticket::{CommitRequest, TicketOwner};
 
-    /// After exclusive work a waiting thread leads. The next exclusive work waits for the end of its group.
+    /// After exclusive work, a waiting thread becomes the leader. The next exclusive work waits until its group ends.
     #[test]
     fn lead_after_exclusive_work_is_held_by_one_thread() {
         let mut queue = CommitQueue::new(SeqNo(1));

@@ -1,9 +1,9 @@
-//! The write throttle: delays writes smoothly as compaction debt grows.
+//! Write throttle: delays writes as the compaction debt grows.
 //!
-//! The admitted rate of a tree is drain rate × headroom ÷ pending bytes of its policy's
-//! [`Debt`](lsmx_compaction::Debt), in memtable bytes per second (see `backpressure.rs`). A batch is limited by the lowest
-//! rate among its trees. One token bucket per database turns the rate into short pauses. If the policy stops writes or
-//! too many memtables wait for their flush, the write stalls (see `db/admission`).
+//! The admitted write rate of a tree in bytes per second is drain rate × headroom ÷ pending bytes. Headroom and pending
+//! bytes are the [`Debt`](lsmx_compaction::Debt) of the compaction policy, see `backpressure.rs`. The tree with the
+//! lowest rate limits a batch. One token bucket per database converts the rate to short pauses. If the policy stops
+//! writes, or if too many memtables wait to be flushed, writes stall instead, see `db/admission`.
 
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 use lsmx_compaction::Debt;
@@ -14,22 +14,22 @@ use crate::options::write::WriteControl;
 use crate::state::DbState;
 use crate::tree::Tree;
 
-/// Initial drain rate, before the first measured compaction, in bytes per second.
+/// Drain rate in bytes per second before the first compaction has been measured.
 const INITIAL_DRAIN_RATE: u64 = 64 << 20;
-/// Minimum admitted rate, in bytes per second. Below it, stopping writes is better.
+/// Minimum admitted rate in bytes per second. A lower rate would be worse than stopping writes.
 const RATE_MIN: u64 = 256 << 10;
-/// Minimum pause, in microseconds. Shorter pauses accumulate.
+/// Minimum pause in microseconds. Shorter pauses accumulate until they reach this minimum.
 const PAUSE_US_MIN: u64 = 1_000;
-/// Maximum pause, in microseconds.
+/// Maximum pause in microseconds.
 const PAUSE_US_MAX: u64 = 10_000;
 
-/// Token bucket of one database, and the measured drain rate of its compactions.
+/// Token bucket of a database, and the measured drain rate of its compactions.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     control: WriteControl,
-    /// Time of the environment's clock at which the admitted bytes are paid off.
+    /// Time of the environment's clock at which the bytes admitted so far have been paid for.
     free_at_us: AtomicU64,
-    /// Moving average of the bytes that compactions write per second.
+    /// Moving average of the rate at which compactions write, in bytes per second.
     drain_rate: AtomicU64,
 }
 
@@ -40,7 +40,8 @@ impl Throttle {
         Throttle { control, free_at_us: AtomicU64::new(0), drain_rate }
     }
 
-    /// Adds a finished compaction to the drain rate, with a weight of one eighth.
+    /// Updates the drain rate after a compaction that wrote `bytes` in `us` microseconds. The compaction has a weight
+    /// of one eighth.
     pub(crate) fn record_compaction(&self, bytes: u64, us: u64) {
         if bytes == 0 {
             return;
@@ -50,7 +51,8 @@ impl Throttle {
         self.drain_rate.store(before - before / 8 + rate / 8, Ordering::Relaxed);
     }
 
-    /// Returns the admitted rate for writes to a tree with this debt, in bytes per second; 0 means no limit.
+    /// Returns the admitted write rate in bytes per second for a tree with this debt. 0 means that the rate is not
+    /// limited.
     pub(crate) fn admitted_write_rate(&self, debt: Debt) -> u64 {
         if self.control == WriteControl::Stop || debt.pending_bytes == 0 {
             return 0;
@@ -60,11 +62,12 @@ impl Throttle {
         u64::try_from(rate).unwrap_or(u64::MAX).max(RATE_MIN)
     }
 
-    /// Returns the pause for a write of `bytes` to the memtables of these trees, in microseconds.
+    /// Admits a write of `bytes` to the memtables of these trees. Returns how long the write must pause, in
+    /// microseconds.
     ///
     /// # Errors
-    /// [`Error::WouldWait`] if a pause is needed and `no_slowdown` is set. [`Error::Deadline`] if the pause would
-    /// end after the deadline.
+    /// - [`Error::WouldWait`] if the write must pause and `no_slowdown` is set.
+    /// - [`Error::Deadline`] if the pause would end after the deadline.
     pub(crate) fn pause_us(
         &self,
         store: &DbState,
@@ -78,8 +81,9 @@ impl Throttle {
         };
         let now = store.env.now_us();
         let cost = bytes.saturating_mul(1_000_000) / rate;
-        // One write delays later writes by at most the maximum pause. Without this maximum, several large batches could
-        // delay the next small batch for a long time. The stop limit bounds the size of the memtables in any case.
+        // A write delays later writes by at most the maximum pause. Otherwise, several large batches could delay the
+        // next small batch for a long time. The limit at which writes stop bounds the size of the memtables in any
+        // case.
         let slot = |free_at: u64| {
             free_at.max(now).saturating_add(cost).min(now.saturating_add(PAUSE_US_MAX))
         };

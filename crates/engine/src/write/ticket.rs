@@ -1,4 +1,5 @@
-//! Commit tickets: one commit in the pipeline, its state, and the thread or task that waits for it.
+//! Commit tickets. A ticket contains a commit in the pipeline, its state, and its owner: the thread or async task that
+//! waits for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -16,10 +17,10 @@ use crate::tree::Tree;
 use crate::write::batch::{KeyGuard, WriteBatch};
 use crate::write::write_set::WriteSet;
 
-/// Commits of one group. Guard checks clone the `Arc` under the queue lock, in constant time.
+/// Members of a group. Guard checks clone the `Arc` while the queue is locked, which takes constant time.
 pub(super) type GroupMembers = Arc<Vec<Arc<CommitTicket>>>;
 
-/// Operands of one key in a memtable that reached the limit and should be folded.
+/// Operands of one key in a memtable whose number or size has reached the limit. They should be folded into one value.
 #[derive(Debug)]
 pub(crate) struct LongOperandChain {
     pub(crate) tree: Arc<Tree>,
@@ -29,7 +30,7 @@ pub(crate) struct LongOperandChain {
     pub(crate) seq: SeqNo,
 }
 
-/// A request to the commit pipeline: a batch, a sync, or a seal of memtables.
+/// Request to the commit pipeline: a batch, a sync, or a request to seal memtables.
 #[derive(Debug, Default)]
 pub(crate) struct CommitRequest {
     pub(crate) payload: Vec<u8>,
@@ -37,9 +38,9 @@ pub(crate) struct CommitRequest {
     pub(crate) trees: Vec<Arc<Tree>>,
     pub(crate) guards: Vec<KeyGuard>,
     pub(crate) sync: bool,
-    /// Reserved memtable bytes. They are released when the commit finishes.
+    /// Memtable memory in bytes that was reserved for this request. It is released when the commit finishes.
     pub(crate) reserved_bytes: u64,
-    /// Trees whose active memtables are sealed at this position in the commit order.
+    /// Trees whose active memtables are sealed at the position of this request in the commit order.
     pub(crate) seal: Vec<Arc<Tree>>,
 }
 
@@ -50,22 +51,24 @@ impl CommitRequest {
     }
 }
 
-/// Starts worker threads for the commits of async tasks, which cannot lead a group or fold operands.
+/// Starts worker threads for commits of async tasks, because async tasks cannot lead a group or fold operands.
 pub(crate) trait TaskWorkerStarter: std::fmt::Debug + Send + Sync {
-    /// Starts a thread that calls [`Committer::lead_next_commit_group`](crate::write::commit::Committer::lead_next_commit_group)
-    /// until it returns false. If no thread can be started, the calling thread does this.
+    /// Starts a thread that calls
+    /// [`Committer::lead_next_commit_group`](crate::write::commit::Committer::lead_next_commit_group) until it returns
+    /// false. If no thread can be started, the calling thread does this.
     fn start_leader(&self);
-    /// Starts a thread that folds the chains of
-    /// [`Committer::take_long_operand_chains`](crate::write::commit::Committer::take_long_operand_chains) until none is left.
+    /// Starts a thread that folds the operand chains that
+    /// [`Committer::take_long_operand_chains`](crate::write::commit::Committer::take_long_operand_chains) returns,
+    /// until it returns none.
     fn start_folding(&self);
 }
 
-/// Thread or task that submitted a commit.
+/// Thread or async task that waits for a commit.
 #[derive(Debug)]
 pub(crate) enum TicketOwner {
-    /// A thread, which sleeps on this signal. It can lead a group.
+    /// A thread that sleeps on this signal. It can lead a group.
     Thread(Signal),
-    /// A task. Threads of `workers` lead for it.
+    /// An async task. Worker threads that `workers` starts lead groups for it.
     Task { waker: Mutex<Option<Waker>>, workers: Arc<dyn TaskWorkerStarter> },
 }
 
@@ -73,9 +76,9 @@ pub(crate) enum TicketOwner {
 #[derive(Debug)]
 pub(crate) enum TicketState {
     Queued,
-    /// First thread in the queue. It leads the next group.
+    /// The owner is a thread that must lead the next group.
     Leading,
-    /// Published or failed.
+    /// The commit is published or has failed.
     Finished(Result<()>),
 }
 
@@ -83,14 +86,14 @@ pub(crate) enum TicketState {
 #[derive(Debug)]
 pub(crate) struct CommitTicket {
     pub(crate) request: CommitRequest,
-    /// First sequence number; 0 until the leader assigns it.
+    /// First sequence number of the commit. 0 until the leader assigns it.
     pub(crate) first_seq: AtomicU64,
     pub(crate) state: Mutex<TicketState>,
-    /// Operand chains that reached their maximum length by this commit.
+    /// Operand chains that reached their maximum length in this commit.
     pub(crate) long_chains: Mutex<Vec<LongOperandChain>>,
-    /// Keys and ranges that the commit writes. Built when the first guard of a later commit needs it.
+    /// Keys and ranges that the commit writes. Built when a guard of a later commit is checked for the first time.
     write_set: OnceLock<Box<WriteSet>>,
-    /// Woken after each change of the state.
+    /// Thread or task that is woken when the commit finishes or the thread must become the leader.
     pub(crate) owner: TicketOwner,
 }
 
@@ -110,7 +113,7 @@ impl CommitTicket {
         self.first_seq.load(Ordering::Acquire)
     }
 
-    /// Returns the last sequence number. Without operations it is the first number minus one.
+    /// Returns the last sequence number. If the commit has no operations, returns the number before the first one.
     pub(crate) fn last_seq(&self) -> SeqNo {
         SeqNo(self.first_seq() + u64::from(self.request.count) - 1)
     }
@@ -130,19 +133,19 @@ impl CommitTicket {
             TicketOwner::Task { waker, .. } => {
                 let waker = waker.lock().take();
                 if let Some(waker) = waker {
-                    // A panic of a runtime's waker must not prevent the wake-up of the other members.
+                    // A panic in the waker of a runtime must not prevent that the other members are woken.
                     let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
                 }
             }
         }
     }
 
-    /// Returns whether the owner is a thread, which can lead a group.
+    /// Returns whether the owner is a thread. Only threads can lead a group.
     pub(crate) fn can_lead(&self) -> bool {
         matches!(self.owner, TicketOwner::Thread(_))
     }
 
-    /// Returns whether the owner must lead now, and resets the state to [`TicketState::Queued`].
+    /// Returns whether the owner must lead the next group. In this case, resets the state to [`TicketState::Queued`].
     pub(crate) fn take_lead(&self) -> bool {
         let mut state = self.state.lock();
         let leads = matches!(*state, TicketState::Leading);
@@ -152,27 +155,28 @@ impl CommitTicket {
         leads
     }
 
-    /// Returns the result of a finished commit. Otherwise `task` is woken when the commit finishes.
+    /// Returns the result if the commit has finished. Otherwise, `task` is woken when it finishes.
     pub(crate) fn poll(&self, task: &Waker) -> Option<Result<()>> {
         if let TicketOwner::Task { waker, .. } = &self.owner {
-            // The waker is stored before the state is read: `finish` sets the state before it takes the waker.
+            // The waker is stored before the state is read, because `complete` sets the state before it takes the
+            // waker.
             let before = waker.lock().replace(task.clone());
             drop(before);
         }
         self.result()
     }
 
-    /// Returns the error for a caller whose deadline has passed after a leader took the ticket.
+    /// Returns the error for a commit whose deadline passed after a leader had taken it.
     pub(crate) fn deadline_error(&self) -> Error {
         let cause = WaitCause::CommitAhead.as_str();
         match self.request.count {
-            // A sync or a seal may happen later without harm to the caller.
+            // The caller can tolerate a sync or a seal that still takes place later.
             0 => Error::Deadline { cause },
             _ => Error::Undecided { cause },
         }
     }
 
-    /// Returns the result of a finished commit.
+    /// Returns the result if the commit has finished.
     pub(crate) fn result(&self) -> Option<Result<()>> {
         match &*self.state.lock() {
             TicketState::Finished(result) => Some(result.clone()),
@@ -180,10 +184,11 @@ impl CommitTicket {
         }
     }
 
-    /// Returns whether the commit writes or deletes a key of a guard. Adds the number of visited operations to
-    /// `checks`.
+    /// Returns whether the commit writes or deletes a key that the guard protects. Adds the number of visited
+    /// operations and write sets to `checks`.
     ///
-    /// The first call builds the write set. Later calls cost one hash probe for a key, and one search for a range.
+    /// The first call builds the write set. Each later call performs one hash lookup for a guarded key, or one binary
+    /// search for a guarded range.
     pub(crate) fn writes_guarded_keys(&self, guard: &KeyGuard, checks: &mut u64) -> bool {
         let CommitRequest { payload, count, .. } = &self.request;
         let mut build = || {

@@ -1,4 +1,4 @@
-//! Keys and ranges that one commit writes, for the guards of later commits.
+//! Write set of a commit: the keys and ranges that the commit writes. Guards of later commits are checked against it.
 
 use std::ops::Range;
 
@@ -9,32 +9,34 @@ use crate::format::batch::{BatchOperationIter, OperationEffect};
 use crate::tree::guard_history::GuardedKeys;
 use crate::tree::key_hashes::{KeyHashes, key_hash};
 
-/// Write set of one commit. Building it takes O(n log n) time for n range deletes, and linear time for other operations.
+/// Keys and ranges that a commit writes. Construction takes O(n log n) time for n range deletes, and linear time for
+/// other operations.
 #[derive(Debug)]
 pub(super) struct WriteSet {
     keys: KeyHashes,
-    /// Disjoint ranges, sorted by keyspace and start.
+    /// Deleted ranges, which are disjoint. Sorted by keyspace and start.
     ranges: Vec<DeletedRange>,
-    /// Keyspaces and keys of all entries, sorted. Built when the first guard of a range needs them.
+    /// Keys of all entries, sorted by keyspace and key. Computed for the first guard of a range.
     sorted_keys: OnceLock<Vec<WrittenKey>>,
 }
 
-/// Keyspace of an entry, and its key as a byte range of the commit's payload.
+/// Id of the keyspace and key of an entry. The key is a byte range of the payload.
 type WrittenKey = (u32, Range<usize>);
 
-/// A range of keys. Both bounds are byte ranges of the commit's payload.
+/// A deleted range of keys. Start and end are byte ranges of the payload.
 #[derive(Debug)]
 struct DeletedRange {
     keyspace: u32,
     start: Range<usize>,
-    /// `None` for the end of the keyspace.
+    /// Exclusive end of the range. `None` stands for the end of the keyspace.
     end: Option<Range<usize>>,
 }
 
 impl WriteSet {
-    /// Builds the set from a payload of `count` operations that this process encoded.
+    /// Builds the write set of a payload with `count` operations. This process must have encoded the payload.
     pub(super) fn new(payload: &[u8], count: u32) -> WriteSet {
-        // A guard never has a sequence number inside of a commit, so the order of its operations is irrelevant.
+        // The sequence number of a guard is never between two operations of a commit. The order of the operations is
+        // therefore irrelevant.
         let mut keys = KeyHashes::with_capacity(count as usize, SeqNo::ZERO);
         let mut ranges = Vec::new();
         for operation in BatchOperationIter::new(payload).flatten() {
@@ -53,7 +55,7 @@ impl WriteSet {
         WriteSet { keys, ranges, sorted_keys: OnceLock::new() }
     }
 
-    /// Returns whether an operation writes or deletes one of the guarded keys of a keyspace.
+    /// Returns whether the commit writes or deletes one of the guarded keys.
     pub(super) fn writes_guarded_keys(
         &self,
         payload: &[u8],
@@ -82,7 +84,7 @@ impl WriteSet {
         }
     }
 
-    /// Returns whether the deleted range before index `after` is in the keyspace and ends after `key`.
+    /// Returns whether the deleted range before index `after` belongs to the keyspace and ends after `key`.
     fn ends_after(&self, payload: &[u8], after: usize, keyspace: u32, key: &[u8]) -> bool {
         let last = after.checked_sub(1).and_then(|last| self.ranges.get(last));
         last.is_some_and(|range| {
@@ -92,7 +94,7 @@ impl WriteSet {
     }
 }
 
-/// Returns the keys of all entries of a payload in ascending order.
+/// Returns the keys of all entries in a payload in ascending order.
 fn sort_keys(payload: &[u8]) -> Vec<WrittenKey> {
     let operations = BatchOperationIter::new(payload).flatten();
     let entries = operations.filter(|at| matches!(at.action, OperationEffect::Entry { .. }));
@@ -106,8 +108,8 @@ impl DeletedRange {
         (self.keyspace, &payload[self.start.clone()])
     }
 
-    /// Extends this range by one that does not start before it, unless there is a gap between them. Returns whether the
-    /// range was extended.
+    /// Extends this range by `next`, which must not start before it. Returns false if there is a gap between the
+    /// ranges.
     fn extend(&mut self, next: &DeletedRange, payload: &[u8]) -> bool {
         let bytes = |range: &Range<usize>| &payload[range.clone()];
         let touches = |end: &Range<usize>| bytes(&next.start) <= bytes(end);
