@@ -6,7 +6,7 @@ use lsmx_base::sync::Arc;
 
 use crate::tree::Tree;
 
-/// Trees of the open keyspaces, by id and by name.
+/// Trees of all open keyspaces, by id and by name.
 #[derive(Debug, Default)]
 pub(crate) struct Keyspaces {
     by_id: BTreeMap<u32, Arc<Tree>>,
@@ -14,29 +14,27 @@ pub(crate) struct Keyspaces {
 }
 
 impl Keyspaces {
-    /// Adds a tree.
     pub(crate) fn insert(&mut self, tree: Arc<Tree>) {
         self.by_name.insert(tree.name.clone(), Arc::clone(&tree));
         self.by_id.insert(tree.id, tree);
     }
 
-    /// Removes a tree.
     pub(crate) fn remove(&mut self, tree: &Tree) {
         self.by_name.remove(&tree.name);
         self.by_id.remove(&tree.id);
     }
 
-    /// Returns the tree with this id.
+    /// Returns the tree with this id, if it is open.
     pub(crate) fn by_id(&self, id: u32) -> Option<&Arc<Tree>> {
         self.by_id.get(&id)
     }
 
-    /// Returns the tree with this name.
+    /// Returns the tree with this name, if it is open.
     pub(crate) fn by_name(&self, name: &str) -> Option<&Arc<Tree>> {
         self.by_name.get(name)
     }
 
-    /// All trees, ordered by id.
+    /// Returns all trees in the order of their ids.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Tree>> {
         self.by_id.values()
     }

@@ -1,4 +1,4 @@
-//! State shared by all parts of an open database: files, WAL, manifest, trees, sequence numbers, error state.
+//! State of an open database that its parts share: files, WAL, manifest, trees, sequence numbers and background errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ pub(crate) mod memtable_budget;
 pub(crate) mod table_factory;
 pub(crate) mod work_queue;
 
-/// Shared state of one open database.
+/// Shared state of an open database.
 pub(crate) struct DbState {
     pub(crate) tables: TableFactory,
     pub(crate) vfs: Arc<dyn Vfs>,
@@ -53,58 +53,60 @@ pub(crate) struct DbState {
     pub(crate) files: Arc<FileNumbers>,
     pub(crate) obsolete_files: Arc<ObsoleteFiles>,
     pub(crate) trees: RwLock<Keyspaces>,
-    /// Set while the database closes: no new writes, no new jobs.
+    /// Set while the database is being closed. No write and no job starts while it is set.
     pub(crate) closing: AtomicBool,
     /// Notified when a job ends, a memtable is sealed, or the error state changes.
     pub(crate) progress: Signal,
     listener: Option<Arc<dyn EventListener>>,
-    /// Whether the listener receives the reason of each compaction.
+    /// Whether the listener receives the reason for each compaction.
     pub(crate) explains: bool,
-    /// Events not yet delivered because they occurred under a lock, or because their thread holds events back.
+    /// Events that are not delivered yet, because they occurred while a lock was held, or because their thread defers
+    /// events.
     ///
-    /// Each event is delivered by the thread that queued it. A listener may wait for another thread, which must not
-    /// have to deliver events.
+    /// Each event is delivered by the thread that queued it. A listener may wait for another thread. This thread could
+    /// be blocked if it had to deliver the events of other threads first.
     pending: Mutex<Vec<(ThreadId, Event)>>,
-    /// Serializes the retirement of WAL segments. Held during I/O.
+    /// Serializes the deletion of WAL segments. Held during I/O.
     pub(crate) retiring: Mutex<()>,
     pub(crate) work: WorkQueues,
     pub(crate) memtables: MemtableBudget,
     /// Durations of flushes.
     pub(crate) flush_us: LatencyHistogram,
-    /// Durations of merges.
+    /// Durations of compactions.
     pub(crate) compaction_us: LatencyHistogram,
-    /// Durations of operations.
+    /// Durations of operations of users.
     pub(crate) latencies: Arc<OperationLatencies>,
-    /// Trees whose last compaction failed. Few, and read often by idle threads.
+    /// Ids of the trees whose last compaction failed. The set is small, and idle threads read it often.
     failing: Mutex<BTreeSet<u32>>,
-    /// Whether the last removal of a file failed.
+    /// Whether the last attempt to delete a file failed.
     removals_fail: AtomicBool,
-    /// Number of threads in [`DbState::remove_discarded`].
+    /// Number of threads that are currently in [`DbState::remove_discarded`].
     removing: AtomicUsize,
-    /// Whether a flush thread was notified that the reserve has to be resized.
+    /// Whether a flush thread was notified that the disk reserve must be resized.
     reserve_notified: AtomicBool,
-    /// Operand files found by the open that belong to a closed store, or to none.
+    /// Operand store files that were found when the database was opened, and that no open store uses. They belong to a
+    /// store that is not open, or to no store.
     unclaimed: Mutex<BTreeSet<FileName>>,
-    /// Dropped keyspaces that older snapshots still see, with the sequence numbers of the drops.
+    /// Dropped keyspaces that older snapshots can still read, each with the number of its drop.
     dropped: Mutex<Vec<(u64, Arc<Tree>)>>,
-    /// Views of dropped keyspaces that iterators still hold.
+    /// Super versions of dropped keyspaces that iterators still hold.
     held_views: Mutex<Vec<Weak<SuperVersion>>>,
 }
 
-/// Parts from which a [`DbState`] is built.
+/// Arguments of [`DbState::new`].
 pub(crate) struct DbParts {
     pub(crate) tables: TableFactory,
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) wal: Arc<Wal>,
     pub(crate) sequence: Arc<SnapshotTracker>,
     pub(crate) guard_history: GuardHistory,
-    /// Bytes of memtables at which writes wait.
+    /// Size of memtables in bytes at which writes wait.
     pub(crate) memtable_bytes_max: u64,
     pub(crate) trees: Keyspaces,
     pub(crate) latencies: Arc<OperationLatencies>,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
     pub(crate) explains: bool,
-    /// Signal shared with the list of obsolete files.
+    /// Signal that is also used by the list of obsolete files.
     pub(crate) progress: Signal,
 }
 
@@ -148,13 +150,14 @@ impl DbState {
         }
     }
 
-    /// Keeps the contents of a dropped keyspace for older snapshots.
+    /// Keeps the data of a dropped keyspace as long as older snapshots can read it. `number` is the number of the drop.
     pub(crate) fn add_dropped_keyspace(&self, number: u64, tree: Arc<Tree>) {
         self.dropped.lock().push((number, tree));
         self.release_dropped_keyspaces(false);
     }
 
-    /// Releases the contents of dropped keyspaces that no snapshot sees. With `all`, releases those of all of them.
+    /// Releases the data of dropped keyspaces that no snapshot can read. If `all` is true, releases the data of all
+    /// dropped keyspaces.
     pub(crate) fn release_dropped_keyspaces(&self, all: bool) {
         let released = {
             let mut dropped = self.dropped.lock();
@@ -177,10 +180,11 @@ impl DbState {
         }
     }
 
-    /// Returns the newest state of a tree. Reads the clock only if the tree may have expiring entries.
+    /// Returns the read point of the newest visible state of a tree. Reads the clock only if the tree may contain
+    /// expiring entries.
     #[inline]
     pub(crate) fn read_point(&self, tree: &Tree) -> ReadPoint {
-        // The sequence number is read before the flag, see `Tree::may_expire`.
+        // The sequence number must be read before the flag, see `Tree::may_expire`.
         let seq = self.sequence.published();
         match tree.may_expire() {
             false => ReadPoint::without_time(seq),
@@ -188,7 +192,7 @@ impl DbState {
         }
     }
 
-    /// Returns the state that a snapshot sees.
+    /// Returns the read point of a snapshot.
     #[inline]
     pub(crate) fn read_point_of_snapshot(&self, snapshot: &SnapshotGuard) -> ReadPoint {
         let read_point = snapshot.read_point();
@@ -200,16 +204,16 @@ impl DbState {
 
     /// Returns the time up to which entries have expired for all readers, in microseconds of the database clock.
     pub(crate) fn expiry_limit_us(&self) -> u64 {
-        // The clock is read before the snapshots, see `SnapshotTracker::register`.
+        // The clock must be read before the snapshots, see `SnapshotTracker::register`.
         self.sequence.expiry_limit_us(self.env.database_time_us())
     }
 
-    /// All trees, ordered by id.
+    /// Returns all trees in the order of their ids.
     pub(crate) fn all_trees(&self) -> Vec<Arc<Tree>> {
         self.trees.read().iter().cloned().collect()
     }
 
-    /// Decides whether compactions bypass the page cache, by the size of the database.
+    /// Decides whether compactions bypass the page cache. The decision depends on the size of the database.
     pub(crate) fn select_cache_bypass(&self) {
         self.tables.bypass.select(|| {
             let trees = self.all_trees();
@@ -217,13 +221,14 @@ impl DbState {
         });
     }
 
-    /// Opens all files that iterators need and keeps them open, because the next owner of the database may delete them.
+    /// Opens all files that iterators may read, and keeps them open. After this database is closed, another owner may
+    /// delete the files.
     pub(crate) fn keep_files_of_iterators_open(&self) {
         self.tables.descriptors.pin_store_files();
         let mut views: Vec<_> = self.held_views.lock().iter().filter_map(Weak::upgrade).collect();
         views.extend(self.all_trees().iter().flat_map(|tree| tree.pinned_super_versions()));
         for file in views.iter().flat_map(|view| view.version.blobs().files()) {
-            // On failure the iterator that needs the file gets the error.
+            // If the file cannot be opened, the iterator that reads it returns the error.
             let _ = file.file.blob().keep_open();
         }
         for beside in views.iter().filter_map(|view| view.operand_view.as_ref()) {
@@ -231,7 +236,7 @@ impl DbState {
         }
         let runs = views.iter().flat_map(|view| view.version.runs());
         for file in runs.flat_map(|run| run.tables().iter()) {
-            // On failure the iterator that needs the file gets the error.
+            // If the file cannot be opened, the iterator that reads it returns the error.
             let _ = file.table().keep_open();
         }
     }
@@ -246,16 +251,16 @@ impl DbState {
         }
     }
 
-    /// Trees whose last compaction failed.
+    /// Returns the trees whose last compaction failed.
     pub(crate) fn failing_trees(&self) -> Vec<Arc<Tree>> {
         let failing: Vec<u32> = self.failing.lock().iter().copied().collect();
         let trees = self.trees.read();
         failing.iter().filter_map(|&id| trees.by_id(id).cloned()).collect()
     }
 
-    /// Delivers an event to the listener, or queues it if the thread holds events back.
+    /// Delivers an event to the listener. If the calling thread defers events, queues the event instead.
     ///
-    /// A panic of the listener is caught. The caller must hold no lock of the engine.
+    /// A panic of the listener is caught. The caller must not hold a lock of the engine.
     pub(crate) fn emit(&self, event: &Event) {
         assert_unlocked();
         if callback::is_deferring_events() {
@@ -265,29 +270,29 @@ impl DbState {
         }
     }
 
-    /// Holds back the events of the calling thread until the result is dropped. A listener must not run while other
+    /// Defers the events of the calling thread until the returned value is dropped. A listener must not run while other
     /// threads wait for the calling thread.
     pub(crate) fn defer_events(&self) -> HeldEvents<'_> {
         callback::enter_defer_scope();
         HeldEvents(self)
     }
 
-    /// Reports rejected readings of the wall clock.
+    /// Reports the readings of the wall clock that were rejected.
     pub(crate) fn report_clock_jumps(&self) {
         for report in self.env.take_clock_reports() {
             self.emit(&Event::Clock(report));
         }
     }
 
-    /// Makes the database read-only after a write-path error. Returns the error for writers.
+    /// Makes the database read-only after an error of the write path. Returns the error that writes receive.
     pub(crate) fn make_read_only(&self, error: Error) -> Error {
         let read_only_error = self.make_read_only_under_lock(error);
         self.emit_pending_events();
         read_only_error
     }
 
-    /// Like [`DbState::make_read_only`], for callers that hold a lock. They call [`DbState::emit_pending_events`] after
-    /// its release.
+    /// Like [`DbState::make_read_only`], but for callers that hold a lock. After releasing the lock, the caller must
+    /// call [`DbState::emit_pending_events`].
     pub(crate) fn make_read_only_under_lock(&self, error: Error) -> Error {
         let (read_only_error, first) = self.error_state.set_read_only(error);
         if first && let Error::ReadOnly { cause } = &read_only_error {
@@ -301,7 +306,7 @@ impl DbState {
         self.pending.lock().push((thread::current().id(), event));
     }
 
-    /// Delivers the queued events of the calling thread, unless it holds events back.
+    /// Delivers the queued events of the calling thread. Does nothing if the thread defers events.
     pub(crate) fn emit_pending_events(&self) {
         if callback::is_deferring_events() {
             return;
@@ -328,8 +333,8 @@ impl DbState {
         }));
     }
 
-    /// Lets the next write return the error of background work. Returns false if another error is already waiting for
-    /// that write.
+    /// Stores an error of background work, so that the next write returns it. Returns false if another error is already
+    /// stored.
     pub(crate) fn defer_error(
         &self,
         work: &'static str,
@@ -344,15 +349,15 @@ impl DbState {
         })
     }
 
-    /// Whether the database is closing.
+    /// Returns whether the database is being closed.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// Removes all files that the manifest does not name, left by crashes and failed jobs. No other thread may create
-    /// files. Failures are reported; the next open tries again.
+    /// Deletes all files that the manifest does not contain. Crashes and failed jobs leave such files. No other thread
+    /// may create files during this call. Errors are reported to the listener, and the next open tries again.
     ///
-    /// `operand_files` are the files that operand stores need. Without it no operand file is removed.
+    /// `operand_files` contains the files that operand stores need. If it is `None`, no operand store file is deleted.
     pub(crate) fn remove_orphans(
         &self,
         state: &ManifestState,
@@ -363,10 +368,10 @@ impl DbState {
         }
     }
 
-    /// Records the operand files that no open store has, when the database is opened. They belong to stores that are
-    /// not open, or are orphans.
+    /// Records the operand store files that are not in `live`. Called when the database is opened. These files belong
+    /// to a store that is not open, or to no store.
     pub(crate) fn record_unclaimed_files(&self, live: &BTreeSet<FileName>) {
-        // If the listing fails, the next open finds the files.
+        // If the directory cannot be listed, the next open finds the files.
         let names = self.vfs.list(&self.dir).unwrap_or_default();
         let files = names.iter().filter_map(|name| FileName::parse(name)).filter(|file| {
             matches!(file, FileName::Operands(_) | FileName::Bucket(_)) && !live.contains(file)
@@ -374,13 +379,13 @@ impl DbState {
         *self.unclaimed.lock() = files.collect();
     }
 
-    /// Removes the files of a store that was just opened from the unclaimed files.
+    /// Removes the files of a newly opened store from the unclaimed files.
     pub(crate) fn claim_files(&self, live: impl IntoIterator<Item = FileName>) {
         let live: BTreeSet<_> = live.into_iter().collect();
         self.unclaimed.lock().retain(|file| !live.contains(file));
     }
 
-    /// Deletes unclaimed operand files once the store of every keyspace is open.
+    /// Deletes the unclaimed operand store files. Does nothing if the store of any keyspace is not open.
     pub(crate) fn discard_unclaimed_files(&self) {
         if self.all_trees().iter().any(|tree| tree.operand_store.is_unavailable()) {
             return;
@@ -436,7 +441,7 @@ impl DbState {
                 let path = self.dir.join(&name);
                 self.emit(&Event::OrphanRemoved(path.clone()));
                 match FileName::parse(&name) {
-                    // A reader may use the file although its descriptor is closed at the moment.
+                    // A reader may use the file, even if the descriptor cache has closed its descriptor.
                     Some(FileName::Table(id) | FileName::Blob(id)) => {
                         self.obsolete_files.discard_table(FileId(id), path);
                     }
@@ -447,7 +452,8 @@ impl DbState {
         Ok(())
     }
 
-    /// Frees old views and deletes obsolete files. A file that cannot be deleted is reported and left to the next open.
+    /// Frees old super versions and deletes obsolete files. If a file cannot be deleted, the error is reported, and the
+    /// next open tries again.
     pub(crate) fn remove_discarded(&self) {
         self.release_dropped_keyspaces(false);
         if !self.tables.deferred_drop.has_queued() && !self.obsolete_files.has_deletable_files() {
@@ -467,15 +473,16 @@ impl DbState {
         self.progress.notify();
     }
 
-    /// Returns whether all obsolete files that can be deleted now are deleted.
+    /// Returns whether all obsolete files that can be deleted now have been deleted.
     pub(crate) fn is_clean(&self) -> bool {
-        // A thread increments `removing` before it takes files. If the queue is read first, no such thread is missed.
+        // A thread increments `removing` before it takes files from the queue. Because the queue is read first here, no
+        // such thread is missed.
         !self.tables.deferred_drop.has_queued()
             && !self.obsolete_files.has_deletable_files()
             && self.removing.load(Ordering::Acquire) == 0
     }
 
-    /// Estimates what `resume` would have to write now.
+    /// Estimates how many bytes `resume` would have to write now.
     fn resume_writes(&self) -> DiskReserveDemand {
         let size = self.manifest.size();
         DiskReserveDemand {
@@ -486,22 +493,24 @@ impl DbState {
         }
     }
 
-    /// Whether the reserve has to be resized.
+    /// Returns whether the disk reserve must be resized.
     pub(crate) fn must_resize_reserve(&self) -> bool {
         self.tables.reserve.needs_resize(self.resume_writes())
     }
 
-    /// Like [`DbState::must_resize_reserve`], but true only once until the next [`DbState::resize_reserve`].
+    /// Like [`DbState::must_resize_reserve`], but returns true only once until the next call of
+    /// [`DbState::resize_reserve`].
     pub(crate) fn request_reserve_resize(&self) -> bool {
         self.must_resize_reserve() && !self.reserve_notified.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether [`DbState::request_reserve_resize`] has returned true since the last [`DbState::resize_reserve`].
+    /// Returns whether [`DbState::request_reserve_resize`] has returned true since the last call of
+    /// [`DbState::resize_reserve`].
     pub(crate) fn is_reserve_resize_requested(&self) -> bool {
         self.reserve_notified.load(Ordering::Acquire)
     }
 
-    /// Resizes the reserve to what `resume` would write.
+    /// Resizes the disk reserve to the number of bytes that `resume` would have to write.
     pub(crate) fn resize_reserve(&self) {
         if self.error_state.check_writable().is_err() || self.is_closing() {
             return;
@@ -518,8 +527,8 @@ impl DbState {
         self.reserve_notified.store(false, Ordering::Release);
     }
 
-    /// Reports a failed removal of a file to the listener. The first failure after a successful removal is also returned
-    /// by the next write.
+    /// Reports that a file could not be deleted. The first failure after a successful deletion is also returned by the
+    /// next write.
     fn report_failed_removal(&self, error: &Error) {
         self.report_background_error("removal", None, error);
         if !self.removals_fail.load(Ordering::Relaxed) {
@@ -528,7 +537,7 @@ impl DbState {
     }
 }
 
-/// Holds back the events of the calling thread until dropped; see [`DbState::defer_events`].
+/// Defers the events of the calling thread until it is dropped, see [`DbState::defer_events`].
 pub(crate) struct HeldEvents<'a>(&'a DbState);
 
 impl Drop for HeldEvents<'_> {
@@ -550,7 +559,8 @@ pub(crate) fn emit_to(listener: Option<&dyn EventListener>, event: &Event) {
     crate::job_tracing::emit_event(event);
     if let Some(listener) = listener {
         let _inside = callback::enter(CallbackContext::Listener);
-        // The listener sees shared data only through `&Event`, so a panic leaves no engine state inconsistent.
+        // The listener accesses shared data only through `&Event`, so a panic cannot leave inconsistent state in the
+        // engine.
         let call = std::panic::AssertUnwindSafe(|| listener.on_event(event));
         let _ = std::panic::catch_unwind(call);
     }

@@ -1,4 +1,4 @@
-//! Creates and opens table files and blob files.
+//! Table factory: creates and opens table files and blob files.
 
 use std::path::PathBuf;
 
@@ -25,11 +25,12 @@ use crate::vfs::cache_bypass::CacheBypass;
 use crate::vfs::paced::PacedVfs;
 use crate::wal::DiskReserve;
 
-/// Directory, caches and limits shared by all table and blob files of a database.
+/// Directory, caches and limits that all table and blob files of a database share.
 #[derive(Debug)]
 pub(crate) struct TableFactory {
     pub(crate) vfs: Arc<dyn Vfs>,
-    /// Like `vfs`, but without access to the disk reserve: a compaction would use it up and fail nevertheless.
+    /// Like `vfs`, but cannot use the disk reserve. If the disk is full, a compaction would use up the reserve and
+    /// still fail.
     pub(crate) compaction_vfs: Arc<dyn Vfs>,
     pub(crate) reserve: Arc<DiskReserve>,
     pub(crate) dir: PathBuf,
@@ -42,28 +43,28 @@ pub(crate) struct TableFactory {
     pub(crate) deferred_drop: DeferredDrop,
     /// Rate limit of background I/O.
     pub(crate) rate: Arc<RateLimiter>,
-    /// Whether data read and written by compactions bypasses the page cache.
+    /// Decides whether compactions bypass the page cache.
     pub(crate) bypass: Arc<CacheBypass>,
-    /// Whether data written by flushes stays in the page cache.
+    /// Whether data that flushes write stays in the page cache.
     pub(crate) keep_flushed_cached: bool,
-    /// Number of tables created; orders tables by creation.
+    /// Number of created tables. It determines the order in which tables were created.
     pub(crate) creation: AtomicU64,
-    /// Bytes that operand stores may have to rewrite, in total.
+    /// Upper bound of the bytes that all operand stores may have to rewrite.
     pub(crate) beside_bytes: Arc<AtomicU64>,
 }
 
 impl TableFactory {
-    /// Path of a table.
+    /// Returns the path of a table file.
     pub(crate) fn path(&self, id: FileId) -> PathBuf {
         FileName::Table(id.0).in_dir(&self.dir)
     }
 
-    /// Path of a blob file.
+    /// Returns the path of a blob file.
     pub(crate) fn blob_path(&self, id: FileId) -> PathBuf {
         FileName::Blob(id.0).in_dir(&self.dir)
     }
 
-    /// File system for the output files of jobs with this I/O priority.
+    /// Returns the file system for output files of jobs with this I/O priority.
     pub(crate) fn with_rate_limit(&self, priority: IoPriority) -> PacedVfs {
         let (vfs, forget) = match priority {
             IoPriority::Flush => (&self.vfs, !self.keep_flushed_cached),
@@ -72,13 +73,14 @@ impl TableFactory {
         PacedVfs::new(Arc::clone(vfs), Arc::clone(&self.rate), priority, forget)
     }
 
-    /// File system for an operand store: paced like flushes, within the file descriptor budget.
+    /// Returns the file system for an operand store. It has the rate limit of flushes, and counts towards the limit of
+    /// open file descriptors.
     pub(crate) fn rate_limited_store_vfs(&self, pooled: &Arc<FdCacheVfs>) -> PacedVfs {
         let (rate, forget) = (Arc::clone(&self.rate), !self.keep_flushed_cached);
         PacedVfs::new(Arc::clone(pooled) as Arc<_>, rate, IoPriority::Flush, forget)
     }
 
-    /// Opens a table that was just written and synced, with references to these blob files.
+    /// Opens a table that was written and synced. `blobs` are the blob files that the table references.
     pub(crate) fn open_written_table(
         &self,
         id: FileId,
@@ -90,7 +92,7 @@ impl TableFactory {
         self.open(&Arc::new(meta), blobs)
     }
 
-    /// Opens a table named by the manifest.
+    /// Opens a table that the manifest contains.
     pub(crate) fn open(
         &self,
         meta: &Arc<TableMeta>,
@@ -103,7 +105,7 @@ impl TableFactory {
         Ok(self.add_table_file(table, Arc::clone(meta), blobs))
     }
 
-    /// Registers an open table. Its file is removed when it is obsolete and no version holds it.
+    /// Registers an open table. The file is deleted when it is obsolete and no version contains it any more.
     pub(crate) fn add_table_file(
         &self,
         table: Table,
@@ -114,12 +116,12 @@ impl TableFactory {
         Arc::new(TableFile::new(Arc::new(table), meta, blobs, path, obsolete_files))
     }
 
-    /// Returns the next number in the order of creation.
+    /// Returns the number of the next table in the order of creation.
     pub(crate) fn next_creation(&self) -> u64 {
         self.creation.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Opens a blob file that was just synced, or is named by the manifest.
+    /// Opens a blob file that was written and synced, or that the manifest contains.
     pub(crate) fn open_blob(&self, keyspace: u32, blob: &BlobFileRecord) -> Result<Arc<BlobFile>> {
         let path = self.blob_path(blob.id);
         let open =
@@ -129,7 +131,7 @@ impl TableFactory {
     }
 }
 
-/// Builds the metadata of a table from the summary of its writer.
+/// Returns the metadata of a table that was just written.
 pub(crate) fn build_table_meta(
     id: FileId,
     summary: &TableSummary,
@@ -159,7 +161,7 @@ pub(crate) fn build_table_meta(
     }
 }
 
-/// Returns the fields that identify the content of a table file.
+/// Returns the fields that identify the contents of a table file.
 pub(crate) fn table_identity(meta: &TableMeta) -> TableIdentity {
     TableIdentity {
         id: meta.id,

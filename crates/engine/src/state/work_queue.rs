@@ -1,4 +1,4 @@
-//! Queues of trees with possible background work.
+//! Queues of trees that may need background work.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,33 +19,32 @@ pub(crate) enum WorkKind {
 
 const KINDS: [WorkKind; 2] = [WorkKind::Flush, WorkKind::Compaction];
 
-/// Trees with possible work, one queue per kind.
+/// Trees that may need background work. There is one queue for each kind of work.
 #[derive(Debug)]
 pub(crate) struct WorkQueues {
     flush: Mutex<WorkQueue>,
     compaction: Mutex<WorkQueue>,
-    /// Time of the next scheduled check of all trees, in microseconds; [`NEVER_US`] without one.
+    /// Time of the next check of all trees, in microseconds. [`NEVER_US`] if no check is scheduled.
     due_us: AtomicU64,
-    /// Notified when work is queued or ends.
+    /// Notified when work is queued, ends or can start.
     progress: Signal,
 }
 
-/// Trees in the order in which they were queued, each at most once.
+/// Trees in the order in which they were queued. A tree is in the queue at most once.
 #[derive(Debug, Default)]
 struct WorkQueue {
     queue: VecDeque<u32>,
     queued: BTreeSet<u32>,
-    /// Trees whose flush waits until another thread unlocks their operand store. They are taken from this list once
-    /// the store is unlocked.
+    /// Trees whose flush waits until another thread releases the reservation of their operand store.
     parked: Vec<Arc<Tree>>,
-    /// Number of trees being worked on.
+    /// Number of trees on which threads currently work.
     running: usize,
-    /// No tree is taken while set.
+    /// Whether the queue is paused. No work starts while it is paused.
     is_paused: bool,
 }
 
 impl WorkQueue {
-    /// Returns the index of a parked tree whose operand store is unlocked.
+    /// Returns the index of a parked tree whose operand store is no longer reserved.
     fn find_unblocked_flush(&self) -> Option<usize> {
         self.parked.iter().position(|tree| !tree.operand_store.is_reserved())
     }
@@ -65,7 +64,7 @@ impl WorkQueues {
         }
     }
 
-    /// Queues a tree unless it is queued already.
+    /// Adds a tree to a queue. Does nothing if the queue already contains the tree.
     pub(crate) fn push(&self, kind: WorkKind, tree: u32) {
         {
             let mut queue = self.queue(kind).lock();
@@ -76,19 +75,19 @@ impl WorkQueues {
         self.progress.notify();
     }
 
-    /// Schedules a check of all trees at `due_us`, if none is scheduled earlier.
+    /// Schedules a check of all trees at `due_us`. Does nothing if an earlier check is scheduled.
     pub(crate) fn schedule_tree_check(&self, due_us: u64) {
         if due_us < self.due_us.fetch_min(due_us, Ordering::AcqRel) {
             self.progress.notify();
         }
     }
 
-    /// Returns the time of the next scheduled check of all trees, in microseconds.
+    /// Returns the time of the next check of all trees, in microseconds.
     pub(crate) fn due_us(&self) -> u64 {
         self.due_us.load(Ordering::Acquire)
     }
 
-    /// Clears the scheduled check if it is due. Returns whether the caller has to make it.
+    /// Removes the scheduled check if it is due. Returns whether the caller must perform the check.
     pub(crate) fn take_due_tree_check(&self, now_us: u64) -> bool {
         let due_us = self.due_us();
         due_us <= now_us
@@ -98,7 +97,8 @@ impl WorkQueues {
                 .is_ok()
     }
 
-    /// Takes the tree that was queued first. [`WorkQueues::end_work`] must follow.
+    /// Removes and returns the next tree of a queue. The caller must call [`WorkQueues::end_work`] when the work on
+    /// this tree ends. Returns `None` if the queue is empty or paused.
     pub(crate) fn take(&self, kind: WorkKind, trees: &RwLock<Keyspaces>) -> Option<Arc<Tree>> {
         loop {
             let id = {
@@ -122,7 +122,8 @@ impl WorkQueues {
         }
     }
 
-    /// Starts work outside the queue, which [`WorkQueues::end_work`] ends. Returns false while paused.
+    /// Starts work that is not in a queue. Returns false if the queue is paused. Otherwise, the caller must call
+    /// [`WorkQueues::end_work`].
     pub(crate) fn begin_work(&self, kind: WorkKind) -> bool {
         let mut queue = self.queue(kind).lock();
         if !queue.is_paused {
@@ -131,19 +132,19 @@ impl WorkQueues {
         !queue.is_paused
     }
 
-    /// Ends work on a tree.
+    /// Ends the work on a tree.
     pub(crate) fn end_work(&self, kind: WorkKind) {
         self.queue(kind).lock().running -= 1;
         self.progress.notify();
     }
 
-    /// Whether a tree can be taken.
+    /// Returns whether [`WorkQueues::take`] can return a tree.
     pub(crate) fn has_work(&self, kind: WorkKind) -> bool {
         let queue = self.queue(kind).lock();
         !queue.is_paused && (!queue.queue.is_empty() || queue.find_unblocked_flush().is_some())
     }
 
-    /// Postpones the flush of a tree until its operand store is unlocked.
+    /// Postpones the flush of a tree until the reservation of its operand store is released.
     pub(crate) fn postpone_flush(&self, tree: &Arc<Tree>) {
         let mut queue = self.flush.lock();
         if !queue.parked.iter().any(|parked| parked.id == tree.id) {
@@ -151,13 +152,13 @@ impl WorkQueues {
         }
     }
 
-    /// Whether no work may start.
+    /// Returns whether the queue is paused.
     pub(crate) fn is_paused(&self, kind: WorkKind) -> bool {
         self.queue(kind).lock().is_paused
     }
 
-    /// Whether no work is queued or running. A flush queues a compaction before it ends, so the queue of flushes is
-    /// checked first.
+    /// Returns whether no work is queued or running. Flushes are checked first, because a flush queues a compaction
+    /// before it ends.
     pub(crate) fn is_idle(&self) -> bool {
         KINDS.into_iter().all(|kind| {
             let queue = self.queue(kind).lock();
@@ -165,19 +166,20 @@ impl WorkQueues {
         })
     }
 
-    /// Whether a flush is queued, parked or running.
+    /// Returns whether a flush is queued, postponed or running.
     pub(crate) fn has_flush(&self) -> bool {
         let queue = self.flush.lock();
         !queue.queue.is_empty() || !queue.parked.is_empty() || queue.running > 0
     }
 
-    /// Returns whether a flush is running or can start. A queued flush cannot start while its operand store is busy.
+    /// Returns whether a flush is running or can start. A postponed flush cannot start while its operand store is
+    /// reserved.
     pub(crate) fn has_unblocked_flush(&self) -> bool {
         let queue = self.flush.lock();
         !queue.queue.is_empty() || queue.find_unblocked_flush().is_some() || queue.running > 0
     }
 
-    /// Pauses or resumes the taking of trees.
+    /// Pauses or resumes all queues.
     pub(crate) fn set_paused(&self, is_paused: bool) {
         for kind in KINDS {
             self.queue(kind).lock().is_paused = is_paused;
@@ -185,7 +187,7 @@ impl WorkQueues {
         self.progress.notify();
     }
 
-    /// Whether no work is running.
+    /// Returns whether no work is running.
     pub(crate) fn has_no_running_work(&self) -> bool {
         KINDS.into_iter().all(|kind| self.queue(kind).lock().running == 0)
     }
