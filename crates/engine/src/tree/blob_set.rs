@@ -1,7 +1,7 @@
-//! Open blob files of a version.
+//! Blob files of a version.
 //!
-//! A table holds the blob files that its entries reference, so that readers of old versions can read the values.
-//! A blob file is obsolete if no table of the current version references it.
+//! A table holds references to the blob files that its entries reference. Readers of old versions can therefore read
+//! the values. A blob file is obsolete if no table of the current version references it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -23,9 +23,9 @@ use crate::table::explain::{BlockRead, BlockSource};
 use crate::tree::obsolete_files::{ObsoleteFiles, OpenFileGuard};
 use crate::value_log::{BlobReader, BlobScan};
 
-/// An open blob file that tables share.
+/// An open blob file that one or more tables reference.
 ///
-/// An obsolete file is queued for deletion when the last table that references it is dropped.
+/// If the file is obsolete, it is queued for deletion when the last of these tables is dropped.
 #[derive(Debug)]
 pub(crate) struct BlobFile {
     guard: OpenFileGuard,
@@ -56,31 +56,31 @@ impl BlobFile {
         self.blob.manifest_record()
     }
 
-    /// Marks the file as obsolete. The caller has removed it from the manifest.
+    /// Marks the file as obsolete. The caller must have removed the file from the manifest.
     pub(crate) fn set_obsolete(&self) {
         self.guard.set_obsolete();
     }
 }
 
-/// A blob file and the records in it that one table references.
+/// References of one table to records of a blob file.
 #[derive(Clone, Debug)]
 pub(crate) struct BlobUsage {
     pub(crate) file: Arc<BlobFile>,
-    /// Bytes of the referenced records.
+    /// Total size of the referenced records in bytes.
     pub(crate) bytes: u64,
-    /// Number of the referenced records.
+    /// Number of referenced records.
     pub(crate) records: u64,
 }
 
 impl BlobUsage {
-    /// Returns the manifest record of this reference.
+    /// Returns the reference as the manifest records it.
     pub(crate) fn reference(&self) -> BlobReference {
         let blob = self.file.record().id;
         BlobReference { blob, bytes: self.bytes, records: self.records }
     }
 }
 
-/// The blob files of one version, each with the sum of the references of all tables.
+/// Blob files of a version. The references of all tables to a file are added up.
 #[derive(Debug, Default)]
 pub(crate) struct BlobSet {
     files: BTreeMap<FileId, BlobUsage>,
@@ -109,30 +109,30 @@ impl BlobSet {
         set
     }
 
-    /// Returns all files by number.
+    /// Returns all blob files, ordered by file number.
     pub(crate) fn files(&self) -> impl Iterator<Item = &BlobUsage> {
         self.files.values()
     }
 
-    /// Returns the numbers of all files, ascending.
+    /// Returns the numbers of all blob files in ascending order.
     pub(crate) fn ids(&self) -> Vec<FileId> {
         self.files.keys().copied().collect()
     }
 
-    /// Returns whether the set contains no file.
+    /// Returns whether the set contains no files.
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// Returns the file with this number.
+    /// Returns the blob file with this number.
     pub(crate) fn file(&self, id: FileId) -> Option<&Arc<BlobFile>> {
         self.files.get(&id).map(|usage| &usage.file)
     }
 
-    /// Decodes a value pointer and returns the file that it names.
+    /// Decodes a value pointer. Returns the pointer and the blob file that it refers to.
     ///
     /// # Errors
-    /// If the pointer is malformed or names a file outside this set.
+    /// Fails if the pointer is malformed, or if the set does not contain its blob file.
     pub(crate) fn locate(&self, pointer: &[u8]) -> Result<(&Arc<BlobFile>, ValuePointer)> {
         let pointer =
             ValuePointer::decode(pointer).map_err(|what| Error::malformed(what, &self.dir, 0))?;
@@ -146,11 +146,12 @@ impl BlobSet {
         Ok((file, pointer))
     }
 
-    /// Reads the value that an entry points to.
+    /// Reads the value of an entry from the value log. `entry` is the key and the sequence number of the entry.
     ///
-    /// # Errors
-    /// If the value cannot be read, is damaged or belongs to another entry;
-    /// [`Error::WouldBlock`](crate::Error::WouldBlock).
+    /// - [`Error::Corrupt`](crate::Error::Corrupt) if the value is corrupt or belongs to another entry.
+    /// - [`Error::Io`](crate::Error::Io) if the value cannot be read.
+    /// - [`Error::WouldBlock`](crate::Error::WouldBlock) if the value is not cached and `access` does not allow reads
+    ///   from files.
     pub(crate) fn read_value(
         &self,
         entry: (&[u8], SeqNo),
@@ -161,7 +162,7 @@ impl BlobSet {
         file.blob().read_value(entry, &pointer, access)
     }
 
-    /// Reads the value that an entry points to, as part of a scan.
+    /// Reads the value of an entry from the value log, as part of a scan.
     pub(crate) fn read_value_in_scan(
         &self,
         scan: &mut BlobScan,
@@ -173,7 +174,7 @@ impl BlobSet {
         scan.read_value(file.blob(), entry, &pointer, access)
     }
 
-    /// Returns the block that a read of this value would access, and whether it is cached.
+    /// Returns the block that a read of this value would access, and whether the block is cached.
     pub(crate) fn explain(&self, pointer: &[u8]) -> Result<BlockRead> {
         let (file, pointer) = self.locate(pointer)?;
         let resident = file.blob().is_resident(&pointer);

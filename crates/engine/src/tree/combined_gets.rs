@@ -1,4 +1,4 @@
-//! Counts the point lookups of each key that searched files and combined operands, for
+//! Counts the point lookups of each key that searched files and combined operands. Used for
 //! [`RmwMode::Adaptive`](crate::RmwMode::Adaptive).
 
 use lsmx_base::coding::{high_u32, low_u32};
@@ -6,26 +6,26 @@ use lsmx_base::sync::{AtomicU32, OnceLock, Ordering};
 
 use crate::tree::key_hashes::key_hash;
 
-/// Number of counters, a power of two.
+/// Number of counters. Must be a power of two.
 const SLOTS: u32 = 16 << 10;
-/// Number of low bits of a slot that contain the count. The high bits contain a part of the key hash.
+/// Number of low bits of a slot that contain the count. The high bits contain a part of the hash of the key.
 const COUNT_BITS: u32 = 4;
 const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
 
-/// Approximate number of recent point lookups per key that searched files and combined operands.
+/// Approximate number of recent point lookups of each key that searched files and combined operands.
 ///
-/// The hash of a key selects a slot. If two keys share a slot, a count of one key overwrites the count of the other. Counts
-/// of keys that are no longer read therefore disappear. Keys whose hashes agree in the slot bits and the stored bits are
-/// counted together.
+/// The hash of a key selects a slot. If the slot contains the count of another key, this count is overwritten. Counts
+/// of keys that are no longer read are therefore replaced over time. Two keys are counted together if their hashes
+/// agree in the bits that select the slot and in the bits that the slot stores.
 #[derive(Debug, Default)]
 pub(crate) struct CombinedGets {
-    /// Allocated on first use. Counts are accessed with relaxed ordering: a lost or wrong count only affects how early a
-    /// value is stored.
+    /// Allocated on first use. Counts are accessed with relaxed ordering, because a lost or wrong count only changes
+    /// when a value is stored.
     slots: OnceLock<Box<[AtomicU32]>>,
 }
 
 impl CombinedGets {
-    /// Increments the count of a key and returns the new count, at most 15.
+    /// Increments the count of a key. Returns the new count, which is at most 15.
     pub(crate) fn count(&self, key: &[u8]) -> u32 {
         let hash = key_hash(0, key);
         let slots = self.slots.get_or_init(|| (0..SLOTS).map(|_| AtomicU32::new(0)).collect());

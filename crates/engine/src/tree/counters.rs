@@ -1,4 +1,4 @@
-//! Counters of one tree.
+//! Counters of a tree.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::EntryKind;
@@ -11,7 +11,7 @@ use crate::metrics::{
     TimedOperation,
 };
 
-/// A counter that operations of users change.
+/// A counter of operations of users.
 #[derive(Clone, Copy, Debug)]
 enum OperationCounter {
     Puts,
@@ -19,7 +19,7 @@ enum OperationCounter {
     Deletes,
     RangeDeletes,
     Merges,
-    /// Bytes of keys and values of all writes except puts.
+    /// Bytes of the keys and values of all writes except puts.
     OtherWriteBytes,
     GetsFound,
     GetsAbsent,
@@ -32,15 +32,15 @@ enum OperationCounter {
     ScanRunsSkipped,
 }
 
-/// Number of [`OperationCounter`]s.
+/// Number of variants of [`OperationCounter`].
 const COUNTERS: usize = OperationCounter::ScanRunsSkipped as usize + 1;
 
-/// Counters of one tree since it was opened.
+/// Counters of a tree since it was opened.
 #[derive(Debug)]
 pub(crate) struct TreeCounters {
-    /// Sharded because every operation changes some of them.
+    /// Sharded by thread, because every operation increments some of these counters.
     operations: ShardedCounters<COUNTERS>,
-    /// Counts of jobs and of writes that waited. No other lock is taken while this one is held.
+    /// Counters of jobs and of writes that waited. A thread that holds this lock takes no other lock.
     counts: Mutex<KeyspaceMetrics>,
     /// Durations of operations on all keyspaces of the database.
     pub(crate) latencies: Arc<OperationLatencies>,
@@ -51,7 +51,7 @@ impl TreeCounters {
         TreeCounters { operations: ShardedCounters::default(), counts: Mutex::default(), latencies }
     }
 
-    /// Counts a written entry with `bytes` bytes of key and value.
+    /// Counts a written entry. `bytes` is the size of its key and value.
     #[inline]
     pub(crate) fn count_write(&self, kind: EntryKind, bytes: u64) {
         let (operation, operation_bytes) = match kind.without_expiry() {
@@ -64,7 +64,7 @@ impl TreeCounters {
         shard.add(operation_bytes as usize, bytes);
     }
 
-    /// Counts a range delete with `bytes` bytes of bounds.
+    /// Counts a range delete. `bytes` is the size of its bounds.
     pub(crate) fn count_range_delete(&self, bytes: u64) {
         let shard = self.operations.shard();
         shard.add(OperationCounter::RangeDeletes as usize, 1);
@@ -76,7 +76,7 @@ impl TreeCounters {
         self.operations.shard().add(OperationCounter::PutBytes as usize, bytes);
     }
 
-    /// Counts a successful lookup of one key.
+    /// Counts a successful point lookup.
     #[inline]
     pub(crate) fn count_get(&self, key: &[u8], value: Option<&Slice>) {
         let shard = self.operations.shard();
@@ -91,7 +91,7 @@ impl TreeCounters {
         }
     }
 
-    /// Counts the lookups of a successful `multi_get`, which also count as gets.
+    /// Counts the lookups of a successful `multi_get`. They are also counted as gets.
     pub(crate) fn count_multi_get<'a>(
         &self,
         found: impl Iterator<Item = (&'a [u8], Option<&'a Slice>)>,
@@ -111,7 +111,7 @@ impl TreeCounters {
         shard.add(OperationCounter::GetBytes as usize, bytes);
     }
 
-    /// Counts failed lookups of `keys` keys.
+    /// Counts failed point lookups of `keys` keys.
     #[cold]
     pub(crate) fn count_failed_gets(&self, keys: u64) {
         self.operations.shard().add(OperationCounter::GetsFailed as usize, keys);
@@ -127,17 +127,16 @@ impl TreeCounters {
         self.operations.shard().add(OperationCounter::ScanRunsSkipped as usize, 1);
     }
 
-    /// Updates the counts of jobs and of writes that waited.
+    /// Updates the counters of jobs and of writes that waited.
     pub(crate) fn update(&self, update: impl FnOnce(&mut KeyspaceMetrics)) {
         update(&mut self.counts.lock());
     }
 
-    /// Updates the counts of jobs that wrote into `level`.
     pub(crate) fn update_level(&self, level: u8, update: impl FnOnce(&mut LevelWriteMetrics)) {
         self.update(|counts| update(&mut counts.level_mut(level).flow));
     }
 
-    /// Returns the metrics that are counters. The caller fills in the fields that describe the current state.
+    /// Returns the metrics that are based on counters. The caller must set the fields that describe the current state.
     pub(crate) fn metrics(&self) -> KeyspaceMetrics {
         let counts = self.counts.lock().clone();
         let sums = self.operations.sums();
@@ -168,21 +167,21 @@ impl TreeCounters {
     }
 }
 
-/// Number of entries after which a [`ScanCounter`] adds its counts to those of the tree.
+/// Number of entries after which a [`ScanCounter`] updates the counters of the tree.
 const ENTRIES_PER_UPDATE: u64 = 1024;
 
 /// Counts the entries that one iterator or cursor returns.
 ///
-/// Atomic additions for each entry would slow scans down, so the counts are added to those of the tree after
-/// [`ENTRIES_PER_UPDATE`] entries and when this value is dropped.
+/// An atomic addition per entry would slow down scans. The counts are therefore added to the counters of the tree after
+/// every [`ENTRIES_PER_UPDATE`] entries, and when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct ScanCounter {
     counters: Arc<TreeCounters>,
     entries: u64,
     bytes: u64,
-    /// Whether some steps are measured. Read again with each update of the tree.
+    /// Whether the durations of some steps are measured. Updated together with the counters of the tree.
     is_sampling: bool,
-    /// Start of the current step, if it is measured.
+    /// Start of the current step. `None` if the step is not measured.
     step_start: Option<OperationStart>,
 }
 
@@ -200,7 +199,7 @@ impl ScanCounter {
         }
     }
 
-    /// Records the duration of the current step if it is measured.
+    /// Ends a step. Records its duration if it is measured.
     #[inline]
     pub(crate) fn end_step(&mut self, env: &Env) {
         if let Some(start) = self.step_start.take() {
@@ -208,7 +207,7 @@ impl ScanCounter {
         }
     }
 
-    /// Counts an entry with `bytes` bytes of key and value.
+    /// Counts an entry. `bytes` is the size of its key and value.
     #[inline]
     pub(crate) fn count_entry(&mut self, bytes: usize) {
         self.entries += 1;
@@ -218,7 +217,7 @@ impl ScanCounter {
         }
     }
 
-    /// Counts bytes of the last entry.
+    /// Adds bytes to those of the last entry.
     #[inline]
     pub(crate) fn add_bytes(&mut self, bytes: usize) {
         self.bytes += len_u64(bytes);
@@ -241,7 +240,7 @@ impl Drop for ScanCounter {
     }
 }
 
-/// Adds to a counter that synchronizes nothing.
+/// Adds to a counter that is not used for synchronization.
 pub(crate) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }

@@ -1,10 +1,11 @@
-//! History of flushed writes, for guards that are older than the memtables.
+//! History of flushed writes. Guards of transactions that are older than the memtables are checked against it.
 //!
-//! A flush records the key hashes and range tombstones of its memtable before the memtable is removed from the
-//! super version. The history of a tree is one interval of sequence numbers. It ends at or after the first number
-//! of the oldest memtable. The oldest records are dropped when the history exceeds its limit.
+//! A flush records the key hashes and range tombstones of its memtable before the memtable is removed from the super
+//! version. The history of a tree covers one interval of sequence numbers. This interval extends at least to the first
+//! sequence number of the oldest memtable. If the history exceeds its memory limit, the oldest records are dropped.
 //!
-//! Guards of ranges also need sorted key prefixes. Flushes record them only after the first range read of a transaction.
+//! To check guards of key ranges, the history also needs sorted key prefixes. Flushes record them only after a
+//! transaction has read a range for the first time.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,28 +20,29 @@ use crate::memtable::Memtable;
 use crate::tree::key_hashes::{BYTES_PER_KEY, KeyHashes, key_hash};
 use crate::tree::key_prefixes::{self, KeyPrefixes, common_prefix_len};
 
-/// Maximum number of records of all trees. A guard may be checked against every record of its tree.
+/// Maximum number of records of all trees. A guard may have to be checked against all records of its tree.
 const RECORDS_MAX: usize = 1 << 10;
-/// Memory of a record without its hash table, prefixes and tombstones, in bytes.
+/// Memory of a record in bytes without its hash table, key prefixes and range tombstones.
 const RECORD_BYTES: u64 = 256;
 
-/// Keys that a guard protects.
+/// The keys that a guard protects.
 #[derive(Clone, Debug)]
 pub(crate) enum GuardedKeys {
-    /// One key and its hash.
+    /// A single key and its hash.
     Key { key: Bytes, key_hash: u64 },
-    /// The keys from `start` up to, but not including, `end`; `None` for the end of the keyspace. It is not empty.
+    /// The keys from `start` (inclusive) to `end` (exclusive). If `end` is `None`, the range ends at the end of the
+    /// keyspace. The range is not empty.
     Range { start: Bytes, end: Option<Bytes> },
 }
 
 impl GuardedKeys {
-    /// Protects one key of a keyspace.
+    /// Protects a single key of a keyspace.
     pub(crate) fn new_key(keyspace: u32, key: Bytes) -> GuardedKeys {
         let key_hash = key_hash(keyspace, &key);
         GuardedKeys::Key { key, key_hash }
     }
 
-    /// Returns the smallest guarded key.
+    /// Returns the smallest protected key.
     pub(crate) fn first_key(&self) -> &[u8] {
         match self {
             GuardedKeys::Key { key, .. } => key,
@@ -49,21 +51,21 @@ impl GuardedKeys {
     }
 }
 
-/// Writes of one flushed memtable.
+/// The writes of one flushed memtable.
 #[derive(Debug)]
 pub(crate) struct FlushedWrites {
     keyspace: u32,
     first_seq: SeqNo,
     last_seq: SeqNo,
     keys: KeyHashes,
-    /// Key prefixes for guards of ranges; `None` if they were not recorded.
+    /// Key prefixes for guards of ranges. `None` if they were not recorded.
     prefixes: Option<KeyPrefixes>,
     tombstones: Vec<Arc<TombstoneIndex>>,
     bytes: u64,
 }
 
 impl FlushedWrites {
-    /// Adds an entry of the memtable. Entries are added in the order of a cursor.
+    /// Adds an entry of the memtable. Entries must be added in the order of a memtable cursor.
     pub(crate) fn add(&mut self, key: &[u8], seq: SeqNo) {
         self.keys.insert(key_hash(self.keyspace, key), seq);
         if let Some(prefixes) = &mut self.prefixes {
@@ -77,7 +79,7 @@ impl FlushedWrites {
         self.keys.newest_seq(key_hash).max(self.tombstones.iter().filter_map(covering).max())
     }
 
-    /// Checks keys that were read at `read` against these writes.
+    /// Checks whether these writes changed keys that were read at the sequence number `read`.
     fn check(&self, keys: &GuardedKeys, read: SeqNo) -> GuardCheck {
         let has_newer_write = match keys {
             GuardedKeys::Key { key, key_hash } => self.newest_seq(key, *key_hash) > Some(read),
@@ -95,41 +97,41 @@ impl FlushedWrites {
     }
 }
 
-/// Result of the check of a guard. Of several results, the largest applies.
+/// Result of a guard check. If there are several results, the largest one applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum GuardCheck {
-    /// No guarded key was modified after the sequence number of the guard.
+    /// No protected key was changed after the sequence number of the guard.
     Holds,
-    /// The history does not cover the sequence number of the guard, or does not contain key prefixes.
+    /// The history does not cover the sequence number of the guard, or it does not contain key prefixes.
     Unknown,
-    /// A guarded key was written or deleted after the sequence number of the guard.
+    /// A protected key was written or deleted after the sequence number of the guard.
     Refused,
 }
 
-/// Flushed writes of one tree, oldest first. Their intervals of sequence numbers are contiguous.
+/// Flushed writes of a tree, oldest first. Their intervals of sequence numbers are contiguous.
 #[derive(Debug, Default)]
 struct TreeHistory(VecDeque<FlushedWrites>);
 
 impl TreeHistory {
-    /// Checks keys that were read at `read` against all recorded writes.
+    /// Checks whether recorded writes changed keys that were read at the sequence number `read`.
     fn check(&self, keys: &GuardedKeys, read: SeqNo) -> GuardCheck {
         let recent = self.0.iter().rev().take_while(|writes| writes.last_seq > read);
         recent.map(|writes| writes.check(keys, read)).max().unwrap_or(GuardCheck::Holds)
     }
 
-    /// Returns whether the history contains every write after `read` and before `until`.
+    /// Returns whether the history contains all writes with sequence numbers after `read` and before `until`.
     fn covers(&self, read: SeqNo, until: SeqNo) -> bool {
         let (Some(oldest), Some(newest)) = (self.0.front(), self.0.back()) else { return false };
         oldest.first_seq.0 <= read.0.saturating_add(1) && newest.last_seq.0 + 1 >= until.0
     }
 }
 
-/// Histories of all trees of a database, with one memory limit.
+/// Histories of all trees of a database. They share one memory limit.
 #[derive(Debug)]
 pub(crate) struct GuardHistory {
     bytes_max: u64,
-    /// Whether flushes record key prefixes. Never reset. A flush that reads an old value records no prefixes, and guards
-    /// of ranges are then unknown, so no order with other memory accesses is needed.
+    /// Whether flushes record key prefixes. Never reset. Relaxed ordering is sufficient: if a flush reads an old value,
+    /// it records no key prefixes, and guards of ranges cannot be decided.
     records_prefixes: AtomicBool,
     histories: Mutex<TreeHistories>,
 }
@@ -137,27 +139,27 @@ pub(crate) struct GuardHistory {
 #[derive(Debug, Default)]
 struct TreeHistories {
     trees: HashMap<u32, TreeHistory>,
-    /// Keyspace id of each record, oldest record first.
+    /// Keyspace id of each record, ordered from the oldest to the newest record.
     order: VecDeque<u32>,
     bytes: u64,
 }
 
 impl GuardHistory {
-    /// Returns an empty history of at most `bytes_max` bytes.
+    /// Creates an empty history with a memory limit of `bytes_max` bytes.
     pub(crate) fn new(bytes_max: u64) -> GuardHistory {
         let records_prefixes = AtomicBool::new(false);
         GuardHistory { bytes_max, records_prefixes, histories: Mutex::default() }
     }
 
-    /// Makes all further flushes record key prefixes, which guards of ranges need.
+    /// Makes all later flushes record key prefixes, which are needed for guards of ranges.
     pub(crate) fn record_prefixes(&self) {
         if !self.records_prefixes.load(Ordering::Relaxed) {
             self.records_prefixes.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Returns an empty record for a memtable whose last sequence number is `last_seq`. Returns `None` if the
-    /// record would exceed the memory limit.
+    /// Creates an empty record for a memtable whose last sequence number is `last_seq`. Returns `None` if the record
+    /// would exceed the memory limit.
     pub(crate) fn new_flush_record(
         &self,
         keyspace: u32,
@@ -188,7 +190,7 @@ impl GuardHistory {
         Some(writes)
     }
 
-    /// Adds an empty list of prefixes to the record of a memtable, unless the record would exceed the memory limit.
+    /// Adds an empty list of key prefixes to a record. Does nothing if the record would then exceed the memory limit.
     fn add_prefixes(&self, writes: &mut FlushedWrites, memtable: &Memtable, entries: usize) {
         let (smallest, largest) = memtable.key_range().unwrap_or_default();
         let common = &smallest[..common_prefix_len(&smallest, &largest)];
@@ -200,8 +202,8 @@ impl GuardHistory {
         }
     }
 
-    /// Appends a record to the history of its tree. If sequence numbers are missing between the previous record and this
-    /// one, the older records are removed.
+    /// Appends a record to the history of its tree. If sequence numbers between the previous record and this record are
+    /// missing, the previous records are removed.
     pub(crate) fn append(&self, writes: FlushedWrites) {
         let keyspace = writes.keyspace;
         let mut histories = self.histories.lock();
@@ -220,8 +222,8 @@ impl GuardHistory {
         }
     }
 
-    /// Checks keys that were read at `read` against the flushed writes of their tree. `until` is the first sequence
-    /// number of the oldest memtable.
+    /// Checks whether flushed writes of a tree changed keys that were read at the sequence number `read`. `until` is
+    /// the first sequence number of the oldest memtable.
     pub(crate) fn check_guard(
         &self,
         keyspace: u32,
@@ -240,7 +242,7 @@ impl GuardHistory {
         self.histories.lock().forget(keyspace);
     }
 
-    /// Returns the memory of all records, in bytes.
+    /// Returns the memory of all records in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.histories.lock().bytes
     }
@@ -271,7 +273,8 @@ mod tests {
     use crate::memtable::MemtableKind;
     use lsmx_base::key::EntryKind;
 
-    /// Records a memtable for the sequence numbers `first..=last` with the key `first`, written at `first`.
+    /// Records a memtable with the sequence numbers `first..=last`. It contains the key `first`, written at the
+    /// sequence number `first`.
     fn record(history: &GuardHistory, keyspace: u32, first: u64, last: u64) {
         let memtable =
             Memtable::new(MemtableKind::default(), SeqNo(first), &DeferredDrop::default());
@@ -308,7 +311,7 @@ mod tests {
         assert_eq!(check_range(&history, (21, 30), 19, 40), GuardCheck::Holds);
         assert_eq!(check_range(&history, (0, 99), 29, 40), GuardCheck::Refused);
         assert_eq!(check_range(&history, (0, 99), 30, 40), GuardCheck::Holds);
-        // The record without prefixes is needed, and the record of key 30 decides.
+        // The record without key prefixes must be checked. The record of key 30 determines the result.
         assert_eq!(check_range(&history, (21, 30), 15, 40), GuardCheck::Unknown);
         assert_eq!(check_range(&history, (21, 31), 15, 40), GuardCheck::Refused);
     }
@@ -328,12 +331,12 @@ mod tests {
         let history = GuardHistory::new(1 << 20);
         record(&history, 1, 10, 19);
         record(&history, 1, 20, 29);
-        // Written after the read and not written after the read.
+        // First a key that was written after the read, and then a key that was not.
         assert_eq!(check(&history, 1, 20, 19, 30), GuardCheck::Refused);
         assert_eq!(check(&history, 1, 10, 5, 30), GuardCheck::Refused);
         assert_eq!(check(&history, 1, 20, 20, 30), GuardCheck::Holds);
         assert_eq!(check(&history, 1, 77, 9, 30), GuardCheck::Holds);
-        // Before the first record, after the last record and in another tree.
+        // Reads before the first record, after the last record, and of another tree cannot be decided.
         assert_eq!(check(&history, 1, 77, 8, 30), GuardCheck::Unknown);
         assert_eq!(check(&history, 1, 77, 9, 31), GuardCheck::Unknown);
         assert_eq!(check(&history, 2, 20, 19, 30), GuardCheck::Unknown);

@@ -1,7 +1,7 @@
-//! Key ranges of ingested files, for guards that are older than the ingest.
+//! Key ranges of ingested files. Guards of transactions that are older than an ingest are checked against them.
 //!
-//! Ingested entries are neither in memtables nor in the history of flushed writes. A guard whose keys overlap such a
-//! range cannot be checked if its sequence number is before that of the ingest.
+//! Ingested entries are neither in memtables nor in the history of flushed writes. If the keys of a guard overlap an
+//! ingested range, and the guard is older than the ingest, the guard cannot be decided.
 
 use std::collections::VecDeque;
 
@@ -11,20 +11,20 @@ use lsmx_compaction::KeyRange;
 
 use crate::tree::guard_history::GuardedKeys;
 
-/// Maximum number of ranges. If there are more, the two oldest are replaced by one that covers both.
+/// Maximum number of ranges. If there are more, the two oldest ranges are replaced by one range that covers both.
 const RANGES_MAX: usize = 16;
 
-/// Ranges of the ingests into one tree since it was opened.
+/// Key ranges of all ingests into a tree since the tree was opened.
 #[derive(Debug, Default)]
 pub(crate) struct IngestedRanges {
-    /// Sequence number of the last ingest, or 0. Guards read it before the ranges.
+    /// Sequence number of the last ingest, or 0 if there was none. Guard checks read it before they lock `ranges`.
     newest: AtomicU64,
-    /// Ranges with the sequence numbers of their ingests, oldest first.
+    /// Key ranges with the sequence numbers of their ingests, oldest first.
     ranges: Mutex<VecDeque<(SeqNo, KeyRange)>>,
 }
 
 impl IngestedRanges {
-    /// Adds the range of an ingest. Only the thread that holds the lead of the commit pipeline calls this.
+    /// Adds the key range of an ingest. The calling thread must be the leader of the commit pipeline.
     pub(crate) fn add(&self, seq: SeqNo, range: KeyRange) {
         let mut ranges = self.ranges.lock();
         ranges.push_back((seq, range));

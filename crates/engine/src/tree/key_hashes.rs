@@ -1,34 +1,35 @@
-//! Hash table from keys to sequence numbers.
+//! Compact hash table from keys to sequence numbers.
 //!
-//! A slot contains the upper 32 bits of the hash of a key and a sequence number relative to `base`. The lower 32 bits
-//! select the first slot of the linear probe. Keys are not stored, so two keys with equal upper bits in adjacent slots
-//! share a slot. At a load of two thirds, about one lookup of an absent key in 10^9 returns a wrong number.
+//! A slot contains the upper 32 bits of the hash of a key, and a sequence number relative to `base`. The lower 32 bits
+//! of the hash determine the slot at which the linear probe starts. The keys are not stored. Two keys therefore share a
+//! slot if their upper bits are equal and their probes meet. At a load of two thirds, about one in 10^9 lookups of
+//! absent keys returns a wrong sequence number.
 
 use lsmx_base::checksum::xxh3_seeded;
 use lsmx_base::coding::{high_u32, len_u64, low_u32};
 use lsmx_base::key::SeqNo;
 
-/// Memory of a table per key, in bytes.
+/// Memory of the table per key in bytes.
 pub(crate) const BYTES_PER_KEY: u64 = len_u64(size_of::<u64>()) * 3 / 2;
 
-/// Largest relative number. It represents every number that does not fit.
+/// Largest relative sequence number. It represents all sequence numbers that do not fit in 32 bits.
 const RELATIVE_MAX: u32 = u32::MAX;
 
-/// Returns the hash of a key of this keyspace.
+/// Returns the hash of a key in a keyspace.
 pub(crate) fn key_hash(keyspace: u32, key: &[u8]) -> u64 {
     xxh3_seeded(key, u64::from(keyspace))
 }
 
-/// Hash table of the newest sequence number of each key.
+/// Hash table that contains the newest sequence number of each key.
 #[derive(Debug)]
 pub(crate) struct KeyHashes {
-    /// 0 in an empty slot.
+    /// 0 if the slot is empty.
     slots: Box<[u64]>,
     base: SeqNo,
 }
 
 impl KeyHashes {
-    /// Returns an empty table for at most `keys` keys with sequence numbers from `base` on.
+    /// Creates an empty table for at most `keys` keys. Sequence numbers must be at least `base`.
     pub(crate) fn with_capacity(keys: usize, base: SeqNo) -> KeyHashes {
         KeyHashes { slots: vec![0; keys + keys / 2 + 1].into_boxed_slice(), base }
     }
@@ -43,7 +44,8 @@ impl KeyHashes {
         }
     }
 
-    /// Returns the largest sequence number of this hash, or `SeqNo::MAX` if it did not fit.
+    /// Returns the largest sequence number of the key with this hash. Returns `SeqNo::MAX` if this number does not fit
+    /// in 32 bits. Returns `None` if the table does not contain the key.
     pub(crate) fn newest_seq(&self, hash: u64) -> Option<SeqNo> {
         match low_u32(self.slots[self.find_slot(hash)]) {
             0 => None,
@@ -52,10 +54,10 @@ impl KeyHashes {
         }
     }
 
-    /// Returns the slot of this hash, or the empty slot for its insertion.
+    /// Returns the slot that contains the key with this hash. If there is none, returns the empty slot for the key.
     fn find_slot(&self, hash: u64) -> usize {
         let count = self.slots.len();
-        // Fewer keys than slots are inserted, so the probe ends at an empty slot.
+        // There are fewer keys than slots, so the probe ends at an empty slot at the latest.
         let mut slot = high_u32(u64::from(low_u32(hash)) * len_u64(count)) as usize;
         while self.slots[slot] != 0 && high_u32(self.slots[slot]) != high_u32(hash) {
             slot = if slot + 1 == count { 0 } else { slot + 1 };

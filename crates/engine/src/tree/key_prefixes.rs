@@ -1,4 +1,5 @@
-//! Sorted key prefixes with sequence numbers, to check whether a range of keys was written.
+//! Sorted key prefixes with sequence numbers. Used to check whether a key in a range was written after a given sequence
+//! number.
 //!
 //! ```text
 //! common      common prefix of all keys
@@ -7,8 +8,8 @@
 //! maxima      the largest of each 64 consecutive numbers
 //! ```
 //!
-//! Keys with equal prefixes share an element. A search can therefore find a write next to the range. It never misses a
-//! write in the range. For n keys it compares at most n / 64 + 128 numbers.
+//! Keys with equal prefixes share an element. A search may therefore find a write that is outside of the range, but it
+//! never misses a write in the range. For n keys, a search compares at most n / 64 + 128 sequence numbers.
 
 use std::ops::Range;
 
@@ -16,13 +17,13 @@ use lsmx_base::coding::{len_u64, low_u32};
 use lsmx_base::key::{KeyPrefix, SeqNo};
 use lsmx_base::work_counter::{self, WorkKind};
 
-/// Number of consecutive numbers with one maximum.
+/// Number of consecutive elements for which one maximum is stored.
 const BLOCK: usize = 64;
 
-/// Largest relative number. It represents every number that does not fit.
+/// Largest relative sequence number. It represents all sequence numbers that do not fit in 32 bits.
 const RELATIVE_MAX: u32 = u32::MAX;
 
-/// Prefixes of the keys of one memtable.
+/// Prefixes of all keys of a memtable.
 #[derive(Debug)]
 pub(crate) struct KeyPrefixes {
     common: Box<[u8]>,
@@ -32,32 +33,34 @@ pub(crate) struct KeyPrefixes {
     base: SeqNo,
 }
 
-/// Returns the memory for a number of keys, in bytes, without their common prefix.
+/// Returns the memory in bytes for a number of keys. Their common prefix is not included.
 pub(crate) fn memory_bytes(keys: u64) -> u64 {
     let per_key = len_u64(size_of::<u64>() + size_of::<u32>());
     let maxima = keys.div_ceil(len_u64(BLOCK)) * len_u64(size_of::<u32>());
     keys.saturating_mul(per_key).saturating_add(maxima)
 }
 
-/// Returns the length of the longest common prefix of two keys.
+/// Returns the length of the longest common prefix of two keys in bytes.
 pub(crate) fn common_prefix_len(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
-/// Returns the first eight bytes of a key without the common prefix.
+/// Returns the first eight bytes of a key as a big-endian number. `suffix` is the key without the common prefix of all
+/// keys.
 fn prefix_of(suffix: &[u8]) -> u64 {
     KeyPrefix::new(suffix).0[0]
 }
 
 impl KeyPrefixes {
-    /// Returns an empty list for at most `keys` keys that start with `common` and have sequence numbers from `base` on.
+    /// Creates an empty list for at most `keys` keys. All keys must start with `common`, and their sequence numbers
+    /// must be at least `base`.
     pub(crate) fn with_capacity(keys: usize, common: &[u8], base: SeqNo) -> KeyPrefixes {
         let (prefixes, numbers) = (Vec::with_capacity(keys), Vec::with_capacity(keys));
         let maxima = Vec::with_capacity(keys.div_ceil(BLOCK));
         KeyPrefixes { common: common.into(), prefixes, numbers, maxima, base }
     }
 
-    /// Adds a write. Keys are added in ascending order.
+    /// Adds a write. Keys must be added in ascending order.
     pub(crate) fn push(&mut self, key: &[u8], seq: SeqNo) {
         let prefix = prefix_of(key.get(self.common.len()..).unwrap_or_default());
         let relative = seq.0.saturating_sub(self.base.0).min(u64::from(RELATIVE_MAX));
@@ -74,8 +77,8 @@ impl KeyPrefixes {
         }
     }
 
-    /// Returns whether a write after `read` may have changed a key from `start` up to, but not including, `end`. `None`
-    /// is the end of the keyspace.
+    /// Returns whether a write with a sequence number after `read` may have changed a key in the range from `start`
+    /// (inclusive) to `end` (exclusive). If `end` is `None`, the range ends at the end of the keyspace.
     pub(crate) fn may_have_newer_write(
         &self,
         start: &[u8],
@@ -85,12 +88,12 @@ impl KeyPrefixes {
         let first = self.count_before(start, false);
         let after = end.map_or(self.prefixes.len(), |end| self.count_before(end, true));
         let Some(newest) = self.largest_number(first..after) else { return false };
-        // A record that starts after the read has only newer writes.
+        // If all sequence numbers of the list are larger than `read`, each of its writes is newer.
         let Some(read) = read.0.checked_sub(self.base.0) else { return true };
         newest == RELATIVE_MAX || u64::from(newest) > read
     }
 
-    /// Returns the largest of the numbers in a range of indexes.
+    /// Returns the largest sequence number in a range of elements.
     fn largest_number(&self, indexes: Range<usize>) -> Option<u32> {
         let blocks = indexes.start.div_ceil(BLOCK)..indexes.end / BLOCK;
         let (head, maxima, tail) = match blocks.is_empty() {
@@ -109,14 +112,15 @@ impl KeyPrefixes {
             .max()
     }
 
-    /// Returns the number of prefixes before a bound. Prefixes equal to that of an end are before the end, unless no key
-    /// with this prefix is.
+    /// Returns the number of elements before a bound. If `is_end` is true, elements with the same prefix as the bound
+    /// are counted, except if no key with this prefix can be before the bound.
     fn count_before(&self, bound: &[u8], is_end: bool) -> usize {
         let Some(suffix) = bound.strip_prefix(&*self.common) else {
             return if *bound < *self.common { 0 } else { self.prefixes.len() };
         };
         let prefix = prefix_of(suffix);
-        // Prefixes are padded with zeros. Without an end in zeros, a short suffix is the smallest key with its prefix.
+        // Prefixes are padded with zero bytes. If a suffix has at most eight bytes and does not end with a zero byte,
+        // it is the smallest key with its prefix.
         let is_smallest = suffix.len() <= size_of::<u64>() && suffix.last() != Some(&0);
         match is_end && !is_smallest {
             true => self.prefixes.partition_point(|&other| other <= prefix),
@@ -146,7 +150,8 @@ mod tests {
     }
 
     proptest! {
-        /// A newer write in the range is always found. Keys of at most 8 bytes without zeros are never confused.
+        /// A newer write in the range is always found. Keys of at most 8 bytes that contain no zero byte are never
+        /// confused with each other.
         #[test]
         fn key_prefixes_search_finds_every_newer_write(
             common in prop::collection::vec(0u8..3, 0..4),

@@ -1,14 +1,15 @@
 //! Decides whether lookups use the filter of the last sorted run.
 //!
-//! This filter holds about nine tenths of all filter bytes. It saves the read of a data block for absent keys, and
-//! nothing for existing keys. Its bytes displace data blocks from the cache. The decision compares two rates per
-//! lookup in the last run:
+//! The filter of the last run needs about nine tenths of the memory for all filters. It saves reading a data block if
+//! the key is absent, and saves nothing if the key exists. The memory of the filter reduces the memory for cached data
+//! blocks. The engine compares two rates per lookup in the last run:
 //!
-//! - Reads saved by the filter: the fraction of lookups for absent keys, times the miss rate of data blocks.
-//! - Reads saved by data blocks in the same memory: the hit rate of data blocks, times filter bytes ÷ cached data bytes.
+//! - Reads that the filter saves: the fraction of lookups of absent keys, multiplied by the miss rate of data blocks.
+//! - Reads that data blocks in the same memory would save: the hit rate of data blocks, multiplied by filter bytes ÷
+//!   cached data bytes.
 //!
-//! If the cache is not full, the filter displaces no blocks. Then the fraction of absent keys alone decides, because the
-//! filter also saves the search of a cached block.
+//! If the cache is not full, the filter does not reduce the memory for data blocks. In this case, only the fraction of
+//! absent keys is considered, because the filter also saves searching a cached block.
 
 use lsmx_base::sync::{AtomicBool, Mutex, Ordering, ShardedCounter};
 
@@ -18,43 +19,43 @@ use crate::metrics::LastRunFilterMetrics;
 use crate::table::Table;
 use crate::tree::version::Version;
 
-/// Number of lookups per thread between two decisions. A decision visits all tables of the last run.
+/// Number of lookups of a thread between two decisions. A decision visits all tables of the last run.
 const LOOKUPS_PER_DECISION: u64 = 1024;
 
-/// Minimum number of saved reads per lookup.
+/// Minimum number of reads per lookup that the filter must save.
 const SAVED_READS_MIN: f64 = 0.01;
 
-/// Minimum fraction of lookups for absent keys, if the cache has room for the filter.
+/// Minimum fraction of lookups of absent keys for which the filter is used while the cache is not full.
 ///
-/// A check of the filter takes less than a tenth of the time of a search in cached blocks.
+/// A filter check takes less than a tenth of the time of a search in cached blocks.
 const ABSENT_SHARE_MIN: f64 = 0.1;
 
-/// Part of the cache that is free if the cache counts as not full: one part in this number.
+/// The cache is not full if at least this part of its budget is free: one divided by this number.
 const FREE_PART: u64 = 16;
 
-/// Minimum ratio of the two rates for a change.
+/// Minimum ratio of the two rates for changing the decision.
 const MARGIN: f64 = 1.25;
 
-/// The current decision and the counters behind it.
+/// The current decision, and the counters on which it is based.
 #[derive(Debug, Default)]
 pub(crate) struct LastRunFilter {
     used: AtomicBool,
-    /// Lookups in the last run.
+    /// Number of lookups in the last run.
     lookups: ShardedCounter,
-    /// Lookups in the last run that found no entry.
+    /// Number of lookups in the last run that found no entry.
     absent: ShardedCounter,
-    /// Locked once in [`LOOKUPS_PER_DECISION`] lookups of a thread.
+    /// A thread takes this lock once per [`LOOKUPS_PER_DECISION`] lookups.
     last_decision: Mutex<LastRunFilterDecision>,
 }
 
-/// Counters at the time of the last decision, and the rates computed from them.
+/// Counters at the time of the last decision, and the rates that were computed from them.
 #[derive(Debug, Default)]
 struct LastRunFilterDecision {
     lookups: u64,
     absent: u64,
     data: HitCounts,
     index: HitCounts,
-    /// Last measured miss rate of data blocks while the filter was not in use.
+    /// Miss rate of data blocks when it was last measured without the filter.
     miss_rate: f64,
     saved_reads: f64,
     lost_reads: f64,
@@ -68,7 +69,7 @@ impl LastRunFilter {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Records a lookup in the last run. Periodically reevaluates whether lookups use the filter.
+    /// Records a lookup in the last run. Decides again after every [`LOOKUPS_PER_DECISION`] lookups of a thread.
     #[inline]
     pub(crate) fn record(&self, version: &Version, table: &Table, found: bool) {
         if !found {
@@ -79,7 +80,7 @@ impl LastRunFilter {
         }
     }
 
-    /// Compares the block reads that the filter saves with those that its memory costs, and updates `used`.
+    /// Compares the reads that the filter saves with the reads that its memory costs, and updates `used`.
     #[cold]
     fn reevaluate_filter_use(&self, version: &Version, cache: &BlockCache) {
         let mut last = self.last_decision.lock();
@@ -92,15 +93,16 @@ impl LastRunFilter {
         }
         let absent_share = absent.wrapping_sub(last.absent) as f64 / new_lookups as f64;
         let used = self.is_used();
-        // Hit rates are compared instead of counts, because other trees use the cache as well. While the filter is
-        // in use, it hides misses of data blocks. Therefore the last miss rate without the filter is kept.
+        // Hit rates are compared instead of counts, because other trees use the cache, too. While the filter is used,
+        // it prevents misses of data blocks. The last miss rate that was measured without the filter is used in this
+        // case.
         let hit_rate = hit_rate(last.data, data);
         let miss_rate = if used { last.miss_rate } else { 1.0 - hit_rate };
         let filter_bytes = filter_bytes(version);
         let resident = cache.resident_bytes()[BlockKind::Data];
         let (unloaded_bytes, loaded_bytes) =
             if used { (0, filter_bytes) } else { (filter_bytes, 0) };
-        // Data block bytes that the cache would hold if the filter were not in use.
+        // Bytes of data blocks that the cache would contain without the filter.
         let data_bytes = resident + loaded_bytes;
         let available = cache.available_metadata_bytes();
         let free_bytes = available.saturating_sub(resident + unloaded_bytes);
@@ -125,7 +127,7 @@ impl LastRunFilter {
             self.used.store(!used, Ordering::Relaxed);
         }
         if !self.is_used() {
-            // Lookups that began before the decision may have read filters again.
+            // Lookups that started before the decision may have loaded filters again.
             release_filters(version);
         }
         *last = LastRunFilterDecision {
@@ -140,7 +142,7 @@ impl LastRunFilter {
         };
     }
 
-    /// Returns the counters of the last decision.
+    /// Returns the counters of the last decision for metrics.
     pub(crate) fn metrics(&self, is_used: bool) -> LastRunFilterMetrics {
         let last = self.last_decision.lock();
         LastRunFilterMetrics {
@@ -154,23 +156,23 @@ impl LastRunFilter {
     }
 }
 
-/// Returns the hit rate since an earlier count, or 1 without accesses.
+/// Returns the hit rate since an earlier measurement. Returns 1 if there were no accesses.
 fn hit_rate(earlier: HitCounts, now: HitCounts) -> f64 {
     let hits = now.hits.wrapping_sub(earlier.hits);
     let misses = now.misses.wrapping_sub(earlier.misses);
     if hits + misses == 0 { 1.0 } else { hits as f64 / (hits + misses) as f64 }
 }
 
-/// Returns the filter bytes of the last sorted run.
+/// Returns the total size of the filters of the last run in bytes.
 fn filter_bytes(version: &Version) -> u64 {
     let tables = version.runs().last().into_iter().flat_map(|run| run.tables().iter());
     let filters = tables.filter_map(|table| table.table().properties().filter);
     filters.map(|handle| handle.bytes).sum()
 }
 
-/// Removes the filters of the last sorted run from the cache.
+/// Removes the filters of the last run from the cache.
 ///
-/// The cache would evict these unused filters only after every index block.
+/// The cache would evict these filters only after all index blocks, although they are not used.
 pub(crate) fn release_filters(version: &Version) {
     for table in version.runs().last().into_iter().flat_map(|run| run.tables().iter()) {
         table.table().release_filter();
@@ -193,7 +195,7 @@ mod tests {
         u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes()
     }
 
-    /// Returns a database with one sorted run.
+    /// Opens a database with one sorted run.
     fn open_with_one_run(cache_bytes: u64, filter: FilterLastRun) -> Db {
         let keyspace = KeyspaceOptions::default().filter_last_run(filter);
         let options = Options::default()
@@ -209,7 +211,7 @@ mod tests {
         db
     }
 
-    /// Looks up keys from number `from` on. Returns the number of data block reads per lookup.
+    /// Looks up keys, starting with the key of number `from`. Returns the number of data blocks read per lookup.
     fn look_up_keys(db: &Db, from: u32, modulo: u32) -> f64 {
         let misses = || db.read_metrics().cache.get(&BlockKind::Data).map_or(0, |it| it.misses);
         let before = misses();
@@ -240,7 +242,7 @@ mod tests {
         assert_eq!(left, 0);
     }
 
-    // Reads that the filter saves must not lower the miss rate of data blocks.
+    // Reads that the filter saves must not decrease the measured miss rate of data blocks.
     #[test]
     fn last_run_filter_existing_keys_cached_stays_in_use() {
         let db = open_with_one_run(600 << 10, FilterLastRun::Auto);

@@ -1,4 +1,4 @@
-//! The merge operator of one keyspace and its counters.
+//! Merge resolver: applies the merge operator of a keyspace and counts merges.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::slice::Slice;
@@ -14,9 +14,9 @@ use crate::tree::counters::add;
 pub(crate) struct FoldCounter {
     /// Number of merges.
     pub(crate) folds: AtomicU64,
-    /// Number of merged operands.
+    /// Total number of operands that were merged.
     pub(crate) operands: AtomicU64,
-    /// Maximum number of operands of one merge.
+    /// Maximum number of operands in one merge.
     pub(crate) longest: AtomicU64,
 }
 
@@ -29,28 +29,28 @@ impl FoldCounter {
     }
 }
 
-/// Merges the operands of one keyspace.
+/// Merges the operands of a keyspace.
 #[derive(Debug)]
 pub(crate) struct MergeResolver {
     keyspace: String,
-    /// Name of the operator in the manifest. Set before the operator.
+    /// Name of the merge operator in the manifest. Set before `operator`.
     name: OnceLock<String>,
-    /// Set at most once. Operators of the same name are interchangeable.
+    /// Merge operator. Set at most once, because operators with the same name are interchangeable.
     operator: OnceLock<Arc<dyn MergeOperator>>,
-    /// Merges by readers, and by writers in memtables.
+    /// Merges by reads, and merges by writers in memtables.
     pub(crate) reads: FoldCounter,
     /// Merges by flushes and compactions.
     pub(crate) jobs: FoldCounter,
-    /// Number of failed merges.
+    /// Number of merges that failed.
     pub(crate) failures: AtomicU64,
-    /// Number of folded values that point lookups stored.
+    /// Number of combined values that point lookups stored.
     pub(crate) write_backs: AtomicU64,
-    /// Whether a job had to keep operands that do not merge partially.
+    /// Whether a job had to keep operands because they could not be merged partially.
     has_unmergeable_operands: AtomicBool,
 }
 
 impl MergeResolver {
-    /// Returns the resolver of a keyspace whose operator has no stored name.
+    /// Creates a resolver for a keyspace for which the manifest contains no merge operator yet.
     pub(crate) fn new(keyspace: String, operator: Option<Arc<dyn MergeOperator>>) -> MergeResolver {
         let resolver = MergeResolver {
             keyspace,
@@ -68,10 +68,11 @@ impl MergeResolver {
         resolver
     }
 
-    /// Checks whether the keyspace may use this operator. Returns whether its name must be stored in the manifest.
+    /// Checks whether the keyspace may use a merge operator. Returns whether the manifest must record the name of the
+    /// operator.
     ///
     /// # Errors
-    /// [`Error::Contradiction`] if the keyspace has an operator of another name.
+    /// [`Error::Contradiction`] if the keyspace has a merge operator with another name.
     pub(crate) fn check_operator(&self, given: Option<&Arc<dyn MergeOperator>>) -> Result<bool> {
         let Some(given) = given else { return Ok(false) };
         self.name().map_or(Ok(true), |stored| {
@@ -79,10 +80,10 @@ impl MergeResolver {
         })
     }
 
-    /// Sets the name that is stored in the manifest.
+    /// Sets the name that the manifest has recorded.
     ///
     /// # Errors
-    /// [`Error::Contradiction`] if the keyspace has an operator of another name.
+    /// [`Error::Contradiction`] if the keyspace has a merge operator with another name.
     pub(crate) fn set_stored_name(&self, stored: String) -> Result<()> {
         let name = self.name.get_or_init(|| stored.clone());
         self.check_operator_name(&stored, name)
@@ -99,22 +100,23 @@ impl MergeResolver {
         })
     }
 
-    /// Sets an operator that passed [`MergeResolver::check_operator`]. Has no effect if an operator is already set.
+    /// Sets the merge operator, which must have passed [`MergeResolver::check_operator`]. Does nothing if an operator
+    /// is already set.
     pub(crate) fn set_operator(&self, operator: Arc<dyn MergeOperator>) {
         self.name.get_or_init(|| operator.name().to_owned());
         self.operator.get_or_init(|| operator);
     }
 
-    /// Returns the name of the merge operator. The manifest stores it, so it is known even if the options do not have the
-    /// operator.
+    /// Returns the name of the merge operator. The name is known even if the options contain no operator, because the
+    /// manifest records it.
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.get().map(String::as_str)
     }
 
-    /// Returns the operator.
+    /// Returns the merge operator.
     ///
     /// # Errors
-    /// [`Error::NoMergeOperator`].
+    /// [`Error::NoMergeOperator`] if the options contain no merge operator.
     pub(crate) fn operator(&self) -> Result<&dyn MergeOperator> {
         self.operator.get().map(|operator| &**operator).ok_or_else(|| Error::NoMergeOperator {
             keyspace: self.keyspace.clone(),
@@ -122,10 +124,11 @@ impl MergeResolver {
         })
     }
 
-    /// Merges operands, newest first, for a reader.
+    /// Merges operands for a read. `operands` is ordered from newest to oldest.
     ///
     /// # Errors
-    /// [`Error::NoMergeOperator`], [`Error::MergeFailed`].
+    /// - [`Error::NoMergeOperator`] if the options contain no merge operator.
+    /// - [`Error::MergeFailed`] if the operator fails or panics.
     pub(crate) fn merge_for_read(
         &self,
         key: &[u8],
@@ -141,7 +144,8 @@ impl MergeResolver {
         Ok(value.map(Slice::from))
     }
 
-    /// Merges operands, newest first, for a job. Returns `None` if the operands must be kept.
+    /// Merges operands for a job. `operands` is ordered from newest to oldest. Returns `None` if the merge fails, so
+    /// that the job must keep the operands.
     pub(crate) fn merge_for_job(
         &self,
         operator: &dyn MergeOperator,
@@ -178,7 +182,8 @@ impl MergeResolver {
         value
     }
 
-    /// Merges two operands for a job. Returns `None` if the operands must be kept.
+    /// Merges two operands for a job. Returns `None` if they cannot be merged partially, so that the job must keep
+    /// both.
     pub(crate) fn merge_partial_for_job(
         &self,
         operator: &dyn MergeOperator,
@@ -194,7 +199,7 @@ impl MergeResolver {
         merged
     }
 
-    /// Merges two operands for the operand store, which can also store them separately.
+    /// Merges two operands for an operand store. Returns `None` if the store must keep both.
     pub(crate) fn merge_partial_for_store(
         &self,
         key: &[u8],
@@ -208,13 +213,13 @@ impl MergeResolver {
         Some(merged)
     }
 
-    /// Returns whether tables contain operands that do not merge partially.
+    /// Returns whether jobs have kept operands that could not be merged partially.
     pub(crate) fn has_unmergeable_operands(&self) -> bool {
         self.has_unmergeable_operands.load(Ordering::Relaxed)
     }
 }
 
-/// Returns the maximum length of a value that user code returns, in bytes.
+/// Returns the maximum size in bytes of a value that a merge operator may return.
 pub(crate) fn value_bytes_max() -> usize {
     usize::try_from(VALUE_BYTES_MAX).unwrap_or(usize::MAX)
 }

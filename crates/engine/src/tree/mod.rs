@@ -1,4 +1,4 @@
-//! The tree of one keyspace: its settings, its current super version and the state of its jobs.
+//! Tree of a keyspace: its settings, its current super version and the state of its background jobs.
 
 pub(crate) mod blob_set;
 pub(crate) mod combined_gets;
@@ -45,21 +45,22 @@ use crate::tree::snapshots::{SnapshotGuard, SnapshotTracker};
 use crate::tree::super_version::{OldSuperVersions, SuperVersion};
 use crate::tree::version::Version;
 
-/// Identifies one open database in this process.
+/// Id of an open database in this process.
 ///
-/// A handle of an earlier open of the same directory must not be used: writes to its memtables would be lost.
+/// Each open of a directory gets another id. A handle of an earlier open must not be used, because writes to its
+/// memtables would be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenId(u64);
 
 impl OpenId {
-    /// Returns a unique id.
+    /// Returns an id that is unique in this process.
     pub(crate) fn new() -> OpenId {
         static NEXT: std_atomic::AtomicU64 = std_atomic::AtomicU64::new(0);
         OpenId(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// The database of a tree.
+/// Parts of the database that a tree uses.
 #[derive(Clone, Debug)]
 pub(crate) struct TreeContext {
     pub(crate) open_id: OpenId,
@@ -67,55 +68,56 @@ pub(crate) struct TreeContext {
     pub(crate) latencies: Arc<OperationLatencies>,
 }
 
-/// State of the background jobs of a tree. Its lock is never held during I/O.
+/// State of the background jobs of a tree. The lock of this state is never held during I/O.
 #[derive(Debug, Default)]
 pub(crate) struct TreeJobState {
     /// Running compactions and blocked files.
     pub(crate) running: RunningJobs,
-    /// Manual compactions that wait for files. The policy picks no job while there are any.
+    /// Number of manual compactions that wait until other jobs release their files. While it is not 0, the policy picks
+    /// no jobs.
     pub(crate) manual_waiting: usize,
-    /// Whether ingested files are being added to the tree. No job starts meanwhile.
+    /// Whether ingested files are being added to the tree. No job starts while it is set.
     pub(crate) is_ingesting: bool,
-    /// Whether a flush is running. Memtables of a tree are flushed one at a time, oldest first.
+    /// Whether a flush is running. The memtables of a tree are flushed one after the other, from oldest to newest.
     pub(crate) flushing: bool,
     /// Number of consecutive failed compactions.
     pub(crate) failures: u32,
     /// Earliest time of the next compaction after a failure, in microseconds.
     pub(crate) retry_at_us: u64,
-    /// Error of the last compaction; `None` after a successful one.
+    /// Error of the last compaction. `None` if it succeeded.
     pub(crate) last_error: Option<Error>,
-    /// Whether a write has returned the error since the last successful compaction, or is about to.
+    /// Whether a write has returned the error, or will return it, since the last successful compaction.
     pub(crate) is_error_reported: bool,
-    /// Set if the last pick found no job although the tree needs one.
+    /// Set if the policy found no job at its last pick, although the tree needs a compaction.
     pub(crate) blocked: Option<CompactionBlock>,
-    /// Failures of operand store collections.
+    /// State of failed collections of the operand store.
     pub(crate) collection_retry: RetryState,
-    /// Unreadable files. The tables among them are blocked in `running`.
+    /// Files that could not be read. The tables among them are blocked in `running`.
     pub(crate) quarantine: Quarantine,
 }
 
-/// Reason why the policy found no job although the tree needs one.
+/// Reason why the policy found no job, although the tree needs a compaction.
 #[derive(Clone, Debug)]
 pub(crate) struct CompactionBlock {
     pub(crate) error: Error,
-    /// Whether the tree was at the hard stop of its policy. Writes then return the
-    /// error, because no compaction will release runs of L0.
+    /// Whether the tree had reached the hard stop of its policy. Writes then return the error, because no compaction
+    /// will reduce the number of runs in L0.
     pub(crate) at_hard_stop: bool,
 }
 
-/// Schedule of retries of failed work.
+/// Retries of failed background work.
 #[derive(Debug, Default)]
 pub(crate) struct RetryState {
     /// Number of consecutive failures.
     pub(crate) failures: u32,
-    /// Earliest time of the next attempt, in microseconds.
+    /// Earliest time of the next attempt in microseconds.
     pub(crate) retry_at_us: u64,
-    /// Error of the last attempt; `None` after a success.
+    /// Error of the last attempt. `None` if it succeeded.
     pub(crate) error: Option<Error>,
 }
 
 impl TreeJobState {
-    /// Returns the error of a write at the hard stop if no compaction will release runs of L0.
+    /// Returns the error that a write at the hard stop returns if no compaction will reduce the number of runs in L0.
     pub(crate) fn write_error(&self, keyspace: &str) -> Option<Error> {
         let blocked = self.blocked.as_ref().filter(|blocked| blocked.at_hard_stop);
         blocked.map(|blocked| blocked.error.clone()).or_else(|| {
@@ -138,7 +140,7 @@ impl TreeJobState {
         self.compaction_error().or_else(collection).or_else(quarantined)
     }
 
-    /// Returns the earliest time of a retry of failed work, in microseconds.
+    /// Returns the earliest time of a retry of failed background work, in microseconds.
     pub(crate) fn next_retry_us(&self) -> Option<u64> {
         let retry = &self.collection_retry;
         let compaction = self.last_error.as_ref().map(|_| self.retry_at_us);
@@ -147,14 +149,14 @@ impl TreeJobState {
     }
 }
 
-/// Settings of a keyspace, replaced in one step.
+/// Settings of a keyspace. They are replaced as a whole.
 #[derive(Debug)]
 pub(crate) struct TreeSettings {
-    /// Options that the caller passed.
+    /// Options that the application passed.
     pub(crate) options: KeyspaceOptions,
-    /// Policy as stored in the manifest.
+    /// Compaction policy as stored in the manifest.
     pub(crate) stored_policy: StoredPolicy,
-    /// Policy that picks compactions, built from `stored_policy` or passed by the caller.
+    /// Compaction policy in use. It is built from `stored_policy`, or passed by the application.
     pub(crate) policy: Arc<dyn CompactionPolicy>,
 }
 
@@ -167,12 +169,12 @@ impl TreeSettings {
         TreeSettings { options, stored_policy, policy }
     }
 
-    /// Returns [`KeyspaceOptions::default_ttl`] in microseconds; 0 without one.
+    /// Returns [`KeyspaceOptions::default_ttl`] in microseconds. 0 if there is none.
     fn default_ttl_us(&self) -> u64 {
         self.options.default_ttl.map_or(0, |ttl| u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// Returns the policy that picks compactions.
+    /// Returns the compaction policy in use as an option value.
     pub(crate) fn policy(&self) -> Policy {
         match &self.stored_policy {
             StoredPolicy::Spec(spec) => Policy::Spec(spec.clone()),
@@ -180,7 +182,7 @@ impl TreeSettings {
         }
     }
 
-    /// Returns the name of the stored custom policy if the caller did not pass it.
+    /// Returns the name of the stored custom policy if the application did not pass this policy.
     fn missing_policy_name(&self) -> Option<&str> {
         match &self.stored_policy {
             StoredPolicy::Custom(name) if self.options.custom_policy().is_none() => Some(name),
@@ -192,65 +194,66 @@ impl TreeSettings {
 /// The LSM tree of a keyspace.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    /// Id of the keyspace in WAL and manifest.
+    /// Id of the keyspace in the WAL and the manifest.
     pub(crate) id: u32,
-    /// Name of the keyspace.
     pub(crate) name: String,
     pub(crate) merge_resolver: Arc<MergeResolver>,
     pub(crate) operand_store: OperandStoreSlot,
-    /// The open database that the tree belongs to.
+    /// The open database to which the tree belongs.
     pub(crate) open_id: OpenId,
     settings: ArcSwap<TreeSettings>,
-    /// Replaced only by [`Tree::update_super_version`], so that no change is lost.
+    /// Replaced only by [`Tree::update_super_version`], so that no concurrent change is lost.
     super_version: ArcSwap<SuperVersion>,
     pub(crate) old_super_versions: OldSuperVersions,
-    /// Held while the result of a job becomes durable and visible, including I/O. Orders the manifest edits of
-    /// this tree. Readers, writers and policies never take this lock.
+    /// Held while the result of a job is made durable and visible, including I/O. The lock orders the manifest edits of
+    /// this tree. Reads, writes and policies never take this lock.
     pub(crate) install: Mutex<()>,
     pub(crate) jobs: Mutex<TreeJobState>,
-    /// Shared with iterators, which do not keep the tree.
+    /// Shared with iterators, which do not hold a reference to the tree.
     pub(crate) counters: Arc<TreeCounters>,
     pub(crate) last_run_filter: LastRunFilter,
     pub(crate) combined_gets: CombinedGets,
     pub(crate) ingested_ranges: IngestedRanges,
-    /// Whether writes wait until an ingest has ended.
+    /// Whether writes must wait until an ingest has ended.
     is_ingest_waiting: AtomicBool,
-    /// Admission rate of writes, in bytes per second; 0 without a limit. Set together with `stopped` after each
-    /// change of the shape.
+    /// Admitted write rate in bytes per second. 0 if the rate is not limited. Set together with `stopped` after each
+    /// change of the tree shape.
     admitted_write_rate: AtomicU64,
-    /// Whether the hard stop of the policy is reached.
+    /// Whether the tree has reached the hard stop of its policy.
     stopped: AtomicBool,
-    /// Number of released snapshots when files that only snapshots hold were last found; [`NOT_HELD`] without such
-    /// files.
+    /// Number of released snapshots at the time when files were found that only snapshots need. [`NOT_HELD`] if there
+    /// are no such files.
     held_at: AtomicU64,
-    /// Time at which a compaction becomes due without writes, in microseconds, or [`NEVER_US`].
+    /// Time at which a compaction becomes due without further writes, in microseconds. [`NEVER_US`] if there is none.
     due_us: AtomicU64,
-    /// Maximum age of a tombstone in a memtable, in microseconds, or [`NEVER_US`].
+    /// Maximum age of a tombstone in a memtable, in microseconds. [`NEVER_US`] if it is not limited.
     tombstone_wait_us: AtomicU64,
-    /// Time at which the active memtable must be flushed because of a tombstone, or [`NEVER_US`].
+    /// Time at which the active memtable must be flushed because of the age of a tombstone. [`NEVER_US`] if there is
+    /// none.
     memtable_due_us: AtomicU64,
-    /// Whether the policy needs the times of table reads.
+    /// Whether the policy uses the times of the last reads of tables.
     records_reads: AtomicBool,
-    /// Whether values were ever written to the value log. Never reset.
+    /// Whether values may have been written to the value log. Never reset.
     has_separated_values: AtomicBool,
-    /// Whether memtables or tables may have expiring entries. Set before the first one becomes visible, and never reset.
+    /// Whether memtables or tables may contain expiring entries. Set before the first expiring entry becomes visible,
+    /// and never reset.
     may_expire: AtomicBool,
-    /// [`KeyspaceOptions::default_ttl`] in microseconds; 0 without one.
+    /// [`KeyspaceOptions::default_ttl`] in microseconds. 0 if there is none.
     default_ttl_us: AtomicU64,
     env: Env,
-    /// 0 while the keyspace exists, [`DROPPING`] while it is being dropped. Afterwards the number of the drop, which
-    /// [`SnapshotTracker::record_keyspace_drop`] assigned.
+    /// 0 while the keyspace exists, and [`DROPPING`] while it is being dropped. After the drop, the number of the drop
+    /// that [`SnapshotTracker::record_keyspace_drop`] has assigned.
     dropped: AtomicU64,
 }
 
-/// No files of the tree are known to be held only by snapshots.
+/// Value of `held_at` if no files are known that only snapshots need.
 const NOT_HELD: u64 = u64::MAX;
 
-/// The drop is running and may still fail. Writes fail and reads succeed.
+/// Value of `dropped` while the keyspace is being dropped. The drop may still fail. Writes fail, and reads succeed.
 const DROPPING: u64 = u64::MAX;
 
 impl Tree {
-    /// Returns a tree of these files with an empty memtable for sequence numbers from `first_seq` on.
+    /// Creates a tree with the files of `version` and an empty memtable, whose sequence numbers start at `first_seq`.
     pub(crate) fn new(
         context: TreeContext,
         id: u32,
@@ -297,24 +300,25 @@ impl Tree {
         }
     }
 
-    /// Marks the beginning of the drop, or its failure. The commit leader rejects writes in between.
+    /// Records that a drop of the keyspace begins, or that it has failed. In between, the commit leader rejects writes.
     pub(crate) fn set_dropping(&self, dropping: bool) {
         self.dropped.store(if dropping { DROPPING } else { 0 }, Ordering::Release);
     }
 
-    /// Sets the number of the drop, which is durable.
+    /// Records that the keyspace is dropped. The drop must be durable. `number` is the number of the drop.
     ///
-    /// Pairs with the loads below: a thread that loads the super version after it was emptied sees the number.
+    /// The release store pairs with the acquire loads below: a thread that loads the emptied super version also sees
+    /// `number`.
     pub(crate) fn set_dropped(&self, number: u64) {
         self.dropped.store(number, Ordering::Release);
     }
 
-    /// Returns whether the drop is complete. Jobs and waits for jobs then end.
+    /// Returns whether the keyspace is dropped. Jobs, and waits for jobs, then end.
     pub(crate) fn is_dropped(&self) -> bool {
         !matches!(self.dropped.load(Ordering::Acquire), 0 | DROPPING)
     }
 
-    /// Returns an error if the keyspace was dropped. Readers load the super version before this call.
+    /// Returns an error if the keyspace is dropped. A reader must load the super version before this call.
     pub(crate) fn check_live(&self) -> Result<()> {
         if self.is_dropped() { Err(self.dropped_error()) } else { Ok(()) }
     }
@@ -341,17 +345,15 @@ impl Tree {
         Error::KeyspaceDropped { name: self.name.clone() }
     }
 
-    /// Returns the environment of the database.
     pub(crate) fn env(&self) -> &Env {
         &self.env
     }
 
-    /// Returns the current settings.
     pub(crate) fn settings(&self) -> Guard<Arc<TreeSettings>> {
         self.settings.load()
     }
 
-    /// Replaces the settings. The new policy starts from the current shape of the tree.
+    /// Replaces the settings. The new policy starts with the current shape of the tree.
     pub(crate) fn set_settings(&self, options: KeyspaceOptions, stored_policy: StoredPolicy) {
         if options.value_separation.is_some() {
             self.set_separated_values();
@@ -362,7 +364,7 @@ impl Tree {
         self.settings.store(Arc::new(settings));
     }
 
-    /// Returns an error if the stored policy is a custom policy that the caller did not pass.
+    /// Returns an error if the manifest names a custom policy that the application did not pass.
     pub(crate) fn check_policy(&self) -> Result<()> {
         match self.settings().missing_policy_name() {
             None => Ok(()),
@@ -373,7 +375,7 @@ impl Tree {
         }
     }
 
-    /// Returns the settings that the manifest stores.
+    /// Returns the options that the manifest stores.
     pub(crate) fn stored_options(&self) -> StoredOptions {
         let policy = self.settings().stored_policy.to_string();
         StoredOptions {
@@ -384,17 +386,17 @@ impl Tree {
         }
     }
 
-    /// Returns whether values were ever written to the value log.
+    /// Returns whether values may have been written to the value log.
     pub(crate) fn has_separated_values(&self) -> bool {
         self.has_separated_values.load(Ordering::Relaxed)
     }
 
-    /// Records that values were written to the value log or are about to be.
+    /// Records that values have been or will be written to the value log.
     pub(crate) fn set_separated_values(&self) {
         self.has_separated_values.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the time after which values of plain puts expire, in microseconds.
+    /// Returns the default time to live of values, in microseconds. Returns `None` if there is none.
     #[inline]
     pub(crate) fn default_ttl_us(&self) -> Option<u64> {
         match self.default_ttl_us.load(Ordering::Relaxed) {
@@ -403,23 +405,24 @@ impl Tree {
         }
     }
 
-    /// Returns an error if the options have a default time to live, but the keyspace has a merge operator or an operand
-    /// store.
+    /// Returns an error if `options` contains a default time to live, but the keyspace has a merge operator or an
+    /// operand store.
     pub(crate) fn check_default_ttl(&self, options: &KeyspaceOptions) -> Result<()> {
         let store = || self.operand_store.is_used().then(|| "operand_store".to_owned());
         let operator = self.merge_resolver.name().map(|name| format!("merge_operator = {name}"));
         options.check_default_ttl(operator.or_else(store).as_deref())
     }
 
-    /// Returns whether memtables or tables may have expiring entries.
+    /// Returns whether memtables or tables may contain expiring entries.
     ///
-    /// Pairs with [`Tree::set_may_expire`]: a thread that sees the sequence number of an expiring entry sees true.
+    /// The acquire load pairs with the release store of [`Tree::set_may_expire`]. A thread that has seen the sequence
+    /// number of an expiring entry therefore sees true.
     #[inline]
     pub(crate) fn may_expire(&self) -> bool {
         self.may_expire.load(Ordering::Acquire)
     }
 
-    /// Records that an expiring entry is about to become visible.
+    /// Records that an expiring entry will become visible.
     #[inline]
     pub(crate) fn set_may_expire(&self) {
         if !self.may_expire.load(Ordering::Relaxed) {
@@ -436,7 +439,7 @@ impl Tree {
         }
     }
 
-    /// Returns the filter width of the tables that a flush or a job is about to add to this shape.
+    /// Returns the filter width for the tables of a new run that a flush or a compaction will add to this shape.
     pub(crate) fn choose_filter_width(
         &self,
         shape: &TreeShape,
@@ -453,7 +456,8 @@ impl Tree {
         bits.width(shape, incoming, self.uses_last_run_filter(), |id| wide.contains(&id))
     }
 
-    /// Records a lookup in the last sorted run if the use of its filter is decided automatically.
+    /// Records a lookup in the last sorted run. Does nothing unless the engine decides whether the filter of this run
+    /// is used.
     #[inline]
     pub(crate) fn record_last_run_lookup(&self, version: &Version, table: &Table, found: bool) {
         if self.settings().options.filter_last_run == FilterLastRun::Auto {
@@ -461,24 +465,25 @@ impl Tree {
         }
     }
 
-    /// Returns the super version without a change of its reference count, for reads that end within one call.
+    /// Returns the super version without incrementing its reference count. For reads that end within one call.
     pub(crate) fn super_version(&self) -> Guard<Arc<SuperVersion>> {
         self.super_version.load()
     }
 
-    /// Returns a counted reference to the super version, for reads that last long or are passed to other threads.
+    /// Returns a counted reference to the super version. For long reads, and for references that are passed to other
+    /// threads.
     pub(crate) fn pin_super_version(&self) -> Arc<SuperVersion> {
         self.super_version.load_full()
     }
 
-    /// Returns the number of references to the current super version outside the tree.
+    /// Returns the number of references to the current super version outside of the tree.
     pub(crate) fn count_super_version_pins(&self) -> u64 {
-        // The reference of the tree and the one created here are not counted.
+        // Do not count the reference of the tree and the reference that is created here.
         let current = Arc::strong_count(&self.pin_super_version()) as u64;
         current.saturating_sub(2)
     }
 
-    /// Returns the super versions with references outside the tree.
+    /// Returns the super versions to which there are references outside of the tree.
     pub(crate) fn pinned_super_versions(&self) -> Vec<Arc<SuperVersion>> {
         let mut held = self.old_super_versions.in_use();
         if self.count_super_version_pins() > 0 {
@@ -487,12 +492,14 @@ impl Tree {
         held
     }
 
-    /// Replaces the super version. `update` is called again if another thread replaced it first.
+    /// Replaces the super version by the result of `update`. If another thread replaces it concurrently, `update` is
+    /// called again.
     pub(crate) fn update_super_version(&self, update: impl Fn(&SuperVersion) -> SuperVersion) {
         self.old_super_versions.add(self.super_version.rcu(|current| update(current)));
     }
 
-    /// Returns the shape of the tree for its policy. `now_us` is the database clock, read before this call.
+    /// Returns the current shape of the tree for its policy. `now_us` is a reading of the database clock before this
+    /// call.
     pub(crate) fn shape(&self, now_us: u64, tracker: &SnapshotTracker) -> TreeShape {
         let snapshots = tracker.oldest_and_newest_snapshot();
         let view = self.super_version();
@@ -511,9 +518,9 @@ impl Tree {
         shape
     }
 
-    /// Sets the time of the next due compaction and the maximum age of a tombstone in a memtable.
+    /// Sets the time at which the next compaction becomes due, and the maximum age of a tombstone in a memtable.
     ///
-    /// Returns the time of the next check of this tree, in microseconds.
+    /// Returns the time at which this tree must be checked again, in microseconds.
     pub(crate) fn set_due_times(&self, due_us: Option<u64>, tombstone_wait_us: Option<u64>) -> u64 {
         let (due_us, wait_us) = (due_us.unwrap_or(NEVER_US), tombstone_wait_us.unwrap_or(NEVER_US));
         self.due_us.store(due_us, Ordering::Relaxed);
@@ -524,14 +531,16 @@ impl Tree {
         due_us.min(memtable_us)
     }
 
-    /// Records the first tombstone of the active memtable. Returns the time at which the memtable must be flushed.
+    /// Records that the active memtable contains its first tombstone. Returns the time at which the memtable must be
+    /// flushed.
     pub(crate) fn record_first_tombstone(&self, now_us: u64) -> u64 {
         let due_us = now_us.saturating_add(self.tombstone_wait_us.load(Ordering::Relaxed));
         self.memtable_due_us.store(due_us, Ordering::Relaxed);
         due_us
     }
 
-    /// Returns the times at which a compaction and a flush become due. A time that has passed is reset to [`NEVER_US`].
+    /// Returns the times at which a compaction and a flush become due. Times that have passed are reset to
+    /// [`NEVER_US`].
     pub(crate) fn take_due_times(&self, now_us: u64) -> (u64, u64) {
         let take = |due: &AtomicU64| {
             let due_us = due.load(Ordering::Relaxed);
@@ -543,7 +552,7 @@ impl Tree {
         (take(&self.due_us), take(&self.memtable_due_us))
     }
 
-    /// Records a read of this table if the policy needs read times.
+    /// Records the time of a read of this table if the policy uses these times.
     #[inline]
     pub(crate) fn record_read(&self, table: &Table) {
         if self.records_reads.load(Ordering::Relaxed) {
@@ -551,13 +560,13 @@ impl Tree {
         }
     }
 
-    /// Sets the admission rate of writes, in bytes per second, and whether writes must wait for a compaction.
+    /// Sets the admitted write rate in bytes per second, and whether writes must stop until a compaction ends.
     pub(crate) fn set_backpressure(&self, admitted_write_rate: u64, stopped: bool) {
         self.admitted_write_rate.store(admitted_write_rate, Ordering::Relaxed);
         self.stopped.store(stopped, Ordering::Release);
     }
 
-    /// Sets whether writes wait until an ingest has ended.
+    /// Sets whether writes must wait until an ingest has ended.
     pub(crate) fn set_ingest_waiting(&self, is_waiting: bool) {
         self.is_ingest_waiting.store(is_waiting, Ordering::Release);
     }
@@ -567,29 +576,30 @@ impl Tree {
         self.is_ingest_waiting.load(Ordering::Acquire)
     }
 
-    /// Returns whether writes must wait until a compaction releases runs.
+    /// Returns whether writes must stop until a compaction reduces the number of runs.
     pub(crate) fn is_write_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Sets whether there are files that only snapshots hold. `snapshot_release_count` is the number of snapshots released before
-    /// the check.
+    /// Sets whether there are files that only snapshots need. `snapshot_release_count` is the number of snapshots that
+    /// had been released before the check.
     pub(crate) fn set_files_held_by_snapshots(&self, held: bool, snapshot_release_count: u64) {
         self.held_at.store(if held { snapshot_release_count } else { NOT_HELD }, Ordering::Relaxed);
     }
 
-    /// Returns whether only snapshots hold some files.
+    /// Returns whether there are files that only snapshots need.
     pub(crate) fn has_files_held_by_snapshots(&self) -> bool {
         self.held_at.load(Ordering::Relaxed) != NOT_HELD
     }
 
-    /// Returns whether a snapshot was released since [`Tree::set_files_held_by_snapshots`] found such files.
+    /// Returns whether a snapshot has been released since [`Tree::set_files_held_by_snapshots`] was called with such
+    /// files.
     pub(crate) fn may_snapshots_have_released_files(&self, snapshot_release_count: u64) -> bool {
         let held_at = self.held_at.load(Ordering::Relaxed);
         held_at != NOT_HELD && held_at != snapshot_release_count
     }
 
-    /// Returns the admission rate of writes, in bytes per second, if there is a limit.
+    /// Returns the admitted write rate in bytes per second, or `None` if the rate is not limited.
     pub(crate) fn admitted_write_rate(&self) -> Option<u64> {
         match self.admitted_write_rate.load(Ordering::Relaxed) {
             0 => None,

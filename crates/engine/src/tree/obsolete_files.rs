@@ -1,6 +1,6 @@
-//! Files that no durable state names any more, and the guard of each open file.
+//! Obsolete files: files that are no longer part of the durable state. This module also tracks which files are open.
 //!
-//! Readers never delete files. They queue paths, and a background job deletes them.
+//! Readers never delete files. They queue the paths, and a background job deletes the files.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use lsmx_compaction::FileId;
 
 /// Registration of an open table or blob file.
 ///
-/// A registered file is not deleted: the descriptor cache may close its descriptor and open the path again later.
+/// A registered file is not deleted, because the descriptor cache may close its descriptor and open the file again.
 /// Dropping the guard queues the file for deletion if it is obsolete.
 #[derive(Debug)]
 pub(crate) struct OpenFileGuard {
@@ -22,7 +22,7 @@ pub(crate) struct OpenFileGuard {
 }
 
 impl OpenFileGuard {
-    /// Registers an open file of this size.
+    /// Registers an open file with a size of `bytes` bytes.
     pub(crate) fn new(
         id: FileId,
         path: PathBuf,
@@ -33,12 +33,12 @@ impl OpenFileGuard {
         OpenFileGuard { id, path, bytes, is_obsolete: AtomicBool::new(false), obsolete_files }
     }
 
-    /// Path of the file.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Marks the file as obsolete. The caller has removed it from the manifest.
+    /// Marks the file as obsolete. The caller must have removed the file from the manifest.
     pub(crate) fn set_obsolete(&self) {
         if !self.is_obsolete.swap(true, Ordering::AcqRel) {
             self.obsolete_files.held_count.fetch_add(1, Ordering::Relaxed);
@@ -58,23 +58,23 @@ impl Drop for OpenFileGuard {
     }
 }
 
-/// Queue of obsolete files, and the set of open files that must not be deleted yet.
+/// Queue of files to delete, and the set of open files.
 #[derive(Debug, Default)]
 pub(crate) struct ObsoleteFiles {
     deletable: Mutex<Vec<PathBuf>>,
-    /// Number of [`DeletionPause`] values.
+    /// Number of [`DeletionPause`] values. While it is not 0, no file is deleted.
     pauses: AtomicU64,
-    /// Notified after each addition to `deletable`, so that files are deleted without further writes.
+    /// Notified after each addition to `deletable`, so that a background thread deletes the files.
     signal: Signal,
-    /// Open tables and blob files. The value is true if the file is to be deleted after closing.
+    /// Open table and blob files. The value is true if the file must be deleted after it is closed.
     open: Mutex<HashMap<FileId, bool>>,
-    /// Number of obsolete files that old versions hold.
+    /// Number of obsolete files that old versions still hold.
     held_count: AtomicU64,
-    /// Bytes of these files.
+    /// Total size of these files in bytes.
     held_bytes: AtomicU64,
 }
 
-/// Prevents the deletion of files until dropped.
+/// Prevents the deletion of files until it is dropped.
 #[derive(Debug)]
 pub(crate) struct DeletionPause(Arc<ObsoleteFiles>);
 
@@ -86,7 +86,7 @@ impl Drop for DeletionPause {
 }
 
 impl ObsoleteFiles {
-    /// Returns an empty queue that notifies `signal` after each addition.
+    /// Creates an empty queue that notifies `signal` after each addition.
     pub(crate) fn new(signal: Signal) -> ObsoleteFiles {
         ObsoleteFiles { signal, ..ObsoleteFiles::default() }
     }
@@ -97,7 +97,8 @@ impl ObsoleteFiles {
         self.signal.notify();
     }
 
-    /// Queues a table file that no durable state names. An open table is queued when it is closed.
+    /// Queues a table or blob file that is no longer part of the durable state. If the file is open, it is queued when
+    /// it is closed.
     pub(crate) fn discard_table(&self, id: FileId, path: PathBuf) {
         match self.open.lock().get_mut(&id) {
             Some(is_deleted) => *is_deleted = true,
@@ -112,17 +113,18 @@ impl ObsoleteFiles {
         !deletable.is_empty() && self.pauses.load(Ordering::Acquire) == 0
     }
 
-    /// Keeps every file that a durable state names now or later.
+    /// Pauses the deletion of files until the returned value is dropped. Files that are part of the durable state at
+    /// this time, or become part of it later, are therefore not deleted.
     ///
-    /// A file is queued only after the manifest edit that removes it.
+    /// This works because a file is queued only after the manifest edit that removes it.
     pub(crate) fn pause_deletions(self: &Arc<Self>) -> DeletionPause {
-        // The lock orders this increment after any `take` that has already returned files.
+        // The lock orders this increment after every call of `take_deletable_files` that has already returned files.
         let _deletable = self.deletable.lock();
         self.pauses.fetch_add(1, Ordering::AcqRel);
         DeletionPause(Arc::clone(self))
     }
 
-    /// Removes and returns the queued paths. Returns none while deletions are paused.
+    /// Removes and returns all queued paths. Returns none while deletions are paused.
     pub(crate) fn take_deletable_files(&self) -> Vec<PathBuf> {
         let mut deletable = self.deletable.lock();
         match self.pauses.load(Ordering::Acquire) {
@@ -131,7 +133,7 @@ impl ObsoleteFiles {
         }
     }
 
-    /// Returns the number of obsolete files that old versions hold, and their bytes.
+    /// Returns the number and the total size in bytes of obsolete files that old versions still hold.
     pub(crate) fn held_files(&self) -> (u64, u64) {
         (self.held_count.load(Ordering::Relaxed), self.held_bytes.load(Ordering::Relaxed))
     }

@@ -1,7 +1,8 @@
-//! The files of one operand store, and its view in a super version.
+//! Files of an operand store, and the view of the store in a super version.
 //!
-//! A store discards its obsolete files itself. It does not know that the keyspace was dropped or keeps its
-//! operands in the tree from now on. In these cases all files are discarded with the last view of the store.
+//! An operand store discards its obsolete files itself. However, a store does not know whether its keyspace has been
+//! dropped, or whether the keyspace no longer uses the store. In both cases, all files of the store are discarded
+//! together with its last view.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,17 +17,18 @@ use crate::tree::file_numbers::FileNumbers;
 use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::vfs::{File, Vfs};
 
-/// A view of an operand store as part of a super version.
+/// View of an operand store that is part of a super version.
 #[derive(Clone, Debug)]
 pub(crate) struct PinnedOperandView {
     pub(crate) view: Arc<dyn OperandView>,
-    /// Manifest token of the view; `None` for a store without data.
+    /// Token of the view in the manifest. `None` if the store contains no data.
     pub(crate) token: Option<StoreToken>,
-    /// Keeps the files of the store; `None` if the store is not open.
+    /// Prevents the deletion of the store's files. `None` if the store is not open.
     pub(crate) _lifetime: Option<Arc<StoreLifetime>>,
 }
 
-/// Shared by everything that may read the files of a store. The last owner discards obsolete files.
+/// Shared by all objects that may read the files of a store. If the store is obsolete, dropping the last reference
+/// discards the files.
 #[derive(Debug)]
 pub(crate) struct StoreLifetime {
     pub(crate) files: Arc<OperandStoreFiles>,
@@ -38,7 +40,7 @@ impl StoreLifetime {
         Arc::new(StoreLifetime { files, is_obsolete: AtomicBool::new(false) })
     }
 
-    /// Marks the store as obsolete. The caller has removed it from the manifest.
+    /// Marks the store as obsolete. The caller must have removed the store from the manifest.
     pub(crate) fn set_obsolete(&self) {
         self.is_obsolete.store(true, Ordering::Release);
     }
@@ -52,7 +54,7 @@ impl Drop for StoreLifetime {
     }
 }
 
-/// Returns the name of an operand store file.
+/// Returns the name of a file of an operand store.
 pub(crate) fn operand_file_name(kind: OperandFileKind, number: u64) -> FileName {
     match kind {
         OperandFileKind::Log => FileName::Operands(number),
@@ -60,16 +62,16 @@ pub(crate) fn operand_file_name(kind: OperandFileKind, number: u64) -> FileName 
     }
 }
 
-/// The files of one operand store in one directory.
+/// Files of an operand store in one directory.
 #[derive(Debug)]
 pub(crate) struct OperandStoreFiles {
     pub(crate) vfs: Arc<dyn Vfs>,
-    /// Creates files with the I/O rate limit of background work.
+    /// Creates files with the I/O rate limit of background jobs.
     pub(crate) paced: Arc<dyn Vfs>,
     pub(crate) dir: PathBuf,
     pub(crate) numbers: Arc<FileNumbers>,
     pub(crate) obsolete_files: Arc<ObsoleteFiles>,
-    /// Descriptor budget; `None` for a copy of a store or a store of a closed database.
+    /// Limits the number of open file descriptors. `None` for a copy of a store and for a store of a closed database.
     pub(crate) descriptors: Option<Arc<FdCache>>,
     pub(crate) known: Mutex<KnownFiles>,
 }
@@ -83,7 +85,7 @@ pub(crate) struct KnownFiles {
 }
 
 impl OperandStoreFiles {
-    /// Returns an empty set of files without a rate limit and a descriptor budget.
+    /// Creates a set without files. There is no rate limit, and no limit of open file descriptors.
     pub(crate) fn without_limits(
         vfs: Arc<dyn Vfs>,
         dir: PathBuf,
@@ -93,18 +95,18 @@ impl OperandStoreFiles {
         OperandStoreFiles { vfs, paced, dir, numbers, obsolete_files, descriptors: None, known }
     }
 
-    /// Adds the files that existed when the store was opened.
+    /// Adds files that existed when the store was opened.
     pub(crate) fn add_found_file(&self, files: Vec<(OperandFileKind, u64)>) {
         self.known.lock().found.extend(files);
     }
 
-    /// Returns the paths of the files that were created and not discarded.
+    /// Returns the paths of all files that were created and not discarded.
     pub(crate) fn created_paths(&self) -> Vec<PathBuf> {
         let known = self.known.lock();
         known.created.iter().map(|&(kind, number)| self.path(kind, number)).collect()
     }
 
-    /// Discards all created files, after a failure to make them durable in the manifest.
+    /// Discards all files that were created, because the manifest could not record them.
     pub(crate) fn discard_created_files(&self) {
         let created = std::mem::take(&mut self.known.lock().created);
         for (kind, number) in created {

@@ -1,4 +1,4 @@
-//! The operand store of a tree: its state, its reservation and its connections to the engine.
+//! Operand store of a tree: its state, its reservation, and the objects that connect it with the engine.
 
 use std::fmt;
 
@@ -20,23 +20,23 @@ use crate::options::stored::{KeptLog, StoredOperandStore};
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::operand_files::{PinnedOperandView, StoreLifetime};
 
-/// An open operand store of a tree.
+/// An open operand store.
 #[derive(Debug)]
 pub(crate) struct AttachedStore {
     pub(crate) factory: Arc<dyn OperandStoreFactory>,
     pub(crate) store: Arc<dyn OperandStore>,
     pub(crate) lifetime: Arc<StoreLifetime>,
-    /// StoreToken with which the store was opened.
+    /// Token with which the store was opened.
     pub(crate) opened: Option<StoreToken>,
-    /// Whether a collection is running.
+    /// Whether a collection of the store is running.
     pub(crate) is_collecting: AtomicBool,
-    /// Cache whose budget contains the memory of the store.
+    /// Block cache to whose budget the memory of the store is charged.
     pub(crate) cache: Arc<BlockCache>,
-    /// Memory of the store that is charged to the cache, in bytes.
+    /// Memory of the store in bytes that is currently charged to the block cache.
     pub(crate) charged_bytes: AtomicU64,
-    /// Upper bound of the bytes that all stores may have to rewrite.
+    /// Upper bound of the bytes that all stores of the database may have to rewrite.
     pub(crate) total_rewrite_bytes: Arc<AtomicU64>,
-    /// The bytes of this store in `total_rewrite_bytes`.
+    /// Part of `total_rewrite_bytes` that belongs to this store.
     pub(crate) rewrite_bytes: AtomicU64,
 }
 
@@ -49,7 +49,7 @@ impl Drop for AttachedStore {
 }
 
 impl AttachedStore {
-    /// Charges the current memory of the store to the cache, and updates its rewrite bytes.
+    /// Charges the current memory of the store to the block cache, and updates its rewrite bytes.
     pub(crate) fn update_memory_charge(&self) {
         let bytes = self.store.memory_bytes();
         let before = self.charged_bytes.swap(bytes, Ordering::Relaxed);
@@ -62,17 +62,17 @@ impl AttachedStore {
         self.total_rewrite_bytes.fetch_sub(before, Ordering::Relaxed);
     }
 
-    /// Begins a collection. Returns `None` if one is running.
+    /// Begins a collection. Returns `None` if a collection is already running.
     pub(crate) fn begin_collection(&self) -> Option<CollectionGuard<'_>> {
         CollectionGuard::begin(&self.is_collecting)
     }
 
-    /// Returns the view that contains prepared changes, for a super version.
+    /// Returns a pinned view that contains the prepared changes.
     pub(crate) fn prepared_view(&self, prepared: PreparedVersion) -> PinnedOperandView {
         self.pin_view(prepared.view, Some(prepared.token))
     }
 
-    /// Returns the first view of the store after it was opened, for a super version.
+    /// Returns a pinned view of the store as it was when it was opened.
     pub(crate) fn initial_view(&self) -> PinnedOperandView {
         self.pin_view(self.store.view(), self.opened)
     }
@@ -82,13 +82,13 @@ impl AttachedStore {
     }
 }
 
-/// A running collection; ends on drop.
+/// A running collection of an operand store. Dropping the guard ends the collection.
 #[derive(Debug)]
 pub(crate) struct CollectionGuard<'a>(&'a AtomicBool);
 
 impl CollectionGuard<'_> {
     fn begin(is_collecting: &AtomicBool) -> Option<CollectionGuard<'_>> {
-        // A guard must exist only on success, because dropping it ends the collection.
+        // The guard must be created only after a success, because dropping it ends the collection.
         (!is_collecting.swap(true, Ordering::AcqRel)).then(|| CollectionGuard(is_collecting))
     }
 }
@@ -99,20 +99,21 @@ impl Drop for CollectionGuard<'_> {
     }
 }
 
-/// The operand store of a tree, if it has one, and the reservation of the store.
+/// Slot for the operand store of a tree. Contains the state of the store, if the tree has one, and its reservation.
 #[derive(Debug, Default)]
 pub(crate) struct OperandStoreSlot {
     attached: ArcSwapOption<AttachedStore>,
-    /// The required store that is not open.
+    /// Set if the tree requires a store that is not open.
     unavailable: ArcSwapOption<UnavailableStore>,
     /// Whether `unavailable` is set.
     is_unavailable: AtomicBool,
-    /// Log segments that the store has not received, because it was not open when the log was replayed.
+    /// WAL segments whose operations the store has not received, because it was not open when the WAL was replayed.
     kept_log: ArcSwapOption<KeptLog>,
     is_reserved: AtomicBool,
 }
 
-/// Reservation of a store by one thread, from the first change to the commit.
+/// Reservation of an operand store by one thread. A thread needs it from the first change of the store until the change
+/// is installed.
 #[derive(Debug)]
 pub(crate) struct StoreInstallGuard<'a> {
     slot: &'a OperandStoreSlot,
@@ -130,68 +131,68 @@ impl Drop for StoreInstallGuard<'_> {
     }
 }
 
-/// Error: another thread has reserved the operand store.
+/// Error that another thread has reserved the operand store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreReserved;
 
 impl OperandStoreSlot {
-    /// Returns the open store.
+    /// Returns the operand store if it is open.
     pub(crate) fn attached(&self) -> Option<Arc<AttachedStore>> {
         self.attached.load_full()
     }
 
-    /// Returns whether operands are stored in an operand store, open or not.
+    /// Returns whether the tree has an operand store, open or not.
     pub(crate) fn is_used(&self) -> bool {
         self.attached.load().is_some() || self.is_unavailable()
     }
 
-    /// Sets the open store.
+    /// Sets the open operand store.
     pub(crate) fn attach(&self, attached: Arc<AttachedStore>) {
         self.attached.store(Some(attached));
         self.is_unavailable.store(false, Ordering::Release);
         self.unavailable.store(None);
     }
 
-    /// Removes the open store.
+    /// Removes the operand store.
     pub(crate) fn detach(&self) {
         self.attached.store(None);
     }
 
-    /// Records that the operand store of the tree is not open, and why.
+    /// Records that the operand store of the tree is not open. `unavailable` contains the reason.
     pub(crate) fn set_unavailable(&self, unavailable: UnavailableStore) {
         self.unavailable.store(Some(Arc::new(unavailable)));
         self.is_unavailable.store(true, Ordering::Release);
     }
 
-    /// Returns whether the tree requires a store that is not open.
+    /// Returns whether the tree requires an operand store that is not open.
     #[inline]
     pub(crate) fn is_unavailable(&self) -> bool {
         self.is_unavailable.load(Ordering::Acquire)
     }
 
-    /// Returns the name of the store, open or not.
+    /// Returns the name of the operand store, open or not.
     pub(crate) fn name(&self) -> Option<String> {
         let open = self.attached.load().as_ref().map(|open| open.factory.name().to_owned());
         open.or_else(|| self.unavailable.load().as_ref().map(|closed| closed.store.clone()))
     }
 
-    /// Returns the manifest record of the store.
+    /// Returns the operand store as the manifest records it.
     pub(crate) fn stored_options(&self) -> Option<StoredOperandStore> {
         let kept = self.kept_log().map(|kept| (*kept).clone());
         self.name().map(|name| StoredOperandStore::new(name, kept))
     }
 
-    /// Returns the log segments with operations that are in neither the tree nor the store.
+    /// Returns the WAL segments with operations that are neither in the tree nor in the store.
     pub(crate) fn kept_log(&self) -> Option<Arc<KeptLog>> {
         self.kept_log.load_full()
     }
 
-    /// Sets the log segments with such operations.
+    /// Sets the WAL segments with operations that are neither in the tree nor in the store.
     pub(crate) fn set_kept_log(&self, kept: Option<KeptLog>) {
         self.kept_log.store(kept.map(Arc::new));
     }
 
-    /// Returns an error if the tree requires a store that is not open.
+    /// Returns an error if the tree requires an operand store that is not open.
     pub(crate) fn check(&self) -> Result<()> {
         if !self.is_unavailable() {
             return Ok(());
@@ -199,7 +200,7 @@ impl OperandStoreSlot {
         self.unavailable.load().as_ref().map_or(Ok(()), |closed| Err(closed.error()))
     }
 
-    /// Waits until the store is free and reserves it. Returns `None` if there is no open store.
+    /// Waits until no thread has reserved the operand store, and reserves it. Returns `None` if no store is open.
     pub(crate) fn reserve<'a>(
         &'a self,
         env: &Env,
@@ -212,7 +213,7 @@ impl OperandStoreSlot {
         self.guard(progress)
     }
 
-    /// Reserves the store without waiting. Returns `None` if there is no open store.
+    /// Reserves the operand store without waiting. Returns `None` if no store is open.
     ///
     /// # Errors
     /// [`StoreReserved`] if another thread has reserved the store.
@@ -229,14 +230,14 @@ impl OperandStoreSlot {
         Ok(self.guard(progress))
     }
 
-    /// Returns whether a thread has reserved the store.
+    /// Returns whether a thread has reserved the operand store.
     pub(crate) fn is_reserved(&self) -> bool {
         self.is_reserved.load(Ordering::Acquire)
     }
 
-    /// Returns the guard of the thread that has set `is_reserved`.
+    /// Returns the guard for a thread that has just set `is_reserved`.
     fn guard<'a>(&'a self, progress: &'a Signal) -> Option<StoreInstallGuard<'a>> {
-        // The store may have been detached under the previous reservation.
+        // The store may have been detached during the previous reservation.
         let attached = self.attached();
         if attached.is_none() {
             self.release(progress);
@@ -250,7 +251,7 @@ impl OperandStoreSlot {
     }
 }
 
-/// Merges operands of a store with the operator of the keyspace.
+/// Merges operands for a store with the merge operator of the keyspace.
 #[derive(Debug)]
 pub(crate) struct ResolverMerger(pub(crate) Arc<MergeResolver>);
 
@@ -260,7 +261,7 @@ impl OperandMerger for ResolverMerger {
     }
 }
 
-/// Counts the reads of a store as hits and misses of bucket blocks.
+/// Counts reads of a store as cache hits and misses of bucket blocks.
 #[derive(Debug)]
 pub(crate) struct BucketReadCounters(pub(crate) Arc<BlockCache>);
 
@@ -274,14 +275,12 @@ impl OperandReadCounters for BucketReadCounters {
     }
 }
 
-/// View of a required store that is not open. Every read returns an error.
+/// View of an operand store that the tree requires but that is not open. Every read fails.
 #[derive(Clone, Debug)]
 pub(crate) struct UnavailableStore {
-    /// Name of the keyspace.
     pub(crate) keyspace: String,
-    /// Name of the store.
     pub(crate) store: String,
-    /// Error of the attempt to open the store; `None` if no factory was given.
+    /// Error of the attempt to open the store. `None` if the options contain no operand store.
     pub(crate) cause: Option<Arc<Error>>,
 }
 
@@ -328,7 +327,7 @@ impl OperandView for UnavailableStore {
     }
 }
 
-/// Cursor of an unavailable store. It is never valid, and every move returns an error.
+/// Cursor of an unavailable operand store. It is never valid, and every move fails.
 struct UnavailableCursor(Arc<UnavailableStore>);
 
 impl fmt::Debug for UnavailableCursor {
@@ -374,7 +373,8 @@ impl Cursor for UnavailableCursor {
 mod tests {
     use super::*;
 
-    /// Failed attempts once ended the running collection, so that a second one could begin.
+    /// Regression test: a failed attempt to begin a collection ended the running collection, so that another one could
+    /// begin.
     #[test]
     fn collection_running_second_begin_fails() {
         let is_collecting = AtomicBool::new(false);

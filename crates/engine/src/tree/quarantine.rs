@@ -1,4 +1,4 @@
-//! Unreadable files of one keyspace.
+//! Quarantine of a keyspace: files that could not be read.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,38 +12,38 @@ use lsmx_compaction::{FileId, Level, SortedRun, TreeShape};
 use crate::env::NEVER_US;
 use crate::error::Error;
 
-/// Pause before the first repeated read, in microseconds. Doubles up to [`READ_US_MAX`].
+/// Pause before the first retry of a read in microseconds. Each further pause is twice as long, up to [`READ_US_MAX`].
 const READ_US_FIRST: u64 = 100_000;
-/// Maximum pause between two reads, in microseconds, unless reads are slow.
+/// Maximum pause between two retries in microseconds, unless reads are slow.
 const READ_US_MAX: u64 = 60_000_000;
-/// Minimum pause after a read, as a multiple of its duration.
+/// Minimum pause after a retry, as a multiple of the duration of the retry.
 const PAUSE_PER_READ: u64 = 20;
 
-/// Maximum number of L0 runs with quarantined tables that do not count for the hard stop.
+/// Maximum number of L0 runs with quarantined tables that are not counted for the hard stop.
 const UNCOUNTED_RUNS_MAX: usize = 4;
 
-/// A file that background work does not use because a read of it failed.
+/// A file that background jobs do not use, because it could not be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Quarantined {
     pub(crate) path: PathBuf,
     /// Error of the last read.
     pub(crate) cause: Arc<Error>,
-    /// Time of the quarantine, in microseconds of the clock of the environment.
+    /// Time at which the file was quarantined, in microseconds of the environment's clock.
     pub(crate) since_us: u64,
     /// Number of failed reads.
     pub(crate) failed_reads: u32,
-    /// Time of the next read, in microseconds; [`NEVER_US`] while a thread reads the file.
+    /// Time of the next retry in microseconds. [`NEVER_US`] while a thread reads the file.
     next_read_us: u64,
 }
 
 impl Quarantined {
-    /// Returns the time of the next read, or `None` while a thread reads the file.
+    /// Returns the time of the next retry in microseconds, or `None` while a thread reads the file.
     pub(crate) fn next_read(&self) -> Option<u64> {
         (self.next_read_us != NEVER_US).then_some(self.next_read_us)
     }
 }
 
-/// The quarantined files of one keyspace. The set is not durable.
+/// The quarantined files of a keyspace. They are not recorded in the manifest.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
     files: BTreeMap<FileName, Quarantined>,
@@ -55,7 +55,7 @@ impl Quarantine {
         self.files.is_empty()
     }
 
-    /// Returns whether this file is quarantined.
+    /// Returns whether a file is quarantined.
     pub(crate) fn contains(&self, name: FileName) -> bool {
         self.files.contains_key(&name)
     }
@@ -65,12 +65,12 @@ impl Quarantine {
         self.files.get(&name)
     }
 
-    /// Returns all quarantined files, by kind and number.
+    /// Returns all quarantined files, ordered by kind and number.
     pub(crate) fn files(&self) -> impl Iterator<Item = (FileName, &Quarantined)> {
         self.files.iter().map(|(name, file)| (*name, file))
     }
 
-    /// Returns the numbers of the quarantined blob files.
+    /// Returns the numbers of all quarantined blob files.
     pub(crate) fn blobs(&self) -> BTreeSet<FileId> {
         if failpoint::is_on(Failpoint::QuarantinedBlobRead) {
             return BTreeSet::new();
@@ -82,9 +82,10 @@ impl Quarantine {
         blobs.collect()
     }
 
-    /// Returns the shape that is compared with the hard stop of the policy.
+    /// Returns the shape with which the hard stop of the policy is evaluated.
     ///
-    /// L0 runs with quarantined tables cannot be compacted, so at most [`UNCOUNTED_RUNS_MAX`] of them are left out.
+    /// L0 runs with quarantined tables cannot be compacted. At most [`UNCOUNTED_RUNS_MAX`] of these runs are therefore
+    /// omitted from the shape.
     pub(crate) fn without_unreadable_runs<'a>(&self, shape: &'a TreeShape) -> Cow<'a, TreeShape> {
         let is_unreadable = |run: &Arc<SortedRun>| {
             run.files.iter().any(|file| self.contains(FileName::Table(file.id.0)))
@@ -105,7 +106,7 @@ impl Quarantine {
         Cow::Owned(counted)
     }
 
-    /// Quarantines a file. Returns false if it is already quarantined.
+    /// Quarantines a file. Returns false if the file is already quarantined.
     pub(crate) fn add(
         &mut self,
         name: FileName,
@@ -122,17 +123,17 @@ impl Quarantine {
         true
     }
 
-    /// Ends the quarantine of a file. Returns its path if it was quarantined.
+    /// Removes a file from the quarantine. Returns its path if it was quarantined.
     pub(crate) fn remove(&mut self, name: FileName) -> Option<PathBuf> {
         self.files.remove(&name).map(|file| file.path)
     }
 
-    /// Returns the time of the next read of any file, in microseconds.
+    /// Returns the time of the next retry of any file in microseconds.
     pub(crate) fn next_read_us(&self) -> Option<u64> {
         self.files.values().filter_map(Quarantined::next_read).min()
     }
 
-    /// Returns a file whose next read is due. The caller reads it and calls [`Quarantine::remove`] or
+    /// Returns a file whose next retry is due. The caller must read the file, and then call [`Quarantine::remove`] or
     /// [`Quarantine::record_failed_read`].
     pub(crate) fn take_due_file(&mut self, now_us: u64) -> Option<FileName> {
         let never_due = |name: &FileName| {
@@ -148,7 +149,7 @@ impl Quarantine {
         Some(*name)
     }
 
-    /// Records another failed read, which took `took_us` microseconds.
+    /// Records that a retry failed. The read took `took_us` microseconds.
     pub(crate) fn record_failed_read(
         &mut self,
         name: FileName,

@@ -1,4 +1,4 @@
-//! The visible sequence number and the registered snapshots.
+//! Snapshot tracker: the newest visible sequence number and the registered snapshots.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,29 +7,30 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
 use lsmx_base::work_counter::{self, WorkKind};
 
-/// The state of a database that a read sees: the writes up to a sequence number, at one time.
+/// State of the database that a read sees: all writes up to a sequence number, and the time that determines which
+/// entries have expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadPoint {
     pub(crate) seq: SeqNo,
-    /// Time at which the read decides whether entries have expired, in microseconds of the database clock. 0 if the
-    /// read meets no expiring entry.
+    /// Time at which expiry is determined, in microseconds of the database clock. 0 if the read can find no expiring
+    /// entries.
     pub(crate) time_us: u64,
 }
 
 impl ReadPoint {
-    /// Returns the read point of a read that meets no expiring entry, or whose result does not depend on expiry.
+    /// Returns a read point for a read that finds no expiring entries, or whose result does not depend on expiry.
     pub(crate) fn without_time(seq: SeqNo) -> ReadPoint {
         ReadPoint { seq, time_us: 0 }
     }
 }
 
-/// Snapshots registered at one sequence number.
+/// Snapshots that are registered at the same sequence number.
 #[derive(Clone, Copy, Debug)]
 struct SnapshotHolders {
     count: usize,
     /// Database clock at the first registration, in microseconds.
     time_us: u64,
-    /// Time of the first registration, in microseconds.
+    /// Time of the first registration in microseconds.
     since_us: u64,
 }
 
@@ -38,21 +39,22 @@ struct SnapshotHolders {
 pub(crate) struct SnapshotTracker {
     published: AtomicU64,
     snapshots: Mutex<BTreeMap<SeqNo, SnapshotHolders>>,
-    /// Running jobs that remove entries which a snapshot could see. Modified under the lock of `snapshots`.
+    /// Number of running jobs that remove entries that a new snapshot could see. Modified only while `snapshots` is
+    /// locked.
     entry_removals: AtomicU64,
-    /// Number of sequence numbers whose last snapshot was released. Modified under the lock of `snapshots`.
+    /// Number of sequence numbers whose last snapshot was released. Modified only while `snapshots` is locked.
     releases: AtomicU64,
-    /// Locked after `snapshots`.
+    /// If both locks are needed, `snapshots` is locked first.
     drops: Mutex<KeyspaceDrops>,
 }
 
-/// Counts snapshots by the number of keyspaces that were dropped before them. A dropped keyspace is kept until the
-/// snapshots before its drop are released.
+/// Counts snapshots by the number of keyspaces that had been dropped before them. The data of a dropped keyspace is
+/// kept until all snapshots before the drop are released.
 #[derive(Debug, Default)]
 struct KeyspaceDrops {
-    /// Number of drops so far.
+    /// Number of keyspaces that have been dropped.
     count: u64,
-    /// Number of registered snapshots, by the number of drops before them.
+    /// Number of registered snapshots for each number of drops before them.
     snapshot_counts: BTreeMap<u64, usize>,
 }
 
@@ -64,17 +66,17 @@ impl SnapshotTracker {
 
     /// Makes all commits up to `seq` visible.
     ///
-    /// The release store pairs with the acquire load of [`SnapshotTracker::published`]: a thread that loads
-    /// `seq` also sees the memtable entries up to `seq`.
+    /// The release store pairs with the acquire load in [`SnapshotTracker::published`]. A thread that loads `seq`
+    /// therefore sees all memtable entries up to `seq`.
     pub(crate) fn publish(&self, seq: SeqNo) {
         self.published.store(seq.0, Ordering::Release);
     }
 
-    /// Returns the visible state at the current time. `clock` returns the database clock, in microseconds.
+    /// Returns the read point of the newest visible state. `clock` returns the database clock in microseconds.
     ///
-    /// The clock is read again if a commit became visible meanwhile. Otherwise the read could combine an old version of a
-    /// key with a time after a newer write of the key. A commit takes much longer than a reading of the clock, so the
-    /// loop ends after few iterations.
+    /// If a commit becomes visible while the clock is read, the clock is read again. Otherwise, a read could combine an
+    /// old version of a key with a time at which a newer version was already visible. A commit takes much longer than
+    /// reading the clock, so the loop ends after a few iterations.
     pub(crate) fn read_point(&self, clock: impl Fn() -> u64) -> ReadPoint {
         let mut seq = self.published();
         loop {
@@ -87,16 +89,17 @@ impl SnapshotTracker {
         }
     }
 
-    /// Registers a snapshot of the visible state. `clock` returns the database clock, in microseconds.
+    /// Registers a snapshot of the newest visible state. `clock` returns the database clock in microseconds.
     ///
     /// Returns `None` while a job removes entries that the snapshot could see, see
     /// [`SnapshotTracker::begin_entry_removal`].
     ///
-    /// The sequence number is read under the lock that [`SnapshotTracker::snapshot_seqs`] takes. So a job
-    /// either sees the snapshot, or drops only entries that are shadowed by an entry visible to the snapshot.
+    /// The sequence number is read while the lock is held that [`SnapshotTracker::snapshot_seqs`] also takes. A job
+    /// therefore either sees the snapshot, or drops only entries that are shadowed by an entry that the snapshot sees.
     ///
-    /// The clock is read under the same lock. [`SnapshotTracker::expiry_limit_us`] takes the lock after the job has read
-    /// the clock, so a job either sees the snapshot, or drops only entries that have expired for it.
+    /// The clock is read while the same lock is held. A job reads the clock before [`SnapshotTracker::expiry_limit_us`]
+    /// takes the lock. The job therefore either sees the snapshot, or drops only entries that have expired for the
+    /// snapshot.
     pub(crate) fn register(
         self: &Arc<Self>,
         now_us: u64,
@@ -105,7 +108,7 @@ impl SnapshotTracker {
         self.register_snapshot_at(now_us, |tracker| tracker.read_point(clock))
     }
 
-    /// Registers a snapshot at the read point that `read_point` returns under the lock.
+    /// Registers a snapshot at the read point that `read_point` returns. `read_point` is called while the lock is held.
     pub(crate) fn register_snapshot_at(
         self: &Arc<Self>,
         now_us: u64,
@@ -124,10 +127,11 @@ impl SnapshotTracker {
         Some(SnapshotGuard { tracker: Arc::clone(self), read_point, keyspace_drops_before })
     }
 
-    /// Begins the removal of entries that were not deleted, the oldest of which has the number `seq_smallest`.
+    /// Begins the removal of entries that were not deleted. `seq_smallest` is the smallest sequence number of these
+    /// entries.
     ///
-    /// Returns false if a snapshot sees such an entry. No snapshot is registered until
-    /// [`SnapshotTracker::end_entry_removal`].
+    /// Returns false if a snapshot sees one of these entries. Otherwise, no snapshot can be registered until
+    /// [`SnapshotTracker::end_entry_removal`] is called.
     pub(crate) fn begin_entry_removal(&self, seq_smallest: SeqNo) -> bool {
         let snapshots = self.snapshots.lock();
         let is_seen = snapshots.last_key_value().is_some_and(|(newest, _)| *newest >= seq_smallest);
@@ -137,21 +141,21 @@ impl SnapshotTracker {
         !is_seen
     }
 
-    /// Ends the removal of entries, whether it succeeded or not.
+    /// Ends the removal of entries, after a success or a failure.
     pub(crate) fn end_entry_removal(&self) {
         let _snapshots = self.snapshots.lock();
         let before = self.entry_removals.fetch_sub(1, Ordering::Release);
         debug_assert!(before > 0, "no removal of entries is running");
     }
 
-    /// Returns whether a job removes entries that a snapshot could see.
+    /// Returns whether a job removes entries that a new snapshot could see.
     pub(crate) fn has_entry_removal(&self) -> bool {
         self.entry_removals.load(Ordering::Acquire) > 0
     }
 
-    /// Counts the drop of a keyspace and returns its number, from 1.
+    /// Records that a keyspace is dropped. Returns the number of this drop, counted from 1.
     ///
-    /// Snapshots registered before this call precede the drop.
+    /// Snapshots that were registered before this call can still read the keyspace.
     pub(crate) fn record_keyspace_drop(&self) -> u64 {
         let _snapshots = self.snapshots.lock();
         let mut drops = self.drops.lock();
@@ -159,39 +163,39 @@ impl SnapshotTracker {
         drops.count
     }
 
-    /// Returns whether a snapshot that precedes this drop is still registered.
+    /// Returns whether a snapshot is registered that was taken before the drop with this number.
     pub(crate) fn has_snapshot_before_drop(&self, number: u64) -> bool {
         let drops = self.drops.lock();
         drops.snapshot_counts.keys().next().is_some_and(|oldest| *oldest < number)
     }
 
-    /// Returns the registered sequence numbers, ascending.
+    /// Returns the sequence numbers of all registered snapshots in ascending order.
     pub(crate) fn snapshot_seqs(&self) -> Vec<SeqNo> {
         let snapshots = self.snapshots.lock();
         work_counter::add(WorkKind::LockedVisits, snapshots.len());
         snapshots.keys().copied().collect()
     }
 
-    /// Returns the oldest and the newest registered sequence number.
+    /// Returns the sequence numbers of the oldest and the newest registered snapshot.
     pub(crate) fn oldest_and_newest_snapshot(&self) -> Option<(SeqNo, SeqNo)> {
         let snapshots = self.snapshots.lock();
         Some((*snapshots.first_key_value()?.0, *snapshots.last_key_value()?.0))
     }
 
-    /// Returns the number of sequence numbers whose last snapshot was released.
+    /// Returns the number of sequence numbers whose last snapshot has been released.
     pub(crate) fn snapshot_release_count(&self) -> u64 {
         self.releases.load(Ordering::Acquire)
     }
 
-    /// Returns the oldest registered sequence number and the time of its registration, in microseconds.
+    /// Returns the sequence number of the oldest registered snapshot, and the time of its registration in microseconds.
     pub(crate) fn oldest_snapshot(&self) -> Option<(SeqNo, u64)> {
         self.snapshots.lock().iter().next().map(|(&seq, holders)| (seq, holders.since_us))
     }
 
-    /// Returns the time up to which entries have expired for all readers, in microseconds: the earlier of `now_us` and
-    /// the time of the oldest snapshot. `now_us` is the database clock, read before this call.
+    /// Returns the time up to which entries have expired for all readers, in microseconds. This is the earlier of
+    /// `now_us` and the time of the oldest snapshot. `now_us` is a reading of the database clock before this call.
     ///
-    /// Neither sequence numbers nor times decrease from one snapshot to the next, so the oldest has the earliest time.
+    /// Sequence numbers and times of snapshots never decrease. The oldest snapshot therefore has the earliest time.
     pub(crate) fn expiry_limit_us(&self, now_us: u64) -> u64 {
         let snapshots = self.snapshots.lock();
         snapshots.first_key_value().map_or(now_us, |(_, oldest)| oldest.time_us.min(now_us))
@@ -205,7 +209,7 @@ impl SnapshotTracker {
     }
 }
 
-/// A registered snapshot; released on drop.
+/// A registered snapshot. Dropping the guard releases the snapshot.
 pub(crate) struct SnapshotGuard {
     tracker: Arc<SnapshotTracker>,
     read_point: ReadPoint,
@@ -223,7 +227,7 @@ impl SnapshotGuard {
         self.read_point
     }
 
-    /// Returns the number of keyspaces that were dropped before the registration.
+    /// Returns the number of keyspaces that had been dropped before this snapshot was registered.
     pub(crate) fn keyspace_drops_before(&self) -> u64 {
         self.keyspace_drops_before
     }

@@ -1,4 +1,4 @@
-//! Super versions: memtables and a version of the files, replaced in one step.
+//! Super versions. A super version contains the memtables and the version that a read uses. It is replaced as a whole.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
@@ -8,20 +8,21 @@ use crate::memtable::{Memtable, MemtableKind};
 use crate::tree::operand_files::PinnedOperandView;
 use crate::tree::version::Version;
 
-/// Everything that a read of one tree accesses.
+/// All data that a read of a tree accesses.
 #[derive(Clone, Debug)]
 pub(crate) struct SuperVersion {
-    /// The memtable that receives writes.
+    /// The active memtable, which receives writes.
     pub(crate) active: Arc<Memtable>,
-    /// Full memtables that wait for their flush, newest first.
+    /// Sealed memtables that wait to be flushed, newest first.
     pub(crate) sealed: Vec<Arc<Memtable>>,
     pub(crate) version: Arc<Version>,
-    /// View of the operand store; `None` if all operands are in memtables and tables.
+    /// View of the operand store. `None` if the tree has no operand store.
     pub(crate) operand_view: Option<PinnedOperandView>,
 }
 
 impl SuperVersion {
-    /// Returns a super version of these files with an empty memtable for sequence numbers from `first_seq` on.
+    /// Creates a super version with the files of `version` and an empty memtable, whose sequence numbers start at
+    /// `first_seq`.
     pub(crate) fn new(
         kind: MemtableKind,
         version: &Arc<Version>,
@@ -37,7 +38,8 @@ impl SuperVersion {
         SuperVersion { operand_view, ..self }
     }
 
-    /// Returns a copy with the active memtable sealed and a new one for sequence numbers from `first_seq` on.
+    /// Returns a copy in which the active memtable is sealed. The sequence numbers of the new active memtable start at
+    /// `first_seq`.
     pub(crate) fn with_sealed_memtable(&self, first_seq: SeqNo) -> SuperVersion {
         let mut sealed = Vec::with_capacity(self.sealed.len() + 1);
         sealed.push(Arc::clone(&self.active));
@@ -47,7 +49,7 @@ impl SuperVersion {
         SuperVersion { active, sealed, ..self.clone() }
     }
 
-    /// Returns a copy with other files and without the flushed memtable, whose entries are in those files.
+    /// Returns a copy with another version. If `flushed` is given, the copy does not contain this memtable.
     pub(crate) fn with_version(
         &self,
         version: &Arc<Version>,
@@ -76,26 +78,27 @@ impl SuperVersion {
         std::iter::once(&self.active).chain(&self.sealed)
     }
 
-    /// Returns the smallest sequence number assigned to a memtable. Recovery needs the WAL from there on.
+    /// Returns the smallest sequence number of all commits that use a memtable. The WAL is needed from this sequence
+    /// number on. Returns `None` if no commit uses a memtable.
     pub(crate) fn first_unflushed_seq(&self) -> Option<SeqNo> {
         self.memtables().filter_map(|memtable| memtable.first_announced()).min()
     }
 
-    /// Returns the memory of all memtables, in bytes.
+    /// Returns the total memory of all memtables in bytes.
     pub(crate) fn memtable_bytes(&self) -> u64 {
         self.memtables().map(|memtable| memtable.bytes()).sum()
     }
 }
 
-/// Replaced super versions of one tree that readers may still hold.
+/// Replaced super versions of a tree that readers may still hold.
 #[derive(Debug, Default)]
 pub(crate) struct OldSuperVersions(Mutex<Vec<Weak<SuperVersion>>>);
 
 impl OldSuperVersions {
-    /// Adds a super version that was replaced.
+    /// Adds a replaced super version.
     pub(crate) fn add(&self, old: Arc<SuperVersion>) {
         let weak = Arc::downgrade(&old);
-        // Usually this is the last reference, and then there is nothing to track.
+        // Usually, this is the last reference, and nothing has to be tracked.
         drop(old);
         let mut old_versions = self.0.lock();
         old_versions.retain(|old| old.strong_count() > 0);
@@ -104,7 +107,7 @@ impl OldSuperVersions {
         }
     }
 
-    /// Returns the number of super versions in use, and the number of references to them.
+    /// Returns the number of replaced super versions in use, and the number of references to them.
     pub(crate) fn count_in_use(&self) -> (u64, u64) {
         let mut old_versions = self.0.lock();
         old_versions.retain(|old| old.strong_count() > 0);
@@ -112,12 +115,13 @@ impl OldSuperVersions {
         (old_versions.len() as u64, references)
     }
 
-    /// Returns the super versions in use.
+    /// Returns the replaced super versions in use.
     pub(crate) fn in_use(&self) -> Vec<Arc<SuperVersion>> {
         self.0.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Returns the bytes of memtables that `current` does not contain.
+    /// Returns the total memory in bytes of memtables in replaced super versions that are in use. Memtables of
+    /// `current` are not included.
     pub(crate) fn memtable_bytes(&self, current: &SuperVersion) -> u64 {
         let old_versions = self.in_use();
         let mut counted: Vec<*const Memtable> = current.memtables().map(Arc::as_ptr).collect();
@@ -156,7 +160,8 @@ mod tests {
             (value.into_bytes(), view, cursor)
         });
         let [first, second] = values.collect::<Vec<_>>().try_into().expect("two memtables");
-        // The super version is the last owner of the first memtable, the cursor that of the second.
+        // The super version is the last owner of the first memtable. The cursor is the last owner of the second
+        // memtable.
         let (first_value, view, cursor) = first;
         drop(cursor);
         drop(view);

@@ -1,4 +1,4 @@
-//! Open table files of a version.
+//! Open table files that are part of versions.
 
 use std::path::{Path, PathBuf};
 
@@ -9,15 +9,15 @@ use crate::table::Table;
 use crate::tree::blob_set::BlobUsage;
 use crate::tree::obsolete_files::{ObsoleteFiles, OpenFileGuard};
 
-/// An open table that versions share.
+/// An open table that one or more versions contain.
 ///
-/// An obsolete file is queued for deletion when the last version that contains it is dropped.
+/// If the table is obsolete, its file is queued for deletion when the last of these versions is dropped.
 #[derive(Debug)]
 pub(crate) struct TableFile {
     guard: OpenFileGuard,
     table: Arc<Table>,
     shape: Arc<TableMeta>,
-    /// Blob files that the entries reference, by number.
+    /// Blob files that the entries reference, ordered by file number.
     blobs: Vec<BlobUsage>,
 }
 
@@ -34,17 +34,17 @@ impl TableFile {
         TableFile { guard, table, shape, blobs }
     }
 
-    /// Returns the table reader.
+    /// Returns the reader of the table.
     pub(crate) fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// Returns the table as compaction policies see it.
+    /// Returns the metadata of the table that compaction policies see.
     pub(crate) fn shape(&self) -> &Arc<TableMeta> {
         &self.shape
     }
 
-    /// Returns the blob files that the entries reference, by number.
+    /// Returns the blob files that the entries reference, ordered by file number.
     pub(crate) fn blobs(&self) -> &[BlobUsage] {
         &self.blobs
     }
@@ -59,7 +59,7 @@ impl TableFile {
         self.guard.path()
     }
 
-    /// Marks the file as obsolete. The caller has removed it from the manifest.
+    /// Marks the file as obsolete. The caller must have removed the file from the manifest.
     pub(crate) fn set_obsolete(&self) {
         self.guard.set_obsolete();
     }

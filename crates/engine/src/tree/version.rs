@@ -1,4 +1,4 @@
-//! Versions: immutable sets of files. A reader that holds a version is not affected by flushes and compactions.
+//! Versions: immutable sets of files. Flushes and compactions do not change a version that a reader holds.
 
 use std::collections::HashMap;
 use std::ops::Bound;
@@ -17,15 +17,15 @@ use crate::table::{DeviceWaits, ReadPurpose};
 use crate::tree::blob_set::BlobSet;
 use crate::tree::table_file::TableFile;
 
-/// A sorted run whose tables are open.
+/// A sorted run with its open tables.
 #[derive(Debug)]
 pub(crate) struct OpenRun {
     shape: Arc<SortedRun>,
-    /// Tables in key order.
+    /// Open tables in key order.
     tables: Arc<[Arc<TableFile>]>,
     /// Search structure over the largest keys of the tables.
     largest_keys: KeySearch,
-    /// Number of entries of all tables.
+    /// Total number of entries of all tables.
     entries: u64,
 }
 
@@ -36,7 +36,7 @@ impl OpenRun {
         OpenRun { shape, tables, largest_keys, entries }
     }
 
-    /// Returns the number of entries of all tables.
+    /// Returns the total number of entries of all tables.
     pub(crate) fn entries(&self) -> u64 {
         self.entries
     }
@@ -46,7 +46,7 @@ impl OpenRun {
         &self.tables
     }
 
-    /// Returns the only table whose key range contains `user_key`.
+    /// Returns the table whose key range contains `user_key`. There is at most one.
     pub(crate) fn table_for_key(&self, user_key: &[u8]) -> Option<&Arc<TableFile>> {
         let is_before = |index: usize| self.tables[index].shape().range.largest < user_key;
         let index = self.largest_keys.partition_point(user_key, is_before);
@@ -55,26 +55,26 @@ impl OpenRun {
     }
 }
 
-/// An immutable set of files: the shape of the tree and an open table for each file.
+/// An immutable set of files: the shape of a tree, and an open table for each file.
 #[derive(Debug, Default)]
 pub(crate) struct Version {
     shape: TreeShape,
     /// Sorted runs of all levels, newest first.
     runs: Vec<Arc<OpenRun>>,
     tables: HashMap<FileId, Arc<TableFile>>,
-    /// The blob files that the tables reference.
+    /// Blob files that the tables reference.
     blobs: Arc<BlobSet>,
     has_range_tombstones: bool,
-    /// The range tombstones of all tables, cached by the first read of them.
+    /// Range tombstones of all tables. Set by the first read that needs them.
     range_tombstones: OnceLock<Arc<TombstoneIndex>>,
-    /// Frees the contents in the background.
+    /// Frees the contents of dropped versions in the background.
     deferred_drop: DeferredDrop,
-    /// Observer of seeks that wait for the device, shared by all versions of a tree.
+    /// Records seeks that wait for the device. All versions of a tree share it.
     device_waits: DeviceWaits,
 }
 
 impl Drop for Version {
-    /// Queues the contents, so that a reader with the last reference does not close tables.
+    /// Queues the contents, so that a reader that drops the last reference does not have to close tables.
     fn drop(&mut self) {
         if !self.tables.is_empty() {
             let shape = std::mem::take(&mut self.shape);
@@ -87,7 +87,8 @@ impl Drop for Version {
 }
 
 impl Version {
-    /// Returns a version without files. It and its successors free their contents through `deferred_drop`.
+    /// Returns a version without files. This version, and all versions that are derived from it, free their contents
+    /// through `deferred_drop`.
     pub(crate) fn empty(deferred_drop: &DeferredDrop) -> Version {
         let (shape, runs, tables, blobs) = Default::default();
         let (range_tombstones, deferred_drop) = (OnceLock::new(), deferred_drop.clone());
@@ -104,10 +105,10 @@ impl Version {
         }
     }
 
-    /// Returns a version of this shape whose tables are taken from `before` and `opened`.
+    /// Returns a version with the given shape. Its tables are taken from `before` and `opened`.
     ///
     /// # Errors
-    /// If the shape violates an invariant or names a file that is in neither.
+    /// Fails if the shape violates an invariant, or if it contains a file that is neither in `before` nor in `opened`.
     pub(crate) fn new(
         shape: TreeShape,
         before: &Version,
@@ -157,7 +158,7 @@ impl Version {
         })
     }
 
-    /// Returns the observer of seeks that wait for the device.
+    /// Returns the recorder of seeks that wait for the device.
     pub(crate) fn device_waits(&self) -> &DeviceWaits {
         &self.device_waits
     }
@@ -167,7 +168,7 @@ impl Version {
         &self.deferred_drop
     }
 
-    /// Returns levels, runs and files as compaction policies see them.
+    /// Returns the levels, runs and files that compaction policies see.
     pub(crate) fn shape(&self) -> &TreeShape {
         &self.shape
     }
@@ -177,7 +178,7 @@ impl Version {
         &self.blobs
     }
 
-    /// Returns the total size of tables and blob files, in bytes.
+    /// Returns the total size of all tables and blob files in bytes.
     pub(crate) fn file_bytes(&self) -> u64 {
         let tables = self.tables.values().map(|table| table.shape().bytes);
         tables.chain(self.blobs.files().map(|used| used.file.record().bytes)).sum()
@@ -188,7 +189,7 @@ impl Version {
         &self.runs
     }
 
-    /// Sets the time of the last read of each table in `shape`, which is a shape of this version.
+    /// Sets the times of the last reads of all tables in `shape`, which must be a shape of this version.
     pub(crate) fn set_last_read_times(&self, shape: &mut TreeShape) {
         for run in shape.levels.iter_mut().flat_map(|level| &mut Arc::make_mut(level).runs) {
             Arc::make_mut(run).files.set_read_times(|file| {
@@ -197,15 +198,15 @@ impl Version {
         }
     }
 
-    /// Returns whether a table contains range tombstones.
+    /// Returns whether any table contains range tombstones.
     pub(crate) fn has_range_tombstones(&self) -> bool {
         self.has_range_tombstones
     }
 
-    /// As [`Version::range_tombstones`], without reading files.
+    /// Like [`Version::range_tombstones`], but does not read files.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if the range tombstones are not cached.
+    /// [`Error::WouldBlock`] if the range tombstones have not been read yet.
     pub(crate) fn cached_range_tombstones(&self) -> Result<Option<Arc<TombstoneIndex>>, Error> {
         match self.range_tombstones.get() {
             _ if !self.has_range_tombstones => Ok(None),
@@ -214,21 +215,22 @@ impl Version {
         }
     }
 
-    /// Returns the range tombstones of all tables, or `None` if there are none. The first call reads them.
+    /// Returns the range tombstones of all tables, or `None` if there are none. The first call reads them from the
+    /// files.
     pub(crate) fn range_tombstones(&self) -> Result<Option<Arc<TombstoneIndex>>, Error> {
         match self.cached_range_tombstones() {
             Err(Error::WouldBlock) => {}
             cached => return cached,
         }
         let index = self.read_range_tombstones(|_| true)?;
-        // Another thread may have stored an equal index in the meantime.
+        // Another thread may have stored an equal index concurrently.
         Ok(Some(Arc::clone(self.range_tombstones.get_or_init(|| Arc::new(index)))))
     }
 
-    /// Returns the range tombstones of at least the tables that overlap a range of keys.
+    /// Returns range tombstones that include those of all tables that overlap a key range.
     ///
-    /// Returns `None` if there are none. If the range tombstones of another table are unreadable, each call
-    /// reads those of the overlapping tables again.
+    /// Returns `None` if there are none. If the range tombstones of another table cannot be read, each call reads the
+    /// range tombstones of the overlapping tables again.
     pub(crate) fn range_tombstones_between(
         &self,
         lower: Bound<&[u8]>,
@@ -255,9 +257,10 @@ impl Version {
         }
     }
 
-    /// Reads the range tombstones of the tables that pass `filter`.
+    /// Reads the range tombstones of all tables for which `filter` returns true.
     ///
-    /// Tables are read in the order of the tree, so that equal trees read equal blocks in the same order.
+    /// Tables are read in the order of the tree, so that trees with equal contents perform the same reads in the same
+    /// order.
     fn read_range_tombstones(
         &self,
         filter: impl Fn(&TableFile) -> bool,
@@ -270,7 +273,7 @@ impl Version {
         Ok(build_index(all.iter().flat_map(FragmentedTombstones::as_slice)))
     }
 
-    /// Returns the open table of a file.
+    /// Returns the open table with this file number.
     pub(crate) fn table(&self, id: FileId) -> Option<&Arc<TableFile>> {
         self.tables.get(&id)
     }

@@ -1,4 +1,4 @@
-//! The next version of a tree, and the manifest changes that lead to it.
+//! The next version of a tree, and the manifest changes that it requires.
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{TreeEdit, TreeUpdate};
@@ -13,15 +13,15 @@ use crate::tree::version::Version;
 #[derive(Debug)]
 pub(crate) struct NextVersion {
     pub(crate) version: Arc<Version>,
-    /// Manifest changes from the version before it.
+    /// Manifest changes that lead from the previous version to this one.
     pub(crate) changes: Vec<Change>,
 }
 
 impl NextVersion {
-    /// Returns the version after an update of the tree of `keyspace`. New tables are taken from `opened`.
+    /// Returns the version that results from an update of the tree of `keyspace`. `opened` contains the new tables.
     ///
     /// # Errors
-    /// If the update names a file that is neither in `before` nor in `opened`.
+    /// Fails if the update names a file that is neither in `before` nor in `opened`.
     pub(crate) fn new(
         keyspace: u32,
         before: &Version,
@@ -36,7 +36,7 @@ impl NextVersion {
     }
 }
 
-/// Returns the manifest changes of a tree edit: files, then runs and cursor of each level.
+/// Returns the manifest changes of a tree edit: first files, and then the runs and the cursor of each level.
 fn tree_changes(keyspace: u32, edit: TreeEdit) -> Vec<Change> {
     let TreeEdit { removed, added, run_orders, cursors, run_id_next } = edit;
     let mut changes: Vec<Change> =
@@ -57,7 +57,7 @@ fn tree_changes(keyspace: u32, edit: TreeEdit) -> Vec<Change> {
     changes
 }
 
-/// Returns the manifest changes that add and remove blob files, and add the references of new tables.
+/// Returns the manifest changes for blob files: added files, removed files, and the references of new tables.
 fn blob_changes(
     keyspace: u32,
     before: &BlobSet,
