@@ -1,56 +1,56 @@
-//! Chooses where data blocks end.
+//! Block splitter: determines where data blocks end.
 //!
-//! 1. A block may end within 1/16 of its target size, below or above it.
-//! 2. The index stores keys up to the first bit in which the last key of a block and the next key differ. Among the
-//!    possible ends, the splitter takes the one with the fewest common bits.
-//! 3. The shorter index keys outweigh the variation of the block sizes.
+//! 1. The size of a block may differ from its target size by up to 1/16.
+//! 2. The index stores a key only up to the first bit in which the last key of a block and the next key differ. Among
+//!    the possible ends of a block, the splitter chooses the one with the smallest number of common bits.
+//! 3. The shorter keys in the index save more than the different block sizes cost.
 //!
-//! **Pages.** A read of a block that crosses the end of a page fetches one page more. If the target is a multiple of
-//! the page size, the splitter therefore ends a block before the page end that is nearest to the target, and pads the
-//! block up to this page end. Large entries can leave a gap of more than 1/16 of the target. Such a block gets no
-//! padding, and ends by the rules above.
+//! **Pages.** If a block crosses the end of a page, a read of the block fetches one more page. If the target size is a
+//! multiple of the page size, the splitter ends a block shortly before the page end that is nearest to the target size,
+//! and the block is padded up to this page end. If a large entry would leave a gap of more than 1/16 of the target
+//! size, the block is not padded. It then ends according to the rules above.
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 
 use crate::format::block::PADDING_BYTES_MIN;
 use crate::format::data_block::{DataBlockBuilder, SplitPoint};
 
-/// Bytes of a page of the page cache, and of the reads of most devices.
+/// Size of a page in bytes. The page cache and most devices read whole pages.
 const PAGE_BYTES: usize = 4096;
 
-/// Best end found so far for the current data block, and the limits of its size.
+/// The best end found so far for the block under construction, and limits of its size.
 #[derive(Debug)]
 pub(super) struct BlockSplitter {
     /// Target size of a block in bytes.
     target: usize,
-    /// Bytes from which on the block may end.
+    /// Minimum size of a block in bytes, except for the last block of the table.
     bytes_min: usize,
-    /// Maximum bytes of a block with more than one entry.
+    /// Maximum size in bytes of a block with more than one entry.
     bytes_max: usize,
-    /// Bytes of a block that ends at the end of a page. `None` if blocks are not padded, or if no entry ends closely
-    /// before the page end.
+    /// Size in bytes of a block that ends at a page end. `None` if blocks are not padded, or if no entry of this block
+    /// ends shortly before the page end.
     page_end: Option<usize>,
-    /// Whether blocks are padded up to the end of a page.
+    /// Whether blocks are padded up to a page end.
     pads_to_pages: bool,
-    /// Common bits at the best end so far.
+    /// Number of common bits at the best end. `None` if no possible end was found yet.
     best_bits: Option<usize>,
     best_end: SplitPoint,
 }
 
-/// Decision of the splitter before an entry is added.
+/// Decision before an entry is added.
 #[derive(Debug)]
 pub(super) enum SplitDecision<'a> {
-    /// The block continues.
+    /// The block does not end before the entry.
     Continue,
-    /// The block ends before the entry. With `Some`, padding extends the block to this number of bytes.
+    /// The block ends before the entry. If a number is given, padding extends the block to this size in bytes.
     EndHere(Option<usize>),
-    /// The block ends at an earlier entry. The caller then repeats the call for the rest.
+    /// The block ends at an earlier position. The caller must then decide again for the remaining entries.
     EndAt(&'a SplitPoint),
 }
 
 impl BlockSplitter {
-    /// Creates a splitter for blocks of about `target` bytes. With `pads_to_pages`, blocks end at the end of a page if
-    /// the target is a multiple of the page size.
+    /// Creates a splitter for blocks with a target size of `target` bytes. If `pads_to_pages` is true and `target` is a
+    /// multiple of the page size, blocks are padded to page ends.
     pub(super) fn new(target: usize, pads_to_pages: bool) -> BlockSplitter {
         let slack = target / 16;
         let mut splitter = BlockSplitter {
@@ -66,11 +66,11 @@ impl BlockSplitter {
         splitter
     }
 
-    /// Starts a block at `offset` of the file.
+    /// Starts a new block at this offset of the file.
     pub(super) fn start_block(&mut self, offset: u64) {
         if self.pads_to_pages {
             let page = PAGE_BYTES as u64;
-            // The remainder is less than `PAGE_BYTES`, and the target at least that large.
+            // The remainder is less than `PAGE_BYTES`, and the target size is at least `PAGE_BYTES`.
             let in_page = usize::try_from(offset % page).unwrap_or_default();
             let nearest = (in_page + self.target + PAGE_BYTES / 2) / PAGE_BYTES * PAGE_BYTES;
             self.page_end = Some(nearest - in_page);
@@ -80,8 +80,9 @@ impl BlockSplitter {
 
     /// Decides whether the block ends before the entry `key`.
     ///
-    /// The block has `bytes` without the entry and `bytes_with` with it. The user key shares its first `common` bytes
-    /// with that of the last entry, whose sequence number and kind are `last`.
+    /// `bytes` is the size of the block without this entry, and `bytes_with` its size with this entry. `common` is the
+    /// number of bytes that the user key shares with the user key of the previous entry. `last` is the sequence number
+    /// and the kind of the previous entry.
     #[inline]
     pub(super) fn decide_split(
         &mut self,
@@ -113,7 +114,8 @@ impl BlockSplitter {
             }
             return SplitDecision::Continue;
         }
-        // After an earlier end, the remaining entries and a long entry could form a block that is too long.
+        // If the block ended at an earlier position, the remaining entries and a long entry could form a block that is
+        // too large.
         if is_better || bytes_with - bytes > self.bytes_min {
             SplitDecision::EndHere(None)
         } else {
@@ -122,8 +124,8 @@ impl BlockSplitter {
     }
 }
 
-/// Returns the number of common leading bits of two user keys, or `usize::MAX` if `next` has only `common` bytes, as
-/// for two versions of one key.
+/// Returns the number of leading bits that two user keys have in common. Returns `usize::MAX` if `next` is only
+/// `common` bytes long, as for two versions of one key.
 fn common_bits(last: &[u8], next: &[u8], common: usize) -> usize {
     let Some(&byte) = next.get(common) else { return usize::MAX };
     let last_byte = last.get(common).copied().unwrap_or(0);

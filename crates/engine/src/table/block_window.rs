@@ -1,4 +1,4 @@
-//! A part of a table that was read into memory at once.
+//! Window of a table: a range of data blocks that was read with one read.
 
 use std::ops::Range;
 
@@ -14,18 +14,18 @@ use crate::table::fd_cache::ReadSource;
 use crate::table::read_context::ReadPurpose;
 use crate::table::reader::Table;
 
-/// Maximum bytes of a window, except for a longer block.
+/// Maximum size of a window in bytes. A longer block is still read at once.
 pub(super) const WINDOW_BYTES_MAX: u64 = 256 << 10;
 
-/// Stored bytes of adjacent data blocks of one table.
+/// Stored bytes of adjacent data blocks of a table.
 #[derive(Debug, Default)]
 pub(super) struct BlockWindow {
     buffer: Vec<u8>,
-    /// Part of the buffer with bytes of the file.
+    /// Range of the buffer that contains bytes of the file.
     filled: Range<usize>,
-    /// Offset of the filled part in the file.
+    /// File offset of the first of these bytes.
     offset: u64,
-    /// The cache that counts the buffer. Set with the first buffer.
+    /// The cache that counts the memory of the buffer. Set when the buffer is allocated.
     counted_by: Option<Arc<BlockCache>>,
 }
 
@@ -38,7 +38,8 @@ impl Drop for BlockWindow {
 }
 
 impl BlockWindow {
-    /// Returns the contents of a data block. If the block is not in the window, `fill` reads it and its neighbours.
+    /// Returns the contents of a data block. If the window does not contain the block, calls `fill`, which must read
+    /// the block into the window.
     pub(super) fn read_block(
         &mut self,
         table: &Table,
@@ -64,15 +65,15 @@ impl BlockWindow {
         })
     }
 
-    /// Returns the stored bytes of a block if they are in the window.
+    /// Returns the stored bytes of a block if the window contains the block.
     fn stored_block(&self, handle: BlockHandle) -> Option<&[u8]> {
         let start = usize::try_from(handle.offset.checked_sub(self.offset)?).ok()?;
         let end = start.checked_add(usize::try_from(handle.bytes).ok()?)?;
         self.buffer[self.filled.clone()].get(start..end)
     }
 
-    /// Replaces the window by the bytes between two offsets, which `read` writes to memory. The address of the memory
-    /// is a multiple of `alignment`, at least 1.
+    /// Replaces the contents of the window by the bytes between two file offsets. `read` writes these bytes to a buffer
+    /// whose address is a multiple of `alignment`. `alignment` must be at least 1.
     pub(super) fn fill(
         &mut self,
         table: &Table,
@@ -80,12 +81,12 @@ impl BlockWindow {
         alignment: usize,
         read: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
-        // After a failed read the window is empty.
+        // If the read fails, the window is empty.
         self.filled = 0..0;
         let bytes = to_usize("read ahead", end - start)
             .map_err(|what| Error::malformed(what, table.path(), start))?;
         self.resize_buffer(table, bytes + (alignment - 1));
-        // `align_offset` may fail, but does so only in constant evaluation. The read is then slower.
+        // `align_offset` can fail only during constant evaluation. If it failed here, the read would only be slower.
         let at = self.buffer.as_ptr().align_offset(alignment);
         let at = if at < alignment { at } else { 0 };
         read(&mut self.buffer[at..at + bytes])?;
@@ -93,8 +94,8 @@ impl BlockWindow {
         Ok(())
     }
 
-    /// Makes the buffer at least `bytes` long. A buffer for a longer block than a window is replaced by one of exactly
-    /// this length.
+    /// Makes the buffer at least `bytes` long. A buffer that was allocated for a very long block is replaced by a
+    /// buffer with exactly this length.
     fn resize_buffer(&mut self, table: &Table, bytes: usize) {
         let is_usual = len_u64(self.buffer.len()) < 2 * WINDOW_BYTES_MAX;
         if self.buffer.len() >= bytes && is_usual {

@@ -1,4 +1,4 @@
-//! A cursor over the entries of one table, in both directions.
+//! Bidirectional cursor over the entries of a table.
 
 use bytes::Bytes;
 use lsmx_base::key::{InternalKey, SeqNo};
@@ -17,22 +17,22 @@ use crate::table::read_ahead::{ANNOUNCED_BYTES_MAX, BlockReadAhead, ScanHints};
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
 
-/// A cursor over the entries of one table. It holds its current index block and data block, so that a step inside
-/// them does not access the cache.
+/// Cursor over the entries of a table. The cursor holds its current index block and data block. A move inside these
+/// blocks therefore does not access the cache.
 #[derive(Debug)]
 pub struct TableCursor {
     table: Arc<Table>,
     context: ReadContext,
     read_ahead: BlockReadAhead,
-    /// Smallest and largest key of the scan, if known.
+    /// Smallest and largest key of the scan, if they are known.
     bounds: [Option<Bytes>; 2],
     job_reads: JobReads,
     top: Option<Arc<IndexBlock>>,
-    /// The index block used last, with its ordinal.
+    /// The index block that was used last, and its ordinal.
     index: Option<(usize, Arc<IndexBlock>)>,
-    /// The data block used last.
+    /// The data block that was used last.
     current: Option<CurrentBlock>,
-    /// Cursor over an earlier data block, whose buffers the next data block takes.
+    /// Cursor over an earlier data block. Its buffers are reused for the next data block.
     spare: Option<DataBlockCursor>,
 }
 
@@ -53,20 +53,20 @@ struct CurrentBlock {
 }
 
 impl TableCursor {
-    /// Creates a cursor without a current entry.
+    /// Creates a cursor that is not positioned at an entry.
     #[must_use]
     pub fn new(table: &Arc<Table>, purpose: ReadPurpose) -> TableCursor {
         TableCursor::with_read_context(table, ReadContext::new(purpose))
     }
 
-    /// Creates a cursor without a current entry that continues the counts in `context`.
+    /// Creates a cursor that is not positioned at an entry. The cursor counts its reads in `context`.
     pub(crate) fn with_read_context(table: &Arc<Table>, context: ReadContext) -> TableCursor {
         let (table, read_ahead) = (Arc::clone(table), BlockReadAhead::new(u64::MAX));
         let (bounds, job_reads, top, index, current, spare) = Default::default();
         TableCursor { table, context, read_ahead, bounds, job_reads, top, index, current, spare }
     }
 
-    /// Limits the read-ahead to what a scan needs.
+    /// Limits the read-ahead to the blocks that a scan needs, and sets its read options.
     pub(crate) fn with_hints(mut self, hints: &ScanHints) -> TableCursor {
         let estimate = |entries| self.table.estimate_scan_bytes(entries);
         let scan_bytes = hints.entries.map_or(u64::MAX, estimate);
@@ -76,21 +76,21 @@ impl TableCursor {
         self
     }
 
-    /// Reuses the buffers of a cursor over a data block.
+    /// Makes the cursor reuse the buffers of a data block cursor.
     pub(crate) fn with_spare(self, spare: Option<DataBlockCursor>) -> TableCursor {
         TableCursor { spare, ..self }
     }
 
-    /// Returns the cursor over the data block used last, whose buffers can be reused.
+    /// Returns a data block cursor whose buffers can be reused.
     pub(crate) fn into_spare(self) -> Option<DataBlockCursor> {
         self.current.map(|current| current.entries).or(self.spare)
     }
 
-    /// Announces the blocks that a seek to (`user_key`, `seq`) and the following steps need, unless the first of them is
-    /// in memory. Reads metadata that is not in memory.
+    /// Announces the blocks that a seek to (`user_key`, `seq`) and the moves after it need. Does nothing if the first
+    /// of these blocks is in memory. Reads metadata blocks that are not in memory.
     ///
     /// # Errors
-    /// If metadata cannot be read, as the seek.
+    /// Fails if a metadata block cannot be read. The seek would return the same error.
     pub(crate) fn announce_seek(
         &mut self,
         user_key: &[u8],
@@ -115,9 +115,11 @@ impl TableCursor {
         self.table.will_need(BlockHandle { offset: start, bytes: end - start }).map(drop)
     }
 
-    /// Returns the offsets between which the scan needs data blocks. Returns an error if that would need a read.
+    /// Returns the range of file offsets of the data blocks that the scan needs. Fails if this requires a read from the
+    /// file.
     fn scan_limits(&mut self) -> Result<(u64, u64)> {
-        // A scan that ends early needs no index block of its bounds.
+        // Index blocks are not read for this purpose, because a scan that ends early does not need the index blocks of
+        // its bounds.
         let memory_only = ReadContext::new(ReadPurpose::MemoryOnly);
         let context = std::mem::replace(&mut self.context, memory_only);
         let bounds = self.bounds.clone();
@@ -134,7 +136,7 @@ impl TableCursor {
         ))
     }
 
-    /// Returns the context with the counts of the lookup.
+    /// Returns the context with the counts of all reads.
     pub(crate) fn into_context(self) -> ReadContext {
         self.context
     }
@@ -163,7 +165,7 @@ impl TableCursor {
         }
     }
 
-    /// Returns the first data block that can hold an entry at or after (`user_key`, `seq`).
+    /// Returns the first data block that can contain an entry at or after (`user_key`, `seq`).
     fn find_block(
         &mut self,
         user_key: &[u8],
@@ -186,8 +188,8 @@ impl TableCursor {
         }
     }
 
-    /// Returns the data block with this ordinal in an index block, or the last one for `None`. Returns `None` past the
-    /// end of either index level.
+    /// Returns a data block of an index block. `block` is the ordinal of the data block, or `None` for the last one.
+    /// Returns `None` if there is no such index block or data block.
     fn block_at(
         &mut self,
         index_block: usize,
@@ -201,7 +203,7 @@ impl TableCursor {
             return Ok(None);
         };
         let index = self.index_block(&top, index_block, handle)?;
-        // Index blocks are not empty.
+        // An index block contains at least one data block.
         let block = block.unwrap_or(index.count() - 1);
         let data = index
             .handle(block)
@@ -215,7 +217,7 @@ impl TableCursor {
         Error::malformed(what, self.table.path(), offset)
     }
 
-    /// Makes a data block the current one and calls `position_entries` on its entries.
+    /// Makes a data block the current one, and calls `position_entries` with its cursor.
     fn enter_block(
         &mut self,
         (handle, position): (BlockHandle, BlockPosition),
@@ -266,7 +268,7 @@ impl TableCursor {
         }
     }
 
-    /// Moves to the first entry of the block after `position`.
+    /// Moves to the first entry of the data block after `position`.
     fn enter_next_block(&mut self, position: BlockPosition) -> Result<()> {
         let BlockPosition { index_block, block } = position;
         let mut next = self.block_at(index_block, Some(block + 1))?;
@@ -282,7 +284,7 @@ impl TableCursor {
         }
     }
 
-    /// Moves to the last entry of the block before `position`.
+    /// Moves to the last entry of the data block before `position`.
     fn enter_previous_block(&mut self, position: BlockPosition) -> Result<()> {
         let previous = match position {
             BlockPosition { index_block: 0, block: 0 } => None,
@@ -298,7 +300,8 @@ impl TableCursor {
         }
     }
 
-    /// Moves inside the current block by `step_entry`, or to a neighbouring block by `leave_block` at its end.
+    /// Moves inside the current block with `step_entry`. At the end of the block, moves to a neighbouring block with
+    /// `leave_block`.
     fn step_to_neighbour(
         &mut self,
         step_entry: impl FnOnce(&mut DataBlockCursor) -> Result<(), Malformed>,
@@ -367,7 +370,7 @@ impl Cursor for TableCursor {
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         if self.table.is_invisible_at(seq) {
-            // The only entry of the key is before the target.
+            // The only entry of this key is before the target.
             self.seek_in_file(user_key, SeqNo::ZERO)?;
             return if self.is_at_key(user_key) { self.next() } else { Ok(()) };
         }
@@ -383,7 +386,7 @@ impl Cursor for TableCursor {
             return self.seek_before_in_file(user_key, SeqNo::ZERO);
         }
         match self.table.ingest_seq() {
-            // The only entry of the key has the sequence number 0 in the file and is not before the target.
+            // The only entry of this key has the sequence number 0 in the file. It is at or after the target.
             Some(_) => self.seek_before_in_file(user_key, SeqNo::MAX),
             None => self.seek_before_in_file(user_key, seq),
         }
@@ -400,7 +403,7 @@ impl Cursor for TableCursor {
     }
 }
 
-/// Positions by the sequence numbers in the file, which are 0 in an external table.
+/// Seeks that use the sequence numbers in the file. In an external table, these are 0.
 impl TableCursor {
     fn is_at_key(&self, user_key: &[u8]) -> bool {
         self.valid() && self.current_entries().key().user_key == user_key
@@ -415,7 +418,7 @@ impl TableCursor {
         if self.valid() {
             return Ok(());
         }
-        // The target lies between the last entry of the block and its separator.
+        // The target is between the last entry of the block and the separator after the block.
         self.enter_next_block(position)
     }
 

@@ -1,17 +1,18 @@
-//! Observes whether seeks wait for the device.
+//! Records whether seeks wait for the device.
 
 use lsmx_base::sync::{Arc, AtomicU32, Ordering};
 
-/// Number of seeks that announce their reads after a seek that waited for the device.
+/// Number of seeks that announce their reads after a seek has waited for the device.
 const ANNOUNCING_SEEKS: u32 = 64;
 
-/// Whether recent seeks waited for the device. Clones share the state.
+/// Whether recent seeks have waited for the device. All clones share the state.
 ///
-/// Announcing the reads of all sorted runs lets the device serve them at the same time. If all pages are in the page
-/// cache, the system calls would be wasted, so that seeks announce their reads only if recent ones had to wait.
+/// If a seek announces the reads of all sorted runs, the device can perform them at the same time. If all pages are in
+/// the page cache, the announcements only cost system calls. Seeks therefore announce their reads only if recent seeks
+/// had to wait.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceWaits {
-    /// Number of seeks that still announce their reads. A hint, so all accesses are relaxed.
+    /// Number of further seeks that announce their reads. Only a hint, so relaxed ordering is sufficient.
     announcing: Arc<AtomicU32>,
 }
 
@@ -21,11 +22,11 @@ impl DeviceWaits {
         self.announcing.load(Ordering::Relaxed) > 0
     }
 
-    /// Records a finished seek.
+    /// Records whether a finished seek has waited for the device.
     pub(crate) fn record_seek(&self, waited: bool) {
         let announcing = self.announcing.load(Ordering::Relaxed);
         let next = if waited { ANNOUNCING_SEEKS } else { announcing.saturating_sub(1) };
-        // The check avoids a write to a shared cache line in each seek.
+        // The value is stored only if it changes, because a store would invalidate the cache line in other cores.
         if next != announcing {
             self.announcing.store(next, Ordering::Relaxed);
         }

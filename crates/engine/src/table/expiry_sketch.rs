@@ -1,13 +1,16 @@
-//! Summary of the expiry times of a table, with an approximate median in bounded memory.
+//! Sketch of the expiry times of a table. It computes an approximate median in bounded memory.
 //!
-//! 1. Times are collected in a buffer of [`BUFFER_TIMES`]. Each stands for one entry.
-//! 2. A full buffer is sorted, and every second time of it moves to the buffer of the next level. A time of level *n*
-//!    stands for 2^*n* entries. Odd and even positions alternate, so that errors of a level mostly cancel.
-//! 3. The median is the weighted median of all buffers.
+//! 1. Expiry times are added to the buffer of level 0, which has room for [`BUFFER_TIMES`] times. Each of them
+//!    represents one entry.
+//! 2. When a buffer is full, it is sorted, and every second time moves to the buffer of the next level. The other times
+//!    are dropped. A time of level *n* represents 2^*n* entries. Even and odd positions are moved alternately, so that
+//!    the errors of a level mostly cancel each other out.
+//! 3. The median is the weighted median of the times in all buffers.
 //!
-//! The result depends only on the times and their order. It is exact for fewer than [`BUFFER_TIMES`] entries. Moving
-//! one buffer changes the rank of a time by at most its weight. For n entries, each level therefore adds an error of at
-//! most n / [`BUFFER_TIMES`] ranks. With 2^30 entries there are 20 levels, and the error is below 2 % of the entries.
+//! The result depends only on the times and their order. It is exact for fewer than [`BUFFER_TIMES`] entries. If a
+//! buffer of level *n* moves, the rank of a time changes by at most 2^*n*. For N entries, each level therefore adds an
+//! error of at most N / [`BUFFER_TIMES`] ranks. With 2^30 entries there are 20 levels, and the error is less than 2 %
+//! of the entries.
 //!
 //! Source: Manku, Rajagopalan, Lindsay, "Approximate medians and other quantiles in one pass and with limited memory",
 //! SIGMOD 1998.
@@ -29,12 +32,12 @@ pub(super) struct ExpirySketch {
 #[derive(Debug, Default)]
 struct SketchLevel {
     times: Vec<u64>,
-    /// Whether the times at odd positions move next.
+    /// Whether the times at odd positions are moved when the buffer is full again.
     is_odd_next: bool,
 }
 
 impl ExpirySketch {
-    /// Adds the expiry time of an entry, in microseconds.
+    /// Adds the expiry time of an entry in microseconds.
     pub(super) fn add(&mut self, expiry_us: u64) {
         if self.entries == 0 {
             (self.earliest_us, self.latest_us) = (expiry_us, expiry_us);
@@ -60,7 +63,7 @@ impl ExpirySketch {
         }
     }
 
-    /// Returns the summary, or `None` without entries.
+    /// Returns the summary of all expiry times, or `None` if there are none.
     pub(super) fn summary(&self) -> Option<ExpirySummary> {
         let weighted = self.levels.iter().zip(0u32..).flat_map(|(level, number)| {
             level.times.iter().map(move |time| (*time, 1u64 << number.min(63)))

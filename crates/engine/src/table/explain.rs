@@ -1,4 +1,4 @@
-//! A lookup in one table that reports its steps.
+//! Explains a point lookup in one table: performs the lookup and reports its steps.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, SeqNo};
@@ -15,13 +15,13 @@ use crate::format::expiry::{expiry_of, without_expiry};
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
 
-/// Origin of a block that a lookup needed.
+/// Source of a block that a lookup needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockSource {
-    /// The block was in memory.
+    /// The block was in the block cache.
     Cache,
-    /// The block was read from storage.
+    /// The block was read from the file.
     Storage,
 }
 
@@ -30,26 +30,26 @@ pub enum BlockSource {
 pub struct BlockRead {
     /// Kind of the block.
     pub kind: BlockKind,
-    /// Offset in the table file, or in the blob file for a separated value.
+    /// Offset of the block in the table file. For a value in the value log, the offset in the blob file.
     pub offset: u64,
-    /// Bytes in the file.
+    /// Size of the block in the file in bytes.
     pub bytes: u64,
-    /// Origin of the block.
+    /// Source of the block.
     pub source: BlockSource,
 }
 
-/// The steps of a lookup in one table.
+/// Steps of a point lookup in one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableProbe {
-    /// Result of the filter, or `None` if no filter was used.
+    /// Result of the filter. `None` if no filter was used.
     pub(crate) filter_may_contain: Option<bool>,
-    /// Blocks in the order of their use.
+    /// Blocks in the order in which they were used.
     pub(crate) blocks: Vec<BlockRead>,
-    /// The newest visible entry: sequence number, kind, bytes of the value.
+    /// The newest visible entry: sequence number, kind, and size of the value in bytes.
     pub(crate) found: Option<(SeqNo, EntryKind, u64)>,
-    /// Expiry time of that entry in microseconds, if it expires.
+    /// Expiry time of this entry in microseconds. `None` if it does not expire.
     pub(crate) expiry_us: Option<u64>,
-    /// The value pointer of that entry, if it has one.
+    /// Value pointer of this entry. `None` if its value is in the table.
     pub(crate) pointer: Option<Vec<u8>>,
 }
 
@@ -60,9 +60,9 @@ impl TableProbe {
     }
 }
 
-/// Performs the steps of [`Table::get`] and reports them.
+/// Performs the same steps as [`Table::get`] and reports them.
 ///
-/// A block counts as cached if it is in memory immediately before its step. Concurrent evictions may change that.
+/// A block is reported as cached if it is in memory immediately before its step. A concurrent eviction may change this.
 pub(crate) fn explain_get(
     table: &Table,
     user_key: &[u8],

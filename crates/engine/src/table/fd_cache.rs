@@ -1,12 +1,12 @@
-//! A bounded cache of file descriptors for tables, blob files and the files of operand stores.
+//! Cache of file descriptors with a limit. Table files, blob files and files of operand stores use it.
 //!
-//! A table keeps its metadata in memory while it is open, but its file may be closed and reopened. A read finds the
-//! open file with one atomic load. If the file is closed, the read reopens it and checks that it is the same file.
-//! When the limit is reached, the clock algorithm (second chance) closes the file of another table first.
+//! The metadata of a table stays in memory while the table is open, but its file may be closed and reopened. A read
+//! gets the open file with one atomic load. If the file is closed, the read reopens it and checks that it is still the
+//! same file. If the limit is reached, the CLOCK algorithm (second chance) first closes another file.
 //!
-//! A file can be reopened, because it is not removed while a handle of its table exists. After the database is closed,
-//! its next owner does not know these handles and may remove the file. Iterators that outlive the close therefore keep
-//! their files open, see [`CachedFile::keep_open`].
+//! A closed file can always be reopened, because it is not deleted while its table is open. This does not hold after
+//! the database is closed: its next owner does not know which tables this process still uses, and may delete files.
+//! Iterators that outlive the database therefore keep their files open, see [`CachedFile::keep_open`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,50 +29,51 @@ use crate::vfs::cache_bypass::CacheBypass;
 use crate::vfs::resource_retry::ReleaseResource;
 use crate::vfs::{File, Vfs, has_no_direct_reads, is_out_of_descriptors};
 
-/// Maximum number of repeated reads kept for reports. Further ones are only counted.
+/// Maximum number of repeated reads whose errors are kept for reports. Further repeated reads are only counted.
 const REPEATED_READS_MAX: usize = 64;
 
-/// Bytes of one read while a whole file is checksummed.
+/// Size in bytes of the reads that compute the checksum of a file.
 const CHECKSUM_READ_BYTES: u64 = 256 << 10;
 
-/// The file descriptors of one database.
+/// File descriptors of a database.
 #[derive(Debug)]
 pub(crate) struct FdCache {
     vfs: Arc<dyn Vfs>,
     max_open_files: usize,
     clock: Mutex<ClockHand>,
-    /// Number of files reopened after the cache had closed them.
+    /// Number of files that were reopened after the cache had closed them.
     reopened: AtomicU64,
-    /// Number of corrupt reads of jobs whose repetition from the device succeeded.
+    /// Number of corrupt reads of jobs that were repeated from the device successfully.
     reads_repeated: AtomicU64,
-    /// Errors of the first attempts of repeated reads, not reported yet. At most [`REPEATED_READS_MAX`].
+    /// First errors of repeated reads that were not reported yet. At most [`REPEATED_READS_MAX`].
     repeated_reads: Mutex<Vec<Error>>,
     /// Whether files are opened for direct I/O.
     direct_io: bool,
     job_reads: Option<JobReadOptions>,
-    /// Set before the database lock is released, because the next owner may remove files. Pairs with the load after
-    /// a failed open.
+    /// Set before the database lock is released, because the next owner may delete files. The release store pairs with
+    /// the acquire load after a failed open.
     is_closed: Arc<AtomicBool>,
-    /// Set while the database closes: files that operand stores open then are not counted and stay open.
+    /// Set while the database is being closed. Files that operand stores open from then on stay open and are not
+    /// counted.
     pins_store_files: AtomicBool,
     open_stores: AtomicUsize,
-    /// Number of descriptors of jobs, see [`JobFile`].
+    /// Number of descriptors that jobs use, see [`JobFile`].
     job_files: AtomicUsize,
 }
 
-/// How background jobs read files.
+/// Options for the reads of background jobs.
 #[derive(Debug)]
 pub(crate) struct JobReadOptions {
     /// Rate limit of the reads.
     pub(crate) rate: Arc<RateLimiter>,
-    /// Whether the reads bypass the page cache.
+    /// Decides whether the reads bypass the page cache.
     pub(crate) bypass: Arc<CacheBypass>,
 }
 
-/// A file opened for the reads of one job.
+/// A file that a job has opened for its reads.
 #[derive(Debug, Default)]
 pub(crate) struct JobFile {
-    /// A descriptor for direct reads, and the cache that counts it. `None` if the reads use the cached descriptor.
+    /// Descriptor for direct reads, and the cache that counts it. `None` if the job uses the cached descriptor.
     direct: Option<(Arc<dyn File>, Arc<FdCache>)>,
 }
 
@@ -85,19 +86,19 @@ impl Drop for JobFile {
     }
 }
 
-/// State of the clock algorithm.
+/// State of the CLOCK algorithm.
 #[derive(Debug, Default)]
 struct ClockHand {
-    /// Files that can be closed. The hand is at the front.
+    /// Files that may be closed. The CLOCK hand is at the front.
     files: VecDeque<Weak<CachedFile>>,
-    /// Number of descriptors that are open or about to be opened.
+    /// Number of descriptors that are open or being opened.
     open: usize,
 }
 
 impl FdCache {
-    /// Creates a cache of at most `max_open_files` descriptors, at least one.
+    /// Creates a cache for at most `max_open_files` descriptors, and for at least one.
     ///
-    /// A read that uses a file while the cache evicts it keeps that file open until the read ends.
+    /// If the cache evicts a file while a read uses it, the file stays open until the read ends.
     pub(crate) fn new(
         vfs: Arc<dyn Vfs>,
         max_open_files: usize,
@@ -120,7 +121,7 @@ impl FdCache {
         })
     }
 
-    /// Keeps all files open that operand stores open from now on.
+    /// Makes all files that operand stores open from now on stay open.
     pub(crate) fn pin_store_files(&self) {
         self.pins_store_files.store(true, Ordering::Relaxed);
     }
@@ -144,8 +145,8 @@ impl FdCache {
         self.open_stores.load(Ordering::Relaxed)
     }
 
-    /// Returns the maximum number of files that one operand store may have open for appending. All stores together get
-    /// half of the limit.
+    /// Returns the maximum number of files that one operand store may have open for appending. Half of the limit is
+    /// divided equally among all open stores.
     pub(crate) fn max_store_writers(&self) -> usize {
         if failpoint::is_on(Failpoint::StoreFilesOutsideBudget) {
             return self.max_open_files.max(16);
@@ -153,7 +154,7 @@ impl FdCache {
         (self.max_open_files / 2 / self.store_count().max(1)).max(1)
     }
 
-    /// Creates a file that counts towards the limit while it is open. The cache does not close it.
+    /// Creates a file that counts towards the limit while it is open. The cache never closes this file.
     pub(super) fn create(
         self: &Arc<Self>,
         vfs: &dyn Vfs,
@@ -172,7 +173,7 @@ impl FdCache {
         }
     }
 
-    /// Marks the database as closed. Files that cannot be reopened from now on fail with [`Error::Closed`].
+    /// Marks the database as closed. If a file cannot be reopened from then on, the read fails with [`Error::Closed`].
     pub(crate) fn mark_database_closed(&self) {
         self.is_closed.store(true, Ordering::Release);
     }
@@ -182,8 +183,8 @@ impl FdCache {
         &self.is_closed
     }
 
-    /// Replaces the error of a failed open by [`Error::Closed`] if the database is closed: the next owner may have
-    /// removed or replaced the file.
+    /// Returns the error for a failed open. After the database is closed, this is [`Error::Closed`], because the next
+    /// owner may have deleted or replaced the file.
     fn open_error(&self, error: Error) -> Error {
         let closed = self.is_closed.load(Ordering::Acquire);
         if closed && !failpoint::is_on(Failpoint::ReadDuringCloseNamesFile) {
@@ -203,17 +204,17 @@ impl FdCache {
         self.clock.lock().open
     }
 
-    /// Returns the number of files reopened after the cache had closed them.
+    /// Returns the number of files that were reopened after the cache had closed them.
     pub(crate) fn reopen_count(&self) -> u64 {
         self.reopened.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of corrupt reads of jobs whose repetition from the device succeeded.
+    /// Returns the number of corrupt reads of jobs that were repeated from the device successfully.
     pub(crate) fn repeated_read_count(&self) -> u64 {
         self.reads_repeated.load(Ordering::Relaxed)
     }
 
-    /// Removes and returns the errors of the first attempts of repeated reads.
+    /// Removes and returns the first errors of repeated reads.
     pub(crate) fn take_repeated_reads(&self) -> Vec<Error> {
         std::mem::take(&mut *self.repeated_reads.lock())
     }
@@ -226,12 +227,12 @@ impl FdCache {
         }
     }
 
-    /// Counts one more descriptor, and closes others if the limit is reached.
+    /// Counts a further descriptor. If the limit is reached, closes other files.
     fn reserve_fd(&self) {
         let mut evicted = Vec::new();
         let mut clock = self.clock.lock();
-        // The first round clears the use bits, so the second round can close any file. If no file is open because other
-        // threads are about to open them, nothing is closed, and this descriptor exceeds the limit.
+        // The first round clears the use bits, so that the second round can close any file. If all counted descriptors
+        // are still being opened by other threads, no file can be closed, and the limit is exceeded.
         let mut visits = 2 * clock.files.len();
         while clock.open >= self.max_open_files && visits > 0 {
             visits -= 1;
@@ -240,7 +241,7 @@ impl FdCache {
         }
         clock.open += 1;
         drop(clock);
-        // Outside the lock: this closes files and may drop the last handle of a table.
+        // The files are closed after the lock is released. Dropping them may also drop the last reference to a table.
         drop(evicted);
     }
 
@@ -249,7 +250,8 @@ impl FdCache {
         self.clock.lock().open -= 1;
     }
 
-    /// Like [`FdCache::reserve_fd`], for a [`JobFile`]. Returns whether all of these use at most half of the limit.
+    /// Like [`FdCache::reserve_fd`], but for a [`JobFile`]. Returns false and counts nothing if jobs already use half
+    /// of the limit.
     fn reserve_job_fd(&self) -> bool {
         let others = self.job_files.fetch_add(1, Ordering::Relaxed);
         let is_free =
@@ -269,7 +271,7 @@ impl FdCache {
     fn add_to_clock(&self, file: &Arc<CachedFile>) {
         let mut clock = self.clock.lock();
         if clock.files.len() == clock.files.capacity() {
-            // Removes the entries of dropped files instead of growing the queue.
+            // Remove the entries of dropped files before the queue grows.
             clock.files.retain(|file| file.strong_count() > 0);
         }
         clock.files.push_back(Arc::downgrade(file));
@@ -277,10 +279,10 @@ impl FdCache {
 }
 
 impl ClockHand {
-    /// Visits the next file and takes its descriptor if it may be closed. With `second_chance`, a used file loses
-    /// its use bit instead.
+    /// Visits the next file, and takes its descriptor if the file may be closed. If `second_chance` is true and the
+    /// file was used, only clears its use bit.
     ///
-    /// The caller drops the result after it has released the lock.
+    /// The caller must drop the result after releasing the lock.
     fn visit_next_file(
         &mut self,
         second_chance: bool,
@@ -316,19 +318,19 @@ impl ReleaseResource for FdCache {
     }
 }
 
-/// Source of the bytes of a read.
+/// Source from which bytes are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadSource {
-    /// A read through the cached descriptor. It uses the page cache, except with direct I/O.
+    /// A read through the cached descriptor. The read uses the page cache, except with direct I/O.
     Cached,
-    /// A read from the device, see [`CachedFile::read_from_device`].
+    /// A read that bypasses all caches, see [`CachedFile::read_from_device`].
     Device,
 }
 
 #[derive(Debug)]
 struct OpenFile(Arc<dyn File>);
 
-/// Size and uid of a file, which are checked when the file is reopened.
+/// Size and uid of a file. They are checked when the file is reopened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileIdentity {
     bytes: u64,
@@ -337,7 +339,7 @@ pub(crate) struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// Returns the identity of a table.
+    /// Returns the identity of a table file.
     pub(crate) fn of_table(bytes: u64, uid: u64) -> FileIdentity {
         FileIdentity { bytes, uid, is_blob_file: false }
     }
@@ -354,19 +356,20 @@ pub(crate) struct CachedFile {
     /// `None` if the file stays open and is not counted.
     cache: Option<Arc<FdCache>>,
     path: PathBuf,
-    /// `None` for files of operand stores, whose frames contain the uid.
+    /// `None` for a file of an operand store. Each frame of such a file contains the uid.
     identity: Option<FileIdentity>,
     file: ArcSwapOption<OpenFile>,
-    /// Use bit of the clock. All accesses are relaxed: a lost update costs at most one reopening.
+    /// Use bit of the CLOCK algorithm. Relaxed ordering is sufficient, because a lost update costs at most one
+    /// reopening.
     was_used: AtomicBool,
-    /// Whether the clock ignores the file. Written under the clock's lock, and read by the clock under it.
+    /// Whether the CLOCK algorithm ignores the file. Accessed only while the lock of the CLOCK state is held.
     is_kept_open: AtomicBool,
-    /// Whether the file was written through the page cache and has to stay there. Written before the file is shared.
+    /// Whether the file was written through the page cache and should stay there. Set before the file is shared.
     was_written_cached: AtomicBool,
 }
 
 impl CachedFile {
-    /// Wraps an open file that stays open.
+    /// Creates a file from an open descriptor, which stays open.
     pub(crate) fn new_pinned(
         file: Arc<dyn File>,
         path: &Path,
@@ -411,7 +414,7 @@ impl CachedFile {
         }
     }
 
-    /// Returns the open file. Reopens the file if necessary.
+    /// Returns the open file. Reopens the file if it is closed.
     fn open_file(self: &Arc<Self>) -> Result<Arc<OpenFile>> {
         self.file.load_full().map_or_else(|| self.open(true), Ok)
     }
@@ -421,7 +424,7 @@ impl CachedFile {
         Ok(Arc::clone(&self.open(false)?.0))
     }
 
-    /// Calls `call` with the open file. Reopens the file if necessary.
+    /// Calls `call` with the open file. Reopens the file if it is closed.
     fn with_open_file<R>(
         self: &Arc<Self>,
         call: impl FnOnce(&dyn File) -> io::Result<R>,
@@ -440,13 +443,13 @@ impl CachedFile {
         }
     }
 
-    /// Returns the size of the file in the file system.
+    /// Returns the size of the file as the file system reports it.
     pub(crate) fn len(self: &Arc<Self>) -> Result<u64> {
         let open = self.open_file()?;
         open.0.len().map_err(|error| Error::io("read the size of", &self.path, error))
     }
 
-    /// Opens the file if it is closed, and keeps it open regardless of the limit.
+    /// Opens the file if it is closed. The file then stays open, even if the limit is reached.
     pub(crate) fn keep_open(self: &Arc<Self>) -> Result<()> {
         let Some(cache) = &self.cache else { return Ok(()) };
         {
@@ -456,12 +459,12 @@ impl CachedFile {
         self.open_file().map(drop)
     }
 
-    /// Reads `bytes` bytes at `offset`. The caller has checked that they are inside the file.
+    /// Reads `bytes` bytes at `offset`. The caller has checked that this range is inside the file.
     pub(crate) fn read_exact(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Vec<u8>> {
         self.read_exact_from(ReadSource::Cached, offset, bytes)
     }
 
-    /// As [`CachedFile::read_exact`], from the given source.
+    /// Like [`CachedFile::read_exact`], but reads from the given source.
     pub(crate) fn read_exact_from(
         self: &Arc<Self>,
         source: ReadSource,
@@ -473,7 +476,7 @@ impl CachedFile {
         Ok(buffer)
     }
 
-    /// Fills the buffer with the bytes at `offset` from the given source.
+    /// Fills the buffer with the bytes at `offset`, read from the given source.
     #[inline]
     pub(crate) fn read_from_source(
         self: &Arc<Self>,
@@ -487,8 +490,8 @@ impl CachedFile {
         }
     }
 
-    /// Fills the buffer with the bytes at `offset`. Reads of jobs are rate-limited. Their pages are dropped from the
-    /// page cache if the options request it.
+    /// Fills the buffer with the bytes at `offset`. A read of a job is rate-limited. Its pages are also dropped from
+    /// the page cache if jobs bypass the page cache.
     pub(crate) fn read_for_purpose(
         self: &Arc<Self>,
         purpose: ReadPurpose,
@@ -506,7 +509,7 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Calls `read`. Measures its wait if a job reads.
+    /// Calls `read`. If the purpose is a job, measures how long the call waits.
     pub(super) fn measure_read<T>(&self, purpose: ReadPurpose, read: impl FnOnce() -> T) -> T {
         match self.job_read_options(purpose) {
             Some(options) => measure_wait(options.rate.env(), IoKind::Read, read),
@@ -514,7 +517,7 @@ impl CachedFile {
         }
     }
 
-    /// Returns the options for reads of jobs, or `None` for another purpose.
+    /// Returns the options for reads of jobs. Returns `None` if the purpose is not a job.
     fn job_read_options(&self, purpose: ReadPurpose) -> Option<&JobReadOptions> {
         match purpose {
             ReadPurpose::Job => self.cache.as_ref()?.job_reads.as_ref(),
@@ -522,15 +525,16 @@ impl CachedFile {
         }
     }
 
-    /// Records that a flush has written the file through the page cache. Jobs then read it from there.
+    /// Records that a flush has written the file through the page cache. Jobs then read the file through the page
+    /// cache, too.
     pub(crate) fn mark_written_cached(&self) {
         self.was_written_cached.store(true, Ordering::Relaxed);
     }
 
     /// Opens the file for the reads of a job.
     ///
-    /// If the data of jobs does not stay in the page cache, the job gets a descriptor of its own for direct reads. Without
-    /// a free descriptor, or on a file system without direct reads, it uses the cached descriptor.
+    /// If jobs bypass the page cache, the job gets a separate descriptor for direct reads. If no descriptor is
+    /// available, or if the file system does not support direct reads, the job uses the cached descriptor.
     pub(crate) fn open_for_job(&self) -> Result<JobFile> {
         let needs_descriptor = |cache: &&Arc<FdCache>| {
             let bypasses = cache.job_reads.as_ref().is_some_and(|options| options.bypass.is_on());
@@ -553,7 +557,7 @@ impl CachedFile {
         }
     }
 
-    /// Fills the buffer with the bytes at `offset`, at the rate of jobs.
+    /// Fills the buffer with the bytes at `offset`. The read is rate-limited like all reads of jobs.
     pub(crate) fn read_for_job(
         self: &Arc<Self>,
         file: &JobFile,
@@ -577,7 +581,7 @@ impl CachedFile {
     fn read_into(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let open = self.file.load();
         if let Some(open) = &*open {
-            // The load avoids a write to a shared cache line if the bit is already set.
+            // The bit is set only if it is clear, because a store would invalidate the cache line in other cores.
             if !self.was_used.load(Ordering::Relaxed) {
                 self.was_used.store(true, Ordering::Relaxed);
             }
@@ -588,13 +592,14 @@ impl CachedFile {
         read_exact_into(&*open.0, &self.path, offset, buffer)
     }
 
-    /// Announces a read. Returns whether the file system reads the bytes ahead.
+    /// Hints to the file system that a range will be read. Returns whether the file system prefetches the range or has
+    /// it in memory.
     pub(crate) fn will_need(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<bool> {
         Ok(self.open_file()?.0.will_need(offset, bytes))
     }
 
-    /// Calls `read`, which reads and checks bytes of this file. If a job finds them corrupt, calls `read` once more
-    /// with [`ReadSource::Device`], so that a transient read error does not fail the job.
+    /// Calls `read`, which reads and verifies bytes of this file. If the bytes are corrupt and the purpose is a job,
+    /// calls `read` again with [`ReadSource::Device`]. A transient read error therefore does not fail the job.
     #[inline]
     pub(crate) fn read_with_retry<R>(
         &self,
@@ -616,10 +621,10 @@ impl CachedFile {
         }
     }
 
-    /// Fills the buffer with the bytes at `offset` from the device.
+    /// Fills the buffer with the bytes at `offset`, read from the device.
     ///
-    /// Uses a new descriptor with direct I/O where the file system supports it. The pages are dropped from the page
-    /// cache, so that later reads also read them from the device.
+    /// The read uses a new descriptor. If the file system supports direct I/O, the read is direct. The pages are also
+    /// dropped from the page cache, so that later reads access the device as well.
     #[cold]
     fn read_from_device(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         if let Some(open) = &*self.file.load() {
@@ -637,7 +642,7 @@ impl CachedFile {
         read_exact_into(&*file, &self.path, offset, buffer)
     }
 
-    /// Returns the XXH3-64 of the first `bytes` bytes of the file.
+    /// Returns the XXH3-64 checksum of the first `bytes` bytes of the file.
     pub(crate) fn compute_checksum(self: &Arc<Self>, bytes: u64) -> Result<u64> {
         let (mut checksum, mut offset) = (StreamingChecksum::new(0), 0);
         while offset < bytes {
@@ -648,14 +653,14 @@ impl CachedFile {
         Ok(checksum.digest())
     }
 
-    /// Opens the file. If `is_reopened`, checks that it is the same file as before.
+    /// Opens the file. If `is_reopened` is true, checks that it is the same file as before.
     ///
     /// # Errors
-    /// [`Error::Closed`] if the open fails and the database is closed.
+    /// [`Error::Closed`] if the file cannot be opened and the database is closed.
     #[cold]
     fn open(self: &Arc<Self>, is_reopened: bool) -> Result<Arc<OpenFile>> {
         let Some(cache) = &self.cache else {
-            // Unreachable: a pinned file is open from its creation on.
+            // Unreachable: a pinned file is always open.
             let closed = io::Error::other("the descriptor is closed");
             return Err(Error::io("open", &self.path, closed));
         };
@@ -675,14 +680,14 @@ impl CachedFile {
         match opened {
             Err(error) => {
                 cache.release_fd();
-                // A concurrent `keep_open` may have opened the file before the database was closed.
+                // A concurrent call of `keep_open` may have opened the file before the database was closed.
                 self.file.load_full().ok_or_else(|| cache.open_error(error))
             }
             Ok(open) => {
                 let none: Option<Arc<OpenFile>> = None;
                 match &*self.file.compare_and_swap(&none, Some(Arc::clone(&open))) {
                     None => cache.add_to_clock(self),
-                    // Another thread opened the file first. This descriptor is closed after the read.
+                    // Another thread has opened the file first. This descriptor is closed after the read.
                     Some(_) => cache.release_fd(),
                 }
                 Ok(open)
@@ -690,7 +695,7 @@ impl CachedFile {
         }
     }
 
-    /// Checks size and uid, so that a file that was replaced while it was closed is not used.
+    /// Checks the size and the uid of a reopened file. This detects a file that was replaced while it was closed.
     fn check_identity(&self, file: &dyn File) -> Result<()> {
         let Some(identity) = &self.identity else { return Ok(()) };
         let bytes = file.len().map_err(|error| Error::io("read the size of", &self.path, error))?;
@@ -728,7 +733,7 @@ impl Drop for CachedFile {
     }
 }
 
-/// A file of an operand store. Its descriptor counts towards the limit of the cache.
+/// A file of an operand store, whose descriptor counts towards the limit.
 #[derive(Debug)]
 pub(super) struct FdCacheFile(pub(super) Arc<CachedFile>);
 
@@ -770,7 +775,7 @@ impl File for FdCacheFile {
     }
 }
 
-/// Converts the error of a reopening to the type that [`File`] returns.
+/// Converts an error of the engine to the error type of [`File`].
 fn into_io_error(error: Error) -> io::Error {
     match error {
         Error::Io { source, .. } => match source.raw_os_error() {
@@ -781,13 +786,13 @@ fn into_io_error(error: Error) -> io::Error {
     }
 }
 
-/// Returns a buffer for `bytes` bytes that are read at `offset` of a file.
+/// Returns a zeroed buffer of `bytes` bytes for a read at `offset`.
 fn new_buffer(path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
     let bytes = to_usize("block", bytes).map_err(|what| Error::malformed(what, path, offset))?;
     Ok(vec![0; bytes])
 }
 
-/// Reads `bytes` bytes at `offset`. The caller has checked that they are inside the file.
+/// Reads `bytes` bytes at `offset`. The caller has checked that this range is inside the file.
 pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
     let mut buffer = new_buffer(path, offset, bytes)?;
     read_exact_into(file, path, offset, &mut buffer)?;

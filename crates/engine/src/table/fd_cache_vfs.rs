@@ -1,4 +1,4 @@
-//! A file system for operand stores, whose files count towards the limit of the descriptor cache.
+//! File system for operand stores. Its files count towards the limit of the descriptor cache.
 
 use std::io;
 use std::path::Path;
@@ -10,8 +10,8 @@ use crate::table::fd_cache::{CachedFile, FdCache, FdCacheFile};
 use crate::vfs::layer::{OpenMode, VfsLayer};
 use crate::vfs::{File, Vfs};
 
-/// A file system for one operand store. The descriptor cache may close files that were opened through it, and reopens
-/// them for the next call.
+/// File system for one operand store. The descriptor cache may close files that were opened for reading, and reopens
+/// them when they are used again.
 #[derive(Debug)]
 pub(crate) struct FdCacheVfs {
     inner: Arc<dyn Vfs>,
@@ -19,7 +19,8 @@ pub(crate) struct FdCacheVfs {
 }
 
 impl FdCacheVfs {
-    /// Wraps `inner` and counts an open operand store until it is dropped.
+    /// Creates a file system that forwards to `inner`. The operand store counts as open until the file system is
+    /// dropped.
     pub(crate) fn new(inner: Arc<dyn Vfs>, cache: Arc<FdCache>) -> FdCacheVfs {
         cache.add_store();
         FdCacheVfs { inner, cache }

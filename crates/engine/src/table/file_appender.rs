@@ -1,6 +1,7 @@
-//! Buffered, checksummed appends to a new file.
+//! File appender: writes a new file with a buffer, and computes its checksum.
 //!
-//! All appends except the last have a multiple of [`DIRECT_APPEND_BYTES`] bytes, so that they can bypass the page cache.
+//! The size of each append except the last one is a multiple of [`DIRECT_APPEND_BYTES`] bytes, so that appends can
+//! bypass the page cache.
 
 use std::path::{Path, PathBuf};
 
@@ -11,26 +12,26 @@ use lsmx_base::sync::Arc;
 use crate::error::{Error, Result};
 use crate::vfs::{DIRECT_APPEND_BYTES, File, Vfs};
 
-/// Bytes that are buffered before they are appended to the file.
+/// Number of buffered bytes at which they are appended to the file.
 pub(crate) const APPEND_BYTES: usize = 256 << 10;
 
-/// Writes a new file from start to end. After an error the file is incomplete, and the caller removes it.
+/// Writes a new file from start to end. After an error, the file is incomplete, and the caller must delete it.
 #[derive(Debug)]
 pub(crate) struct FileAppender {
     file: Arc<dyn File>,
     path: PathBuf,
-    /// Bytes that were not appended yet.
+    /// Bytes that are not appended yet.
     pending: Vec<u8>,
-    /// Bytes appended and pending.
+    /// Number of bytes that were written, including the pending bytes.
     bytes: u64,
     checksum: StreamingChecksum,
 }
 
 impl FileAppender {
-    /// Creates the file.
+    /// Creates a file.
     pub(crate) fn create(vfs: &dyn Vfs, path: &Path) -> Result<FileAppender> {
         let file = vfs.create(path).map_err(|error| Error::io("create", path, error))?;
-        // One block of the default size may follow before the bytes are appended.
+        // A block of the default size may be added before the buffer is appended.
         let capacity = APPEND_BYTES + 2 * DIRECT_APPEND_BYTES;
         let (path, pending) = (path.to_owned(), Vec::with_capacity(capacity));
         Ok(FileAppender { file, path, pending, bytes: 0, checksum: StreamingChecksum::new(0) })
@@ -40,17 +41,17 @@ impl FileAppender {
         &self.path
     }
 
-    /// Returns the bytes written so far, which are also the offset of the next write.
+    /// Returns the number of bytes written so far. This is also the offset of the next write.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the XXH3-64 of all bytes written so far.
+    /// Returns the XXH3-64 checksum of all bytes written so far.
     pub(crate) fn checksum(&self) -> u64 {
         self.checksum.digest()
     }
 
-    /// Writes these bytes. Long ones are not copied into the buffer.
+    /// Writes `bytes`. Long writes are not copied to the buffer.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.checksum.update(bytes);
         self.bytes += len_u64(bytes.len());
@@ -68,7 +69,7 @@ impl FileAppender {
         Ok(())
     }
 
-    /// Writes the bytes that `encode` adds to the buffer.
+    /// Writes the bytes that `encode` appends to the buffer.
     pub(crate) fn write_with(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
         let start = self.pending.len();
         encode(&mut self.pending);
@@ -76,12 +77,13 @@ impl FileAppender {
         self.checksum.update(added);
         self.bytes += len_u64(added.len());
         self.append_whole_units()?;
-        // Frees the memory of a rare long value.
+        // Free the memory that a single long value needed.
         self.pending.shrink_to(2 * APPEND_BYTES);
         Ok(())
     }
 
-    /// Appends the pending bytes if they are enough, except the last ones if they are no whole unit.
+    /// If there are enough pending bytes, appends them to the file. The remainder that is shorter than
+    /// [`DIRECT_APPEND_BYTES`] stays pending.
     fn append_whole_units(&mut self) -> Result<()> {
         if self.pending.len() < APPEND_BYTES {
             return Ok(());
@@ -108,7 +110,7 @@ impl FileAppender {
         self.file.append(bytes).map_err(|error| Error::io("append to", &self.path, error))
     }
 
-    /// Syncs the bytes that were appended. The caller syncs the directory.
+    /// Syncs the file. The caller must sync the directory.
     pub(crate) fn sync(&self) -> Result<()> {
         self.file.sync().map_err(|error| Error::io("sync", &self.path, error))
     }

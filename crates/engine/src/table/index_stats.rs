@@ -1,4 +1,4 @@
-//! Sizes and key positions that follow from a table's properties and index.
+//! Sizes and key distributions of a table, computed from its properties and its index.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;
@@ -11,10 +11,10 @@ use crate::format::index::Separator;
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
 
-/// Number of index blocks from which on [`estimate_bytes_by_key`] returns one weight per index block.
+/// Minimum number of index blocks for which [`estimate_bytes_by_key`] returns one range per index block.
 const INDEX_BLOCKS_MIN: usize = 16;
 
-/// Memory of a table's metadata, in bytes, as the block cache counts it.
+/// Memory of the metadata blocks of a table in bytes, as the block cache counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableMetadataSizes {
     pub(crate) filter: u64,
@@ -23,9 +23,9 @@ pub(crate) struct TableMetadataSizes {
     pub(crate) range_tombstones: u64,
 }
 
-/// Returns the memory that the metadata of a table takes when all of it is resident.
+/// Returns the memory that all metadata blocks of a table would need in the block cache.
 ///
-/// Reads the range tombstones, whose size in memory does not follow from the properties.
+/// Reads the range tombstones, because the properties do not contain their size in memory.
 pub(crate) fn metadata_sizes(table: &Table) -> Result<TableMetadataSizes> {
     let properties = table.properties();
     let block_bytes = |handle: Option<BlockHandle>, overhead| {
@@ -44,16 +44,18 @@ pub(crate) fn metadata_sizes(table: &Table) -> Result<TableMetadataSizes> {
     })
 }
 
-/// Returns the memory of `blocks` metadata blocks with `stored_bytes` in the file. Metadata is not compressed.
+/// Returns the memory in bytes of `blocks` metadata blocks with a total size of `stored_bytes` in the file. Metadata
+/// blocks are not compressed.
 fn resident_bytes(stored_bytes: u64, blocks: u64, overhead: u64) -> u64 {
     let trailers = blocks.saturating_mul(len_u64(TRAILER_BYTES));
     let slots = blocks.saturating_mul(overhead);
     stored_bytes.saturating_sub(trailers).saturating_add(slots)
 }
 
-/// Returns an estimate of the share of a table's `amount`, such as its bytes, before `user_key`, from its top index.
+/// Estimates which part of `amount` belongs to keys before `user_key`. `amount` is a total of the table, such as its
+/// size in bytes. The estimate is based on the top index.
 ///
-/// All keys of one index block get the same estimate, the middle of that block.
+/// All keys of an index block get the same estimate, which is that of the middle of the block.
 pub(crate) fn share_before_key(table: &Table, amount: u64, user_key: &[u8]) -> Result<u64> {
     let Some(top) = table.top_index(&mut ReadContext::new(ReadPurpose::Lookup))? else {
         return Ok(amount / 2);
@@ -67,18 +69,18 @@ pub(crate) fn share_before_key(table: &Table, amount: u64, user_key: &[u8]) -> R
     Ok(u64::try_from(before).unwrap_or(amount))
 }
 
-/// A key range of a table and its size.
+/// A key range of a table, and its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyWeight {
-    /// Upper bound of the user keys in this range and lower bound of those in the next. Versions of one key may lie
-    /// in both.
+    /// Upper bound of the user keys in this range, and lower bound of those in the next range. Versions of this key may
+    /// be in both ranges.
     pub(crate) until: Vec<u8>,
-    /// Approximate bytes in the file.
+    /// Approximate size of the range in the file in bytes.
     pub(crate) bytes: u64,
 }
 
-/// Divides the entries of a table into ranges in key order: one per index block if there are many, else one per data
-/// block. Returns none for a table without entries.
+/// Divides the entries of a table into key ranges, in key order. If there are many index blocks, each range is an index
+/// block. Otherwise, each range is a data block. Returns no ranges for a table without entries.
 pub(crate) fn estimate_bytes_by_key(table: &Table, purpose: ReadPurpose) -> Result<Vec<KeyWeight>> {
     let context = &mut ReadContext::new(purpose);
     let Some(top) = table.top_index(context)? else { return Ok(Vec::new()) };
@@ -99,7 +101,7 @@ pub(crate) fn estimate_bytes_by_key(table: &Table, purpose: ReadPurpose) -> Resu
         let index = table.index_block(ordinal, &top, handle, context)?;
         let data_blocks = index.entries().map_err(corrupt(handle.offset))?;
         weights.extend(data_blocks.into_iter().map(|(separator, data)| {
-            // The separator after the last data block of an index block is in the top index.
+            // The separator after the last data block of an index block is stored in the top index.
             let separator = separator.or_else(|| top_separator.clone());
             KeyWeight { until: until(separator), bytes: data.bytes }
         }));
@@ -107,12 +109,12 @@ pub(crate) fn estimate_bytes_by_key(table: &Table, purpose: ReadPurpose) -> Resu
     Ok(weights)
 }
 
-/// An index block and, for each of its data blocks, the user keys of that block.
+/// An index block, and the user keys of each of its data blocks.
 #[cfg(feature = "internals")]
 pub type IndexBlockKeys =
     (lsmx_base::sync::Arc<crate::format::index::IndexBlock>, Vec<Vec<Vec<u8>>>);
 
-/// Returns all index blocks of a table in key order, for measurements of the index.
+/// Returns all index blocks of a table in key order. Used to measure the size of the index.
 #[cfg(feature = "internals")]
 pub(crate) fn index_blocks_with_keys(table: &Table) -> Result<Vec<IndexBlockKeys>> {
     use crate::format::data_block::DataBlock;

@@ -1,7 +1,8 @@
 //! Reads of data blocks by background jobs.
 //!
-//! A job reads the blocks of a table in order, so a read covers the following blocks, too. If the data of jobs does not
-//! stay in the page cache, the reads bypass it: they neither evict pages that lookups use nor drop them.
+//! A job reads the blocks of a table in order, so one read fetches several blocks. If compactions bypass the page
+//! cache, the job uses direct reads. Direct reads do not evict pages that lookups use, and do not drop pages that are
+//! already cached.
 
 use lsmx_base::slice::BlockBytes;
 
@@ -12,10 +13,10 @@ use crate::table::fd_cache::JobFile;
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
 
-/// Offsets and memory addresses of reads are multiples of this, so that direct reads need no copy.
+/// Alignment of the offsets and memory addresses of reads. Direct reads with this alignment need no copy.
 const ALIGNMENT: u16 = 4096;
 
-/// Bytes of one table's data blocks that a job has read.
+/// Data blocks of a table that a job has read.
 #[derive(Debug, Default)]
 pub(super) struct JobReads {
     /// Opened by the first read.
@@ -24,7 +25,7 @@ pub(super) struct JobReads {
 }
 
 impl JobReads {
-    /// Returns the contents of a data block from the cache, the last read or the file.
+    /// Returns the contents of a data block from the block cache, from the last read, or from the file.
     pub(super) fn read_block(
         &mut self,
         table: &Table,

@@ -1,4 +1,4 @@
-//! Tables: immutable sorted files.
+//! Tables: immutable files of sorted entries.
 
 mod block_splitter;
 mod block_window;

@@ -17,41 +17,39 @@ const RESTART_INTERVAL_DEFAULT: u32 = 16;
 /// Default of [`TableOptions::index_block_bytes`].
 const INDEX_BLOCK_BYTES_DEFAULT: u32 = 4096;
 
-/// Allowed values of [`TableOptions::block_bytes`] and [`TableOptions::index_block_bytes`].
+/// Valid range of [`TableOptions::block_bytes`] and [`TableOptions::index_block_bytes`].
 const BLOCK_BYTES_RANGE: RangeInclusive<u32> = 64..=16 << 20;
 
-/// Options for writing tables. Tables with different options can be read together.
+/// Options for writing tables. A database may contain tables with different options.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TableOptions {
-    /// Target size of a data block before compression, in bytes: 64 to 16,777,216.
+    /// Target size of a data block in bytes, before compression. Must be from 64 to 16,777,216.
     ///
-    /// A block ends within 1/16 of the target, where the index key is shortest. A longer entry has a block of its own.
-    /// Larger blocks make the index smaller, but a lookup reads more bytes. Most users keep the default,
-    /// 4096.
+    /// The size of a block may differ from the target by up to 1/16, so that its end can be where the key in the index
+    /// is shortest. A larger entry has its own block. Larger blocks make the index smaller, but lookups read more
+    /// bytes. Most users should keep the default of 4096.
     pub block_bytes: u32,
-    /// Number of entries between restart points in a data block, 1 to 4096.
+    /// Number of entries between two restart points in a data block. Must be from 1 to 4096.
     ///
-    /// A smaller interval makes searches faster and blocks larger. Most users keep the default,
-    /// 16.
+    /// A smaller interval makes searches faster and blocks larger. Most users should keep the default of 16.
     pub restart_interval: u32,
-    /// Whether data blocks contain one hash byte per key, which lets a lookup skip most entries. Blocks whose entries
-    /// have less than 32 bytes on average never contain them. Default: true.
+    /// Whether data blocks contain one byte of the hash of each key. With these bytes, a lookup skips most entries.
+    /// Blocks whose entries have less than 32 bytes on average never contain them. Default: true.
     pub block_tags: bool,
-    /// Target bytes of an index block, 64 to 16 Mi.
+    /// Target size of an index block in bytes. Must be from 64 to 16,777,216.
     ///
-    /// An index block covers at most 16,384 data blocks and about 1 MiB of boundary keys. Smaller index blocks make
-    /// the top index larger, which every lookup needs. Most users keep the default,
-    /// 4096.
+    /// An index block describes at most 16,384 data blocks and contains at most about 1 MiB of boundary keys. Smaller
+    /// index blocks make the top index larger, which every lookup needs. Most users should keep the default of 4096.
     pub index_block_bytes: u32,
-    /// Compression of data blocks. Default: none.
+    /// Compression of data blocks. Default: no compression.
     pub compression: Compression,
-    /// Width of the filter, or `None` for no filter. Default: [`FilterWidth::Fuse8`].
+    /// Width of the filter. `None` disables the filter. Default: [`FilterWidth::Fuse8`].
     ///
-    /// The 8-bit filter takes about 1 % of a table of 100-byte entries. Without a filter, each lookup of an absent key
-    /// reads a data block.
+    /// The 8-bit filter adds about 1 % to a table with entries of 100 bytes. Without a filter, each lookup of an absent
+    /// key reads a data block.
     pub filter: Option<FilterWidth>,
-    /// Prefixes of keys that the filter also contains. Default: none.
+    /// Key prefixes that the filter contains in addition to full keys. Default: none.
     pub prefixes: Option<PrefixExtractor>,
 }
 
@@ -70,10 +68,10 @@ impl Default for TableOptions {
 }
 
 impl TableOptions {
-    /// Checks the range of each option.
+    /// Checks that each option is in its valid range.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] with the first option that is out of range.
+    /// [`Error::InvalidOption`] for the first option that is not valid.
     pub fn validate(&self) -> Result<()> {
         for (name, value, range, must) in [
             ("block_bytes", self.block_bytes, BLOCK_BYTES_RANGE, "64 to 16777216"),

@@ -1,9 +1,10 @@
 //! Read-ahead of data blocks for cursors.
 //!
-//! 1. The block that a seek leads to is read alone, and so is the next block. Both stay in the cache, as for a lookup.
-//! 2. A cursor that moves on to adjacent blocks, in either direction, is a scan. Each further read covers twice as many
-//!    bytes as the last one, and its blocks do not stay in the cache. After a read of at least 64 KiB, the cursor
-//!    announces the next read to the system, so that the device works while the cursor decodes.
+//! 1. The data block to which a seek leads is read alone, and the next block as well. Both are added to the cache, as
+//!    by a point lookup.
+//! 2. If a cursor moves on to further adjacent blocks, in either direction, it is considered a scan. Each further read
+//!    is twice as long as the previous one, and its blocks are not added to the cache. After a read of at least 64 KiB,
+//!    the cursor announces the next read to the file system, so that the device reads while the cursor decodes.
 //! 3. [`ScanHints`] limit the read-ahead to the blocks that the scan needs.
 
 use bytes::Bytes;
@@ -17,58 +18,59 @@ use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::read_deadline::ReadDeadline;
 use crate::table::reader::Table;
 
-/// Bytes of the first read-ahead.
+/// Size of the first read-ahead in bytes.
 const READ_BYTES_FIRST: u64 = 16 << 10;
 
-/// Minimum bytes of a window whose successor is announced. A shorter scan often ends in its window.
+/// Minimum size in bytes of a read after which the next read is announced. A scan with shorter reads often ends before
+/// the next read.
 const ANNOUNCED_WINDOW_BYTES_MIN: u64 = 64 << 10;
 
-/// Maximum bytes that a seek announces.
+/// Maximum number of bytes that a seek announces.
 pub(super) const ANNOUNCED_BYTES_MAX: u64 = 128 << 10;
 
-/// Number of adjacent blocks after a seek from which on a cursor counts as a scan.
+/// Number of adjacent blocks after a seek at which a cursor is considered a scan.
 const SCAN_BLOCKS_MIN: u32 = 2;
 
-/// The part of a sorted run that a scan needs, as far as it is known, and the read options of the scan.
+/// The part of a sorted run that a scan will read, as far as it is known, and the read options of the scan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScanHints {
-    /// Expected number of entries from the seek on.
+    /// Expected number of entries after the seek.
     pub(crate) entries: Option<u64>,
     /// Smallest key of a backward scan.
     pub(crate) lower: Option<Bytes>,
     /// Largest key of a forward scan.
     pub(crate) upper: Option<Bytes>,
-    /// Maximum bytes of a read-ahead. `None` for [`WINDOW_BYTES_MAX`].
+    /// Maximum size of a read-ahead in bytes. `None` stands for [`WINDOW_BYTES_MAX`].
     pub(crate) read_ahead_bytes_max: Option<u64>,
-    /// Whether the first blocks after a seek are not added to the cache either.
+    /// Whether the first two blocks after a seek are not added to the cache either.
     pub(crate) bypasses_cache: bool,
     /// Deadline of each move.
     pub(crate) deadline: Option<Arc<ReadDeadline>>,
 }
 
-/// Bytes of one table's data blocks that were read ahead.
+/// Data blocks of a table that were read ahead.
 #[derive(Debug)]
 pub(super) struct BlockReadAhead {
     window: BlockWindow,
     /// The block that was requested last.
     last_block: Option<BlockHandle>,
-    /// Number of adjacent blocks requested since the last seek.
+    /// Number of adjacent blocks that were requested since the last seek.
     adjacent_blocks: u32,
-    /// Bytes of the next read-ahead.
+    /// Size of the next read-ahead in bytes.
     next_bytes: u64,
-    /// Expected bytes of data blocks from the block of a seek on.
+    /// Expected size in bytes of all data blocks that a scan reads, including the block to which it seeks.
     scan_bytes: u64,
-    /// Expected bytes of data blocks from the last requested block on.
+    /// Expected size in bytes of the data blocks that the scan still reads, including the last requested block.
     remaining_bytes: u64,
-    /// Offsets in the file between which the scan needs data blocks. `None` if they were not set.
+    /// Range of file offsets of the data blocks that the scan needs. `None` if it is unknown.
     limits: Option<(u64, u64)>,
-    /// Maximum bytes of a read-ahead, except for a longer block.
+    /// Maximum size of a read-ahead in bytes. A longer block is still read at once.
     window_bytes_max: u64,
-    /// Whether the first blocks after a seek are not added to the cache.
+    /// Whether the first two blocks after a seek are not added to the cache.
     bypasses_cache: bool,
 }
 
-/// Direction of a cursor between two blocks.
+/// Direction in which a cursor moves from one block to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadDirection {
     Forward,
@@ -76,7 +78,7 @@ enum ReadDirection {
 }
 
 impl BlockReadAhead {
-    /// Creates a read-ahead for scans that need about `scan_bytes` bytes of data blocks from the block of a seek on.
+    /// Creates a read-ahead for scans that read about `scan_bytes` bytes of data blocks after a seek.
     pub(super) fn new(scan_bytes: u64) -> BlockReadAhead {
         BlockReadAhead {
             window: BlockWindow::default(),
@@ -98,17 +100,17 @@ impl BlockReadAhead {
         BlockReadAhead { window_bytes_max, bypasses_cache: hints.bypasses_cache, ..self }
     }
 
-    /// Whether the next block may be read ahead although no limits were set.
+    /// Returns whether the next block may be read ahead, but the range of file offsets is still unknown.
     pub(super) fn lacks_limits(&self) -> bool {
         self.limits.is_none() && self.adjacent_blocks + 1 >= SCAN_BLOCKS_MIN
     }
 
-    /// Sets the offsets in the file between which the scan needs data blocks.
+    /// Sets the range of file offsets of the data blocks that the scan needs.
     pub(super) fn set_limits(&mut self, limits: (u64, u64)) {
         self.limits = Some(limits);
     }
 
-    /// Returns the contents of a data block from the cache, the window or the file.
+    /// Returns the contents of a data block from the cache, from the last read-ahead, or from the file.
     pub(super) fn read_block(
         &mut self,
         table: &Table,
@@ -140,9 +142,9 @@ impl BlockReadAhead {
         block
     }
 
-    /// Counts a requested block. Returns the direction if it is adjacent to the last one.
+    /// Records that a block is requested. If the block is adjacent to the last block, returns the direction.
     fn record_block_access(&mut self, handle: BlockHandle) -> Option<ReadDirection> {
-        // The handles are unchecked, so their sum may overflow.
+        // The handles have not been checked, so their sum may overflow.
         let is_before =
             |a: BlockHandle, b: BlockHandle| a.offset.checked_add(a.bytes) == Some(b.offset);
         let last = self.last_block.replace(handle);
@@ -163,7 +165,8 @@ impl BlockReadAhead {
         direction
     }
 
-    /// Reads a block, whose handle was checked, and following or preceding blocks in the direction of the cursor.
+    /// Reads a block, and following or preceding blocks in the direction of the cursor. The caller has checked the
+    /// handle.
     fn fill_window(
         &mut self,
         window: &mut BlockWindow,
@@ -198,14 +201,15 @@ impl BlockReadAhead {
         Ok(())
     }
 
-    /// Returns the offsets between which the scan needs data blocks.
+    /// Returns the range of file offsets of the data blocks that the scan needs.
     fn limits(&self, table: &Table) -> (u64, u64) {
         let data_bytes = table.properties().data_bytes.min(table.identity().bytes);
         let (start, end) = self.limits.unwrap_or((0, u64::MAX));
         (start, end.min(data_bytes))
     }
 
-    /// Announces the read that follows the window from `start` to `end`. Short windows are not worth a system call.
+    /// Announces the read that follows a window. Does nothing after a short window, because the system call would cost
+    /// more than it saves.
     fn announce_next_window(
         &self,
         table: &Table,
@@ -220,7 +224,7 @@ impl BlockReadAhead {
             ReadDirection::Backward => (start.saturating_sub(bytes).max(limits.0), start),
         };
         if end - start >= ANNOUNCED_WINDOW_BYTES_MIN && offset < next_end {
-            // An error to open the file is returned by the read.
+            // If the file cannot be opened, the next read returns the error.
             let _ = table.will_need(BlockHandle { offset, bytes: next_end - offset });
         }
     }

@@ -1,18 +1,18 @@
-//! A read buffer per thread, which saves an allocation and its zeroing for each block.
+//! Thread-local read buffer. It saves allocating and zeroing a buffer for each block.
 
 use std::cell::RefCell;
 
-/// Largest buffer that a thread keeps, in bytes. Longer blocks get a temporary buffer.
+/// Maximum size in bytes of a buffer that a thread keeps. Longer blocks get a temporary buffer.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `read` with a buffer of this length and arbitrary contents. Calls may nest.
+/// Calls `read` with a buffer of `bytes` bytes, whose contents are unspecified. Calls may be nested.
 pub(crate) fn with_read_buffer<R>(bytes: usize, read: impl FnOnce(&mut [u8]) -> R) -> R {
     let mut buffer = match bytes {
-        // A nested call finds no buffer and allocates its own.
+        // A nested call finds no buffer and allocates a new one.
         ..=KEPT_BYTES_MAX => BUFFER.try_with(RefCell::take).unwrap_or_default(),
         _ => Vec::new(),
     };
@@ -21,7 +21,8 @@ pub(crate) fn with_read_buffer<R>(bytes: usize, read: impl FnOnce(&mut [u8]) -> 
     }
     let result = read(&mut buffer[..bytes]);
     if buffer.len() <= KEPT_BYTES_MAX {
-        // While a thread ends, its thread-local buffer is destroyed and the access fails. The buffer is then freed.
+        // The access fails while the thread exits, because the thread-local variable has been destroyed. The buffer is
+        // then freed.
         let _ = BUFFER.try_with(|kept| kept.replace(buffer));
     }
     result

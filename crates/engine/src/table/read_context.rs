@@ -1,4 +1,4 @@
-//! The purpose of a read, and the counts that a read collects.
+//! Read context: the purpose of a read, and the counters that the read collects.
 
 use lsmx_base::sync::Arc;
 
@@ -8,36 +8,37 @@ use crate::format::BlockKind;
 use crate::format::block::BlockHandle;
 use crate::table::read_deadline::ReadDeadline;
 
-/// Levels whose filter counts need no allocation.
+/// Number of levels whose filter counts are stored without an allocation.
 const INLINE_LEVELS: usize = 6;
 
-/// Purpose of a read. It decides which blocks stay in the cache and whether hits and misses are counted.
+/// Purpose of a read. The purpose determines which blocks are added to the cache, and whether hits and misses are
+/// counted.
 ///
-/// Every purpose uses blocks that are already in memory.
+/// Reads of every purpose use blocks that are already cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadPurpose {
-    /// A lookup. All blocks stay in the cache.
+    /// Point lookup. All blocks are added to the cache.
     Lookup,
-    /// A scan. Metadata stays in the cache, and so does the data block that a seek leads to. Further data
-    /// blocks do not stay, so that a long scan does not evict the blocks of lookups.
+    /// Scan. Metadata blocks and the data blocks read directly after a seek are added to the cache. Further data blocks
+    /// are not added, so that a long scan does not evict the blocks that lookups use.
     Scan,
-    /// A background job. No blocks stay in the cache, and nothing is counted.
+    /// Background job. No blocks are added to the cache, and nothing is counted.
     Job,
-    /// A warm-up. Metadata stays in the cache, and nothing is counted.
+    /// Warm-up. Metadata blocks are added to the cache, and nothing is counted.
     WarmUp,
-    /// A read from memory alone. A block that is not in memory fails the read with [`Error::WouldBlock`].
+    /// Read that does not access files. It fails with [`Error::WouldBlock`] if a block is not in memory.
     MemoryOnly,
 }
 
 impl ReadPurpose {
-    /// Whether hits and misses are counted.
+    /// Returns whether hits and misses are counted.
     #[inline]
     pub(crate) fn is_counted_in_statistics(self) -> bool {
         matches!(self, ReadPurpose::Lookup | ReadPurpose::Scan | ReadPurpose::MemoryOnly)
     }
 }
 
-/// Filter results of one level for keys that its tables do not hold.
+/// Filter results for tables of one level. Only lookups of keys that the table does not contain are counted.
 #[derive(Clone, Copy, Debug, Default)]
 struct LevelFilterCounts {
     level: u8,
@@ -45,34 +46,35 @@ struct LevelFilterCounts {
     false_positives: u16,
 }
 
-/// Permissions and counts of one read.
+/// Permissions and counters of a read.
 ///
-/// An asynchronous lookup first tries memory alone. If that fails, the lookup is repeated with reads. Hits are
-/// therefore collected here and published once, after the last attempt. Collecting also costs less than one atomic
-/// addition per block. Misses are counted at each read, because an attempt in memory alone reads nothing.
+/// An asynchronous lookup first reads only from memory. If this fails, the lookup is repeated and may read files. Hits
+/// are therefore collected in the context and published once, after the last attempt. This also costs less than an
+/// atomic addition per block. Misses are counted immediately, because an attempt that reads only from memory has no
+/// misses.
 #[derive(Debug)]
 pub struct ReadContext {
     purpose: ReadPurpose,
-    /// Whether hits are collected until [`ReadContext::publish_counts`].
+    /// Whether hits are collected until [`ReadContext::publish_counts`] is called.
     collects_hits: bool,
     /// Bit set of the block kinds with at least one hit.
     hit_kinds: u8,
     hits: [u32; BlockKind::ALL.len()],
-    /// Filter counts of the first levels. The first `inline_levels` elements are in use.
+    /// Filter counts of the first levels that were visited. The first `inline_levels` elements are used.
     inline_counts: [LevelFilterCounts; INLINE_LEVELS],
     inline_levels: usize,
     /// Filter counts of all further levels.
     overflow_counts: Vec<LevelFilterCounts>,
     /// Whether reads from blob files fail with [`Error::WouldBlock`].
     forbids_blob_reads: bool,
-    /// The last block that a [`ReadPurpose::MemoryOnly`] read needed and did not find in memory.
+    /// The last block that a [`ReadPurpose::MemoryOnly`] read did not find in memory.
     block_missing_in_memory: Option<BlockHandle>,
-    /// Deadline of the call, checked before each read from storage.
+    /// Deadline of the call. It is checked before each read from a file.
     deadline: Option<Arc<ReadDeadline>>,
 }
 
 impl ReadContext {
-    /// Creates a context that counts each hit at once.
+    /// Creates a context that counts each hit immediately.
     #[inline]
     pub fn new(purpose: ReadPurpose) -> ReadContext {
         ReadContext {
@@ -95,21 +97,21 @@ impl ReadContext {
         self.deadline = deadline;
     }
 
-    /// Creates a context for another purpose, with the same deadline.
+    /// Creates a context for another purpose with the same deadline.
     pub(super) fn for_purpose(&self, purpose: ReadPurpose) -> ReadContext {
         ReadContext { deadline: self.deadline.clone(), ..ReadContext::new(purpose) }
     }
 
-    /// Returns an error if the deadline of the call has passed.
+    /// Checks whether the call may continue.
     ///
     /// # Errors
-    /// [`Error::Deadline`].
+    /// [`Error::Deadline`] if the deadline of the call has passed.
     #[inline]
     fn check_deadline(&self) -> Result<()> {
         self.deadline.as_ref().map_or(Ok(()), |deadline| deadline.check())
     }
 
-    /// Creates the context of a lookup, which collects hits until [`ReadContext::publish_counts`].
+    /// Creates the context of a lookup. It collects hits until [`ReadContext::publish_counts`] is called.
     #[inline]
     pub(crate) fn for_lookup(purpose: ReadPurpose) -> ReadContext {
         ReadContext { collects_hits: true, ..ReadContext::new(purpose) }
@@ -132,10 +134,11 @@ impl ReadContext {
         }
     }
 
-    /// Returns the purpose if this block of a table may be read from storage.
+    /// Checks whether a block of a table may be read from its file. Returns the purpose of the read.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if the read is bound to memory; [`Error::Deadline`].
+    /// - [`Error::WouldBlock`] if the read must not access files.
+    /// - [`Error::Deadline`] if the deadline of the call has passed.
     #[inline]
     pub(super) fn admit_read(&mut self, block: BlockHandle) -> Result<ReadPurpose> {
         match self.purpose {
@@ -147,10 +150,11 @@ impl ReadContext {
         }
     }
 
-    /// Returns the purpose if a record of a blob file may be read from storage.
+    /// Checks whether a record may be read from a blob file. Returns the purpose of the read.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if the read is bound to memory or blob reads are forbidden; [`Error::Deadline`].
+    /// - [`Error::WouldBlock`] if the read must not access files or blob files.
+    /// - [`Error::Deadline`] if the deadline of the call has passed.
     #[inline]
     pub(crate) fn admit_blob_read(&self) -> Result<ReadPurpose> {
         match self.purpose {
@@ -160,29 +164,29 @@ impl ReadContext {
         }
     }
 
-    /// Forbids reads from blob files. Values in memory are still returned.
+    /// Forbids reads from blob files. Values that are in memory can still be read.
     pub(crate) fn forbid_blob_reads(&mut self) {
         self.forbids_blob_reads = true;
     }
 
-    /// Allows all further reads from storage.
+    /// Allows all further reads from files.
     pub(crate) fn allow_storage_reads(&mut self) {
         (self.purpose, self.forbids_blob_reads) = (ReadPurpose::Lookup, false);
     }
 
-    /// Returns the last block that a [`ReadPurpose::MemoryOnly`] read needed and did not find in memory.
+    /// Returns the last block that a [`ReadPurpose::MemoryOnly`] read did not find in memory.
     pub(crate) fn block_missing_in_memory(&self) -> Option<BlockHandle> {
         self.block_missing_in_memory
     }
 
-    /// Records a filter of this level that ruled a key out.
+    /// Records that a filter of this level excluded a key.
     #[inline]
     pub(super) fn record_filter_negative(&mut self, level: u8) {
         let counts = self.counts_of_level(level);
         counts.negatives = counts.negatives.saturating_add(1);
     }
 
-    /// Records a filter of this level that passed an absent key.
+    /// Records that a filter of this level did not exclude an absent key.
     #[inline]
     pub(super) fn record_filter_false_positive(&mut self, level: u8) {
         let counts = self.counts_of_level(level);
@@ -214,7 +218,7 @@ impl ReadContext {
         &mut all[index]
     }
 
-    /// Adds the collected counts to those of the cache. Called once per lookup.
+    /// Adds the collected counts to the counters of the cache. Must be called once per lookup.
     #[inline]
     pub(crate) fn publish_counts(&self, cache: &BlockCache) {
         let mut kinds = self.hit_kinds;
@@ -241,7 +245,7 @@ mod tests {
     fn publish_counts_adds_each_hit_and_filter_result_once() {
         let cache = BlockCache::new(1 << 20);
         let mut context = ReadContext::for_lookup(ReadPurpose::MemoryOnly);
-        // More levels than have inline counts, in mixed order.
+        // More levels than there are inline counts, in mixed order.
         let levels = 2 * INLINE_LEVELS;
         for round in 0..3u8 {
             for level in (0..levels).map(|index| u8::try_from(index * 5 % levels).unwrap_or(0)) {

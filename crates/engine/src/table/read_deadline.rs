@@ -7,18 +7,19 @@ use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 use crate::env::Env;
 use crate::error::{Error, Result};
 
-/// Deadline of a lookup, or of the current move of an iterator. All sources of an iterator share one deadline.
+/// Deadline of a point lookup or of the current move of an iterator. All source cursors of an iterator share one
+/// deadline.
 #[derive(Debug)]
 pub(crate) struct ReadDeadline {
     env: Env,
     limit_ns: u64,
-    /// End of the current call on the monotonic clock. Only the thread that moves the iterator accesses it, so all
-    /// accesses are relaxed.
+    /// End of the current call on the monotonic clock. Only the thread that moves the iterator accesses it, so relaxed
+    /// ordering is sufficient.
     end_ns: AtomicU64,
 }
 
 impl ReadDeadline {
-    /// Returns the deadline of a call that begins now.
+    /// Creates the deadline of a call that starts now.
     pub(crate) fn new(env: &Env, limit: Duration) -> Arc<ReadDeadline> {
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         let deadline = ReadDeadline { env: env.clone(), limit_ns, end_ns: AtomicU64::new(0) };
@@ -26,16 +27,16 @@ impl ReadDeadline {
         Arc::new(deadline)
     }
 
-    /// Begins another call.
+    /// Starts another call with the same time limit.
     pub(crate) fn begin_call(&self) {
         let end_ns = self.env.monotonic_ns().saturating_add(self.limit_ns);
         self.end_ns.store(end_ns, Ordering::Relaxed);
     }
 
-    /// Returns an error if the current call must end.
+    /// Checks whether the current call may continue.
     ///
     /// # Errors
-    /// [`Error::Deadline`].
+    /// [`Error::Deadline`] if the deadline has passed.
     pub(crate) fn check(&self) -> Result<()> {
         if self.env.monotonic_ns() < self.end_ns.load(Ordering::Relaxed) {
             return Ok(());

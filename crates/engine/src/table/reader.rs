@@ -1,4 +1,4 @@
-//! An open table: filter → top index → index block → data block.
+//! Table reader. A point lookup uses the filter, the top index, an index block and a data block, in this order.
 
 use std::io;
 use std::ops::Bound;
@@ -28,59 +28,59 @@ use crate::table::read_buffer::with_read_buffer;
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::vfs::{File, Vfs};
 
-/// Bytes that an open reads from the end of the file. They include the properties unless the smallest and largest
-/// key are long.
+/// Number of bytes that are read from the end of the file when a table is opened. They contain the properties, except
+/// if the smallest and largest key are long.
 const TAIL_BYTES: u64 = 1024;
 
-/// The fields of a manifest record that identify a table file.
+/// Fields of the manifest record that identify a table file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableIdentity {
     /// Number of the file.
     pub id: FileId,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
     /// Random uid of the table.
     pub uid: u64,
-    /// XXH3-64 of the whole file.
+    /// XXH3-64 checksum of the whole file.
     pub checksum: u64,
-    /// Largest sequence number of an entry. All entries of an ingested table have this number.
+    /// Largest sequence number of an entry. All entries of an ingested table have this sequence number.
     pub seq_largest: SeqNo,
 }
 
-/// The newest visible entry of a key in one table.
+/// The newest visible entry of a key in a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableEntry {
     /// Sequence number.
     pub seq: SeqNo,
     /// Kind of the entry.
     pub kind: EntryKind,
-    /// Value. It shares the memory of the cached block.
+    /// Value of the entry. It shares the memory of the cached block.
     pub value: Slice,
 }
 
-/// A table that is open for reading. All readers share it without a lock.
+/// A table that is open for reading. Several threads can use it concurrently without a lock.
 #[derive(Debug)]
 pub struct Table {
     pub(super) file: Arc<CachedFile>,
     path: PathBuf,
     identity: TableIdentity,
     properties: TableProperties,
-    /// Sequence number of all entries of an ingested table, which the file does not contain.
+    /// Sequence number of all entries of an ingested table. The file contains 0 instead.
     ingest_seq: Option<SeqNo>,
     slots: Arc<TableMetadataSlots>,
-    /// Key of this open table in the block cache.
+    /// Id of this open table in the keys of the block cache.
     cache_id: u64,
-    /// Time of the last lookup. A hint for policies, so all accesses are relaxed.
+    /// Time of the last lookup in microseconds. Policies use it as a hint, so relaxed ordering is sufficient.
     last_read_us: AtomicU64,
 }
 
 impl Table {
-    /// Opens a table and reads its footer and properties.
+    /// Opens a table, and reads its footer and its properties.
     ///
     /// # Errors
-    /// - [`Error::Io`] if the file cannot be opened or read, with kind `NotFound` if it is missing.
-    /// - [`Error::Corrupt`] if the file is damaged or does not match `identity`.
-    /// - [`Error::UnsupportedVersion`] if a later version wrote the file.
+    /// - [`Error::Io`] if the file cannot be opened or read, with kind `NotFound` if the file is missing.
+    /// - [`Error::Corrupt`] if the file is corrupt or does not match `identity`.
+    /// - [`Error::UnsupportedVersion`] if a newer version of lsmx has written the file.
     pub fn open(
         vfs: &dyn Vfs,
         path: &Path,
@@ -90,7 +90,7 @@ impl Table {
         Table::open_pinned(vfs.open(path), path, identity, cache)
     }
 
-    /// Opens a table whose reads bypass the page cache, see [`Vfs::open_uncached`].
+    /// Opens a table whose reads bypass all caches, see [`Vfs::open_uncached`].
     pub(crate) fn open_from_device(
         vfs: &dyn Vfs,
         path: &Path,
@@ -99,7 +99,7 @@ impl Table {
         Table::open_pinned(vfs.open_uncached(path), path, identity, &BlockCache::new(0))
     }
 
-    /// Opens a table whose descriptor stays open.
+    /// Opens a table. The file descriptor stays open as long as the table is open.
     fn open_pinned(
         opened: io::Result<Arc<dyn File>>,
         path: &Path,
@@ -112,7 +112,7 @@ impl Table {
         Table::from_file(&*file, Arc::new(pinned), path, identity, cache)
     }
 
-    /// Opens a table whose descriptor the cache may close and reopen.
+    /// Opens a table. The descriptor cache may close the file descriptor and reopen the file later.
     pub(crate) fn open_cached(
         fd_cache: &Arc<FdCache>,
         path: &Path,
@@ -155,10 +155,11 @@ impl Table {
 
     /// Returns the newest entry of `user_key` in this table whose sequence number is at most `snapshot`.
     ///
-    /// Checks the filter first if `use_filter` is set. Ignores range tombstones, see [`Table::covering_tombstone`].
+    /// If `use_filter` is true, checks the filter first. Does not consider range tombstones, see
+    /// [`Table::covering_tombstone`].
     ///
     /// # Errors
-    /// When a block cannot be read or is corrupt.
+    /// Fails if a block is corrupt or cannot be read.
     #[cfg(any(test, feature = "internals"))]
     pub fn get(
         &self,
@@ -172,7 +173,7 @@ impl Table {
         found
     }
 
-    /// As [`Table::get`], within the lookup of the caller. The caller publishes the counts.
+    /// Like [`Table::get`], but as part of a larger lookup. The caller publishes the counts in `context`.
     pub(crate) fn get_in_context(
         &self,
         user_key: &[u8],
@@ -206,8 +207,8 @@ impl Table {
         let Some(handle) = self.find_data_block(user_key, snapshot, context)? else {
             return Ok(None);
         };
-        // All entries of earlier blocks are before (user_key, snapshot), and all of later blocks after it. Only this
-        // block can hold the entry.
+        // All entries of earlier blocks are before (`user_key`, `snapshot`), and all entries of later blocks are after
+        // it. Only this block can contain the entry.
         let block = self.data_block(handle, context)?;
         let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         let block = DataBlock::new(block).map_err(at)?;
@@ -221,7 +222,7 @@ impl Table {
         Ok(Some(TableEntry { seq, kind: hit.kind, value }))
     }
 
-    /// Reads the filter into memory if there is one.
+    /// Loads the filter into the cache, if the table has a filter.
     pub(super) fn load_filter(&self, purpose: ReadPurpose) -> Result<()> {
         let Some(handle) = self.properties.filter else { return Ok(()) };
         let slot = &self.slots.filter;
@@ -229,15 +230,15 @@ impl Table {
         self.with_metadata(slot, MetadataKind::Filter, 0, handle, context, Filter::new, |_| Ok(()))
     }
 
-    /// Returns false if the filter rules `user_key` out. Without a filter, returns whether the table has entries.
+    /// Returns false if the filter excludes `user_key`. If the table has no filter, returns whether it has entries.
     ///
     /// # Errors
-    /// When the filter cannot be read or is corrupt.
+    /// Fails if the filter is corrupt or cannot be read.
     pub fn may_contain(&self, user_key: &[u8]) -> Result<bool> {
         self.may_contain_in_context(user_key, &mut ReadContext::new(ReadPurpose::Lookup))
     }
 
-    /// As [`Table::may_contain`], for a job. The filter stays in the cache, and nothing is counted.
+    /// Like [`Table::may_contain`], but for a job. The filter is cached, and the access is not counted.
     pub(crate) fn may_contain_for_job(&self, user_key: &[u8]) -> Result<bool> {
         self.may_contain_in_context(user_key, &mut ReadContext::new(ReadPurpose::WarmUp))
     }
@@ -253,11 +254,11 @@ impl Table {
         })
     }
 
-    /// Returns false if the filter rules out that the table contains an entry between two bounds. This requires that all
-    /// keys between the bounds have the same prefix, and that the filter contains prefixes.
+    /// Returns false if the filter excludes all keys between two bounds. This requires that all keys between the bounds
+    /// have a common prefix and that the filter contains prefixes. Otherwise, returns true.
     ///
     /// # Errors
-    /// When the filter cannot be read or is corrupt.
+    /// Fails if the filter is corrupt or cannot be read.
     pub(crate) fn may_contain_between(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
@@ -279,16 +280,17 @@ impl Table {
         self.is_resident(MetadataKind::Filter)
     }
 
-    /// Returns the newest range tombstone of this table that covers `user_key` and is visible at `snapshot`.
+    /// Returns the sequence number of the newest range tombstone that covers `user_key` and is visible at `snapshot`.
     ///
     /// # Errors
-    /// When the range tombstones cannot be read or are corrupt.
+    /// Fails if the range tombstones are corrupt or cannot be read.
     pub fn covering_tombstone(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<SeqNo>> {
         let context = &mut ReadContext::new(ReadPurpose::Lookup);
         self.covering_tombstone_in_context(user_key, snapshot, context)
     }
 
-    /// As [`Table::covering_tombstone`], within the lookup of the caller. The caller publishes the counts.
+    /// Like [`Table::covering_tombstone`], but as part of a larger lookup. The caller publishes the counts in
+    /// `context`.
     #[inline]
     pub(crate) fn covering_tombstone_in_context(
         &self,
@@ -304,7 +306,7 @@ impl Table {
     /// Returns all range tombstones of this table as fragments in key order.
     ///
     /// # Errors
-    /// When they cannot be read or are corrupt.
+    /// Fails if the range tombstones are corrupt or cannot be read.
     pub fn range_tombstones(&self, purpose: ReadPurpose) -> Result<FragmentedTombstones> {
         let context = &mut ReadContext::new(purpose);
         self.with_range_tombstones(context, FragmentedTombstones::clone)
@@ -329,18 +331,18 @@ impl Table {
         self.file.mark_written_cached();
     }
 
-    /// Opens the file if it is closed, and keeps it open as long as the table is open.
+    /// Opens the file if the descriptor cache has closed it. The file then stays open as long as the table is open.
     pub(crate) fn keep_open(&self) -> Result<()> {
         self.file.keep_open()
     }
 
-    /// Returns the properties block.
+    /// Returns the properties of the table.
     #[must_use]
     pub fn properties(&self) -> &TableProperties {
         &self.properties
     }
 
-    /// Returns the identity that the manifest records.
+    /// Returns the identity of the table as the manifest records it.
     #[must_use]
     pub fn identity(&self) -> &TableIdentity {
         &self.identity
@@ -352,7 +354,8 @@ impl Table {
         self.ingest_seq = self.properties.is_external.then_some(seq);
     }
 
-    /// Returns the sequence number of all entries of an ingested table, or `None` if the file contains the numbers.
+    /// Returns the sequence number of all entries if the table was ingested. Otherwise, returns `None`, because the
+    /// file contains the sequence numbers.
     #[inline]
     pub(crate) fn ingest_seq(&self) -> Option<SeqNo> {
         self.ingest_seq
@@ -371,30 +374,31 @@ impl Table {
         &self.path
     }
 
-    /// Records the time of a lookup.
+    /// Records the time of a lookup in microseconds.
     #[inline]
     pub fn record_read(&self, now_us: u64) {
         self.last_read_us.store(now_us, Ordering::Relaxed);
     }
 
-    /// Returns the time of the last lookup in microseconds, initially the creation time of the table.
+    /// Returns the time of the last lookup in microseconds. Before the first lookup, returns the creation time of the
+    /// table.
     #[must_use]
     pub fn last_read_us(&self) -> u64 {
         self.last_read_us.load(Ordering::Relaxed)
     }
 
-    /// Sets the level under which filter results are counted.
+    /// Sets the level to which filter results are attributed.
     pub(crate) fn set_level(&self, level: u8) {
         self.slots.set_level(level);
     }
 
-    /// Frees the memory of the filter. Used when the table becomes part of the last sorted run.
+    /// Removes the filter from the cache. Called if the table becomes part of the last sorted run.
     pub fn release_filter(&self) {
         self.slots.release_filter();
     }
 
-    /// Returns the first data block that can hold an entry at or after (`user_key`, `seq`), or `None` if all entries
-    /// are before it.
+    /// Returns the first data block that can contain an entry at or after (`user_key`, `seq`). Returns `None` if all
+    /// entries are before this position.
     fn find_data_block(
         &self,
         user_key: &[u8],
@@ -415,8 +419,8 @@ impl Table {
         }
     }
 
-    /// Returns the error of an index block whose last separator is before a key that the top index assigns to the
-    /// block. Only the prefix encoding stores a last separator.
+    /// Returns the error for an index block whose last separator is before a key that the top index assigns to it. Only
+    /// the prefix encoding stores a last separator.
     #[cold]
     pub(super) fn index_order_error(&self, index: BlockHandle) -> Error {
         let what = "index blocks and top index are";
@@ -428,7 +432,7 @@ impl Table {
         self.with_top_index(context, |top| Ok(Some(top.clone())))
     }
 
-    /// Returns the index block with this ordinal in the top index.
+    /// Returns the index block with this ordinal.
     pub(super) fn index_block(
         &self,
         ordinal: usize,
@@ -488,7 +492,7 @@ impl Table {
         )
     }
 
-    /// Calls `read` with a metadata block, which is read from the file if its slot is empty.
+    /// Calls `read` with a metadata block. If its slot is empty, the block is first read from the file.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "shared by all kinds of metadata")]
     fn with_metadata<T: MetadataBlock, R>(
@@ -521,7 +525,7 @@ impl Table {
         read(&content).map_err(at)
     }
 
-    /// Returns the contents of a data block.
+    /// Returns the contents of a data block from the cache or from the file.
     #[inline]
     pub(super) fn data_block(
         &self,
@@ -540,7 +544,7 @@ impl Table {
         Ok(block)
     }
 
-    /// Returns the contents of a data block if they are in memory, without marking the block as used.
+    /// Returns the contents of a data block if the cache contains it. Does not mark the block as used.
     pub(super) fn peek_data_block(
         &self,
         handle: BlockHandle,
@@ -551,7 +555,8 @@ impl Table {
         Some(block)
     }
 
-    /// Whether the only block of this kind is in memory. Index blocks have [`Table::is_index_block_resident`].
+    /// Returns whether the only block of this kind is in memory. For index blocks, use
+    /// [`Table::is_index_block_resident`].
     pub(super) fn is_resident(&self, kind: MetadataKind) -> bool {
         match kind {
             MetadataKind::Filter => self.slots.filter.get().is_some(),
@@ -561,12 +566,12 @@ impl Table {
         }
     }
 
-    /// Whether the index block with this ordinal is in memory. `count` is the number of index blocks.
+    /// Returns whether the index block with this ordinal is in memory. `count` is the number of index blocks.
     pub(super) fn is_index_block_resident(&self, ordinal: usize, count: usize) -> bool {
         self.slots.index_slot(ordinal, count).is_some_and(|slot| slot.get().is_some())
     }
 
-    /// Whether a data block is in memory.
+    /// Returns whether a data block is in memory.
     pub(super) fn is_data_block_resident(&self, handle: BlockHandle) -> bool {
         self.cache().peek_data_block(self.cache_id, handle.offset).is_some()
     }
@@ -575,21 +580,23 @@ impl Table {
         self.slots.cache()
     }
 
-    /// Estimates the bytes of data blocks that a scan of this many entries reads, from the block of its seek on.
+    /// Estimates how many bytes of data blocks a scan of `entries` entries reads, including the block to which it
+    /// seeks.
     pub(super) fn estimate_scan_bytes(&self, entries: u64) -> u64 {
         let (blocks, all_entries) = (self.properties.data_blocks.max(1), self.properties.entries);
-        // A seek leads to the middle of a block on average.
+        // On average, a seek leads to the middle of a block.
         let further = entries.saturating_mul(blocks).saturating_add(all_entries / 2);
         let further = further / all_entries.max(1);
         further.saturating_add(1).saturating_mul(self.properties.data_bytes / blocks)
     }
 
-    /// Announces a read of a block. Returns whether the file system reads it ahead.
+    /// Hints to the file system that a block will be read. Returns whether the file system prefetches the block or has
+    /// it in memory.
     pub(crate) fn will_need(&self, handle: BlockHandle) -> Result<bool> {
         self.file.will_need(handle.offset, handle.bytes)
     }
 
-    /// Reads a metadata block from the file and checks it.
+    /// Reads a metadata block from the file and verifies it.
     fn read_block(
         &self,
         handle: BlockHandle,
@@ -609,7 +616,7 @@ impl Table {
         })
     }
 
-    /// Reads a data block from the file and checks it.
+    /// Reads a data block from the file and verifies it.
     fn read_data_block(&self, handle: BlockHandle, purpose: ReadPurpose) -> Result<BlockBytes> {
         let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         // A corrupt handle must not cause a large allocation.
@@ -623,7 +630,7 @@ impl Table {
         })
     }
 
-    /// Checks the stored bytes of a data block and copies its contents.
+    /// Verifies the stored bytes of a data block, and returns a copy of its decompressed contents.
     pub(super) fn decode_data_block(
         &self,
         stored: &[u8],
@@ -633,14 +640,15 @@ impl Table {
         if purpose.is_counted_in_statistics() {
             self.cache().counters.add_miss(BlockKind::Data);
         }
-        // The bytes of blocks that readers hold are counted, except for jobs, which hold few blocks at a time.
+        // The cache counts the bytes of blocks that readers hold. Blocks of jobs are not counted, because a job holds
+        // only a few blocks at a time.
         let live = (purpose != ReadPurpose::Job).then(|| self.cache().live_block_counter());
         block::decode_block_copy(stored, BlockKind::Data, self.identity.uid, handle.offset, live)
             .map_err(|what| Error::malformed(what, &self.path, handle.offset))
     }
 }
 
-/// Reads the end of a table file and checks its size, footer and properties.
+/// Reads the end of a table file, and checks the size of the file, its footer and its properties.
 fn read_properties(
     file: &dyn File,
     path: &Path,

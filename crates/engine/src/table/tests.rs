@@ -1,4 +1,4 @@
-//! Compares tables with a sorted list of entries.
+//! Tests that compare tables with a sorted list of entries.
 
 use std::path::Path;
 
@@ -280,7 +280,8 @@ fn read_damaged_table_fails_or_is_right() {
     }
 }
 
-/// Generates difficult keys for separators and prefixes: empty ones, runs of 0x00 and 0xff, long common prefixes.
+/// Generates keys that are difficult for separators and prefixes: empty keys, runs of 0x00 and 0xff, and long common
+/// prefixes.
 fn any_key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(prop_oneof![Just(0u8), Just(1), Just(254), Just(255)], 0..6),
@@ -361,7 +362,7 @@ fn any_move() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// Generates hints, which must not change the result of any move.
+/// Generates hints. Hints must not change the result of any move.
 fn any_hints() -> impl Strategy<Value = ScanHints> {
     let bound = || proptest::option::of(any_key().prop_map(Bytes::from));
     (proptest::option::of(0u64..100), bound(), bound()).prop_map(|(entries, lower, upper)| {
@@ -448,7 +449,7 @@ proptest! {
     }
 }
 
-/// Returns the bytes of all blocks in memory, without those of open tables.
+/// Returns the memory of all blocks. The memory of open tables is not included.
 fn blocks_of(cache: &BlockCache) -> BlockKindMap<u64> {
     let resident = cache.resident_bytes();
     BlockKindMap::from_fn(|kind| if kind == BlockKind::Open { 0 } else { resident[kind] })
@@ -506,7 +507,8 @@ fn cursor_read_ahead_returns_all_entries() {
         let resident = blocks_of(&cache);
         match fill {
             ReadPurpose::Job => assert_eq!(resident, BlockKindMap::default()),
-            // A seek keeps its block and the next one: here the first two and the last two blocks.
+            // A seek adds its block and the next block to the cache. Here, these are the first two and the last two
+            // blocks.
             ReadPurpose::Scan => {
                 let data = resident[BlockKind::Data];
                 assert!(data > 0 && data < 5 * 4096, "{data}");
@@ -536,7 +538,7 @@ fn data_block_handles(table: &Arc<Table>) -> Vec<(u64, u64)> {
 
 #[test]
 fn data_blocks_end_at_pages_if_the_padding_is_small() {
-    // Bytes of a value, the target size, and whether blocks are padded.
+    // Size of a value in bytes, target size in bytes, and whether blocks are padded.
     let cases = [
         (20, 4096, true),
         (100, 4096, true),
@@ -604,7 +606,8 @@ fn scan_with_hints_reads_only_the_blocks_that_it_needs() {
     }
 }
 
-/// Writes an external table with the even numbers below `2 * count` as keys, and opens it with the sequence number `seq`.
+/// Writes an external table whose keys are the even numbers below `2 * count`. Opens the table with the sequence number
+/// `seq`.
 fn external_table(count: u8, seq: u64) -> Arc<Table> {
     let vfs = MemVfs::new();
     let options =
@@ -640,7 +643,8 @@ fn external_table_entries_have_number_of_ingest() {
     for target in 0..=81 {
         for seq in [0, SEQ - 1, SEQ, SEQ + 1, SeqNo::MAX.0] {
             let is_visible = SEQ <= seq;
-            // The entry of the target is at or after the target if it is visible, and otherwise before it.
+            // If the entry of the target key is visible, it is at or after the target. Otherwise, it is before the
+            // target.
             let is_after = |key: &&u8| **key > target || (**key == target && is_visible);
             let mut cursor = TableCursor::new(&table, ReadPurpose::Lookup);
             cursor.seek(&[target], SeqNo(seq)).unwrap();

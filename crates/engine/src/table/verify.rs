@@ -1,4 +1,4 @@
-//! Checks a whole table for consistency and against its manifest record.
+//! Verification of a table: checks that the table is consistent and matches its manifest record.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::filter::{Filter, key_hash, prefix_hash};
@@ -16,19 +16,19 @@ use crate::format::index::{IndexBlock, Separator};
 use crate::format::range_tombstones::FragmentedTombstones;
 use crate::table::reader::Table;
 
-/// Reads a whole table without the cache and checks that:
+/// Reads a whole table without the cache. Checks these conditions:
 ///
-/// 1. the checksums of all blocks and of the file are right;
-/// 2. the keys are in order, and searches inside data blocks find them;
-/// 3. both index levels lead to each key, and their separators separate the blocks;
-/// 4. the filter passes each key and its prefix;
-/// 5. the properties match the contents;
-/// 6. an external table has one put or delete per key, with the sequence number 0.
+/// 1. The checksums of all blocks and of the file are correct.
+/// 2. Keys are in order, and searches inside data blocks find them.
+/// 3. Both levels of the index lead to each key, and their separators separate the blocks.
+/// 4. The filter does not exclude any key or its prefix.
+/// 5. The properties match the contents.
+/// 6. An external table contains one put or delete per key, with the sequence number 0.
 ///
 /// # Errors
-/// The first violation with its offset, or the error of a read.
+/// Returns the first violation with its offset, or the error of a read.
 pub fn verify_table(table: &Table) -> Result<()> {
-    // The blocks come first, so that an error names the damaged block instead of the file.
+    // Blocks are verified first, so that an error names the corrupt block instead of the file.
     verify_table_blocks(table)?;
     let (expected, found) =
         (table.identity().checksum, table.file.compute_checksum(table.identity().bytes)?);
@@ -38,17 +38,17 @@ pub fn verify_table(table: &Table) -> Result<()> {
     Ok(())
 }
 
-/// As [`verify_table`], without the checksum of the file.
+/// Like [`verify_table`], but does not verify the checksum of the file.
 pub(crate) fn verify_table_blocks(table: &Table) -> Result<()> {
     TableVerifier { table, totals: EntryTotals::default(), filter: None }.verify_blocks()
 }
 
-/// Totals of the entries read so far.
+/// Totals of the entries that were read so far.
 #[derive(Debug, Default)]
 struct EntryTotals {
     entries: u64,
     tombstones: u64,
-    /// Number of expiring entries, and their earliest and latest expiry time, in microseconds.
+    /// Number of expiring entries.
     expiring: u64,
     expiry_us: Option<(u64, u64)>,
     key_bytes: u64,
@@ -87,7 +87,8 @@ impl EntryTotals {
     }
 }
 
-/// Path through the index to a data block: both levels, each with the ordinal that a search must return.
+/// The index blocks that lead to a data block, one for each level. A search in each of them must return the given
+/// ordinal.
 struct IndexPath<'a> {
     top: (&'a IndexBlock, usize),
     index: (&'a IndexBlock, usize),
@@ -285,7 +286,7 @@ impl TableVerifier<'_> {
         IndexBlock::new(contents).map_err(|what| self.error_at(handle, what))
     }
 
-    /// Reads a block without the cache and checks its checksum.
+    /// Reads a block without the cache and verifies it.
     fn read_block(&self, handle: BlockHandle, kind: BlockKind) -> Result<bytes::Bytes> {
         let identity = self.table.identity();
         handle.check_bounds(identity.bytes).map_err(|what| self.error_at(handle, what))?;

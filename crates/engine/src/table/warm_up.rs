@@ -1,4 +1,4 @@
-//! Reads the metadata of a table into the cache in advance.
+//! Warm-up of a table: loads its metadata blocks into the cache.
 
 use lsmx_base::malformed::Malformed;
 
@@ -11,15 +11,15 @@ use crate::table::reader::Table;
 /// Result of a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WarmUpResult {
-    /// All blocks of the kind are in memory.
+    /// All blocks of this kind are in memory.
     Complete,
-    /// The next block would evict other metadata, or the caller stopped the warm-up.
+    /// The warm-up was stopped, or the next block would have evicted other metadata.
     Stopped,
 }
 
-/// Reads the blocks of one kind of metadata that are not in memory.
+/// Loads all metadata blocks of one kind that are not in memory.
 ///
-/// Stops when the next block does not fit into the cache without evicting metadata, or when `may_continue` returns
+/// Stops if the next block does not fit into the cache without evicting other metadata, or if `may_continue` returns
 /// false.
 pub(crate) fn warm_up(
     table: &Table,
@@ -47,7 +47,7 @@ pub(crate) fn warm_up(
         }),
         MetadataKind::Filter => warm_block(properties.filter, &|| table.load_filter(purpose)),
         MetadataKind::Index => {
-            // The top index is warmed up first. If it did not fit, index blocks are useless.
+            // Index blocks are used only together with the top index, which is loaded first.
             let has_top_index = properties.top_index.is_some();
             if !may_continue() || (has_top_index && !table.is_resident(MetadataKind::TopIndex)) {
                 return Ok(WarmUpResult::Stopped);

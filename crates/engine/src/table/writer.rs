@@ -1,10 +1,11 @@
-//! Writes sorted entries to a table file.
+//! Table writer: writes sorted entries to a table file.
 //!
-//! 1. Entries are added to a data block until [`BlockSplitter`] ends it. The block is written, and its handle and end
-//!    key are added to the current index block.
-//! 2. Full index blocks are kept in memory, so that all data blocks are adjacent in the file, and all index blocks too.
-//! 3. `finish` writes index blocks, top index, filter, range tombstones, properties and footer, and syncs the file. The
-//!    caller syncs the directory.
+//! 1. Entries are added to a data block until [`BlockSplitter`] ends the block. The block is then written, and its
+//!    handle and boundary are added to the current index block.
+//! 2. Full index blocks are kept in memory. All data blocks are therefore adjacent in the file, and all index blocks as
+//!    well.
+//! 3. `finish` writes the index blocks, the top index, the filter, the range tombstones, the properties and the footer,
+//!    and syncs the file. The caller must sync the directory.
 
 use std::cmp::Ordering;
 use std::path::Path;
@@ -37,25 +38,25 @@ use crate::vfs::Vfs;
 /// Description of a finished table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableSummary {
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
     /// Uid of the table.
     pub uid: u64,
-    /// XXH3-64 of the whole file.
+    /// XXH3-64 checksum of the whole file.
     pub checksum: u64,
-    /// Smallest sequence number of a tombstone or range tombstone.
+    /// Smallest sequence number of a point tombstone or range tombstone.
     pub tombstone_seq_smallest: Option<SeqNo>,
-    /// Whether a filter was requested but could not be built.
+    /// Whether the options require a filter, but the filter could not be built.
     pub filter_failed: bool,
-    /// The properties block.
+    /// Properties of the table.
     pub properties: TableProperties,
 }
 
-/// Keys that separate a data block from the next one.
+/// Keys that separate a data block from the next data block.
 struct BlockEnd {
-    /// Boundary that the index block stores after the data block. `None` after the last data block of the table.
+    /// Boundary that the index block stores after the data block. `None` for the last data block of the table.
     boundary: Option<Boundary>,
-    /// Separator that the top index stores if the index block ends after the data block.
+    /// Separator that the top index stores if the data block is the last one of its index block.
     separator: Separator,
 }
 
@@ -68,7 +69,7 @@ impl BlockEnd {
     }
 }
 
-/// Writes one table. After an error all further calls fail, and the caller removes the file.
+/// Writes a table. After an error, all further calls fail, and the caller must delete the file.
 #[derive(Debug)]
 pub struct TableWriter {
     file: FileAppender,
@@ -78,33 +79,33 @@ pub struct TableWriter {
     data: DataBlockBuilder,
     /// Contents of the block that is written next.
     block: Vec<u8>,
-    /// Buffer for compression.
+    /// Buffer for compressed contents.
     compressed: Vec<u8>,
     splitter: BlockSplitter,
     index: SuccinctIndexBuilder,
-    /// Finished index blocks with the separators after them.
+    /// Finished index blocks, each with the separator after it.
     index_blocks: Vec<(Separator, Vec<u8>)>,
     index_blocks_bytes: u64,
-    /// Hashes of the user keys and their prefixes, for the filter.
+    /// Hashes of user keys and key prefixes for the filter.
     key_hashes: Vec<u64>,
-    /// Hash of the prefix that was added last.
+    /// Hash of the last prefix that was added.
     last_prefix_hash: Option<u64>,
     range_tombstones: Vec<RangeTombstone>,
 
-    /// Sequence number and kind of the last entry. `data` holds its user key.
+    /// Sequence number and kind of the last entry. `data` contains its user key.
     last: Option<(SeqNo, EntryKind)>,
     properties: TableProperties,
     tombstone_seq_smallest: Option<SeqNo>,
-    /// Expiry times; `None` before the first expiring entry.
+    /// Sketch of the expiry times. `None` before the first expiring entry.
     expiry: Option<Box<ExpirySketch>>,
     first_error: Option<Error>,
 }
 
 impl TableWriter {
-    /// Creates the file of a table. `uid` should be random, because it is part of every block checksum.
+    /// Creates the file of a table. `uid` should be random, because it seeds the checksums of all blocks.
     ///
     /// # Errors
-    /// When an option is out of range, or the file cannot be created or already exists.
+    /// Fails if an option is not valid, if the file already exists, or if the file cannot be created.
     pub fn create(
         vfs: &dyn Vfs,
         path: &Path,
@@ -137,11 +138,11 @@ impl TableWriter {
         })
     }
 
-    /// Adds an entry.
+    /// Adds an entry. Entries must be added in internal-key order.
     ///
     /// # Errors
-    /// - [`Error::OutOfOrder`] if the entry is not after the last one.
-    /// - [`Error::TooLarge`] if the key or the value exceeds its limit.
+    /// - [`Error::OutOfOrder`] if the entry is not after the previous entry.
+    /// - [`Error::TooLarge`] if the key or the value is too large.
     /// - [`Error::Io`] if the file cannot be written.
     pub fn add(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<()> {
         self.check_no_error()?;
@@ -204,7 +205,7 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Adds the prefix of a key to the filter, unless it is that of the previous key.
+    /// Adds the prefix of a key to the filter, except if the previous key has the same prefix.
     #[inline]
     fn add_prefix(&mut self, key: InternalKey<'_>) {
         let prefix = self.options.prefixes.and_then(|prefixes| prefixes.prefix(key.user_key));
@@ -218,8 +219,8 @@ impl TableWriter {
         self.key_hashes.push(hash);
     }
 
-    /// Ends the data block if the splitter says so. `common` is the number of bytes that the user key shares with the
-    /// last one.
+    /// Ends the data block before this entry if the splitter decides so. `common` is the number of bytes that the user
+    /// key shares with the previous user key.
     fn end_block_before(
         &mut self,
         key: InternalKey<'_>,
@@ -262,34 +263,35 @@ impl TableWriter {
         *smallest = Some(smallest.map_or(seq, |smallest| smallest.min(seq)));
     }
 
-    /// Adds a range tombstone. Range tombstones may overlap and have any order, because `finish` fragments them.
+    /// Adds a range tombstone. Range tombstones may overlap and may be added in any order. `finish` splits them into
+    /// fragments.
     pub fn add_range_tombstone(&mut self, tombstone: RangeTombstone) {
         self.range_tombstones.push(tombstone);
     }
 
-    /// Records the write time of a tombstone, in microseconds. The properties contain the smallest one.
+    /// Records the write time of a tombstone in microseconds. The properties contain the smallest of these times.
     pub fn record_tombstone_time(&mut self, us: u64) {
         let oldest = &mut self.properties.oldest_tombstone_us;
         *oldest = Some(oldest.map_or(us, |oldest| oldest.min(us)));
     }
 
-    /// Sets the creation time of the table, in microseconds.
+    /// Sets the creation time of the table in microseconds.
     pub fn set_creation_time(&mut self, us: u64) {
         self.properties.created_us = us;
     }
 
-    /// Sets id and name of the keyspace. The name has at most 255 bytes.
+    /// Sets the id and the name of the keyspace. The name must have at most 255 bytes.
     pub fn set_keyspace(&mut self, id: u32, name: &str) {
         self.properties.keyspace = Some((id, name.to_owned()));
     }
 
-    /// Makes the table external. All entries must have the sequence number 0 and distinct user keys.
+    /// Marks the table as external. All entries must have the sequence number 0, and all user keys must be different.
     #[cfg_attr(feature = "internals", visibility::make(pub))]
     pub(crate) fn set_external(&mut self) {
         self.properties.is_external = true;
     }
 
-    /// Returns an estimate of the file's size if it were finished now, in bytes.
+    /// Estimates the size in bytes that the finished file would have without further entries.
     #[must_use]
     pub fn estimated_bytes(&self) -> u64 {
         let open = if self.data.is_empty() { 0 } else { self.data.bytes() + TRAILER_BYTES };
@@ -307,10 +309,11 @@ impl TableWriter {
         self.last.map(|_| self.data.last_key())
     }
 
-    /// Writes the rest of the file and syncs it.
+    /// Writes the remaining blocks and syncs the file.
     ///
     /// # Errors
-    /// [`Error::EmptyTable`] if nothing was added, [`Error::Io`] if the file cannot be written or synced.
+    /// - [`Error::EmptyTable`] if no entry and no range tombstone was added.
+    /// - [`Error::Io`] if the file cannot be written or synced.
     pub fn finish(mut self) -> Result<TableSummary> {
         self.check_no_error()?;
         let mut tombstones = range_tombstone::fragment(&self.range_tombstones);
@@ -352,7 +355,8 @@ impl TableWriter {
         })
     }
 
-    /// Writes the data block in `block` with `padding` bytes of padding, and adds it to the index.
+    /// Writes the contents in `block` as a data block, and adds it to the index. `padding` is the number of padding
+    /// bytes.
     fn write_data_block(&mut self, end: BlockEnd, padding: usize) -> Result<()> {
         let handle = self.write_block(BlockKind::Data, self.options.compression, padding)?;
         self.splitter.start_block(self.file.bytes());
@@ -389,7 +393,7 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Writes the filter if one is requested. Returns false if it could not be built.
+    /// Writes the filter if the options require one. Returns false if the filter could not be built.
     fn write_filter(&mut self) -> Result<bool> {
         let Some(width) = self.options.filter.filter(|_| !self.key_hashes.is_empty()) else {
             return Ok(true);
@@ -407,7 +411,7 @@ impl TableWriter {
         Ok(true)
     }
 
-    /// Writes the fragmented range tombstones and completes the key range and the sequence range of the table.
+    /// Writes the fragmented range tombstones, and extends the key range and the sequence range of the table by them.
     fn write_range_tombstones(&mut self, tombstones: &mut [RangeTombstone]) -> Result<()> {
         if let Some(last) = self.last_internal_key() {
             self.properties.largest = Bytes::copy_from_slice(last.user_key);
@@ -436,7 +440,7 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Seals the contents in `block` and writes them with `padding` bytes of padding.
+    /// Encodes the contents in `block` and writes the block. `padding` is the number of padding bytes.
     fn write_block(
         &mut self,
         kind: BlockKind,
@@ -456,7 +460,7 @@ impl TableWriter {
         let bytes = len_u64(self.block.len());
         let written = self.file.write(&self.block);
         if self.block.len() >= APPEND_BYTES {
-            // Frees the memory of a rare long block.
+            // Free the memory that a single long block needed.
             self.block = Vec::new();
         }
         written?;
