@@ -1,4 +1,4 @@
-//! Counters of cache hits and filter results.
+//! Counters of cache hits, cache misses and filter results.
 
 use std::collections::BTreeMap;
 use std::ops::Index;
@@ -9,18 +9,18 @@ use crate::format::BlockKind;
 
 const KINDS: usize = BlockKind::ALL.len();
 
-/// A value for each kind of block.
+/// Map with a value for each kind of block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockKindMap<T>([T; KINDS]);
 
 impl<T> BlockKindMap<T> {
-    /// Computes the value of each kind.
+    /// Creates a map. `value` returns the value of each kind.
     #[must_use]
     pub fn from_fn(value: impl FnMut(BlockKind) -> T) -> BlockKindMap<T> {
         BlockKindMap(BlockKind::ALL.map(value))
     }
 
-    /// Returns the kinds and their values, in order of the kind numbers.
+    /// Returns the kinds and their values in the order of the kind numbers.
     pub fn iter(&self) -> impl Iterator<Item = (BlockKind, &T)> {
         BlockKind::ALL.into_iter().zip(&self.0)
     }
@@ -33,12 +33,12 @@ impl<T> Index<BlockKind> for BlockKindMap<T> {
     }
 }
 
-/// Cache hits and misses of one kind of block.
+/// Numbers of cache hits and misses for one kind of block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct HitCounts {
-    /// Number of reads from memory.
+    /// Number of reads that found the block in memory.
     pub hits: u64,
-    /// Number of reads from the file.
+    /// Number of reads that read the block from the file.
     pub misses: u64,
 }
 
@@ -52,7 +52,8 @@ pub struct FilterCounts {
 }
 
 impl FilterCounts {
-    /// Returns the ratio of false positives to all lookups of absent keys; 0 without lookups.
+    /// Returns the fraction of false positives among all lookups of absent keys. Returns 0 if there are no such
+    /// lookups.
     #[must_use]
     pub fn false_positive_rate(&self) -> f64 {
         match self.negatives + self.false_positives {
@@ -65,7 +66,7 @@ impl FilterCounts {
 impl std::ops::Sub for FilterCounts {
     type Output = FilterCounts;
 
-    /// Returns the difference to an earlier count.
+    /// Returns the difference from an earlier count.
     fn sub(self, earlier: FilterCounts) -> FilterCounts {
         FilterCounts {
             negatives: self.negatives - earlier.negatives,
@@ -83,22 +84,22 @@ impl std::iter::Sum for FilterCounts {
     }
 }
 
-/// Counters for [`FilterCounts`].
+/// Counters that [`FilterCounts`] are computed from.
 #[derive(Debug, Default)]
 struct FilterCounters {
     negatives: ShardedCounter,
     false_positives: ShardedCounter,
 }
 
-/// Maximum number of levels.
+/// Maximum number of levels in a tree.
 const LEVELS: usize = 1 << u8::BITS;
 
-/// Counters for [`HitCounts`] and [`FilterCounts`].
+/// Counters that [`HitCounts`] and [`FilterCounts`] are computed from.
 #[derive(Debug)]
 pub(crate) struct CacheCounters {
     hits: BlockKindMap<ShardedCounter>,
     misses: BlockKindMap<ShardedCounter>,
-    /// Indexed by the level of the table.
+    /// Filter results, indexed by the level of the table.
     filters: Box<[FilterCounters; LEVELS]>,
 }
 
@@ -121,11 +122,11 @@ impl CacheCounters {
         self.misses[kind].add(1);
     }
 
-    /// Adds filter results of lookups in tables of a level. The tables do not contain the keys.
+    /// Adds filter results of lookups in tables of one level. The tables must not contain the keys.
     #[inline]
     pub(crate) fn add_filter_counts(&self, level: u8, counts: FilterCounts) {
         let counters = &self.filters[usize::from(level)];
-        // Usually one of the counts is 0. The check saves an atomic addition.
+        // Usually, one of the counts is 0. The check saves an atomic addition.
         if counts.negatives > 0 {
             counters.negatives.add(counts.negatives);
         }
@@ -134,7 +135,7 @@ impl CacheCounters {
         }
     }
 
-    /// Returns the filter results by level, without levels that have none.
+    /// Returns the filter results by level. Levels without results are omitted.
     pub(crate) fn filter_counts(&self) -> BTreeMap<u8, FilterCounts> {
         let all = (0..=u8::MAX).zip(&self.filters[..]).map(|(level, counters)| {
             let (negatives, false_positives) =

@@ -1,7 +1,8 @@
-//! Cache slots for metadata blocks: index blocks, filters and range tombstones. Each open table owns its slots.
+//! Slots for cached metadata blocks: index blocks, filters and range tombstones. Each open table has its own slots.
 //!
 //! A slot is a field of the open table, so a reader finds a metadata block without a hash table. The block cache counts
-//! the bytes of all slots. If they exceed the budget, the block cache evicts blocks that were not used recently.
+//! the bytes in all slots. If these bytes exceed the budget, the block cache evicts metadata blocks that were not used
+//! recently.
 
 use std::fmt;
 
@@ -14,21 +15,21 @@ use crate::cache::BlockCache;
 use crate::format::index::IndexBlock;
 use crate::format::range_tombstones::FragmentedTombstones;
 
-/// Overhead of a filled slot, in bytes.
+/// Overhead of a filled slot in bytes.
 pub(crate) const SLOT_OVERHEAD_BYTES: u64 = 112;
 
-/// Overhead of an index block in a slot, in bytes: offsets of its parts, reference counts, and headers of two
+/// Overhead of an index block in a slot in bytes: offsets of its parts, reference counts, and the headers of two
 /// allocations.
 pub(crate) const INDEX_OVERHEAD_BYTES: u64 = 48 + len_u64(size_of::<IndexBlock>());
 
-/// Estimated memory of an open table without keys and blocks, in bytes: handle, slots, manifest record, and references
-/// in tree versions.
+/// Estimated memory in bytes of an open table without its keys and blocks: handle, slots, manifest record, and
+/// references in versions of the tree.
 const HANDLE_BYTES: u64 = 2 << 10;
 
-/// Estimated number of copies in memory of a table's smallest key, largest key and path.
+/// Estimated number of copies of the smallest key, the largest key and the path of a table in memory.
 const KEY_COPIES: u64 = 3;
 
-/// Kinds of metadata blocks, in eviction order.
+/// Kind of a metadata block. The order of the kinds is the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetadataKind {
     Index = 0,
@@ -48,7 +49,7 @@ impl MetadataKind {
 
 /// A decoded metadata block.
 pub(crate) trait MetadataBlock: Send + Sync {
-    /// Returns the bytes in memory, including the overhead of a slot.
+    /// Returns the size in memory in bytes, including the overhead of a slot.
     fn resident_bytes(&self) -> u64;
 }
 
@@ -70,13 +71,13 @@ impl MetadataBlock for FragmentedTombstones {
     }
 }
 
-/// A slot for one metadata block.
+/// Slot for one metadata block.
 pub(crate) struct MetadataSlot<T> {
     content: ArcSwapOption<T>,
-    /// Reference bit of the CLOCK algorithm: a read of the slot sets it, a visit by the CLOCK hand clears it. Accesses
-    /// are relaxed, because a lost update costs at most one additional read of the block.
+    /// Reference bit of the CLOCK algorithm. A read of the slot sets it, and the CLOCK hand clears it. Relaxed ordering
+    /// is sufficient, because a lost update costs at most one additional read of the block.
     is_used: AtomicBool,
-    /// Whether the CLOCK queue contains the slot. An empty slot may be in the queue. A slot is queued at most once.
+    /// Whether the slot is in the CLOCK queue. An empty slot may be in the queue. A slot is in the queue at most once.
     is_queued: AtomicBool,
 }
 
@@ -91,31 +92,31 @@ impl<T> Default for MetadataSlot<T> {
 }
 
 impl<T: MetadataBlock> MetadataSlot<T> {
-    /// Returns the block, if present, and marks the slot as used.
+    /// Returns the block if the slot is filled, and marks the slot as used.
     #[inline]
     pub(crate) fn get(&self) -> Guard<Option<Arc<T>>> {
         let content = self.content.load();
-        // A store invalidates the cache line in other cores, so the bit is set only if it is clear.
+        // The bit is set only if it is clear, because a store would invalidate the cache line in other cores.
         if content.is_some() && !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
         }
         content
     }
 
-    /// Stores a block in an empty slot. Returns false if the slot has a block already. Clears the reference bit, so
-    /// that a block that is not read again is evicted early.
+    /// Stores a block in the slot if the slot is empty. Returns false if the slot is already filled. Clears the
+    /// reference bit, so that a block that is not read again is evicted early.
     fn fill(&self, content: &Arc<T>) -> bool {
         self.is_used.store(false, Ordering::Relaxed);
         let none: Option<Arc<T>> = None;
         self.content.compare_and_swap(&none, Some(content.clone())).is_none()
     }
 
-    /// Removes the block and returns its size, in bytes.
+    /// Empties the slot. Returns the size of the removed block in bytes.
     fn clear(&self) -> Option<u64> {
         self.content.swap(None).map(|content| content.resident_bytes())
     }
 
-    /// Returns the state and clears the reference bit.
+    /// Returns the state of the slot and clears the reference bit.
     fn take_state(&self) -> SlotState {
         if self.content.load().is_none() {
             SlotState::Empty
@@ -133,7 +134,7 @@ impl<T> fmt::Debug for MetadataSlot<T> {
     }
 }
 
-/// State of a slot at a visit of the CLOCK algorithm.
+/// State of a slot when the CLOCK hand visits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotState {
     Empty,
@@ -141,25 +142,26 @@ pub(crate) enum SlotState {
     Idle,
 }
 
-/// The metadata slots of one open table. Dropping them subtracts their bytes from the block cache.
+/// Metadata slots of an open table. When they are dropped, their bytes are subtracted from those of the block cache.
 #[derive(Debug)]
 pub(crate) struct TableMetadataSlots {
     cache: Arc<BlockCache>,
-    /// Bytes of the open table without its blocks.
+    /// Memory of the open table in bytes, without its blocks.
     open_bytes: u64,
-    /// Level of the table, for filter counts. Relaxed, because no other data depends on it.
+    /// Level of the table, to which filter results are attributed. Relaxed ordering is sufficient, because no other
+    /// data depends on it.
     level: AtomicU8,
     pub(crate) filter: MetadataSlot<Filter>,
     pub(crate) top_index: MetadataSlot<IndexBlock>,
     pub(crate) range_tombstones: MetadataSlot<FragmentedTombstones>,
-    /// One slot per index block. Created when the top index is read, because only the top index has the number of index
-    /// blocks.
+    /// One slot for each index block. Created when the top index is read, because its number of entries is the number
+    /// of index blocks.
     index: OnceLock<Box<[MetadataSlot<IndexBlock>]>>,
 }
 
 impl TableMetadataSlots {
-    /// Creates the empty slots of a table. `key_bytes` is the total size of smallest key, largest key and path.
-    /// `index_blocks` is the number of index blocks.
+    /// Creates empty slots for a table. `key_bytes` is the total size of the smallest key, the largest key and the
+    /// path. `index_blocks` is the number of index blocks.
     pub(crate) fn new(
         cache: &Arc<BlockCache>,
         key_bytes: u64,
@@ -184,21 +186,19 @@ impl TableMetadataSlots {
         &self.cache
     }
 
-    /// Sets the level of the table.
     pub(crate) fn set_level(&self, level: u8) {
-        // The level rarely changes, and a store would invalidate the cache line of readers.
+        // The level is stored only if it changes, because a store would invalidate the cache line in other cores.
         if self.level.load(Ordering::Relaxed) != level {
             self.level.store(level, Ordering::Relaxed);
         }
     }
 
-    /// Returns the level of the table.
     #[inline]
     pub(crate) fn level(&self) -> u8 {
         self.level.load(Ordering::Relaxed)
     }
 
-    /// Returns the slot of an index block. `count` is the number of entries of the top index.
+    /// Returns the slot of the index block with this ordinal. `count` is the number of entries of the top index.
     #[inline]
     pub(crate) fn index_slot(
         &self,
@@ -214,7 +214,7 @@ impl TableMetadataSlots {
         self.index.get()?.get(ordinal)
     }
 
-    /// Stores a block in its slot and counts its bytes.
+    /// Stores a block in a slot and counts its bytes.
     pub(crate) fn fill<T: MetadataBlock>(
         self: &Arc<Self>,
         slot: &MetadataSlot<T>,
@@ -222,12 +222,12 @@ impl TableMetadataSlots {
         ordinal: usize,
         content: &Arc<T>,
     ) {
-        // The bytes are added before the slot is filled. Otherwise a concurrent eviction of the slot could subtract
-        // bytes that were not added yet.
+        // The bytes are added before the slot is filled. Otherwise, a concurrent eviction could subtract bytes that
+        // have not been added.
         let bytes = content.resident_bytes();
         self.cache.add_metadata_bytes(kind, bytes);
         if slot.fill(content) {
-            // If `is_queued` is still set, the next visit by the CLOCK hand evicts or keeps this block: the visit
+            // If `is_queued` is already set, the CLOCK hand will visit the slot and decide about this block. The visit
             // clears the flag before it reads the slot.
             let was_queued = slot.is_queued.swap(true, Ordering::AcqRel);
             let slot = SlotRef { table: Arc::downgrade(self), ordinal };
@@ -237,7 +237,7 @@ impl TableMetadataSlots {
         }
     }
 
-    /// Removes the filter of a table that has moved to the last sorted run.
+    /// Removes the filter from its slot. Called if the table becomes part of the last sorted run.
     pub(crate) fn release_filter(&self) {
         // Most tables of the last sorted run have no filter in memory. The load is cheaper than the swap in `clear`.
         if self.filter.content.load().is_some()
@@ -247,7 +247,7 @@ impl TableMetadataSlots {
         }
     }
 
-    /// Sets whether the CLOCK queue contains a slot, and returns the previous value.
+    /// Sets whether the slot is in the CLOCK queue. Returns the previous value.
     pub(crate) fn set_in_clock_queue(
         &self,
         kind: MetadataKind,

@@ -1,14 +1,16 @@
-//! The block cache: one byte budget for metadata and data blocks, in which metadata has priority.
+//! Block cache: caches metadata blocks and data blocks within one memory budget. Metadata has priority.
 //!
-//! 1. Data blocks are in a general-purpose cache (`data_cache`). Its capacity is the budget minus the metadata.
+//! 1. A general-purpose cache (`data_cache`) contains the data blocks. Its capacity is the budget minus the size of the
+//!    metadata.
 //! 2. Metadata blocks are in slots of their open tables (`metadata_slots`). The block cache counts their bytes.
-//! 3. If metadata alone exceeds the budget, slots are evicted in this order: index blocks, filters, top indexes, range
-//!    tombstones. A top index has at most 1/30 of the size of the filters and saves as many reads. Within a kind, slots
-//!    are evicted by the CLOCK algorithm: a slot that was used since the last visit is skipped once.
+//! 3. If metadata alone exceeds the budget, metadata blocks are evicted in this order: index blocks, filters, top
+//!    indexes, range tombstones. Top indexes are evicted after filters, because a top index has at most 1/30 of the
+//!    size of the filters and saves as many reads. Blocks of the same kind are evicted by the CLOCK algorithm: the
+//!    CLOCK hand skips a slot once if the slot was used since the last visit.
 //!
-//! If filters and top indexes fit the budget, a lookup reads at most two blocks: an index block and a data block. If
-//! index blocks also fit, a lookup reads one block. The only lock is that of the CLOCK queues. No file is read while
-//! that lock is held.
+//! If filters and top indexes fit in the budget, a lookup reads at most two blocks: an index block and a data block. If
+//! index blocks also fit, it reads at most one block. The only lock protects the CLOCK queues. No file is read while
+//! this lock is held.
 
 mod counters;
 mod data_cache;
@@ -29,55 +31,55 @@ pub(crate) use metadata_slots::{
 };
 use metadata_slots::{SlotRef, SlotState};
 
-/// The capacity of the data cache is a multiple of the budget divided by this number. Coarse steps make changes rare,
-/// because each change locks all shards of the data cache.
+/// The capacity of the data cache is a multiple of the budget divided by this number. Each change of the capacity locks
+/// all shards of the data cache. Coarse steps make such changes rare.
 const CAPACITY_STEPS: u64 = 256;
 
-/// Filled slots of one kind, oldest first.
+/// References to filled slots of one kind, oldest first.
 type ClockQueue = VecDeque<SlotRef>;
 
-/// Cached blocks of a database, within a byte budget.
+/// Cached blocks of a database within a memory budget.
 #[derive(Debug)]
 pub struct BlockCache {
     kind: BlockCacheKind,
     budget_bytes: u64,
-    /// Whether open tables, operand stores and transactions use the budget.
+    /// Whether open tables, operand stores and transactions count towards the budget.
     includes_open_tables: bool,
-    /// Bytes of open tables without their blocks.
+    /// Memory of open tables in bytes, without their blocks.
     open_table_bytes: AtomicU64,
     operand_store_bytes: AtomicU64,
     transaction_bytes: AtomicU64,
-    /// Bytes in read-ahead buffers of cursors.
+    /// Memory of the read-ahead buffers of cursors in bytes.
     read_ahead_bytes: AtomicU64,
     data: Box<dyn DataBlockCache>,
-    /// Capacity for the data cache, computed last.
+    /// The last computed capacity of the data cache in bytes.
     data_capacity: AtomicU64,
-    /// Whether a thread is applying the capacity.
+    /// Whether a thread is applying the capacity to the data cache.
     applies_capacity: AtomicBool,
-    /// Bytes of filled slots, by [`MetadataKind`].
+    /// Bytes in filled slots, indexed by [`MetadataKind`].
     metadata_bytes: [AtomicU64; MetadataKind::ALL.len()],
-    /// Filled slots in eviction order, by [`MetadataKind`]. The lock guards only the queues.
+    /// CLOCK queues, indexed by [`MetadataKind`]. The lock protects only the queues.
     clock_queues: Mutex<[ClockQueue; MetadataKind::ALL.len()]>,
     pub(crate) counters: CacheCounters,
-    /// Data blocks that were read for the cache and are still in memory.
+    /// Counts data blocks that are in memory, whether the cache or a reader holds them.
     live_blocks: Arc<BlockMemoryCounter>,
     table_count: AtomicU64,
 }
 
 impl BlockCache {
-    /// Creates a cache of at most `budget_bytes`. With 0 it stores nothing.
+    /// Creates a cache with a budget of `budget_bytes` bytes. If the budget is 0, the cache stores nothing.
     #[must_use]
     pub fn new(budget_bytes: u64) -> Arc<BlockCache> {
         BlockCache::with_cache_kind(BlockCacheKind::default(), budget_bytes)
     }
 
-    /// Like [`BlockCache::new`], with a choice of the cache for data blocks.
+    /// Like [`BlockCache::new`], but with the given implementation of the data cache.
     #[must_use]
     pub fn with_cache_kind(kind: BlockCacheKind, budget_bytes: u64) -> Arc<BlockCache> {
         BlockCache::create(kind, budget_bytes, false)
     }
 
-    /// Creates a cache whose budget includes open tables, operand stores and transactions.
+    /// Creates a cache in which open tables, operand stores and transactions also count towards the budget.
     #[must_use]
     pub fn with_open_tables_in_budget(kind: BlockCacheKind, budget_bytes: u64) -> Arc<BlockCache> {
         BlockCache::create(kind, budget_bytes, true)
@@ -107,25 +109,25 @@ impl BlockCache {
         })
     }
 
-    /// Returns the kind of the cache for data blocks.
+    /// Returns the implementation of the data cache.
     #[must_use]
     pub fn cache_kind(&self) -> BlockCacheKind {
         self.kind
     }
 
-    /// Returns hits and misses since the creation of the cache. Reads of jobs are not counted.
+    /// Returns the numbers of hits and misses since the cache was created. Reads of background jobs are not counted.
     #[must_use]
     pub fn hit_counts(&self) -> BlockKindMap<HitCounts> {
         self.counters.hit_counts()
     }
 
-    /// Returns the results of filters since the creation of the cache, by level of their tables.
+    /// Returns the filter results since the cache was created, by the level of the tables.
     #[must_use]
     pub fn filter_counts(&self) -> BTreeMap<u8, FilterCounts> {
         self.counters.filter_counts()
     }
 
-    /// Returns the bytes of cached blocks, including overhead.
+    /// Returns the memory of cached blocks in bytes, including overhead.
     #[must_use]
     pub fn resident_bytes(&self) -> BlockKindMap<u64> {
         BlockKindMap::from_fn(|kind| match kind {
@@ -148,23 +150,24 @@ impl BlockCache {
         self.metadata_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns a unique number for a table that is being opened. Blocks of a reused file id then have different keys.
+    /// Returns a unique id for a table that is being opened. A table that reuses a file number therefore has other keys
+    /// in the cache.
     pub(crate) fn next_cache_id(&self) -> u64 {
         self.table_count.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the data block at `offset` of a table, if it is cached.
+    /// Returns the data block at `offset` of a table if it is cached.
     #[inline]
     pub(crate) fn get_data_block(&self, table: u64, offset: u64) -> Option<BlockBytes> {
         self.data.get(BlockId { table, offset })
     }
 
-    /// Like [`BlockCache::get_data_block`], but does not count as a use for the eviction.
+    /// Like [`BlockCache::get_data_block`], but does not mark the block as used.
     pub(crate) fn peek_data_block(&self, table: u64, offset: u64) -> Option<BlockBytes> {
         self.data.peek(BlockId { table, offset })
     }
 
-    /// Caches a data block.
+    /// Adds a data block to the cache.
     pub(crate) fn insert_data_block(&self, table: u64, offset: u64, block: &BlockBytes) {
         if self.data_capacity.load(Ordering::Relaxed) > 0 {
             self.data.insert(BlockId { table, offset }, block.clone());
@@ -175,26 +178,26 @@ impl BlockCache {
         &self.live_blocks
     }
 
-    /// Returns the bytes of data blocks that iterators and slices hold, but not the cache. Approximate under concurrent
-    /// changes.
+    /// Returns the memory of data blocks in bytes that iterators and slices hold, but the cache does not contain. The
+    /// result is approximate while blocks are read concurrently.
     #[must_use]
     pub fn bytes_held_by_readers(&self) -> u64 {
         self.live_blocks.bytes().saturating_sub(self.data.bytes_without_overhead())
     }
 
-    /// Returns the bytes of open tables without their blocks: handles, key ranges, empty slots.
+    /// Returns the memory of open tables in bytes without their blocks: handles, key ranges and empty slots.
     #[must_use]
     pub fn open_table_bytes(&self) -> u64 {
         self.open_table_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of operand stores.
+    /// Returns the memory of operand stores in bytes.
     #[must_use]
     pub fn operand_store_bytes(&self) -> u64 {
         self.operand_store_bytes.load(Ordering::Relaxed)
     }
 
-    /// Replaces the byte count of an operand store.
+    /// Replaces the memory of an operand store by a new value. Evicts blocks if necessary.
     pub(crate) fn update_operand_store_bytes(&self, old: u64, new: u64) {
         self.operand_store_bytes.fetch_add(new, Ordering::Relaxed);
         self.operand_store_bytes.fetch_sub(old, Ordering::Relaxed);
@@ -203,15 +206,15 @@ impl BlockCache {
         }
     }
 
-    /// Returns the reserved bytes of transactions.
+    /// Returns the memory in bytes that is reserved for transactions.
     #[must_use]
     pub fn transaction_bytes(&self) -> u64 {
         self.transaction_bytes.load(Ordering::Relaxed)
     }
 
-    /// Reserves bytes for a transaction, and evicts blocks if necessary.
+    /// Reserves memory for a transaction. Evicts blocks if necessary.
     ///
-    /// If all transactions would then have more than `bytes_max`, reserves nothing and returns their total as an error.
+    /// If the total reserved memory would exceed `bytes_max`, reserves nothing and returns this total as an error.
     pub(crate) fn reserve_transaction_bytes(&self, bytes: u64, bytes_max: u64) -> Result<(), u64> {
         let add = |reserved: u64| reserved.checked_add(bytes).filter(|total| *total <= bytes_max);
         let reserved =
@@ -223,33 +226,33 @@ impl BlockCache {
         Ok(())
     }
 
-    /// Releases the bytes of a transaction. The next fill makes them available to blocks.
+    /// Releases the memory of a transaction. It becomes available to blocks when the next slot is filled.
     pub(crate) fn release_transaction_bytes(&self, bytes: u64) {
         self.transaction_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the bytes in read-ahead buffers of cursors.
+    /// Returns the memory of the read-ahead buffers of cursors in bytes.
     #[must_use]
     pub fn read_ahead_bytes(&self) -> u64 {
         self.read_ahead_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts a new read-ahead buffer.
+    /// Adds the memory of a read-ahead buffer.
     pub(crate) fn add_read_ahead_bytes(&self, bytes: u64) {
         self.read_ahead_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Subtracts a freed read-ahead buffer.
+    /// Subtracts the memory of a read-ahead buffer.
     pub(crate) fn sub_read_ahead_bytes(&self, bytes: u64) {
         self.read_ahead_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the bytes of metadata that fit without an eviction of metadata.
+    /// Returns how many bytes of metadata can be added without evicting metadata.
     pub(crate) fn available_metadata_bytes(&self) -> u64 {
         self.block_budget_bytes().saturating_sub(self.metadata_bytes())
     }
 
-    /// Counts the bytes of an opened table, and evicts blocks if necessary.
+    /// Adds the memory of an opened table. Evicts blocks if necessary.
     fn add_open_table(&self, bytes: u64) {
         self.open_table_bytes.fetch_add(bytes, Ordering::Relaxed);
         if self.includes_open_tables {
@@ -257,12 +260,13 @@ impl BlockCache {
         }
     }
 
-    /// Subtracts the bytes of a closed table. The next fill makes them available to blocks.
+    /// Subtracts the memory of a closed table. It becomes available to blocks when the next slot is filled.
     fn remove_open_table(&self, bytes: u64) {
         self.open_table_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the budget for blocks: without open tables, operand stores and transactions, if these are included.
+    /// Returns the part of the budget that is available to blocks. Open tables, operand stores and transactions are
+    /// subtracted if they count towards the budget.
     pub(crate) fn block_budget_bytes(&self) -> u64 {
         let others = || {
             let tables_and_stores =
@@ -277,20 +281,20 @@ impl BlockCache {
         self.metadata_bytes[kind as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Subtracts bytes of metadata. The next fill makes them available to data blocks.
+    /// Subtracts bytes of metadata. They become available to data blocks when the next slot is filled.
     fn subtract_metadata_bytes(&self, kind: MetadataKind, bytes: u64) {
         self.metadata_bytes[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Enforces the budget after a slot was filled. Appends `slot` to the CLOCK queue; `None` if the queue contains the
-    /// slot already.
+    /// Appends a filled slot to its CLOCK queue, and enforces the budget. `slot` is `None` if the slot is already in
+    /// the queue.
     fn finish_metadata_fill(&self, kind: MetadataKind, slot: Option<SlotRef>) {
         if let Some(slot) = slot {
             let mut queues = self.clock_queues.lock();
             let queue = &mut queues[kind as usize];
             if queue.len() == queue.capacity() {
-                // Removes slots of dropped tables before the queue grows. The queue at least doubles its capacity, so
-                // the removals take amortized constant time per slot.
+                // Remove the slots of closed tables before the queue grows. The queue at least doubles its capacity
+                // each time, so the removal takes amortized constant time per slot.
                 queue.retain(|slot| slot.table.strong_count() > 0);
                 queue.reserve(queue.len() + 1);
             }
@@ -299,7 +303,7 @@ impl BlockCache {
         self.enforce_budget();
     }
 
-    /// Evicts metadata until it fits the budget, and gives the rest of the budget to the data cache.
+    /// Evicts metadata that exceeds the budget, and assigns the rest of the budget to the data cache.
     fn enforce_budget(&self) {
         if self.metadata_bytes() > self.block_budget_bytes() {
             for kind in MetadataKind::ALL {
@@ -314,10 +318,11 @@ impl BlockCache {
         }
     }
 
-    /// Sets the capacity of the data cache to the last computed value, without waiting.
+    /// Applies the last computed capacity to the data cache, without waiting for other threads.
     ///
-    /// The thread that applies a capacity checks for a newer one afterwards, so the newest capacity takes effect. The
-    /// sequentially consistent accesses order the flag and the capacity.
+    /// After a thread has applied a capacity, it checks whether a newer capacity was computed. The newest capacity is
+    /// therefore always applied. Sequentially consistent ordering is necessary to order the accesses to the flag and to
+    /// the capacity.
     fn apply_data_capacity(&self) {
         while !self.applies_capacity.swap(true, Ordering::SeqCst) {
             let capacity = self.data_capacity.load(Ordering::SeqCst);
@@ -329,12 +334,12 @@ impl BlockCache {
         }
     }
 
-    /// Evicts slots of one kind until all metadata fits the budget or the queue is empty.
+    /// Evicts blocks of one kind until all metadata fits in the budget or the queue is empty.
     fn evict_kind(&self, kind: MetadataKind) {
         let mut visited = Vec::new();
         let mut queues = self.clock_queues.lock();
         let queue = &mut queues[kind as usize];
-        // The second pass evicts slots even if readers use them again meanwhile, so the loop ends.
+        // The second pass evicts slots even if readers use them concurrently. The loop therefore ends.
         let mut visits = 2 * queue.len();
         while self.metadata_bytes() > self.block_budget_bytes() && visits > 0 {
             visits -= 1;
@@ -344,15 +349,15 @@ impl BlockCache {
             match table.take_state(kind, slot.ordinal) {
                 SlotState::Empty => {}
                 SlotState::Used if visits >= queue.len() => {
-                    // A concurrent fill may have queued the slot already.
+                    // A concurrent fill may have added the slot to the queue already.
                     if !table.set_in_clock_queue(kind, slot.ordinal, true) {
                         queue.push_back(slot);
                     }
                 }
                 SlotState::Used | SlotState::Idle => table.evict(kind, slot.ordinal),
             }
-            // If this is the last handle of a dropped table, dropping it empties its slots. That happens after the
-            // lock is released.
+            // If this is the last reference to a table, dropping it empties its slots. It is therefore dropped after
+            // the lock is released.
             visited.push(table);
         }
         drop(queues);

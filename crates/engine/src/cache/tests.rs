@@ -32,7 +32,7 @@ fn new_range_tombstones() -> Arc<FragmentedTombstones> {
     Arc::new(FragmentedTombstones::decode(&encode(&[span]).into()).unwrap())
 }
 
-/// Creates a table with `index_blocks` index blocks and fills all slots.
+/// Creates a table with `index_blocks` index blocks whose slots are all filled.
 fn full_table(cache: &Arc<BlockCache>, index_blocks: usize) -> Arc<TableMetadataSlots> {
     let table = TableMetadataSlots::new(cache, 0, 0);
     table.fill(&table.range_tombstones, MetadataKind::RangeTombstones, 0, &new_range_tombstones());
@@ -45,7 +45,7 @@ fn full_table(cache: &Arc<BlockCache>, index_blocks: usize) -> Arc<TableMetadata
     table
 }
 
-/// Returns the total size of all cached blocks, in bytes.
+/// Returns the total memory of all cached blocks in bytes.
 fn total_bytes(cache: &BlockCache) -> u64 {
     let resident = cache.resident_bytes();
     resident.iter().filter(|&(kind, _)| kind != BlockKind::Open).map(|(_, bytes)| bytes).sum()
@@ -86,7 +86,7 @@ fn eviction_order_is_index_filter_top_index_range_tombstones() {
     let filter = bytes[BlockKind::Filter];
     let top = bytes[BlockKind::TopIndex];
     let index = bytes[BlockKind::Index];
-    // Each budget has room for one more kind of metadata than the previous budget.
+    // Each budget has room for one more kind of metadata than the previous one.
     for (budget, kinds) in [
         (spans, 1),
         (spans + top, 2),
@@ -119,7 +119,7 @@ fn clock_skips_used_slots() {
         }
         false
     };
-    // Block 0 is read before every other block. The other blocks are read once each.
+    // Block 0 is read before each of the other blocks. The other blocks are read once.
     let mut reads_of_hot = 0;
     for cold in 1..200 {
         reads_of_hot += usize::from(fill(0));
@@ -161,7 +161,7 @@ fn released_filter_is_subtracted() {
     assert_eq!(cache.resident_bytes()[BlockKind::Filter], 0);
     table.fill(&table.filter, MetadataKind::Filter, 0, &new_filter());
     assert_eq!(cache.resident_bytes()[BlockKind::Filter], new_filter().resident_bytes());
-    // A second fill of a full slot is not counted twice.
+    // A second fill of a slot is not counted.
     table.fill(&table.filter, MetadataKind::Filter, 0, &new_filter());
     assert_eq!(cache.resident_bytes()[BlockKind::Filter], new_filter().resident_bytes());
 }
@@ -203,7 +203,7 @@ fn table_numbers_are_unique() {
     }
 }
 
-/// A filter that is loaded and released repeatedly is queued once, and its bytes are subtracted.
+/// A filter that is loaded and released repeatedly is in the queue only once, and its bytes are subtracted each time.
 #[test]
 fn slot_filled_and_emptied_repeatedly_is_queued_once() {
     let cache = BlockCache::new(1 << 30);
@@ -219,7 +219,7 @@ fn slot_filled_and_emptied_repeatedly_is_queued_once() {
     assert_eq!((queued(MetadataKind::Filter), total_bytes(&cache) > 0), (1, true));
     drop(table);
     assert_eq!((total_bytes(&cache), cache.open_table_bytes()), (0, 0));
-    // The queues do not accumulate the slots of dropped tables.
+    // The queues do not accumulate slots of dropped tables.
     for _ in 0..10_000 {
         drop(full_table(&cache, 1));
     }

@@ -1,4 +1,4 @@
-//! Caches for data blocks: an interface with two implementations.
+//! Data cache: interface of the cache for data blocks, with two implementations.
 
 mod moka;
 mod quick;
@@ -19,13 +19,13 @@ pub enum BlockCacheKind {
     /// `quick_cache`: the CLOCK algorithm with a small queue for new blocks. A hit takes no exclusive lock.
     #[default]
     Quick,
-    /// `moka`: admits a new block only if it is used more often than the block that it replaces.
+    /// `moka`: admits a new block only if it was used more often than the block that it would replace.
     ///
-    /// Hits, fills and bookkeeping cost several times as much as with `quick_cache`. The data structures of the cache
-    /// take the first 192 KiB of the capacity.
-    /// `moka` cannot change its capacity. If the memory left for data blocks shrinks or grows by about 1/16, the
-    /// calling thread rebuilds the cache. The rebuild time grows with the number of entries. During the rebuild,
-    /// entries but not blocks are in memory twice.
+    /// Hits, insertions and internal bookkeeping take several times as long as with `quick_cache`. The data structures
+    /// of the cache use the first 192 KiB of the capacity. `moka` cannot change its capacity. If the memory that
+    /// remains for data blocks shrinks or grows by about 1/16, the calling thread rebuilds the cache. This takes time
+    /// in proportion to the number of entries. During a rebuild, the entries are in memory twice, but the blocks are
+    /// not.
     Moka,
 }
 
@@ -59,7 +59,7 @@ impl std::str::FromStr for BlockCacheKind {
 /// Identifies a data block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BlockId {
-    /// Unique number of the open table in this cache.
+    /// Id of the open table, which is unique in this cache.
     pub(crate) table: u64,
     /// Offset of the block in the file.
     pub(crate) offset: u64,
@@ -67,21 +67,21 @@ pub(crate) struct BlockId {
 
 /// A cache of data blocks with a capacity in bytes.
 pub(crate) trait DataBlockCache: fmt::Debug + Send + Sync {
-    /// Returns the block, if it is cached. Counts as a use.
+    /// Returns the block if it is cached, and marks the block as used.
     fn get(&self, id: BlockId) -> Option<BlockBytes>;
-    /// Returns the block, if it is cached. Does not count as a use, if the implementation supports that.
+    /// Returns the block if it is cached. Does not mark the block as used if the implementation supports this.
     fn peek(&self, id: BlockId) -> Option<BlockBytes>;
-    /// Inserts a block and evicts others if necessary.
+    /// Inserts a block. Evicts other blocks if necessary.
     fn insert(&self, id: BlockId, block: BlockBytes);
-    /// Sets the capacity and evicts blocks that exceed it.
+    /// Sets the capacity in bytes. Evicts blocks if they exceed the capacity.
     fn set_capacity(&self, bytes: u64);
-    /// Returns the bytes of cached blocks, including overhead.
+    /// Returns the memory of cached blocks in bytes, including overhead.
     fn bytes(&self) -> u64;
-    /// Returns the bytes of cached blocks, without overhead.
+    /// Returns the total size of cached blocks in bytes, without overhead.
     fn bytes_without_overhead(&self) -> u64;
 }
 
-/// Creates a cache for data blocks. `capacity_bytes` is the initial capacity and the maximum for later changes.
+/// Creates a data cache. `capacity_bytes` is the initial capacity, and the maximum of later capacities.
 pub(crate) fn new_data_cache(kind: BlockCacheKind, capacity_bytes: u64) -> Box<dyn DataBlockCache> {
     match kind {
         BlockCacheKind::Quick => Box::new(QuickDataCache::new(capacity_bytes)),
@@ -89,8 +89,8 @@ pub(crate) fn new_data_cache(kind: BlockCacheKind, capacity_bytes: u64) -> Box<d
     }
 }
 
-/// Hashes the two fields of a [`BlockId`]. The hash has no seed, so that the contents of a cache are reproducible.
-/// Users do not choose the fields, so they cannot force collisions.
+/// Hasher for [`BlockId`]. It has no seed, so that the contents of a cache are reproducible. Users cannot cause
+/// collisions, because they do not choose the fields.
 #[derive(Debug, Default)]
 struct BlockIdHasher(u64);
 

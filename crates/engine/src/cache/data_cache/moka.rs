@@ -1,12 +1,12 @@
 //! Cache for data blocks based on `moka`.
 //!
-//! The capacity of a `moka` cache is fixed, but the memory left for data blocks changes with the size of the metadata.
-//! The cache is therefore rebuilt after the capacity has decreased, or has increased considerably. A rebuild copies the
-//! blocks that fit. Some slack avoids a rebuild for every metadata block.
+//! The capacity of a `moka` cache is fixed, but the memory that remains for data blocks changes with the size of the
+//! metadata. The cache is therefore rebuilt if the capacity decreases or if it increases considerably. A rebuild copies
+//! the blocks that fit. Some slack prevents a rebuild for every metadata block.
 //!
-//! `moka` evicts entries in maintenance runs. This cache requests a run after every insert. The cache is therefore
-//! within its capacity when the insert returns, and its contents do not depend on time. `moka` frees removed entries
-//! later, in batches. The eviction listener frees their blocks immediately.
+//! `moka` evicts entries in maintenance runs. This implementation requests a run after every insertion. The cache is
+//! therefore within its capacity when the insertion returns, and its contents do not depend on time. `moka` frees
+//! removed entries later in batches. The eviction listener therefore frees their blocks immediately.
 
 use std::fmt;
 use std::hash::BuildHasherDefault;
@@ -22,17 +22,17 @@ use crate::cache::data_cache::{BlockId, BlockIdHasher, DataBlockCache};
 /// Overhead of an entry in bytes: key, links, usage data and reference counts.
 const ENTRY_OVERHEAD_BYTES: u64 = 448;
 
-/// Overhead of an empty cache in bytes: queues of reads and fills, locks, initial tables. A capacity below this
-/// overhead stores no blocks.
+/// Overhead of an empty cache in bytes: queues of reads and insertions, locks, and initial tables. A cache with a
+/// smaller capacity stores no blocks.
 const CACHE_OVERHEAD_BYTES: u64 = 192 << 10;
 
-/// Divisor of the capacity that gives the slack. A decrease rebuilds the cache with one slack less than requested. An
-/// increase rebuilds the cache only if it exceeds two slacks.
+/// The slack is the capacity divided by this number. If the capacity decreases, the cache is rebuilt with one slack
+/// less than requested. If it increases, the cache is rebuilt only if the increase exceeds two slacks.
 const SLACK_DIVISOR: u64 = 16;
 
 type MokaCache = Cache<BlockId, Arc<MokaEntry>, BuildHasherDefault<BlockIdHasher>>;
 
-/// A block; `None` after its eviction.
+/// A cached block. `None` after the block was evicted.
 struct MokaEntry(Mutex<Option<BlockBytes>>);
 
 impl MokaEntry {
@@ -65,7 +65,7 @@ impl FixedCapacityCache {
         self.entries.run_pending_tasks();
     }
 
-    /// Copies the blocks of another cache that fit into the capacity. Access frequencies are not copied.
+    /// Copies blocks of another cache as long as they fit. Access frequencies are not copied.
     fn copy_blocks_from(&self, other: &FixedCapacityCache) {
         let mut free_bytes = self.capacity_bytes.saturating_sub(CACHE_OVERHEAD_BYTES);
         for (id, entry) in &other.entries {
@@ -83,7 +83,7 @@ impl FixedCapacityCache {
 
 /// A [`DataBlockCache`] based on `moka`.
 pub(crate) struct MokaDataCache {
-    /// `None` if the capacity is too small for any block.
+    /// `None` if the capacity is too small to store blocks.
     cache: ArcSwapOption<FixedCapacityCache>,
 }
 
@@ -94,7 +94,7 @@ impl MokaDataCache {
         store
     }
 
-    /// Replaces the cache with a new one of the given capacity, and copies the blocks that fit.
+    /// Replaces the cache by a new one with this capacity, and copies the blocks that fit.
     fn rebuild_with_capacity(&self, capacity_bytes: u64) {
         let rebuilt = (capacity_bytes > CACHE_OVERHEAD_BYTES)
             .then(|| FixedCapacityCache::new(capacity_bytes));
@@ -112,7 +112,7 @@ impl DataBlockCache for MokaDataCache {
     }
 
     fn peek(&self, id: BlockId) -> Option<BlockBytes> {
-        // `moka` returns values only through `get`, which also records a miss for an absent key. `contains_key` records
+        // `moka` returns values only through `get`, which records a miss if the key is absent. `contains_key` records
         // nothing.
         let cache = self.cache.load();
         let entries = &cache.as_deref()?.entries;

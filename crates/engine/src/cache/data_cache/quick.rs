@@ -13,13 +13,13 @@ use crate::cache::data_cache::{BlockId, BlockIdHasher, DataBlockCache};
 /// Overhead of an entry in bytes: key, links and reference count.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
-/// Expected size of a block in bytes, from which the size of the hash table is derived.
+/// Expected size of a block in bytes. The size of the hash table is derived from it.
 const BLOCK_BYTES_EXPECTED: u64 = 4096;
 
-/// Minimum capacity of a shard, in bytes.
+/// Minimum capacity of a shard in bytes.
 const SHARD_BYTES_MIN: u64 = 256 << 10;
 
-/// Maximum number of shards. More shards than threads make contention rare.
+/// Maximum number of shards. Contention is rare if there are more shards than threads.
 const SHARDS_MAX: u64 = 64;
 
 /// A [`DataBlockCache`] based on `quick_cache`.
@@ -34,7 +34,7 @@ pub(crate) struct QuickDataCache {
 
 impl QuickDataCache {
     pub(crate) fn new(capacity_bytes: u64) -> QuickDataCache {
-        // The number of shards depends only on the capacity, so that hit rates are the same on every machine.
+        // The number of shards depends only on the capacity, so that hit rates are the same on all machines.
         let shards = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
         let items = usize::try_from(capacity_bytes / BLOCK_BYTES_EXPECTED).unwrap_or(usize::MAX);
         let options = OptionsBuilder::new()
@@ -77,7 +77,7 @@ impl DataBlockCache for QuickDataCache {
     }
 
     fn bytes_without_overhead(&self) -> u64 {
-        // Total size and number of entries are not read atomically, so the result is approximate.
+        // The total size and the number of entries are not read atomically. The result is therefore approximate.
         self.bytes().saturating_sub(len_u64(self.cache.len()) * ENTRY_OVERHEAD_BYTES)
     }
 }

@@ -17,7 +17,7 @@ impl NumberStream {
         ((u128::from(self.0) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Returns a number below `bound` from a Zipf distribution of exponent 1, by inverse transform sampling.
+    /// Returns a number below `bound` that follows a Zipf distribution with exponent 1, by inverse transform sampling.
     fn skewed(&mut self, bound: u64) -> u64 {
         let share = self.below(1 << 30) as f64 / f64::from(1 << 30);
         ((bound as f64).powf(share) - 1.0) as u64
@@ -91,7 +91,7 @@ fn data_cache_returns_the_inserted_block() {
                 });
             }
         });
-        // An insert into an empty cache is found.
+        // A block that is inserted after the capacity was 0 is found.
         store.set_capacity(0);
         store.set_capacity(2 << 20);
         store.insert(id(7), block(7, None));
@@ -99,7 +99,7 @@ fn data_cache_returns_the_inserted_block() {
     }
 }
 
-/// Returns the hit rate of lookups that insert missing blocks.
+/// Returns the hit rate of lookups. A missing block is inserted.
 fn hit_rate(kind: BlockCacheKind, capacity: u64, draw: fn(&mut NumberStream) -> u64) -> f64 {
     let store = new_data_cache(kind, capacity);
     let mut numbers = NumberStream(3);
@@ -124,7 +124,7 @@ fn data_caches_have_similar_hit_rates() {
             let capacity = blocks * (len_u64(BLOCK_BYTES) + 512) + (192 << 10);
             let rates = BlockCacheKind::ALL.map(|kind| hit_rate(kind, capacity, draw));
             assert!((rates[0] - rates[1]).abs() < 0.06, "{name}, {blocks} blocks: {rates:?}");
-            // The cache is deterministic, so a second run has the same hit rates.
+            // The cache is deterministic, so a second run has the same hit rate.
             let again = BlockCacheKind::ALL.map(|kind| hit_rate(kind, capacity, draw));
             assert_eq!(rates, again, "{name}, {blocks} blocks");
         }
@@ -141,7 +141,7 @@ fn evicted_blocks_leave_memory() {
         let store = new_data_cache(kind, capacity);
         let mut uncached_max = 0;
         for number in 0..BLOCKS {
-            // `moka` admits a block only if it is looked up more often than the block that it replaces.
+            // `moka` admits a block only if it was looked up more often than the block that it would replace.
             for _ in 0..3 {
                 let _ = store.get(id(number));
             }
