@@ -1,11 +1,11 @@
-//! Lookup of several keys with concurrent reads.
+//! Lookups of several keys with concurrent reads.
 //!
 //! 1. Each key is looked up in memory. Keys that need the same missing block form a group, so that the block is read
-//!    once.
-//! 2. The groups are read concurrently. If the file system supports read-ahead, it gets a hint for each block before
-//!    the first read. Otherwise, as with direct I/O, several threads read. Further blocks of a key are read one by one.
-//!    If the metadata is cached, a key needs no further blocks.
-//! 3. Separated values are read in the same way.
+//!    only once.
+//! 2. The groups are read concurrently. If the file system supports read-ahead hints, the hints for all blocks are
+//!    given before the first read. Otherwise, for example with direct I/O, several threads read the blocks. If a key
+//!    needs further blocks, they are read one after the other. If the metadata is cached, a key needs only one block.
+//! 3. Values in the value log are read in the same way.
 //! 4. Keys that need operands from the operand store are looked up last.
 
 use lsmx_base::slice::Slice;
@@ -20,52 +20,53 @@ use crate::tree::Tree;
 use crate::tree::snapshots::ReadPoint;
 use crate::tree::super_version::SuperVersion;
 
-/// Maximum number of reading threads of one call, including the caller.
+/// Maximum number of threads that read for one call, including the calling thread.
 ///
-/// A device serves this number of concurrent reads well, and starting the threads is cheap enough for one call.
+/// Devices perform this number of concurrent reads efficiently, and starting this number of threads is cheap enough for
+/// one call.
 const THREADS_MAX: usize = 8;
 
-/// Duration from which a read counts as a device access, in nanoseconds. Reads from memory are much shorter.
+/// Minimum duration of a read from a device in nanoseconds. Reads from memory are much shorter.
 const DEVICE_READ_NS: u64 = 30_000;
 
-/// Returns whether a read of this duration accessed a device.
+/// Returns whether a read of this duration has accessed a device.
 ///
-/// With a simulated clock reads take no time, and every read counts as a device access.
+/// With a simulated clock, reads have no duration. Every read then counts as a device access.
 pub(crate) fn is_device_read(env: &Env, elapsed_ns: u64) -> bool {
     let is_simulated = !matches!(env.background(), Background::Threads { .. });
     is_simulated || elapsed_ns >= DEVICE_READ_NS
 }
 
-/// Keys whose lookups need the same block, which is not in memory.
+/// Keys whose lookups need the same block. The block is not in memory.
 struct MissingBlock<'a> {
-    /// Indexes of the keys.
+    /// Indexes of these keys.
     indexes: Vec<usize>,
     table: &'a Arc<Table>,
     block: BlockHandle,
 }
 
-/// A lookup that needs only the read of a separated value.
+/// A lookup that only has to read a value from the value log.
 struct PendingLookup<'a> {
     /// Index of the key.
     index: usize,
-    /// Taken by the thread that reads the value.
+    /// The thread that reads the value takes it.
     pending: Mutex<Option<Box<PendingValue<'a>>>>,
-    /// Whether the file system reads the value ahead.
+    /// Whether the file system prefetches the value or has it in memory.
     is_announced: bool,
 }
 
 impl<'a> PendingLookup<'a> {
-    /// Announces the read to the file system.
+    /// Creates the lookup, and hints to the file system that the value will be read.
     fn new(index: usize, pending: Box<PendingValue<'a>>) -> PendingLookup<'a> {
         let is_announced = pending.will_need();
         PendingLookup { index, pending: Mutex::new(Some(pending)), is_announced }
     }
 }
 
-/// Returns the values of `keys`, which are in key order, visible at `read_point`.
+/// Returns the values of `keys` that are visible at `read_point`. `keys` must be in ascending order.
 ///
 /// # Errors
-/// As [`point::get`]; the first error in key order.
+/// Same as [`point::get`]. If several keys fail, returns the error of the first one.
 pub(crate) fn multi_get(
     env: &Env,
     tree: &Tree,
@@ -92,7 +93,7 @@ pub(crate) fn multi_get(
             },
         }
     }
-    // An error to open a file is returned by the lookup.
+    // If a file cannot be opened, the lookup returns the error.
     let announce =
         |missing: &MissingBlock<'_>| missing.table.will_need(missing.block).unwrap_or(true);
     let attempts = read_concurrently(env, &missing_blocks, announce, |missing| {
@@ -108,7 +109,7 @@ pub(crate) fn multi_get(
             Ok(LookupAttempt::PendingValue(pending)) => {
                 pending_lookups.push(PendingLookup::new(index, pending));
             }
-            // Not reached, because the scope allows reads of blocks and operands.
+            // This is unreachable, because the scope allows reads of blocks and operands.
             Ok(LookupAttempt::MissingBlock { .. } | LookupAttempt::MissingOperands) => {
                 results.push((index, get(index)));
             }
@@ -131,8 +132,9 @@ pub(crate) fn multi_get(
 
 /// Applies `read` to each item and returns all results.
 ///
-/// `announce` gives the file system a read-ahead hint for an item, and returns whether the file system supports hints.
-/// If all items have hints, they are read one by one. Otherwise several threads read them.
+/// `announce` gives the file system a read-ahead hint for an item, and returns whether the file system supports such
+/// hints. If it returns true for all items, the items are read one after the other. Otherwise, several threads read
+/// them.
 pub(crate) fn read_concurrently<T: Sync, R: Send>(
     env: &Env,
     items: &[T],

@@ -1,4 +1,4 @@
-//! Lookup of one key: memtables, then the operand store and the sorted runs, from newest to oldest.
+//! Point lookups: search the memtables, the operand store and the sorted runs for one key, from newest to oldest.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, SeqNo};
@@ -18,16 +18,18 @@ use crate::tree::blob_set::BlobFile;
 use crate::tree::snapshots::ReadPoint;
 use crate::tree::super_version::SuperVersion;
 
-/// Storage tiers that a lookup may access.
+/// Data that a lookup may access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadScope {
-    /// Memory and files.
+    /// Memory and all files.
     Storage,
-    /// Memory and files; data blocks that are read are not added to the block cache.
+    /// Memory and all files. Data blocks that are read are not added to the block cache.
     StorageUncached,
-    /// Memory and table files, but no value log. A separated value on storage is [`Error::WouldBlock`].
+    /// Memory and table files, but no blob files. If a value must be read from a blob file, the lookup fails with
+    /// [`Error::WouldBlock`].
     Tables,
-    /// Memory only. A block on storage is [`Error::WouldBlock`], and then no metric is counted.
+    /// Memory only. If data must be read from a file, the lookup fails with [`Error::WouldBlock`] and counts no
+    /// metrics.
     Memory,
 }
 
@@ -52,27 +54,28 @@ impl From<ReadScope> for OperandReadTier {
     }
 }
 
-/// Size and source of the operands that a lookup combined.
+/// Size and location of the operands that a lookup combined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CombinedOperands {
-    /// Total length of the operands, in bytes.
+    /// Total size of the operands in bytes.
     pub(crate) bytes: u64,
     /// Whether the lookup searched tables or the operand store.
     pub(crate) searched_files: bool,
     /// Whether the newest operand is in a memtable.
     pub(crate) newest_in_memtable: bool,
-    /// Whether the base has an expiry time. The value then depends on the time of the read and must not be stored.
+    /// Whether the base has an expiry time. The combined value then depends on the time of the read and must not be
+    /// stored.
     pub(crate) has_expiring_base: bool,
 }
 
-/// Accesses of a lookup, which are counted only if the lookup completes.
+/// State of a lookup. Its counts are published only if the lookup completes.
 struct LookupState<'a> {
     context: ReadContext,
-    /// The table accessed last.
+    /// The table that was accessed last.
     table: Option<&'a Arc<Table>>,
-    /// The table of the last sorted run, and whether it contains the key.
+    /// The table of the last sorted run that was searched, and whether it contains the key.
     last_run: Option<(&'a Arc<Table>, bool)>,
-    /// The separated value of the key.
+    /// Location of the value in the value log.
     blob: Option<(Arc<BlobFile>, ValuePointer)>,
     /// Whether a memtable contains an operand of the key.
     has_memtable_operands: bool,
@@ -109,10 +112,12 @@ impl LookupState<'_> {
     }
 }
 
-/// Returns the value of `user_key` visible at `read_point`.
+/// Returns the value of `user_key` that is visible at `read_point`.
 ///
 /// # Errors
-/// If a block cannot be read or operands cannot be merged; [`Error::WouldBlock`].
+/// - The error of a read, if a block or a value cannot be read or is corrupt.
+/// - [`Error::MergeFailed`] or [`Error::NoMergeOperator`] if operands cannot be combined.
+/// - [`Error::WouldBlock`] if the scope does not allow a necessary read.
 pub(crate) fn get(
     tree: &Tree,
     view: &SuperVersion,
@@ -124,11 +129,11 @@ pub(crate) fn get(
     found.map(|(value, _)| value)
 }
 
-/// Like [`get`] with a deadline, but also describes the combined operands. The description is `None` if the lookup found
-/// no operand.
+/// Like [`get`], but with a deadline. Also returns a description of the combined operands, or `None` if the lookup
+/// found no operands.
 ///
 /// # Errors
-/// As [`get`]; [`Error::Deadline`].
+/// Same as [`get`], and [`Error::Deadline`] if the deadline has passed.
 #[inline]
 pub(crate) fn get_with_combined_operands(
     tree: &Tree,
@@ -146,24 +151,25 @@ pub(crate) fn get_with_combined_operands(
     Ok((value?, state.combined))
 }
 
-/// A lookup that has to read a separated value to complete.
+/// A lookup that only has to read a value from the value log.
 pub(crate) struct PendingValue<'a> {
     fold: OperandFold,
     state: LookupState<'a>,
 }
 
 impl PendingValue<'_> {
-    /// Announces the read of the value. Returns whether the file system reads it ahead.
+    /// Hints to the file system that the value will be read. Returns whether the file system prefetches the value or
+    /// has it in memory.
     pub(crate) fn will_need(&self) -> bool {
         let Some((file, pointer)) = &self.state.blob else { return true };
-        // An error to open the file is returned by the read.
+        // If the file cannot be opened, the read returns the error.
         file.blob().will_need(pointer.offset, pointer.bytes).unwrap_or(true)
     }
 
     /// Reads the value and completes the lookup.
     ///
     /// # Errors
-    /// As [`get`].
+    /// Same as [`get`].
     pub(crate) fn read(
         self,
         tree: &Tree,
@@ -182,19 +188,19 @@ impl PendingValue<'_> {
 pub(crate) enum LookupAttempt<'a> {
     /// The lookup is complete.
     Value(Option<Slice>),
-    /// Only the separated value must be read.
+    /// Only the value must be read from the value log.
     PendingValue(Box<PendingValue<'a>>),
-    /// This block must be read first. No metric was counted.
+    /// This block must be read. No metrics were counted.
     MissingBlock { table: &'a Arc<Table>, block: BlockHandle },
-    /// The operand store must read first. No metric was counted.
+    /// The operand store must read files. No metrics were counted.
     MissingOperands,
 }
 
-/// Like [`get`]. If the data is not in memory and storage must not be read, returns what has to be loaded, instead of
+/// Like [`get`]. If the scope does not allow a necessary read, returns a description of this read instead of
 /// [`Error::WouldBlock`].
 ///
 /// # Errors
-/// As [`get`].
+/// Same as [`get`], except for [`Error::WouldBlock`].
 pub(crate) fn try_get<'a>(
     tree: &Tree,
     view: &'a SuperVersion,
@@ -219,7 +225,7 @@ pub(crate) fn try_get<'a>(
     value.map(LookupAttempt::Value)
 }
 
-/// Looks up a key and records the accesses in `state`.
+/// Looks up a key. Records the accesses in `state`.
 #[inline]
 fn look_up<'a>(
     tree: &Tree,
@@ -233,7 +239,7 @@ fn look_up<'a>(
         let found_base = memtable.visit_versions(user_key, snapshot, |seq, kind, value| {
             covering < Some(seq) && fold.push_older(seq, kind, value)
         });
-        // Older memtables and tables contain only entries older than this range tombstone.
+        // Older memtables and all tables contain only entries that are older than this range tombstone.
         if found_base || covering.is_some() {
             return combine(tree, user_key, fold, state, false);
         }
@@ -257,7 +263,7 @@ fn look_up<'a>(
     resolve_value(tree, view, user_key, fold, state)
 }
 
-/// Reads the separated value, if there is one, and merges the operands.
+/// Reads the value from the value log if necessary, and combines the operands with it.
 #[inline]
 fn resolve_value(
     tree: &Tree,
@@ -274,7 +280,7 @@ fn resolve_value(
     combine(tree, user_key, fold, state, true)
 }
 
-/// Merges the operands with the base, and records the size of the operands in `state`.
+/// Combines the operands with the base. Records the size of the operands in `state`.
 #[inline]
 fn combine(
     tree: &Tree,
@@ -294,11 +300,11 @@ fn combine(
     fold.take_value(&tree.merge_resolver, user_key)
 }
 
-/// Adds the versions of a key in the operand store and the tables to `fold`.
+/// Adds the versions of a key in the operand store and in the tables to `fold`.
 ///
-/// The operands in the store are newer than the tables' entries for the key. Operands that are not newer than the
-/// newest table entry or range tombstone are void. The tables are searched first, because a lookup that would
-/// block must not count anything, and the store counts its reads itself.
+/// Operands in the store are newer than all entries of the key in tables. If an operand is not newer than the newest
+/// table entry or range tombstone of the key, it is void. The tables are searched first, because a lookup that fails
+/// with [`Error::WouldBlock`] must not count metrics, and the store counts its reads itself.
 #[cold]
 #[inline(never)]
 fn search_tables_and_operand_store<'a>(
@@ -311,7 +317,7 @@ fn search_tables_and_operand_store<'a>(
     state: &mut LookupState<'a>,
 ) -> Result<()> {
     if scope != ReadScope::Memory {
-        // A storage device serves two parallel reads in little more time than one.
+        // A device performs two concurrent reads in little more time than one.
         operands.prefetch(user_key, snapshot);
     }
     let mut tables = fold.new_at_same_time();
@@ -329,10 +335,10 @@ fn search_tables_and_operand_store<'a>(
 
 /// Adds the versions of a key in the tables to `fold`.
 ///
-/// With `NEWEST`, returns the sequence number of the newest entry or range tombstone of the key.
+/// If `NEWEST` is true, returns the sequence number of the newest entry or range tombstone of the key.
 ///
-/// The filter of the last sorted run is used only if the settings require it. Most hits end in that run, and its
-/// filter contains most filter bytes of a tree.
+/// The filter of the last sorted run is used only if the settings or the engine's decision require it. This filter
+/// needs most of the memory for filters, but most lookups that find their key find it in this run.
 fn search_tables<'a, const NEWEST: bool>(
     tree: &Tree,
     view: &'a SuperVersion,
@@ -350,7 +356,7 @@ fn search_tables<'a, const NEWEST: bool>(
         let use_filter = uses_last_run_filter || !is_last;
         let table = file.table();
         state.table = Some(table);
-        // The filter contains no range tombstones, so it is not consulted here.
+        // Filters do not contain range tombstones, so range tombstones are searched without the filter.
         let covering = match failpoint::is_on(Failpoint::SpanSkippedByFilter)
             && !table.may_contain(user_key)?
         {
@@ -367,7 +373,7 @@ fn search_tables<'a, const NEWEST: bool>(
         if is_last {
             state.last_run = Some((table, found.is_some()));
         }
-        // The first version found is the newest.
+        // The first version that is found is the newest.
         if NEWEST {
             newest_seq = newest_seq.or(covering.max(found.as_ref().map(|found| found.seq)));
         }
@@ -391,9 +397,9 @@ fn search_tables<'a, const NEWEST: bool>(
     Ok(newest_seq)
 }
 
-/// Adds the versions of a key in one table that are older than `operand` and newer than `covering` to `fold`.
+/// Adds the versions of a key in one table to `fold` that are older than `operand` and newer than `covering`.
 ///
-/// Returns whether a base or a range tombstone was found. The versions of a key are adjacent in a table, so a cursor
+/// Returns whether a base or a range tombstone was found. The versions of a key are adjacent in a table, so the cursor
 /// reads each block once.
 #[cold]
 fn push_older_versions(
