@@ -1,7 +1,7 @@
-//! Iterator over the entries visible at a snapshot.
+//! Iterator over the entries that are visible at a snapshot.
 //!
-//! It returns the newest visible version of each key, merges operands, and skips tombstones and entries hidden by
-//! range tombstones.
+//! The iterator returns the newest visible version of each key and combines merge operands. It skips tombstones, and
+//! entries that range tombstones hide.
 
 use std::fmt;
 use std::ops::Bound;
@@ -22,14 +22,15 @@ use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::snapshots::ReadPoint;
 use crate::value_log::BlobScan;
 
-/// Number of versions of a key to step over before a seek to the next key.
+/// Number of versions of a key that are skipped one by one before the iterator seeks to the next key.
 const STEPS_BEFORE_SEEK: usize = 8;
 
-/// Maximum number of versions that one move of an iterator with a step limit visits, and number of versions between two
-/// checks of a deadline.
+/// Maximum number of versions that one move visits if the iterator has a step limit. Also the number of versions
+/// between two checks of a deadline.
 const STEPS_PER_MOVE_MAX: u64 = 1024;
 
-/// First sequence number of uncommitted writes. They are newer than all commits, and sorted before them.
+/// First sequence number of uncommitted writes. Uncommitted writes are newer than all commits and are sorted before
+/// them.
 pub(crate) const FIRST_OWN_SEQ: SeqNo = SeqNo(SeqNo::MAX.0 - u32::MAX as u64);
 
 /// Location of the current entry.
@@ -39,14 +40,14 @@ enum IterPosition {
     Invalid,
     /// The current entry is that of `inner`.
     Forward,
-    /// The current entry is in `key` and `value`. `inner` is at a version of the key or at the first version of the
+    /// The current entry is in `key` and `value`. `inner` is at a version of this key or at the first version of the
     /// next key.
     Merged,
-    /// The current entry is in `key` and `value`. `inner` is before all versions of the key.
+    /// The current entry is in `key` and `value`. `inner` is before all versions of this key.
     Backward,
 }
 
-/// Reads separated values for an iterator.
+/// Reads values from the value log for an iterator.
 #[derive(Debug)]
 pub(crate) struct ValueResolver {
     blobs: Arc<BlobSet>,
@@ -55,26 +56,26 @@ pub(crate) struct ValueResolver {
 }
 
 impl ValueResolver {
-    /// Returns a resolver for the blob files of a super version.
+    /// Creates a resolver for the blob files of a super version.
     pub(crate) fn new(blobs: &Arc<BlobSet>, context: ReadContext) -> ValueResolver {
         ValueResolver { blobs: Arc::clone(blobs), scan: BlobScan::default(), context }
     }
 
-    /// Reads the value that an entry points to.
+    /// Reads the value of an entry. `pointer` is the encoded value pointer of the entry.
     pub(crate) fn read(&mut self, entry: (&[u8], SeqNo), pointer: &[u8]) -> Result<Slice> {
         self.blobs.read_value_in_scan(&mut self.scan, entry, pointer, &mut self.context)
     }
 }
 
-/// Iterates over the visible entries of a cursor over all versions, in both directions.
+/// Bidirectional iterator over the visible entries of a cursor over all versions.
 ///
-/// Moving forward, it copies only the keys of skipped versions.
+/// A forward move copies only the keys of skipped versions.
 pub(crate) struct DbIter<C> {
     inner: C,
     snapshot: SeqNo,
-    /// Largest visible sequence number of the uncommitted writes in `inner`; `SeqNo::ZERO` without such writes.
+    /// Largest visible sequence number of the uncommitted writes in `inner`. `SeqNo::ZERO` if there are none.
     last_own_seq: SeqNo,
-    /// Time at which an entry has expired or not, in microseconds. It stays the same for all moves.
+    /// Time that determines which entries have expired, in microseconds. It is the same for all moves.
     time_us: u64,
     /// Range tombstones that are visible at the snapshot.
     deleted: Option<RangeTombstoneFilter>,
@@ -83,7 +84,7 @@ pub(crate) struct DbIter<C> {
     value: Slice,
     /// Sequence number of the current entry if `value` is a value pointer.
     pointer_seq: Option<SeqNo>,
-    /// Error of the merge of the current entry.
+    /// Error of combining the operands of the current entry.
     merge_error: Option<Box<Error>>,
     resolver: Arc<MergeResolver>,
     values: ValueResolver,
@@ -91,14 +92,15 @@ pub(crate) struct DbIter<C> {
     steps_max: u64,
     /// Number of versions that the current move may still visit.
     remaining_steps: u64,
-    /// Deadline of each move, checked after `steps_max` versions.
+    /// Deadline of each move. It is checked after every `steps_max` versions.
     deadline: Option<Arc<ReadDeadline>>,
-    /// Range of the keys that the caller needs. A move neither skips invisible entries nor merges operands outside it.
+    /// Range of keys that the caller needs. Outside of this range, a move does not skip invisible entries and does not
+    /// combine operands.
     limits: (Bound<Bytes>, Bound<Bytes>),
 }
 
 impl<C: Cursor> DbIter<C> {
-    /// Returns an iterator over the entries of `inner` that are visible at `read_point` and not hidden by `deleted`.
+    /// Creates an iterator over the entries of `inner` that are visible at `read_point` and not hidden by `deleted`.
     ///
     /// The iterator is not valid until it is positioned.
     pub(crate) fn new(
@@ -129,12 +131,13 @@ impl<C: Cursor> DbIter<C> {
         }
     }
 
-    /// Ends each move at the first invisible entry or operand outside `limits`. The iterator is then not valid.
+    /// Makes a move end at the first invisible entry or operand outside of `limits`. The iterator is then not valid.
     pub(crate) fn with_limits(self, limits: (Bound<Bytes>, Bound<Bytes>)) -> DbIter<C> {
         DbIter { limits, ..self }
     }
 
-    /// Makes long moves fail with [`Error::WouldBlock`]. After any error the iterator must be positioned again.
+    /// Makes moves that visit too many versions fail with [`Error::WouldBlock`]. After an error, the iterator must be
+    /// positioned again.
     pub(crate) fn with_step_limit(self) -> DbIter<C> {
         DbIter { steps_max: STEPS_PER_MOVE_MAX, ..self }
     }
@@ -144,23 +147,24 @@ impl<C: Cursor> DbIter<C> {
         DbIter { steps_max: STEPS_PER_MOVE_MAX, deadline: Some(deadline), ..self }
     }
 
-    /// Also shows uncommitted writes up to `last_own_seq`. They have sequence numbers from [`FIRST_OWN_SEQ`] on.
+    /// Makes the iterator also return uncommitted writes up to the sequence number `last_own_seq`. Their sequence
+    /// numbers start at [`FIRST_OWN_SEQ`].
     pub(crate) fn with_own_writes(self, last_own_seq: SeqNo) -> DbIter<C> {
         DbIter { last_own_seq, ..self }
     }
 
-    /// Returns whether a version is visible: in the snapshot, or as an own write.
+    /// Returns whether a version is visible: whether it is in the snapshot, or is a visible uncommitted write.
     #[inline]
     fn is_visible(&self, seq: SeqNo) -> bool {
         seq <= self.snapshot || (FIRST_OWN_SEQ <= seq && seq <= self.last_own_seq)
     }
 
-    /// Returns the largest sequence number that may be visible below an invisible version.
+    /// Returns the largest sequence number that may be visible among the versions older than an invisible version.
     fn next_visible_limit(&self, invisible: SeqNo) -> SeqNo {
         if invisible < FIRST_OWN_SEQ { self.snapshot } else { self.last_own_seq.max(self.snapshot) }
     }
 
-    /// Begins a move. Returns the previous position.
+    /// Starts a move. Returns the previous position.
     #[inline]
     fn begin_move(&mut self) -> IterPosition {
         self.remaining_steps = self.steps_max;
@@ -168,7 +172,7 @@ impl<C: Cursor> DbIter<C> {
         std::mem::replace(&mut self.position, IterPosition::Invalid)
     }
 
-    /// Counts a visited version.
+    /// Counts a visited version. Fails if the move must not visit further versions.
     #[inline]
     fn count_step(&mut self) -> Result<()> {
         match self.remaining_steps.checked_sub(1) {
@@ -186,7 +190,7 @@ impl<C: Cursor> DbIter<C> {
         Ok(())
     }
 
-    /// Returns whether there is a current entry.
+    /// Returns whether the iterator is at an entry.
     pub(crate) fn valid(&self) -> bool {
         self.position != IterPosition::Invalid
     }
@@ -199,11 +203,11 @@ impl<C: Cursor> DbIter<C> {
         }
     }
 
-    /// Returns the value of the current entry, or its value pointer if the value is separated and unread. The iterator
-    /// must be valid.
+    /// Returns the value of the current entry, or its encoded value pointer if the value is in the value log. The
+    /// iterator must be valid.
     ///
     /// # Errors
-    /// [`Error::MergeFailed`] of this key, after which the iterator can be moved.
+    /// [`Error::MergeFailed`] if the operands of this key cannot be combined. The iterator can still be moved.
     pub(crate) fn stored_value(&self) -> Result<&[u8]> {
         match (self.position, &self.merge_error) {
             (IterPosition::Backward | IterPosition::Merged, Some(why)) => Err((**why).clone()),
@@ -212,11 +216,12 @@ impl<C: Cursor> DbIter<C> {
         }
     }
 
-    /// Returns the value of the current entry, read from the value log if it is separated. The iterator must be valid.
+    /// Returns the value of the current entry. Reads it from the value log if necessary. The iterator must be valid.
     ///
     /// # Errors
-    /// If the value cannot be read; [`Error::WouldBlock`], after which the call may be repeated;
-    /// [`Error::MergeFailed`] of this key, after which the iterator can be moved.
+    /// - The error of a read, if the value cannot be read.
+    /// - [`Error::WouldBlock`] if files must not be read. The call may be repeated.
+    /// - [`Error::MergeFailed`] if the operands of this key cannot be combined. The iterator can still be moved.
     #[inline]
     pub(crate) fn value_slice(&mut self) -> Result<Slice> {
         match self.position {
@@ -237,7 +242,7 @@ impl<C: Cursor> DbIter<C> {
         }
     }
 
-    /// Returns the sequence number and the value pointer of the current entry if its value is separated and unread.
+    /// Returns the sequence number and the encoded value pointer of the current entry if its value is in the value log.
     ///
     /// The iterator must be valid.
     #[inline]
@@ -253,7 +258,7 @@ impl<C: Cursor> DbIter<C> {
         }
     }
 
-    /// Stores the merged value. Returns whether the key has a value or a merge error.
+    /// Stores the combined value. Returns whether the key has a value or an error.
     fn set_value(&mut self, value: Result<Option<Slice>>) -> Result<bool> {
         match value {
             Ok(value) => {
@@ -261,7 +266,7 @@ impl<C: Cursor> DbIter<C> {
                 self.value = value.unwrap_or_default();
                 Ok(found)
             }
-            // The error concerns only this key, so that the iterator can continue.
+            // The error affects only this key. The iterator can continue.
             Err(why @ Error::MergeFailed { .. }) => {
                 self.merge_error = Some(Box::new(why));
                 Ok(true)
@@ -270,19 +275,19 @@ impl<C: Cursor> DbIter<C> {
         }
     }
 
-    /// Moves to the first visible entry that is not below `lower`.
+    /// Moves to the first visible entry at or after `lower`.
     pub(crate) fn seek_first_from(&mut self, lower: Bound<&[u8]>) -> Result<()> {
         self.begin_move();
         match lower {
             Bound::Unbounded => self.inner.first()?,
             Bound::Included(key) => self.inner.seek(key, SeqNo::MAX)?,
-            // This position follows all versions of the key.
+            // This position is after all versions of the key.
             Bound::Excluded(key) => self.inner.seek(key, SeqNo::ZERO)?,
         }
         self.find_next_visible_entry()
     }
 
-    /// Moves to the last visible entry that is not above `upper`.
+    /// Moves to the last visible entry at or before `upper`.
     pub(crate) fn seek_last_up_to(&mut self, upper: Bound<&[u8]>) -> Result<()> {
         self.begin_move();
         match upper {
@@ -316,7 +321,7 @@ impl<C: Cursor> DbIter<C> {
         self.find_previous_visible_entry()
     }
 
-    /// Copies the key of `inner` to `key`.
+    /// Copies the current key of `inner` to `key`.
     fn copy_key(&mut self) {
         self.key.clear();
         self.key.extend_from_slice(self.inner.key().user_key);
@@ -334,7 +339,8 @@ impl<C: Cursor> DbIter<C> {
         self.inner.seek(&self.key, SeqNo::ZERO)
     }
 
-    /// Moves to the first visible entry at or after the position of `inner`, which is at the first version of a key.
+    /// Moves forward to the first visible entry. `inner` must be at the first version of a key, and this key is
+    /// included.
     fn find_next_visible_entry(&mut self) -> Result<()> {
         let mut newer = 0;
         while self.inner.valid() {
@@ -365,7 +371,7 @@ impl<C: Cursor> DbIter<C> {
                         break;
                     }
                     EntryKind::Delete => self.skip_versions()?,
-                    // The value of an entry with an expiry time is copied like a merged value.
+                    // The value of an entry with an expiry time is copied, like a combined value.
                     EntryKind::Merge | EntryKind::PutExpiring | EntryKind::ValuePointerExpiring => {
                         if self.merge_forward()? {
                             self.position = IterPosition::Merged;
@@ -383,8 +389,8 @@ impl<C: Cursor> DbIter<C> {
         Ok(())
     }
 
-    /// Merges the versions of a key whose newest visible version is an operand or has an expiry time. Returns whether the
-    /// key has a value.
+    /// Combines the versions of a key whose newest visible version is an operand or has an expiry time. Returns whether
+    /// the key has a value.
     #[cold]
     fn merge_forward(&mut self) -> Result<bool> {
         self.copy_key();
@@ -393,7 +399,7 @@ impl<C: Cursor> DbIter<C> {
             self.count_step()?;
             let key = self.inner.key();
             if !self.is_visible(key.seq) {
-                // The newer versions are own writes.
+                // The newer versions are uncommitted writes.
                 self.inner.seek(&self.key, self.snapshot)?;
                 continue;
             }
@@ -406,9 +412,9 @@ impl<C: Cursor> DbIter<C> {
         self.set_folded_value(fold)
     }
 
-    /// Stores the value of the versions of the current key. Returns whether it has one.
+    /// Stores the combined value of the current key. Returns whether the key has a value.
     ///
-    /// A separated value is read only if operands must be merged with it.
+    /// A value in the value log is read only if operands must be combined with it.
     fn set_folded_value(&mut self, mut fold: OperandFold) -> Result<bool> {
         if fold.has_operands() {
             fold.resolve_pointer(|seq, pointer| self.values.read((&self.key, seq), pointer))?;
@@ -418,7 +424,7 @@ impl<C: Cursor> DbIter<C> {
         self.set_value(value)
     }
 
-    /// Moves `inner` to the first version after the key that was merged.
+    /// Moves `inner` to the first version after the key that was combined.
     fn skip_merged_versions(&mut self) -> Result<()> {
         if self.inner.valid() && self.inner.key().user_key == self.key {
             self.skip_versions()?;
@@ -426,7 +432,8 @@ impl<C: Cursor> DbIter<C> {
         Ok(())
     }
 
-    /// Moves to the last visible entry at or before the key of `inner`, which is at the oldest version of a key.
+    /// Moves backward to the last visible entry. `inner` must be at the oldest version of a key, and this key is
+    /// included.
     fn find_previous_visible_entry(&mut self) -> Result<()> {
         while self.inner.valid() {
             self.copy_key();
@@ -439,11 +446,11 @@ impl<C: Cursor> DbIter<C> {
                 }
                 if !self.is_visible(key.seq) {
                     if key.seq < FIRST_OWN_SEQ && self.last_own_seq >= FIRST_OWN_SEQ {
-                        // Only own writes may be visible among the remaining versions.
+                        // Among the remaining versions, only uncommitted writes may be visible.
                         self.inner.seek_before(&self.key, SeqNo(FIRST_OWN_SEQ.0 - 1))?;
                         continue;
                     }
-                    // The remaining versions of the key are even newer.
+                    // The remaining versions of the key are even newer and therefore invisible.
                     self.inner.seek_before(&self.key, SeqNo::MAX)?;
                     break;
                 }
@@ -466,7 +473,7 @@ impl<C: Cursor> DbIter<C> {
     }
 }
 
-/// Returns the kind of an entry, which is a delete if a range tombstone hides the entry.
+/// Returns the kind of an entry. If a range tombstone hides the entry, this is a delete.
 #[inline]
 fn effective_kind(deleted: &mut Option<RangeTombstoneFilter>, key: InternalKey<'_>) -> EntryKind {
     let hidden = deleted.as_mut().is_some_and(|deleted| deleted.is_deleted(key.user_key, key.seq));
@@ -495,7 +502,7 @@ mod tests {
     use lsmx_base::range_tombstone::{RangeTombstone, build_index};
     use lsmx_base::sync::Arc;
 
-    /// Value in the model of a key whose operands cannot be merged.
+    /// Value that represents a key in the model whose operands cannot be combined.
     const MERGE_ERROR: &[u8] = b"merge error";
 
     /// Returns whether the merge operator rejects this operand.
@@ -503,7 +510,8 @@ mod tests {
         operand.ends_with(b"7")
     }
 
-    /// Appends operands, and removes a value that is longer than 6 bytes. The result depends on the operand order.
+    /// Operator that appends operands and removes the value if it is longer than 6 bytes. The result depends on the
+    /// order of the operands.
     #[derive(Debug)]
     struct AppendUntilLong;
 
@@ -542,7 +550,8 @@ mod tests {
     }
 
     proptest! {
-        /// Within its limits, the iterator has the entries of the model. Outside them, a move may end early.
+        /// Within its limits, the iterator returns the same entries as the model. Outside of them, a move may end
+        /// early.
         #[test]
         fn db_iter_random_moves_match_model(
             versions in prop::collection::vec((0u8..10, 0u8..10, prop::option::weighted(0.1, 0u8..12)), 0..80),
@@ -551,7 +560,7 @@ mod tests {
             own in prop::option::of((0usize..40, 0usize..40)),
             steps in prop::collection::vec((0u8..8, 0u8..11), 1..80),
         ) {
-            // The last writes are uncommitted: `own` are the numbers of visible and of invisible ones.
+            // The last writes are uncommitted. `own` contains the numbers of visible and of invisible ones.
             let (own_visible, own_invisible) = own.unwrap_or_default();
             let committed = versions.len().saturating_sub(own_visible + own_invisible);
             let own_end = versions.len().saturating_sub(own_invisible);
@@ -579,7 +588,7 @@ mod tests {
             for (at, &(key, kind, range)) in versions.iter().enumerate() {
                 if let Some(end) = range {
                     let bytes = |key: u8| Bytes::copy_from_slice(&[key]);
-                    // A range whose end is not after its start extends to the end of the keyspace.
+                    // If the end of a range is not after its start, the range extends to the end of the keyspace.
                     let until = (end > key).then(|| bytes(end));
                     let span = RangeTombstone { start: bytes(key), end: until, seqs: vec![seq_of(at)] };
                     let is_own = own.is_some() && at >= committed;
@@ -596,7 +605,7 @@ mod tests {
                 let (key, value) = (vec![key], at.to_string().into_bytes());
                 match kind_from_number(kind) {
                     EntryKind::Delete => drop(model.remove(&key)),
-                    // A rejected operand fails every later merge, too.
+                    // After a rejected operand, every later merge of this key fails as well.
                     EntryKind::Merge if is_rejected(&value) || model.get(&key).is_some_and(|at| at == MERGE_ERROR) => {
                         drop(model.insert(key, MERGE_ERROR.to_vec()));
                     }

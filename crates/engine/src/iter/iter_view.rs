@@ -1,4 +1,4 @@
-//! The state of a keyspace that an iterator reads.
+//! View of an iterator: the state of a keyspace that the iterator reads.
 
 use std::fmt;
 use std::ops::Bound;
@@ -27,8 +27,8 @@ use crate::tree::snapshots::{ReadPoint, SnapshotGuard};
 use crate::tree::super_version::SuperVersion;
 use crate::tree::table_file::TableFile;
 
-/// The state of a keyspace that an iterator reads, and the read options. It keeps memtables, files and snapshot until it
-/// is dropped.
+/// State of a keyspace that an iterator reads, and its read options. The view keeps the memtables, the files and the
+/// snapshot until it is dropped.
 pub(crate) struct IterView {
     resolver: Arc<MergeResolver>,
     counters: Arc<TreeCounters>,
@@ -37,23 +37,23 @@ pub(crate) struct IterView {
     _pinned: Option<Arc<SnapshotGuard>>,
     env: Env,
     options: ReadOptions,
-    /// Deadline of the current call, if the options have one.
+    /// Deadline of the current call. `None` if the read options have no deadline.
     deadline: Option<Arc<ReadDeadline>>,
     super_version: Arc<SuperVersion>,
-    /// Uncommitted writes of a transaction, and the sequence number of the last one that iterators show.
+    /// Uncommitted writes of a transaction, and the largest of their sequence numbers that is visible.
     own_writes: Option<(Arc<Memtable>, SeqNo)>,
 }
 
-/// The first seek of an iterator, whose reads are announced in all sorted runs.
+/// First seek of an iterator. Its reads are announced for all sorted runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnnouncedSeek<'a> {
     pub(crate) key: &'a [u8],
-    /// Whether the following steps are those to smaller keys.
+    /// Whether the moves after the seek go to smaller keys.
     pub(crate) backward: bool,
 }
 
 impl IterView {
-    /// Returns the state of `super_version` at `read_point`, with default read options.
+    /// Creates a view of `super_version` at `read_point`, with default read options.
     pub(crate) fn new(
         super_version: Arc<SuperVersion>,
         tree: &Tree,
@@ -73,7 +73,8 @@ impl IterView {
         }
     }
 
-    /// Also shows the uncommitted writes in a memtable up to a sequence number.
+    /// Makes the view also contain uncommitted writes. `memtable` contains these writes, and they are visible up to the
+    /// sequence number `last_seq`.
     pub(crate) fn with_own_writes(self, memtable: Arc<Memtable>, last_seq: SeqNo) -> IterView {
         IterView { own_writes: Some((memtable, last_seq)), ..self }
     }
@@ -86,7 +87,7 @@ impl IterView {
         &self.env
     }
 
-    /// Returns a counter for the entries that one iterator returns.
+    /// Returns a counter for the entries that an iterator returns.
     pub(crate) fn scan_counter(&self) -> ScanCounter {
         ScanCounter::new(&self.counters)
     }
@@ -95,13 +96,13 @@ impl IterView {
         &self.options
     }
 
-    /// Sets the read options. An open iterator keeps the previous options.
+    /// Sets the read options. An iterator that is already open keeps its options.
     pub(crate) fn set_options(&mut self, options: &ReadOptions) {
         self.options = *options;
         self.deadline = options.deadline.map(|limit| ReadDeadline::new(&self.env, limit));
     }
 
-    /// Begins a call, whose end the deadline limits.
+    /// Starts a call. The deadline limits each call separately.
     #[inline]
     pub(crate) fn begin_call(&self) {
         if let Some(deadline) = &self.deadline {
@@ -109,14 +110,14 @@ impl IterView {
         }
     }
 
-    /// Returns a resolver for the values in the blob files of the view.
+    /// Returns a resolver for values in the blob files of the view.
     pub(crate) fn value_resolver(&self) -> ValueResolver {
         let mut context = ReadContext::new(read_purpose(&self.options));
         context.set_deadline(self.deadline.clone());
         ValueResolver::new(self.super_version.version.blobs(), context)
     }
 
-    /// Returns the range tombstones of the view between two bounds.
+    /// Returns a filter with the range tombstones between two bounds, or `None` if there are none.
     fn tombstone_filter(
         &self,
         lower: Bound<&[u8]>,
@@ -138,10 +139,11 @@ impl IterView {
         Ok(RangeTombstoneFilter::for_reader(sources.into()))
     }
 
-    /// Opens the cursors of all sources. Entries outside the bounds are undefined.
+    /// Opens the cursors of all sources. The iterator must not be used for entries outside of the bounds.
     ///
-    /// `scan` has the limits of the scan, and the expected number of entries of all sources together. If `announced` is
-    /// set, announces the blocks that this seek needs in all sorted runs, so that the device reads them at the same time.
+    /// `scan` contains the limits of the scan, and the expected number of entries of all sources together. If
+    /// `announced` is given, announces the blocks that this seek needs in all sorted runs, so that the device reads
+    /// them at the same time.
     pub(crate) fn open_iter(
         &self,
         (lower, upper): (&Bound<Bytes>, &Bound<Bytes>),
@@ -190,7 +192,7 @@ impl IterView {
         let last_own_seq = self.own_writes.as_ref().map_or(SeqNo::ZERO, |(_, last_seq)| *last_seq);
         let iter = DbIter::new(inner, self.read_point, deleted, resolver, values)
             .with_own_writes(last_own_seq);
-        // One end of a range needs no limit on its other side.
+        // An end of a range needs a limit only on the side towards which it moves.
         let limit = |bound: &Bound<Bytes>, key: Option<Bytes>| {
             key.map_or(Bound::Unbounded, |_| bound.clone())
         };
@@ -202,14 +204,15 @@ impl IterView {
         })
     }
 
-    /// Returns whether the filters of a sorted run rule out that it contains an entry between two bounds.
+    /// Returns whether the filters of a sorted run exclude all keys between two bounds.
     fn is_run_ruled_out(
         &self,
         tables: &[Arc<TableFile>],
         is_last: bool,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
     ) -> Result<bool> {
-        // Without prefixes in the first table, the search for the tables between the bounds seldom pays.
+        // If the first table has no prefixes in its filter, searching for the tables between the bounds is rarely
+        // worthwhile.
         let has_prefixes = |table: &Arc<TableFile>| table.table().properties().prefixes.is_some();
         let start = key_of_bound(lower).filter(|_| tables.first().is_some_and(has_prefixes));
         let Some(start) = start else { return Ok(false) };
@@ -230,7 +233,8 @@ impl IterView {
             context.publish_counts(table.cache());
             match may_contain {
                 Ok(false) => {}
-                // The cursor decides whether the read can continue without the device.
+                // If the filter is not in memory, the cursor decides whether the read can continue without reading
+                // files.
                 Ok(true) | Err(Error::WouldBlock) => return Ok(false),
                 Err(error) => return Err(error),
             }
@@ -239,10 +243,11 @@ impl IterView {
     }
 }
 
-/// Returns the expected number of entries that a sorted run with `run_entries` of `all_entries` contributes to a scan.
+/// Returns the expected number of entries that a sorted run contributes to a scan. The run contains `run_entries` of
+/// `all_entries` entries.
 fn share_of_run(scan_entries: u64, run_entries: u64, all_entries: u64) -> u64 {
     let product = u128::from(scan_entries) * u128::from(run_entries);
-    // The share of a run is at most the whole scan.
+    // A run contributes at most all entries of the scan.
     let share = u64::try_from(product / u128::from(all_entries.max(1))).unwrap_or(scan_entries);
     share.saturating_add(1)
 }

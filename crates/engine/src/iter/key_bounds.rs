@@ -1,10 +1,10 @@
-//! Bounds of ranges of keys.
+//! Bounds of key ranges.
 
 use std::ops::{Bound, RangeBounds};
 
 use bytes::Bytes;
 
-/// Returns the key of a bound.
+/// Returns the key of a bound, or `None` if it is unbounded.
 pub(crate) fn key_of_bound<K>(bound: Bound<K>) -> Option<K> {
     match bound {
         Bound::Included(key) | Bound::Excluded(key) => Some(key),
@@ -12,7 +12,7 @@ pub(crate) fn key_of_bound<K>(bound: Bound<K>) -> Option<K> {
     }
 }
 
-/// Returns a bound that borrows its key.
+/// Returns a bound that borrows the key.
 pub(crate) fn borrowed_bound(bound: &Bound<Bytes>) -> Bound<&[u8]> {
     bound.as_ref().map(Bytes::as_ref)
 }
@@ -45,7 +45,7 @@ pub(crate) fn is_above(key: &[u8], upper: &Bound<Bytes>) -> bool {
     }
 }
 
-/// Returns whether no key is between the bounds, as for `b..a`.
+/// Returns whether there are no keys between the bounds, as for `b..a`.
 pub(crate) fn is_empty_range(lower: &Bound<Bytes>, upper: &Bound<Bytes>) -> bool {
     match (lower, upper) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
@@ -57,7 +57,7 @@ pub(crate) fn is_empty_range(lower: &Bound<Bytes>, upper: &Bound<Bytes>) -> bool
     }
 }
 
-/// Returns the upper bound of the keys with this prefix.
+/// Returns the upper bound of all keys that start with `prefix`.
 pub(crate) fn prefix_upper_bound(prefix: &[u8]) -> Bound<Bytes> {
     let last_index = prefix.iter().rposition(|&byte| byte != u8::MAX);
     last_index.map_or(Bound::Unbounded, |last| {

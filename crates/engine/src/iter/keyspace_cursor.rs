@@ -1,4 +1,4 @@
-//! Cursor over the entries of a keyspace, for users.
+//! Public cursor over the entries of a keyspace.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
@@ -20,14 +20,14 @@ use crate::workload_trace::ScanTrace;
 
 /// A cursor over the entries of a keyspace in key order. It borrows keys and values instead of copying them.
 ///
-/// The cursor reads the keyspace as of its creation. It keeps the memtables and files of that state until it is dropped.
-/// A new cursor has no position. A seek reuses the memory of earlier seeks, so a program that looks up many positions
-/// keeps one cursor.
+/// The cursor reads the state of the keyspace at the time of its creation. It keeps the memtables and files of this
+/// state until it is dropped. A new cursor has no position. A seek reuses the memory of earlier seeks. A program that
+/// performs many seeks should therefore keep one cursor.
 ///
-/// Without a position, `key` and `value` return `None`, and `next` and `prev` have no effect. If a move fails, the cursor
-/// has no position, and `next`, `prev` and `value` return the error until the next seek. With
-/// [`ReadTier::Memory`](crate::ReadTier::Memory), a move that must read a file or skip many deleted entries fails with
-/// [`Error::WouldBlock`].
+/// If the cursor has no position, `key` and `value` return `None`, and `next` and `prev` have no effect. After a failed
+/// move, the cursor has no position, and `next`, `prev` and `value` return the error until the next seek. With
+/// [`ReadTier::Memory`](crate::ReadTier::Memory), a move fails with [`Error::WouldBlock`] if it must read a file or
+/// skip many deleted entries.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -54,19 +54,19 @@ use crate::workload_trace::ScanTrace;
 /// ```
 pub struct KeyspaceCursor {
     bounds: (Bound<Bytes>, Bound<Bytes>),
-    /// `None` before the first seek, and after a failed move.
+    /// `None` before the first seek and after a failed move.
     iter: Option<DbIter<MergingCursor>>,
     position: CursorPosition,
-    /// Reads the separated value of the current entry.
+    /// Reads the value of the current entry from the value log.
     values: RefCell<ValueResolver>,
-    /// Separated value of the current entry, if it was read.
+    /// Value of the current entry if it was read from the value log.
     separated_value: OnceCell<Slice>,
-    /// Records each seek with the following moves in a workload trace.
+    /// Records each seek and the moves after it in a workload trace.
     trace: Option<Box<ScanTrace>>,
     counter: RefCell<ScanCounter>,
     /// Whether the value of the current entry was counted.
     is_value_counted: Cell<bool>,
-    /// Declared last, so that `iter` is dropped first and the memory is freed in the background.
+    /// Declared last, so that it is dropped after `iter`. Its memory is freed in the background.
     view: IterView,
 }
 
@@ -75,14 +75,14 @@ pub struct KeyspaceCursor {
 enum CursorPosition {
     /// There is no current entry.
     Unpositioned,
-    /// The current entry is that of `iter`.
+    /// The current entry is the current entry of `iter`.
     AtEntry,
-    /// The last move failed.
+    /// The last move failed with this error.
     Failed(Error),
 }
 
 impl KeyspaceCursor {
-    /// Returns a cursor over all entries of `view`.
+    /// Creates a cursor over all entries of `view`.
     pub(crate) fn new(
         mut view: IterView,
         options: &ReadOptions,
@@ -102,7 +102,7 @@ impl KeyspaceCursor {
         }
     }
 
-    /// Limits the cursor to a range of keys, in place of its previous range. The cursor then has no position.
+    /// Limits the cursor to a range of keys. This replaces an earlier limit. The cursor then has no position.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -127,7 +127,7 @@ impl KeyspaceCursor {
         self.with_owned_bounds(owned_bounds(range))
     }
 
-    /// Limits the cursor to the keys that start with `prefix`, in place of its previous range. The cursor then has no
+    /// Limits the cursor to keys that start with `prefix`. This replaces an earlier limit. The cursor then has no
     /// position.
     ///
     /// ```
@@ -156,7 +156,7 @@ impl KeyspaceCursor {
     }
 
     fn with_owned_bounds(self, bounds: (Bound<Bytes>, Bound<Bytes>)) -> KeyspaceCursor {
-        // `iter` was opened with the range tombstones of the previous range.
+        // `iter` was opened with the range tombstones of the previous bounds.
         KeyspaceCursor { bounds, iter: None, position: CursorPosition::Unpositioned, ..self }
     }
 
@@ -185,8 +185,8 @@ impl KeyspaceCursor {
             self.counter.get_mut().end_step(self.view.env());
         }
         if let Err(error) = moved {
-            // A source may be unusable after an error, as an operand store after a panic. The next seek opens all sources
-            // again.
+            // After an error, a source may be unusable, such as an operand store that panicked. The next seek therefore
+            // opens all sources again.
             self.iter = None;
             self.position = CursorPosition::Failed(error.clone());
             return Err(error);
@@ -203,7 +203,7 @@ impl KeyspaceCursor {
         Ok(())
     }
 
-    /// Moves with `step` if there is a current entry.
+    /// Moves with `step` if the cursor has a position.
     fn step_with(
         &mut self,
         step: impl FnOnce(&mut DbIter<MergingCursor>) -> Result<()>,
@@ -215,7 +215,7 @@ impl KeyspaceCursor {
         }
     }
 
-    /// Moves to the first entry at or after `key`, or to the first entry of the bounds if `key` is `None`.
+    /// Moves to the first entry at or after `key`. If `key` is `None`, moves to the first entry within the bounds.
     fn seek_forward(&mut self, key: Option<&[u8]>) -> Result<()> {
         if self.keeps_position() {
             return Ok(());
@@ -231,7 +231,7 @@ impl KeyspaceCursor {
         self.move_with(|iter| iter.seek_first_from(lower))
     }
 
-    /// Moves to the last entry at or before `key`, or to the last entry of the bounds if `key` is `None`.
+    /// Moves to the last entry at or before `key`. If `key` is `None`, moves to the last entry within the bounds.
     fn seek_backward(&mut self, key: Option<&[u8]>) -> Result<()> {
         if self.keeps_position() {
             return Ok(());
@@ -247,64 +247,64 @@ impl KeyspaceCursor {
         self.move_with(|iter| iter.seek_last_up_to(upper))
     }
 
-    /// Returns whether a seek has no effect, because a failpoint is enabled.
+    /// Returns whether a failpoint makes seeks keep the current position.
     fn keeps_position(&self) -> bool {
         failpoint::is_on(Failpoint::CursorKeepsPosition)
             && matches!(self.position, CursorPosition::AtEntry)
     }
 
-    /// Begins another scan in the workload trace.
+    /// Starts a new scan in the workload trace.
     fn trace_seek(&mut self, backward: bool, bound: Bound<&[u8]>) {
         if let Some(trace) = &mut self.trace {
             trace.restart(backward, key_of_bound(bound));
         }
     }
 
-    /// Moves to the first entry at or after `key`. Without such an entry the cursor has no position.
+    /// Moves to the first entry at or after `key`. If there is none, the cursor then has no position.
     ///
     /// # Errors
-    /// The errors of [`Keyspace::get`](crate::Keyspace::get) if the entry cannot be found.
+    /// Same as [`Keyspace::get`](crate::Keyspace::get).
     pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         self.seek_forward(Some(key.as_ref()))
     }
 
-    /// Moves to the last entry at or before `key`. Without such an entry the cursor has no position.
+    /// Moves to the last entry at or before `key`. If there is none, the cursor then has no position.
     ///
     /// # Errors
-    /// As [`KeyspaceCursor::seek`].
+    /// Same as [`KeyspaceCursor::seek`].
     pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         self.seek_backward(Some(key.as_ref()))
     }
 
-    /// Moves to the first entry.
+    /// Moves to the first entry within the bounds.
     ///
     /// # Errors
-    /// As [`KeyspaceCursor::seek`].
+    /// Same as [`KeyspaceCursor::seek`].
     pub fn seek_to_first(&mut self) -> Result<()> {
         self.seek_forward(None)
     }
 
-    /// Moves to the last entry.
+    /// Moves to the last entry within the bounds.
     ///
     /// # Errors
-    /// As [`KeyspaceCursor::seek`].
+    /// Same as [`KeyspaceCursor::seek`].
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.seek_backward(None)
     }
 
-    /// Moves to the next entry. After the last one the cursor has no position.
+    /// Moves to the next entry. After the last entry, the cursor has no position.
     ///
     /// # Errors
-    /// The errors of [`KeyspaceCursor::seek`]. If the previous move failed, its error is returned again.
+    /// Same as [`KeyspaceCursor::seek`]. If the previous move failed, its error is returned again.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot return borrowed entries")]
     pub fn next(&mut self) -> Result<()> {
         self.step_with(DbIter::next)
     }
 
-    /// Moves to the previous entry. Before the first one the cursor has no position.
+    /// Moves to the previous entry. Before the first entry, the cursor has no position.
     ///
     /// # Errors
-    /// As [`KeyspaceCursor::next`].
+    /// Same as [`KeyspaceCursor::next`].
     pub fn prev(&mut self) -> Result<()> {
         self.step_with(DbIter::prev)
     }
@@ -318,13 +318,13 @@ impl KeyspaceCursor {
 
     /// Returns the value of the current entry, or `None` if the cursor has no position.
     ///
-    /// The first call at an entry reads a separated value from the value log. A move reads such a value only to combine
-    /// operands with it.
+    /// If the value is in the value log, the first call at an entry reads it. A move reads a value from the value log
+    /// only if operands must be combined with it.
     ///
     /// # Errors
-    /// - The errors of [`Keyspace::get`](crate::Keyspace::get) if the value cannot be read or its operands cannot be
-    ///   combined. The cursor keeps its position.
-    /// - The error of the last move if it failed.
+    /// - If the value cannot be read or its operands cannot be combined, the same errors as
+    ///   [`Keyspace::get`](crate::Keyspace::get). The cursor keeps its position.
+    /// - If the last move failed, its error.
     pub fn value(&self) -> Result<Option<&[u8]>> {
         let iter = match (&self.position, &self.iter) {
             (CursorPosition::AtEntry, Some(iter)) => iter,
@@ -345,7 +345,7 @@ impl KeyspaceCursor {
         Ok(Some(self.separated_value.get_or_init(|| value)))
     }
 
-    /// Counts the value of the current entry once.
+    /// Counts the value of the current entry if it was not counted yet.
     #[inline]
     fn count_value(&self, value: &[u8]) {
         if !self.is_value_counted.replace(true) {

@@ -1,4 +1,4 @@
-//! Merging iterator over several sorted sources, in both directions.
+//! Bidirectional iterator that merges several sorted sources.
 
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
@@ -25,13 +25,14 @@ struct SourceHead {
     prefix: KeyPrefix,
 }
 
-/// Merges cursors into one sorted cursor.
+/// Merges several cursors into one sorted cursor.
 ///
-/// In forward direction, all sources are at or after the current entry. In backward direction, they are at or before
-/// it. A change of direction repositions all sources. Internal keys are unique, so two sources never have equal keys.
+/// If the last move was forward, all sources are at or after the current entry. If it was backward, they are at or
+/// before the current entry. A change of the direction repositions all sources. Internal keys are unique, so two
+/// sources never have equal keys.
 ///
-/// A step moves the first source and compares its new key with the key of the second source. If the second source now
-/// precedes it, a binary search finds the new position of the moved source. Keys are compared by their prefixes first.
+/// A step moves the first source, and compares its new key with the key of the second source. If the second source now
+/// comes first, a binary search finds the new position of the moved source. Keys are first compared by their prefixes.
 /// The full keys are compared only if the prefixes are equal.
 pub(crate) struct MergingCursor<C = Box<dyn Cursor>> {
     sources: Vec<C>,
@@ -39,12 +40,12 @@ pub(crate) struct MergingCursor<C = Box<dyn Cursor>> {
     /// entry.
     heads: Vec<SourceHead>,
     direction: Direction,
-    /// Buffer for a copy of the current key during a change of direction.
+    /// Buffer for a copy of the current key while the direction changes.
     scratch: Vec<u8>,
 }
 
 impl<C: Cursor> MergingCursor<C> {
-    /// Creates an unpositioned cursor over `sources`.
+    /// Creates a cursor that is not positioned at an entry.
     pub(crate) fn new(sources: Vec<C>) -> MergingCursor<C> {
         let heads = Vec::with_capacity(sources.len());
         MergingCursor { sources, heads, direction: Direction::Forward, scratch: Vec::new() }
@@ -54,7 +55,7 @@ impl<C: Cursor> MergingCursor<C> {
         SourceHead { source, prefix: KeyPrefix::new(self.sources[source].key().user_key) }
     }
 
-    /// Returns whether `a` precedes `b` in the current direction.
+    /// Returns whether source `a` comes before source `b` in the current direction.
     #[inline]
     fn is_before(&self, a: SourceHead, b: SourceHead) -> bool {
         let order = a.prefix.cmp(&b.prefix);
@@ -66,7 +67,7 @@ impl<C: Cursor> MergingCursor<C> {
         }
     }
 
-    /// Calls `reposition` for every source, and sorts the valid sources for `direction`.
+    /// Calls `reposition` for each source, and sorts the valid sources in `direction`.
     fn reposition_all(
         &mut self,
         direction: Direction,
@@ -89,11 +90,11 @@ impl<C: Cursor> MergingCursor<C> {
 
     /// Moves forward to the first entry at or after (`user_key`, `seq`).
     ///
-    /// The target must not precede the target of the last seek. Since that seek, only this method and `next` may have
-    /// been called. Sources at or after the target are not moved, so that their blocks are not read again.
-    ///
+    /// The target must not be before the target of the last seek. Since this seek, only this method and `next` may have
+    /// been called. Sources that are already at or after the target are not moved, so that their blocks are not read
+    /// again.
     /// # Errors
-    /// If a block cannot be read.
+    /// Fails if a block cannot be read.
     pub(crate) fn seek_forward(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         while let Some(first) = self.heads.first() {
             let source = &mut self.sources[first.source];
@@ -107,7 +108,7 @@ impl<C: Cursor> MergingCursor<C> {
         Ok(())
     }
 
-    /// Restores the order of the sources after a move of the first source.
+    /// Restores the order of the sources after the first source has moved.
     #[inline]
     fn restore_order(&mut self, moved: Result<()>) -> Result<()> {
         work_counter::add(WorkKind::EntrySteps, 1);
@@ -130,8 +131,8 @@ impl<C: Cursor> MergingCursor<C> {
         Ok(())
     }
 
-    /// Changes the direction and moves by one entry from the current entry. The first source moves by one entry. All
-    /// other sources seek to the other side of the current entry.
+    /// Changes the direction, and moves by one entry from the current entry. The first source moves by one entry. All
+    /// other sources seek to the entries on the other side of the current entry.
     fn reverse(&mut self, direction: Direction) -> Result<()> {
         let first = self.heads[0].source;
         let mut key = std::mem::take(&mut self.scratch);
@@ -280,8 +281,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns two cursors over the same entries (key, sequence number, source): a sorted list, and a merging cursor
-    /// over five sources.
+    /// Returns two cursors over the same entries: a cursor over a sorted list, and a merging cursor over five sources.
+    /// An entry consists of key, sequence number and source.
     fn cursors(mut entries: Vec<(u8, u64, usize)>) -> (VecCursor, MergingCursor) {
         let mut seqs = std::collections::HashSet::new();
         entries.retain(|entry| seqs.insert(entry.1));
@@ -295,7 +296,7 @@ mod tests {
     }
 
     proptest! {
-        /// After any moves, the merged cursor is at the same entry as a cursor over the sorted list of all entries.
+        /// After random moves, the merging cursor is at the same entry as a cursor over a sorted list of all entries.
         #[test]
         fn merging_cursor_random_moves_match_sorted_list(
             entries in prop::collection::vec((0u8..12, 1u64..500, 0usize..5), 0..60),
@@ -322,8 +323,8 @@ mod tests {
             }
         }
 
-        /// After `seek_forward` calls with ascending targets and steps in between, the cursor is at the same entry as
-        /// after `seek`.
+        /// After calls of `seek_forward` with ascending targets and steps in between, the cursor is at the same entry
+        /// as after `seek`.
         #[test]
         fn seek_forward_ascending_targets_matches_seek(
             entries in prop::collection::vec((0u8..12, 1u64..500, 0usize..5), 0..60),

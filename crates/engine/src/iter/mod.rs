@@ -14,7 +14,7 @@ pub(crate) mod run_iter;
 use crate::options::read::{ReadOptions, ReadTier};
 use crate::table::ReadPurpose;
 
-/// Returns the purpose of block reads of a range with these options.
+/// Returns the purpose of block reads with these read options.
 fn read_purpose(options: &ReadOptions) -> ReadPurpose {
     match (options.tier, options.fill_cache) {
         (ReadTier::Memory, _) => ReadPurpose::MemoryOnly,

@@ -1,4 +1,4 @@
-//! Collects the versions of one key and combines its merge operands.
+//! Fold of merge operands: collects the versions of a key and combines its merge operands.
 
 use std::collections::VecDeque;
 
@@ -10,34 +10,34 @@ use crate::error::Result;
 use crate::format::expiry::{EXPIRY_BYTES, split_expiry};
 use crate::tree::merge_resolver::MergeResolver;
 
-/// The base value of a key and the merge operands that are newer than the base.
+/// The base value of a key, and the merge operands that are newer than the base.
 ///
-/// The base is the newest put or delete, which hides all older versions. A put that has expired is a delete.
+/// The base is the newest put or delete of the key. It hides all older versions. An expired put counts as a delete.
 #[derive(Debug, Default)]
 pub(crate) struct OperandFold {
     base: Option<Slice>,
-    /// Time at which a base has expired or not, in microseconds.
+    /// Time at which expiry is determined, in microseconds.
     time_us: u64,
-    /// Whether the base is an entry with an expiry time, expired or not.
+    /// Whether the base has an expiry time, whether it has expired or not.
     has_expiring_base: bool,
-    /// Sequence number of the base if the base is a value pointer that is not resolved yet.
+    /// Sequence number of the base if the base is a value pointer whose value was not read yet.
     pointer_seq: Option<SeqNo>,
-    /// Operands, newest first.
+    /// Merge operands, newest first.
     operands: VecDeque<Slice>,
 }
 
 impl OperandFold {
-    /// Creates an empty fold for a read at this time, in microseconds.
+    /// Creates an empty fold. `time_us` determines which entries have expired.
     pub(crate) fn at_time(time_us: u64) -> OperandFold {
         OperandFold { time_us, ..OperandFold::default() }
     }
 
-    /// Creates an empty fold for the time of this fold.
+    /// Creates an empty fold with the same time as this fold.
     pub(crate) fn new_at_same_time(&self) -> OperandFold {
         OperandFold::at_time(self.time_us)
     }
 
-    /// Adds a version that is older than all versions added before. Returns whether older versions are still needed.
+    /// Adds a version that is older than all versions added before. Returns whether older versions are needed, too.
     #[inline]
     pub(crate) fn push_older(&mut self, seq: SeqNo, kind: EntryKind, value: Slice) -> bool {
         match kind {
@@ -52,7 +52,7 @@ impl OperandFold {
         kind == EntryKind::Merge
     }
 
-    /// Sets the base to an entry with an expiry time, or to a delete if it has expired.
+    /// Sets the base to an entry with an expiry time. If the entry has expired, the base is a delete.
     #[cold]
     fn set_expiring_base(&mut self, seq: SeqNo, kind: EntryKind, stored: Slice) {
         self.has_expiring_base = true;
@@ -63,7 +63,7 @@ impl OperandFold {
         }
     }
 
-    /// Adds a version that is newer than all versions added before. A put or a delete replaces the older versions.
+    /// Adds a version that is newer than all versions added before. A put or a delete replaces all older versions.
     pub(crate) fn push_newer(
         &mut self,
         seq: SeqNo,
@@ -82,7 +82,7 @@ impl OperandFold {
         }
     }
 
-    /// Adds the versions of `older`. They must all be older than the versions of `self`, which must not have a base.
+    /// Adds all versions of `older`. They must be older than all versions of `self`, and `self` must not have a base.
     pub(crate) fn append_older_operands(&mut self, mut older: OperandFold) {
         self.operands.append(&mut older.operands);
         self.base = older.base;
@@ -90,7 +90,7 @@ impl OperandFold {
         self.has_expiring_base = older.has_expiring_base;
     }
 
-    /// Same as [`OperandFold::take_value`], for background jobs. Returns `None` if the operands cannot be combined.
+    /// Like [`OperandFold::take_value`], but for background jobs. Returns `None` if the operands cannot be combined.
     pub(crate) fn take_value_for_job(
         &mut self,
         resolver: &MergeResolver,
@@ -107,11 +107,11 @@ impl OperandFold {
         Some(value.map(Slice::from))
     }
 
-    /// Replaces an unresolved value pointer with its value. `read` receives the sequence number of the entry and the
-    /// encoded pointer.
+    /// If the base is a value pointer, replaces it by the value. `read` receives the sequence number of the entry and
+    /// the encoded pointer.
     ///
     /// # Errors
-    /// Errors of `read`.
+    /// Returns the error of `read`.
     #[inline]
     pub(crate) fn resolve_pointer(
         &mut self,
@@ -124,13 +124,13 @@ impl OperandFold {
         Ok(())
     }
 
-    /// Returns whether the base is an entry with an expiry time, expired or not. The combined value then depends on the
-    /// time of the read.
+    /// Returns whether the base has an expiry time, whether it has expired or not. The combined value then depends on
+    /// the time of the read.
     pub(crate) fn has_expiring_base(&self) -> bool {
         self.has_expiring_base
     }
 
-    /// Returns whether the base has an expiry time after the time of this fold.
+    /// Returns whether the base has an expiry time and has not expired.
     pub(crate) fn has_base_that_expires_later(&self) -> bool {
         self.has_expiring_base && self.base.is_some()
     }
@@ -139,22 +139,22 @@ impl OperandFold {
         !self.operands.is_empty()
     }
 
-    /// Returns the total length of the operands, in bytes.
+    /// Returns the total size of the operands in bytes.
     pub(crate) fn operand_bytes(&self) -> u64 {
         self.operands.iter().map(|operand| len_u64(operand.len())).sum()
     }
 
-    /// Returns the sequence number of the base if the base is an unresolved value pointer.
+    /// Returns the sequence number of the base if the base is a value pointer whose value was not read yet.
     pub(crate) fn pointer_seq(&self) -> Option<SeqNo> {
         self.pointer_seq
     }
 
     /// Combines the operands with the base, returns the result, and clears the fold.
     ///
-    /// Without operands, an unresolved value pointer is returned in its encoded form.
+    /// If there are no operands and the base is a value pointer, returns the encoded pointer.
     ///
     /// # Errors
-    /// If the operands cannot be combined.
+    /// Fails if the operands cannot be combined.
     pub(crate) fn take_value(
         &mut self,
         resolver: &MergeResolver,

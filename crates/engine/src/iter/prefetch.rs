@@ -1,9 +1,9 @@
-//! Prefetching of separated values for a range iterator.
+//! Prefetch of values from the value log for range iterators.
 //!
-//! Separated values are values in the value log. Each of them needs a read at a random position of a blob file. At the
-//! second separated value, the iterator collects the keys of the next entries and reads their values in one batch. Each
-//! batch is larger than the previous one, up to a limit. If the number of remaining entries is known, the first batch
-//! has as many entries.
+//! Each value in the value log requires a read at a random offset of a blob file. When the iterator reaches the second
+//! such value, it collects the keys of the next entries and reads their values in one batch. Each batch is larger than
+//! the previous one, up to a limit. If the number of remaining entries is known, the first batch has this number of
+//! entries.
 
 use std::collections::VecDeque;
 
@@ -20,15 +20,15 @@ use crate::table::{ReadContext, ReadPurpose};
 use crate::tree::blob_set::{BlobFile, BlobSet};
 use crate::value_log::{BatchRead, BatchReadBuffer, ValueRequest, plan_batch_reads};
 
-/// Number of entries of the first batch, which is read at the second separated value.
+/// Number of entries in the first batch. This batch is read at the second value that is in the value log.
 const BATCH_ENTRIES_FIRST: usize = 4;
-/// Maximum number of entries of a batch. First element: the last batch came from the page cache. Second element: it
-/// came from a device.
+/// Maximum number of entries in a batch. The first element applies if the last batch was read from the page cache, and
+/// the second element if it was read from a device.
 const BATCH_ENTRIES_MAX: [usize; 2] = [512, 4096];
-/// Total value bytes at which a batch ends, for the same two cases.
+/// Total size of values in bytes at which a batch ends, for the same two cases.
 const BATCH_BYTES: [u64; 2] = [1 << 20, 4 << 20];
 
-/// A key with its value, or with the error of combining its merge operands.
+/// A key, and its value or the error of combining its merge operands.
 pub(crate) type Entry = (Slice, Result<Slice>);
 
 /// Context for reading values from blob files.
@@ -41,35 +41,35 @@ pub(crate) struct PrefetchContext {
 /// State of the range after the last prefetched entry.
 #[derive(Debug)]
 enum EndOfPrefetched {
-    /// Entries may follow the current entry of the cursor.
+    /// Further entries may follow.
     Entries,
     End,
     Error(Error),
 }
 
-/// Iterator from one end of a range.
+/// Iterator over the entries of a range, from one of its ends.
 pub(crate) struct PrefetchIter {
     cursor: DbIter<MergingCursor>,
     backward: bool,
-    /// `None` if the iterator may access only memory.
+    /// `None` if values must not be prefetched.
     prefetch: Option<PrefetchContext>,
-    /// Whether the current entry of the cursor is still to be returned.
+    /// Whether the current entry of the cursor was not returned yet.
     is_current_pending: bool,
-    /// Whether a separated value has been found.
+    /// Whether a value in the value log was found.
     has_seen_pointer: bool,
-    /// Number of entries of the next batch.
+    /// Number of entries in the next batch.
     batch_entries: usize,
     prefetched: VecDeque<Entry>,
     after_prefetched: EndOfPrefetched,
     /// Whether the last batch was read from a device.
     waited_for_device: bool,
     buffer: BatchReadBuffer,
-    /// Key of the last returned entry if the entry was prefetched. Otherwise the cursor is at the last returned entry.
+    /// Key of the last returned entry if it was prefetched. Otherwise, the cursor is at the last returned entry.
     returned_key: Option<Slice>,
 }
 
 impl PrefetchIter {
-    /// Creates an iterator that starts at the current entry of `cursor`.
+    /// Creates an iterator whose first entry is the current entry of `cursor`.
     pub(crate) fn new(
         cursor: DbIter<MergingCursor>,
         backward: bool,
@@ -96,11 +96,11 @@ impl PrefetchIter {
         self.returned_key.as_deref().unwrap_or_else(|| self.cursor.key())
     }
 
-    /// Returns the next entry, or `None` if its key does not satisfy `is_within`. `expected` is the number of remaining
-    /// entries, if known.
+    /// Returns the next entry. Returns `None` if there is none, or if `is_within` returns false for its key. `expected`
+    /// is the number of remaining entries, if it is known.
     ///
     /// # Errors
-    /// If data cannot be read. A merge error is returned as part of the entry.
+    /// Fails if data cannot be read. An error of combining operands is returned as part of the entry.
     #[inline]
     pub(crate) fn next(
         &mut self,
@@ -132,7 +132,7 @@ impl PrefetchIter {
         Ok(Some((Slice::from(self.cursor.key()), value)))
     }
 
-    /// Moves to the next entry. Returns false if the range has no further entry.
+    /// Moves to the next entry. Returns false if the range has no further entries.
     #[inline]
     fn move_within_bounds(&mut self, is_within: &impl Fn(&[u8]) -> bool) -> Result<bool> {
         if self.is_current_pending {
@@ -143,8 +143,7 @@ impl PrefetchIter {
         Ok(self.cursor.valid() && is_within(self.cursor.key()))
     }
 
-    /// Returns the next prefetched entry. Returns `None` if the iterator at the other end of the range has already
-    /// returned this entry.
+    /// Returns the next prefetched entry. Returns `None` if the other end of the range has already returned this entry.
     fn next_prefetched(&mut self, is_within: impl Fn(&[u8]) -> bool) -> Result<Option<Entry>> {
         let Some((key, value)) = self.prefetched.pop_front().filter(|(key, _)| is_within(key))
         else {
@@ -155,15 +154,15 @@ impl PrefetchIter {
         Ok(Some((key, value)))
     }
 
-    /// Prefetches entries, starting at the current entry. An error is stored and returned after the entries that
-    /// precede it.
+    /// Prefetches entries, starting with the current entry. If a move fails, the error is returned after the entries
+    /// before it.
     #[cold]
     fn prefetch_batch(&mut self, expected: Option<u64>, is_within: &impl Fn(&[u8]) -> bool) {
         let Some(PrefetchContext { env, blobs }) = &self.prefetch else { return };
         let (env, blobs) = (env.clone(), Arc::clone(blobs));
         let device = usize::from(self.waited_for_device);
         let limit = BATCH_ENTRIES_MAX[device];
-        // The known number of remaining entries, or twice the size of the last batch.
+        // The number of remaining entries if it is known, or twice the size of the last batch.
         let entries_max = match expected {
             Some(entries) => usize::try_from(entries).map_or(limit, |all| all.min(limit)),
             None => self.batch_entries.min(limit),
@@ -180,7 +179,7 @@ impl PrefetchIter {
                     Ok(ValueLocation::InBlobFile(file, pointer)) => {
                         bytes = bytes.saturating_add(pointer.bytes);
                         requests.push(ValueRequest { index, seq, file, pointer });
-                        // Placeholder, replaced with the result of the read.
+                        // Placeholder that is replaced by the result of the read.
                         Err(Error::WouldBlock)
                     }
                     Err(error) => Err(error),
@@ -205,10 +204,10 @@ impl PrefetchIter {
         self.read_batch(&env, &mut requests);
     }
 
-    /// Reads the values of a batch of entries.
+    /// Reads the values of a batch.
     ///
-    /// The reads run one after the other while they are served from the page cache. After the first read from a device,
-    /// the remaining reads run concurrently.
+    /// The values are read one after the other as long as they are in the page cache. After the first read from a
+    /// device, the remaining values are read concurrently.
     fn read_batch(&mut self, env: &Env, requests: &mut [ValueRequest<BlobFile>]) {
         let purpose = ReadPurpose::Scan;
         let reads = plan_batch_reads(requests, self.waited_for_device);
@@ -222,7 +221,7 @@ impl PrefetchIter {
             let key = |index: usize| &*self.prefetched[index].0;
             batch.read(&mut self.buffer, purpose, key, |index, value| values.push((index, value)));
             remaining = others;
-            // Time for copies and checksums, about 1 ns per byte.
+            // Time for copying and computing checksums: about 1 ns per byte.
             let allowed_ns = batch.bytes();
             let before_ns = std::mem::replace(&mut now_ns, env.monotonic_ns());
             self.waited_for_device =
@@ -246,13 +245,13 @@ impl PrefetchIter {
     }
 }
 
-/// Location of a separated value.
+/// Location of a value.
 enum ValueLocation {
     Cached(Slice),
     InBlobFile(Arc<BlobFile>, ValuePointer),
 }
 
-/// Returns the value if it is cached, or its location in a blob file.
+/// Returns the value if it is cached. Otherwise, returns its location in a blob file.
 fn locate_value(
     blobs: &BlobSet,
     pointer: &[u8],
@@ -265,7 +264,7 @@ fn locate_value(
     })
 }
 
-/// Returns a merge error as an error of the entry. Other errors end the iteration.
+/// Returns an error of combining operands as a part of the entry. Other errors end the iteration.
 fn separate_error_of_one_key(value: Result<Slice>) -> Result<Result<Slice>> {
     match value {
         Err(error) if !matches!(error, Error::MergeFailed { .. }) => Err(error),

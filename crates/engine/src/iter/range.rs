@@ -1,4 +1,4 @@
-//! Iterator over a range of keys, for users.
+//! Public iterator over a range of keys.
 
 use std::fmt;
 use std::ops::Bound;
@@ -25,37 +25,38 @@ use crate::tree::counters::ScanCounter;
 use crate::tree::snapshots::ReadPoint;
 use crate::workload_trace::ScanTrace;
 
-/// Iterates over the entries of a range in key order, from both ends.
+/// Iterates over the entries of a range in key order. Entries can be taken from both ends.
 ///
-/// A range reads the keyspace as of its creation. It keeps the memtables and files of that state until it is dropped.
+/// A range reads the state of the keyspace at the time of its creation. It keeps the memtables and files of this state
+/// until it is dropped.
 ///
-/// After an error, every further call returns the same error, so the caller must stop at the first one, as `?` and
-/// `collect::<Result<_, _>>` do. [`Error::MergeFailed`] is an exception: it replaces one entry whose operands cannot be
-/// merged, and the next call returns the following entry.
+/// After an error, all further calls return the same error. The caller must therefore stop at the first error, as `?`
+/// and `collect::<Result<_, _>>` do. [`Error::MergeFailed`] is an exception: it is returned in place of one entry whose
+/// operands cannot be combined, and the next call returns the following entry.
 pub struct Range {
     lower: Bound<Bytes>,
     upper: Bound<Bytes>,
     front: Option<PrefetchIter>,
     back: Option<PrefetchIter>,
-    /// Error that every further call returns.
+    /// Error that all further calls return.
     error: Option<Error>,
-    /// Number of entries up to the limit.
+    /// Number of entries that may still be returned. `None` if there is no limit.
     remaining: Option<u64>,
-    /// Number of entries that the caller will request next at one end, if known.
+    /// Number of entries that the caller will take next from one end. `None` if it is unknown.
     expected_entries: Option<u64>,
-    /// Whether the ends have met or a bound was reached.
+    /// Whether the two ends have met or a bound has been reached.
     is_exhausted: bool,
-    /// Key of the last entry of each end, if the cursors may have to be opened again.
+    /// Key of the last entry that each end has returned. Set if the cursors may have to be opened again.
     last_keys: [Option<Slice>; 2],
-    /// Records the extent of the scan in a workload trace.
+    /// Records the scan in a workload trace.
     trace: Option<Box<ScanTrace>>,
     counter: ScanCounter,
-    /// Declared last, so that the cursors are dropped first and the memory is freed in the background.
+    /// Declared last, so that it is dropped after the cursors. Its memory is freed in the background.
     view: IterView,
 }
 
 impl Range {
-    /// Returns the entries of `view` between two bounds.
+    /// Creates an iterator over the entries of `view` between two bounds.
     pub(crate) fn new(view: IterView, lower: Bound<Bytes>, upper: Bound<Bytes>) -> Range {
         let is_exhausted = is_empty_range(&lower, &upper);
         Range {
@@ -74,38 +75,40 @@ impl Range {
         }
     }
 
-    /// Also shows the uncommitted writes in a memtable up to a sequence number. Call it before the first entry.
+    /// Makes the range also return uncommitted writes of a transaction. `memtable` contains these writes, and they are
+    /// visible up to the sequence number `last_seq`. Must be called before the first entry is taken.
     pub(crate) fn with_own_writes(self, memtable: Arc<Memtable>, last_seq: SeqNo) -> Range {
         Range { view: self.view.with_own_writes(memtable, last_seq), ..self }
     }
 
-    /// Returns the first key of the range and the first key after it, before the first entry is returned. `None` is the
-    /// end of the keyspace.
+    /// Returns the first key of the range, and the first key after it. Must be called before the first entry is taken.
+    /// `None` stands for the end of the keyspace.
     pub(crate) fn key_span(&self) -> (Bytes, Option<Bytes>) {
         half_open_range(borrowed_bound(&self.lower), borrowed_bound(&self.upper))
     }
 
-    /// Records the returned entries in a workload trace.
+    /// Makes the range record the returned entries in a workload trace.
     pub(crate) fn with_trace(mut self, trace: Box<ScanTrace>) -> Range {
         self.trace = Some(trace);
         self
     }
 
-    /// Limits the number of further entries, from both ends together. A merge error counts as an entry.
+    /// Limits the number of further entries, counted for both ends together. An entry whose operands cannot be combined
+    /// counts as well.
     ///
-    /// The range prefetches no entries beyond the limit. For separated values a limit is faster than `take`, because the
-    /// first batch of reads has the right size.
+    /// The range prefetches no entries beyond the limit. If values are in the value log, a limit is faster than `take`,
+    /// because the first batch of reads then has the right size.
     #[must_use]
     pub fn limit(mut self, entries: u64) -> Range {
         self.remaining = Some(self.remaining.map_or(entries, |left| left.min(entries)));
         self
     }
 
-    /// Sets the read options for the following entries. A range that has returned entries continues after them, with the
-    /// same view of the data.
+    /// Sets the read options for the following entries. If the range has already returned entries, it continues after
+    /// them with the same state of the keyspace.
     ///
-    /// With [`ReadTier::Memory`](crate::ReadTier::Memory) the range returns [`Error::WouldBlock`] in place of an entry if
-    /// it must read a file or skip many deleted entries. The next call tries the same entry again.
+    /// With [`ReadTier::Memory`](crate::ReadTier::Memory), the range returns [`Error::WouldBlock`] in place of an entry
+    /// if it must read a file or skip many deleted entries. The next call tries again to return the same entry.
     #[must_use]
     pub fn options(mut self, options: &ReadOptions) -> Range {
         self.set_options(options);
@@ -121,13 +124,14 @@ impl Range {
         }
     }
 
-    /// Sets the number of entries that the caller will read next from one end, for the prefetch.
+    /// Sets the number of entries that the caller will take next from one end. It determines the size of the prefetch.
     #[cfg(feature = "tokio")]
     pub(crate) fn set_expected_entries(&mut self, entries: u64) {
         self.expected_entries = Some(entries);
     }
 
-    /// Returns the known number of further entries: that of the caller, or else the limit.
+    /// Returns the number of entries that are expected to be taken: the number that the caller has set, or else the
+    /// limit.
     fn expected_count(&self) -> Option<u64> {
         self.expected_entries.filter(|entries| *entries > 0).or(self.remaining)
     }
@@ -139,16 +143,17 @@ impl Range {
         Arc::strong_count(view) == 1 && !view.version.deferred_drop().is_running()
     }
 
-    /// Records the last returned entry of each end. With [`ReadTier::Memory`], each call has recorded it.
+    /// Records the key of the last entry that each end has returned. With [`ReadTier::Memory`], each call has already
+    /// recorded it.
     fn record_last_keys(&mut self) {
         if self.view.options().tier == ReadTier::Storage && !self.is_exhausted {
-            // An error closes both ends. Before the end of the range, an open end has therefore returned an entry.
+            // An error closes both ends. If the range is not exhausted, an open end has therefore returned an entry.
             let key = |end: &Option<PrefetchIter>| end.as_ref().map(|end| Slice::from(end.key()));
             self.last_keys = [key(&self.front), key(&self.back)];
         }
     }
 
-    /// Drops the cursors and moves the bounds to the last returned entries.
+    /// Drops the cursors, and moves the bounds to the last returned entries.
     fn drop_cursors(&mut self) {
         (self.front, self.back) = (None, None);
         for (bound, given) in
@@ -161,7 +166,7 @@ impl Range {
         self.is_exhausted |= is_empty_range(&self.lower, &self.upper);
     }
 
-    /// Records a requested entry in the workload trace.
+    /// Records in the workload trace that an entry was requested.
     #[inline]
     fn trace_request(&mut self, backward: bool) {
         if let Some(trace) = &mut self.trace {
@@ -177,7 +182,7 @@ impl Range {
         }
     }
 
-    /// Returns a range that only returns this error.
+    /// Returns a range that returns only this error.
     pub(crate) fn from_error(error: Error, tree: &Tree) -> Range {
         let view = IterView::new(
             tree.pin_super_version(),
@@ -190,8 +195,8 @@ impl Range {
         range
     }
 
-    /// Opens the cursors of all sources. If recent seeks waited for the device, announces the blocks that a seek to the
-    /// bound of the given end needs.
+    /// Opens the cursors of all sources. If recent seeks had to wait for the device, announces the blocks that a seek
+    /// to the bound at this end needs.
     fn open_iter(&self, backward: bool) -> Result<DbIter<MergingCursor>> {
         let version = &self.view.super_version().version;
         let announces =
@@ -202,7 +207,7 @@ impl Range {
         self.view.open_iter((&self.lower, &self.upper), self.scan_hints(backward), announced)
     }
 
-    /// Returns the part of the range that the given end reads.
+    /// Returns hints about the part of the range that this end will read.
     fn scan_hints(&self, backward: bool) -> ScanHints {
         let key = |bound: &Bound<Bytes>| key_of_bound(bound.as_ref()).cloned();
         ScanHints {
@@ -213,9 +218,10 @@ impl Range {
         }
     }
 
-    /// Returns the context for prefetching if the view has separated values and files may be read.
+    /// Returns the context for prefetching values. Returns `None` if the view has no values in the value log, or if
+    /// files must not be read.
     ///
-    /// A call with a deadline reads only its own value, because the reads of a batch are not interrupted.
+    /// Also returns `None` if there is a deadline, because the reads of a batch cannot be interrupted.
     fn prefetch_context(&self) -> Option<PrefetchContext> {
         let (blobs, options) = (self.view.super_version().version.blobs(), self.view.options());
         if options.tier != ReadTier::Storage || options.deadline.is_some() || blobs.is_empty() {
@@ -224,7 +230,7 @@ impl Range {
         Some(PrefetchContext { env: self.view.env().clone(), blobs: Arc::clone(blobs) })
     }
 
-    /// Opens the cursor of one end at its first entry.
+    /// Opens one end of the range at its first entry.
     fn open_prefetch_iter_at_end(&self, backward: bool) -> Result<PrefetchIter> {
         let start_ns = self.view.env().monotonic_ns();
         let mut iter = self.open_iter(backward)?;
@@ -250,7 +256,7 @@ impl Range {
         let (upper, back) = (&self.upper, &self.back);
         let Some(front) = &mut self.front else { return Ok(None) };
         front.next(expected, |key| {
-            // The other end is at its last returned entry.
+            // The other end is at the last entry that it has returned.
             !is_above(key, upper) && back.as_ref().is_none_or(|back| key < back.key())
         })
     }
@@ -303,7 +309,7 @@ impl Range {
         }
     }
 
-    /// Stores an error, so that every further call returns it.
+    /// Stores an error, so that all further calls return it. [`Error::WouldBlock`] is not stored.
     fn record_error(&mut self, error: Error) -> Error {
         if matches!(error, Error::WouldBlock) {
             self.drop_cursors();
@@ -334,7 +340,7 @@ impl Iterator for Range {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        // Errors are returned without end.
+        // An error is returned any number of times.
         let remaining = self.remaining.and_then(|remaining| usize::try_from(remaining).ok());
         (0, remaining.filter(|_| self.error.is_none()))
     }

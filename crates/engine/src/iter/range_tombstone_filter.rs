@@ -1,8 +1,8 @@
-//! Finds the range tombstones that hide the entries of a cursor.
+//! Range tombstone filter: determines which entries of a cursor are hidden by range tombstones.
 //!
-//! Sequence numbers order all writes of memtables and tables. An entry is hidden if a range tombstone that
-//! covers its key is newer than the entry and visible. A reader sees range tombstones up to its snapshot. A job
-//! must keep each entry that some snapshot sees. Therefore a job sees only range tombstones up to the oldest
+//! All writes in memtables and tables are ordered by their sequence numbers. An entry is hidden if a visible range
+//! tombstone covers its key and is newer than the entry. A reader sees all range tombstones up to its snapshot. A job
+//! must keep each entry that some snapshot sees. A job therefore considers only range tombstones up to the oldest
 //! snapshot that sees the entry.
 
 use bytes::Bytes;
@@ -15,34 +15,35 @@ use lsmx_base::work_counter::{self, WorkKind};
 
 use crate::format::range_tombstones::FragmentedTombstones;
 
-/// Range tombstones and the snapshots that see them.
+/// Range tombstones, and the snapshots that see them.
 #[derive(Clone, Debug)]
 enum TombstoneSource {
-    /// Indexes with the largest sequence number that the reader sees in each.
+    /// Indexes of range tombstones, each with the largest sequence number that the reader sees.
     Reader { indexes: Arc<[(Arc<TombstoneIndex>, SeqNo)]> },
-    /// Registered snapshots, ascending. An entry newer than all of them is hidden by any newer tombstone.
-    /// `tombstones` contain the sequence numbers that these snapshots distinguish.
+    /// Registered snapshots in ascending order. If an entry is newer than all snapshots, any newer range tombstone
+    /// hides it. `tombstones` contains the sequence numbers that these snapshots distinguish.
     Job { tombstones: Arc<FragmentedTombstones>, snapshots: Arc<[SeqNo]> },
 }
 
-/// Range tombstones and a window of keys with equal coverage.
+/// Range tombstones, and a window: a range of keys that the same range tombstones cover.
 ///
-/// A check of a key inside the window takes two comparisons.
+/// Checking a key inside of the window takes two comparisons.
 #[derive(Clone, Debug)]
 pub(crate) struct RangeTombstoneFilter {
     source: TombstoneSource,
-    /// First key of the window; `None` before the first check.
+    /// First key of the window. `None` before the first check.
     start: Option<Bytes>,
-    /// First key after the window; `None` for the end of the keyspace.
+    /// First key after the window. `None` stands for the end of the keyspace.
     end: Option<Bytes>,
-    /// Sequence numbers of the tombstones that cover the window, newest first. For a reader only the newest visible one.
+    /// Sequence numbers of the range tombstones that cover the window, newest first. For a reader, only the newest
+    /// visible one.
     seqs: Vec<SeqNo>,
 }
 
 impl RangeTombstoneFilter {
-    /// Creates the filter of an iterator. It sees the range tombstones of each index up to the number of the index.
+    /// Creates the filter of an iterator. In each index, range tombstones up to the given sequence number are visible.
     ///
-    /// Returns `None` if `indexes` have no range tombstones.
+    /// Returns `None` if the indexes contain no range tombstones.
     pub(crate) fn for_reader(
         indexes: Arc<[(Arc<TombstoneIndex>, SeqNo)]>,
     ) -> Option<RangeTombstoneFilter> {
@@ -50,8 +51,8 @@ impl RangeTombstoneFilter {
         is_used.then(|| RangeTombstoneFilter::new(TombstoneSource::Reader { indexes }))
     }
 
-    /// Creates the filter of a flush or compaction job, which keeps each entry that one of `snapshots` sees. Returns
-    /// `None` if `tombstones` is empty.
+    /// Creates the filter of a flush or a compaction. The job must keep each entry that one of `snapshots` sees.
+    /// Returns `None` if `tombstones` is empty.
     pub(crate) fn for_job(
         tombstones: Arc<FragmentedTombstones>,
         snapshots: Arc<[SeqNo]>,
@@ -64,8 +65,8 @@ impl RangeTombstoneFilter {
         RangeTombstoneFilter { source, start: None, end: None, seqs: Vec::new() }
     }
 
-    /// Returns all range tombstones of a filter that [`RangeTombstoneFilter::for_job`] created, or `None` for the filter
-    /// of a reader.
+    /// Returns all range tombstones of a filter that [`RangeTombstoneFilter::for_job`] created. Returns `None` for the
+    /// filter of a reader.
     pub(crate) fn job_tombstones(&self) -> Option<&FragmentedTombstones> {
         match &self.source {
             TombstoneSource::Job { tombstones, .. } => Some(tombstones),
@@ -79,9 +80,10 @@ impl RangeTombstoneFilter {
         self.newest_visible_seq(user_key, seq).is_some_and(|newest| newest > seq)
     }
 
-    /// Returns whether all entries of a table in the window of `user_key` are hidden.
+    /// Returns whether all entries of a table in the window that contains `user_key` are hidden.
     ///
-    /// `smallest` and `largest` are the bounds of the sequence numbers in the table, including its range tombstones.
+    /// `smallest` and `largest` are the smallest and largest sequence numbers in the table, including its range
+    /// tombstones.
     #[inline]
     pub(crate) fn is_window_deleted(
         &mut self,
@@ -89,34 +91,35 @@ impl RangeTombstoneFilter {
         smallest: SeqNo,
         largest: SeqNo,
     ) -> bool {
-        // Range tombstones and entries have distinct numbers, so a tombstone of number `largest` hides all entries.
+        // Range tombstones and entries have different sequence numbers. A range tombstone with the number `largest`
+        // therefore hides all entries.
         self.newest_visible_seq(user_key, smallest).is_some_and(|newest| newest >= largest)
     }
 
-    /// Returns the sequence number of the newest range tombstone that covers a key and may hide an entry with
-    /// sequence number `seq` or newer.
+    /// Returns the sequence number of the newest range tombstone that covers a key and may hide entries with the
+    /// sequence number `seq` or a larger one.
     #[inline]
     fn newest_visible_seq(&mut self, user_key: &[u8], seq: SeqNo) -> Option<SeqNo> {
         self.move_window(user_key);
         newest_visible_seq(&self.seqs, self.source.seq_limit(seq))
     }
 
-    /// Returns the newest range tombstone that covers a key and is visible to the reader.
+    /// Returns the sequence number of the newest range tombstone that covers a key and is visible to the reader.
     pub(crate) fn newest_covering_seq(&mut self, user_key: &[u8]) -> Option<SeqNo> {
         self.newest_visible_seq(user_key, SeqNo::ZERO)
     }
 
-    /// Returns the first key of the window of the last check.
+    /// Returns the first key of the window.
     pub(crate) fn start(&self) -> &[u8] {
         self.start.as_deref().unwrap_or_default()
     }
 
-    /// Returns the first key after the window, or `None` for the end of the keyspace.
+    /// Returns the first key after the window. `None` stands for the end of the keyspace.
     pub(crate) fn end(&self) -> Option<&[u8]> {
         self.end.as_deref()
     }
 
-    /// Moves the window to `user_key`.
+    /// Moves the window so that it contains `user_key`.
     #[inline]
     fn move_window(&mut self, user_key: &[u8]) {
         let inside = self.start.as_ref().is_some_and(|start| **start <= *user_key)
@@ -158,11 +161,11 @@ impl RangeTombstoneFilter {
 }
 
 impl TombstoneSource {
-    /// Returns the upper bound of the sequence numbers of range tombstones that may hide an entry with sequence
+    /// Returns the upper bound of the sequence numbers of range tombstones that may hide an entry with the sequence
     /// number `seq`.
     fn seq_limit(&self, seq: SeqNo) -> SeqNo {
         match self {
-            // The search of the indexes has already excluded range tombstones that the reader does not see.
+            // The search in the indexes has already excluded range tombstones that the reader does not see.
             TombstoneSource::Reader { .. } => SeqNo::MAX,
             TombstoneSource::Job { snapshots, .. } => {
                 let first = snapshots.partition_point(|snapshot| *snapshot < seq);

@@ -1,7 +1,7 @@
-//! Cursor over one sorted run.
+//! Cursor over a sorted run.
 //!
-//! The cursor skips the parts of tables whose entries are all hidden by range tombstones, without reading their
-//! blocks. Whether an entry is skipped depends only on its key and its table, so both directions return the same
+//! If range tombstones hide all entries in a part of a table, the cursor skips this part without reading its blocks.
+//! Whether an entry is skipped depends only on its key and its table. Both directions therefore return the same
 //! entries.
 
 use lsmx_base::key::{InternalKey, SeqNo};
@@ -15,21 +15,21 @@ use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::table::{ReadPurpose, ScanHints, TableCursor};
 use crate::tree::table_file::TableFile;
 
-/// Iterates over the tables of a sorted run. A table is opened when the cursor reaches it.
+/// Cursor over the tables of a sorted run. A table is opened when the cursor reaches it.
 #[derive(Debug)]
 pub(crate) struct RunCursor {
     tables: Arc<[Arc<TableFile>]>,
     purpose: ReadPurpose,
     hints: ScanHints,
-    /// Index of the table of `current`.
+    /// Index of the table to which `current` belongs.
     index: usize,
     current: Option<TableCursor>,
-    /// Cursor over a data block of a closed table, whose buffers the next table takes.
+    /// Data block cursor of a closed table. The next table reuses its buffers.
     spare: Option<DataBlockCursor>,
     deleted: Option<RangeTombstoneFilter>,
 }
 
-/// Returns whether range tombstones hide all entries of a table in the filter window around `user_key`.
+/// Returns whether range tombstones hide all entries of a table in the filter window that contains `user_key`.
 fn is_table_deleted(
     deleted: &mut RangeTombstoneFilter,
     table: &TableFile,
@@ -40,7 +40,8 @@ fn is_table_deleted(
 }
 
 impl RunCursor {
-    /// Returns a cursor over tables in key order with disjoint ranges. It may skip entries that `deleted` hides.
+    /// Creates a cursor. `tables` must be in key order and have disjoint key ranges. The cursor may skip entries that
+    /// `deleted` hides.
     pub(crate) fn new(
         tables: Arc<[Arc<TableFile>]>,
         purpose: ReadPurpose,
@@ -50,16 +51,16 @@ impl RunCursor {
         RunCursor { tables, purpose, hints, index: 0, current: None, spare: None, deleted }
     }
 
-    /// Limits the read-ahead to what a scan needs.
+    /// Limits the read-ahead to the blocks that a scan needs, and sets its read options.
     pub(crate) fn with_hints(self, hints: ScanHints) -> RunCursor {
         RunCursor { hints, ..self }
     }
 
-    /// Announces the blocks that a seek to (`user_key`, `seq`) and the following steps need. With `backward`, the steps
-    /// are those to smaller keys.
+    /// Announces the blocks that a seek to (`user_key`, `seq`) and the moves after it need. If `backward` is true,
+    /// these moves go to smaller keys.
     ///
     /// # Errors
-    /// If metadata cannot be read.
+    /// Fails if metadata of the table cannot be read.
     pub(crate) fn announce_seek(
         &mut self,
         user_key: &[u8],
@@ -75,7 +76,7 @@ impl RunCursor {
     }
 
     fn table_cursor(&self) -> &TableCursor {
-        // Callers of `Cursor::key` and `Cursor::value` have checked `valid`.
+        // Callers of `Cursor::key` and `Cursor::value` must have checked that the cursor is valid.
         self.current.as_ref().expect("the cursor is valid")
     }
 
@@ -93,14 +94,14 @@ impl RunCursor {
         }))
     }
 
-    /// Closes the table. The cursor is then not valid.
+    /// Closes the current table. The cursor is then not positioned at an entry.
     fn close_table(&mut self) {
         if let Some(cursor) = self.current.take() {
             self.spare = cursor.into_spare();
         }
     }
 
-    /// Closes the table if the move failed or left the table.
+    /// Closes the current table if the move failed or has left the table.
     fn check_moved_cursor(&mut self, moved: Result<()>) -> Result<()> {
         if moved.is_err() || !self.valid() {
             self.close_table();
@@ -108,14 +109,14 @@ impl RunCursor {
         moved
     }
 
-    /// Finishes a move towards larger keys, which may continue in the next table.
+    /// Completes a forward move. If the move has left the table, continues in the next table.
     #[inline]
     fn finish_move_or_open_next(&mut self, moved: Result<()>) -> Result<()> {
         self.check_moved_cursor(moved)?;
         if self.valid() { Ok(()) } else { self.move_to_first_entry_from_table(self.index + 1) }
     }
 
-    /// Finishes a move towards smaller keys, which may continue in the previous table.
+    /// Completes a backward move. If the move has left the table, continues in the previous table.
     fn finish_move_or_open_previous(&mut self, moved: Result<()>) -> Result<()> {
         self.check_moved_cursor(moved)?;
         if self.valid() {
@@ -168,7 +169,8 @@ impl RunCursor {
         }
     }
 
-    /// Moves to the first entry at or after the current one that is not in a hidden part of its table.
+    /// Moves forward to the first entry that is not in a hidden part of its table. Does not move if this is the current
+    /// entry.
     fn skip_forward(&mut self, deleted: &mut RangeTombstoneFilter) -> Result<()> {
         while let Some(cursor) = &mut self.current {
             let table = &self.tables[self.index];
@@ -195,7 +197,8 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Moves to the last entry at or before the current one that is not in a hidden part of its table.
+    /// Moves backward to the last entry that is not in a hidden part of its table. Does not move if this is the current
+    /// entry.
     fn skip_backward(&mut self, deleted: &mut RangeTombstoneFilter) -> Result<()> {
         while let Some(cursor) = &mut self.current {
             let table = &self.tables[self.index];
