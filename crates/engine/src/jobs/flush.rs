@@ -1,4 +1,4 @@
-//! Flushes: write a sealed memtable to a sorted run in L0.
+//! Flushes: write a sealed memtable to a new sorted run in L0.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -27,12 +27,12 @@ use crate::write::commit::Committer;
 
 /// Flushes the oldest sealed memtable of a tree.
 ///
-/// Returns `false` if there is no sealed memtable, if another thread flushes the tree, or if another thread has locked
-/// the operand store of the tree. If the store is locked, the flush is postponed, so that a blocked device under one
-/// operand store does not block the flushes of other trees.
+/// Returns `false` if there is no sealed memtable, if another thread is flushing the tree, or if another thread has
+/// reserved the operand store of the tree. If the store is reserved, the flush is postponed. A thread that waits for
+/// the device of one operand store therefore does not block the flushes of other trees.
 ///
 /// # Errors
-/// Any error makes the database read-only. The memtable stays in memory, and its commits stay in the WAL.
+/// After any error, the database becomes read-only. The memtable then stays in memory, and its commits stay in the WAL.
 pub(crate) fn flush_oldest_memtable(
     state: &DbState,
     committer: &Committer,
@@ -72,7 +72,7 @@ pub(crate) fn flush_oldest_memtable(
     state.progress.notify();
     match flushed {
         Ok(()) => Ok(true),
-        // The keyspace was dropped during the flush, so its tables are not needed.
+        // The keyspace was dropped during the flush. Its tables are not needed.
         Err(Error::KeyspaceDropped { .. }) => Ok(false),
         Err(error) => {
             state.report_background_error("flush", Some(tree), &error);
@@ -81,7 +81,7 @@ pub(crate) fn flush_oldest_memtable(
     }
 }
 
-/// Flushes the oldest sealed memtable. `guard` holds the lock of the operand store, if the tree has one.
+/// Flushes the oldest sealed memtable. `guard` is the reservation of the operand store, if the tree has one.
 fn flush_memtable(
     state: &DbState,
     committer: &Committer,
@@ -89,10 +89,10 @@ fn flush_memtable(
     span: &JobSpan,
     guard: Option<&StoreInstallGuard<'_>>,
 ) -> Result<()> {
-    // Only a thread that holds the lock of the operand store adds older entries to the tree.
+    // Only a thread that has reserved the operand store adds older entries to the tree.
     let view = tree.pin_super_version();
     let Some((memtable, last_seq)) = view.oldest_sealed() else { return Ok(()) };
-    // All inserts into the memtable have ended when its last sequence number is published.
+    // When the last sequence number of the memtable is published, all insertions into the memtable have ended.
     committer.wait_published(last_seq);
     state.error_state.check_writable()?;
     let start_ns = state.env.monotonic_ns();
@@ -101,7 +101,7 @@ fn flush_memtable(
         memtable_bytes: memtable.bytes(),
     }));
     let expiry_limit_us = if tree.may_expire() { state.expiry_limit_us() } else { 0 };
-    // The tombstones of expired entries date from now.
+    // Tombstones of expired entries get the current time.
     let now_us = (expiry_limit_us > 0).then(|| state.env.database_time_us());
     let (shape, tombstone_us) = (view.version.shape(), memtable.first_tombstone_us().or(now_us));
     let mut outputs = JobOutputs::for_flush(&state.tables, tree, memtable, shape, tombstone_us);
@@ -115,9 +115,9 @@ fn flush_memtable(
     let recorder = flushed_writes.as_mut();
     write_memtable(&state.env, filter, memtable, &mut outputs, delivery.as_mut(), recorder)?;
     state.env.yield_point(YieldKind::JobStep);
-    // The WAL is synced first, so that no commit is durable in this keyspace but not in others. The sequence number of an
-    // ingest is not in the WAL, so the WAL may end before `last_seq`. Recovery requires that it reaches the number in the
-    // manifest.
+    // The WAL is synced first. Otherwise, a commit could be durable in this keyspace, but not in others. The WAL does
+    // not contain the sequence number of an ingest and may therefore end before `last_seq`. Recovery requires that the
+    // WAL contains the sequence number that the manifest records.
     let flushed_through = match failpoint::is_on(Failpoint::FlushWithoutWalSync) {
         true => last_seq,
         false => last_seq.min(state.wal.sync()?),
@@ -139,8 +139,8 @@ fn flush_memtable(
     let written_bytes = outputs.finished_bytes();
     let output = outputs.tables().first().map(|table| table.shape().id);
     let operands = beside.as_ref().map(Some);
-    // The flushed writes are recorded before the memtable leaves the super version. A commit with a guard then finds a
-    // write in the history or in the memtable.
+    // The flushed writes are added to the history before the memtable is removed from the super version. A commit with
+    // a guard therefore finds a write either in the history or in the memtable.
     if let Some(flushed_writes) = flushed_writes {
         state.guard_history.append(flushed_writes);
     }
@@ -180,10 +180,10 @@ fn flush_memtable(
     Ok(())
 }
 
-/// Writes the entries of a memtable to tables, except for operands that are delivered to the operand store. Adds every
-/// entry to `flushed_writes`.
+/// Writes the entries of a memtable to tables, except for operands that are delivered to the operand store. Adds all
+/// entries to `flushed_writes`.
 ///
-/// The tables are synced, but not their directory entries.
+/// The tables are synced. Their directory entries are not synced.
 pub(crate) fn write_memtable(
     env: &Env,
     filter: VersionFilter<'_>,
@@ -195,8 +195,8 @@ pub(crate) fn write_memtable(
     write_memtable_range(env, filter, memtable, (None, None), outputs, delivery, flushed_writes)
 }
 
-/// Same as [`write_memtable`], for the keys in `from..to`. A partial range is allowed only if the memtable has no range
-/// tombstones and `delivery` is `None`.
+/// Like [`write_memtable`], but only for the keys in `from..to`. If the range does not contain all keys, the memtable
+/// must have no range tombstones, and `delivery` must be `None`.
 pub(crate) fn write_memtable_range(
     env: &Env,
     mut filter: VersionFilter<'_>,

@@ -1,8 +1,8 @@
-//! Early flushes: seals memtables before they are full.
+//! Flush trigger: seals memtables before they are full.
 //!
-//! A memtable is sealed early if the WAL or the memtables are too large, if the memtable keeps WAL segments from
-//! deletion, or if it has had no writes for some time. The trigger also checks all trees periodically and queues
-//! compactions that become due by time alone.
+//! A memtable is sealed early if the WAL or all memtables together are too large, if the memtable prevents the deletion
+//! of many WAL segments, or if it has not been written for some time. The flush trigger also checks all trees
+//! periodically, and queues compactions that become due because of the time.
 
 use std::collections::HashMap;
 
@@ -17,32 +17,32 @@ use crate::state::work_queue::WorkKind;
 use crate::tree::Tree;
 use crate::write::commit::Committer;
 
-/// Maximum time between two checks of all trees, in microseconds.
+/// Maximum time between two checks of all trees in microseconds.
 const CHECK_US: u64 = 60_000_000;
-/// Minimum time between two checks of all trees, in microseconds.
+/// Minimum time between two checks of all trees in microseconds.
 const CHECK_US_MIN: u64 = 10_000;
 
-/// A memtable pins the WAL segments that hold its commits, because recovery needs them. A pinning memtable is flushed
-/// early only if its closed segments exceed this size, in bytes.
+/// A memtable pins the WAL segments that contain its commits, because recovery needs them. A memtable is flushed early
+/// only if the closed segments that it pins are larger than this size in bytes.
 const PINNED_BYTES_MIN: u64 = 16 << 20;
-/// A pinning memtable is flushed early only if the WAL has grown by this multiple of the bytes of the memtable since
-/// its first write.
+/// A memtable is flushed early only if the WAL has grown by this multiple of the memtable's size since the first write
+/// to the memtable.
 const PINNED_FACTOR: u64 = 16;
-/// Minimum growth of the WAL between two searches for pinning memtables, in bytes.
+/// Minimum growth of the WAL in bytes between two searches for pinning memtables.
 const PINNED_CHECK_BYTES: u64 = PINNED_BYTES_MIN / 4;
 
 /// Limits above which memtables are flushed early.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlushTriggerLimits {
-    /// Size of the WAL in bytes, above which the tree that pins the oldest segment is flushed.
+    /// Size of the WAL in bytes. Above it, the tree that pins the oldest segment is flushed.
     pub(crate) wal_bytes: u64,
-    /// Total size of all memtables in bytes, above which the largest memtable is flushed.
+    /// Total size of all memtables in bytes. Above it, the largest memtable is flushed.
     pub(crate) memtable_bytes: u64,
-    /// Time without writes after which a memtable is flushed, in microseconds.
+    /// Time without writes in microseconds after which a memtable is flushed. `None` if it is not limited.
     pub(crate) memtable_idle_us: Option<u64>,
 }
 
-/// Seals memtables early and checks all trees periodically.
+/// Seals memtables early, and checks all trees periodically.
 #[derive(Debug)]
 pub(crate) struct FlushTrigger {
     state: Arc<DbState>,
@@ -50,15 +50,15 @@ pub(crate) struct FlushTrigger {
     limits: FlushTriggerLimits,
     /// Whether a thread is sealing memtables early.
     is_sealing: AtomicBool,
-    /// Time of the next check of all trees, in microseconds.
+    /// Time of the next check of all trees in microseconds.
     next_check_us: AtomicU64,
-    /// Total bytes written to the WAL at which the next search for pinning memtables is due.
+    /// The next search for pinning memtables is due when this number of bytes has been written to the WAL in total.
     next_pinned_check_bytes: AtomicU64,
-    /// Active memtables that had no writes between the last two checks, by tree id.
+    /// Active memtables that were not written between the last two checks, by the id of the tree.
     unchanged: Mutex<HashMap<u32, UnchangedMemtable>>,
 }
 
-/// An active memtable without writes since `since_us`.
+/// An active memtable that was not written since `since_us`.
 #[derive(Clone, Copy, Debug)]
 struct UnchangedMemtable {
     first_seq: SeqNo,
@@ -67,7 +67,7 @@ struct UnchangedMemtable {
 }
 
 impl FlushTrigger {
-    /// Creates a trigger. The first check of all trees is due after one interval.
+    /// Creates a flush trigger. The first check of all trees is due after one interval.
     pub(crate) fn new(
         state: Arc<DbState>,
         committer: Arc<Committer>,
@@ -87,29 +87,31 @@ impl FlushTrigger {
         trigger
     }
 
-    /// Returns the earlier of the next check of all trees and the next work that becomes due by time, in microseconds.
+    /// Returns the time of the next check of all trees or of the next work that becomes due, whichever is earlier, in
+    /// microseconds.
     pub(crate) fn next_check_us(&self) -> u64 {
         let env = &self.state.env;
-        // Converts the remaining time from the database clock to the scheduling clock.
+        // Convert the remaining time from the database clock to the clock for scheduling.
         let left_us = self.state.work.due_us().saturating_sub(env.database_time_us());
         let due_us = env.now_us().saturating_add(left_us);
         self.next_check_us.load(Ordering::Relaxed).min(due_us)
     }
 
-    /// Returns the time between two checks of all trees, in microseconds. At most half of the idle time of memtables,
-    /// within the bounds.
+    /// Returns the time between two checks of all trees in microseconds. This is half of the idle time of memtables,
+    /// clamped to the limits above.
     fn check_interval_us(&self) -> u64 {
         let half = self.limits.memtable_idle_us.map_or(CHECK_US, |idle_us| idle_us.div_ceil(2));
         half.clamp(CHECK_US_MIN, CHECK_US)
     }
 
     /// Returns whether [`FlushTrigger::flush_if_due`] has work. This is the case if the WAL or the memtables exceed
-    /// their limits and no flush is queued, or if a search for pinning memtables is due.
+    /// their limit and no flush can run, or if a search for pinning memtables is due.
     pub(crate) fn is_flush_due(&self) -> bool {
         let state = &self.state;
         let wal_is_large = state.wal.live_bytes() > self.limits.wal_bytes;
         let memory_is_large = state.memtables.used_bytes() > self.limits.memtable_bytes;
-        // A queued flush reduces the size of WAL and memtables, unless it waits for a busy operand store.
+        // A flush that is queued or running will reduce the size of the WAL and of the memtables. A flush that waits
+        // for a reserved operand store does not count.
         ((wal_is_large || memory_is_large) && !state.work.has_unblocked_flush())
             || self.is_pinned_segment_check_due()
     }
@@ -121,10 +123,10 @@ impl FlushTrigger {
             && !failpoint::is_on(Failpoint::IdleMemtablePinsLog)
     }
 
-    /// Returns the trees whose active memtable is small relative to the WAL segments that it pins.
+    /// Returns the trees whose active memtable is small in comparison to the WAL segments that it pins.
     ///
-    /// A memtable pins all closed segments since its first write. The bytes written since the first write are counted
-    /// per segment, without the segment of the first write.
+    /// A memtable pins all closed segments since its first write. The bytes that were written since then are counted in
+    /// whole segments. The segment of the first write is not included.
     fn find_pinning_trees(&self) -> Vec<Arc<Tree>> {
         let state = &self.state;
         let next = state.wal.written_bytes().saturating_add(PINNED_CHECK_BYTES);
@@ -136,7 +138,7 @@ impl FlushTrigger {
             let pinned =
                 segments.iter().filter(|segment| segment.closed && segment.last_seq >= first);
             let written_since = segments.iter().filter(|segment| segment.first_seq > first);
-            // A tree with a sealed memtable is flushed anyway.
+            // A tree with a sealed memtable is flushed in any case.
             view.sealed.is_empty()
                 && pinned.map(|segment| segment.bytes).sum::<u64>() > PINNED_BYTES_MIN
                 && written_since.map(|segment| segment.bytes).sum::<u64>()
@@ -145,15 +147,15 @@ impl FlushTrigger {
         state.all_trees().into_iter().filter(pins_wal).collect()
     }
 
-    /// Seals memtables if [`FlushTrigger::is_flush_due`] returns true. Sealing waits for earlier commits. If they do
-    /// not end before the deadline, no memtable is sealed.
+    /// Seals memtables if [`FlushTrigger::is_flush_due`] returns true. Sealing waits for all earlier commits. If they
+    /// do not end before the deadline, no memtable is sealed.
     pub(crate) fn flush_if_due(&self, deadline_us: Option<u64>) {
         if self.is_flush_due() && !self.is_sealing.swap(true, Ordering::AcqRel) {
-            // After an error, the database is read-only and the next write fails. After a missed deadline, the next
+            // After an error, the database is read-only, and the next write fails. After a missed deadline, the next
             // write tries again.
             let _ = self.seal_memtables_early(deadline_us);
             self.is_sealing.store(false, Ordering::Release);
-            // Wakes writes that wait for memory.
+            // Wake the writes that wait for memory.
             self.state.progress.notify();
         }
     }
@@ -163,8 +165,8 @@ impl FlushTrigger {
         self.is_sealing.load(Ordering::Acquire)
     }
 
-    /// Seals small memtables that pin many WAL segments. If there are none and a limit is exceeded, seals the memtable
-    /// that pins the oldest segment (WAL limit) or the largest memtable (memory limit).
+    /// Seals small memtables that pin many WAL segments. If there are none and the WAL limit is exceeded, seals the
+    /// memtable that pins the oldest segment. Otherwise, if the memory limit is exceeded, seals the largest memtable.
     fn seal_memtables_early(&self, deadline_us: Option<u64>) -> Result<()> {
         let state = &self.state;
         if self.is_pinned_segment_check_due() {
@@ -183,8 +185,7 @@ impl FlushTrigger {
             let oldest = |tree: &&Arc<Tree>| tree.super_version().first_unflushed_seq();
             trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
         } else {
-            // Trees with a sealed memtable are skipped, because their flush is already queued or waits for the operand
-            // store.
+            // Trees with a sealed memtable are skipped. Their flush is already queued, or waits for the operand store.
             let without_sealed = trees.iter().filter(|tree| tree.super_version().sealed.is_empty());
             without_sealed.max_by_key(|tree| tree.super_version().active.bytes())
         };
@@ -196,8 +197,8 @@ impl FlushTrigger {
         Ok(())
     }
 
-    /// If a check of all trees is due, queues every tree for compaction and flushes idle memtables. The policy of an
-    /// idle tree may depend on the time or on released snapshots.
+    /// If a check of all trees is due, queues each tree for compaction and flushes idle memtables. Idle trees are
+    /// checked, too, because their policies may depend on the time or on released snapshots.
     pub(crate) fn check_trees_if_due(&self) {
         let state = &self.state;
         let now_us = state.env.now_us();
@@ -226,14 +227,14 @@ impl FlushTrigger {
         }
         let idle = self.find_idle_trees(&trees, now_us);
         if !idle.is_empty() {
-            // After an error, the database is read-only and the next write returns the error.
+            // After an error, the database is read-only, and the next write returns the error.
             let _ = self.committer.seal_memtables(idle, None);
         }
         self.flush_if_due(None);
     }
 
-    /// Queues compactions that became due by time alone. Seals memtables whose oldest tombstone has reached its maximum
-    /// time in memory.
+    /// Queues compactions that have become due because of the time. Seals memtables whose oldest tombstone has reached
+    /// its maximum age.
     fn queue_due_work(&self, now_us: u64) {
         let state = &self.state;
         // A read-only database cannot run jobs. `resume` checks all trees.
@@ -259,12 +260,12 @@ impl FlushTrigger {
         }
         state.work.schedule_tree_check(next_us);
         if !expired.is_empty() {
-            // After an error, the database is read-only and the next write returns the error.
+            // After an error, the database is read-only, and the next write returns the error.
             let _ = self.committer.seal_memtables(expired, None);
         }
     }
 
-    /// Returns the trees whose active memtable is not empty and had no writes during the idle time.
+    /// Returns the trees whose active memtable is not empty and was not written during the idle time.
     fn find_idle_trees(&self, trees: &[Arc<Tree>], now_us: u64) -> Vec<Arc<Tree>> {
         let Some(idle_us) = self.limits.memtable_idle_us else { return Vec::new() };
         let mut unchanged = self.unchanged.lock();

@@ -1,4 +1,4 @@
-//! Background jobs: flushes, compactions, and their scheduling.
+//! Background jobs: flushes, compactions and other jobs, and their scheduling.
 
 pub(crate) mod compaction;
 pub(crate) mod flush;

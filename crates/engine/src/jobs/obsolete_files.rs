@@ -1,4 +1,4 @@
-//! Removal of WAL segments and manifests that are no longer needed.
+//! Obsolete WAL segments and manifests.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
@@ -9,11 +9,11 @@ use crate::event::Event;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::state::DbState;
 
-/// Deletes the WAL segments that no memtable needs. A segment is deleted only after a manifest edit names a newer
-/// segment as the oldest.
+/// Queues all WAL segments for deletion that no memtable needs. Before a segment is deleted, a manifest edit records a
+/// newer segment as the oldest one.
 ///
 /// # Errors
-/// If the manifest cannot be written. The database then becomes read-only.
+/// Fails if the manifest cannot be written. The database then becomes read-only.
 pub(crate) fn retire_segments(state: &DbState) -> Result<()> {
     let retired = retire_segments_locked(state);
     state.emit_pending_events();
@@ -21,7 +21,7 @@ pub(crate) fn retire_segments(state: &DbState) -> Result<()> {
 }
 
 fn retire_segments_locked(state: &DbState) -> Result<()> {
-    // The lock is held until the edit is written, so that the oldest segment in the manifest never decreases.
+    // The lock is held until the manifest edit is written, so that the oldest segment in the manifest never decreases.
     let _lock = state.retiring.lock();
     let published = state.sequence.published();
     let trees = state.all_trees();
@@ -47,10 +47,10 @@ fn retire_segments_locked(state: &DbState) -> Result<()> {
     Ok(())
 }
 
-/// Writes a new manifest if the current manifest has grown to twice the size of its state.
+/// Writes a new manifest if the current manifest has become twice as large as the state that it describes.
 ///
 /// # Errors
-/// If the manifest cannot be written. Its content is then unknown, so the database becomes read-only.
+/// Fails if the manifest cannot be written. Its contents are then unknown, and the database becomes read-only.
 pub(crate) fn rewrite_manifest(state: &DbState) -> Result<()> {
     if state.manifest.needs_rewrite() {
         let number = state.files.allocate();

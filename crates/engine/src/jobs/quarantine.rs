@@ -1,14 +1,13 @@
-//! Quarantine: excludes files that background jobs cannot read.
+//! Quarantine: excludes files that cannot be read from background jobs.
 //!
-//! 1. A table or blob file is quarantined if a job of its tree cannot read it. A file of an operand store is
-//!    quarantined if a collection cannot read it. Collections move operands from the store to the tree. The other
-//!    inputs of the failed job are released.
-//! 2. Jobs do not use a quarantined table as input. Pointers into a quarantined blob file are copied without reading
-//!    the value. The operand store excludes its quarantined files from collections.
-//! 3. After increasing pauses, the whole file is read again from the device. The quarantine ends with the first
-//!    successful read, or when no version needs the file.
+//! 1. A table or a blob file is quarantined if a job of its tree cannot read it. A file of an operand store is
+//!    quarantined if a collection cannot read it. The other inputs of the failed job can be used by other jobs again.
+//! 2. A quarantined table is not used as an input of jobs. If an entry points to a quarantined blob file, jobs copy the
+//!    pointer without reading the value. The operand store does not use its quarantined files in collections.
+//! 3. After pauses of increasing length, the whole file is read again from the device. The quarantine ends when this
+//!    read succeeds, or when no version needs the file any more.
 //!
-//! The quarantine is not persistent. After an open, no file is quarantined.
+//! The quarantine is not durable. After an open, no file is quarantined.
 
 use std::path::PathBuf;
 
@@ -30,7 +29,7 @@ use crate::tree::{RetryState, Tree, TreeJobState};
 use crate::value_log::BlobReader;
 use crate::vfs::is_out_of_descriptors;
 
-/// Returns whether an error shows that an existing file is damaged or unreadable. A lack of file descriptors does not.
+/// Returns whether an error shows that a file is corrupt or cannot be read. A lack of file descriptors does not count.
 fn is_unreadable(error: &Error) -> bool {
     match error {
         Error::Corrupt { .. } | Error::UnsupportedVersion { .. } => true,
@@ -42,13 +41,13 @@ fn is_unreadable(error: &Error) -> bool {
     }
 }
 
-/// Returns the file whose path is in the error, or `None` if the tree does not use this file.
+/// Returns the file whose path is in the error. Returns `None` if the tree does not use this file.
 fn find_file_of_error(tree: &Tree, view: &SuperVersion, error: &Error) -> Option<FileName> {
     let name = FileName::parse(error.path()?.file_name()?.to_str()?)?;
     is_file_referenced(tree, view, name).then_some(name)
 }
 
-/// Returns whether the tree needs this file in the given view.
+/// Returns whether a view of the tree uses this file.
 fn is_file_referenced(tree: &Tree, view: &SuperVersion, name: FileName) -> bool {
     match name {
         FileName::Table(number) => view.version.table(FileId(number)).is_some(),
@@ -58,10 +57,10 @@ fn is_file_referenced(tree: &Tree, view: &SuperVersion, name: FileName) -> bool 
     }
 }
 
-/// Quarantines the table or blob file whose path is in an error of background work.
+/// Quarantines the table or blob file whose path is in an error of a background job.
 ///
-/// Returns false if the error has no path of such a file, or if the file is already quarantined. The caller must then
-/// pause the work.
+/// Returns false if the error does not contain such a path, or if the file is already quarantined. In this case, the
+/// caller must pause the work.
 pub(crate) fn quarantine_file(state: &DbState, tree: &Tree, error: &Error) -> bool {
     let name = if is_unreadable(error) {
         find_file_of_error(tree, &tree.pin_super_version(), error)
@@ -76,7 +75,7 @@ pub(crate) fn quarantine_file(state: &DbState, tree: &Tree, error: &Error) -> bo
     }
 }
 
-/// Quarantines an operand store file after an unsuccessful [`recheck_operand_file`].
+/// Quarantines a file of an operand store after [`recheck_operand_file`] has failed.
 pub(crate) fn quarantine_operand_file(state: &DbState, tree: &Tree, error: &Error) -> bool {
     let name = if is_unreadable(error) {
         find_file_of_error(tree, &tree.pin_super_version(), error)
@@ -113,13 +112,13 @@ fn add_to_quarantine(state: &DbState, tree: &Tree, name: FileName, error: &Error
     true
 }
 
-/// Returns whether the path in the error is that of a quarantined file.
+/// Returns whether the error contains the path of a quarantined file.
 pub(crate) fn is_quarantined(tree: &Tree, error: &Error) -> bool {
     let name = find_file_of_error(tree, &tree.pin_super_version(), error);
     name.is_some_and(|name| tree.jobs.lock().quarantine.contains(name))
 }
 
-/// Reads all quarantined files whose next read is due.
+/// Reads all quarantined files again whose next retry is due.
 pub(crate) fn recheck_due_files(state: &DbState, tree: &Tree) {
     if tree.jobs.lock().quarantine.is_empty() {
         return;
@@ -135,7 +134,7 @@ pub(crate) fn recheck_due_files(state: &DbState, tree: &Tree) {
     }
 }
 
-/// Reads all quarantined files of a tree. Returns whether none is quarantined any more.
+/// Reads all quarantined files of a tree again. Returns whether no file is quarantined afterwards.
 pub(crate) fn recheck_all_files(state: &DbState, tree: &Tree) -> bool {
     release_unneeded_files(state, tree);
     let names: Vec<_> = tree.jobs.lock().quarantine.files().map(|(name, _)| name).collect();
@@ -145,7 +144,7 @@ pub(crate) fn recheck_all_files(state: &DbState, tree: &Tree) -> bool {
     tree.jobs.lock().quarantine.is_empty()
 }
 
-/// Ends the quarantine of files that the tree no longer needs.
+/// Ends the quarantine of files that the tree no longer uses.
 pub(crate) fn release_unneeded_files(state: &DbState, tree: &Tree) {
     let view = tree.pin_super_version();
     let mut released = Vec::new();
@@ -164,7 +163,7 @@ pub(crate) fn release_unneeded_files(state: &DbState, tree: &Tree) {
 /// Ends the quarantine of a file. Returns its path, or `None` if the file was not quarantined.
 fn release_file(jobs: &mut TreeJobState, name: FileName) -> Option<PathBuf> {
     let path = jobs.quarantine.remove(name)?;
-    // The next job pick determines again whether compactions are blocked.
+    // The next pick of a job determines again whether compactions are blocked.
     jobs.blocked = None;
     match name {
         FileName::Table(number) => jobs.running.unblock_file(FileId(number)),
@@ -231,12 +230,12 @@ fn verify_file(state: &DbState, tree: &Tree, name: FileName) -> Result<()> {
         _ => 0,
     };
     // The bytes are charged to the rate limiter after the read. A throttled read would delay `close`, which waits for
-    // it.
+    // this read.
     state.tables.rate.acquire(IoPriority::Compaction, bytes);
     Ok(())
 }
 
-/// Verifies a file of an operand store. Returns the number of bytes read.
+/// Verifies a file of an operand store. Returns the number of bytes that were read.
 fn verify_operand_file(tree: &Tree, kind: OperandFileKind, number: u64) -> Result<u64> {
     match tree.operand_store.attached() {
         Some(attached) => attached.store.check_file(kind, number).unwrap_or(Ok(0)),
@@ -244,8 +243,8 @@ fn verify_operand_file(tree: &Tree, kind: OperandFileKind, number: u64) -> Resul
     }
 }
 
-/// Reads the operand store file whose path is in an error from the device and verifies it. Returns `None` if the path
-/// is not that of an operand store file, or if the store does not support the check.
+/// Reads the operand store file whose path is in an error from the device, and verifies it. Returns `None` if the error
+/// contains no such path, or if the store does not support this check.
 pub(crate) fn recheck_operand_file(attached: &AttachedStore, error: &Error) -> Option<Result<u64>> {
     match FileName::parse(error.path()?.file_name()?.to_str()?)? {
         FileName::Bucket(number) => attached.store.check_file(OperandFileKind::Bucket, number),
@@ -254,7 +253,7 @@ pub(crate) fn recheck_operand_file(attached: &AttachedStore, error: &Error) -> O
     }
 }
 
-/// Passes the quarantined files of the operand store to the store, which excludes them from collections.
+/// Passes the list of quarantined files to the operand store. The store excludes them from collections.
 fn exclude_from_collections(tree: &Tree) {
     let Some(attached) = tree.operand_store.attached() else { return };
     let jobs = tree.jobs.lock();

@@ -1,8 +1,8 @@
-//! Schedules the background jobs of one database.
+//! Scheduler of the background jobs of a database.
 //!
-//! Trees with possible work are in two queues, one for flushes and one for compactions. Flush threads run only flushes,
-//! so that a flush never waits for a merge. The other background threads run compactions. Without background threads,
-//! the thread of the caller empties both queues. Failed work is retried after a pause.
+//! Trees that may need background work are in two queues: one for flushes, and one for compactions. Flush threads run
+//! only flushes, so that a flush never waits for a merge. All other background threads run compactions. If there are no
+//! background threads, the calling thread processes both queues. Failed work is retried after a pause.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -28,12 +28,13 @@ use crate::write::backpressure;
 use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
 
-/// Maximum sleep of an idle flush thread, in microseconds. After each sleep, the thread syncs the WAL if a sync is due.
+/// Maximum time in microseconds that an idle flush thread sleeps. After each sleep, the thread syncs the WAL if a sync
+/// is due.
 const TICK_US: u64 = 1_000_000;
-/// Minimum time between two checks of trees with failed compactions, in microseconds.
+/// Minimum time in microseconds between two checks of trees with failed compactions.
 const RETRY_CHECK_US: u64 = 10_000;
 
-/// Ends the running work on a tree when dropped.
+/// Ends the work on a tree when it is dropped.
 struct WorkGuard<'a> {
     state: &'a DbState,
     kind: WorkKind,
@@ -45,7 +46,7 @@ impl Drop for WorkGuard<'_> {
     }
 }
 
-/// Runs the background work of one database.
+/// Runs the background work of a database.
 #[derive(Debug)]
 pub(crate) struct JobScheduler {
     state: Arc<DbState>,
@@ -54,14 +55,14 @@ pub(crate) struct JobScheduler {
     flush_trigger: Arc<FlushTrigger>,
     workers: WorkerPool,
     threads: Mutex<Vec<JoinHandle>>,
-    /// Number of flush threads. Flush threads are started by one call at a time.
+    /// Number of flush threads. Only one thread at a time may start flush threads.
     flush_threads: AtomicUsize,
-    /// Number of running threads.
+    /// Number of running background threads.
     running_threads: AtomicUsize,
 }
 
 impl JobScheduler {
-    /// Creates a scheduler without threads.
+    /// Creates a scheduler that has not started any thread.
     pub(crate) fn new(
         state: Arc<DbState>,
         committer: Arc<Committer>,
@@ -83,12 +84,12 @@ impl JobScheduler {
         }
     }
 
-    /// Returns the pool of workers that help with large merges.
+    /// Returns the workers that help with large merges.
     pub(crate) fn workers(&self) -> &WorkerPool {
         &self.workers
     }
 
-    /// Starts the background threads of the environment.
+    /// Starts the background threads that the environment requires.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
         if self.state.env.background() == Background::Inline {
             return Ok(());
@@ -101,9 +102,9 @@ impl JobScheduler {
         Ok(())
     }
 
-    /// Starts flush threads, up to one for each operand store, one for each of `additional` stores, and one for all
-    /// other trees. With this number, a blocked device under an operand store does not block the flushes of other
-    /// trees.
+    /// Starts flush threads, so that there is one for each operand store, one for each of `additional` further stores,
+    /// and one for all other trees. A flush that waits for the device of an operand store therefore does not block
+    /// flushes of other trees.
     ///
     /// The threads run until the database is closed.
     pub(crate) fn start_flush_threads(self: &Arc<Self>, additional: usize) -> io::Result<()> {
@@ -126,7 +127,7 @@ impl JobScheduler {
         let scheduler = Arc::clone(self);
         self.running_threads.fetch_add(1, Ordering::AcqRel);
         let body = move || {
-            // Flush threads keep the priority of the writers, because writes wait for flushes.
+            // Flush threads keep the priority of the writing threads, because writes wait for flushes.
             if kind == WorkKind::Compaction {
                 lower_thread_priority();
             }
@@ -141,7 +142,7 @@ impl JobScheduler {
         Ok(())
     }
 
-    /// Runs work of one kind until the database is closed. A panic makes the database read-only but does not end the
+    /// Runs work of one kind until the database is closed. A panic makes the database read-only. It does not end the
     /// thread, because `resume` and `close` need the thread.
     fn run_thread(&self, kind: WorkKind) {
         let state = &self.state;
@@ -160,7 +161,7 @@ impl JobScheduler {
         }
     }
 
-    /// Runs work on one tree, or waits for work.
+    /// Runs work on one tree. If there is none, waits for work.
     fn run_once(&self, kind: WorkKind) {
         let state = &self.state;
         self.queue_unblocked_trees();
@@ -203,8 +204,8 @@ impl JobScheduler {
                 && !state.work.is_paused(kind))
     }
 
-    /// Returns the time at which an idle thread wakes up without a notification. Returns `None` if the time exceeds the
-    /// range of the clock, because an overflowed deadline would be in the past and cause a busy loop.
+    /// Returns the time at which an idle thread wakes up without a notification. Returns `None` if this time exceeds
+    /// the range of the clock. An overflowed time would be in the past and would cause a busy loop.
     fn next_wakeup_us(&self, kind: WorkKind) -> Option<u64> {
         let now_us = self.state.env.now_us();
         if kind == WorkKind::Flush {
@@ -218,14 +219,14 @@ impl JobScheduler {
         let longest = if has_held_tree { TICK_US } else { 60 * TICK_US };
         let trees = self.state.failing_trees();
         let retries = trees.iter().filter_map(|tree| tree.jobs.lock().next_retry_us());
-        // Retries that are due are already queued. The minimum wait avoids a busy loop until they run.
+        // Retries that are due are already queued. The minimum wait prevents a busy loop until they run.
         let retry_us = deadline_after(now_us, RETRY_CHECK_US)?;
         let next = retries.min().map(|at_us| at_us.max(retry_us));
         Some(next.unwrap_or(u64::MAX).min(deadline_after(now_us, longest)?))
     }
 
-    /// Queues the trees whose files may be droppable since the release of a snapshot. Compactions could not drop these
-    /// files while a snapshot needed them. The release itself sends no notification.
+    /// Queues the trees whose files may have become droppable, because a snapshot was released. While a snapshot needs
+    /// such files, compactions cannot drop them. The release of a snapshot does not notify any thread.
     fn queue_unblocked_trees(&self) {
         let released = self.state.sequence.snapshot_release_count();
         let trees = self.state.trees.read();
@@ -235,7 +236,7 @@ impl JobScheduler {
         }
     }
 
-    /// Queues the trees whose next retry of a failed job or of a quarantined file is due.
+    /// Queues the trees for which a retry of a failed job or of a read from a quarantined file is due.
     fn queue_retries(&self) {
         let now_us = self.state.env.now_us();
         for tree in self.state.failing_trees() {
@@ -246,7 +247,7 @@ impl JobScheduler {
         }
     }
 
-    /// Syncs the WAL if its unsynced bytes exceed the limit for their number or age.
+    /// Syncs the WAL if the number or the age of its unsynced bytes exceeds the limit.
     pub(crate) fn sync_wal_if_due(&self) {
         let state = &self.state;
         state.report_clock_jumps();
@@ -259,35 +260,35 @@ impl JobScheduler {
         }
     }
 
-    /// Runs work of one kind on one tree, or a subcompaction of another thread. Returns whether there was work.
+    /// Runs work of one kind on one tree, or a subcompaction of another thread's merge. Returns whether there was work.
     fn run_next(&self, kind: WorkKind) -> bool {
         let state = &self.state;
         if kind == WorkKind::Flush {
             state.remove_discarded();
         }
-        // In a read-only database, no result can become durable.
+        // In a read-only database, results of jobs cannot become durable.
         if state.error_state.check_writable().is_err() {
             return false;
         }
         let Some(tree) = state.work.take(kind, &state.trees) else {
             return kind == WorkKind::Compaction && self.workers.run_pending_subcompaction(state);
         };
-        // The guard also ends the work after a panic, because `pause` waits for the end of running work.
+        // The guard also ends the work after a panic, because `pause` waits until all work has ended.
         let _guard = WorkGuard { state, kind };
         let work = || {
             match kind {
                 WorkKind::Flush => self.flush(&tree),
                 WorkKind::Compaction => self.compact(&tree),
             }
-            // After an error, the database is read-only and the next write returns the error.
+            // After an error, the database is read-only, and the next write returns the error.
             let _ = obsolete_files::rewrite_manifest(state);
             backpressure::refresh_write_limits(state, &self.throttle, &tree);
             if let Some(attached) = tree.operand_store.attached() {
                 attached.update_memory_charge();
             }
         };
-        // A panic of the engine is a bug or a failed allocation. Partial results must not become durable, so the
-        // database becomes read-only. After a panic of user code, the work is retried after a pause.
+        // A panic of the engine is a bug or a failed allocation. The database becomes read-only, because partial
+        // results must not become durable. After a panic of user code, the work is retried after a pause.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             let error = Error::from_panic(&*panic);
             if kind == WorkKind::Flush {
@@ -299,7 +300,7 @@ impl JobScheduler {
                 state.make_read_only(error);
             }
         }
-        // The work may have freed disk space or changed the required size of the disk reserve.
+        // The work may have freed disk space, or may have changed the required size of the disk reserve.
         state.tables.reserve.allow_growth();
         state.resize_reserve();
         true
@@ -307,7 +308,7 @@ impl JobScheduler {
 
     fn flush(&self, tree: &Arc<Tree>) {
         let state = &self.state;
-        // Errors were already reported and have made the database read-only.
+        // The error has already been reported and has made the database read-only.
         if let Ok(true) = flush::flush_oldest_memtable(state, &self.committer, tree) {
             let _ = obsolete_files::retire_segments(state);
             state.work.push(WorkKind::Compaction, tree.id);
@@ -325,20 +326,20 @@ impl JobScheduler {
             return;
         }
         let Some(picked) = pick_job(state, tree) else { return };
-        // Another thread may find a second job in this tree.
+        // Another thread may find a further job in this tree.
         state.work.push(WorkKind::Compaction, tree.id);
-        // The write limits are refreshed before a long job, so that the current compaction debt throttles writes during
-        // the job.
+        // The write limits are updated before a long job, so that writes are throttled according to the current debt
+        // during the job.
         backpressure::refresh_write_limits(state, &self.throttle, tree);
         let _busy = self.workers.mark_busy();
-        // The error was already reported. The tree is checked again after a pause.
+        // The error has already been reported. The tree is checked again after a pause.
         if let Err(error) = run_job(state, &self.throttle, &self.workers, tree, &picked) {
             defer_error(state, "compaction", tree, &error);
         }
         state.work.push(WorkKind::Compaction, tree.id);
     }
 
-    /// Runs background work on the calling thread until no work is left. No effect if the database has background
+    /// Runs background work on the calling thread until there is none left. Does nothing if the database has background
     /// threads.
     pub(crate) fn run_inline(&self) {
         if self.state.env.background() == Background::Inline {
@@ -354,11 +355,13 @@ impl JobScheduler {
         }
     }
 
-    /// Waits until all sealed memtables are flushed, no policy picks a job, and obsolete files are removed.
+    /// Waits until all sealed memtables are flushed, no policy picks a job, and all obsolete files are deleted.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; [`Error::Closed`]; the error that made the database read-only; the error of the last failed
-    /// compaction.
+    /// - [`Error::Deadline`] if the deadline passes first.
+    /// - [`Error::Closed`] if the database is being closed.
+    /// - The error that made the database read-only.
+    /// - The error of a tree whose background work cannot continue, such as that of its last failed compaction.
     pub(crate) fn wait_idle(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<()> {
         self.run_inline();
         self.queue_unblocked_trees();
@@ -383,10 +386,12 @@ impl JobScheduler {
         Ok(())
     }
 
-    /// Waits until none of the trees has a sealed memtable with a first sequence number below `seq`.
+    /// Waits until no memtable of the trees that was sealed before the sequence number `seq` is left unflushed.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; [`Error::Closed`]; the error that made the database read-only.
+    /// - [`Error::Deadline`] if the deadline passes first.
+    /// - [`Error::Closed`] if the database is being closed.
+    /// - The error that made the database read-only.
     pub(crate) fn wait_flushed(
         &self,
         trees: &[Arc<Tree>],
@@ -399,7 +404,7 @@ impl JobScheduler {
             tree.is_dropped()
                 || tree.super_version().sealed.last().is_none_or(|oldest| oldest.first_seq() >= seq)
         };
-        // A flushed tree stays flushed, so it is not checked again.
+        // A tree that is flushed stays flushed. It is not checked again.
         let mut done = 0;
         let mut flushed = || {
             done += trees[done..].iter().take_while(|tree| is_flushed(tree)).count();
@@ -410,13 +415,13 @@ impl JobScheduler {
         });
         state.error_state.check_writable()?;
         if state.is_closing() && !flushed() {
-            // No thread flushes any more. The commits of the sealed memtables remain in the WAL.
+            // No thread flushes memtables any more. The commits of the sealed memtables remain in the WAL.
             return Err(Error::Closed);
         }
         if in_time { Ok(()) } else { Err(Error::Deadline { cause: WaitCause::Flush.as_str() }) }
     }
 
-    /// Stops starting work, and waits until no work is running. Returns false if the deadline passes first.
+    /// Prevents that new work starts, and waits until no work is running. Returns false if the deadline passes first.
     pub(crate) fn pause(&self, deadline_us: Option<u64>) -> bool {
         let state = &self.state;
         state.work.set_paused(true);
@@ -426,7 +431,7 @@ impl JobScheduler {
             .wait(cause, &state.progress, deadline_us, &mut || state.work.has_no_running_work())
     }
 
-    /// Ends the pause of [`JobScheduler::pause`] and queues every tree.
+    /// Ends the pause that [`JobScheduler::pause`] has started, and queues all trees.
     pub(crate) fn unpause(&self) {
         self.state.work.set_paused(false);
         for tree in self.state.all_trees() {
@@ -435,7 +440,8 @@ impl JobScheduler {
         }
     }
 
-    /// Waits until all threads have ended. The database must be closing. Returns false if the deadline passes first.
+    /// Waits until all background threads have ended. The database must be closing. Returns false if the deadline
+    /// passes first.
     pub(crate) fn join(&self, deadline_us: Option<u64>) -> bool {
         let state = &self.state;
         state.progress.notify();
@@ -446,14 +452,14 @@ impl JobScheduler {
         }
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
-            // Threads catch panics, so they end normally.
+            // Threads catch all panics, so they end normally.
             let _ = state.env.join(thread);
         }
         true
     }
 }
 
-/// Returns the time after a pause that starts now, or `None` if the time exceeds the range of the clock.
+/// Returns the time after a pause that starts now. Returns `None` if this time exceeds the range of the clock.
 fn deadline_after(now_us: u64, pause_us: u64) -> Option<u64> {
     match failpoint::is_on(Failpoint::TimeOverflows) {
         true => Some(now_us + pause_us),

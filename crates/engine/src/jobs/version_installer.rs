@@ -1,4 +1,4 @@
-//! Installs the outputs of a job: makes them durable and visible in one step.
+//! Version installer: makes the outputs of a job durable and visible in one step.
 
 use std::path::Path;
 
@@ -19,16 +19,17 @@ use crate::tree::version_edit::NextVersion;
 use crate::tree::{Tree, last_run_filter};
 use crate::vfs::Vfs;
 
-/// Installs the tree update that `next(shape, outputs)` returns. Appends the manifest edit, replaces the super version,
-/// and marks removed tables and blob files as obsolete.
+/// Installs the tree update that `next(shape, outputs)` returns: appends the edit to the manifest, replaces the super
+/// version, and marks removed tables and blob files as obsolete.
 ///
-/// The view of the operand store is replaced in the same step: `Some(view)` sets it, `Some(None)` removes it, and
-/// `None` keeps it. If the view changes, `changes` must contain the new token of the store. The directory entries of
-/// the outputs must be synced before the call.
+/// `operands` replaces the view of the operand store in the same step. `Some(Some(view))` sets the view, `Some(None)`
+/// removes it, and `None` keeps it. If the view changes, `changes` must contain the new token of the store. The
+/// directory entries of the outputs must be synced before this call.
 ///
 /// # Errors
-/// If the new shape is invalid, nothing changes, and the outputs are deleted when dropped. If the manifest cannot be
-/// written, its content is unknown. The database then becomes read-only, and no file is deleted.
+/// - If the new shape is invalid, nothing changes. The output files are deleted when `outputs` is dropped.
+/// - If the manifest cannot be written, its contents are unknown. The database becomes read-only, and no file is
+///   deleted.
 pub(crate) fn install_version(
     state: &DbState,
     tree: &Tree,
@@ -59,7 +60,7 @@ fn install_locked(
     next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<TreeUpdate, lsmx_compaction::Error>,
 ) -> Result<()> {
     let _order = tree.install.lock();
-    // The manifest does not list a dropped keyspace.
+    // The manifest does not contain a dropped keyspace.
     tree.check_live()?;
     let before = Arc::clone(&tree.pin_super_version().version);
     let update = next(before.shape(), outputs.table_metas())?;
@@ -75,7 +76,7 @@ fn install_locked(
         }
     }
     state.error_state.check_writable()?;
-    // From here on, the manifest may list the outputs, even if the append fails or panics.
+    // From here on, the manifest may contain the outputs, even if the append fails or panics.
     if !failpoint::is_on(Failpoint::UncertainTablesDeleted) {
         outputs.keep_files();
     }
@@ -104,7 +105,7 @@ fn install_locked(
     Ok(())
 }
 
-/// Returns the tables that are in `before` but not in `after`.
+/// Returns the tables that `before` contains, but `after` does not.
 fn removed_tables<'a>(
     before: &'a Version,
     after: &'a Version,
@@ -113,7 +114,7 @@ fn removed_tables<'a>(
     tables.filter(|table| after.table(table.shape().id).is_none())
 }
 
-/// Syncs the database directory, which makes the entries of new files durable.
+/// Syncs the database directory, so that the directory entries of new files are durable.
 pub(crate) fn sync_directory(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     if failpoint::is_on(Failpoint::DirectoryNotSynced) {
         return Ok(());

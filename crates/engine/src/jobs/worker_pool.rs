@@ -1,7 +1,8 @@
-//! Compaction workers, and merges with subcompactions that idle workers may run.
+//! Worker pool: the compaction workers of a database, and the subcompactions that idle workers may run.
 //!
-//! A worker first looks for its own job. If there is none, it runs a subcompaction of a merge of another worker. The
-//! owner of a merge runs all subcompactions that no other worker takes, so no thread waits for a worker.
+//! A worker first looks for a job of its own. If there is none, it helps with a merge of another worker and runs a
+//! pending subcompaction. The owner of a merge runs all subcompactions that no other worker takes. No thread therefore
+//! waits until a worker becomes idle.
 
 use lsmx_base::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
@@ -11,20 +12,20 @@ use crate::jobs::compaction::subcompactions::{MergeResult, SubcompactionThread, 
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind;
 
-/// Compaction workers of one database.
+/// Compaction workers of a database.
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
     /// Number of workers.
     count: usize,
-    /// Maximum number of subcompactions per merge. `None`: one per idle thread.
+    /// Maximum number of subcompactions of a merge. `None` means one per idle worker, and one for the calling thread.
     subcompactions_max: Option<usize>,
-    /// Number of workers with a job or a subcompaction. The number is a hint, so all accesses are relaxed.
+    /// Number of workers that run a job or a subcompaction. Only a hint, so relaxed ordering is sufficient.
     busy: AtomicUsize,
     /// Merges with pending subcompactions, oldest first.
     offers: Mutex<Vec<Arc<Subcompactions>>>,
 }
 
-/// Counts a worker as busy until dropped.
+/// Counts a worker as busy until it is dropped.
 #[derive(Debug)]
 pub(crate) struct BusyWorker<'a>(&'a AtomicUsize);
 
@@ -35,7 +36,7 @@ impl Drop for BusyWorker<'_> {
 }
 
 impl WorkerPool {
-    /// Creates the pool for an environment.
+    /// Creates the worker pool for an environment.
     pub(crate) fn new(background: Background, subcompactions_max: Option<usize>) -> WorkerPool {
         let count = match background {
             Background::Inline => 0,
@@ -45,7 +46,7 @@ impl WorkerPool {
         WorkerPool { count, subcompactions_max, busy, offers: Mutex::default() }
     }
 
-    /// Returns the number of workers, or 0 if calling threads run the jobs.
+    /// Returns the number of workers. 0 if calling threads run the jobs.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -56,20 +57,21 @@ impl WorkerPool {
         BusyWorker(&self.busy)
     }
 
-    /// Maximum number of subcompactions of a job that starts now: one for the calling thread and one per idle worker.
+    /// Returns the maximum number of subcompactions of a job that starts now: one for the calling thread, and one for
+    /// each idle worker.
     ///
-    /// If there are no workers because callers do the work, returns the number for the default workers. Trees then have
-    /// the same shape with and without workers.
+    /// If there are no workers because calling threads run the jobs, returns the number for the default number of
+    /// workers. Trees therefore have the same shape with and without workers.
     pub(crate) fn max_subcompactions(&self) -> usize {
         if self.count == 0 {
             return self.subcompactions_max.unwrap_or(WORKERS_DEFAULT);
         }
         let idle = self.count.saturating_sub(self.busy.load(Ordering::Relaxed));
-        // If the caller is no worker, as in `compact_range`, all workers may be idle.
+        // If the calling thread is not a worker, as in `compact_range`, all workers may be idle.
         (idle + 1).min(self.subcompactions_max.unwrap_or(usize::MAX))
     }
 
-    /// Runs all subcompactions of a merge, with the help of idle workers.
+    /// Runs all subcompactions of a merge. Idle workers may help.
     pub(crate) fn run(
         &self,
         state: &DbState,
@@ -93,8 +95,8 @@ impl WorkerPool {
         self.offers.lock().iter().any(|subcompactions| subcompactions.has_pending())
     }
 
-    /// Runs a pending subcompaction. Returns false if there is none or no work may start. The owner of the merge gets
-    /// the result.
+    /// Runs a pending subcompaction for the owner of its merge. Returns false if there is none, or if no work may
+    /// start.
     pub(crate) fn run_pending_subcompaction(&self, state: &DbState) -> bool {
         if !self.has_pending_subcompaction() || !state.work.begin_work(WorkKind::Compaction) {
             return false;

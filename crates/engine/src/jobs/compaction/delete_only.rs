@@ -1,15 +1,16 @@
-//! Delete-only compactions: drop files whose entries are all invisible to readers, without reading the files.
+//! Delete-only compactions: drop files whose entries no reader can see, without reading the files.
 //!
-//! A file is dropped in one of two cases:
+//! A file can be dropped in two cases:
 //!
-//! 1. Range tombstones in newer runs cover the whole key range of the file and are newer than all of its entries. No
-//!    snapshot sees an entry of the file without seeing these tombstones. The tombstones remain as long as the file
-//!    exists, because a job drops a range tombstone only if no older run overlaps it. They also hide older versions of
-//!    the keys, so the tombstones in the file are not needed.
-//! 2. No older run overlaps the file. The file has no entries, or its own range tombstones cover its key range.
+//! 1. Range tombstones in newer runs cover the whole key range of the file and are newer than all of its entries. Every
+//!    snapshot that sees an entry of the file also sees these range tombstones. They exist at least as long as the
+//!    file, because a job drops a range tombstone only if no older run overlaps it. They also hide all older versions
+//!    of these keys, so the tombstones in the file are not needed any more.
+//! 2. No older run overlaps the file, and either the file has no entries, or its own range tombstones cover its whole
+//!    key range.
 //!
-//! If the range tombstones of other files cover a file, this never changes, because all later snapshots see these range
-//! tombstones. If only a snapshot needs a file, the conditions are checked again when a snapshot is released.
+//! If range tombstones of other files cover a file, this remains true, because all later snapshots see these range
+//! tombstones, too. If only a snapshot needs a file, the file is checked again when a snapshot is released.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
@@ -22,16 +23,16 @@ use lsmx_compaction::{
 /// Result of a search for files to drop.
 #[derive(Debug, Default)]
 pub(crate) struct DeleteOnlyPick {
-    /// Job that drops all files found.
+    /// Job that drops all files that were found.
     pub(crate) job: Option<Job>,
-    /// Whether more files could be dropped after the release of a snapshot.
+    /// Whether further files can be dropped after snapshots are released.
     pub(crate) waits_for_snapshot: bool,
 }
 
-/// Returns a job that drops all files whose entries are invisible to readers. Files for which `busy` returns true are
-/// skipped.
+/// Returns a job that drops all files whose entries no reader can see. Files for which `busy` returns true are skipped.
 ///
-/// `tombstones` has the range tombstones of all tables. `snapshots` is ascending and must be read after `shape`.
+/// `tombstones` contains the range tombstones of all tables. `snapshots` must be in ascending order and must be read
+/// after `shape`.
 pub(crate) fn pick_delete_only(
     shape: &TreeShape,
     tombstones: &TombstoneIndex,
@@ -80,15 +81,16 @@ fn overlaps(run: &SortedRun, file: &TableMeta) -> bool {
     !run.files.overlapping_indices(&file.range).is_empty()
 }
 
-/// How range tombstones cover the key range of a file. Larger values allow more drops.
+/// State of the key range of a file: how it is covered by range tombstones. Larger values allow more files to be
+/// dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Coverage {
     None,
     /// A snapshot still sees entries of the file.
     VisibleToSnapshot,
-    /// Tombstones cover the range, but some of them may be in the file itself.
+    /// Range tombstones cover the key range, but some of them may be in the file itself.
     OwnTombstones,
-    /// Range tombstones in newer files cover the range.
+    /// Range tombstones in newer files cover the key range.
     NewerTombstones,
 }
 
@@ -109,8 +111,8 @@ fn compute_coverage(
     loop {
         let (visible, newest) =
             (tombstones.coverage_range(start, limit), tombstones.coverage_range(start, SeqNo::MAX));
-        // A range tombstone and an entry never have the same sequence number. Therefore a tombstone with the largest
-        // sequence number of the file is newer than all entries of the file.
+        // A range tombstone and an entry never have the same sequence number. A range tombstone with the largest
+        // sequence number of the file is therefore newer than all entries of the file.
         let coverage_here = match (visible.newest, newest.newest) {
             (Some(seq), _) if seq > largest => Coverage::NewerTombstones,
             (Some(seq), _) if seq == largest => Coverage::OwnTombstones,
@@ -204,7 +206,7 @@ mod tests {
         ] {
             assert_eq!(coverage_with(&all, snapshots), expected, "{snapshots:?}");
         }
-        // The snapshot sees the older tombstone, but not the newer one.
+        // The snapshot sees the older range tombstone, but not the newer one.
         assert_eq!(
             coverage_with(&[tombstone("a", None, &[30, 22])], &[25]),
             Coverage::NewerTombstones

@@ -1,15 +1,16 @@
-//! Applies the compaction filter of a keyspace to the values of a compaction.
+//! Applies the compaction filter of a keyspace to the values that a compaction merges.
 //!
-//! A value is passed to the filter if all of these hold:
+//! A value is passed to the filter if all of these conditions hold:
 //!
-//! - It is the newest version of its key among the inputs, and operands above it are folded.
-//! - No registered snapshot sees it: it is in the newest stripe. The job checks again before it installs its outputs, see
-//!   `run.rs`.
-//! - In a keyspace with a merge operator, no newer entry of the key is found outside the job. Otherwise a removal could
-//!   leave a value that consists of the newer operands alone.
+//! - The value belongs to the newest version of its key among the inputs, and newer operands were combined with it.
+//! - No registered snapshot sees the value, because it is in the newest stripe. The job checks this again before it
+//!   installs its outputs, see `run.rs`.
+//! - If the keyspace has a merge operator, there is no newer entry of the key outside of the job. Otherwise, if the
+//!   filter removed the value, the key would have a value that consists of the newer operands only.
 //!
-//! The operand store needs no delete marker for a removed value. The flush that wrote the value, or a newer version, has
-//! delivered a marker for every older operand of the key, and the store keeps the marker as long as the operands.
+//! If a value is removed, the operand store needs no delete marker. The flush that wrote the value or a newer version
+//! has already delivered a delete marker for all older operands of the key. The store keeps this delete marker as long
+//! as these operands.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -33,20 +34,20 @@ use crate::value_log::BlobScan;
 /// Results of the calls of a compaction filter.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FilterOutcome {
-    /// Number of values passed to the filter.
+    /// Number of values that were passed to the filter.
     pub(crate) passed: u64,
     pub(crate) removed: u64,
     pub(crate) changed: u64,
-    /// Number of failed calls.
+    /// Number of calls that failed.
     pub(crate) errors: u64,
-    /// Smallest sequence number of a removed or changed value.
+    /// Smallest sequence number of a value that was removed or changed.
     pub(crate) seq_smallest: Option<SeqNo>,
-    /// Key and error of the first failed call.
+    /// Key and error of the first call that failed.
     pub(crate) first_error: Option<(Vec<u8>, FilterError)>,
 }
 
 impl FilterOutcome {
-    /// Adds the results of another subcompaction, which has larger keys.
+    /// Adds the results of another subcompaction. Its keys must be larger.
     pub(crate) fn add(&mut self, other: FilterOutcome) {
         self.passed += other.passed;
         self.removed += other.removed;
@@ -69,13 +70,13 @@ pub(crate) struct NewerEntries<'a> {
 }
 
 impl<'a> NewerEntries<'a> {
-    /// Returns the search for a job with these inputs. Returns `None` for a keyspace without merge operands.
+    /// Creates the search for a job with these inputs. Returns `None` if the keyspace has no merge operator.
     pub(crate) fn new(tree: &'a Tree, inputs: &'a HashSet<FileId>) -> Option<NewerEntries<'a>> {
         tree.merge_resolver.name().map(|_| NewerEntries { tree, inputs })
     }
 
-    /// Returns whether memtables, tables outside the job or the operand store may contain an entry of the key that is
-    /// newer than `seq`. Reads filters of tables, but no other blocks.
+    /// Returns whether an entry of the key that is newer than `seq` may exist in memtables, in tables outside of the
+    /// job or in the operand store. Reads only filters of tables, and no other blocks.
     fn may_contain(&self, user_key: &[u8], seq: SeqNo) -> bool {
         let view = self.tree.super_version();
         let in_memtable = |(newest, _, _): (SeqNo, EntryKind, Slice)| newest > seq;
@@ -84,7 +85,7 @@ impl<'a> NewerEntries<'a> {
                 run.table_for_key(user_key).is_some_and(|file| {
                     file.shape().seq_largest > seq.0
                         && !self.inputs.contains(&file.shape().id)
-                        // A filter that cannot be read excludes nothing.
+                        // If a filter cannot be read, the table may contain the key.
                         && file.table().may_contain_for_job(user_key).unwrap_or(true)
                 })
             })
@@ -92,11 +93,11 @@ impl<'a> NewerEntries<'a> {
     }
 }
 
-/// Compaction filter of one subcompaction.
+/// Compaction filter for one subcompaction.
 #[derive(Debug)]
 pub(crate) struct EntryFilter<'a> {
     filter: &'a dyn CompactionFilter,
-    /// Context without a sequence number.
+    /// Context without the sequence number and the expiry time.
     context: FilterContext,
     newer: Option<NewerEntries<'a>>,
     scan: RefCell<BlobScan>,
@@ -104,7 +105,7 @@ pub(crate) struct EntryFilter<'a> {
 }
 
 impl<'a> EntryFilter<'a> {
-    /// Creates the filter of a job that writes to `level`.
+    /// Creates the filter for a job that writes to `level`.
     pub(crate) fn new(
         filter: &'a dyn CompactionFilter,
         level: u8,
@@ -125,8 +126,8 @@ impl<'a> EntryFilter<'a> {
         self.outcome
     }
 
-    /// Returns the decision about a stored value, or about the value that a pointer refers to. `values` are the blob files of
-    /// the inputs.
+    /// Calls the filter for the value of an entry, and returns its decision. `value` is the stored value or value
+    /// pointer of the entry. `values` contains the blob files of the inputs.
     pub(crate) fn decide(
         &mut self,
         key: InternalKey<'_>,

@@ -1,11 +1,13 @@
 //! Manual compactions: merge all data of a key range into one sorted run.
 //!
-//! 1. Runs are visited from newest to oldest. Every file that overlaps the range is an input. Each input widens
-//!    the range for older runs, so that no older entry ends up above a newer one. L0 contributes whole runs, and
-//!    all runs older than the first, because runs leave L0 oldest first.
-//! 2. Outputs go to the oldest run of the deepest level. Files that are already there, with no newer data above
-//!    them, are rewritten only if they hold tombstones, or if the keyspace has a compaction filter.
-//! 3. While the job waits for running jobs to release its inputs, the policy picks no new jobs in the tree.
+//! 1. The runs are visited from newest to oldest. All files that overlap the key range are inputs. Each input extends
+//!    the key range for older runs. An older entry can therefore never end up in a newer run than a newer entry of the
+//!    same key. If a run of L0 is an input, all older runs of L0 are inputs as well, because runs leave L0 from oldest
+//!    to newest.
+//! 2. The outputs are added to the oldest run of the deepest level. If the inputs are already in this run, files are
+//!    rewritten only if they contain tombstones, or if the keyspace has a compaction filter.
+//! 3. If the inputs are used by running jobs, the manual compaction waits. During this time, the policy picks no jobs
+//!    for the tree.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -23,16 +25,16 @@ pub(crate) type KeyBounds = (Bound<Bytes>, Bound<Bytes>);
 /// Next step of a manual compaction.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ManualPlan {
-    /// The range needs no compaction.
+    /// The key range needs no compaction.
     UpToDate,
     /// The job can run now.
     Run(Box<Job>),
-    /// The job must wait: its inputs are busy, or it conflicts with a running job.
+    /// The job must wait, because its inputs are busy or it conflicts with a running job.
     Wait(Box<Job>),
 }
 
-/// Returns the job that merges the range, if one is needed. With `rewrites_all`, it also rewrites files of the last run
-/// that hold no tombstones.
+/// Returns the job that compacts the key range. If `rewrites_all` is true, files of the last run that contain no
+/// tombstones are rewritten, too.
 pub(crate) fn plan_manual(
     shape: &TreeShape,
     busy: &RunningJobs,
@@ -71,8 +73,8 @@ pub(crate) fn plan_manual(
     }
 }
 
-/// Returns the input files that hold tombstones, or all of them, and the keys at which outputs must be cut so that none
-/// spans a file that is not rewritten.
+/// Selects the input files to rewrite: those with tombstones, or all of them. Also returns the keys at which outputs
+/// must be split, so that no output overlaps a file that is not rewritten.
 fn select_to_rewrite(
     run: &SortedRun,
     input: &JobInput,
@@ -93,7 +95,7 @@ fn select_to_rewrite(
     (files, boundaries)
 }
 
-/// Returns all files that must be merged together, newest run first.
+/// Returns all files that must be merged together, ordered from the newest to the oldest run.
 fn select_inputs(shape: &TreeShape, bounds: &KeyBounds) -> Vec<JobInput> {
     let mut inputs = Vec::new();
     let mut hull: Option<KeyRange> = None;
@@ -114,7 +116,7 @@ fn select_inputs(shape: &TreeShape, bounds: &KeyBounds) -> Vec<JobInput> {
                 Some(range) => range.enclosing_both(&file.range),
             });
         }
-        // The enclosing range may cover further files between the selected ones. They become inputs as well.
+        // The enclosing range may cover further files between the selected files. They become inputs as well.
         let files = overlapping_file_ids(run, hull.as_ref(), !files.is_empty());
         if !files.is_empty() {
             inputs.push(JobInput { level, run: run.id, files });
@@ -123,7 +125,7 @@ fn select_inputs(shape: &TreeShape, bounds: &KeyBounds) -> Vec<JobInput> {
     inputs
 }
 
-/// Returns the files of a run that overlap `range`, or none if no file of the run is selected.
+/// Returns the files of a run that overlap `range`. Returns none if no file of the run was selected.
 fn overlapping_file_ids(
     run: &SortedRun,
     range: Option<&KeyRange>,

@@ -1,4 +1,4 @@
-//! Output tables of a job. They are removed if the job fails.
+//! Output tables of a job. Their files are deleted if the job fails.
 
 use std::path::PathBuf;
 
@@ -26,34 +26,34 @@ use crate::vfs::paced::PacedVfs;
 
 /// Output tables of a job.
 ///
-/// Dropping it before [`JobOutputs::keep_files`] deletes the files it wrote.
+/// If the value is dropped before [`JobOutputs::keep_files`] is called, all files that it has written are deleted.
 #[derive(Debug)]
 pub(crate) struct JobOutputs<'a> {
     table_factory: &'a TableFactory,
-    /// Creates the files, at the pace of the job's I/O priority.
+    /// Creates the output files with the rate limit for the I/O priority of the job.
     vfs: PacedVfs,
     priority: IoPriority,
     tree: &'a Tree,
     level: u8,
     filter: FilterWidth,
-    /// Time of the oldest tombstone among the inputs.
+    /// Write time of the oldest tombstone among the inputs, in microseconds.
     oldest_tombstone_us: Option<u64>,
     current: Option<(FileId, TableWriter)>,
     values: OutputValueWriter,
-    /// Range tombstones to be written.
+    /// Range tombstones that are not written yet.
     range_tombstones: RangeTombstoneQueue,
-    /// Chooses where tables end. Without it there is one table.
+    /// Determines where tables end. `None` if all entries are written to one table.
     splitter: Option<OutputSplitter>,
     finished: Vec<Arc<TableFile>>,
     paths: Vec<PathBuf>,
-    /// Number of entries written.
+    /// Number of entries that were written.
     pub(crate) entries: u64,
-    /// Entries that were dropped or replaced because they had expired.
+    /// Entries that were dropped or replaced because they have expired.
     pub(crate) expired: ExpiredEntries,
 }
 
 impl<'a> JobOutputs<'a> {
-    /// Creates the output of a flush: one L0 run, paced as a flush.
+    /// Creates the outputs of a flush: a new run in L0, written with the rate limit of flushes.
     pub(crate) fn for_flush(
         table_factory: &'a TableFactory,
         tree: &'a Tree,
@@ -66,7 +66,7 @@ impl<'a> JobOutputs<'a> {
         JobOutputs::new(IoPriority::Flush, table_factory, tree, (0, filter), oldest_tombstone_us)
     }
 
-    /// Creates an output without tables for a level. Its filters have the given number of bits per key.
+    /// Creates the outputs of a job that writes to `level`. `filter` is the filter width of the tables.
     pub(crate) fn new(
         priority: IoPriority,
         table_factory: &'a TableFactory,
@@ -94,50 +94,51 @@ impl<'a> JobOutputs<'a> {
         }
     }
 
-    /// Filter width of the tables.
+    /// Returns the filter width of the tables.
     pub(crate) fn filter_width(&self) -> FilterWidth {
         self.filter
     }
 
-    /// Sets the blob files that written pointers may point into.
+    /// Sets the blob files to which the value pointers of the inputs may point.
     pub(crate) fn set_value_source(&mut self, source: ValueSource) {
         self.values.set_source(source);
     }
 
-    /// Sets the rule for where tables end.
+    /// Sets the rule that determines where tables end.
     pub(crate) fn set_splitter(&mut self, splitter: OutputSplitter) {
         self.splitter = Some(splitter);
     }
 
-    /// Sets the range tombstones to be written, as fragments in key order.
+    /// Sets the range tombstones to be written. They must be fragments in key order.
     pub(crate) fn set_range_tombstones(&mut self, range_tombstones: Vec<RangeTombstone>) {
         self.range_tombstones = RangeTombstoneQueue::new(range_tombstones);
     }
 
-    /// Returns the finished tables as compaction policies see them, in key order.
+    /// Returns the metadata of all finished tables, in key order.
     pub(crate) fn table_metas(&self) -> Vec<Arc<TableMeta>> {
         self.finished.iter().map(|table| Arc::clone(table.shape())).collect()
     }
 
-    /// Total size of finished tables, in bytes.
+    /// Returns the total size of all finished tables in bytes.
     pub(crate) fn finished_bytes(&self) -> u64 {
         self.finished.iter().map(|table| table.shape().bytes).sum()
     }
 
-    /// Starts a user key whose entries follow; the current table may end before it.
+    /// Must be called before the first entry of each user key is added. May finish the current table before this key.
     ///
-    /// Returns whether a table was finished. Without a splitter the call is not needed.
+    /// Returns whether a table was finished. If there is no splitter, the call is not necessary.
     pub(crate) fn begin_key(&mut self, user_key: &[u8]) -> Result<bool> {
         let mut has_finished = self.begin_range_tombstones(Some(user_key))?;
         has_finished |= self.split_before(user_key)?;
-        // A range tombstone that starts at the key belongs to the table of the key.
+        // A range tombstone that starts at this key is written to the same table as the key.
         if self.range_tombstones.next_start(None).is_some_and(|start| *start == *user_key) {
             self.range_tombstones.take_next();
         }
         Ok(has_finished)
     }
 
-    /// Adds the range tombstones that start before a key, or all remaining ones. They count towards the table size.
+    /// Adds the range tombstones that start before a key, or all remaining ones if there is no key. They count towards
+    /// the size of the table.
     fn begin_range_tombstones(&mut self, before: Option<&[u8]>) -> Result<bool> {
         let mut has_finished = false;
         while let Some(start) = self.range_tombstones.next_start(before) {
@@ -161,7 +162,7 @@ impl<'a> JobOutputs<'a> {
         Ok(is_split)
     }
 
-    /// Returns the current table, creating it if needed.
+    /// Returns the writer of the current table. Creates the table if there is none.
     fn writer(&mut self) -> Result<&mut TableWriter> {
         if self.current.is_none() {
             self.current = Some(self.create_table()?);
@@ -186,7 +187,7 @@ impl<'a> JobOutputs<'a> {
 
     /// Adds an entry to the current table.
     pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<()> {
-        // Creates the table before its blob file, so that file numbers follow the order of creation.
+        // The table is created before its blob file, so that file numbers follow the order of creation.
         self.writer()?;
         let target = (self.table_factory, &self.vfs as &dyn Vfs);
         let placement = self.values.place_value(target, &mut self.paths, key, value)?;
@@ -204,14 +205,14 @@ impl<'a> JobOutputs<'a> {
         Ok(())
     }
 
-    /// Writes the remaining range tombstones and finishes the last table. The tables are then synced, but not their
-    /// directory entries.
+    /// Writes the remaining range tombstones and finishes the last table. All tables are synced. Their directory
+    /// entries are not synced.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.begin_range_tombstones(None)?;
         self.finish_table(None)
     }
 
-    /// Finishes the current table, if any. `next` is the first key of the following table.
+    /// Finishes the current table if there is one. `next` is the first key of the next table.
     fn finish_table(&mut self, next: Option<&[u8]>) -> Result<()> {
         let last = self.current.as_ref().and_then(|(_, writer)| writer.last_key());
         let range_tombstones = self.range_tombstones.finish_table(last, next);
@@ -237,7 +238,7 @@ impl<'a> JobOutputs<'a> {
         Ok(())
     }
 
-    /// Appends the output of a subcompaction. Subcompactions arrive in key order.
+    /// Appends the outputs of a subcompaction. Subcompactions must be appended in key order.
     pub(crate) fn append(&mut self, mut output: SubcompactionOutput) {
         self.finished.append(&mut output.tables);
         self.paths.append(&mut output.paths);
@@ -245,7 +246,7 @@ impl<'a> JobOutputs<'a> {
         self.expired.add(output.expired);
     }
 
-    /// Converts the finished tables into the output of a subcompaction.
+    /// Converts the finished tables to the output of a subcompaction.
     pub(crate) fn into_subcompaction_output(mut self, entries_read: u64) -> SubcompactionOutput {
         SubcompactionOutput {
             obsolete_files: Arc::clone(&self.table_factory.obsolete_files),
@@ -258,25 +259,26 @@ impl<'a> JobOutputs<'a> {
         }
     }
 
-    /// Finished tables, in key order.
+    /// Returns the finished tables in key order.
     pub(crate) fn tables(&self) -> &[Arc<TableFile>] {
         &self.finished
     }
 
-    /// Disables the removal of files on drop: the tables belong to the tree, or the manifest may name them.
+    /// Prevents that the files are deleted on drop. Called when the tables belong to the tree, or when the manifest may
+    /// contain them.
     pub(crate) fn keep_files(&mut self) {
         self.paths.clear();
     }
 }
 
-/// Finished tables of one subcompaction. If this value is dropped before its tables are added to the result of a
-/// compaction, the files are deleted.
+/// Finished tables of a subcompaction. If the value is dropped before it is appended to [`JobOutputs`], its files are
+/// deleted.
 #[derive(Debug)]
 pub(crate) struct SubcompactionOutput {
     obsolete_files: Arc<ObsoleteFiles>,
     tables: Vec<Arc<TableFile>>,
     paths: Vec<PathBuf>,
-    /// Number of entries written.
+    /// Number of entries that were written.
     entries: u64,
     expired: ExpiredEntries,
     pub(crate) entries_read: u64,
@@ -285,7 +287,7 @@ pub(crate) struct SubcompactionOutput {
 }
 
 impl SubcompactionOutput {
-    /// Total size of the tables, in bytes.
+    /// Returns the total size of the tables in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.tables.iter().map(|table| table.shape().bytes).sum()
     }

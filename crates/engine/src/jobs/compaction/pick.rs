@@ -1,4 +1,4 @@
-//! Picks the next compaction job of a tree and reserves its inputs.
+//! Picks the next compaction job of a tree, and reserves its inputs.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -20,19 +20,19 @@ use crate::state::DbState;
 use crate::tree::version::Version;
 use crate::tree::{CompactionBlock, Tree, TreeJobState};
 
-/// A job with reserved inputs, and the shape from which it was picked.
+/// A job whose inputs are reserved, and the shape for which it was picked.
 #[derive(Clone, Debug)]
 pub(crate) struct PickedJob {
     pub(crate) job: Job,
     pub(crate) shape: TreeShape,
-    /// Time at which the job is cancelled; `None` for jobs of the policy.
+    /// Deadline of a manual compaction in microseconds. `None` for other jobs.
     pub(crate) deadline_us: Option<u64>,
-    /// Blob files that the job empties.
+    /// Blob files whose values the job moves to other files.
     pub(crate) victims: Arc<BTreeSet<FileId>>,
 }
 
 impl PickedJob {
-    /// Reserves the inputs of a job that can run now.
+    /// Reserves the inputs of a job. The job must be able to run now.
     pub(crate) fn reserve_inputs(
         jobs: &mut TreeJobState,
         job: Job,
@@ -48,7 +48,7 @@ impl PickedJob {
         picked
     }
 
-    /// Input files of the job.
+    /// Returns the input files of the job.
     pub(crate) fn input_files(&self) -> impl Iterator<Item = &Arc<TableMeta>> {
         self.job.inputs.iter().flat_map(|input| {
             let wanted: HashSet<_> = input.files.iter().copied().collect();
@@ -58,23 +58,23 @@ impl PickedJob {
         })
     }
 
-    /// Total size of the inputs, in bytes.
+    /// Returns the total size of all inputs in bytes.
     pub(crate) fn input_bytes(&self) -> u64 {
         self.input_files().map(|file| file.bytes).sum()
     }
 
-    /// Time of the oldest tombstone among the inputs.
+    /// Returns the write time of the oldest tombstone among the inputs, in microseconds.
     pub(crate) fn oldest_tombstone_us(&self) -> Option<u64> {
         let with_tombstones = self.input_files().filter(|file| file.tombstones > 0);
         with_tombstones.filter_map(|file| file.oldest_tombstone_us).min()
     }
 
-    /// Whether the inputs have expiring entries.
+    /// Returns whether the inputs contain expiring entries.
     pub(crate) fn has_expiring_entries(&self) -> bool {
         self.input_files().any(|file| file.expiry.is_some())
     }
 
-    /// Total size of the inputs from other levels than the target, in bytes.
+    /// Returns the total size in bytes of the inputs that are not in the target level.
     pub(crate) fn incoming_bytes(&self) -> u64 {
         let inputs = self.job.inputs.iter();
         let own: HashSet<_> = inputs
@@ -85,10 +85,10 @@ impl PickedJob {
     }
 }
 
-/// Picks the next job and reserves its inputs.
+/// Picks the next job of a tree and reserves its inputs.
 ///
-/// Delete-only jobs come first, then blob garbage collection if space is short, then the policy, then other blob
-/// garbage collection.
+/// Jobs are picked in this order: delete-only compactions, blob garbage collections if the value log exceeds its space
+/// limit, jobs of the policy, and other blob garbage collections.
 pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     if state.error_state.check_writable().is_err() || state.is_closing() {
         return None;
@@ -110,8 +110,8 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         return None;
     }
     let shape = tree.shape(state.env.database_time_us(), &state.sequence);
-    // The files were found in an older version. If one of them no longer exists, the job is not admitted. The job reads
-    // no file, so it may drop quarantined files.
+    // The files were found in an older version. If one of them no longer exists, the job is rejected. The job does not
+    // read its files and may therefore drop quarantined files.
     let delete_only =
         delete_only.and_then(|job| jobs.running.without_blocked_files().admit_job(job, &shape));
     let find_gc = |jobs: &TreeJobState, urgent| find_blob_gc(tree, &version, &shape, jobs, urgent);
@@ -157,7 +157,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     });
     let picked = PickedJob { victims, ..PickedJob::reserve_inputs(&mut jobs, job, shape, None) };
     drop(jobs);
-    // The policy does not explain delete-only and garbage collection jobs.
+    // The policy does not explain delete-only compactions and blob garbage collections.
     if let Some(decision) = decision.filter(|d| d.explanation.picked.as_ref() == Some(&picked.job))
     {
         state.emit(&Event::Decision(Arc::new(decision)));
@@ -165,7 +165,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     Some(picked)
 }
 
-/// Returns a job that empties blob files of `version`, which may be outdated.
+/// Returns a job that moves the values of some blob files of `version` to other files. `version` may be outdated.
 fn find_blob_gc(
     tree: &Tree,
     version: &Version,
@@ -177,8 +177,8 @@ fn find_blob_gc(
         return None;
     }
     let settings = tree.settings();
-    // A policy that drops whole files by age also frees their values. A rewritten table would be dropped later, because
-    // its age starts again.
+    // A policy that drops whole files by age also frees their values. If such a table were rewritten, it would be
+    // dropped later, because its age would start again.
     if settings.policy.can_drop_data() {
         return None;
     }
@@ -186,8 +186,8 @@ fn find_blob_gc(
     if urgent && !garbage_collection::is_over_space_limit(version.blobs(), &separation) {
         return None;
     }
-    // A value pointer that is rewritten keeps its size, so the tables keep theirs. A value that is moved from a blob file
-    // to a table makes the table larger, so the output may need several tables.
+    // If a value stays in the value log, its pointer keeps its size, so output tables have the size of their inputs. If
+    // a value is moved to a table, the table becomes larger, and the output may need several tables.
     let table_bytes = match settings.options.value_separation {
         Some(_) => u64::MAX,
         None => settings.options.table_target_bytes(),
@@ -200,7 +200,7 @@ fn find_blob_gc(
     )
 }
 
-/// Returns the job of the policy. If a custom policy returns an invalid job, it is called again after a pause.
+/// Returns the job of the policy. If a custom policy returns an invalid job, the policy is called again after a pause.
 fn pick_policy_job(
     state: &DbState,
     tree: &Tree,
@@ -233,7 +233,8 @@ fn pick_policy_job(
     let is_custom = tree.settings().options.custom_policy().is_some();
     let rule = match jobs.running.can_run_job(&job, shape) {
         Ok(true) if job.kind == JobKind::Drop && !policy.can_drop_data() => JobRule::DropsData,
-        // Jobs of built-in policies are checked when they are applied, and by tests. This check is for custom policies.
+        // Jobs of built-in policies are checked when they are applied, and by tests. This check is only necessary for
+        // custom policies.
         Ok(true) if !is_custom && !cfg!(debug_assertions) => return Ok(Some(job)),
         Ok(true) => match shape.check_job(&job) {
             Ok(()) => return Ok(Some(job)),
@@ -251,7 +252,8 @@ fn pick_policy_job(
     Err(error)
 }
 
-/// Returns the error for writes if the policy stops them but picks no job and none runs: they would wait forever.
+/// If the policy stops writes although it picks no job and no job is running, returns the error for these writes.
+/// Otherwise, they would wait forever.
 fn find_stall(
     tree: &Tree,
     policy: &dyn CompactionPolicy,
@@ -271,7 +273,7 @@ fn find_stall(
         .then_some(CompactionBlock { error, at_hard_stop: true })
 }
 
-/// Lists runs, files and bytes of each non-empty level.
+/// Describes the number of runs, files and bytes of each level that is not empty.
 fn describe_levels(shape: &TreeShape) -> String {
     let levels = (0..).zip(&shape.levels).filter(|(_, level)| !level.runs.is_empty());
     let levels = levels.map(|(number, level): (u32, _)| {
@@ -281,8 +283,8 @@ fn describe_levels(shape: &TreeShape) -> String {
     levels.collect::<Vec<_>>().join("; ")
 }
 
-/// Picks a job while files are quarantined: the job of the policy if it reads none of them, else a merge of other
-/// files.
+/// Picks a job while files are quarantined. This is the job of the policy if it reads no quarantined file, and a merge
+/// of other L0 runs otherwise.
 fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShape) -> Option<Job> {
     if jobs.quarantine.is_empty() {
         return None;
@@ -306,7 +308,7 @@ fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShap
     merge
 }
 
-/// Returns a job that drops files no reader can see.
+/// Returns a job that drops files whose entries no reader can see.
 fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Option<Job> {
     let released = state.sequence.snapshot_release_count();
     let snapshots = state.sequence.snapshot_seqs();
@@ -314,7 +316,7 @@ fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Opti
         Ok(tombstones) => tombstones?,
         // The error was reported when the file was quarantined.
         Err(error) if quarantine::is_quarantined(tree, &error) => return None,
-        // Files that the unreadable tombstones may cover are checked again later.
+        // Files that the unreadable range tombstones may cover are checked again later.
         Err(error) => {
             quarantine::quarantine_file(state, tree, &error);
             state.report_background_error("delete-only compaction", Some(tree), &error);

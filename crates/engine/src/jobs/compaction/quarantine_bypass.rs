@@ -1,9 +1,9 @@
-//! Merges L0 runs while a quarantined file blocks the job of the policy. A file is quarantined while background jobs
+//! Merges of L0 runs while a quarantined file blocks the job of the policy. A file is quarantined while background jobs
 //! cannot read it.
 //!
-//! A compaction removes whole runs from L0, oldest first. Therefore one quarantined file in L0 or L1 can block all L0
-//! runs. Adjacent L0 runs can still be merged into one L0 run. These merges keep the number of L0 runs below the hard
-//! stop of the policy until the quarantine ends.
+//! A compaction removes whole runs from L0, from oldest to newest. One quarantined file in L0 or L1 can therefore block
+//! all runs of L0. Adjacent L0 runs can still be merged into one L0 run. Such merges keep the number of L0 runs below
+//! the hard stop of the policy until the quarantine ends.
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{
@@ -12,15 +12,15 @@ use lsmx_compaction::{
 };
 
 const L0: Level = Level(0);
-/// Minimum number of runs in a merge unless writes are stopped.
+/// Minimum number of runs in a merge, except while writes are stopped.
 const RUNS_MIN: usize = 4;
-/// Maximum size of a run, divided by the total size of the newer runs in the merge. A merge ends before the first
-/// larger run. As in a tiered tree, this bounds write amplification by the logarithm of the data size.
+/// A merge ends before a run that is larger than this multiple of the total size of all newer runs in the merge. As in
+/// tiering, the write amplification is therefore at most logarithmic in the size of the data.
 const SIZE_RATIO: u64 = 2;
 
-/// Returns a merge of L0 runs that avoids busy and quarantined files, or `None` if no merge is needed.
+/// Returns a merge of L0 runs that uses no busy or quarantined file. Returns `None` if no merge is needed.
 ///
-/// If writes are stopped, a merge may have only two runs.
+/// While writes are stopped, a merge may consist of only two runs.
 pub(crate) fn pick_l0_merge(
     shape: &TreeShape,
     busy: &RunningJobs,
@@ -48,7 +48,7 @@ pub(crate) fn pick_l0_merge(
     busy.admit_job(build_merge(runs, chain, shape.table_bytes, quarantined), shape)
 }
 
-/// Returns the number of runs to merge. `runs` is newest first.
+/// Returns the number of runs to merge. `runs` is ordered from newest to oldest.
 fn count_merged_runs(runs: &[Arc<SortedRun>]) -> usize {
     let mut newer_bytes = 0u64;
     let fits_ratio = |run: &&Arc<SortedRun>| {
@@ -59,7 +59,7 @@ fn count_merged_runs(runs: &[Arc<SortedRun>]) -> usize {
     runs.iter().take_while(fits_ratio).count()
 }
 
-/// Returns a job that replaces the adjacent L0 runs in `chain` with one run.
+/// Returns a job that replaces the adjacent L0 runs in `chain` by one run.
 fn build_merge(
     runs: &[Arc<SortedRun>],
     chain: &[Arc<SortedRun>],
@@ -84,7 +84,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns an L0 with one file per run. `bytes` are the file sizes, newest run first.
+    /// Returns a shape with one file per L0 run. `bytes` contains the sizes of the files, from the newest to the oldest
+    /// run.
     fn tree(bytes: &[u64]) -> TreeShape {
         let run = |(id, bytes): (u64, &u64)| {
             let range = KeyRange::new("a", "z");

@@ -1,13 +1,14 @@
-//! Assigns fragments of range tombstones to output tables, and splits fragments that span two tables.
+//! Range tombstone queue: assigns fragments of range tombstones to output tables. If a fragment extends over two
+//! tables, it is split.
 //!
-//! Table bounds are inclusive, but the end of a range tombstone is exclusive. A fragment is therefore split at a key
-//! `k` that ends with a zero byte. The largest key of the first table is `k` without the zero byte. `k` is the next
-//! possible key and the start of the fragment in the second table. If the first entry `n` of the second table does not
-//! end with a zero byte, `k` is the successor of the last key before `n`.
+//! The bounds of tables are inclusive, but the end of a range tombstone is exclusive. A fragment is therefore split at
+//! a key `k` that ends with a zero byte. The largest key of the first table is then `k` without the zero byte. `k` is
+//! the next possible key after it, and the start of the fragment in the second table. If the first entry `n` of the
+//! second table does not end with a zero byte, `k` is the successor of the last key before `n`.
 //!
-//! A fragment may end with a key of another form. This key becomes the largest key of the table, although the fragment
-//! excludes it. An overlap check may then report one table too many, but it never misses a table that starts with this
-//! key.
+//! A fragment may end with a key that does not end with a zero byte. This key becomes the largest key of the table,
+//! although the fragment does not contain it. An overlap check may therefore report one table too many, but it never
+//! misses a table that starts with this key.
 
 use std::collections::VecDeque;
 
@@ -30,7 +31,7 @@ impl RangeTombstoneQueue {
         RangeTombstoneQueue { pending: tombstones.into(), ..RangeTombstoneQueue::default() }
     }
 
-    /// Returns the start of the next fragment if it is less than `before`.
+    /// Returns the start of the next fragment, if it is less than `before`.
     pub(crate) fn next_start(&self, before: Option<&[u8]>) -> Option<Bytes> {
         let start = &self.pending.front()?.start;
         before.is_none_or(|key| **start < *key).then(|| start.clone())
@@ -44,15 +45,15 @@ impl RangeTombstoneQueue {
         }
     }
 
-    /// Returns the size of the fragments of the current table, in bytes.
+    /// Returns the total size of the fragments of the current output table in bytes.
     pub(crate) fn current_table_bytes(&self) -> usize {
         self.current_bytes
     }
 
-    /// Completes the current table and returns its fragments.
+    /// Finishes the current output table and returns its fragments.
     ///
-    /// `last` is the last key of the table. `next` is the first key of the next table, or `None` for the last table. A
-    /// fragment that spans `next` is split, and its second part moves to the next table.
+    /// `last` is the last key of this table. `next` is the first key of the next table, or `None` if there is none. If
+    /// a fragment extends beyond `next`, it is split, and the second part moves to the next table.
     pub(crate) fn finish_table(
         &mut self,
         last: Option<&[u8]>,
@@ -80,10 +81,10 @@ impl RangeTombstoneQueue {
     }
 }
 
-/// Returns the key at which to split a fragment that starts at `start` and spans `next`.
+/// Returns the key at which to split a fragment that starts at `start` and extends beyond `next`.
 ///
-/// The key is greater than `last`, the last entry of the first table, and at most `next`, the first key of the second
-/// table. It ends with a zero byte. It may be one byte longer than the maximum key length.
+/// The key is greater than `last`, the last key of the first table, and at most `next`, the first key of the second
+/// table. It ends with a zero byte. It may be one byte longer than the longest allowed key.
 fn choose_cut_key(start: &Bytes, last: Option<&[u8]>, next: &[u8]) -> Bytes {
     match last {
         _ if next.ends_with(&[0]) => Bytes::copy_from_slice(next),

@@ -1,4 +1,4 @@
-//! Retries failed background jobs after pauses, and reports their errors to writers.
+//! Retries of failed background jobs, and reports of their errors to writes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,15 +9,15 @@ use crate::error::{Error, Result};
 use crate::state::DbState;
 use crate::tree::{Tree, TreeJobState};
 
-/// Pause after the first failure, in microseconds. The pause doubles with each further failure, up to [`RETRY_US_MAX`].
+/// Pause after the first failure in microseconds. With each further failure, the pause doubles, up to [`RETRY_US_MAX`].
 const RETRY_US_FIRST: u64 = 100_000;
-/// Maximum pause between two attempts, in microseconds.
+/// Maximum pause between two attempts in microseconds.
 pub(crate) const RETRY_US_MAX: u64 = 60_000_000;
 
-/// Runs a job and converts a panic into an error.
+/// Runs a job. Converts a panic to an error.
 ///
-/// A panic of user code fails the job. A panic of the engine makes the database read-only, because partial results
-/// must not become durable.
+/// After a panic of user code, only the job fails. After a panic of the engine, the database also becomes read-only,
+/// because partial results must not become durable.
 pub(crate) fn catch_panics<T>(state: &DbState, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let error = Error::from_panic(&*panic);
@@ -25,17 +25,18 @@ pub(crate) fn catch_panics<T>(state: &DbState, run: impl FnOnce() -> Result<T>) 
     })
 }
 
-/// Records and reports an error of background work that occurred outside a job. The work is retried after a pause.
+/// Handles an error of background work outside of a job: records it, so that the work is retried after a pause, and
+/// reports it.
 pub(crate) fn handle_failure(state: &DbState, work: &'static str, tree: &Tree, error: &Error) {
     record_failure(state, tree, error);
     state.report_background_error(work, Some(tree), error);
     defer_error(state, work, tree, error);
 }
 
-/// Ends the pause between retries after a successful compaction.
+/// Resets the pause between retries after a successful compaction.
 ///
-/// Another job of the tree may have failed during this job. Its pause must end, too. Otherwise no thread would check
-/// the tree after the pause, and writes that wait for a compaction would never continue.
+/// Another job of the tree may have failed while this job was running. Its pause must be reset, too. Otherwise, no
+/// thread would check the tree after the pause, and writes that wait for a compaction would never continue.
 pub(crate) fn record_success(state: &DbState, tree: &Tree) {
     let mut jobs = tree.jobs.lock();
     (jobs.failures, jobs.retry_at_us, jobs.is_error_reported) = (0, 0, false);
@@ -44,7 +45,7 @@ pub(crate) fn record_success(state: &DbState, tree: &Tree) {
     }
 }
 
-/// Starts the pause before the next retry, unless the job was cancelled.
+/// Starts a pause before the next retry. Does nothing if the job was cancelled.
 pub(crate) fn record_failure(state: &DbState, tree: &Tree, error: &Error) {
     if is_cancelled(error) || matches!(error, Error::ReadOnly { .. }) {
         return;
@@ -60,26 +61,26 @@ pub(crate) fn record_failure(state: &DbState, tree: &Tree, error: &Error) {
     tree.counters.update(|counts| counts.compaction.failures += 1);
 }
 
-/// Returns the pause after `failures` earlier failures in a row, in microseconds.
+/// Returns the pause in microseconds after `failures` earlier consecutive failures.
 pub(crate) fn backoff_us(failures: u32) -> u64 {
     RETRY_US_FIRST.saturating_mul(1 << failures.min(20)).min(RETRY_US_MAX)
 }
 
-/// Passes the first error since the last success of background work to the next write. Later errors are not passed, so
-/// that a write does not fail for each retry.
+/// Stores the first error since the last success, so that the next write returns it. Later errors are not stored,
+/// because otherwise each retry would make a write fail.
 pub(crate) fn defer_error(state: &DbState, work: &'static str, tree: &Tree, error: &Error) {
-    // In a read-only database, all writes already fail.
+    // In a read-only database, all writes fail in any case.
     if is_cancelled(error) || matches!(error, Error::ReadOnly { .. }) {
         return;
     }
     let mut jobs = tree.jobs.lock();
-    // If the next write already gets another error, this error counts as not reported. The next failed attempt then
-    // passes its error to a write.
+    // If another error is already stored for the next write, this error counts as not reported. The next failed attempt
+    // then stores its error.
     jobs.is_error_reported = jobs.is_error_reported || state.defer_error(work, Some(tree), error);
 }
 
-/// Clears the last failure if no job is running. Otherwise `wait_idle` would return the old error, and idle threads
-/// would check the tree until a later job succeeds.
+/// Clears the last failure if no job is running. Otherwise, `wait_idle` would return the old error, and idle threads
+/// would check the tree until a job succeeds.
 pub(crate) fn clear_last_failure(
     state: &DbState,
     tree: &Tree,
@@ -109,8 +110,8 @@ mod tests {
     use crate::vfs::MemVfs;
     use lsmx_base::sync::Arc;
 
-    /// Regression test: one job of a tree failed, and another job succeeded during the pause. The pause did not end, no
-    /// thread checked the tree after it, and writes that waited for a compaction did not continue.
+    /// Regression test: one job of a tree failed, and another job succeeded during the pause. The pause was not reset,
+    /// no thread checked the tree after it, and writes that waited for a compaction did not continue.
     #[test]
     fn retry_successful_job_ends_back_off_of_failed_job() {
         let options = Options::default().background(Background::Inline);

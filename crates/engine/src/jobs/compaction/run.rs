@@ -1,4 +1,4 @@
-//! Runs compaction jobs: merges, trivial moves and drops.
+//! Runs compaction jobs: merges, rewrites, trivial moves and drops.
 
 use std::collections::BTreeSet;
 
@@ -33,11 +33,12 @@ use crate::tree::Tree;
 use crate::tree::version::Version;
 use crate::write::throttle::Throttle;
 
-/// Runs a picked job and releases its inputs.
+/// Runs a picked job, and releases its inputs.
 ///
 /// # Errors
-/// The tree is unchanged. If a file of the tree cannot be read, it is quarantined. If a table cannot be written,
-/// compactions of the tree pause. If the manifest cannot be written, the database becomes read-only.
+/// After an error, the tree is unchanged. If a file of the tree cannot be read, the file is quarantined. If a table
+/// cannot be written, the next compaction of the tree starts after a pause. If the manifest cannot be written, the
+/// database becomes read-only.
 pub(crate) fn run_job(
     state: &DbState,
     throttle: &Arc<Throttle>,
@@ -62,8 +63,8 @@ pub(crate) fn run_job(
     if let Err(error) = &result {
         span.record_error(error);
     }
-    // The result is recorded before the inputs are released. Otherwise another job could take an unreadable file, or
-    // start before the pause after a failure.
+    // The result is recorded before the inputs are released. Otherwise, another job could use an unreadable file, or
+    // could start before the pause.
     match &result {
         Ok(()) => record_success(state, tree),
         Err(error) if quarantine::quarantine_file(state, tree, error) => {
@@ -96,9 +97,9 @@ fn run_picked_job(
     span: &JobSpan,
 ) -> Result<()> {
     let PickedJob { job, shape, .. } = picked;
-    // Live entries are dropped only while no snapshot sees them.
+    // A drop may remove entries that were not deleted. It runs only if no snapshot sees these entries.
     let drops_live_data = job.kind == JobKind::Drop && job.reason != JobReason::RangeDeleted;
-    // `Db::snapshot` waits until `_guard` is dropped, and a listener may call it.
+    // While `_guard` exists, `Db::snapshot` waits. Events are deferred, because a listener may call `Db::snapshot`.
     let _events = drops_live_data.then(|| state.defer_events());
     let _guard =
         match drops_live_data.then(|| SnapshotsBlockedGuard::block_snapshots(state, picked)) {
@@ -136,7 +137,8 @@ fn run_picked_job(
         if let Some(seq) = stats.filter.seq_smallest {
             filter_guard = FilterInstallGuard::begin(state, seq);
             if filter_guard.is_none() {
-                // A snapshot that was taken during the merge sees a removed or changed value.
+                // A snapshot that was taken during the merge sees a value that the filter removed or changed. The merge
+                // is repeated without the filter.
                 tree.counters.update(|counts| counts.compaction_filter.repeated_merges += 1);
                 outputs = new_outputs();
                 stats = run_merge(None, &mut outputs)?;
@@ -233,11 +235,11 @@ fn update_metrics(
     }
 }
 
-/// Blocks new snapshots while live entries are dropped.
+/// Prevents new snapshots while entries are dropped that were not deleted.
 struct SnapshotsBlockedGuard<'a>(&'a DbState);
 
 impl<'a> SnapshotsBlockedGuard<'a> {
-    /// Returns `None` if a snapshot sees the entries.
+    /// Returns `None` if a snapshot sees one of these entries.
     fn block_snapshots(
         state: &'a DbState,
         picked: &PickedJob,
@@ -250,15 +252,17 @@ impl<'a> SnapshotsBlockedGuard<'a> {
     }
 }
 
-/// Blocks new snapshots while the result of a compaction filter is installed.
+/// Prevents new snapshots while the result of a compaction filter is installed.
 struct FilterInstallGuard<'a> {
     _snapshots: SnapshotsBlockedGuard<'a>,
-    /// Dropped after `_snapshots`: `Db::snapshot` waits for it, and a listener may call `Db::snapshot`.
+    /// Dropped after `_snapshots`, because a listener may call `Db::snapshot`, which waits until `_snapshots` is
+    /// dropped.
     _events: HeldEvents<'a>,
 }
 
 impl<'a> FilterInstallGuard<'a> {
-    /// Returns `None` if a snapshot sees a removed or changed value, the oldest of which has the number `seq_smallest`.
+    /// Returns `None` if a snapshot sees a value that the filter has removed or changed. `seq_smallest` is the smallest
+    /// sequence number of these values.
     fn begin(state: &'a DbState, seq_smallest: SeqNo) -> Option<FilterInstallGuard<'a>> {
         let seq_smallest = match failpoint::is_on(Failpoint::FilterIgnoresSnapshots) {
             true => SeqNo::MAX,
@@ -273,10 +277,10 @@ impl<'a> FilterInstallGuard<'a> {
     }
 }
 
-/// Returns the compaction filter that a merge uses.
+/// Returns the compaction filter for a merge.
 ///
-/// A garbage collection of blob files uses none. A filter that changes every value would otherwise create new garbage in
-/// each collection, and collections would never end.
+/// Blob garbage collections do not use a compaction filter. Otherwise, a filter that changes all values would create
+/// new garbage in each collection, and the collections would never end.
 fn filter_of_job(tree: &Tree, job: &Job) -> Option<Arc<dyn CompactionFilter>> {
     match job.reason {
         JobReason::BlobGarbage { .. } => None,
@@ -284,7 +288,7 @@ fn filter_of_job(tree: &Tree, job: &Job) -> Option<Arc<dyn CompactionFilter>> {
     }
 }
 
-/// Counts and reports the failed calls of a compaction filter.
+/// Counts and reports calls of a compaction filter that have failed.
 fn report_filter_errors(
     state: &DbState,
     tree: &Tree,
@@ -309,16 +313,16 @@ impl Drop for SnapshotsBlockedGuard<'_> {
     }
 }
 
-/// Counters of one merge; zero for other jobs.
+/// Statistics of one merge. All fields are zero for other jobs.
 #[derive(Debug, Default)]
 struct MergeStats {
-    /// Number of entries read.
+    /// Number of entries that were read.
     entries: u64,
     read_bytes: u64,
     subcompactions: usize,
-    /// Number of subcompactions run by helpers.
+    /// Number of subcompactions that helpers have run.
     helper_count: u64,
-    /// Time spent by helpers.
+    /// Time that helpers have spent on subcompactions.
     helper_time: ThreadTime,
     /// Results of the compaction filter.
     filter: FilterOutcome,
@@ -326,7 +330,7 @@ struct MergeStats {
 
 /// Returns the blob files whose values a merge may relocate.
 ///
-/// Returns none after a failed job, because relocations are optional and must not use disk space that other jobs need.
+/// Returns none after a failed job. Relocation is optional, and must not use disk space that other jobs need.
 fn select_relocatable_files(tree: &Tree, version: &Version) -> BTreeSet<FileId> {
     let separation = tree.settings().options.value_separation;
     match separation.filter(|separation| separation.scan_read_bytes > 0) {
@@ -337,7 +341,7 @@ fn select_relocatable_files(tree: &Tree, version: &Version) -> BTreeSet<FileId> 
     }
 }
 
-/// Merges the inputs into `outputs`, with subcompactions if they are large.
+/// Merges the inputs into `outputs`. A large merge is split into subcompactions.
 #[expect(clippy::too_many_arguments, reason = "each is used once")]
 fn merge(
     state: &DbState,
@@ -367,7 +371,7 @@ fn merge(
     let range = job.input_key_range(shape)?;
     let range_tombstones =
         retention.add_range_tombstones(&tombstones, Some((&range.smallest, &range.largest)));
-    // A job that frees space does not relocate values.
+    // A job that frees space in the value log does not relocate values.
     let is_last_run = retention.is_last_run(&range);
     let may_relocate = victims.is_empty() && is_last_run;
     let relocatable =
@@ -379,7 +383,7 @@ fn merge(
         shape: shape.clone(),
         input_bytes: picked.input_bytes(),
         filter: outputs.filter_width(),
-        // The tombstones of removed and of expired values date from now.
+        // Tombstones of removed and of expired values get the current time.
         oldest_tombstone_us: picked.oldest_tombstone_us().or_else(|| {
             let may_remove = compaction_filter.is_some() || picked.has_expiring_entries();
             may_remove.then(|| state.env.database_time_us())

@@ -1,4 +1,4 @@
-//! Splits a large merge into key subranges of similar size. Each subrange can be merged by another thread.
+//! Splits a large merge into key subranges of similar size. Several threads can merge the subranges in parallel.
 //!
 //! ```text
 //! run 0      |----------|----|         |------|
@@ -6,12 +6,14 @@
 //! subranges  [           )[         )[        )
 //! ```
 //!
-//! 1. The indexes of the input tables provide weights. A weight is a key, and the number of bytes between the previous
-//!    key and this key in one table.
-//! 2. The weights of all tables are added up in key order. A subrange ends when it has its share of the bytes. The last
-//!    file of a subrange is usually not full. Therefore each subrange has at least the bytes of one output file.
-//! 3. A subrange ends after all versions of a key `k`, at the next possible key: `k` followed by a zero byte. If range
-//!    tombstones are cut at this key, the tables of two subranges do not overlap; see `range_tombstone_queue.rs`.
+//! 1. The indexes of the input tables provide weights. A weight consists of a key, and the number of bytes in one table
+//!    between the previous key and this key.
+//! 2. The weights of all tables are added up in key order. A subrange ends when it contains its share of the bytes. The
+//!    last output file of a subrange is usually not full. Each subrange therefore contains at least the bytes of one
+//!    output file.
+//! 3. A subrange ends after all versions of a key `k`. The next subrange starts at the next possible key, which is `k`
+//!    followed by a zero byte. If range tombstones are also split at this key, the tables of two subranges do not
+//!    overlap, see `range_tombstone_queue.rs`.
 
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
@@ -25,16 +27,16 @@ use crate::tree::table_file::TableFile;
 /// A range of user keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeySubrange {
-    /// First key of the subrange. `None`: start of the keyspace.
+    /// First key of the subrange. `None` stands for the start of the keyspace.
     pub(crate) from: Option<Bytes>,
-    /// First key after the subrange. `None`: end of the keyspace.
+    /// First key after the subrange. `None` stands for the end of the keyspace.
     pub(crate) to: Option<Bytes>,
 }
 
-/// Splits a merge whose inputs span `range` into at most `count_max` subranges of at least about `bytes_min` bytes
-/// each.
+/// Splits a merge into at most `count_max` subranges, each with at least about `bytes_min` bytes. `range` is the key
+/// range of all inputs.
 ///
-/// The subranges are in key order and cover the whole key space.
+/// The subranges are in key order and cover the whole keyspace.
 pub(crate) fn split_key_range(
     mut weights: Vec<KeyWeight>,
     range: &KeyRange,
@@ -94,7 +96,7 @@ impl KeySubrange {
         run.get(from..to).unwrap_or_default().into()
     }
 
-    /// Returns the parts of the range tombstones in the subrange. `all` are fragments in key order.
+    /// Returns the parts of range tombstones that are inside of the subrange. `all` must be fragments in key order.
     pub(crate) fn clip_range_tombstones(&self, all: &[RangeTombstone]) -> Vec<RangeTombstone> {
         let overlapping = |tombstone: &&RangeTombstone| {
             let starts = self.to.as_ref().is_none_or(|to| tombstone.start < *to);
@@ -139,7 +141,7 @@ mod tests {
         all.iter().map(weight).collect()
     }
 
-    /// Returns the end keys of the subranges as text.
+    /// Returns the end keys of all subranges as text.
     fn ends(all: &[(&str, u64)], range: (&'static str, &'static str), max: usize) -> Vec<String> {
         let subranges = split_key_range(weights(all), &KeyRange::new(range.0, range.1), max, 10);
         let text = |to: Bytes| String::from_utf8(to.to_vec()).unwrap();
@@ -152,7 +154,7 @@ mod tests {
         assert_eq!(ends(&files, ("a", "h"), 2), ["d\0"]);
         assert_eq!(ends(&files, ("a", "h"), 4), ["b\0", "d\0", "f\0"]);
         assert_eq!(ends(&files, ("a", "h"), 9), ["b\0", "d\0", "f\0"]);
-        // Two overlapping runs.
+        // Two runs that overlap each other.
         let runs = [("b", 10), ("h", 10), ("c", 10), ("i", 10)];
         assert_eq!(ends(&runs, ("a", "i"), 2), ["c\0"]);
     }
@@ -179,7 +181,7 @@ mod tests {
     fn split_versions_of_a_key_stay_together() {
         let blocks = [("b", 10), ("k", 10), ("k", 10), ("k", 10), ("k", 10), ("z", 10)];
         assert_eq!(ends(&blocks, ("a", "z"), 6), ["b\0", "k\0"]);
-        // No key follows the only key.
+        // There is no key after the only key.
         assert_eq!(ends(&[("k", 50), ("k", 50)], ("k", "k"), 4), [""; 0]);
     }
 

@@ -1,9 +1,9 @@
-//! Runs a merge as subcompactions, each over one key subrange, on several threads.
+//! Subcompactions: parts of a merge, each for one key subrange, that run on several threads.
 //!
-//! The thread that owns the job splits it (`split_ranges.rs`), offers the subcompactions to idle workers
-//! (`worker_pool.rs`), and runs subcompactions itself while any are pending. It never waits for a worker to start one,
-//! only for those that workers have started. The first subcompaction that fails, is cancelled or panics ends all of
-//! them; files written by the others are deleted.
+//! The thread that owns the job splits the merge (`split_ranges.rs`), and offers the subcompactions to idle workers
+//! (`worker_pool.rs`). As long as subcompactions are pending, the thread runs them itself. It never waits until a
+//! worker starts a subcompaction, but only for subcompactions that workers have started. If a subcompaction fails, is
+//! cancelled or panics, all subcompactions of the merge end, and the files that they have written are deleted.
 
 use std::collections::VecDeque;
 
@@ -36,41 +36,41 @@ use crate::tree::table_file::TableFile;
 use crate::write::backpressure;
 use crate::write::throttle::Throttle;
 
-/// Inputs and settings shared by all subcompactions of a merge.
+/// Inputs and settings that all subcompactions of a merge share.
 #[derive(Debug)]
 pub(crate) struct MergeInputs {
     pub(crate) tree: Arc<Tree>,
     pub(crate) throttle: Arc<Throttle>,
     pub(crate) job: Job,
-    /// Shape from which the job was picked.
+    /// The shape for which the job was picked.
     pub(crate) shape: TreeShape,
     pub(crate) input_bytes: u64,
-    /// Filter width of the outputs.
+    /// Filter width of the output tables.
     pub(crate) filter: FilterWidth,
-    /// Time of the oldest tombstone among the inputs.
+    /// Write time of the oldest tombstone among the inputs, in microseconds.
     pub(crate) oldest_tombstone_us: Option<u64>,
     /// Time up to which entries have expired for all readers, in microseconds.
     pub(crate) expiry_limit_us: u64,
-    /// Time at which the job is cancelled.
+    /// Deadline of the job in microseconds. `None` if there is none.
     pub(crate) deadline_us: Option<u64>,
     /// Tables of each input run, in key order.
     pub(crate) runs: Vec<Arc<[Arc<TableFile>]>>,
-    /// State before the first key.
+    /// Retention state before the first key.
     pub(crate) retention: Retention,
-    /// Range tombstones to be written.
+    /// Range tombstones that the merge writes.
     pub(crate) range_tombstones: Vec<RangeTombstone>,
-    /// Blob files that the inputs point into.
+    /// Blob files to which the inputs point.
     pub(crate) values: ValueSource,
     /// Compaction filter of the keyspace.
     pub(crate) compaction_filter: Option<Arc<dyn CompactionFilter>>,
-    /// Whether no run outside the job holds older data in the key range of the job.
+    /// Whether no run outside of the job contains older data in the key range of the job.
     pub(crate) is_last_run: bool,
 }
 
 impl MergeInputs {
-    /// Splits the merge into subranges, in key order. Returns one if the merge is small or no thread can help.
+    /// Splits the merge into subranges in key order. Returns one subrange if the merge is small or if `count_max` is 1.
     pub(crate) fn split(&self, range: &KeyRange, count_max: usize) -> Result<Vec<KeySubrange>> {
-        // A policy that writes each run to one file sets no limit on the file size. Such a merge is not split.
+        // A policy that writes each run to one file sets no limit for the file size. Such a merge is not split.
         let bytes_min = self.job.split.file_bytes;
         if count_max < 2 || self.input_bytes / 2 < bytes_min {
             return Ok(vec![KeySubrange::default()]);
@@ -82,7 +82,7 @@ impl MergeInputs {
         Ok(split_key_range(weights, range, count_max, bytes_min))
     }
 
-    /// Fails if the result is no longer needed.
+    /// Fails if the result of the merge is no longer needed.
     fn check_cancelled(&self, state: &DbState) -> Result<()> {
         if state.is_closing() {
             return Err(Error::Closed);
@@ -94,56 +94,56 @@ impl MergeInputs {
     }
 }
 
-/// A merge and the progress of its subcompactions.
+/// A merge, and the progress of its subcompactions.
 #[derive(Debug)]
 pub(crate) struct Subcompactions {
     inputs: MergeInputs,
     subranges: Vec<KeySubrange>,
-    /// Total size of finished tables of all subcompactions.
+    /// Total size in bytes of the tables that all subcompactions have finished.
     finished_bytes: AtomicU64,
-    /// Set together with [`SubcompactionProgress::error`]; running subcompactions check it and stop.
+    /// Set together with [`SubcompactionProgress::error`]. Running subcompactions check this flag and stop.
     failed: AtomicBool,
     progress: Mutex<SubcompactionProgress>,
 }
 
 #[derive(Debug)]
 struct SubcompactionProgress {
-    /// Subcompactions not yet started, as indices into `subranges`.
+    /// Subcompactions that were not started yet, as indices into `subranges`.
     pending: VecDeque<usize>,
     /// Number of running subcompactions.
     running: usize,
-    /// Outputs of finished subcompactions.
+    /// Outputs of finished subcompactions, in the order of `subranges`.
     outputs: Vec<Option<SubcompactionOutput>>,
-    /// Number of subcompactions run by helpers.
+    /// Number of subcompactions that helpers have started.
     helper_count: u64,
-    /// Time spent by helpers.
+    /// Time that helpers have spent on subcompactions.
     helper_time: ThreadTime,
-    /// First error.
+    /// The first error of a subcompaction.
     error: Option<Error>,
 }
 
 /// Result of a merge.
 #[derive(Debug)]
 pub(crate) struct MergeResult {
-    /// Outputs of the subcompactions, in key order.
+    /// Outputs of all subcompactions, in key order.
     pub(crate) outputs: Vec<SubcompactionOutput>,
-    /// Number of subcompactions run by helpers.
+    /// Number of subcompactions that helpers have run.
     pub(crate) helper_count: u64,
-    /// Time spent by helpers.
+    /// Time that helpers have spent on subcompactions.
     pub(crate) helper_time: ThreadTime,
 }
 
-/// Role of the thread that runs a subcompaction.
+/// Role of a thread that runs a subcompaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SubcompactionThread {
     /// The thread that owns the job.
     JobOwner,
-    /// An otherwise idle worker.
+    /// A worker that would otherwise be idle.
     Helper,
 }
 
 impl Subcompactions {
-    /// Creates a merge with all subcompactions pending.
+    /// Creates a merge whose subcompactions are all pending.
     pub(crate) fn new(inputs: MergeInputs, subranges: Vec<KeySubrange>) -> Subcompactions {
         let progress = SubcompactionProgress {
             pending: (0..subranges.len()).collect(),
@@ -162,19 +162,19 @@ impl Subcompactions {
         }
     }
 
-    /// Number of subcompactions.
+    /// Returns the number of subcompactions.
     pub(crate) fn count(&self) -> usize {
         self.subranges.len()
     }
 
-    /// Whether a subcompaction is not yet started.
+    /// Returns whether there is a pending subcompaction.
     pub(crate) fn has_pending(&self) -> bool {
         !self.progress.lock().pending.is_empty()
     }
 
-    /// Runs the first pending subcompaction; returns false if there is none.
+    /// Runs the first pending subcompaction. Returns false if there is none.
     ///
-    /// A panic is caught and fails the subcompaction. Unless it comes from user code, it also makes the database
+    /// If the subcompaction panics, it fails. If the panic does not come from user code, the database also becomes
     /// read-only.
     pub(crate) fn run_next(&self, state: &DbState, thread: SubcompactionThread) -> bool {
         let index = {
@@ -189,9 +189,10 @@ impl Subcompactions {
             SubcompactionThread::Helper => self.run_in_span(state, index),
         };
         let start = ThreadTime::now(&state.env);
-        // Unwind safe: state that a panic leaves behind belongs to this subcompaction alone and is discarded.
+        // Unwind safety: only this subcompaction uses the state that a panic could leave inconsistent, and this state
+        // is discarded.
         let result = catch_panics(state, run);
-        // Dropped after the lock is released, because the drop deletes files.
+        // Dropped after the lock is released, because dropping it deletes files.
         let mut discarded = None;
         let mut progress = self.progress.lock();
         progress.running -= 1;
@@ -212,11 +213,12 @@ impl Subcompactions {
         true
     }
 
-    /// Waits for subcompactions run by helpers and returns all outputs.
+    /// Waits for the subcompactions that helpers are running. Returns all outputs.
     ///
-    /// The job's owner calls it once, after [`Subcompactions::run_next`] has returned false.
+    /// The owner of the job must call this once, after [`Subcompactions::run_next`] has returned false.
     pub(crate) fn wait_for_all(&self, state: &DbState) -> Result<MergeResult> {
-        // Running subcompactions check for cancellation every few entries, so the wait needs no deadline.
+        // Running subcompactions check every few entries whether they were cancelled. The wait therefore needs no
+        // deadline.
         let ended = || self.progress.lock().running == 0;
         state.env.wait(WaitCause::Subcompactions, &state.progress, None, &mut || ended());
         let mut progress = self.progress.lock();
@@ -226,7 +228,7 @@ impl Subcompactions {
         drop(progress);
         match error {
             Some(error) => Err(error),
-            // No subcompaction is pending, running or failed, so all outputs are present.
+            // No subcompaction is pending or running, and none has failed. All outputs are therefore present.
             None => Ok(MergeResult {
                 outputs: outputs.into_iter().flatten().collect(),
                 helper_count,
@@ -235,7 +237,7 @@ impl Subcompactions {
         }
     }
 
-    /// Runs a subcompaction in a `tracing` span of its own; the span of the job belongs to another thread.
+    /// Runs a subcompaction in a separate `tracing` span, because the span of the job belongs to another thread.
     fn run_in_span(&self, state: &DbState, index: usize) -> Result<SubcompactionOutput> {
         let inputs = &self.inputs;
         let start_ns = state.env.monotonic_ns();
@@ -257,10 +259,10 @@ impl Subcompactions {
         result
     }
 
-    /// Merges the inputs within one subrange and writes the entries to be kept.
+    /// Merges the inputs inside of one subrange, and writes the entries that must be kept.
     fn run(&self, state: &DbState, index: usize) -> Result<SubcompactionOutput> {
         let (inputs, subrange) = (&self.inputs, &self.subranges[index]);
-        // Lets helpers take the remaining subcompactions.
+        // Helpers can take further subcompactions at this point.
         state.env.yield_point(YieldKind::JobStep);
         self.check_cancelled(state)?;
         let (target, tombstone_us) =
@@ -272,7 +274,7 @@ impl Subcompactions {
         outputs.set_splitter(OutputSplitter::new(&inputs.job.split, &inputs.shape));
         let retention = inputs.retention.clone();
         let sources = inputs.runs.iter().map(|tables| {
-            // Skips blocks and tables that range tombstones cover, without reading them.
+            // The cursor skips blocks and tables that range tombstones cover, without reading them.
             RunCursor::new(
                 subrange.overlapping_tables(tables),
                 ReadPurpose::Job,
@@ -326,7 +328,7 @@ impl Subcompactions {
         Ok(output)
     }
 
-    /// Adds the total size of newly finished tables to the progress of the job.
+    /// Adds the size of newly finished tables to the progress of the job.
     fn record_finished(&self, state: &DbState, bytes: u64) {
         let inputs = &self.inputs;
         {
@@ -337,7 +339,7 @@ impl Subcompactions {
         backpressure::refresh_write_limits_on_job_progress(state, &inputs.throttle, &inputs.tree);
     }
 
-    /// Fails if another subcompaction failed or the result is no longer needed.
+    /// Fails if another subcompaction has failed, or if the result of the merge is no longer needed.
     fn check_cancelled(&self, state: &DbState) -> Result<()> {
         if self.failed.load(Ordering::Acquire)
             && let Some(error) = self.progress.lock().error.clone()

@@ -1,11 +1,13 @@
 //! Collections of operand stores: rewrite buckets and move operands to the tree.
 //!
-//! 1. The store does most of its work while deliveries continue.
-//! 2. With the store locked against deliveries, it returns the operands that move. For each key these are all operands
-//!    not voided by a delete marker and newer than all table entries. They form one run, the newest in L0. Operands in
-//!    the oldest snapshot stripe are folded onto the value in the tables, at the sequence number of the newest
-//!    operand, unless that value expires later. Older snapshots keep seeing the older entries, which stay in place.
-//! 3. One manifest edit records both the new state of the store and the new run. Readers see both changes at once.
+//! 1. The store performs most of its work while deliveries continue.
+//! 2. While deliveries are locked out, the store returns the operands that move to the tree. For each key, these are
+//!    all operands that are newer than all table entries and that no delete marker voids. These operands are written to
+//!    a new sorted run, which becomes the newest run of L0. In the oldest snapshot stripe, operands are combined with
+//!    the value in the tables, unless this value has an expiry time that has not passed. The combined value has the
+//!    sequence number of the newest operand. Older snapshots still see the older entries, which remain in the tables.
+//! 3. One manifest edit records the new state of the store and the new run. Both changes become visible to readers at
+//!    the same time.
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::slice::Slice;
@@ -39,7 +41,7 @@ use crate::tree::super_version::SuperVersion;
 use crate::tree::version::Version;
 use crate::tree::{RetryState, Tree};
 
-/// Runs a collection if one is due and none is running. Returns whether it changed anything.
+/// Runs a collection if one is due and none is running. Returns whether the collection changed anything.
 pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
     let Some(attached) = tree.operand_store.attached() else { return false };
     let is_blocked = || {
@@ -53,7 +55,7 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
         return false;
     }
     if !attached.store.is_collection_due() {
-        // The collection that failed is no longer due.
+        // The failed collection is no longer due.
         clear_failures(state, tree);
         return false;
     }
@@ -82,7 +84,7 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
             span.record_error(error);
             if !is_cancelled(error) && !matches!(error, Error::ReadOnly { .. }) {
                 tree.counters.update(|counts| counts.compaction.failures += 1);
-                // After a quarantine the next collection excludes the file, so it starts without a pause.
+                // The next collection excludes the quarantined file. It can therefore start without a pause.
                 if !quarantined {
                     schedule_retry(state, tree, error);
                 }
@@ -97,7 +99,7 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
     matches!(collected, Ok(true))
 }
 
-/// Resets the back-off after a successful collection.
+/// Resets the pause between retries after a successful collection.
 fn clear_failures(state: &DbState, tree: &Tree) {
     let mut jobs = tree.jobs.lock();
     if jobs.collection_retry.error.is_none() {
@@ -109,7 +111,7 @@ fn clear_failures(state: &DbState, tree: &Tree) {
     }
 }
 
-/// Starts a pause after a failed collection; compactions continue. Quarantines a table that could not be read.
+/// Schedules a retry after a failed collection. Compactions continue. If a table could not be read, quarantines it.
 fn schedule_retry(state: &DbState, tree: &Tree, error: &Error) {
     quarantine::quarantine_file(state, tree, error);
     let mut jobs = tree.jobs.lock();
@@ -120,7 +122,7 @@ fn schedule_retry(state: &DbState, tree: &Tree, error: &Error) {
     state.set_compaction_failing(tree.id, true);
 }
 
-/// Returns whether there was anything to collect.
+/// Runs a collection. Returns whether there was anything to collect.
 fn run_collection(
     state: &DbState,
     tree: &Tree,
@@ -128,15 +130,15 @@ fn run_collection(
     span: &JobSpan,
 ) -> Result<bool> {
     let start_ns = state.env.monotonic_ns();
-    // The published sequence number is read before the snapshots are listed. A snapshot that is missing in the list was
-    // taken later and sees at least this number.
+    // The published sequence number is read before the snapshots. If a snapshot is missing in the list, it was taken
+    // later and sees at least this sequence number.
     let visible = state.sequence.published();
     let mut snapshots = state.sequence.snapshot_seqs();
     snapshots.retain(|snapshot| *snapshot < visible);
     snapshots.push(visible);
     let Some(collection) = attached.store.collect(&snapshots)? else { return Ok(false) };
     state.env.yield_point(YieldKind::JobStep);
-    // Without a store, the keyspace now keeps its operands in the tree.
+    // If the tree no longer has a store, the keyspace now keeps its operands in the tree.
     let Some(guard) = tree.operand_store.reserve(&state.env, &state.progress) else {
         return Ok(false);
     };
@@ -161,13 +163,13 @@ fn run_collection(
     Ok(true)
 }
 
-/// Moves all operands of a store to the tree and removes the store. `changes` record the removal in the manifest.
+/// Moves all operands of a store to the tree and removes the store. `changes` records the removal in the manifest.
 ///
-/// No snapshot may be registered, now or during the call.
+/// No snapshot may be registered before or during the call.
 ///
 /// # Errors
-/// If a file cannot be read or written, nothing changes. If the manifest cannot be written, the database becomes
-/// read-only.
+/// - If a file cannot be read or written, nothing changes.
+/// - If the manifest cannot be written, the database becomes read-only.
 pub(crate) fn move_all_to_tree(
     state: &DbState,
     tree: &Tree,
@@ -183,19 +185,20 @@ pub(crate) fn move_all_to_tree(
 /// How operands are written to the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MoveMode {
-    /// Folded; the store remains.
+    /// Operands are combined with values. The store continues to exist.
     Fold,
-    /// Unchanged; the store is removed.
+    /// Operands are copied. The store is removed.
     CopyAll,
 }
 
-/// Size of the new run.
+/// Size of the new sorted run.
 struct MoveResult {
     entries: u64,
     written_bytes: u64,
 }
 
-/// Makes the end of a collection durable and visible. On an error the caller must abandon the collection.
+/// Writes the moved operands, and makes the end of a collection durable and visible. After an error, the caller must
+/// abandon the collection.
 fn move_to_tree(
     state: &DbState,
     tree: &Tree,
@@ -205,13 +208,13 @@ fn move_to_tree(
     mut changes: Vec<Change>,
 ) -> Result<MoveResult> {
     let attached = &guard.attached;
-    // Only a thread with the store locked adds entries older than the operands. Snapshots taken from here on see all
-    // operands that move.
+    // Only a thread that has reserved the store adds entries that are older than the operands. Snapshots that are taken
+    // from now on see all operands that move.
     let view = tree.pin_super_version();
     let shape = view.version.shape();
     let coming = IncomingRun::Flush { entries: 0 };
     let target = (0, tree.choose_filter_width(shape, &coming));
-    // A fold may result in a delete, whose tombstone dates from now.
+    // If the operands of a key combine to a delete, its tombstone gets the current time.
     let now_us = Some(state.env.database_time_us());
     let mut outputs = JobOutputs::new(IoPriority::Compaction, &state.tables, tree, target, now_us);
     let file_bytes = tree.settings().options.table_target_bytes();
@@ -227,7 +230,7 @@ fn move_to_tree(
     state.env.yield_point(YieldKind::JobStep);
     let prepared = match mode {
         MoveMode::Fold => Some(collection.prepare()?),
-        // An empty store has nothing to prepare.
+        // An empty store has no changes to prepare.
         MoveMode::CopyAll => {
             drop(collection);
             None
@@ -261,7 +264,7 @@ fn move_to_tree(
     Ok(MoveResult { entries: outputs.entries, written_bytes })
 }
 
-/// Writes operands unchanged.
+/// Writes operands without combining them.
 fn copy_operands(
     state: &DbState,
     mut operands: Box<dyn Cursor>,
@@ -282,7 +285,7 @@ fn copy_operands(
     Ok(())
 }
 
-/// Writes operands, folded onto the values in the tables.
+/// Combines operands with the values in the tables, and writes the results.
 fn fold_operands(
     state: &DbState,
     tree: &Tree,
@@ -328,7 +331,7 @@ fn fold_operands(
             }
             operands.next()?;
         }
-        // Without a base value, the operands are written unfolded.
+        // If there is no base value, the operands are written without being combined.
         if let Some(base) = older {
             filter.finish_key_with_base(base.as_deref(), &mut write)?;
         }
@@ -336,12 +339,12 @@ fn fold_operands(
     filter.finish(&mut write)
 }
 
-/// Looks up keys in the tables, in ascending order.
+/// Looks up keys in the tables. Keys must be looked up in ascending order.
 struct TableLookup<'a> {
     merging: &'a MergeResolver,
     version: &'a Version,
     cursor: MergingCursor<RunCursor>,
-    /// Whether the cursor is at the position of the previous lookup.
+    /// Whether the cursor was positioned by a previous lookup.
     is_positioned: bool,
     deleted: Option<RangeTombstoneFilter>,
     /// Time up to which entries have expired for all readers, in microseconds.
@@ -366,15 +369,15 @@ impl<'a> TableLookup<'a> {
         Ok(TableLookup { merging, version, cursor, is_positioned, deleted, expiry_limit_us })
     }
 
-    /// Returns the newest sequence number of the key, including range tombstones that cover it, and its value. The
-    /// value is `None` if it cannot be folded.
+    /// Returns the newest sequence number of the key in the tables, including range tombstones that cover the key. Also
+    /// returns the value of the key, or `None` if operands must not be combined with it.
     fn find(&mut self, user_key: &[u8]) -> Result<(Option<SeqNo>, Option<Option<Slice>>)> {
         let covering =
             self.deleted.as_mut().and_then(|deleted| deleted.newest_covering_seq(user_key));
         let mut newest = covering;
         let mut fold = OperandFold::at_time(self.expiry_limit_us);
-        // The cursor seeks forward from the previous key. In a run without keys in between it stays at its entry, and
-        // reads no block.
+        // The cursor seeks forward from the previous key. If a run contains no keys in between, the cursor of this run
+        // does not move and reads no block.
         match std::mem::replace(&mut self.is_positioned, true) {
             true => self.cursor.seek_forward(user_key, SeqNo::MAX)?,
             false => self.cursor.seek(user_key, SeqNo::MAX)?,

@@ -1,8 +1,9 @@
-//! Delivery: passes the merge operands of a flushed memtable to the operand store, which keeps them outside the tree.
+//! Delivery: passes the merge operands of a flushed memtable to the operand store instead of writing them to a table.
 //!
-//! Operands are written to the store, and puts and deletes are written to a table. If the store has older operands of
-//! the key, it also gets a delete marker for the put or delete. The older operands may be in the store already or be
-//! part of the same delivery. Without the marker, they would reappear after a compaction has dropped the tombstone.
+//! Operands are written to the store. Puts and deletes are written to a table. If the store contains older operands of
+//! the same key, it also receives a delete marker for the put or delete. These operands may already be in the store, or
+//! may be part of the same delivery. Without the delete marker, they would become visible again after a compaction has
+//! dropped the tombstone.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
@@ -17,9 +18,9 @@ pub(crate) struct OperandDeliveryWriter<'a> {
     delivery: Box<dyn OperandDelivery + 'a>,
     /// Current key.
     key: Vec<u8>,
-    /// Sequence number of the oldest put or delete of the current key, if no delete marker was written for it.
+    /// Sequence number of the oldest put or delete of the current key for which no delete marker was written.
     skipped_marker: Option<SeqNo>,
-    /// Whether the delivery has operands or markers.
+    /// Whether the delivery contains operands or delete markers.
     has_data: bool,
 }
 
@@ -30,7 +31,7 @@ impl std::fmt::Debug for OperandDeliveryWriter<'_> {
 }
 
 impl<'a> OperandDeliveryWriter<'a> {
-    /// Starts the delivery of a memtable. `last_seq` is its largest sequence number.
+    /// Starts the delivery of a memtable. `last_seq` is the largest sequence number in the memtable.
     pub(crate) fn new(
         attached: &'a AttachedStore,
         last_seq: SeqNo,
@@ -44,8 +45,8 @@ impl<'a> OperandDeliveryWriter<'a> {
         })
     }
 
-    /// Adds the range tombstones of the memtable. A fragment has one sequence number per snapshot that must distinguish
-    /// it.
+    /// Adds the range tombstones of the memtable. A fragment has one sequence number for each snapshot that must
+    /// distinguish it.
     pub(crate) fn add_range_tombstones(&mut self, fragments: &[RangeTombstone]) -> Result<()> {
         for tombstone in fragments {
             for &seq in &tombstone.seqs {
@@ -60,7 +61,8 @@ impl<'a> OperandDeliveryWriter<'a> {
         Ok(())
     }
 
-    /// Adds the next entry. Returns whether the store holds the entry, so that no table needs it.
+    /// Adds an entry. Entries must be added in internal-key order. Returns true if the store contains the entry, so
+    /// that the entry must not be written to a table.
     pub(crate) fn add_entry(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<bool> {
         if self.key != key.user_key {
             self.key.clear();

@@ -1,4 +1,4 @@
-//! Jobs of operand stores: delivery and collection.
+//! Jobs for operand stores: deliveries and collections.
 
 pub(crate) mod collect;
 pub(crate) mod deliver;

@@ -1,17 +1,18 @@
 //! Blob garbage collection: picks jobs that remove garbage from the value log.
 //!
 //! A record of a blob file is garbage if no table references it. A blob file is deleted when no table references any of
-//! its records. If the keys of a file are spread over the key space, ordinary compactions rarely remove all references.
-//! A separate job therefore rewrites tables in the same run with the same bounds. The job copies the values in the
-//! victims, the blob files with most garbage, to new blob files.
+//! its records. If the keys of a blob file are distributed over the whole keyspace, ordinary compactions rarely remove
+//! all of its references. A separate job therefore rewrites tables without changing their run or their bounds. The job
+//! copies the values of some blob files, called victims, to new blob files.
 //!
-//! 1. A file is a victim if its share of garbage exceeds `garbage_ratio`. If the value log exceeds its space limit, any
-//!    file with garbage may be a victim, and the job has priority over all other jobs.
+//! 1. A blob file is a victim if its share of garbage exceeds `garbage_ratio`. If the value log exceeds its space
+//!    limit, every blob file with garbage may be a victim, and the job has priority over the jobs of the policy.
 //! 2. The job rewrites tables of the run that references the most bytes of the victims.
-//! 3. A table is always rewritten completely and usually references many blob files. Therefore a job handles several
-//!    victims, as long as the copied bytes stay bounded.
+//! 3. A table is always rewritten completely, and usually references many blob files. A job therefore has several
+//!    victims, up to a limit of copied bytes.
 //!
-//! Each job removes references to files with garbage and writes files without garbage, so the collection terminates.
+//! Each job removes references to files with garbage, and writes files without garbage. The collection therefore ends
+//! at some point.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +28,8 @@ use crate::tree::blob_set::BlobSet;
 use crate::tree::table_file::TableFile;
 use crate::tree::version::{OpenRun, Version};
 
-/// Limit of the bytes that a job copies: the referenced bytes of all blob files divided by this number. The values of
-/// the first victim are always copied.
+/// The number of bytes that a job may copy is the total number of referenced bytes in all blob files, divided by this
+/// number. The values of the first victim are always copied.
 const COPIED_DIVISOR: u64 = 8;
 
 /// A job that removes the references to the victims.
@@ -43,9 +44,9 @@ pub(crate) struct BlobGcJob {
 #[derive(Clone, Copy, Debug)]
 struct GcCandidate {
     id: FileId,
-    /// Total size of the records, in bytes.
+    /// Total size of all records in bytes.
     bytes: u64,
-    /// Size of the records that tables reference, in bytes.
+    /// Total size in bytes of the records that tables reference.
     referenced: u64,
 }
 
@@ -54,15 +55,14 @@ impl GcCandidate {
         self.bytes.saturating_sub(self.referenced)
     }
 
-    /// Returns the share of garbage in the file, in millionths.
+    /// Returns the share of garbage in the file in parts per million.
     fn garbage_ppm(&self) -> u64 {
         let share = u128::from(self.garbage_bytes()) * 1_000_000 / u128::from(self.bytes.max(1));
         u64::try_from(share).unwrap_or(1_000_000)
     }
 }
 
-/// Returns the difference between the space limit of the value log and its size, in bytes. Negative if the limit is
-/// exceeded.
+/// Returns by how many bytes the value log is below its space limit. The result is negative if the limit is exceeded.
 fn remaining_blob_bytes(blobs: &BlobSet, separation: &ValueSeparation) -> f64 {
     let (mut bytes, mut referenced) = (0u64, 0u64);
     for used in blobs.files() {
@@ -77,13 +77,13 @@ pub(crate) fn is_over_space_limit(blobs: &BlobSet, separation: &ValueSeparation)
     remaining_blob_bytes(blobs, separation) < 0.0
 }
 
-/// Returns the blob files whose values merges may copy to improve the locality of scans. Copied values become garbage
-/// in their old file. The total size of the returned files is bounded, so that the value log stays within its space
-/// limit even if all of their values are copied.
+/// Returns the blob files whose values merges may relocate to make scans faster. Relocated values become garbage in
+/// their old files. The total size of the returned files is limited, so that the value log stays below its space limit
+/// even if all of their values are relocated.
 ///
-/// All merges must choose the same files, whatever their key range. Otherwise the merges would leave garbage in many
-/// files and empty none of them. Files with the lowest density are selected first. The density is the referenced bytes
-/// per referencing table, multiplied by the share of the file that is referenced.
+/// All merges must choose the same files, independent of their key ranges. Otherwise, merges would leave garbage in
+/// many files and would not remove all references to any of them. Files with the lowest density are chosen first. The
+/// density is the number of referenced bytes per referencing table, multiplied by the referenced share of the file.
 pub(crate) fn find_relocatable_files(
     version: &Version,
     separation: &ValueSeparation,
@@ -110,7 +110,7 @@ pub(crate) fn find_relocatable_files(
     selected.map(|(_, id, _)| id).collect()
 }
 
-/// Returns the blob files to empty, the file with the largest share of garbage first. Quarantined files are excluded.
+/// Returns the victims, in order of descending share of garbage. Quarantined files are never victims.
 fn select_victims(
     blobs: &BlobSet,
     separation: &ValueSeparation,
@@ -142,7 +142,7 @@ fn select_victims(
     victims
 }
 
-/// Returns a job that empties blob files. Its input tables are not used by other jobs. Its output tables have at most
+/// Returns a job that copies the values of victims. No other job uses its input tables. Its output tables have at most
 /// `table_bytes` bytes.
 pub(crate) fn pick_blob_gc(
     version: &Version,
@@ -160,7 +160,7 @@ pub(crate) fn pick_blob_gc(
         .map(|(run, (level, shape))| (victim_bytes_of_run(run, &victims), level, shape.id, run))
         .filter(|(bytes, ..)| *bytes > 0)
         .collect();
-    // The sort is stable, so runs with equal bytes stay in order, newest first.
+    // The sort is stable. Runs with equal numbers of bytes stay ordered from newest to oldest.
     runs.sort_by_key(|(bytes, ..)| Reverse(*bytes));
     for (_, level, run, run_tables) in runs {
         let references_victim =
@@ -174,8 +174,8 @@ pub(crate) fn pick_blob_gc(
         let job =
             |tables: &[&Arc<TableFile>]| build_rewrite((level, run), tables, table_bytes, worst);
         let whole = busy.admit_job(job(&tables), shape);
-        // A job for all tables may conflict with running jobs into the level. A job for one table may still be
-        // possible.
+        // A job for all tables may conflict with running jobs that write to the same level. A job for a single table
+        // may still be possible.
         let mut single = tables
             .iter()
             .filter_map(|table| busy.admit_job(job(std::slice::from_ref(table)), shape));
@@ -196,8 +196,8 @@ fn victim_bytes_of_table(table: &TableFile, victims: &BTreeSet<FileId>) -> u64 {
     uses.map(|used| used.bytes).sum()
 }
 
-/// Returns a job that rewrites each table to a table with the same bounds, or to several tables if it exceeds
-/// `file_bytes`.
+/// Returns a job that rewrites each table to a table with the same bounds. If an output exceeds `file_bytes` bytes, it
+/// is split into several tables.
 fn build_rewrite(
     (level, run): (Level, RunId),
     tables: &[&Arc<TableFile>],

@@ -1,4 +1,4 @@
-//! Values that jobs write: separation, relocation and garbage collection.
+//! Values that jobs write: value separation, relocation and garbage collection.
 
 pub(crate) mod garbage_collection;
 pub(crate) mod output_values;

@@ -1,14 +1,15 @@
-//! Decides for each output entry of a job whether its value is stored in the table or in a blob file.
+//! Determines for each output entry of a job whether its value is stored in the table or in a blob file.
 //!
-//! - A value of at least the threshold size is appended to the current blob file, and the table gets a pointer.
-//! - A value pointer is usually copied unchanged. The table then also references the blob file.
-//! - A value pointer is replaced by its value in three cases: the job empties the blob file (garbage collection), the
-//!   value is relocated for scans (`relocate.rs`), or value separation was disabled. The value is then handled like a
-//!   new value.
+//! - If the size of a value is at least the threshold, the value is appended to the current blob file, and the table
+//!   contains a value pointer.
+//! - Usually, value pointers of the inputs are copied. The output table then also references the blob file.
+//! - A value pointer is replaced by its value in three cases: the job moves all values of the blob file (garbage
+//!   collection), the value is relocated to make scans faster (`relocate.rs`), or value separation was disabled. The
+//!   value is then written like a new value.
 //!
-//! The expiry time of an entry stays in the table, in front of the value or of the pointer.
+//! The expiry time of an entry is always stored in the table, before the value or the value pointer.
 //!
-//! A blob file is finished together with the table that references it, so that both become visible together.
+//! A blob file is finished together with the table that references it. Both therefore become visible at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -37,21 +38,22 @@ use crate::vfs::Vfs;
 pub(crate) struct ValueSource {
     /// Blob files that the inputs reference.
     pub(crate) blobs: Arc<BlobSet>,
-    /// Blob files that the job empties.
+    /// Blob files whose values the job moves to other files.
     pub(crate) victims: Arc<BTreeSet<FileId>>,
     /// Blob files whose values the job may relocate.
     pub(crate) relocatable: Arc<BTreeSet<FileId>>,
-    /// Unreadable blob files. Pointers into these files are copied unchanged.
+    /// Blob files that cannot be read. Pointers to these files are copied.
     pub(crate) quarantined: Arc<BTreeSet<FileId>>,
 }
 
 /// Form in which an entry is written to a table.
 pub(crate) enum ValuePlacement {
-    /// The unchanged entry.
+    /// The entry is written without changes.
     AsIs,
-    /// An entry of this kind with a pointer to the value. [`OutputValueWriter::last_pointer`] returns the stored value.
+    /// The entry is written with this kind and a value pointer. [`OutputValueWriter::last_pointer`] returns the stored
+    /// value.
     Pointer(EntryKind),
-    /// An entry of this kind with the value, instead of an input pointer.
+    /// The entry is written with this kind and this value, instead of the value pointer of the input.
     Value(EntryKind, Slice),
 }
 
@@ -62,7 +64,7 @@ pub(crate) struct OutputValueWriter {
     compression: Compression,
     keyspace: u32,
     source: ValueSource,
-    /// Selects the values to relocate.
+    /// Determines which values are relocated.
     relocation: Option<ValueRelocation>,
     scan: BlobScan,
     writer: Option<BlobWriter>,
@@ -71,9 +73,9 @@ pub(crate) struct OutputValueWriter {
     /// Number of bytes and records that the current table references, by blob file.
     references: BTreeMap<FileId, (u64, u64)>,
     pointer: Vec<u8>,
-    /// Total size of the values copied by garbage collection or because separation was disabled, in bytes.
+    /// Total size in bytes of values that were moved by garbage collection, or because value separation was disabled.
     moved_bytes: u64,
-    /// Total size of the values copied only to improve scans, in bytes.
+    /// Total size in bytes of values that were moved only to make scans faster.
     relocated_bytes: u64,
 }
 
@@ -97,7 +99,7 @@ impl OutputValueWriter {
         }
     }
 
-    /// Sets the blob files that input pointers may reference.
+    /// Sets the blob files to which value pointers of the inputs may point.
     pub(crate) fn set_source(&mut self, source: ValueSource) {
         let relocation = self.separation.filter(|_| !source.relocatable.is_empty());
         self.relocation = relocation.map(|separation| {
@@ -106,13 +108,13 @@ impl OutputValueWriter {
         self.source = source;
     }
 
-    /// Returns the last pointer that was written, after its expiry time if the entry expires.
+    /// Returns the last value pointer that was written. If the entry expires, the expiry time precedes the pointer.
     pub(crate) fn last_pointer(&self) -> &[u8] {
         &self.pointer
     }
 
-    /// Returns the form of an entry in the table, and writes its value to a blob file if needed. The path of a new blob
-    /// file is added to `paths` before the file is created.
+    /// Returns the form in which an entry is written to the table. If necessary, writes the value to a blob file. If a
+    /// blob file is created, its path is added to `paths` before the creation.
     pub(crate) fn place_value(
         &mut self,
         (table_factory, vfs): (&TableFactory, &dyn Vfs),
@@ -155,8 +157,8 @@ impl OutputValueWriter {
                 let entry = (key.user_key, key.seq);
                 let mut access = ReadContext::new(ReadPurpose::Job);
                 let value = match self.scan.read_value(file.blob(), entry, &pointer, &mut access) {
-                    // The relocation is optional, so the pointer to an unreadable value is kept. Reads of the value
-                    // return the error.
+                    // The relocation is optional. If the value cannot be read, the pointer is kept, and reads of the
+                    // value return the error.
                     Err(_) if may_stay => {
                         self.add_reference(id, &pointer);
                         return Ok(ValuePlacement::AsIs);
@@ -231,8 +233,8 @@ impl OutputValueWriter {
         Ok(())
     }
 
-    /// Finishes the current blob file and returns the blob references of the table. The blob files are synced, but not
-    /// their directory entries.
+    /// Finishes the current blob file. Returns the references of the table to blob files. The blob files are synced.
+    /// Their directory entries are not synced.
     pub(crate) fn finish_table(
         &mut self,
         table_factory: &TableFactory,

@@ -1,16 +1,17 @@
-//! Relocates values during merges, so that the values of neighbouring keys are in few blob files.
+//! Relocation of values: merges copy values, so that the values of neighbouring keys are in few blob files.
 //!
-//! Each flush writes a blob file for its whole key range. After many flushes, the values of neighbouring keys are in
-//! many files, and a scan needs one read per value. The merge that writes the last run divides the keys into windows
-//! and counts the blob files per window. If a window has too many files, the merge copies the values of the files with
-//! the fewest bytes in the window. The copying happens during the next window, so that no entry has to be buffered.
-//! Consecutive windows are similar, because files of similar age span the same keys.
+//! Each flush writes a blob file for the whole key range. After many flushes, the values of neighbouring keys are
+//! therefore in many blob files, and a scan needs one read per value. A merge that writes the last run divides the keys
+//! into windows, and counts the blob files that each window references. If a window references too many files, the
+//! merge copies the values of the files with the fewest bytes in this window. The values are copied while the next
+//! window is processed, so that entries do not have to be buffered. Consecutive windows reference similar files,
+//! because files of similar age contain the same key range.
 //!
-//! The files with the most bytes in a window keep their values, up to half of the maximum number of files. The values
-//! of the other files are copied to one file, within the space limit for copies. A window is relocated again only after
-//! it has as many new files as half of the maximum. The copied files grow with each relocation, so a value is copied
-//! only a few times in total, as in tiering. Titan (PingCAP, 2019) merges blob files in a similar way, but by file
-//! instead of by window.
+//! Up to half of the maximum number of files, the files with the most bytes in a window keep their values. The values
+//! of the other files are copied to one file, as long as the space limit allows it. After a relocation, a window is
+//! relocated again only when it references as many new files as half of the maximum. The copied files become larger
+//! with each relocation, so each value is copied only a few times in total, as in tiering. Titan (PingCAP, 2019) merges
+//! blob files in a similar way, but by file instead of by window.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,19 +19,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
-/// Maximum number of blob files per window.
+/// Maximum number of blob files that a window may reference.
 const FILES_MAX: usize = 16;
 /// Minimum number of files whose values are relocated together.
 const RELOCATED_FILES_MIN: usize = 4;
 
-/// Selects the values to relocate. Values must be added in key order.
+/// Determines which values are relocated. Values must be added in key order.
 #[derive(Debug)]
 pub(crate) struct ValueRelocation {
-    /// Size of a window, in bytes.
+    /// Size of a window in bytes.
     window_bytes: u64,
-    /// Value bytes in the current window.
+    /// Bytes of values in the current window.
     bytes: u64,
-    /// Value bytes in the current window, by blob file.
+    /// Bytes of values in the current window, by blob file.
     by_file: BTreeMap<FileId, u64>,
     /// Blob files whose values may be relocated.
     relocatable: Arc<BTreeSet<FileId>>,
@@ -39,7 +40,7 @@ pub(crate) struct ValueRelocation {
 }
 
 impl ValueRelocation {
-    /// Creates a relocation for scans that should read about `scan_read_bytes` per I/O.
+    /// Creates a relocation for scans that should read about `scan_read_bytes` bytes with each read.
     pub(crate) fn new(scan_read_bytes: u64, relocatable: Arc<BTreeSet<FileId>>) -> ValueRelocation {
         ValueRelocation {
             window_bytes: scan_read_bytes.saturating_mul(FILES_MAX as u64),
@@ -50,7 +51,8 @@ impl ValueRelocation {
         }
     }
 
-    /// Adds the next value, which has `bytes` bytes and is in `file`. Returns whether the value is to be relocated.
+    /// Adds the next value, which has a size of `bytes` bytes and is in `file`. Returns whether the value must be
+    /// relocated.
     pub(crate) fn add_value(&mut self, file: FileId, bytes: u64) -> bool {
         let relocate = self.relocating.contains(&file);
         *self.by_file.entry(file).or_default() += bytes;
@@ -80,13 +82,13 @@ impl ValueRelocation {
 mod tests {
     use super::*;
 
-    /// Returns a relocation for which the files with ids up to `last` are relocatable.
+    /// Creates a relocation for which the files with ids up to `last` are relocatable.
     fn relocation_of(scan_read_bytes: u64, last: u64) -> ValueRelocation {
         ValueRelocation::new(scan_read_bytes, Arc::new((0..=last).map(FileId).collect()))
     }
 
-    /// Returns the number of relocated values by file, over several equal windows. `values` is the number of 10-byte
-    /// values per window, by file id. Files with ids up to `last` are relocatable.
+    /// Returns the number of relocated values of each file after several equal windows. `values` contains the number of
+    /// 10-byte values per window for each file id. Files with ids up to `last` are relocatable.
     fn relocated_counts(values: &[(u64, u64)], windows: usize, last: u64) -> BTreeMap<u64, u64> {
         let all: u64 = values.iter().map(|(_, count)| count).sum();
         let mut relocation = relocation_of(all * 10 / FILES_MAX as u64, last);
@@ -129,7 +131,7 @@ mod tests {
     fn relocation_large_values_are_not_relocated() {
         let mut relocation = relocation_of(100, 1_000);
         assert!((0..1_000).all(|file| !relocation.add_value(FileId(file), 100)));
-        // Windows with the maximum size must not overflow.
+        // Windows of the maximum size must not overflow.
         let mut relocation = relocation_of(u64::MAX, 1_000);
         assert!((0..1_000).all(|file| !relocation.add_value(FileId(file), u64::MAX / 2)));
     }
