@@ -1,20 +1,23 @@
-//! Operand stores: storage for merge operands outside of the tree.
+//! Operand stores: store merge operands outside of the tree.
 //!
-//! By default, merge operands are entries of the tree. A keyspace with an [`OperandStoreFactory`] keeps them in an
-//! [`OperandStore`] instead. Flushes write operands to the store, and reads combine entries of the tree with operands of
-//! the store. The engine does not depend on the store's format, and the store does not depend on the tree.
+//! By default, merge operands are entries of the tree. If a keyspace has an [`OperandStoreFactory`], its operands are
+//! kept in an [`OperandStore`] instead. Flushes write operands to the store. Reads combine values in the tree with
+//! operands in the store. The engine does not depend on the file format of the store, and the store does not depend on
+//! the tree.
 //!
 //! # Contract
-//! 1. *Order.* Writes use the engine's WAL and memtables. A flush delivers the operands of a memtable to the store with
-//!    their sequence numbers. Each [`OperandDelivery`] is newer than all earlier ones.
-//! 2. *Commit.* Prepared data is on stable storage, but takes effect only with the manifest edit of the flush or
-//!    collection. The edit contains the [`StoreToken`] of the prepared data. An open gets the token of the last edit, and
-//!    ignores everything written later.
-//! 3. *Views.* Readers pin an immutable [`OperandView`]. It is replaced in one step together with memtables and tables.
-//! 4. *Delete markers.* A flush delivers a delete marker for each put or delete of a key that the store may contain, and
-//!    a range delete marker for each range delete. A marker voids older operands of its keys, for reads at or after its
-//!    sequence number. The tree can therefore drop tombstones as usual. Operands of a key in the store are always newer
-//!    than those in the tree: operands move from the store to the tree, never back.
+//! 1. *Order.* Writes use the WAL and the memtables of the engine. A flush delivers the operands of a memtable to the
+//!    store, with their sequence numbers. Each [`OperandDelivery`] is newer than all earlier ones.
+//! 2. *Commit.* Prepared data is on stable storage, but becomes effective only with the manifest edit of the flush or
+//!    the collection. This edit contains the [`StoreToken`] of the prepared data. When a store is opened, it receives
+//!    the token of the last edit, and ignores all data that was written later.
+//! 3. *Views.* Readers pin an immutable [`OperandView`]. The view is replaced in one step, together with the memtables
+//!    and the tables.
+//! 4. *Delete markers.* A flush delivers a delete marker for each put or delete of a key that the store may contain,
+//!    and a range delete marker for each range delete. A marker voids older operands of its keys for all reads at its
+//!    sequence number or later. The tree can therefore drop tombstones without regard to the store. The operands of a
+//!    key in the store are always newer than those in the tree, because operands move only from the store to the tree.
+//! 5. *Snapshots.* Operands may be merged only if no snapshot is between them. Operands that a snapshot sees are kept.
 //! 5. *Snapshots.* Operands are merged only between adjacent snapshots. Operands that a snapshot sees are kept.
 
 pub(crate) mod panic_guard;
@@ -33,21 +36,21 @@ use crate::vfs::{File, Vfs};
 
 pub(crate) use crate::operand_store::panic_guard::PanicGuardStore;
 
-/// State of a store, as the manifest stores it. Only the store interprets the numbers, such as a file number and an
-/// offset.
+/// State of a store as the manifest records it. Only the store interprets the numbers, for example as a file number and
+/// an offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StoreToken(pub [u64; 4]);
 
 /// Opens the operand stores of keyspaces.
 pub trait OperandStoreFactory: fmt::Debug + Send + Sync {
-    /// Returns the name of the store type, 1 to 255 bytes.
+    /// Returns the name of the store type, which has 1 to 255 bytes.
     ///
-    /// The manifest stores it. A keyspace cannot be opened with a factory of another name.
+    /// The manifest records the name. A keyspace cannot be opened with a factory that has another name.
     fn name(&self) -> &str;
 
-    /// Opens the store of a keyspace in the state of `token`. Without a token, creates an empty store.
+    /// Opens the store of a keyspace in the state of `token`. If `token` is `None`, creates an empty store.
     ///
-    /// The store ignores data that is newer than the token. The engine removes files that only such data uses.
+    /// The store must ignore data that is newer than the token. The engine deletes files that contain only such data.
     ///
     /// # Errors
     /// Fails if a file is missing, corrupt or cannot be read.
@@ -57,10 +60,10 @@ pub trait OperandStoreFactory: fmt::Debug + Send + Sync {
         token: Option<StoreToken>,
     ) -> Result<Arc<dyn OperandStore>>;
 
-    /// Reads and checks all data of a token, without any change.
+    /// Reads and verifies all data of a token. Changes nothing.
     ///
     /// # Errors
-    /// Returns the first error found, with file and offset.
+    /// Returns the first error that was found, with file and offset.
     fn verify(&self, context: StoreContext, token: StoreToken) -> Result<OperandMetrics>;
 }
 
@@ -82,69 +85,70 @@ impl<T: OperandStoreFactory + ?Sized> OperandStoreFactory for Arc<T> {
     }
 }
 
-/// Context passed to an operand store when it is opened.
+/// Context that is passed to an operand store when it is opened.
 #[derive(Clone, Debug)]
 pub struct StoreContext {
-    /// Name of the keyspace, for error messages.
+    /// Name of the keyspace. Used in error messages.
     pub keyspace: String,
     /// Files of the store.
     pub files: Arc<dyn OperandFiles>,
     /// Clock, random numbers and yield points.
     pub env: Env,
-    /// Merges operands of the keyspace.
+    /// Merges operands with the merge operator of the keyspace.
     pub merger: Arc<dyn OperandMerger>,
-    /// Counters of reads.
+    /// Counts reads of the store.
     pub read_counters: Arc<dyn OperandReadCounters>,
-    /// Memory limit of the store, in bytes. `None` without a memory budget.
+    /// Memory limit of the store in bytes. `None` if the database has no memory budget.
     pub memory_bytes: Option<u64>,
-    /// Whether files should bypass the page cache of the operating system.
+    /// Whether reads should bypass the page cache.
     pub direct_reads: bool,
-    /// Whether the store must not write.
+    /// Whether the store must not write any file.
     pub read_only: bool,
 }
 
-/// Kinds of files of an operand store.
+/// Kind of a file of an operand store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OperandFileKind {
-    /// Log of changes to the store's state: `NNNNNN.operands`.
+    /// Log of changes to the state of the store. Its name is `NNNNNN.operands`.
     Log,
-    /// Operands of a key range: `NNNNNN.bucket`.
+    /// Bucket: the operands of a key range. Its name is `NNNNNN.bucket`.
     Bucket,
 }
 
-/// Files of an operand store, in the directory of the database. File numbers are unique among all files of the database
+/// Files of an operand store in the directory of the database. File numbers are unique among all files of the database
 /// and are never reused.
 pub trait OperandFiles: fmt::Debug + Send + Sync {
-    /// Returns the file system, for reads.
+    /// Returns the file system for reads.
     fn vfs(&self) -> &Arc<dyn Vfs>;
 
     /// Returns the path of a file.
     fn path(&self, kind: OperandFileKind, number: u64) -> PathBuf;
 
-    /// Creates a file, and returns its number. Writes are subject to the limit of background I/O.
+    /// Creates a file and returns its number. Writes to the file are subject to the I/O rate limit of background jobs.
     ///
-    /// The file name is on stable storage after the next [`OperandFiles::sync_directory`].
+    /// The directory entry of the file is durable after the next call of [`OperandFiles::sync_directory`].
     ///
     /// # Errors
-    /// Fails if the file system fails.
+    /// Fails if the file system returns an error.
     fn create(&self, kind: OperandFileKind) -> Result<(u64, Arc<dyn File>)>;
 
-    /// Returns the maximum number of files that the store may keep open for appends, at least 1. A running collection
-    /// may keep one more open.
+    /// Returns the maximum number of files that the store may keep open for appending, which is at least 1. A running
+    /// collection may keep one more file open.
     ///
-    /// Files open for reading do not count, because the engine closes and reopens them as needed. Default: no limit.
+    /// Files that are open for reading do not count, because the engine closes and reopens them as needed. Default: no
+    /// limit.
     fn writers_max(&self) -> usize {
         usize::MAX
     }
 
-    /// Makes the names of all files durable.
+    /// Makes the directory entries of all created files durable.
     ///
     /// # Errors
-    /// Fails if the file system fails.
+    /// Fails if the file system returns an error.
     fn sync_directory(&self) -> Result<()>;
 
-    /// Schedules the removal of a file that no committed state and no view needs. Never blocks, so that it can be called
-    /// when a view is dropped.
+    /// Queues a file for deletion. No committed state and no view may need the file. Never blocks, so that it can be
+    /// called when a view is dropped.
     fn discard(&self, kind: OperandFileKind, number: u64);
 }
 
@@ -152,91 +156,96 @@ pub trait OperandFiles: fmt::Debug + Send + Sync {
 pub trait OperandMerger: fmt::Debug + Send + Sync {
     /// Returns one operand that is equivalent to `older` followed by `newer`.
     ///
-    /// Returns `None` if the operator does not support this, fails or panics.
+    /// Returns `None` if the merge operator cannot merge them partially, fails or panics.
     fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>>;
 }
 
-/// Counters of operand store reads, for the metrics.
+/// Counts reads of an operand store for metrics.
 pub trait OperandReadCounters: fmt::Debug + Send + Sync {
-    /// Counts a read that found its data in memory.
+    /// Counts a read that has found its data in memory.
     fn record_hit(&self);
-    /// Counts a file read of `bytes`.
+    /// Counts a read of `bytes` bytes from a file.
     fn record_read(&self, bytes: u64);
 }
 
-/// Storage tiers that a read of an operand store may use.
+/// Data that a read of an operand store may access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandReadTier {
     /// Memory and files.
     Storage,
-    /// Memory only. If data is missing in memory, the read fails with [`Error::WouldBlock`](crate::Error::WouldBlock).
+    /// Memory only. If the read needs a file, it fails with [`Error::WouldBlock`](crate::Error::WouldBlock).
     Memory,
 }
 
-/// An operand, or the merged result of operands with adjacent sequence numbers.
+/// A merge operand, or the merged result of several consecutive operands of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operand {
-    /// Smallest sequence number.
+    /// Smallest sequence number of the merged operands.
     pub first: SeqNo,
-    /// Largest sequence number.
+    /// Largest sequence number of the merged operands.
     pub last: SeqNo,
-    /// Operand bytes.
+    /// The operand.
     pub bytes: Slice,
 }
 
-/// Operand store of one keyspace.
+/// Operand store of a keyspace.
 ///
-/// The engine makes deliveries, collections and commits one after the other. Only [`OperandStore::collect`] runs
-/// concurrently with deliveries.
+/// The engine never runs two deliveries, collections or commits of a store at the same time, except that
+/// [`OperandStore::collect`] runs concurrently with deliveries.
 pub trait OperandStore: fmt::Debug + Send + Sync {
     /// Returns a view of the committed state.
     fn view(&self) -> Arc<dyn OperandView>;
 
-    /// Starts the delivery of a flush. Its sequence numbers are at most `through` and larger than all earlier ones.
+    /// Starts the delivery of a flush. Its sequence numbers are at most `through`, and larger than those of all earlier
+    /// deliveries.
     ///
-    /// The delivery extends the last prepared state, committed or not. Dropping it before
-    /// [`OperandDelivery::prepare`] cancels it.
+    /// The delivery is based on the last prepared state, whether it was committed or not. If the delivery is dropped
+    /// before [`OperandDelivery::prepare`] is called, it is cancelled.
     ///
     /// # Errors
     /// Fails if a file cannot be written.
     fn deliver(&self, through: SeqNo) -> Result<Box<dyn OperandDelivery + '_>>;
 
-    /// Commits everything prepared up to this token.
+    /// Commits all data that was prepared up to this token.
     ///
-    /// The manifest edit with the token is durable, and readers pin its view. Files that became obsolete may be discarded
-    /// when no view needs them.
+    /// The manifest edit with this token is durable, and readers use its view. The store may discard obsolete files as
+    /// soon as no view needs them.
     fn mark_committed(&self, token: StoreToken);
 
-    /// Abandons everything prepared since the last commit, after an error that made the database read-only.
+    /// Abandons all data that was prepared since the last commit. Called after an error that made the database
+    /// read-only.
     ///
-    /// It is unknown whether the manifest edit is durable. The next delivery extends the committed state and writes to
-    /// new files. Files of the abandoned state are kept until the next commit.
+    /// It is unknown whether the manifest edit is durable. The next delivery is based on the committed state, and must
+    /// write to new files. Files of the abandoned state must be kept until the next commit.
     fn abandon(&self);
 
-    /// Returns whether a collection is needed. Called after every flush and collection, so it must be cheap.
+    /// Returns whether a collection is needed. The call must be cheap, because it follows every flush and every
+    /// collection.
     fn is_collection_due(&self) -> bool;
 
-    /// Starts a collection: reads and merges operands and writes new buckets, while deliveries continue. Returns `None`
-    /// if there is nothing to do.
+    /// Starts a collection: reads and merges operands, and writes new buckets. Deliveries may run concurrently. Returns
+    /// `None` if there is nothing to do.
     ///
-    /// `snapshots` are the registered snapshots in ascending order, followed by the published sequence number at that
-    /// time. Later snapshots see at least that number, and the collection does not know them. It must therefore not merge
-    /// operands above the number, and no marker above it voids operands.
+    /// `snapshots` contains the registered snapshots in ascending order, followed by the published sequence number at
+    /// that time. Snapshots that are taken later see at least this number, but the collection does not know them. The
+    /// collection must therefore not merge operands with larger sequence numbers, and must not void operands because of
+    /// markers with larger sequence numbers.
     ///
     /// # Errors
-    /// Fails if a file is corrupt or cannot be read or written. The state of the store does not change.
+    /// Fails if a file is corrupt, or cannot be read or written. The state of the store then does not change.
     fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn OperandCollection + '_>>>;
 
-    /// Starts a collection that moves all operands to the tree. There are no snapshots.
+    /// Starts a collection that moves all operands to the tree. No snapshot is registered.
     ///
     /// # Errors
     /// Same as [`OperandStore::collect`].
     fn collect_all(&self) -> Result<Box<dyn OperandCollection + '_>>;
 
-    /// Reads a file from the device without caches, and checks its committed part. Returns the bytes read.
+    /// Reads a file from the device without caches, and verifies its committed part. Returns the number of bytes that
+    /// were read.
     ///
-    /// Returns `None` if the store does not support this, which is the default. A failed collection is then retried only
-    /// after increasing delays.
+    /// Returns `None` if the store does not support this, which is the default. A failed collection is then only
+    /// retried after increasing pauses.
     ///
     /// # Errors
     /// Fails if the file is corrupt or cannot be read.
@@ -245,9 +254,9 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Excludes files from collections. A collection that needs one of them is not due.
+    /// Excludes files from collections. A collection that needs one of these files is not due.
     ///
-    /// Each call replaces the set of the previous one. Does nothing by default.
+    /// Each call replaces the files of the previous call. The default implementation does nothing.
     fn exclude_files(&self, files: &[(OperandFileKind, u64)]) {
         let _ = files;
     }
@@ -255,11 +264,11 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
     /// Returns the files of the committed state.
     fn live_files(&self) -> Vec<(OperandFileKind, u64)>;
 
-    /// Returns the memory in use, in bytes.
+    /// Returns the used memory in bytes.
     fn memory_bytes(&self) -> u64;
 
-    /// Returns the maximum number of bytes that the store rewrites after [`OperandStore::abandon`], without new
-    /// deliveries. The engine reserves this disk space. Default: 0.
+    /// Returns an upper bound of the bytes that the store may have to rewrite after [`OperandStore::abandon`], without
+    /// new deliveries. The engine reserves disk space for them. Default: 0.
     fn rewrite_bytes_max(&self) -> u64 {
         0
     }
@@ -268,10 +277,10 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
     fn metrics(&self) -> OperandMetrics;
 }
 
-/// Operands and delete markers of one flush, in key order. Those of the same key are in descending order of sequence
+/// Operands and delete markers of one flush, in key order. For the same key, they are in descending order of sequence
 /// numbers.
 pub trait OperandDelivery {
-    /// Returns whether the store may contain the key.
+    /// Returns whether the store may contain operands of the key.
     fn may_contain(&self, key: &[u8]) -> bool;
 
     /// Adds an operand.
@@ -286,8 +295,8 @@ pub trait OperandDelivery {
     /// Fails if a file cannot be written.
     fn add_delete_marker(&mut self, key: &[u8], seq: SeqNo) -> Result<()>;
 
-    /// Adds a range delete marker for keys from `start` up to, but not including, `end`. `None` means no upper bound.
-    /// May be called at any time, regardless of the key order.
+    /// Adds a range delete marker for the keys from `start` (inclusive) to `end` (exclusive). If `end` is `None`, the
+    /// range ends at the end of the keyspace. May be called at any time, independent of the key order.
     ///
     /// # Errors
     /// Fails if a file cannot be written.
@@ -305,7 +314,7 @@ pub trait OperandDelivery {
     fn prepare(self: Box<Self>) -> Result<PreparedVersion>;
 }
 
-/// A state of a store that is on stable storage but not committed.
+/// State of a store that is on stable storage, but not committed.
 #[derive(Debug)]
 pub struct PreparedVersion {
     /// Token for the manifest edit.
@@ -314,41 +323,43 @@ pub struct PreparedVersion {
     pub view: Arc<dyn OperandView>,
 }
 
-/// A running collection: rewritten buckets, and operands that move to the tree.
+/// A running collection, which rewrites buckets and moves operands to the tree.
 pub trait OperandCollection {
-    /// Returns a cursor over the operands that move to the tree, or `None` if no operand moves.
+    /// Returns a cursor over the operands that move to the tree. Returns `None` if no operand moves.
     ///
-    /// The entries have the kind [`Merge`](crate::EntryKind::Merge). They are the operands of the buckets that the
-    /// collection removes, including deliveries since it began. Of a key, either all operands that no delete marker
-    /// voids move, or none: an operand in the tree voids the older operands of its key in the store.
+    /// The entries of the cursor have the kind [`Merge`](crate::EntryKind::Merge). They are the operands of the buckets
+    /// that the collection removes, including operands that were delivered after the collection started. For each key,
+    /// either all operands that no delete marker voids must move, or none, because an operand in the tree voids all
+    /// older operands of its key in the store.
     ///
-    /// The engine calls this before [`OperandCollection::prepare`], while no delivery runs.
+    /// The engine calls this method before [`OperandCollection::prepare`], while no delivery runs.
     ///
     /// # Errors
     /// Fails if a file is corrupt or cannot be read.
     fn moved_operands(&mut self) -> Result<Option<Box<dyn Cursor>>>;
 
-    /// Makes the collection durable, including deliveries since it began. Called while no delivery runs.
+    /// Makes the collection durable, including deliveries since its start. No delivery runs during this call.
     ///
     /// # Errors
     /// Fails if a file cannot be written or synced.
     fn prepare(self: Box<Self>) -> Result<PreparedVersion>;
 }
 
-/// Immutable view of a store's content. Iterators may use it after the database is closed.
+/// Immutable view of the contents of a store. Iterators may use it after the database is closed.
 pub trait OperandView: fmt::Debug + Send + Sync {
-    /// Returns whether the view contains nothing.
+    /// Returns whether the view contains no operands.
     fn is_empty(&self) -> bool;
 
-    /// Returns whether the view may contain the key. Reads no file.
+    /// Returns whether the view may contain operands of the key. Reads no file.
     fn may_contain(&self, key: &[u8]) -> bool;
 
-    /// Appends the operands of a key that are visible at sequence number `at` to `found`, newest first. Operands before
-    /// a visible delete marker are omitted.
+    /// Appends to `found` the operands of a key that are visible at the sequence number `at`, newest first. Operands
+    /// that a visible delete marker voids are omitted.
     ///
     /// # Errors
-    /// Fails if a file is corrupt or cannot be read. [`Error::WouldBlock`](crate::Error::WouldBlock) for
-    /// [`OperandReadTier::Memory`].
+    /// - The error of a read, if a file is corrupt or cannot be read.
+    /// - [`Error::WouldBlock`](crate::Error::WouldBlock) if `reads` is [`OperandReadTier::Memory`] and a file must be
+    ///   read.
     fn read_operands(
         &self,
         key: &[u8],
@@ -357,51 +368,51 @@ pub trait OperandView: fmt::Debug + Send + Sync {
         found: &mut Vec<Operand>,
     ) -> Result<()>;
 
-    /// Hints that [`OperandView::read_operands`] will be called for this key after table reads, so that file reads can
-    /// start early. Does nothing by default.
+    /// Hints that [`OperandView::read_operands`] will be called for this key after tables have been read. The store can
+    /// start to read files early. The default implementation does nothing.
     fn prefetch(&self, key: &[u8], at: SeqNo) {
         let _ = (key, at);
     }
 
-    /// Returns a cursor over the operands of all keys, as entries of kind [`Merge`](crate::EntryKind::Merge). Visibility
-    /// at sequence number `at` is as in [`OperandView::read_operands`].
+    /// Returns a cursor over the operands of all keys, as entries of the kind [`Merge`](crate::EntryKind::Merge).
+    /// Operands are visible at the sequence number `at` as in [`OperandView::read_operands`].
     ///
-    /// A merged operand has its largest sequence number.
+    /// A merged operand has the largest sequence number of its parts.
     fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor>;
 
-    /// Opens all files of the view, and keeps them open until it is dropped. Called when the database closes, because its
-    /// next owner may remove some of them.
+    /// Opens all files of the view, and keeps them open until the view is dropped. Called when the database is closed,
+    /// because its next owner may delete some of these files.
     ///
-    /// Files that the store did not create may otherwise be closed at any time. A file that cannot be opened is an error
-    /// of the read that needs it.
+    /// Otherwise, files that the store did not create may be closed at any time. If a file cannot be opened, the read
+    /// that needs it must return the error.
     fn keep_files_open(&self) {}
 
-    /// Copies the view to files created in `target`, for a checkpoint, and returns the token that opens the copy. File
-    /// contents are synced, file names are not.
+    /// Copies the view to new files in `target` for a checkpoint. Returns the token that opens the copy. The contents
+    /// of the files are synced, but their directory entries are not.
     ///
     /// # Errors
-    /// Fails if a file is corrupt or cannot be read or written.
+    /// Fails if a file is corrupt, or cannot be read or written.
     fn copy_to(&self, target: &dyn OperandFiles) -> Result<StoreToken>;
 }
 
-/// Metrics of an operand store. Counters start at 0 at each open.
+/// Metrics of an operand store. Counters start at 0 when the store is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct OperandMetrics {
     /// Number of buckets.
     pub buckets: u64,
-    /// Size of bucket files, in bytes.
+    /// Total size of bucket files in bytes.
     pub bucket_bytes: u64,
-    /// Size of log files, in bytes.
+    /// Total size of log files in bytes.
     pub log_bytes: u64,
-    /// Bytes of buckets that are in memory and not yet in bucket files.
+    /// Size in bytes of bucket contents that are in memory and not yet in bucket files.
     pub buffered_bytes: u64,
-    /// Memory in use for indexes, filters, buffers and cache, in bytes.
+    /// Memory of indexes, filters, buffers and caches in bytes.
     pub memory_bytes: u64,
-    /// Bytes written to bucket files.
+    /// Number of bytes written to bucket files.
     pub bucket_written_bytes: u64,
-    /// Bytes that collections read from bucket files.
+    /// Number of bytes that collections have read from bucket files.
     pub bucket_read_bytes: u64,
-    /// Bytes written to log files.
+    /// Number of bytes written to log files.
     pub log_written_bytes: u64,
     /// Number of delivered operands.
     pub operands: u64,
@@ -411,12 +422,12 @@ pub struct OperandMetrics {
     pub rewrites: u64,
     /// Number of bucket splits.
     pub splits: u64,
-    /// Number of merged pairs of buckets.
+    /// Number of bucket merges. Each merge combines two buckets.
     pub merges: u64,
-    /// Number of buckets whose operands moved to the tree. For a store without buckets, the number of keys.
+    /// Number of buckets whose operands were moved to the tree. For a store without buckets, the number of keys.
     pub to_tree: u64,
-    /// Number of reads served by the cache of merged operands.
+    /// Number of reads that found their result in the cache of merged operands.
     pub cache_hits: u64,
-    /// Number of reads that missed this cache.
+    /// Number of reads that did not find their result in this cache.
     pub cache_misses: u64,
 }

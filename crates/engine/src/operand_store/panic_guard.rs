@@ -1,7 +1,7 @@
-//! Turns panics of a user's operand store into errors that name the store.
+//! Converts panics of a user's operand store to errors that contain the name of the store.
 //!
-//! If [`OperandStore::mark_committed`] or [`OperandStore::abandon`] panicked, the store may not know the outcome of its last
-//! delivery. Such a call is repeated before the store is used again.
+//! If [`OperandStore::mark_committed`] or [`OperandStore::abandon`] panics, the store may not know the outcome of its
+//! last delivery. The call is therefore repeated before the store is used again.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{InternalKey, SeqNo};
@@ -15,11 +15,11 @@ use crate::operand_store::{
     OperandReadTier, OperandStore, OperandView, PreparedVersion, StoreToken,
 };
 
-/// Calls functions of a user's store and returns their panics as errors.
+/// Calls functions of a user's operand store, and returns panics as errors.
 #[derive(Clone, Debug)]
 struct PanicGuard {
     store_name: Arc<str>,
-    /// Whether the database is closed. Loads pair with the release of its lock.
+    /// Whether the database is closed. Set with release ordering before the lock of the database is released.
     is_closed: Arc<AtomicBool>,
 }
 
@@ -36,8 +36,8 @@ impl PanicGuard {
         self.map_read_error(self.catch_result(read))
     }
 
-    /// Replaces the error of a file read by [`Error::Closed`] after the close of the database, because the next owner may
-    /// have removed or replaced the file.
+    /// Returns the error of a read. After the database is closed, this is [`Error::Closed`], because the next owner may
+    /// have deleted or replaced the file.
     fn map_read_error<T>(&self, result: Result<T>) -> Result<T> {
         match result {
             Err(Error::Io { .. } | Error::Corrupt { .. } | Error::Missing { .. })
@@ -63,14 +63,14 @@ impl PanicGuard {
     }
 }
 
-/// A notification of the outcome of a prepared version.
+/// Call that passes the outcome of a prepared version to the store.
 #[derive(Clone, Copy, Debug)]
 enum OutcomeCall {
     MarkCommitted(StoreToken),
     Abandon,
 }
 
-/// A store that returns an error where the inner store panics.
+/// Operand store that returns an error if the inner store panics.
 #[derive(Debug)]
 pub(crate) struct PanicGuardStore {
     inner: Arc<dyn OperandStore>,
@@ -80,7 +80,7 @@ pub(crate) struct PanicGuardStore {
 }
 
 impl PanicGuardStore {
-    /// `is_closed` must be set before the lock of the database is released.
+    /// Creates a guarded store. `is_closed` must be set before the lock of the database is released.
     pub(crate) fn new(
         inner: Arc<dyn OperandStore>,
         name: &str,
@@ -90,7 +90,8 @@ impl PanicGuardStore {
         Arc::new(PanicGuardStore { inner, guard, pending_calls: Mutex::default() })
     }
 
-    /// Repeats the pending calls, and then makes the given one. Calls from the first panic on remain pending.
+    /// Repeats all pending calls, and then performs the given call. If a call panics, this call and all calls after it
+    /// remain pending.
     fn report_outcome(&self, call: Option<OutcomeCall>) -> Result<()> {
         let mut pending = std::mem::take(&mut *self.pending_calls.lock());
         pending.extend(call);
@@ -122,12 +123,12 @@ impl OperandStore for PanicGuardStore {
     }
 
     fn mark_committed(&self, token: StoreToken) {
-        // If the store panics here, the next use of the store makes this call again.
+        // If the store panics, the call is repeated before the store is used again.
         let _ = self.report_outcome(Some(OutcomeCall::MarkCommitted(token)));
     }
 
     fn abandon(&self) {
-        // If the store panics here, the next use of the store makes this call again.
+        // If the store panics, the call is repeated before the store is used again.
         let _ = self.report_outcome(Some(OutcomeCall::Abandon));
     }
 
@@ -155,18 +156,19 @@ impl OperandStore for PanicGuardStore {
     }
 
     fn exclude_files(&self, files: &[(OperandFileKind, u64)]) {
-        // A panic is ignored here. The engine passes the whole set again when a file enters or leaves quarantine.
+        // A panic is ignored. The engine passes the whole set again when a file enters or leaves the quarantine.
         let _ = self.guard.catch(|| self.inner.exclude_files(files));
     }
 
     fn live_files(&self) -> Vec<(OperandFileKind, u64)> {
-        // Pending calls go first: before the last `mark_committed`, the store returns the files of an older state.
+        // Pending calls are repeated first. Before the last call of `mark_committed`, the store would return the files
+        // of an older state.
         let files =
             self.report_outcome(None).and_then(|()| self.guard.catch(|| self.inner.live_files()));
         files.unwrap_or_else(|error| error.resume_panic())
     }
 
-    // The next three methods return no error. If the store panics, they return zero.
+    // The next three methods cannot return an error. If the store panics, they return zero.
 
     fn memory_bytes(&self) -> u64 {
         self.guard.catch(|| self.inner.memory_bytes()).unwrap_or(0)
@@ -257,7 +259,7 @@ impl OperandView for PanicGuardView {
     }
 
     fn prefetch(&self, key: &[u8], at: SeqNo) {
-        // Prefetching is optional and returns nothing, so a panic of the store is ignored here.
+        // A panic is ignored, because prefetching is optional and returns no result.
         let _ = self.guard.catch(|| self.inner.prefetch(key, at));
     }
 
@@ -267,7 +269,7 @@ impl OperandView for PanicGuardView {
     }
 
     fn keep_files_open(&self) {
-        // A panic is ignored here. If it leaves a file closed, each read that needs the file returns an error.
+        // A panic is ignored. If it leaves a file closed, each read that needs the file returns an error.
         let _ = self.guard.catch(|| self.inner.keep_files_open());
     }
 
@@ -276,7 +278,7 @@ impl OperandView for PanicGuardView {
     }
 }
 
-/// A cursor that becomes invalid after a panic, as after an error.
+/// Cursor that is not valid after a panic of the inner cursor.
 struct PanicGuardCursor {
     inner: Result<Box<dyn Cursor>>,
     guard: PanicGuard,
@@ -293,7 +295,7 @@ impl PanicGuardCursor {
     }
 
     fn valid_inner(&self) -> &dyn Cursor {
-        // Only called while the cursor is valid, which it is not after an error.
+        // This is called only while the cursor is valid. After an error, the cursor is not valid.
         self.inner.as_deref().expect("the cursor is valid")
     }
 }
