@@ -1,4 +1,4 @@
-//! Threads of the blocking pool that lead commits and fold operands for tasks.
+//! Blocking tasks that lead commit groups and fold operands for async tasks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,22 +10,24 @@ use crate::lookup::point::ReadScope;
 use crate::write::commit::Committer;
 use crate::write::ticket::TaskWorkerStarter;
 
-/// Maximum number of rounds of one blocking task. It then continues at the end of the pool's queue, so that other
-/// calls can run even if requests arrive faster than syncs complete.
+/// Maximum number of rounds that one blocking task runs. After that, a new blocking task continues the work. Other
+/// calls can therefore use the pool, even if commits arrive faster than they are synced.
 const ROUNDS_MAX: usize = 8;
 
-/// Spawns blocking tasks on one runtime.
+/// Starts blocking tasks on one runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockingPoolWorkers {
     runtime: Runtime,
     committer: Arc<Committer>,
-    /// Weak, because a queued commit must not keep the database open. `close` leads all queued commits first.
+    /// Weak, because a queued commit must not keep the database open. `close` leads all queued commits.
     db: Weak<DbHandle>,
 }
 
 impl BlockingPoolWorkers {
+    /// Creates a starter of blocking tasks on the current runtime.
+    ///
     /// # Panics
-    /// Outside of a runtime.
+    /// Panics if the function is called outside of a runtime.
     pub(crate) fn new(handle: &Arc<DbHandle>) -> BlockingPoolWorkers {
         BlockingPoolWorkers {
             runtime: Runtime::current(),
@@ -36,10 +38,10 @@ impl BlockingPoolWorkers {
 
     fn spawn(&self, kind: WorkerKind) {
         let worker = BlockingWorker { kind, pool: self.clone(), is_done: false };
-        // `spawn_blocking` panics if the system cannot create a thread.
+        // `spawn_blocking` panics if the operating system cannot create a thread.
         let spawn = AssertUnwindSafe(|| drop(self.runtime.spawn_blocking(move || worker.run())));
         if catch_unwind(spawn).is_err() {
-            // If the runtime runs the task later anyway, it finds nothing to do.
+            // If the runtime still runs the task later, the task finds no work.
             kind.finish(&self.committer);
         }
     }
@@ -62,7 +64,8 @@ enum WorkerKind {
 }
 
 impl WorkerKind {
-    /// Does the work that must not be lost, on this thread: commits, but not folds, which reads can do.
+    /// Performs the work that must not be lost on this thread. Commits must not be lost. Operand chains are dropped,
+    /// because reads can fold them later.
     fn finish(self, committer: &Committer) {
         match self {
             WorkerKind::LeadCommits => while committer.lead_next_commit_group() {},
@@ -71,8 +74,8 @@ impl WorkerKind {
     }
 }
 
-/// A blocking task. If it is dropped before it has run, because the runtime shuts down, or if it panics, its destructor
-/// finishes the work.
+/// A blocking task. If the runtime is shut down before the task has run, or if the task panics, the destructor
+/// completes the work.
 struct BlockingWorker {
     kind: WorkerKind,
     pool: BlockingPoolWorkers,
@@ -88,13 +91,14 @@ impl BlockingWorker {
         }
     }
 
-    /// Leads one group, or folds one set of operand chains. Returns whether there may be more.
+    /// Leads one commit group, or folds one set of operand chains. Returns whether there may be further work.
     fn run_round(&self) -> bool {
         let BlockingPoolWorkers { committer, db, .. } = &self.pool;
         match self.kind {
             WorkerKind::LeadCommits => {
                 let has_led = committer.lead_next_commit_group();
-                // The lead is free again, because the governor may commit.
+                // At this point, no thread is the leader. `after_commit` may have to commit, because it can seal
+                // memtables.
                 if has_led && let Some(handle) = db.upgrade() {
                     handle.0.after_commit(None);
                 }

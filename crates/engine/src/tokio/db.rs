@@ -21,9 +21,10 @@ use crate::tokio::snapshot::Snapshot;
 use crate::tokio::transaction::Transaction;
 use crate::write::batch::WriteBatch;
 
-/// Open database. Clones share it.
+/// Handle of an open database. All clones refer to the same database.
 ///
-/// Dropping the last handle closes the database in the background. [`Db::close`] waits for it and returns errors.
+/// If the last handle is dropped, the database is closed in the background. [`Db::close`] waits until the database is
+/// closed, and returns errors.
 #[derive(Clone, Debug)]
 pub struct Db {
     inner: Arc<AsyncDbInner>,
@@ -32,17 +33,18 @@ pub struct Db {
 impl TryFrom<crate::db::Db> for Db {
     type Error = Error;
 
-    /// Fails with [`Error::Contradiction`] for [`Background::Stepped`](crate::env::Background::Stepped).
+    /// Fails with [`Error::Contradiction`] if the environment is
+    /// [`Background::Stepped`](crate::env::Background::Stepped).
     fn try_from(db: crate::db::Db) -> Result<Db> {
         Ok(Db { inner: AsyncDbInner::new(db)? })
     }
 }
 
 impl Db {
-    /// Opens a database, or creates it.
+    /// Opens a database. Creates it if it does not exist.
     ///
     /// # Errors
-    /// See [`crate::Db::open`] and [`Db::try_from`].
+    /// Same as [`crate::Db::open`] and [`Db::try_from`].
     pub async fn open(path: impl AsRef<Path> + Send, options: Options) -> Result<Db> {
         let path = path.as_ref().to_owned();
         run_on_pool(move || Db::try_from(crate::db::Db::open(path, options)?)).await
@@ -50,16 +52,17 @@ impl Db {
 
     /// Returns the blocking handle of the same database.
     ///
-    /// Methods that never block, such as [`crate::Db::health`] and [`crate::Db::read_metrics`], exist only there.
+    /// Methods that never block, such as [`crate::Db::health`] and [`crate::Db::read_metrics`], exist only on the
+    /// blocking handle.
     #[must_use]
     pub fn as_blocking(&self) -> &crate::db::Db {
         self.inner.db()
     }
 
-    /// Runs `call` with the blocking handle on the blocking pool of the runtime.
+    /// Calls `call` with the blocking handle on the blocking pool of the runtime.
     ///
-    /// `call` completes even if the future is dropped. Administrative calls, such as [`crate::Db::checkpoint`],
-    /// [`crate::Db::flush`] and [`crate::Db::drop_keyspace`], exist only there:
+    /// The call completes even if the future is dropped. Administrative methods, such as [`crate::Db::checkpoint`],
+    /// [`crate::Db::flush`] and [`crate::Db::drop_keyspace`], exist only on the blocking handle:
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -72,7 +75,8 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// The error of `call`; [`Error::RuntimeEnded`] if the runtime shut down before the call began.
+    /// - The error of `call`.
+    /// - [`Error::RuntimeEnded`] if the runtime is shut down before the call starts.
     pub async fn run_blocking<T: Send + 'static>(
         &self,
         call: impl FnOnce(&crate::db::Db) -> Result<T> + Send + 'static,
@@ -85,25 +89,25 @@ impl Db {
         Keyspace::new(keyspace, Arc::clone(&self.inner))
     }
 
-    /// Returns the keyspace `default`.
+    /// Returns the keyspace with the name `default`.
     #[must_use]
     pub fn default_keyspace(&self) -> Keyspace {
         self.wrap_keyspace(self.as_blocking().default_keyspace())
     }
 
-    /// Returns the keyspace `name`, which is created with `options` if it does not exist.
+    /// Returns the keyspace with this name. Creates it with `options` if it does not exist.
     ///
     /// # Errors
-    /// See [`crate::Db::keyspace`].
+    /// Same as [`crate::Db::keyspace`].
     pub async fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let name = name.to_owned();
         Ok(self.wrap_keyspace(self.run_blocking(move |db| db.keyspace(&name, options)).await?))
     }
 
-    /// Returns the existing keyspace `name`.
+    /// Returns the keyspace with this name, which must exist.
     ///
     /// # Errors
-    /// See [`crate::Db::open_keyspace`].
+    /// Same as [`crate::Db::open_keyspace`].
     pub async fn open_keyspace(
         &self,
         name: &str,
@@ -113,10 +117,10 @@ impl Db {
         Ok(self.wrap_keyspace(self.run_blocking(move |db| db.open_keyspace(&name, options)).await?))
     }
 
-    /// Writes `key` in the default keyspace, see [`Keyspace::put`].
+    /// Sets the value of `key` in the default keyspace, see [`Keyspace::put`].
     ///
     /// # Errors
-    /// See [`crate::Db::write`].
+    /// Same as [`crate::Db::write`].
     pub async fn put(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -125,26 +129,26 @@ impl Db {
         self.default_keyspace().put(key, value).await
     }
 
-    /// Deletes `key` from the default keyspace, see [`Keyspace::delete`].
+    /// Deletes `key` in the default keyspace, see [`Keyspace::delete`].
     ///
     /// # Errors
-    /// See [`crate::Db::write`].
+    /// Same as [`crate::Db::write`].
     pub async fn delete(&self, key: impl AsRef<[u8]> + Send) -> Result<()> {
         self.default_keyspace().delete(key).await
     }
 
-    /// Returns the value of `key` in the default keyspace.
+    /// Returns the value of `key` in the default keyspace, or `None` if the key has no value.
     ///
     /// # Errors
-    /// See [`crate::Db::get`].
+    /// Same as [`crate::Db::get`].
     pub async fn get(&self, key: impl AsRef<[u8]> + Send) -> Result<Option<Slice>> {
         self.default_keyspace().get(key).await
     }
 
-    /// Commits a batch atomically. The batch accepts blocking and asynchronous keyspaces.
+    /// Commits a batch atomically. A batch accepts blocking and asynchronous handles of keyspaces.
     ///
     /// # Errors
-    /// See [`crate::Db::write`].
+    /// Same as [`crate::Db::write`].
     pub async fn write(
         &self,
         batch: WriteBatch,
@@ -153,19 +157,20 @@ impl Db {
         self.inner.write(batch, options.into()).await
     }
 
-    /// Starts a transaction, see [`crate::Db::transaction`]. Waits while a job drops live data.
+    /// Starts a transaction, see [`crate::Db::transaction`]. Waits while a job removes entries that were not deleted.
     ///
     /// # Errors
-    /// [`Error::RuntimeEnded`], if the call had to wait.
+    /// [`Error::RuntimeEnded`] if the call must wait and the runtime is shut down.
     pub async fn transaction(&self) -> Result<Transaction> {
         let transaction = BlockingTransaction::new(self.begin_snapshot().await?);
         Ok(Transaction::new(transaction, Arc::clone(&self.inner)))
     }
 
-    /// Calls `body` with a transaction and commits it. Repeats both after a conflict, see [`crate::Db::transact`].
+    /// Calls `body` with a transaction, and then commits the transaction. After a conflict, both are repeated with a
+    /// new transaction, see [`crate::Db::transact`].
     ///
-    /// In a spawned task, `body` must be an `async move` closure that owns the handles it uses. Otherwise the compiler cannot
-    /// prove that the future is `Send`.
+    /// In a spawned task, `body` must be an `async move` closure that owns the handles that it uses. Otherwise, the
+    /// compiler cannot prove that the future is `Send`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -191,7 +196,9 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// The error of `body`; the errors of [`crate::Db::transact`]; [`Error::RuntimeEnded`].
+    /// - The error of `body`.
+    /// - The errors of [`crate::Db::transact`].
+    /// - [`Error::RuntimeEnded`] if the runtime is shut down.
     pub async fn transact<T, E: From<Error>>(
         &self,
         options: impl Into<WriteOptions>,
@@ -210,10 +217,10 @@ impl Db {
         }
     }
 
-    /// Returns a snapshot of all keyspaces. Waits while a job drops live data.
+    /// Returns a snapshot of all keyspaces. Waits while a job removes entries that were not deleted.
     ///
     /// # Errors
-    /// [`Error::RuntimeEnded`], if the call had to wait.
+    /// [`Error::RuntimeEnded`] if the call must wait and the runtime is shut down.
     pub async fn snapshot(&self) -> Result<Snapshot> {
         Ok(Snapshot::new(self.begin_snapshot().await?, Arc::clone(&self.inner)))
     }
@@ -226,10 +233,10 @@ impl Db {
         }
     }
 
-    /// Syncs all committed writes to stable storage.
+    /// Syncs the WAL. All commits before the call are durable afterwards.
     ///
     /// # Errors
-    /// See [`crate::Db::sync`].
+    /// Same as [`crate::Db::sync`].
     pub async fn sync(&self) -> Result<()> {
         self.run_blocking(crate::db::Db::sync).await
     }
@@ -237,15 +244,16 @@ impl Db {
     /// Returns all metrics of the database.
     ///
     /// # Errors
-    /// [`Error::RuntimeEnded`].
+    /// [`Error::RuntimeEnded`] if the runtime is shut down.
     pub async fn metrics(&self) -> Result<Metrics> {
         self.run_blocking(|db| Ok(db.metrics())).await
     }
 
-    /// Flushes and closes the database. Gives up flushes after `deadline`; the WAL keeps their data.
+    /// Flushes the memtables and closes the database. After `deadline`, memtables are no longer flushed. Their commits
+    /// remain in the WAL.
     ///
     /// # Errors
-    /// See [`crate::Db::close`].
+    /// Same as [`crate::Db::close`].
     pub async fn close(&self, deadline: Option<Duration>) -> Result<()> {
         self.run_blocking(move |db| db.close(deadline)).await
     }

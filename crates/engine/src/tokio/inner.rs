@@ -1,4 +1,4 @@
-//! State shared by all asynchronous handles of a database; its writes and updates.
+//! State that all asynchronous handles of a database share, and their writes and updates.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -30,21 +30,23 @@ use crate::write::commit::PendingCommit;
 use crate::write::group::check_ranges;
 use crate::write::ticket::TaskWorkerStarter;
 
-/// State shared by all asynchronous handles of a database.
+/// State that all asynchronous handles of a database share.
 ///
-/// A handle declares this field after its blocking handle, so that the last reference to the database is
+/// A handle declares the field of this type after its blocking handle. The last reference to the database is therefore
 /// dropped here.
 #[derive(Debug)]
 pub(crate) struct AsyncDbInner {
-    /// Set until drop.
+    /// Set until this value is dropped.
     db: Option<Db>,
-    /// Whether a blocking task flushes memtables or was spawned to do so. At most one at a time.
+    /// Whether a blocking task flushes memtables, or was started to do so. There is at most one.
     is_flushing: AtomicBool,
 }
 
 impl AsyncDbInner {
+    /// Creates the shared state.
+    ///
     /// # Errors
-    /// [`Error::Contradiction`] with [`Background::Stepped`].
+    /// [`Error::Contradiction`] if the environment is [`Background::Stepped`].
     pub(crate) fn new(db: Db) -> Result<Arc<AsyncDbInner>> {
         if let Background::Stepped { .. } = db.inner().state.env.background() {
             return Err(Error::Contradiction {
@@ -64,7 +66,7 @@ impl AsyncDbInner {
         self.db().inner()
     }
 
-    /// Writes a batch like [`DbInner::write`], without blocking the task.
+    /// Writes a batch like [`DbInner::write`], but does not block the task.
     pub(crate) async fn write(
         self: &Arc<Self>,
         batch: WriteBatch,
@@ -96,7 +98,7 @@ impl AsyncDbInner {
         }
         let (deadline_us, reservation) = self.admit(&batch, options).await?;
         if batch.guards.iter().any(KeyGuard::protects_range) {
-            // The check visits entries of the ranges, which may take long.
+            // The check visits the entries of the ranges, which may take long.
             let inner = Arc::clone(self);
             let check = move || {
                 check_ranges(&inner.db_inner().state, &mut batch.guards)?;
@@ -122,7 +124,8 @@ impl AsyncDbInner {
         Ok(())
     }
 
-    /// Waits until the batch may be queued. Returns its deadline and its memory reservation.
+    /// Waits until the batch may be added to the commit queue. Returns its deadline and its reservation of memtable
+    /// memory.
     async fn admit<'a>(
         self: &'a Arc<Self>,
         batch: &WriteBatch,
@@ -151,8 +154,8 @@ impl AsyncDbInner {
         }
     }
 
-    /// Flushes memtables on the blocking pool if a flush is due, and waits for it. Returns false if the deadline
-    /// passes first.
+    /// If a flush is due, flushes memtables on the blocking pool and waits until this is done. Returns false if the
+    /// deadline passes first.
     async fn flush_if_due(self: &Arc<Self>, deadline_us: Option<u64>) -> bool {
         let db = self.db_inner();
         if !db.flush_trigger.is_flush_due() && !self.is_flushing.load(Ordering::Acquire) {
@@ -165,7 +168,7 @@ impl AsyncDbInner {
             });
         }
         let state = &db.state;
-        // When this task wakes, another one may have set `is_flushing` again.
+        // When this task is woken, another task may have set `is_flushing` again.
         let is_done =
             || !self.is_flushing.load(Ordering::Acquire) || !db.flush_trigger.is_flush_due();
         wait_until(&state.env, &state.progress, deadline_us, is_done).await
@@ -217,7 +220,7 @@ impl AsyncDbInner {
         }
     }
 
-    /// Waits for the update lock of a key. Returns `None` after the maximum wait.
+    /// Waits for the update lock of a key. Returns `None` after the maximum waiting time.
     async fn wait_for_key_lock(&self, tree: &Tree, key: &[u8]) -> Option<KeyLock<'_>> {
         let (env, locks) = (&self.db_inner().state.env, &self.db_inner().key_locks);
         let mut lock = locks.try_lock(tree, key);
@@ -236,14 +239,14 @@ impl AsyncDbInner {
 impl Drop for AsyncDbInner {
     fn drop(&mut self) {
         let db = self.db.take();
-        // Closing does I/O. If the runtime accepts no more calls, `db` is dropped on this thread.
+        // Closing the database performs I/O. If the runtime accepts no more calls, `db` is dropped on this thread.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn_blocking(move || drop(db));
         }
     }
 }
 
-/// Clears `is_flushing` when the blocking task ends, or is dropped before it began.
+/// Clears `is_flushing` when the blocking task ends, or when it is dropped before it has started.
 struct FlushInProgressGuard(Arc<AsyncDbInner>);
 
 impl Drop for FlushInProgressGuard {
@@ -253,7 +256,7 @@ impl Drop for FlushInProgressGuard {
     }
 }
 
-/// Waits until a commit is decided. At the deadline the commit is withdrawn, unless a leader has taken it.
+/// Waits for the result of a commit. At the deadline, withdraws the commit if no leader has taken it.
 async fn wait_for_commit(
     env: &Env,
     pending: PendingCommit,

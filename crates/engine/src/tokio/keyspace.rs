@@ -16,15 +16,15 @@ use crate::tokio::reads;
 use crate::tokio::runtime::run_on_pool;
 use crate::write::batch::WriteBatch;
 
-/// Keyspace of an open database. Clones are handles of the same keyspace.
+/// Handle of a keyspace in an open database. All clones refer to the same keyspace.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
     keyspace: crate::db::keyspace::Keyspace,
-    /// Dropped after `keyspace`, see [`AsyncDbInner`].
+    /// Must be dropped after `keyspace`, see [`AsyncDbInner`].
     db: Arc<AsyncDbInner>,
 }
 
-/// Lets a [`WriteBatch`] accept asynchronous keyspaces.
+/// With this implementation, a [`WriteBatch`] also accepts asynchronous handles of keyspaces.
 impl AsRef<crate::db::keyspace::Keyspace> for Keyspace {
     fn as_ref(&self) -> &crate::db::keyspace::Keyspace {
         &self.keyspace
@@ -38,20 +38,21 @@ impl Keyspace {
 
     /// Returns the blocking handle of the same keyspace.
     ///
-    /// Methods that never block, such as [`crate::Keyspace::name`], exist only there.
+    /// Methods that never block, such as [`crate::Keyspace::name`], exist only on the blocking handle.
     #[must_use]
     pub fn as_blocking(&self) -> &crate::db::keyspace::Keyspace {
         &self.keyspace
     }
 
-    /// Runs `call` with the blocking handle on the blocking pool of the runtime, see
+    /// Calls `call` with the blocking handle on the blocking pool of the runtime, see
     /// [`Db::run_blocking`](crate::tokio::Db::run_blocking).
     ///
-    /// Calls such as [`crate::Keyspace::compact_range`], [`crate::Keyspace::set_policy`], [`crate::Keyspace::ingest`] and
-    /// [`crate::Keyspace::bulk_load`] exist only there.
+    /// Methods such as [`crate::Keyspace::compact_range`], [`crate::Keyspace::set_policy`], [`crate::Keyspace::ingest`]
+    /// and [`crate::Keyspace::bulk_load`] exist only on the blocking handle.
     ///
     /// # Errors
-    /// The error of `call`; [`Error::RuntimeEnded`](crate::Error::RuntimeEnded).
+    /// - The error of `call`.
+    /// - [`Error::RuntimeEnded`](crate::Error::RuntimeEnded) if the runtime is shut down before the call starts.
     pub async fn run_blocking<T: Send + 'static>(
         &self,
         call: impl FnOnce(&crate::db::keyspace::Keyspace) -> Result<T> + Send + 'static,
@@ -60,7 +61,8 @@ impl Keyspace {
         run_on_pool(move || call(&keyspace.keyspace)).await
     }
 
-    /// Returns a handle of the same keyspace that writes with `options`, see [`crate::Keyspace::with_write_options`].
+    /// Returns a handle of the same keyspace that uses `options` for writes, see
+    /// [`crate::Keyspace::with_write_options`].
     #[must_use]
     pub fn with_write_options(&self, options: impl Into<WriteOptions>) -> Keyspace {
         Keyspace::new(self.keyspace.with_write_options(options), Arc::clone(&self.db))
@@ -70,10 +72,10 @@ impl Keyspace {
         self.db.write(batch, self.keyspace.write_options()).await
     }
 
-    /// Writes `key`.
+    /// Sets the value of `key`.
     ///
     /// # Errors
-    /// See [`crate::Db::write`].
+    /// Same as [`crate::Db::write`].
     pub async fn put(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -85,10 +87,10 @@ impl Keyspace {
         self.write(batch).await
     }
 
-    /// Writes `key` with a value that expires after `ttl`.
+    /// Sets the value of `key`. The value expires after `ttl`.
     ///
     /// # Errors
-    /// See [`crate::Keyspace::put_with_ttl`].
+    /// Same as [`crate::Keyspace::put_with_ttl`].
     pub async fn put_with_ttl(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -100,10 +102,10 @@ impl Keyspace {
         self.write(batch).await
     }
 
-    /// Writes `key` with a value that expires at a time.
+    /// Sets the value of `key`. The value expires at the time `expires`.
     ///
     /// # Errors
-    /// See [`crate::Keyspace::put_with_ttl`].
+    /// Same as [`crate::Keyspace::put_with_ttl`].
     pub async fn put_until(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -118,7 +120,7 @@ impl Keyspace {
     /// Deletes `key`.
     ///
     /// # Errors
-    /// See [`crate::Db::write`].
+    /// Same as [`crate::Db::write`].
     pub async fn delete(&self, key: impl AsRef<[u8]> + Send) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.delete(&self.keyspace, key);
@@ -128,7 +130,7 @@ impl Keyspace {
     /// Adds a merge operand to `key`.
     ///
     /// # Errors
-    /// See [`crate::Keyspace::merge`].
+    /// Same as [`crate::Keyspace::merge`].
     pub async fn merge(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -139,10 +141,10 @@ impl Keyspace {
         self.write(batch).await
     }
 
-    /// Deletes a range of keys.
+    /// Deletes all keys in a range.
     ///
     /// # Errors
-    /// See [`crate::Db::write`].
+    /// Same as [`crate::Db::write`].
     pub async fn delete_range<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K> + Send,
@@ -152,26 +154,26 @@ impl Keyspace {
         self.write(batch).await
     }
 
-    /// Deletes all keys.
+    /// Deletes all keys of the keyspace.
     ///
     /// # Errors
-    /// See [`crate::Db::write`].
+    /// Same as [`crate::Db::write`].
     pub async fn clear(&self) -> Result<()> {
         self.delete_range::<&[u8]>(..).await
     }
 
-    /// Returns the value of `key`.
+    /// Returns the value of `key`, or `None` if the key has no value.
     ///
     /// # Errors
-    /// See [`crate::Keyspace::get`].
+    /// Same as [`crate::Keyspace::get`].
     pub async fn get(&self, key: impl AsRef<[u8]> + Send) -> Result<Option<Slice>> {
         self.get_with(key, &ReadOptions::default()).await
     }
 
-    /// Returns the value of `key`, read with `options`.
+    /// Returns the value of `key`, or `None` if the key has no value. Uses these read options.
     ///
     /// # Errors
-    /// See [`crate::Keyspace::get`].
+    /// Same as [`crate::Keyspace::get`].
     pub async fn get_with(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -183,15 +185,15 @@ impl Keyspace {
     /// Returns whether `key` has a value.
     ///
     /// # Errors
-    /// See [`crate::Keyspace::get`].
+    /// Same as [`crate::Keyspace::get`].
     pub async fn contains_key(&self, key: impl AsRef<[u8]> + Send) -> Result<bool> {
         Ok(self.get(key).await?.is_some())
     }
 
-    /// Returns the values of `keys` as of one moment, in the order of `keys`.
+    /// Returns the values of `keys` in the order of `keys`. All values belong to the same state of the keyspace.
     ///
     /// # Errors
-    /// See [`crate::Keyspace::get`]. An error for one key fails the call.
+    /// Same as [`crate::Keyspace::get`]. If the lookup of one key fails, the call fails.
     pub fn multi_get<K: AsRef<[u8]> + Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -200,27 +202,27 @@ impl Keyspace {
         reads::multi_get(&self.db, &self.keyspace, None, keys)
     }
 
-    /// Returns a stream over the entries of a range, as of now.
+    /// Returns a stream over the entries of a range in the current state of the keyspace.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Range {
         Range::new(self.keyspace.range(range))
     }
 
-    /// Returns a stream over the entries whose keys start with `prefix`, as of now.
+    /// Returns a stream over the entries whose keys start with `prefix`, in the current state of the keyspace.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         Range::new(self.keyspace.prefix(prefix))
     }
 
-    /// Returns a stream over all entries, as of now.
+    /// Returns a stream over all entries in the current state of the keyspace.
     pub fn iter(&self) -> Range {
         Range::new(self.keyspace.iter())
     }
 
-    /// Updates `key` atomically with the result of `update`. Returns the previous value.
+    /// Replaces the value of `key` by the result of `update` atomically. Returns the previous value.
     ///
-    /// `update` runs on the task and may run several times, see [`crate::Keyspace::fetch_update`].
+    /// `update` runs on the task and may be called several times, see [`crate::Keyspace::fetch_update`].
     ///
     /// # Errors
-    /// See [`crate::Keyspace::fetch_update`].
+    /// Same as [`crate::Keyspace::fetch_update`].
     pub async fn fetch_update<U: Into<Update>>(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -229,12 +231,12 @@ impl Keyspace {
         Ok(self.update(key.as_ref(), update).await?.before)
     }
 
-    /// Updates `key` atomically with the result of `update`. Returns the new value.
+    /// Replaces the value of `key` by the result of `update` atomically. Returns the new value.
     ///
-    /// `update` runs on the task and may run several times, see [`crate::Keyspace::update_fetch`].
+    /// `update` runs on the task and may be called several times, see [`crate::Keyspace::update_fetch`].
     ///
     /// # Errors
-    /// See [`crate::Keyspace::fetch_update`].
+    /// Same as [`crate::Keyspace::fetch_update`].
     pub async fn update_fetch<U: Into<Update>>(
         &self,
         key: impl AsRef<[u8]> + Send,

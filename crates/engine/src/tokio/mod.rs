@@ -1,7 +1,7 @@
-//! Asynchronous handles for the runtime `tokio`. Feature `tokio`, off by default.
+//! Asynchronous handles for the runtime `tokio`. Requires the feature `tokio`, which is disabled by default.
 //!
-//! They have the methods of [`crate::Db`], [`crate::Keyspace`], [`crate::Snapshot`] and [`crate::Transaction`] that may
-//! block, as `async fn`.
+//! The handles have those methods of [`crate::Db`], [`crate::Keyspace`], [`crate::Snapshot`] and [`crate::Transaction`]
+//! that may block, as `async fn`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,37 +37,40 @@
 //!
 //! # Threads
 //!
-//! **Reads** run on the calling task if all blocks are in memory. Otherwise they run on the blocking pool of the
+//! **Reads** run on the calling task if all blocks are in memory. Otherwise, they run on the blocking pool of the
 //! runtime. After the first block that is not in memory, a [`Range`] reads ahead on this pool, in batches of limited
-//! size. Merge operators, the closure of [`fetch_update`](Keyspace::fetch_update), and event listeners that are called
-//! because a write is stalled run on the calling task, so they must be fast.
+//! size. Merge operators and the closure of [`fetch_update`](Keyspace::fetch_update) run on the calling task. Event
+//! listeners also run on the calling task if a stalled write causes the event. All of them must therefore be fast.
 //!
-//! **Writes** are queued for the next group commit. Only threads lead groups. If no thread leads, one blocking task
-//! commits the queue until it is empty. Writes that are throttled or stalled occupy no thread. All writes of a database
-//! together use at most three blocking tasks: one commits, one folds long chains of operands, one flushes
-//! memtables. The commit of a transaction that read ranges uses one more blocking task, which checks the ranges.
+//! **Writes** are added to the queue of the group commit. Only threads lead commit groups. If no thread is the leader,
+//! one blocking task commits the queue until it is empty. A write that is throttled or stalled occupies no thread. All
+//! writes of a database together use at most three blocking tasks: one commits, one folds long chains of operands, and
+//! one flushes memtables. The commit of a transaction that has read ranges uses a further blocking task, which checks
+//! the ranges.
 //!
-//! **Other calls** that do I/O or wait use one thread of the blocking pool each.
+//! **Other calls** that perform I/O or wait use one thread of the blocking pool each.
 //!
 //! # Cancellation
 //!
-//! Every future may be dropped at any time. A call that has started on the blocking pool completes. A queued write is
-//! committed as a whole; a write that still waits for admission is not. A trace ([`Db::record_trace`]) records only
-//! operations whose futures completed.
+//! Every future may be dropped at any time. A call that has started on the blocking pool completes. A write that is in
+//! the commit queue is committed as a whole. A write that waits for admission is not committed. A trace
+//! ([`crate::Db::record_trace`]) records only operations whose futures have completed.
 //!
 //! # Runtime
 //!
-//! The current-thread runtime and the multi-thread runtime both work. Their timer must be enabled, because deadlines
-//! and throttled writes use it. One thread in the blocking pool suffices, unless other calls occupy it all the time.
+//! The current-thread runtime and the multi-thread runtime are supported. Their timer must be enabled, because
+//! deadlines and throttled writes use it. One thread in the blocking pool is sufficient, except if other calls occupy
+//! it permanently.
 //!
-//! When the runtime shuts down, queued commits complete. Calls that wait for a thread of the pool return
-//! [`Error::RuntimeEnded`](crate::Error::RuntimeEnded).
+//! When the runtime is shut down, commits in the queue complete. Calls that wait for a thread of the blocking pool
+//! return [`Error::RuntimeEnded`](crate::Error::RuntimeEnded).
 //!
-//! With [`Background::Inline`](crate::env::Background::Inline) a write runs on the blocking pool, together with the jobs
-//! that it triggers. [`Background::Stepped`](crate::env::Background::Stepped) is not supported.
+//! With [`Background::Inline`](crate::env::Background::Inline), a write runs on the blocking pool, together with the
+//! jobs that it triggers. [`Background::Stepped`](crate::env::Background::Stepped) is not supported.
 //!
-//! Blocking and asynchronous handles of the same database may be mixed, see [`Db::as_blocking`]. Dropping the last
-//! handle closes the database on the blocking pool. [`Db::close`] waits for it and returns errors.
+//! An application may use blocking and asynchronous handles of a database at the same time, see [`Db::as_blocking`]. If
+//! the last handle is dropped, the database is closed on the blocking pool. [`Db::close`] waits until the database is
+//! closed, and returns errors.
 
 mod blocking_worker;
 mod db;

@@ -1,8 +1,8 @@
 //! Streams over ranges of keys.
 //!
-//! 1. [`Range`] reads entries on the task as long as their blocks are in memory.
-//! 2. After the first missing block it reads all further entries on the blocking pool, in batches. A batch is read
-//!    when its first entry is requested.
+//! 1. As long as all blocks are in memory, [`Range`] reads entries on the task.
+//! 2. After the first block that is not in memory, all further entries are read in batches on the blocking pool. A
+//!    batch is read when its first entry is requested.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -23,50 +23,51 @@ use crate::options::read::ReadOptions;
 use crate::tokio::reads::MEMORY_ONLY;
 use crate::tokio::runtime::join_error;
 
-/// Key and value.
+/// Key and value of an entry.
 type Entry = (Slice, Slice);
 
-/// Maximum number of entries of the first batch. It doubles with each batch.
+/// Maximum number of entries in the first batch. Each further batch may have twice as many entries.
 const FIRST_BATCH_ENTRIES: usize = 16;
-/// Maximum number of entries of any batch.
+/// Maximum number of entries in a batch.
 const BATCH_ENTRIES_MAX: usize = 1024;
-/// Size of keys and values after which a batch ends, in bytes.
+/// Total size of keys and values in bytes at which a batch ends.
 const BATCH_BYTES: usize = 128 << 10;
 
 /// [`Stream`] over the entries of a range in key order.
 ///
-/// It sees the keyspace as of its creation, and holds the memtables and files of that moment until it is dropped.
-/// [`Range::next`] and [`Range::next_back`] can be mixed. After an error all calls return the same error, except
-/// after [`Error::MergeFailed`], which replaces one entry.
+/// The range reads the state of the keyspace at the time of its creation. It keeps the memtables and files of this
+/// state until it is dropped. [`Range::next`] and [`Range::next_back`] can be called in any order. After an error, all
+/// further calls return the same error. [`Error::MergeFailed`] is an exception: it is returned in place of one entry,
+/// and the next call returns the following entry.
 pub struct Range {
     state: RangeState,
-    /// Entries read ahead at the front and at the back.
+    /// Entries that were read ahead at the front and at the back.
     read_ahead: [VecDeque<Result<Entry>>; 2],
     next_batch_entries: usize,
     error: Option<Error>,
-    /// Number of entries left until the limit.
+    /// Number of entries that may still be returned. `None` if there is no limit.
     limit: Option<u64>,
     is_exhausted: bool,
 }
 
 enum RangeState {
-    /// Reads from memory, on the task.
+    /// Entries are read from memory on the task.
     InMemory(Box<BlockingRange>),
-    /// Between two batches.
+    /// No batch is being read.
     Idle(Box<BlockingRange>),
-    /// A batch is being read.
+    /// A batch is being read on the blocking pool.
     Reading(JoinHandle<RangeBatch>),
-    /// The blocking task panicked or was cancelled.
+    /// The range was lost, because the blocking task or a poll has panicked, or the blocking task was cancelled.
     Lost,
 }
 
-/// Result of a read on the blocking pool.
+/// Result of reading a batch on the blocking pool.
 struct RangeBatch {
     range: Box<BlockingRange>,
     backward: bool,
-    /// Entries in order. An error here concerns one entry, such as a failed merge; the range continues after it.
+    /// Entries in order. An error concerns only one entry, such as a failed merge. The range continues after it.
     entries: VecDeque<Result<Entry>>,
-    /// Set at the end of the range, or after an error.
+    /// Set if the range has ended or an error has occurred.
     end: Option<Result<()>>,
 }
 
@@ -82,25 +83,25 @@ impl Range {
         }
     }
 
-    /// Limits the number of further entries, counted at both ends together. Batches read no more entries than that.
+    /// Limits the number of further entries, counted for both ends together. A batch reads no entries beyond the limit.
     #[must_use]
     pub fn limit(mut self, entries: u64) -> Range {
         self.limit = Some(self.limit.map_or(entries, |limit| limit.min(entries)));
         self
     }
 
-    /// Returns the next entry from the front. Cancel safe.
+    /// Returns the next entry at the front. Cancel safe.
     ///
     /// # Errors
-    /// See [`crate::Keyspace::get`].
+    /// Same as [`crate::Keyspace::get`].
     pub async fn next(&mut self) -> Option<Result<Entry>> {
         poll_fn(|task| self.poll_entry(task, false)).await
     }
 
-    /// Returns the next entry from the back. Cancel safe.
+    /// Returns the next entry at the back. Cancel safe.
     ///
     /// # Errors
-    /// See [`crate::Keyspace::get`].
+    /// Same as [`crate::Keyspace::get`].
     pub async fn next_back(&mut self) -> Option<Result<Entry>> {
         poll_fn(|task| self.poll_entry(task, true)).await
     }
@@ -116,7 +117,7 @@ impl Range {
         task: &mut Context<'_>,
         backward: bool,
     ) -> Poll<Option<Result<Entry>>> {
-        // Yields regularly, even if all entries are in memory.
+        // Yield regularly, even if all entries are in memory.
         let budget = ready!(poll_proceed(task));
         if self.limit == Some(0) && self.error.is_none() {
             return Poll::Ready(None);
@@ -183,7 +184,7 @@ impl Range {
                     }
                     Poll::Ready(Err(error)) => self.error = Some(join_error(error)),
                 },
-                // A merge operator panicked during an earlier poll.
+                // An earlier poll has panicked.
                 RangeState::Lost => self.error = Some(Error::RuntimeEnded),
             }
         }
@@ -219,7 +220,7 @@ impl Stream for Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        // After the database is closed, this may free whole memtables. The task must not do that.
+        // After the database is closed, dropping the range may free whole memtables, which would block the task.
         if let RangeState::InMemory(range) | RangeState::Idle(range) =
             mem::replace(&mut self.state, RangeState::Lost)
             && range.frees_view_on_drop()
@@ -236,7 +237,8 @@ impl fmt::Debug for Range {
     }
 }
 
-/// [`Stream`] over the entries of a range in reverse key order. [`Range::next_back`] needs no stream.
+/// [`Stream`] over the entries of a range in reverse key order. [`Range::next_back`] returns the same entries without a
+/// stream.
 #[derive(Debug)]
 pub struct Rev(Range);
 

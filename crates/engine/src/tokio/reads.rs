@@ -1,4 +1,4 @@
-//! Point reads: from memory on the task, or else from storage on the blocking pool.
+//! Point reads. They read from memory on the task. If this is not possible, they read from files on the blocking pool.
 
 use ::tokio::task::{consume_budget, yield_now};
 use lsmx_base::slice::Slice;
@@ -14,7 +14,7 @@ use crate::options::read::{ReadOptions, ReadTier};
 use crate::tokio::inner::AsyncDbInner;
 use crate::tokio::runtime::run_on_pool;
 
-/// Options of a read on a task. It fails with [`Error::WouldBlock`] if a block is not in memory.
+/// Options of a read on a task. The read fails with [`Error::WouldBlock`] if a block is not in memory.
 pub(crate) const MEMORY_ONLY: ReadOptions = ReadOptions {
     tier: ReadTier::Memory,
     fill_cache: None,
@@ -25,10 +25,10 @@ pub(crate) const MEMORY_ONLY: ReadOptions = ReadOptions {
 /// Number of keys that are looked up before the task yields.
 const KEYS_PER_YIELD: usize = 32;
 
-/// Maximum number of keys of a lookup on a task. Sorting more keys would block the task too long.
+/// Maximum number of keys that are looked up on a task. Sorting more keys would block the task for too long.
 const KEYS_ON_TASK_MAX: usize = 1024;
 
-/// ReadScope `key` as of `snapshot`, or as of now.
+/// Returns the value of `key` in `snapshot`. If there is no snapshot, returns the newest value.
 pub(crate) async fn get(
     db: &Arc<AsyncDbInner>,
     keyspace: &Keyspace,
@@ -59,7 +59,7 @@ pub(crate) async fn get(
     .await
 }
 
-/// ReadScope `keys` as of `snapshot`, or as of one moment.
+/// Returns the values of `keys` in `snapshot`. If there is no snapshot, all values belong to the newest state.
 pub(crate) async fn multi_get<K: AsRef<[u8]> + Send + 'static>(
     db: &Arc<AsyncDbInner>,
     keyspace: &Keyspace,
@@ -100,7 +100,7 @@ pub(crate) async fn multi_get<K: AsRef<[u8]> + Send + 'static>(
     .await
 }
 
-/// Runs a read on the blocking pool. The snapshot stays open meanwhile.
+/// Performs a read on the blocking pool. The snapshot stays open until the read ends.
 async fn read_on_pool<T: Send + 'static>(
     db: &Arc<AsyncDbInner>,
     keyspace: &Keyspace,

@@ -1,4 +1,4 @@
-//! Calls on the blocking pool of the runtime, and waits of tasks.
+//! Calls on the blocking pool of the runtime, and waits of async tasks.
 
 use std::future::poll_fn;
 use std::panic::resume_unwind;
@@ -13,20 +13,21 @@ use lsmx_base::sync::Signal;
 use crate::env::Env;
 use crate::error::{Error, Result};
 
-/// Runs `call` on the blocking pool. It completes even if the future is dropped.
+/// Calls `call` on the blocking pool. The call completes even if the future is dropped.
 ///
 /// # Errors
-/// The error of `call`; [`Error::RuntimeEnded`] if the runtime shut down before the call began.
+/// - The error of `call`.
+/// - [`Error::RuntimeEnded`] if the runtime is shut down before the call starts.
 ///
 /// # Panics
-/// If `call` panics, or outside of a runtime.
+/// Panics if `call` panics, or if the function is called outside of a runtime.
 pub(crate) async fn run_on_pool<T: Send + 'static>(
     call: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     spawn_blocking(call).await.unwrap_or_else(|error| Err(join_error(error)))
 }
 
-/// Returns the error for a task that was cancelled. Resumes the panic of a task that panicked.
+/// Returns the error for a task that was cancelled. If the task panicked, resumes the panic.
 pub(crate) fn join_error(error: JoinError) -> Error {
     match error.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
@@ -34,12 +35,12 @@ pub(crate) fn join_error(error: JoinError) -> Error {
     }
 }
 
-/// Timer of a deadline; `None` without a deadline and after it has passed.
+/// Timer for a deadline. `None` if there is no deadline, or after the deadline has passed.
 #[derive(Debug)]
 pub(crate) struct DeadlineTimer(Option<Pin<Box<Sleep>>>);
 
 impl DeadlineTimer {
-    /// Creates a timer that ends at `deadline_us` of the clock of `env`.
+    /// Creates a timer that ends when the clock of `env` reaches `deadline_us`.
     pub(crate) fn new(env: &Env, deadline_us: Option<u64>) -> DeadlineTimer {
         DeadlineTimer(deadline_us.map(|deadline_us| {
             let left_us = deadline_us.saturating_sub(env.now_us());
@@ -47,7 +48,7 @@ impl DeadlineTimer {
         }))
     }
 
-    /// Returns true once, when the deadline has passed. Before that, registers the task to be woken then.
+    /// Returns true once, when the deadline has passed. Before that, registers the task to be woken at the deadline.
     pub(crate) fn poll_deadline_passed(&mut self, task: &mut Context<'_>) -> bool {
         let passed = self.0.as_mut().is_some_and(|sleep| sleep.as_mut().poll(task).is_ready());
         if passed {
@@ -75,7 +76,7 @@ pub(crate) async fn wait_until(
             if timer.poll_deadline_passed(task) {
                 return Poll::Ready(false);
             }
-            // Fails if the signal was notified since the generation was read.
+            // The registration fails if the signal was notified after `generation` was read.
             if waiter.register(generation, task.waker()) {
                 return Poll::Pending;
             }

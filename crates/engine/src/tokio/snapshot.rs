@@ -12,11 +12,11 @@ use crate::tokio::keyspace::Keyspace;
 use crate::tokio::range::Range;
 use crate::tokio::reads;
 
-/// Consistent view of all keyspaces as of one moment. Clones share it.
+/// A consistent state of all keyspaces at one time. All clones refer to the same snapshot.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     snapshot: crate::db::snapshot::Snapshot,
-    /// Dropped after `snapshot`, see [`AsyncDbInner`].
+    /// Must be dropped after `snapshot`, see [`AsyncDbInner`].
     db: Arc<AsyncDbInner>,
 }
 
@@ -27,16 +27,16 @@ impl Snapshot {
 
     /// Returns the blocking handle of the same snapshot.
     ///
-    /// [`crate::Snapshot::seq`] exists only there.
+    /// [`crate::Snapshot::seq`] exists only on the blocking handle.
     #[must_use]
     pub fn as_blocking(&self) -> &crate::db::snapshot::Snapshot {
         &self.snapshot
     }
 
-    /// Returns the value of `key`.
+    /// Returns the value of `key`, or `None` if the key has no value.
     ///
     /// # Errors
-    /// See [`crate::Snapshot::get`].
+    /// Same as [`crate::Snapshot::get`].
     pub async fn get(
         &self,
         keyspace: &Keyspace,
@@ -45,10 +45,10 @@ impl Snapshot {
         self.get_with(keyspace, key, &ReadOptions::default()).await
     }
 
-    /// Returns the value of `key`, read with `options`.
+    /// Returns the value of `key`, or `None` if the key has no value. Uses these read options.
     ///
     /// # Errors
-    /// See [`crate::Snapshot::get`].
+    /// Same as [`crate::Snapshot::get`].
     pub async fn get_with(
         &self,
         keyspace: &Keyspace,
@@ -62,7 +62,7 @@ impl Snapshot {
     /// Returns whether `key` has a value.
     ///
     /// # Errors
-    /// See [`crate::Snapshot::get`].
+    /// Same as [`crate::Snapshot::get`].
     pub async fn contains_key(
         &self,
         keyspace: &Keyspace,
@@ -71,10 +71,10 @@ impl Snapshot {
         Ok(self.get(keyspace, key).await?.is_some())
     }
 
-    /// Returns the values of `keys`, in the order of `keys`.
+    /// Returns the values of `keys` in the order of `keys`.
     ///
     /// # Errors
-    /// See [`crate::Snapshot::get`]. An error for one key fails the call.
+    /// Same as [`crate::Snapshot::get`]. If the lookup of one key fails, the call fails.
     pub fn multi_get<K: AsRef<[u8]> + Send + 'static>(
         &self,
         keyspace: &Keyspace,
