@@ -78,8 +78,10 @@ pub struct TableProperties {
     pub value_bytes: u64,
     /// Smallest user key of an entry or start of a range tombstone.
     pub smallest: Bytes,
-    /// Largest user key of an entry or end of a range tombstone. The end of a range tombstone is exclusive. A range
-    /// tombstone without an end is counted with its start.
+    /// Upper bound of the user keys of all entries and range tombstones. It is the largest user key of an entry or the
+    /// largest key of a range tombstone, which is described at
+    /// [`RangeTombstone::largest_key`](lsmx_base::range_tombstone::RangeTombstone::largest_key). A range tombstone
+    /// without an end is counted with its start.
     pub largest: Bytes,
     /// Smallest sequence number of an entry or range tombstone.
     pub seq_smallest: SeqNo,

@@ -139,7 +139,7 @@ impl IterView {
         Ok(RangeTombstoneFilter::for_reader(sources.into()))
     }
 
-    /// Opens the cursors of all sources. The iterator must not be used for entries outside of the bounds.
+    /// Opens the cursors of all sources. Entries that the iterator returns outside of the bounds are unspecified.
     ///
     /// `scan` contains the limits of the scan, and the expected number of entries of all sources together. If
     /// `announced` is given, announces the blocks that this seek needs in all sorted runs, so that the device reads

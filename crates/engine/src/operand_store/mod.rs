@@ -18,7 +18,6 @@
 //!    sequence number or later. The tree can therefore drop tombstones without regard to the store. The operands of a
 //!    key in the store are always newer than those in the tree, because operands move only from the store to the tree.
 //! 5. *Snapshots.* Operands may be merged only if no snapshot is between them. Operands that a snapshot sees are kept.
-//! 5. *Snapshots.* Operands are merged only between adjacent snapshots. Operands that a snapshot sees are kept.
 
 pub(crate) mod panic_guard;
 

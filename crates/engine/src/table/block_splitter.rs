@@ -23,7 +23,7 @@ const PAGE_BYTES: usize = 4096;
 pub(super) struct BlockSplitter {
     /// Target size of a block in bytes.
     target: usize,
-    /// Minimum size of a block in bytes, except for the last block of the table.
+    /// Size in bytes at which a block may end. Before a large entry, a block may also end earlier.
     bytes_min: usize,
     /// Maximum size in bytes of a block with more than one entry.
     bytes_max: usize,
