@@ -16,9 +16,9 @@
 //! lsmx 2 MANIFEST-000002 uid 00c0ffee00c0ffee bytes 00000000000001a4 sum 0123456789abcdef
 //! ```
 //!
-//! The line contains the format version, the file name of the manifest, the uid of the database, the synced bytes of
-//! the manifest, and a checksum of the text before ` sum`. The uid, the synced bytes and the checksum have 16
-//! hexadecimal digits.
+//! The line contains the format version, the file name of the manifest, the uid of the database, the number of synced
+//! bytes of the manifest, and a checksum. The checksum covers the text before ` sum`. The last three fields have 16
+//! hexadecimal digits each.
 
 use lsmx_base::checksum::xxh3;
 use lsmx_base::coding::len_u64;

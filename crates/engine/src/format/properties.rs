@@ -271,8 +271,10 @@ impl TableProperties {
         decoder.finish("bytes after a property")
     }
 
-    /// Checks that the fields are consistent: each handle is present exactly if its count is not 0, counts of expiring
-    /// entries and the fields of external tables are valid, and the smallest key is not larger than the largest key.
+    /// Checks that the fields are consistent:
+    /// - A handle is present if and only if its count is not 0.
+    /// - The number of expiring entries and the fields of an external table are valid.
+    /// - The smallest key is at most the largest key.
     fn check_consistency(&self) -> Result<(), Malformed> {
         let pairs = [
             ("top index handle", self.top_index.is_some(), self.entries),

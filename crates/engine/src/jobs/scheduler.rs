@@ -361,7 +361,7 @@ impl JobScheduler {
     /// - [`Error::Deadline`] if the deadline passes first.
     /// - [`Error::Closed`] if the database is being closed.
     /// - The error that made the database read-only.
-    /// - The error of a tree whose background work cannot continue, such as that of its last failed compaction.
+    /// - An error that prevents background work of a tree, for example the error of its last failed compaction.
     pub(crate) fn wait_idle(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<()> {
         self.run_inline();
         self.queue_unblocked_trees();
@@ -421,7 +421,7 @@ impl JobScheduler {
         if in_time { Ok(()) } else { Err(Error::Deadline { cause: WaitCause::Flush.as_str() }) }
     }
 
-    /// Prevents that new work starts, and waits until no work is running. Returns false if the deadline passes first.
+    /// Prevents new work from starting, and waits until no work is running. Returns false if the deadline passes first.
     pub(crate) fn pause(&self, deadline_us: Option<u64>) -> bool {
         let state = &self.state;
         state.work.set_paused(true);

@@ -49,7 +49,7 @@ struct MissingBlock<'a> {
 struct PendingLookup<'a> {
     /// Index of the key.
     index: usize,
-    /// The thread that reads the value takes it.
+    /// `None` after a thread has taken it to read the value.
     pending: Mutex<Option<Box<PendingValue<'a>>>>,
     /// Whether the file system prefetches the value or has it in memory.
     is_announced: bool,

@@ -6,9 +6,10 @@
 //! 3. The shorter keys in the index save more than the different block sizes cost.
 //!
 //! **Pages.** If a block crosses the end of a page, a read of the block fetches one more page. If the target size is a
-//! multiple of the page size, the splitter ends a block shortly before the page end that is nearest to the target size,
-//! and the block is padded up to this page end. If a large entry would leave a gap of more than 1/16 of the target
-//! size, the block is not padded. It then ends according to the rules above.
+//! multiple of the page size, blocks are therefore padded. Let the page end be the one that is nearest to the target
+//! size. The splitter ends the block shortly before this page end, and the block is padded up to it. If a large entry
+//! would leave a gap of more than 1/16 of the target size, the block is not padded. It then ends according to the rules
+//! above.
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 

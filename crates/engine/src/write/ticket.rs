@@ -133,7 +133,7 @@ impl CommitTicket {
             TicketOwner::Task { waker, .. } => {
                 let waker = waker.lock().take();
                 if let Some(waker) = waker {
-                    // A panic in the waker of a runtime must not prevent that the other members are woken.
+                    // If the waker of a runtime panics, the other members must still be woken.
                     let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
                 }
             }

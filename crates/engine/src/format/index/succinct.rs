@@ -20,10 +20,12 @@
 //!     n  strings   all boundaries, without the prefix
 //! ```
 //!
-//! A boundary separates two consecutive data blocks. Entries at or after the boundary are in the blocks after it. If
-//! the last key before the boundary and the first key after it are different user keys, the boundary is the shortest
-//! prefix of the first key after it that differs from the last key before it. If both keys are versions of one user
-//! key, the boundary consists of this user key and the sequence number of the last version before the boundary.
+//! A boundary separates two consecutive data blocks. Entries at or after the boundary are in the blocks after it. There
+//! are two cases:
+//! - The last key before the boundary and the first key after it are different user keys. The boundary is then the
+//!   shortest prefix of the first key after it that is greater than the last key before it.
+//! - Both keys are versions of one user key. The boundary then consists of this user key and the sequence number of the
+//!   last version before the boundary.
 //!
 //! In form 0, `mixed_radix` maps keys and boundaries to numbers. The map preserves the order of keys, but several keys
 //! can have the same number. Usually, the largest key before a boundary has a smaller number than the boundary. Keys

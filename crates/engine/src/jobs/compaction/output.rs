@@ -264,7 +264,7 @@ impl<'a> JobOutputs<'a> {
         &self.finished
     }
 
-    /// Prevents that the files are deleted on drop. Called when the tables belong to the tree, or when the manifest may
+    /// Keeps the files when the value is dropped. Called when the tables belong to the tree, or when the manifest may
     /// contain them.
     pub(crate) fn keep_files(&mut self) {
         self.paths.clear();
