@@ -211,6 +211,7 @@ impl DataBlock {
         Ok(DataBlock { bytes, entries_end: restarts_at, restarts_at, restarts, tag_counts: None })
     }
 
+    /// Returns the decompressed contents.
     pub fn bytes(&self) -> &BlockBytes {
         &self.bytes
     }
