@@ -97,8 +97,8 @@ impl BlockingWorker {
         match self.kind {
             WorkerKind::LeadCommits => {
                 let has_led = committer.lead_next_commit_group();
-                // At this point, no thread is the leader. `after_commit` may have to commit, because it can seal
-                // memtables.
+                // The leadership must have been handed over here, because `after_commit` may add a commit to the queue
+                // and wait for it.
                 if has_led && let Some(handle) = db.upgrade() {
                     handle.0.after_commit(None);
                 }

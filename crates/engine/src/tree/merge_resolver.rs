@@ -219,7 +219,7 @@ impl MergeResolver {
     }
 }
 
-/// Returns the maximum size in bytes of a value that a merge operator may return.
+/// Returns the maximum size in bytes of a value that a merge operator or a compaction filter may return.
 pub(crate) fn value_bytes_max() -> usize {
     usize::try_from(VALUE_BYTES_MAX).unwrap_or(usize::MAX)
 }
