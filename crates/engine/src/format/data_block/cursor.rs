@@ -4,7 +4,6 @@
 //! decodes the entries of the interval into a buffer. Further steps backward take the last entry from this buffer. A
 //! step backward is therefore as fast as a step forward on average. Without the buffer, each step backward would decode
 //! half an interval on average.
-//! an interval.
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::malformed::Malformed;
