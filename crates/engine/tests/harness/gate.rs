@@ -7,10 +7,16 @@ use std::time::Duration;
 
 use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
+use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_stress::Outcome;
 
-/// A call that takes longer than this time is considered to hang. Other calls take milliseconds.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Returns the time after which a call is considered to hang. Other calls take milliseconds. The time is shorter while a
+/// deliberate bug is enabled, because the bug may be that a call hangs.
+pub(crate) fn patience() -> Duration {
+    let has_bug = Failpoint::ALL.iter().any(|&bug| failpoint::is_on(bug));
+    Duration::from_secs(if has_bug { 2 } else { 10 })
+}
+
 /// Maximum time to wait until a gate blocks a call.
 const ARRIVAL_MAX: Duration = Duration::from_secs(100);
 
@@ -139,6 +145,6 @@ pub(crate) fn returns_while_blocked<T: Send>(
         let blocked = gate.wait_until_blocked(1);
         let (send, answer) = channel();
         scope.spawn(move || send.send(call()));
-        answer.recv_timeout(PATIENCE).map_err(|_| format!("a call waits for {blocked}"))
+        answer.recv_timeout(patience()).map_err(|_| format!("a call waits for {blocked}"))
     })
 }

@@ -263,10 +263,10 @@ fn plan(seed: u64, faults: Faults) -> Plan {
     }
 }
 
-/// Runs a random workload and checks some hundred disk images of it.
-fn images(plan: Plan) -> Outcome {
+/// Runs a random workload and checks disk images of it. `chance` of a million images are checked.
+fn images(plan: Plan, chance: u64) -> Outcome {
     let coverage = Arc::new(Coverage::default());
-    let plan = Plan { sampling: Sampling::Chance(15_000), ..plan };
+    let plan = Plan { sampling: Sampling::Chance(chance), ..plan };
     let played = play(&plan, &coverage)?;
     for crash in &played.crashes {
         oracle::check(crash, &played.histories[crash.promises.epoch], &coverage)
@@ -276,7 +276,7 @@ fn images(plan: Plan) -> Outcome {
 }
 
 fn crashes(seed: u64) -> Outcome {
-    images(plan(seed, Faults::None))
+    images(plan(seed, Faults::None), 15_000)
 }
 
 fn contents(seed: u64) -> Outcome {
@@ -294,10 +294,8 @@ fn contents_among_threads(seed: u64) -> Outcome {
 /// One of the first matching calls fails. Disk images are checked before and after this failure.
 fn crashes_after(seed: u64, fault: Fault, call: VfsCall, file: &'static str) -> Outcome {
     let k = TestRng::new(seed).below(40);
-    images(plan(
-        seed,
-        Faults::By(FaultRule::new(fault).for_calls(&[call]).path_contains(file).nth(k)),
-    ))
+    let rule = FaultRule::new(fault).for_calls(&[call]).path_contains(file).nth(k);
+    images(plan(seed, Faults::By(rule)), 5_000)
 }
 
 /// One of the first `within` calls of the given kinds fails.
@@ -745,7 +743,7 @@ fn calls_of_a_listener(_: u64) -> Outcome {
     // The call runs on its own thread. If it hangs, the test abandons the thread.
     let env = db.env().clone();
     env.spawn("flush", move || drop(db.flush())).map_err(|error| error.to_string())?;
-    match answer.recv_timeout(gate::PATIENCE) {
+    match answer.recv_timeout(gate::patience()) {
         Ok(Err(Error::Reentrant { .. })) => Ok(()),
         Ok(result) => Err(format!("the call of a listener returns {result:?}")),
         Err(_) => Err("the call of a listener hangs".to_owned()),
@@ -763,7 +761,7 @@ fn listener_waits_for_writer(_: u64) -> Outcome {
     let listener = Listening(move |event: &Event| {
         if matches!(event, Event::ReadOnly(_)) {
             let wait = wait.lock().unwrap_or_else(PoisonError::into_inner);
-            if wait.recv_timeout(gate::PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if wait.recv_timeout(gate::patience()) == Err(RecvTimeoutError::Timeout) {
                 noted.store(1, Ordering::Relaxed);
             }
         }
