@@ -198,6 +198,10 @@ failpoints! {
     LengthTrusted = "length-trusted" of 31,
     /// The drop of a keyspace is not written to the manifest.
     DropNotLogged = "drop-not-logged" of 39,
+    /// The rename of a keyspace is not written to the manifest.
+    RenameNotLogged = "rename-not-logged" of 39,
+    /// A renamed keyspace can also be opened with its old name.
+    RenameKeepsOldName = "rename-keeps-old-name" of 39,
     /// A checkpoint has the uid of its source database.
     CheckpointKeepsUid = "checkpoint-keeps-uid" of 44,
     /// Reading metrics takes the lock that a WAL append holds during its device call.

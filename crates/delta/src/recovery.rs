@@ -13,7 +13,6 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bucket::Bucket;
 use crate::bucket::tail::Tail;
@@ -64,22 +63,11 @@ enum ReplayStage {
 
 impl LogReplay {
     /// Applies the next frame of the log.
-    fn replay_frame(
-        &mut self,
-        kind: FrameKind,
-        contents: &Bytes,
-        keyspace: &str,
-    ) -> Result<(), Malformed> {
+    fn replay_frame(&mut self, kind: FrameKind, contents: &Bytes) -> Result<(), Malformed> {
         use ReplayStage as Stage;
         match (self.stage, kind) {
             (Stage::Start, FrameKind::Keyspace) => {
-                if **contents != *keyspace.as_bytes() {
-                    return Err(Malformed::Identity {
-                        what: "hash of the name of the keyspace",
-                        expected: xxh3_64(keyspace.as_bytes()),
-                        found: xxh3_64(contents),
-                    });
-                }
+                // The name is that of the keyspace when the log was created. A rename may have changed it since.
                 self.stage = Stage::InHeader;
             }
             (Stage::InHeader, FrameKind::Snapshot) => {
@@ -222,7 +210,7 @@ pub fn recover(resources: &Arc<StoreResources>, token: StoreToken) -> Result<(St
         let offset = reader.offset;
         let Some((kind, contents)) = reader.next_frame()? else { break };
         replay
-            .replay_frame(kind, &contents, &context.keyspace)
+            .replay_frame(kind, &contents)
             .map_err(|malformed| Error::malformed(malformed, &path, offset))?;
     }
     let at_end = |malformed: Malformed| Error::malformed(malformed, &path, position.end);
@@ -259,8 +247,6 @@ mod tests {
     };
     use crate::format::record::put_record;
 
-    const KEYSPACE: &str = "default";
-
     /// Returns the frames of a log that contains every kind of log frame.
     fn frames() -> Vec<(FrameKind, Vec<u8>)> {
         let mut frames = Vec::new();
@@ -283,7 +269,7 @@ mod tests {
         };
         let marker = RangeMarker { start: "a".into(), end: Some("b".into()), seq: SeqNo(9) };
         let markers = [marker];
-        put(FrameKind::Keyspace, &|out| out.extend(KEYSPACE.as_bytes()));
+        put(FrameKind::Keyspace, &|out| out.extend(b"default"));
         put(FrameKind::Snapshot, &|out| put_snapshot(out, SeqNo(4), &markers));
         put(FrameKind::Bucket, &|out| put_bucket(out, &entry(1, "")));
         put(FrameKind::Bucket, &|out| put_bucket(out, &entry(2, "m")));
@@ -313,7 +299,7 @@ mod tests {
     fn replay_all(frames: &[(FrameKind, Vec<u8>)]) -> Result<LogReplay, Malformed> {
         let mut replay = LogReplay::default();
         for (kind, contents) in frames {
-            replay.replay_frame(*kind, &Bytes::copy_from_slice(contents), KEYSPACE)?;
+            replay.replay_frame(*kind, &Bytes::copy_from_slice(contents))?;
         }
         Ok(replay)
     }

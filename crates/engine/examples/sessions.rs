@@ -91,7 +91,7 @@ impl SessionStore {
     /// Returns the number of bytes in table files, and the number of expired sessions that compactions have dropped.
     fn space(&self) -> (u64, u64) {
         let metrics = self.db.metrics();
-        let sessions = &metrics.keyspaces[self.sessions.name()];
+        let sessions = &metrics.keyspaces[&self.sessions.name()];
         (sessions.levels.iter().map(|level| level.bytes).sum(), sessions.expired.entries)
     }
 }

@@ -333,6 +333,12 @@ pub enum Error {
         /// The requested name.
         name: String,
     },
+    /// Another keyspace has this name.
+    #[error("keyspace {name:?} exists")]
+    KeyspaceExists {
+        /// The requested name.
+        name: String,
+    },
     /// The keyspace of this handle was dropped. A newer keyspace with the same name is a different one.
     #[error("keyspace {name:?} was dropped")]
     KeyspaceDropped {
@@ -382,8 +388,8 @@ pub enum Error {
     /// The requested policy is not usable for a database.
     #[error(transparent)]
     Policy(lsmx_compaction::Error),
-    /// The default keyspace cannot be dropped.
-    #[error("the default keyspace cannot be dropped")]
+    /// The default keyspace cannot be dropped or renamed.
+    #[error("the default keyspace cannot be dropped or renamed")]
     DefaultKeyspace,
     /// The database was opened in read-only mode.
     #[error("the database was opened read-only")]

@@ -253,7 +253,7 @@ impl ConcurrentTasks<'_> {
         let options = draw_counted(&mut self.rng, which);
         let keyspace = &self.keyspaces[which];
         let had = self.has_store(keyspace);
-        self.db.keyspace(keyspace.name(), options).map(drop)?;
+        self.db.keyspace(&keyspace.name(), options).map(drop)?;
         self.reached.to_store += u64::from(!had && self.has_store(keyspace));
         Ok(())
     }
@@ -272,7 +272,7 @@ impl ConcurrentTasks<'_> {
 
     fn has_store(&self, keyspace: &Keyspace) -> bool {
         let metrics = self.db.metrics();
-        metrics.keyspaces.get(keyspace.name()).is_some_and(|one| one.operand_store.is_some())
+        metrics.keyspaces.get(&keyspace.name()).is_some_and(|one| one.operand_store.is_some())
     }
 
     fn run_churn_step(&mut self) -> Result<()> {

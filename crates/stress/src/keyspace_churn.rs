@@ -1,4 +1,4 @@
-//! Keyspace churn: a thread repeatedly creates a keyspace, writes to it and drops it.
+//! Keyspace churn: a thread repeatedly creates a keyspace, writes to it, renames it and drops it.
 //!
 //! The steps are numbered from 1. The number of completed steps can be derived from the contents of the database.
 
@@ -10,16 +10,20 @@ use crate::number;
 use crate::options::{draw_keyspace, draw_store};
 use lsmx_testkit::TestRng;
 
-/// Name of the keyspace that is repeatedly created and dropped.
+/// First name of the keyspace that is repeatedly created, renamed and dropped.
 ///
 /// In the first keyspace, the key with this name stores the number of the last step that put an entry.
 pub(crate) const NAME: &str = "passing";
+/// Name of the keyspace after its rename.
+const SECOND_NAME: &str = "passing-renamed";
 /// Number of churn steps from the creation of the keyspace to its drop (one incarnation). The first step creates the
 /// keyspace, the last step drops it, and each other step puts an entry.
 const STEPS_PER_LIFE: u64 = 8;
 /// Index of the churn step that moves operands from the operand store to the tree, in every second incarnation of the
 /// keyspace.
 const TO_TREE: u64 = 5;
+/// Index of the churn step that renames the keyspace before it puts an entry.
+const RENAME: u64 = 3;
 /// Key whose value each put step extends by a merge operand.
 const APPENDED_KEY: &[u8] = b"appended";
 
@@ -53,16 +57,24 @@ pub(crate) fn draw_options(rng: &mut TestRng) -> KeyspaceOptions {
     draw_keyspace(rng).memtable_bytes(2048).merge_operator(Append::default())
 }
 
+/// Opens the keyspace under one of its names.
+fn open(db: &Db) -> Result<Keyspace> {
+    match db.open_keyspace(NAME, None) {
+        Err(Error::UnknownKeyspace { .. }) => db.open_keyspace(SECOND_NAME, None),
+        opened => opened,
+    }
+}
+
 /// Opens the keyspace with random options, if it exists. If the keyspace uses an operand store, the options contain one
 /// too.
 pub(crate) fn reopen(db: &Db, rng: &mut TestRng) -> Result<()> {
     let drawn = draw_options(rng);
-    let Ok(keyspace) = db.open_keyspace(NAME, None) else { return Ok(()) };
+    let Ok(keyspace) = open(db) else { return Ok(()) };
     let options = match keyspace.options().operand_store {
         Some(_) => drawn.operand_store(draw_store(rng)),
         None => drawn,
     };
-    db.keyspace(NAME, options).map(drop)
+    db.keyspace(&keyspace.name(), options).map(drop)
 }
 
 pub(crate) fn run_step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
@@ -70,10 +82,14 @@ pub(crate) fn run_step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
     if at == 0 {
         return db.keyspace(NAME, draw_options(&mut TestRng::new(life))).map(drop);
     }
+    let keyspace = open(db)?;
     if at == STEPS_PER_LIFE - 1 {
-        return db.drop_keyspace(NAME);
+        return db.drop_keyspace(&keyspace.name());
     }
-    let keyspace = db.open_keyspace(NAME, None)?;
+    // A kill may have interrupted the step after the rename.
+    if at == RENAME && keyspace.name() == NAME {
+        db.rename_keyspace(NAME, SECOND_NAME)?;
+    }
     if at == TO_TREE && life % 2 == 1 {
         match keyspace.operands_to_tree() {
             Ok(()) | Err(Error::SnapshotsHeld { .. }) => {}
@@ -103,12 +119,25 @@ pub(crate) fn count_steps(db: &Db, notes: &Keyspace) -> Outcome<u64> {
     let noted = notes.get(NAME).map_err(|error| format!("notes: {error:?}"))?;
     let noted = number(noted.as_deref())?;
     let life_is_over = noted == 0 || life_and_index(noted).1 == STEPS_PER_LIFE - 2;
-    let keyspace = match db.open_keyspace(NAME, None) {
+    let keyspace = match open(db) {
         Ok(keyspace) => keyspace,
         Err(Error::UnknownKeyspace { .. }) if noted == 0 => return Ok(0),
         Err(Error::UnknownKeyspace { .. }) if life_is_over => return Ok(noted + 1),
         Err(error) => return Err(format!("{NAME} after step {noted}: {error:?}")),
     };
+    // An entry of the current incarnation was written before, at or after the rename.
+    let renamed = match noted {
+        0 => Some(false),
+        _ if life_is_over => None,
+        _ => match life_and_index(noted).1 {
+            at if at + 1 == RENAME => None,
+            at => Some(at >= RENAME),
+        },
+    };
+    let name = keyspace.name();
+    if renamed.is_some_and(|renamed| renamed != (name == SECOND_NAME)) {
+        return Err(format!("{NAME} has the name {name:?} after step {noted}"));
+    }
     let mut found = Vec::new();
     for item in keyspace.iter() {
         let (key, value) = item.map_err(|error| format!("{NAME}: {error:?}"))?;

@@ -125,7 +125,7 @@ impl Engine for Lsmx {
 
     fn written_bytes(&self) -> Option<WrittenBytes> {
         let metrics = self.db.metrics();
-        let tree = metrics.keyspaces.get(self.keyspace.name())?;
+        let tree = metrics.keyspaces.get(&self.keyspace.name())?;
         Some(WrittenBytes {
             wal_bytes: metrics.wal.written_bytes,
             flushed_bytes: tree.flushed_bytes,
@@ -135,13 +135,13 @@ impl Engine for Lsmx {
 
     fn write_stall_us(&self) -> Option<u64> {
         let metrics = self.db.metrics();
-        let stalls = &metrics.keyspaces.get(self.keyspace.name())?.stalls;
+        let stalls = &metrics.keyspaces.get(&self.keyspace.name())?.stalls;
         Some(stalls.us_total + stalls.throttle_us_total)
     }
 
     fn table_bytes(&self) -> Result<u64> {
         let metrics = self.db.metrics();
-        let tree = metrics.keyspaces.get(self.keyspace.name());
+        let tree = metrics.keyspaces.get(&self.keyspace.name());
         Ok(tree.map_or(0, |tree| tree.levels.iter().map(|level| level.bytes).sum()))
     }
 

@@ -110,6 +110,13 @@ pub(crate) enum Verb {
         /// Name of the keyspace.
         name: String,
     },
+    /// Rename a keyspace.
+    RenameKeyspace {
+        /// Current name of the keyspace.
+        old: String,
+        /// New name, which no other keyspace has.
+        new: String,
+    },
 }
 
 /// Arguments of `db PATH repair`.

@@ -124,6 +124,7 @@ fn verbs_on_a_path_without_a_database_fail_and_create_nothing() {
         "compact",
         "reset-clock",
         "drop-keyspace x",
+        "rename-keyspace x y",
         "repair",
         "repair --dry-run",
         &checkpoint,
@@ -458,6 +459,19 @@ fn compact_leaves_one_run_and_drop_keyspace_one_keyspace() {
     data.run("get ada --keyspace users").fails(1, &["users"]);
     data.run("drop-keyspace users").fails(1, &["there is no keyspace \"users\""]);
     data.run("drop-keyspace default").fails(1, &["cannot be dropped"]);
+}
+
+#[test]
+fn rename_keyspace_keeps_entries() {
+    let data = TestDatabase::filled();
+    let ada = data.run("get ada --keyspace users").ok();
+    data.run("rename-keyspace users people").ok();
+    assert_eq!(data.run("get ada --keyspace people").ok(), ada);
+    data.run("get ada --keyspace users").fails(1, &["there is no keyspace \"users\""]);
+    data.run("rename-keyspace people people").ok();
+    data.run("rename-keyspace users x").fails(1, &["there is no keyspace \"users\""]);
+    data.run("rename-keyspace people default").fails(1, &["keyspace \"default\" exists"]);
+    data.run("rename-keyspace default x").fails(1, &["cannot be dropped or renamed"]);
 }
 
 #[test]

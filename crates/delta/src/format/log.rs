@@ -12,7 +12,7 @@
 //! Contents of each kind of frame:
 //!
 //! ```text
-//! keyspace         name of the keyspace
+//! keyspace         name of the keyspace when the log was created
 //! snapshot         varint last sequence number, marker list
 //! bucket           varint id, bytes smallest key, varint collected_through,
 //!                  sorted part: u8 1, varints file number, index offset, end, u64 uid of the file; or u8 0 without one

@@ -184,7 +184,7 @@ impl<'a> Checkpoint<'a> {
         let token = copied?;
         if let Some(attached) = attached {
             let context =
-                store_opener(self.inner).context(&tree.name, &tree.merge_resolver, &files);
+                store_opener(self.inner).context(&tree.name(), &tree.merge_resolver, &files);
             attached.factory.verify(context, token)?;
         }
         if let Some(keyspace) = self.manifest.keyspaces.get_mut(&tree.id) {

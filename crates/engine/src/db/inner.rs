@@ -90,7 +90,7 @@ impl Drop for FileWrites<'_> {
     }
 }
 
-/// Serializes `resume`, `drop_keyspace`, `checkpoint`, `operands_to_tree`, ingests and `close`.
+/// Serializes `resume`, `drop_keyspace`, `rename_keyspace`, `checkpoint`, `operands_to_tree`, ingests and `close`.
 #[derive(Debug)]
 pub(super) struct AdminLock<'a>(&'a DbInner);
 
@@ -129,7 +129,9 @@ pub(crate) struct CommitTrace {
 impl CommitTrace {
     /// Records the commit.
     pub(crate) fn committed(self, is_synced: bool) {
-        let keyspaces = self.trees.iter().map(|tree| (tree.id, tree.name.as_str()));
+        let names: Vec<_> =
+            self.trees.iter().map(|tree| (tree.id, tree.shared_name().load())).collect();
+        let keyspaces = names.iter().map(|(id, name)| (*id, name.as_str()));
         self.recorder.record_commit(&self.payload, self.count, is_synced, keyspaces);
     }
 }
@@ -223,7 +225,7 @@ impl DbInner {
         let guarded = batch.guards.iter().map(|guard| &guard.tree);
         for tree in batch.trees.iter().chain(guarded) {
             if tree.open_id != self.open_id {
-                return Err(Error::ForeignKeyspace { name: tree.name.clone() });
+                return Err(Error::ForeignKeyspace { name: tree.name() });
             }
             // The commit leader checks this again. The check here fails before the write waits.
             tree.check_accepts_writes()?;
@@ -433,11 +435,12 @@ impl DbInner {
     #[inline]
     pub(crate) fn start_scan_trace(&self, tree: &Tree) -> Option<Box<ScanTrace>> {
         let recorder = self.recording.recorder()?;
-        Some(Box::new(ScanTrace::new(recorder, tree.id, tree.name.clone())))
+        Some(Box::new(ScanTrace::new(recorder, tree.id, tree.name())))
     }
 }
 
 #[cold]
 fn record_get_in(recorder: &TraceRecorder, tree: &Tree, key: &[u8], value: Option<&Slice>) {
-    recorder.record_get((tree.id, &tree.name), key, value.map(|value| value.len()));
+    let name = tree.shared_name().load();
+    recorder.record_get((tree.id, &name), key, value.map(|value| value.len()));
 }

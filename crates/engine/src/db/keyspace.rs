@@ -70,7 +70,7 @@ impl Keyspace {
     pub(crate) fn check_same_database(&self, handle: &Arc<DbHandle>) -> Result<()> {
         match Arc::ptr_eq(&self.handle, handle) {
             true => Ok(()),
-            false => Err(Error::ForeignKeyspace { name: self.tree.name.clone() }),
+            false => Err(Error::ForeignKeyspace { name: self.tree.name() }),
         }
     }
 
@@ -103,10 +103,10 @@ impl Keyspace {
         Keyspace { write_options: options.into(), ..self.clone() }
     }
 
-    /// Returns the name of the keyspace.
+    /// Returns the current name of the keyspace. [`Db::rename_keyspace`](crate::Db::rename_keyspace) changes it.
     #[must_use]
-    pub fn name(&self) -> &str {
-        &self.tree.name
+    pub fn name(&self) -> String {
+        self.tree.name()
     }
 
     /// Looks up `key` as [`Keyspace::get`] does and returns the steps of the lookup.

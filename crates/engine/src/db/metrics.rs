@@ -1,7 +1,7 @@
 //! Collects the metrics of a database from its counters.
 
 use lsmx_base::coding::len_u64;
-use lsmx_base::sync::{AtomicU64, Ordering};
+use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 
 use crate::db::inner::DbInner;
 use crate::env::rate_limit::IoPriority;
@@ -103,7 +103,12 @@ pub(crate) fn read_metrics(inner: &DbInner) -> ReadMetrics {
 pub(crate) fn metrics(inner: &DbInner) -> Metrics {
     let state = &inner.state;
     let ReadMetrics { cache, filter, filter_by_level } = read_metrics(inner);
-    let (trees, now_us) = (state.all_trees(), state.env.database_time_us());
+    // Names and trees are read together, so that a concurrent rename omits no keyspace.
+    let named: Vec<(String, Arc<Tree>)> = {
+        let trees = state.trees.read();
+        trees.iter_by_name().map(|(name, tree)| (name.clone(), Arc::clone(tree))).collect()
+    };
+    let (trees, now_us) = (|| named.iter().map(|(_, tree)| tree), state.env.database_time_us());
     let mut wal = inner.read_only.clone().unwrap_or_else(|| WalMetrics {
         segments: state.wal.segment_count(),
         live_bytes: state.wal.live_bytes(),
@@ -112,7 +117,7 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         reserved_bytes: state.tables.reserve.bytes(),
         ..WalMetrics::default()
     });
-    for kept in trees.iter().filter_map(|tree| tree.operand_store.kept_log()) {
+    for kept in trees().filter_map(|tree| tree.operand_store.kept_log()) {
         wal.kept_segments += kept.count();
         wal.kept_bytes += kept.bytes();
     }
@@ -121,7 +126,7 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         reserve_bytes: wal.reserved_bytes,
         ..DiskMetrics::default()
     };
-    for tree in &trees {
+    for tree in trees() {
         let view = tree.pin_super_version();
         let blobs = view.version.blobs().files().map(|used| used.file.record().bytes);
         let blob_bytes: u64 = blobs.sum();
@@ -129,9 +134,9 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         disk.table_bytes += view.version.file_bytes() - blob_bytes;
     }
     Metrics {
-        keyspaces: trees
+        keyspaces: named
             .iter()
-            .map(|tree| (tree.name.clone(), keyspace_metrics(tree, now_us)))
+            .map(|(name, tree)| (name.clone(), keyspace_metrics(tree, now_us)))
             .collect(),
         cache,
         filter,

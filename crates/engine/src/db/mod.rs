@@ -21,6 +21,7 @@ pub(crate) mod multi_get;
 pub(crate) mod open;
 pub(crate) mod open_keyspace;
 pub(crate) mod operand_store;
+pub(crate) mod rename_keyspace;
 pub(crate) mod snapshot;
 pub(crate) mod transaction;
 pub(crate) mod update;
@@ -205,6 +206,37 @@ impl Db {
         drop_keyspace::drop_keyspace(self.inner(), name)
     }
 
+    /// Renames a keyspace, atomically and durably.
+    ///
+    /// Open handles, iterators and snapshots of the keyspace stay valid, and [`Keyspace::name`] returns the new name. Metrics,
+    /// events and errors have the new name from then on. Data is not rewritten. A call with two equal names has no effect.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use lsmx::KeyspaceOptions;
+    ///
+    /// let index = db.keyspace("index.new", KeyspaceOptions::default())?;
+    /// index.put("ada", "1815")?;
+    /// db.rename_keyspace("index.new", "index")?;
+    /// assert_eq!(index.name(), "index");
+    /// assert_eq!(db.keyspaces(), ["default", "index"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnknownKeyspace`] for `old`; [`Error::KeyspaceExists`] for `new`; [`Error::DefaultKeyspace`];
+    /// [`Error::InvalidOption`] for an empty name or a name of more than 255 bytes; [`Error::NoOperandStore`] if the
+    /// keyspace needs an operand store that is not open; [`Error::OpenedReadOnly`]; [`Error::Closed`]: the keyspaces are
+    /// unchanged. [`Error::ReadOnly`] with the cause: the keyspace has its old name until the next open, which may find
+    /// either name.
+    pub fn rename_keyspace(&self, old: &str, new: &str) -> Result<()> {
+        check_reentry("rename_keyspace")?;
+        rename_keyspace::rename_keyspace(self.inner(), old, new)
+    }
+
     /// Copies the database to `target`, which must not exist or must be an empty directory.
     ///
     /// The copy is an independent database. It contains every commit before the call, and possibly later ones, and
@@ -233,10 +265,8 @@ impl Db {
     /// Returns the names of all keyspaces in ascending order.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<String> {
-        let trees = self.inner().state.all_trees();
-        let mut names: Vec<_> = trees.iter().map(|tree| tree.name.clone()).collect();
-        names.sort_unstable();
-        names
+        let trees = self.inner().state.trees.read();
+        trees.iter_by_name().map(|(name, _)| name.clone()).collect()
     }
 
     /// Writes a value to the default keyspace with [`Durability::Buffered`](crate::Durability::Buffered).

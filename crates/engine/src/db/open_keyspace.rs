@@ -11,6 +11,7 @@ use crate::options::keyspace::KeyspaceOptions;
 use crate::options::policy::StoredPolicy;
 use crate::options::stored::{StoredOperandStore, StoredOptions};
 use crate::state::work_queue::WorkKind;
+use crate::tree::keyspace_name::KeyspaceName;
 use crate::tree::operand_store_slot::AttachedStore;
 use crate::tree::version::Version;
 use crate::tree::{Tree, TreeContext};
@@ -25,13 +26,7 @@ pub(crate) fn open_keyspace(
 ) -> Result<Arc<Tree>> {
     inner.check_open()?;
     inner.begin_operation();
-    if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX {
-        return Err(Error::InvalidOption {
-            name: "keyspace name",
-            value: format!("{} bytes", name.len()),
-            must: "1 to 255 bytes",
-        });
-    }
+    check_keyspace_name(name)?;
     inner.options.check_keyspace_options(name, &options)?;
     let options = inner.options.memory_plan().limit_sizes(options);
     inner.state.error_state.check_writable()?;
@@ -39,12 +34,13 @@ pub(crate) fn open_keyspace(
         if !create {
             inner.existing_tree(name)?;
         }
-        let opened = open_operand_store(inner, name, &options)?;
+        let shared_name = KeyspaceName::new(name);
+        let opened = open_operand_store(inner, &shared_name, &options)?;
         if let Some(OpenedStore { tree: Some(id), attached }) = &opened {
             let tree = inner.state.trees.read().by_id(*id).cloned();
             tree.map_or(Ok(()), |tree| kept_log::deliver(inner, &tree, attached, &options))?;
         }
-        let tree = open_with_store(inner, name, &options, opened, create);
+        let tree = open_with_store(inner, &shared_name, &options, opened, create);
         inner.state.emit_pending_events();
         inner.state.discard_unclaimed_files();
         if let Some(tree) = tree? {
@@ -57,16 +53,29 @@ pub(crate) fn open_keyspace(
     }
 }
 
+/// Fails if a keyspace cannot have this name.
+pub(crate) fn check_keyspace_name(name: &str) -> Result<()> {
+    if !name.is_empty() && name.len() <= KEYSPACE_NAME_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::InvalidOption {
+        name: "keyspace name",
+        value: format!("{} bytes", name.len()),
+        must: "1 to 255 bytes",
+    })
+}
+
 /// Opens or creates a keyspace with the operand store that was opened for it.
 ///
 /// Returns `None` if another keyspace has the name by now, and the caller must retry.
 fn open_with_store(
     inner: &DbInner,
-    name: &str,
+    shared_name: &Arc<KeyspaceName>,
     options: &KeyspaceOptions,
     opened: Option<OpenedStore>,
     create: bool,
 ) -> Result<Option<Arc<Tree>>> {
+    let name = &*shared_name.get();
     let _changes = inner.keyspace_changes.lock();
     // Close sets the flag, then acquires the lock once. No keyspace changes after that.
     inner.check_open()?;
@@ -107,7 +116,7 @@ fn open_with_store(
             Ok(Some(tree))
         }
         None if !create => Err(Error::UnknownKeyspace { name: name.to_owned() }),
-        None => create_keyspace(inner, name, options, attached).map(Some),
+        None => create_keyspace(inner, shared_name, options, attached).map(Some),
     }
 }
 
@@ -132,7 +141,7 @@ pub(crate) fn set_options(
                 must: "set with `Db::keyspace`",
             });
         }
-        inner.options.check_keyspace_options(&tree.name, &options)?;
+        inner.options.check_keyspace_options(&tree.name(), &options)?;
         let options = inner.options.memory_plan().limit_sizes(options);
         let _changes = inner.keyspace_changes.lock();
         if Arc::ptr_eq(&settings, &tree.settings()) {
@@ -150,24 +159,22 @@ pub(crate) fn set_options(
 /// Creates a keyspace. The caller holds `keyspace_changes`.
 fn create_keyspace(
     inner: &DbInner,
-    name: &str,
+    name: &Arc<KeyspaceName>,
     options: KeyspaceOptions,
     attached: Option<Arc<AttachedStore>>,
 ) -> Result<Arc<Tree>> {
     let state = &inner.state;
     let policy = options.stored_policy().unwrap_or_default();
     let id = state.manifest.with_state(|manifest| manifest.keyspace_id_next);
-    let (name, persisted) = (name.to_owned(), StoredOptions::new(&options).encode());
-    inner.append_edit(vec![Change::CreateKeyspace {
-        id,
-        name: name.clone(),
-        options: persisted,
-    }])?;
+    let persisted = StoredOptions::new(&options).encode();
+    let create = Change::CreateKeyspace { id, name: name.get(), options: persisted };
+    inner.append_edit(vec![create])?;
     let first_seq = inner.committer.next_seq();
     let version = Arc::new(Version::empty(&state.tables.deferred_drop));
     let latencies = Arc::clone(&state.latencies);
     let origin = TreeContext { open_id: inner.open_id, env: state.env.clone(), latencies };
-    let tree = Arc::new(Tree::new(origin, id, name, options, policy, version, first_seq));
+    let tree =
+        Arc::new(Tree::new(origin, id, Arc::clone(name), options, policy, version, first_seq));
     if let Some(attached) = attached {
         attach(&tree, attached);
     }

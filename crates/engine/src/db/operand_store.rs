@@ -30,6 +30,7 @@ use crate::state::work_queue::WorkKind;
 use crate::table::FdCacheVfs;
 use crate::tree::Tree;
 use crate::tree::file_numbers::FileNumbers;
+use crate::tree::keyspace_name::KeyspaceName;
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::operand_files::{OperandStoreFiles, StoreLifetime, operand_file_name};
 use crate::tree::operand_store_slot::{AttachedStore, BucketReadCounters, ResolverMerger};
@@ -145,7 +146,8 @@ pub(crate) struct OpenedStore {
     pub(crate) attached: Arc<AttachedStore>,
 }
 
-/// Opens the operand store in `options` for the keyspace `name`, unless the store is already open.
+/// Opens the operand store in `options` for a keyspace, unless the store is already open. If the keyspace does not
+/// exist yet, the store shares `keyspace` with the tree that is created later.
 ///
 /// No lock is held, because the open of a store reads files and may yield to other threads.
 ///
@@ -154,10 +156,11 @@ pub(crate) struct OpenedStore {
 /// options have another store. Errors of the store.
 pub(crate) fn open_operand_store(
     inner: &DbInner,
-    name: &str,
+    keyspace: &Arc<KeyspaceName>,
     options: &KeyspaceOptions,
 ) -> Result<Option<OpenedStore>> {
-    let state = &inner.state;
+    let (state, keyspace) = (&inner.state, Arc::clone(keyspace));
+    let name = &*keyspace.get();
     let tree = state.trees.read().by_name(name).cloned();
     let Some(factory) = &options.operand_store else {
         return match &tree {
@@ -176,7 +179,7 @@ pub(crate) fn open_operand_store(
     let merging = match &tree {
         Some(tree) if tree.operand_store.attached().is_some() => return Ok(None),
         Some(tree) => Arc::clone(&tree.merge_resolver),
-        None => Arc::new(MergeResolver::new(name.to_owned(), options.merge_operator.clone())),
+        None => Arc::new(MergeResolver::new(keyspace, options.merge_operator.clone())),
     };
     let (vfs, stores) = (&*state.vfs, state.tables.descriptors.store_count());
     // The process must have enough descriptors to open the database again with one more store.
@@ -355,7 +358,10 @@ fn read_only_context(vfs: &Arc<dyn Vfs>, dir: &Path, keyspace: &str) -> StoreCon
         keyspace: keyspace.to_owned(),
         files: Arc::new(files),
         env: Env::new(Background::Inline, Some(0)),
-        merger: Arc::new(ResolverMerger(Arc::new(MergeResolver::new(keyspace.to_owned(), None)))),
+        merger: Arc::new(ResolverMerger(Arc::new(MergeResolver::new(
+            KeyspaceName::new(keyspace),
+            None,
+        )))),
         read_counters: Arc::new(BucketReadCounters(BlockCache::new(0))),
         memory_bytes: None,
         direct_reads: false,

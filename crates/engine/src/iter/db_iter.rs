@@ -499,6 +499,7 @@ mod tests {
     use crate::iter::merging_iter::VecCursor;
     use crate::merge_operator::{MergeError, MergeOperator, MergeResult};
     use crate::table::ReadPurpose;
+    use crate::tree::keyspace_name::KeyspaceName;
     use lsmx_base::range_tombstone::{RangeTombstone, build_index};
     use lsmx_base::sync::Arc;
 
@@ -621,7 +622,7 @@ mod tests {
             let parts = [spans, second_half, own_spans];
             let sources = parts.iter().map(|part| Arc::new(build_index(part))).zip(last_seqs);
             let deleted = RangeTombstoneFilter::for_reader(sources.collect());
-            let resolver = Arc::new(MergeResolver::new("test".to_owned(), Some(Arc::new(AppendUntilLong))));
+            let resolver = Arc::new(MergeResolver::new(KeyspaceName::new("test"), Some(Arc::new(AppendUntilLong))));
             let inner = VecCursor::new(entries);
             let mut cursor = DbIter::new(
                 inner,

@@ -56,7 +56,7 @@ pub(crate) fn flush_oldest_memtable(
         return Ok(false);
     };
     let reason = &"its memtable is sealed";
-    let job = JobSpanFields { kind: "flush", keyspace: &tree.name, inputs: 1, reason };
+    let job = JobSpanFields { kind: "flush", keyspace: &tree.name(), inputs: 1, reason };
     let span = JobSpan::start(job);
     let flush = || flush_memtable(state, committer, tree, &span, guard.as_ref());
     let flushed = catch_unwind(AssertUnwindSafe(flush))
@@ -97,7 +97,7 @@ fn flush_memtable(
     state.error_state.check_writable()?;
     let start_ns = state.env.monotonic_ns();
     state.emit(&Event::FlushBegin(FlushBegin {
-        keyspace: tree.name.clone(),
+        keyspace: tree.name(),
         memtable_bytes: memtable.bytes(),
     }));
     let expiry_limit_us = if tree.may_expire() { state.expiry_limit_us() } else { 0 };
@@ -171,7 +171,7 @@ fn flush_memtable(
     span.record_success(memtable.bytes(), written_bytes, elapsed_us);
     state.memtables.subtract(memtable.release_bytes());
     state.emit(&Event::Flush(FlushEnd {
-        keyspace: tree.name.clone(),
+        keyspace: tree.name(),
         output,
         entries: outputs.entries,
         written_bytes,

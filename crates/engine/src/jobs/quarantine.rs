@@ -105,7 +105,7 @@ fn add_to_quarantine(state: &DbState, tree: &Tree, name: FileName, error: &Error
     tree.counters.update(|counts| counts.compaction.quarantines += 1);
     exclude_from_collections(tree);
     state.emit(&Event::FileQuarantined(FileQuarantined {
-        keyspace: tree.name.clone(),
+        keyspace: tree.name(),
         path,
         error: cause,
     }));
@@ -183,7 +183,7 @@ fn report_release(state: &DbState, tree: &Tree, path: PathBuf) {
             state.set_compaction_failing(tree.id, false);
         }
     }
-    state.emit(&Event::QuarantineEnd(QuarantineEnd { keyspace: tree.name.clone(), path }));
+    state.emit(&Event::QuarantineEnd(QuarantineEnd { keyspace: tree.name(), path }));
     state.work.push(WorkKind::Compaction, tree.id);
 }
 
@@ -276,7 +276,7 @@ pub(crate) fn find_quarantined_input(
     inputs.find_map(|input| {
         let file = jobs.quarantine.get(FileName::Table(input.0))?;
         let error = Error::CompactionBlocked {
-            keyspace: tree.name.clone(),
+            keyspace: tree.name(),
             file: file.path.clone(),
             cause: Arc::clone(&file.cause),
         };

@@ -146,7 +146,7 @@ impl ManifestState {
             next.keyspace(id)?.tree.apply_edit(&tree_edit).map_err(malformed_edit)?;
         }
         next.check_value_logs(edit)?;
-        self.check_unique_names(edit, &touched, &next)?;
+        self.check_unique_names(&touched, &next)?;
         Ok(StateDraft { touched, next })
     }
 
@@ -162,40 +162,28 @@ impl ManifestState {
         *self = ManifestState { keyspaces, ..next };
     }
 
-    /// Checks that the names of the keyspaces that the edit creates are unique.
+    /// Checks that the names of the keyspaces that the edit creates or renames are unique.
     fn check_unique_names(
         &self,
-        edit: &VersionEdit,
         touched: &BTreeSet<u32>,
         next: &ManifestState,
     ) -> Result<(), Malformed> {
-        let created: Vec<u32> = edit
-            .changes
-            .iter()
-            .filter(|change| matches!(change, Change::CreateKeyspace { .. }))
-            .filter_map(Change::keyspace)
-            .collect();
-        let mut names = BTreeSet::new();
-        for id in created {
-            let Some(keyspace) = next.keyspaces.get(&id) else { continue };
-            if !names.insert(keyspace.name.as_str()) {
+        let has_new_name = |(id, keyspace): &(&u32, &KeyspaceState)| {
+            self.keyspaces.get(id).is_none_or(|before| before.name != keyspace.name)
+        };
+        let mut names = BTreeMap::new();
+        for (&id, keyspace) in next.keyspaces.iter().filter(has_new_name) {
+            if names.insert(keyspace.name.as_str(), id).is_some() {
                 return Err(duplicate_name(id));
             }
         }
         if names.is_empty() {
             return Ok(());
         }
-        let created = |id: &u32| !self.keyspaces.contains_key(id);
         let untouched = self.keyspaces.iter().filter(|(id, _)| !touched.contains(id));
-        let touched = next.keyspaces.iter().filter(|(id, _)| !created(id));
-        for (_, keyspace) in untouched.chain(touched) {
-            if names.contains(keyspace.name.as_str()) {
-                let taken =
-                    next.keyspaces.iter().find(|(id, k)| created(id) && k.name == keyspace.name);
-                return Err(duplicate_name(taken.map_or(0, |(id, _)| *id)));
-            }
-        }
-        Ok(())
+        let same_names = next.keyspaces.iter().filter(|keyspace| !has_new_name(keyspace));
+        let taken = untouched.chain(same_names).find_map(|(_, it)| names.get(it.name.as_str()));
+        taken.map_or(Ok(()), |&id| Err(duplicate_name(id)))
     }
 
     fn keyspace(&mut self, id: u32) -> Result<&mut KeyspaceState, Malformed> {
@@ -232,6 +220,10 @@ impl ManifestState {
                 if failpoint::is_on(Failpoint::KeyspaceIdReused) {
                     self.keyspace_id_next = *id;
                 }
+            }
+            Change::RenameKeyspace { keyspace, name } => {
+                check_name(name)?;
+                self.keyspace(*keyspace)?.name.clone_from(name);
             }
             Change::SetOptions { keyspace, options } => {
                 self.keyspace(*keyspace)?.options.clone_from(options);
@@ -330,13 +322,7 @@ impl ManifestState {
                 "an id never used before",
             ));
         }
-        if name.len() > KEYSPACE_NAME_BYTES_MAX {
-            return Err(Malformed::invalid_field(
-                "bytes of a keyspace name",
-                name.len() as u64,
-                "at most 255",
-            ));
-        }
+        check_name(name)?;
         self.keyspace_id_next = id + 1;
         let keyspace = KeyspaceState {
             name: name.to_owned(),
@@ -433,6 +419,16 @@ pub(crate) struct StateDraft {
     next: ManifestState,
 }
 
+fn check_name(name: &str) -> Result<(), Malformed> {
+    match name.len() <= KEYSPACE_NAME_BYTES_MAX {
+        true => Ok(()),
+        false => {
+            let (what, found) = ("bytes of a keyspace name", name.len() as u64);
+            Err(Malformed::invalid_field(what, found, "at most 255"))
+        }
+    }
+}
+
 fn duplicate_name(id: u32) -> Malformed {
     Malformed::invalid_field(
         "id of a keyspace with a duplicate name",
@@ -491,6 +487,10 @@ mod tests {
     fn order(level: u8, runs: &[u64]) -> Change {
         let runs = runs.iter().copied().map(RunId).collect();
         Change::RunOrder { keyspace: 0, level: Level(level), runs }
+    }
+
+    fn rename(keyspace: u32, name: &str) -> Change {
+        Change::RenameKeyspace { keyspace, name: name.to_owned() }
     }
 
     fn state() -> ManifestState {
@@ -586,6 +586,28 @@ mod tests {
     }
 
     #[test]
+    fn manifest_state_renames_may_exchange_names_in_one_edit() {
+        let mut state = state();
+        state.apply_edit(&vec![rename(5, "5"), rename(5, "five")].into()).unwrap();
+        assert_eq!(state.keyspace_named("five").map(|(id, _)| id), Some(5));
+        assert_eq!(state.keyspace_named("5"), None);
+        let swap = vec![rename(5, "default"), rename(0, "five")];
+        state.apply_edit(&swap.into()).unwrap();
+        assert_eq!(state.keyspace_named("default").map(|(id, _)| id), Some(5));
+        let create = |id, name: &str| Change::CreateKeyspace {
+            id,
+            name: name.to_owned(),
+            options: String::new(),
+        };
+        // The old name is free at once.
+        state.apply_edit(&vec![rename(0, "old"), create(6, "five")].into()).unwrap();
+        assert_eq!(state.keyspace_named("five").map(|(id, _)| id), Some(6));
+        let mut again = ManifestState::default();
+        again.apply_edit(&VersionEdit::decode(&state.to_edit().encode()).unwrap()).unwrap();
+        assert_eq!(again, state);
+    }
+
+    #[test]
     fn manifest_state_invalid_edit_has_no_effect() {
         let before = state();
         let create = |id, name: &str| Change::CreateKeyspace {
@@ -598,6 +620,9 @@ mod tests {
             ("a name that is taken", create(6, "default")),
             ("a name that is too long", create(6, &"x".repeat(256))),
             ("no such keyspace", Change::DropKeyspace { id: 4 }),
+            ("a rename of no keyspace", rename(4, "new")),
+            ("a rename to a name that is taken", rename(5, "default")),
+            ("a rename to a name that is too long", rename(5, &"x".repeat(256))),
             ("a token of no keyspace", Change::OperandToken { keyspace: 4, token: None }),
             ("no such file", remove(99)),
             ("a file twice", add(1, 9, file(10, "x", "y"))),

@@ -87,7 +87,8 @@ impl<T: OperandStoreFactory + ?Sized> OperandStoreFactory for Arc<T> {
 /// Context that is passed to an operand store when it is opened.
 #[derive(Clone, Debug)]
 pub struct StoreContext {
-    /// Name of the keyspace. Used in error messages.
+    /// Name of the keyspace at the time of the open, for error messages. A rename may change it while the store is open or
+    /// closed, so it does not identify the store.
     pub keyspace: String,
     /// Files of the store.
     pub files: Arc<dyn OperandFiles>,

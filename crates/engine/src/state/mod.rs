@@ -328,7 +328,7 @@ impl DbState {
     ) {
         self.emit(&Event::Failure(BackgroundError {
             work,
-            keyspace: keyspace.map(|tree| tree.name.clone()),
+            keyspace: keyspace.map(|tree| tree.name()),
             error: error.clone(),
         }));
     }
@@ -341,7 +341,7 @@ impl DbState {
         keyspace: Option<&Tree>,
         error: &Error,
     ) -> bool {
-        let keyspace = keyspace.map(|tree| tree.name.clone());
+        let keyspace = keyspace.map(|tree| tree.name());
         self.error_state.defer_error(Error::Background {
             work,
             keyspace,

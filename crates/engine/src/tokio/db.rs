@@ -117,6 +117,15 @@ impl Db {
         Ok(self.wrap_keyspace(self.run_blocking(move |db| db.open_keyspace(&name, options)).await?))
     }
 
+    /// Renames a keyspace, see [`crate::Db::rename_keyspace`]. Completes even if the future is dropped.
+    ///
+    /// # Errors
+    /// See [`crate::Db::rename_keyspace`].
+    pub async fn rename_keyspace(&self, old: &str, new: &str) -> Result<()> {
+        let (old, new) = (old.to_owned(), new.to_owned());
+        self.run_blocking(move |db| db.rename_keyspace(&old, &new)).await
+    }
+
     /// Sets the value of `key` in the default keyspace, see [`Keyspace::put`].
     ///
     /// # Errors

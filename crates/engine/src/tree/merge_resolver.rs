@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::format::VALUE_BYTES_MAX;
 use crate::merge_operator::{self, MergeError, MergeOperator};
 use crate::tree::counters::add;
+use crate::tree::keyspace_name::KeyspaceName;
 
 /// Counters of merges.
 #[derive(Debug, Default)]
@@ -32,7 +33,7 @@ impl FoldCounter {
 /// Merges the operands of a keyspace.
 #[derive(Debug)]
 pub(crate) struct MergeResolver {
-    keyspace: String,
+    keyspace: Arc<KeyspaceName>,
     /// Name of the merge operator in the manifest. Set before `operator`.
     name: OnceLock<String>,
     /// Merge operator. Set at most once, because operators with the same name are interchangeable.
@@ -51,7 +52,10 @@ pub(crate) struct MergeResolver {
 
 impl MergeResolver {
     /// Creates a resolver for a keyspace for which the manifest contains no merge operator yet.
-    pub(crate) fn new(keyspace: String, operator: Option<Arc<dyn MergeOperator>>) -> MergeResolver {
+    pub(crate) fn new(
+        keyspace: Arc<KeyspaceName>,
+        operator: Option<Arc<dyn MergeOperator>>,
+    ) -> MergeResolver {
         let resolver = MergeResolver {
             keyspace,
             name: OnceLock::new(),
@@ -95,7 +99,7 @@ impl MergeResolver {
         }
         Err(Error::Contradiction {
             first: format!("merge_operator = {given}"),
-            second: format!("merge_operator = {stored} of keyspace {:?}", self.keyspace),
+            second: format!("merge_operator = {stored} of keyspace {:?}", self.keyspace.get()),
             why: "a keyspace cannot change its merge operator",
         })
     }
@@ -119,7 +123,7 @@ impl MergeResolver {
     /// [`Error::NoMergeOperator`] if the options contain no merge operator.
     pub(crate) fn operator(&self) -> Result<&dyn MergeOperator> {
         self.operator.get().map(|operator| &**operator).ok_or_else(|| Error::NoMergeOperator {
-            keyspace: self.keyspace.clone(),
+            keyspace: self.keyspace.get(),
             operator: self.name.get().cloned(),
         })
     }
@@ -137,7 +141,7 @@ impl MergeResolver {
     ) -> Result<Option<Slice>> {
         let value = self.merge_full(self.operator()?, key, base, operands);
         let value = value.map_err(|why| {
-            let (keyspace, key) = (self.keyspace.clone(), key.to_vec());
+            let (keyspace, key) = (self.keyspace.get(), key.to_vec());
             Error::MergeFailed { keyspace, key, why }
         })?;
         self.reads.record(operands.len());

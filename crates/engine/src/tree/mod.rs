@@ -8,6 +8,7 @@ pub(crate) mod guard_history;
 pub(crate) mod ingested_ranges;
 pub(crate) mod key_hashes;
 pub(crate) mod key_prefixes;
+pub(crate) mod keyspace_name;
 pub(crate) mod last_run_filter;
 pub(crate) mod merge_resolver;
 pub(crate) mod obsolete_files;
@@ -37,6 +38,7 @@ use crate::table::{FilterWidth, Table};
 use crate::tree::combined_gets::CombinedGets;
 use crate::tree::counters::TreeCounters;
 use crate::tree::ingested_ranges::IngestedRanges;
+use crate::tree::keyspace_name::KeyspaceName;
 use crate::tree::last_run_filter::LastRunFilter;
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::operand_store_slot::OperandStoreSlot;
@@ -196,7 +198,7 @@ impl TreeSettings {
 pub(crate) struct Tree {
     /// Id of the keyspace in the WAL and the manifest.
     pub(crate) id: u32,
-    pub(crate) name: String,
+    name: Arc<KeyspaceName>,
     pub(crate) merge_resolver: Arc<MergeResolver>,
     pub(crate) operand_store: OperandStoreSlot,
     /// The open database to which the tree belongs.
@@ -257,13 +259,14 @@ impl Tree {
     pub(crate) fn new(
         context: TreeContext,
         id: u32,
-        name: String,
+        name: Arc<KeyspaceName>,
         options: KeyspaceOptions,
         stored_policy: StoredPolicy,
         version: Arc<Version>,
         first_seq: SeqNo,
     ) -> Tree {
-        let merge_resolver = MergeResolver::new(name.clone(), options.merge_operator.clone());
+        let operator = options.merge_operator.clone();
+        let merge_resolver = MergeResolver::new(Arc::clone(&name), operator);
         let has_separated_values = options.value_separation.is_some();
         let view = SuperVersion::new(options.memtable_kind, &version, first_seq);
         let may_expire = version.shape().files().any(|file| file.expiry.is_some());
@@ -342,7 +345,17 @@ impl Tree {
 
     #[cold]
     fn dropped_error(&self) -> Error {
-        Error::KeyspaceDropped { name: self.name.clone() }
+        Error::KeyspaceDropped { name: self.name() }
+    }
+
+    /// Returns a copy of the current name of the keyspace.
+    pub(crate) fn name(&self) -> String {
+        self.name.get()
+    }
+
+    /// Returns the name that the tree shares with its handles.
+    pub(crate) fn shared_name(&self) -> &Arc<KeyspaceName> {
+        &self.name
     }
 
     pub(crate) fn env(&self) -> &Env {
@@ -368,10 +381,9 @@ impl Tree {
     pub(crate) fn check_policy(&self) -> Result<()> {
         match self.settings().missing_policy_name() {
             None => Ok(()),
-            Some(policy) => Err(Error::NoCompactionPolicy {
-                keyspace: self.name.clone(),
-                policy: policy.to_owned(),
-            }),
+            Some(policy) => {
+                Err(Error::NoCompactionPolicy { keyspace: self.name(), policy: policy.to_owned() })
+            }
         }
     }
 

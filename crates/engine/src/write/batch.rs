@@ -53,7 +53,7 @@ impl KeyGuard {
 
     /// Returns the error for a guard that does not hold or cannot be decided.
     pub(crate) fn error(&self, check: GuardCheck) -> Error {
-        let (keyspace, key) = (self.tree.name.clone(), self.keys.first_key().to_vec());
+        let (keyspace, key) = (self.tree.name(), self.keys.first_key().to_vec());
         let read = self.read.0;
         match check {
             GuardCheck::Unknown => Error::ConflictUnknown { keyspace, key, read },
@@ -222,7 +222,7 @@ impl WriteBatch {
             return;
         }
         if tree.operand_store.is_used() {
-            self.error.get_or_insert(Error::ExpiryRefused { keyspace: tree.name.clone() });
+            self.error.get_or_insert(Error::ExpiryRefused { keyspace: tree.name() });
             return;
         }
         put_expiring_operation(&mut self.payload, tree.id, key, expiry_us, value);

@@ -143,6 +143,16 @@ fn golden_edit_with_expiry_times_is_written_unchanged() {
     assert_eq!(VersionEdit::decode(&bytes).unwrap(), edit);
 }
 
+/// An encoded version edit that exchanges the names of two keyspaces.
+#[test]
+fn golden_edit_with_renames_is_written_unchanged() {
+    let rename = |keyspace, name: &str| Change::RenameKeyspace { keyspace, name: name.to_owned() };
+    let edit = VersionEdit::from(vec![rename(3, "größe"), rename(300, "a")]);
+    let bytes = golden("rename-keyspace-v2.edit", || edit.encode());
+    assert_eq!(edit.encode(), bytes);
+    assert_eq!(VersionEdit::decode(&bytes).unwrap(), edit);
+}
+
 /// An encoded version edit with operand store tokens.
 const GOLDEN_TOKENS: &[u8] = include_bytes!("../golden/operand-token-v1.edit");
 

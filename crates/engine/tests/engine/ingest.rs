@@ -70,7 +70,7 @@ fn contents(keyspace: &Keyspace) -> BTreeMap<String, String> {
 }
 
 fn ingest_metrics(keyspace: &Keyspace, db: &Db) -> lsmx::metrics::IngestMetrics {
-    db.metrics().keyspaces[keyspace.name()].ingest
+    db.metrics().keyspaces[&keyspace.name()].ingest
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of creating, dropping and reopening keyspaces, and of `multi_get`, `approximate_size`, `explain` and
+//! Tests of creating, renaming, dropping and reopening keyspaces, and of `multi_get`, `approximate_size`, `explain` and
 //! `observe`.
 
 use std::sync::Arc;
@@ -19,8 +19,12 @@ fn open(disk: &MemVfs, background: Background) -> Db {
     database::open(disk, options(background))
 }
 
+fn small() -> KeyspaceOptions {
+    KeyspaceOptions::default().memtable_bytes(8 << 10)
+}
+
 fn users(db: &Db) -> Keyspace {
-    db.keyspace("users", KeyspaceOptions::default().memtable_bytes(8 << 10)).unwrap()
+    db.keyspace("users", small()).unwrap()
 }
 
 fn fill(keyspace: &Keyspace, keys: u32) {
@@ -148,6 +152,112 @@ fn keyspace_dropped_during_writes_flushes_and_compactions_causes_no_error() {
         drop(users);
         db.close(None).unwrap();
         assert_clean(&disk);
+    }
+}
+
+#[test]
+fn renamed_keyspace_keeps_its_entries_handles_and_snapshots() {
+    let disk = MemVfs::new();
+    let db = open(&disk, Background::Inline);
+    let keyspace = users(&db);
+    fill(&keyspace, 500);
+    let snapshot = db.snapshot();
+    let mut walk = keyspace.iter();
+    assert!(walk.next().unwrap().is_ok());
+    db.rename_keyspace("users", "people").unwrap();
+    assert_eq!(keyspace.name(), "people");
+    assert_eq!(db.keyspaces(), ["default", "people"]);
+    assert!(db.keyspace_exists("people") && db.metrics().keyspaces.contains_key("people"));
+    keyspace.put("k", "after the rename").unwrap();
+    assert_eq!(walk.filter(Result::is_ok).count(), 499);
+    assert_eq!(snapshot.iter(&keyspace).filter(Result::is_ok).count(), 500);
+    // The old name is free. The new keyspace has another id, so the log separates the two.
+    let other = users(&db);
+    assert_eq!(other.iter().count(), 0);
+    other.put("k", "of the other").unwrap();
+    db.sync().unwrap();
+    let killed = open(&disk.crash(CrashImage::Keep, 0), Background::Inline);
+    for db in [db, killed] {
+        let people = db.open_keyspace("people", None).unwrap();
+        assert_eq!(people.get("k").unwrap().as_deref(), Some(&b"after the rename"[..]));
+        assert_eq!(people.iter().count(), 501);
+        let users = db.open_keyspace("users", None).unwrap();
+        assert_eq!(entries(users.iter()), [(b"k"[..].into(), b"of the other"[..].into())]);
+    }
+}
+
+#[test]
+fn rename_to_invalid_name_or_of_unknown_keyspace_is_refused() {
+    let disk = MemVfs::new();
+    let db = open(&disk, Background::Inline);
+    let users = users(&db);
+    let long = "x".repeat(255);
+    for (old, new, error) in [
+        ("absent", "x", "there is no keyspace \"absent\""),
+        ("absent", "absent", "there is no keyspace \"absent\""),
+        ("users", "default", "keyspace \"default\" exists"),
+        ("default", "x", "the default keyspace cannot be dropped or renamed"),
+        ("users", "", "keyspace name"),
+        ("users", &format!("{long}x"), "keyspace name"),
+    ] {
+        let refused = db.rename_keyspace(old, new).unwrap_err().to_string();
+        assert!(refused.contains(error), "{old} to {new}: {refused}");
+    }
+    let manifest = || disk.read_all(&files(&disk, "MANIFEST-000002")[0]).unwrap().len();
+    let before = manifest();
+    db.rename_keyspace("users", "users").unwrap();
+    db.rename_keyspace("default", "default").unwrap();
+    assert_eq!(manifest(), before, "a rename to the same name was written");
+    assert_eq!(db.keyspaces(), ["default", "users"]);
+    db.rename_keyspace("users", &long).unwrap();
+    db.rename_keyspace(&long, "users").unwrap();
+    db.drop_keyspace("users").unwrap();
+    assert!(matches!(db.rename_keyspace("users", "x"), Err(Error::UnknownKeyspace { .. })));
+    assert_dropped(users.put("k", "v"));
+    db.close(None).unwrap();
+    assert!(matches!(db.rename_keyspace("users", "x"), Err(Error::Closed)));
+    let read_only = database::open(&disk, options(Background::Inline).read_only(true));
+    assert!(matches!(read_only.rename_keyspace("a", "b"), Err(Error::OpenedReadOnly)));
+}
+
+#[test]
+fn keyspaces_renamed_during_writes_and_jobs_keep_their_entries() {
+    lsmx_testkit::time_test();
+    for seed in 0..20 {
+        let disk = MemVfs::new();
+        let db = open(&disk, Background::Stepped { seed, workers: 2 });
+        let (one, two) = (db.keyspace("1", small()).unwrap(), db.keyspace("2", small()).unwrap());
+        let env = db.env().clone();
+        let writer = {
+            let (one, two, db) = (one.clone(), two.clone(), db.clone());
+            env.spawn("writer", move || {
+                for key in 0..1_000u32 {
+                    one.put(key.to_be_bytes(), vec![b'1'; 100]).unwrap();
+                    two.put(key.to_be_bytes(), vec![b'2'; 100]).unwrap();
+                    assert_eq!(db.metrics().keyspaces.len(), 3);
+                }
+                db.flush().unwrap();
+            })
+        };
+        let writer = writer.unwrap();
+        for _ in 0..10 {
+            db.rename_keyspace("1", "other").unwrap();
+            db.rename_keyspace("2", "1").unwrap();
+            db.rename_keyspace("other", "2").unwrap();
+        }
+        db.rename_keyspace("1", "2 at the end").unwrap();
+        env.join(writer).unwrap();
+        assert_eq!((one.name(), two.name()), ("2".to_owned(), "2 at the end".to_owned()));
+        db.wait_idle().unwrap();
+        db.close(None).unwrap();
+        drop((one, two));
+        assert_clean(&disk);
+        let db = open(&disk, Background::Inline);
+        for (name, byte) in [("2", b'1'), ("2 at the end", b'2')] {
+            let found = entries(db.open_keyspace(name, None).unwrap().iter());
+            assert_eq!(found.len(), 1_000);
+            assert!(found.iter().all(|(_, value)| **value == [byte; 100]));
+        }
     }
 }
 

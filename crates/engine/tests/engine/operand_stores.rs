@@ -13,7 +13,7 @@ use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
     Db, Error, Keyspace, KeyspaceOptions, LossKind, Options, Range, RepairOptions, RepairReport,
 };
-use lsmx_testkit::simple_store::SimpleStore;
+use lsmx_testkit::simple_store::{SimpleStore, use_delta_stores};
 
 use crate::harness::database::{
     assert_entries, compact, files, inline, memory_only, metrics, open, policy, settle, try_open,
@@ -440,4 +440,38 @@ fn repair_without_a_manifest_combines_operands_once() {
         assert!(report.in_doubt && report.tables_sound >= 2, "{report:?}");
         assert_default(&open(&disk, without_store()), "a=123 b=xy");
     }
+}
+
+/// The log of an `lsmx-delta` store contains the name that the keyspace had when the log was created.
+#[test]
+fn renamed_keyspace_keeps_its_operand_store() {
+    for uses_delta in [false, true] {
+        use_delta_stores(uses_delta);
+        let stored = || merging().operand_store(QUIET.or_delta());
+        let disk = MemVfs::new();
+        let db = open(&disk, inline());
+        let lists = db.keyspace("lists", stored()).unwrap();
+        apply(&db, &lists, "a+1 flush a+2");
+        db.rename_keyspace("lists", "renamed").unwrap();
+        apply(&db, &lists, "b+3 flush a+4");
+        db.sync().unwrap();
+        let killed = disk.crash(CrashImage::Keep, 0);
+        drop(lists);
+        db.close(None).unwrap();
+        for disk in [disk, killed] {
+            let db = open(&disk, inline().operand_store(QUIET.or_delta()));
+            // Another keyspace of the old name has a store of its own.
+            let other = db.keyspace("lists", stored()).unwrap();
+            apply(&db, &other, "a+x flush");
+            let renamed = db.keyspace("renamed", stored()).unwrap();
+            assert_eq!(renamed.get("a").unwrap().as_deref(), Some(&b"124"[..]));
+            assert_eq!(renamed.get("b").unwrap().as_deref(), Some(&b"3"[..]));
+            assert_eq!(other.get("a").unwrap().as_deref(), Some(&b"x"[..]));
+            drop((other, renamed));
+            db.close(None).unwrap();
+            let options = Options::default().vfs(Arc::new(disk)).operand_store(QUIET.or_delta());
+            lsmx::verify("db", &options).unwrap();
+        }
+    }
+    use_delta_stores(false);
 }

@@ -488,6 +488,43 @@ fn repair_does_not_restore_a_dropped_keyspace() {
     assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"and another"[..]));
 }
 
+/// Tables contain the name of their keyspace at the time when they were written.
+#[test]
+fn repair_without_manifest_takes_the_name_of_the_newest_table() {
+    for is_flushed in [false, true] {
+        let disk = MemVfs::new();
+        let db = open(&disk, options(2));
+        let keyspace = db.keyspace("first", tuning(3 << 10, 2)).unwrap();
+        keyspace.put("one", "1").unwrap();
+        db.flush().unwrap();
+        db.rename_keyspace("first", "second").unwrap();
+        keyspace.put("two", "2").unwrap();
+        // Another keyspace has the first name.
+        db.keyspace("first", tuning(3 << 10, 2)).unwrap().put("three", "3").unwrap();
+        if is_flushed {
+            db.flush().unwrap();
+        }
+        let crashed = disk.crash(CrashImage::Keep, 0);
+        for path in crashed.paths().iter().filter(|path| extension(path) == "MANIFEST") {
+            crashed.remove(path).unwrap();
+        }
+        repair(&crashed).unwrap();
+        let db = open(&crashed, options(2));
+        let names = if is_flushed {
+            ["default", "first", "second"]
+        } else {
+            ["default", "first", "keyspace-2"]
+        };
+        assert_eq!(db.keyspaces(), names);
+        let value = |name, key| db.open_keyspace(name, None).unwrap().get(key).unwrap();
+        let (of_two, of_three) =
+            if is_flushed { ("second", "first") } else { ("first", "keyspace-2") };
+        assert_eq!(value(of_two, "one").as_deref(), Some(&b"1"[..]));
+        assert_eq!(value(of_two, "two").as_deref(), Some(&b"2"[..]));
+        assert_eq!(value(of_three, "three").as_deref(), Some(&b"3"[..]));
+    }
+}
+
 /// From the k-th call on, all file system calls of a repair fail. Then the power is lost. A second repair must succeed.
 #[test]
 fn repair_interrupted_can_be_repeated() {

@@ -1,5 +1,5 @@
-//! Checks of two features in recorded workloads: checkpoints, and a keyspace that is repeatedly created, filled and
-//! dropped.
+//! Checks of two features in recorded workloads: checkpoints, and a keyspace that is repeatedly created, filled, renamed
+//! and dropped.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::oracle::{self, Trouble};
 use super::recorder::Presence;
 use super::{Outcome, options};
 
-/// The name of the keyspace that is repeatedly created, filled and dropped.
-pub(crate) const PASSING: &str = "passing";
+/// The names of the keyspace that is repeatedly created, filled, renamed and dropped. It is created with the first name.
+pub(crate) const NAMES: [&str; 2] = ["passing", "renamed"];
 
-/// The known state of the keyspace [`PASSING`]. Its keys are consecutive numbers from 0. Its values are the value of
+/// The known state of the keyspace [`NAMES`]. Its keys are consecutive numbers from 0. Its values are the value of
 /// `life` when the key was written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Passing {
@@ -27,30 +27,40 @@ pub(crate) struct Passing {
     pub(crate) synced: u64,
     /// Maximum number of keys.
     pub(crate) written: u64,
+    /// Index of its name.
+    pub(crate) name: usize,
+    /// Whether a rename to the other name has begun.
+    pub(crate) is_renaming: bool,
 }
 
 pub(crate) fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// Compares the keyspace [`PASSING`] with the known state. Returns the number of keys, or `None` if the keyspace does
-/// not exist.
-pub(crate) fn check(db: &Db, known: &Passing) -> Result<Option<u64>, Trouble> {
+/// Compares the keyspace [`NAMES`] with the known state. Returns the number of keys and the index of the name, or `None`
+/// if the keyspace does not exist.
+pub(crate) fn check(db: &Db, known: &Passing) -> Result<Option<(u64, usize)>, Trouble> {
     let wrong = |what: String| Err(Trouble::Wrong(what));
-    let keyspace = match (db.open_keyspace(PASSING, None), known.presence) {
-        (Err(_), Presence::No | Presence::Maybe) => return Ok(None),
-        (Err(error), Presence::Yes) => {
+    let opened = NAMES.map(|name| db.open_keyspace(name, None));
+    let (keyspace, name) = match (opened, known.presence) {
+        ([Ok(_), Ok(_)], _) => return wrong("a renamed keyspace has both names".to_owned()),
+        ([Err(_), Err(_)], Presence::No | Presence::Maybe) => return Ok(None),
+        ([Err(error), Err(_)], Presence::Yes) => {
             return wrong(format!("a created keyspace is missing: {error:?}"));
         }
-        (Ok(_), Presence::No) => return wrong("a dropped keyspace exists".to_owned()),
-        (Ok(keyspace), _) => keyspace,
+        (_, Presence::No) => return wrong("a dropped keyspace exists".to_owned()),
+        ([Ok(keyspace), _], _) => (keyspace, 0),
+        ([_, Ok(keyspace)], _) => (keyspace, 1),
     };
+    if name != known.name && !known.is_renaming {
+        return wrong(format!("the name is {:?}, known is {known:?}", NAMES[name]));
+    }
     let count = contents(&keyspace, known.life)?;
     // The workload syncs all keys before a drop. An interrupted drop therefore leaves all keys or none.
     if !(known.synced..=known.written).contains(&count) {
-        return wrong(format!("[{PASSING}] has {count} keys, known is {known:?}"));
+        return wrong(format!("[{}] has {count} keys, known is {known:?}", NAMES[name]));
     }
-    Ok(Some(count))
+    Ok(Some((count, name)))
 }
 
 /// Returns the number of keys. Checks that the keys are consecutive from 0, and that each value is `life`.
@@ -60,7 +70,8 @@ fn contents(keyspace: &Keyspace, life: u64) -> Result<u64, Trouble> {
         let (found, value) = entry?;
         if found[..] != key(count) || value[..] != life.to_le_bytes() {
             return Err(Trouble::Wrong(format!(
-                "[{PASSING}] entry {count} of life {life} is {found:?} = {value:?}"
+                "[{}] entry {count} of life {life} is {found:?} = {value:?}",
+                keyspace.name()
             )));
         }
         count += 1;

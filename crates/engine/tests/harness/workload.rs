@@ -16,7 +16,7 @@ use lsmx_testkit::world::{Change, compare_pairs};
 use super::coverage::Coverage;
 use super::history::{History, KEYSPACES, State, draw_commit, draw_ingest, key};
 use super::oracle::{self, DIR, Trouble};
-use super::passing::{self, Checkpoint, PASSING, Passing};
+use super::passing::{self, Checkpoint, NAMES, Passing};
 use super::recorder::{Crash, Phase, Presence, Recorder, Sampling};
 use super::{Outcome, options};
 
@@ -496,10 +496,14 @@ impl Run<'_> {
         }
     }
 
-    /// Creates the keyspace [`PASSING`], writes to it, or drops it.
+    /// Creates the keyspace [`NAMES`], writes to it, renames it, or drops it.
     fn come_and_go(&mut self) -> Outcome {
         let Some(keyspace) = self.opened()?.passing.clone() else { return self.come() };
-        if self.rng.is_one_in(3) { self.go(&keyspace) } else { self.stay(&keyspace) }
+        match self.rng.below(6) {
+            0..2 => self.go(&keyspace),
+            2 => self.rename(&keyspace),
+            _ => self.stay(&keyspace),
+        }
     }
 
     fn come(&mut self) -> Outcome {
@@ -507,9 +511,9 @@ impl Run<'_> {
         {
             let passing = &mut self.recorder.promises().passing;
             let life = passing.life + 1;
-            *passing = Passing { presence: Presence::Maybe, life, synced: 0, written: 0 };
+            *passing = Passing { presence: Presence::Maybe, life, ..Passing::default() };
         }
-        match self.opened()?.db.keyspace(PASSING, options) {
+        match self.opened()?.db.keyspace(NAMES[0], options) {
             Ok(keyspace) => {
                 self.recorder.promises().passing.presence = Presence::Yes;
                 self.all_synced();
@@ -557,10 +561,40 @@ impl Run<'_> {
         Ok(())
     }
 
+    fn rename(&mut self, keyspace: &Keyspace) -> Outcome {
+        let name = {
+            let passing = &mut self.recorder.promises().passing;
+            passing.is_renaming = true;
+            passing.name
+        };
+        match self.opened()?.db.rename_keyspace(NAMES[name], NAMES[1 - name]) {
+            Ok(()) => {
+                self.coverage.add("calls", "rename keyspace");
+                {
+                    let passing = &mut self.recorder.promises().passing;
+                    (passing.name, passing.is_renaming) = (1 - name, false);
+                }
+                self.all_synced();
+                if self.opened()?.db.keyspace_exists(NAMES[name]) {
+                    return Err("a renamed keyspace has its old name".to_owned());
+                }
+                match keyspace.name() {
+                    found if found == NAMES[1 - name] => Ok(()),
+                    found => Err(format!("a renamed keyspace has the name {found:?}")),
+                }
+            }
+            Err(error) => self.excuse("renaming a keyspace", &error),
+        }
+    }
+
     fn go(&mut self, keyspace: &Keyspace) -> Outcome {
         let snapshot = self.opened()?.db.snapshot();
-        self.recorder.promises().passing.presence = Presence::Maybe;
-        match self.opened()?.db.drop_keyspace(PASSING) {
+        let name = {
+            let passing = &mut self.recorder.promises().passing;
+            passing.presence = Presence::Maybe;
+            passing.name
+        };
+        match self.opened()?.db.drop_keyspace(NAMES[name]) {
             Ok(()) => {
                 self.coverage.add("calls", "drop keyspace");
                 self.recorder.promises().passing.presence = Presence::No;
@@ -818,13 +852,15 @@ impl Run<'_> {
             }
             checked => checked?,
         };
-        let passing = there
-            .map(|_| self.opened()?.db.open_keyspace(PASSING, None).map_err(|e| e.to_string()));
+        let passing = there.map(|(_, at)| {
+            self.opened()?.db.open_keyspace(NAMES[at], None).map_err(|e| e.to_string())
+        });
         let passing = passing.transpose()?;
         {
             let now = &mut self.recorder.promises().passing;
             now.presence = if passing.is_some() { Presence::Yes } else { Presence::No };
-            now.written = there.unwrap_or(0);
+            (now.written, now.name) = there.unwrap_or_default();
+            now.is_renaming = false;
             now.synced = now.synced.min(now.written);
         }
         if let Some(open) = &mut self.open {

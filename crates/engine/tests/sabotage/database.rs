@@ -91,6 +91,8 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::CacheKeyReused
         | Failpoint::OperandLostAtSplit
         | Failpoint::DropNotLogged
+        | Failpoint::RenameNotLogged
+        | Failpoint::RenameKeepsOldName
         | Failpoint::IngestSkipsFlush
         | Failpoint::IngestIgnoresSnapshot
         | Failpoint::BatchSplit => ("contents", contents),

@@ -9,7 +9,9 @@ use lsmx::{
 
 use super::History;
 use super::counts::CaseCounts;
-use super::operations::{Limit, Operation, Place, RestartKind, Span, Value, Write};
+use super::operations::{
+    KEYSPACES, Limit, OTHER_NAMES, Operation, Place, RestartKind, Span, Value, Write,
+};
 use super::settings::{DbSettings, KeyspaceSettings};
 use crate::simple_store::SimpleStore;
 
@@ -130,6 +132,9 @@ impl OperationDecoder<'_> {
                     });
                 }
                 Operation::Ingest(writes, 1 + self.next_below(2), false)
+            }
+            28 => {
+                Operation::RenameKeyspace(1, self.next_below(KEYSPACES.len() + OTHER_NAMES.len()))
             }
             29 => {
                 let place =

@@ -6,7 +6,9 @@ use lsmx::ReadOptions;
 
 use super::change::Bytes;
 use super::checked_cursor::CursorMove;
-use super::operations::{KEYSPACES, Limit, Operation, Place, RestartKind, Span, Value, Write};
+use super::operations::{
+    KEYSPACES, Limit, OTHER_NAMES, Operation, Place, RestartKind, Span, Value, Write,
+};
 use super::settings::{DbSettings, KeyspaceSettings, random_policy, random_read_options};
 use crate::rng::TestRng;
 
@@ -283,6 +285,10 @@ impl Generator<'_> {
                 let (snapshot, count) = (self.draw_snapshot(30), self.rng.below(9));
                 let keys = (0..count).map(|_| self.draw_key()).collect();
                 Operation::MultiGet(snapshot, keyspace, keys)
+            }
+            510..514 if self.has_keyspaces => {
+                let names = KEYSPACES.len() + OTHER_NAMES.len();
+                Operation::RenameKeyspace(keyspace, self.rng.below(names))
             }
             510..520 => Operation::Ends(keyspace),
             520..532 => Operation::CompactRange(self.draw_span()),

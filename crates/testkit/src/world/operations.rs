@@ -11,6 +11,9 @@ use super::settings::{DbSettings, KeyspaceSettings};
 /// Names of the keyspaces. The first keyspace is the default keyspace, which always exists.
 pub(super) const KEYSPACES: [&str; 4] = ["default", "second", "Ümläut / ../ \u{0}", "4"];
 
+/// Names that keyspaces get by a rename, in addition to [`KEYSPACES`].
+pub(super) const OTHER_NAMES: [&str; 2] = ["renamed", "5"];
+
 /// Unit of expiry times, in microseconds. Other operations of a history together advance the clock by less.
 pub(super) const HOUR_US: u64 = 3_600_000_000;
 
@@ -144,6 +147,8 @@ pub enum Operation {
     OperandsToTree(usize),
     CreateKeyspace(usize, KeyspaceSettings),
     DropKeyspace(usize),
+    /// Renames a keyspace. The second number is the index of the new name in [`KEYSPACES`] and [`OTHER_NAMES`].
+    RenameKeyspace(usize, usize),
     ChangeOptions(usize, KeyspaceSettings),
     /// Changes options with `Keyspace::set_options`, which keeps the merge operator and the operand store.
     SetOptions(usize, KeyspaceSettings),

@@ -315,7 +315,7 @@ impl Config {
 /// Returns the levels that contain tables.
 fn level_metadata(engine: &Lsmx) -> Vec<LevelMetadata> {
     let metrics = engine.db.metrics();
-    let tree = metrics.keyspaces.get(engine.keyspace.name());
+    let tree = metrics.keyspaces.get(&engine.keyspace.name());
     let levels = tree.into_iter().flat_map(|tree| &tree.levels).filter(|level| level.files > 0);
     levels
         .map(|level| LevelMetadata {

@@ -1,4 +1,4 @@
-//! Implements `checkpoint`, `compact`, `drop-keyspace` and `reset-clock` of `lsmx db`.
+//! Implements `checkpoint`, `compact`, `drop-keyspace`, `rename-keyspace` and `reset-clock` of `lsmx db`.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -41,6 +41,13 @@ pub(super) fn drop_keyspace(arguments: &DbArgs, name: &str) -> Result<(), Failur
     super::reject_keyspace(arguments, "drop-keyspace")?;
     let (db, _keyspace) = super::open(arguments)?;
     db.drop_keyspace(name)?;
+    Ok(db.close(None)?)
+}
+
+pub(super) fn rename_keyspace(arguments: &DbArgs, old: &str, new: &str) -> Result<(), Failure> {
+    super::reject_keyspace(arguments, "rename-keyspace")?;
+    let (db, _keyspace) = super::open(arguments)?;
+    db.rename_keyspace(old, new)?;
     Ok(db.close(None)?)
 }
 

@@ -45,6 +45,7 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         }
         Verb::ResetClock => maintenance::reset_clock(arguments),
         Verb::DropKeyspace { name } => maintenance::drop_keyspace(arguments, name),
+        Verb::RenameKeyspace { old, new } => maintenance::rename_keyspace(arguments, old, new),
     }
 }
 

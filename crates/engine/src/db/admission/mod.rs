@@ -90,7 +90,7 @@ impl Drop for WriteStall<'_, '_> {
         let WriteStall { state, tree, cause, start_us } = self;
         let waited_us = state.env.now_us().saturating_sub(*start_us);
         tree.counters.update(|counts| counts.stalls.record(*cause, waited_us));
-        let (keyspace, cause) = (tree.name.clone(), cause.as_str());
+        let (keyspace, cause) = (tree.name(), cause.as_str());
         state.emit(&Event::Stalled(Stall { keyspace, cause, waited_us }));
     }
 }
@@ -284,7 +284,7 @@ impl<'a, 'b> Admission<'a, 'b> {
                 return Err(Error::WouldWait { cause: cause.as_str() });
             }
             let state = &self.inner.state;
-            let (keyspace, start_us) = (tree.name.clone(), state.env.now_us());
+            let (keyspace, start_us) = (tree.name(), state.env.now_us());
             state.emit(&Event::StallBegin(StallBegin { keyspace, cause: cause.as_str() }));
             self.stall = Some(WriteStall { state, tree, cause, start_us });
         }
@@ -336,7 +336,7 @@ fn lacks_room(tree: &Tree) -> Option<WaitCause> {
 /// The caller queues the tree again, so that writes continue soon after the obstacle is removed.
 pub(crate) fn find_write_obstacle(tree: &Tree) -> Option<Error> {
     match lacks_room(tree) {
-        Some(WaitCause::TooManyRuns) => tree.jobs.lock().write_error(&tree.name),
+        Some(WaitCause::TooManyRuns) => tree.jobs.lock().write_error(&tree.name()),
         _ => None,
     }
 }

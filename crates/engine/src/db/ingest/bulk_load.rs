@@ -231,7 +231,7 @@ impl<'a> BulkLoader<'a> {
         if self.handle.0.rewrites.load(Ordering::Acquire) == self.rewrites {
             return Ok(());
         }
-        let (keyspace, why) = (self.tree.name.clone(), "the database was resumed meanwhile");
+        let (keyspace, why) = (self.tree.name(), "the database was resumed meanwhile");
         Err(Error::IngestRefused { keyspace, file: None, why })
     }
 

@@ -42,7 +42,7 @@ pub(super) fn install_tables(
     for TreeTables { tree, tables } in &mut prepared {
         tables.sort_by(|a, b| a.meta.range.smallest.cmp(&b.meta.range.smallest));
         if !KeyRange::are_disjoint(tables.iter().map(|table| &table.meta.range)) {
-            let (keyspace, why) = (tree.name.clone(), "the files overlap each other");
+            let (keyspace, why) = (tree.name(), "the files overlap each other");
             return Err(Error::IngestRefused { keyspace, file: None, why });
         }
     }
@@ -51,7 +51,7 @@ pub(super) fn install_tables(
         let _lock = inner.lock_admin(None)?;
         inner.check_can_write_files()?;
         if inner.rewrites.load(Ordering::Acquire) != rewrites {
-            let (keyspace, why) = (trees[0].name.clone(), "the database was resumed meanwhile");
+            let (keyspace, why) = (trees[0].name(), "the database was resumed meanwhile");
             return Err(Error::IngestRefused { keyspace, file: None, why });
         }
         sync_directory(inner.state.vfs.as_ref(), &inner.state.dir)?;
@@ -113,7 +113,7 @@ fn wait_for_runs(inner: &DbInner, trees: &[Arc<Tree>]) -> Result<()> {
         inner.scheduler.run_inline();
         return Ok(());
     }
-    let has_obstacle = |tree: &Arc<Tree>| tree.jobs.lock().write_error(&tree.name);
+    let has_obstacle = |tree: &Arc<Tree>| tree.jobs.lock().write_error(&tree.name());
     state.env.wait(WaitCause::TooManyRuns, &state.progress, None, &mut || {
         let is_ready = |tree: &Arc<Tree>| !tree.is_write_stopped() || has_obstacle(tree).is_some();
         trees.iter().all(is_ready) || inner.check_can_write_files().is_err()
@@ -328,7 +328,7 @@ fn next_version(
 /// Adds an ingest to the metrics of its tree. Returns its event.
 fn count_ingest(tree: &Tree, placed: &[PlacedTable], seq: SeqNo) -> IngestEnd {
     let mut end = IngestEnd {
-        keyspace: tree.name.clone(),
+        keyspace: tree.name(),
         seq: seq.0,
         files: placed.iter().map(|placed| placed.file.id).collect(),
         entries: 0,

@@ -35,7 +35,7 @@ impl LoadTables {
         value: &[u8],
     ) -> Result<()> {
         if self.last_key().is_some_and(|last| last >= user_key) {
-            let (keyspace, key) = (self.tree.name.clone(), user_key.to_vec());
+            let (keyspace, key) = (self.tree.name(), user_key.to_vec());
             return Err(Error::UnsortedInput { keyspace, key });
         }
         let target_bytes = self.tree.settings().options.table_target_bytes();
@@ -69,7 +69,7 @@ impl LoadTables {
         let mut writer = TableWriter::create(&vfs, &path, tables.env.random_u64(), &options)?;
         writer.set_external();
         writer.set_creation_time(tables.env.creation_time_us());
-        writer.set_keyspace(self.tree.id, &self.tree.name);
+        writer.set_keyspace(self.tree.id, &self.tree.name());
         Ok((id, writer))
     }
 

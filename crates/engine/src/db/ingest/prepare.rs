@@ -137,6 +137,6 @@ fn check_table(table: &Table, tree: &Tree, source: &Path) -> Result<()> {
     } else {
         return Ok(());
     };
-    let (keyspace, file) = (tree.name.clone(), Some(source.to_owned()));
+    let (keyspace, file) = (tree.name(), Some(source.to_owned()));
     Err(Error::IngestRefused { keyspace, file, why })
 }

@@ -96,7 +96,7 @@ pub(super) fn check_accepts_ingest(tree: &Tree) -> Result<()> {
     tree.check_accepts_writes()?;
     if tree.operand_store.is_used() {
         // The store would combine operands from before and after the ingest.
-        let (keyspace, why) = (tree.name.clone(), "it has an operand store");
+        let (keyspace, why) = (tree.name(), "it has an operand store");
         return Err(Error::IngestRefused { keyspace, file: None, why });
     }
     Ok(())

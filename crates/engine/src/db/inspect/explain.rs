@@ -108,7 +108,7 @@ pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Ex
     let read_point = db.state.read_point(tree);
     let seq = read_point.seq;
     let mut explanation =
-        Explanation { keyspace: tree.name.clone(), seq: seq.0, ..Explanation::default() };
+        Explanation { keyspace: tree.name(), seq: seq.0, ..Explanation::default() };
     let mut is_complete = false;
     for (index, memtable) in view.memtables().enumerate() {
         let covering = memtable.newest_covering_seq(key, seq);

@@ -99,7 +99,7 @@ pub(in crate::db) fn current_health(state: &DbState) -> Health {
 fn add_tree(tree: &Tree, health: &mut Health) {
     let jobs = tree.jobs.lock();
     let quarantined = jobs.quarantine.files().map(|(_, file)| QuarantinedFile {
-        keyspace: tree.name.clone(),
+        keyspace: tree.name(),
         path: file.path.clone(),
         cause: Arc::clone(&file.cause),
         since_us: file.since_us,
@@ -109,9 +109,9 @@ fn add_tree(tree: &Tree, health: &mut Health) {
     health.quarantined.extend(quarantined);
     if let Some(cause) = jobs.compaction_error() {
         health.compaction_blocked.push(BlockedCompaction {
-            keyspace: tree.name.clone(),
+            keyspace: tree.name(),
             cause: Arc::new(cause),
-            writes_stopped: tree.is_write_stopped() && jobs.write_error(&tree.name).is_some(),
+            writes_stopped: tree.is_write_stopped() && jobs.write_error(&tree.name()).is_some(),
         });
     }
 }

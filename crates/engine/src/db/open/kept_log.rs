@@ -280,7 +280,7 @@ fn create_staging_tree(
     let (env, latencies) = (db.state.env.clone(), Arc::clone(&db.state.latencies));
     let origin = TreeContext { open_id: db.open_id, env, latencies };
     let version = Arc::clone(&tree.pin_super_version().version);
-    let (name, first_seq) = (tree.name.clone(), SeqNo(kept.after + 1));
+    let (name, first_seq) = (Arc::clone(tree.shared_name()), SeqNo(kept.after + 1));
     let mut staging = Tree::new(origin, tree.id, name, options, policy, version, first_seq);
     staging.merge_resolver = Arc::clone(&tree.merge_resolver);
     operand_store::attach(&staging, Arc::clone(attached));

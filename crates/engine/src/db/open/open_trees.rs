@@ -19,6 +19,7 @@ use crate::options::stored::StoredOptions;
 use crate::state::keyspaces::Keyspaces;
 use crate::state::table_factory::TableFactory;
 use crate::tree::blob_set::{BlobFile, BlobUsage};
+use crate::tree::keyspace_name::KeyspaceName;
 use crate::tree::operand_store_slot::UnavailableStore;
 use crate::tree::table_file::TableFile;
 use crate::tree::version::Version;
@@ -63,7 +64,7 @@ impl TreeOpener<'_> {
         };
         let (env, latencies) = (self.tables.env.clone(), Arc::clone(self.latencies));
         let origin = TreeContext { open_id: self.open_id, env, latencies };
-        let name = keyspace.name.clone();
+        let name = KeyspaceName::new(&*keyspace.name);
         let tree = Tree::new(origin, id, name, options, policy, version, SeqNo(1));
         if persisted.value_separation {
             tree.set_separated_values();
@@ -103,7 +104,7 @@ impl TreeOpener<'_> {
             stores.find(|store| stored_name == Some(store.name())).cloned()
         });
         let set_unavailable = |store: &str, cause: Option<Error>| {
-            let (keyspace, cause) = (tree.name.clone(), cause.map(Arc::new));
+            let (keyspace, cause) = (tree.name(), cause.map(Arc::new));
             let lacking = UnavailableStore { keyspace, store: store.to_owned(), cause };
             let view = lacking.clone().view(token);
             tree.operand_store.set_unavailable(lacking);
@@ -116,7 +117,7 @@ impl TreeOpener<'_> {
             // A read-only open does not add an operand store to a keyspace.
             (None, _) => return Ok(()),
             (Some(stored), Some(factory)) => {
-                operand_store::check_store_name(&tree.name, stored, factory.name())?;
+                operand_store::check_store_name(&tree.name(), stored, factory.name())?;
                 factory
             }
             (Some(stored), None) => {
@@ -130,7 +131,7 @@ impl TreeOpener<'_> {
             direct_reads: self.options.direct_reads,
             read_only: self.read_only,
         };
-        let attached = context.open(&tree.name, &tree.merge_resolver, &factory, token);
+        let attached = context.open(&tree.name(), &tree.merge_resolver, &factory, token);
         match (attached.map_err(|error| error.or_missing(self.manifest)), stored_name) {
             (Ok(attached), _) => {
                 operand_store::attach(tree, attached);

@@ -237,7 +237,7 @@ impl Recovery {
                 self.flush_full_memtables(&full, &record)
             })?;
             replay.finish()?;
-            reports.push((tree.name.clone(), report));
+            reports.push((tree.name(), report));
             if !self.read_only && !failpoint::is_on(Failpoint::KeptLogDeliveredTwice) {
                 tree.operand_store.set_kept_log(None);
             }

@@ -86,7 +86,7 @@ impl LockTableState {
 
     /// Returns the name of the keyspace and the bytes of a locked key.
     fn describe(&self, key: &LockedKey) -> (String, Vec<u8>) {
-        let keyspace = self.owners.get(key).map(|(_, tree)| tree.name.clone());
+        let keyspace = self.owners.get(key).map(|(_, tree)| tree.name());
         (keyspace.unwrap_or_default(), key.1.to_vec())
     }
 
@@ -156,7 +156,7 @@ impl TransactionLocks {
         });
         if !is_locked {
             table.state.lock().remove_waiting(self.id, &key);
-            return Err(Error::LockTimeout { keyspace: tree.name.clone(), key: key.1.to_vec() });
+            return Err(Error::LockTimeout { keyspace: tree.name(), key: key.1.to_vec() });
         }
         self.held.lock().insert(key);
         Ok(())

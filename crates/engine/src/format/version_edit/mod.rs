@@ -153,6 +153,13 @@ pub enum Change {
         /// Id of the keyspace.
         id: u32,
     },
+    /// Replaces the name of a keyspace. Not in format version 1.
+    RenameKeyspace {
+        /// Id of the keyspace.
+        keyspace: u32,
+        /// New name, as in [`Change::CreateKeyspace`].
+        name: String,
+    },
     /// Replaces the options of a keyspace.
     SetOptions {
         /// Id of the keyspace.
@@ -280,7 +287,8 @@ impl Change {
     pub fn keyspace(&self) -> Option<u32> {
         match self {
             Change::CreateKeyspace { id, .. } | Change::DropKeyspace { id } => Some(*id),
-            Change::SetOptions { keyspace, .. }
+            Change::RenameKeyspace { keyspace, .. }
+            | Change::SetOptions { keyspace, .. }
             | Change::AddFile { keyspace, .. }
             | Change::RemoveFile { keyspace, .. }
             | Change::RunOrder { keyspace, .. }
@@ -446,6 +454,11 @@ impl Change {
                 put_varint(out, u64::from(*id));
                 18
             }
+            Change::RenameKeyspace { keyspace, name } => {
+                put_varint(out, u64::from(*keyspace));
+                put_bytes(out, name.as_bytes());
+                19
+            }
             Change::OperandToken { keyspace, token } => {
                 put_varint(out, u64::from(*keyspace));
                 put_optional(out, *token, |out, token| {
@@ -525,6 +538,10 @@ impl Change {
             16 => Change::CleanClose { last_seq: SeqNo(body.varint("last sequence number")?) },
             17 => Change::Opened,
             18 => Change::KeyspaceIdNext(get_u32(body, "next keyspace id")?),
+            19 => Change::RenameKeyspace {
+                keyspace: get_u32(body, "keyspace id")?,
+                name: get_text(body, "keyspace name")?,
+            },
             48 => Change::OperandToken {
                 keyspace: get_u32(body, "keyspace id")?,
                 token: get_optional(body, get_store_token)?,
@@ -651,6 +668,7 @@ mod tests {
         VersionEdit::from(vec![
             Change::CreateKeyspace { id: 3, name: "größe".into(), options: "a = 1\n".into() },
             Change::DropKeyspace { id: u32::MAX },
+            Change::RenameKeyspace { keyspace, name: "länge".into() },
             Change::SetOptions { keyspace, options: String::new() },
             Change::AddFile { keyspace, level, run, file: Arc::new(file) },
             Change::AddFile { keyspace, level, run, file: Arc::new(expiring.clone()) },

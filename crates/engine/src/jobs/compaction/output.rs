@@ -178,7 +178,7 @@ impl<'a> JobOutputs<'a> {
         let options = self.tree.settings().options.table_options(self.level, self.filter);
         let uid = self.table_factory.env.random_u64();
         let mut writer = TableWriter::create(&self.vfs, &path, uid, &options)?;
-        writer.set_keyspace(self.tree.id, &self.tree.name);
+        writer.set_keyspace(self.tree.id, &self.tree.name());
         if let Some(us) = self.oldest_tombstone_us {
             writer.record_tombstone_time(us);
         }

@@ -152,7 +152,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
             explain,
         )
         .ok()?;
-        let (keyspace, policy) = (tree.name.clone(), policy.name().to_owned());
+        let (keyspace, policy) = (tree.name(), policy.name().to_owned());
         Some(Decision { keyspace, policy, explanation })
     });
     let picked = PickedJob { victims, ..PickedJob::reserve_inputs(&mut jobs, job, shape, None) };
@@ -265,7 +265,7 @@ fn find_stall(
         return None;
     }
     let error = Error::PolicyStalled {
-        keyspace: tree.name.clone(),
+        keyspace: tree.name(),
         policy: policy.name().to_owned(),
         shape: describe_levels(shape),
     };

@@ -54,7 +54,7 @@ pub(crate) fn run_job(
             JobKind::Move => "move",
             JobKind::Drop => "drop",
         },
-        keyspace: &tree.name,
+        keyspace: &tree.name(),
         inputs: job.input_files().count(),
         reason: &job.reason,
     });
@@ -110,7 +110,7 @@ fn run_picked_job(
     state.select_cache_bypass();
     let start = ThreadTime::now(&state.env);
     state.emit(&Event::CompactionBegin(CompactionBegin {
-        keyspace: tree.name.clone(),
+        keyspace: tree.name(),
         job: job.clone(),
         input_bytes: picked.input_bytes(),
     }));
@@ -164,7 +164,7 @@ fn run_picked_job(
     let removes_inputs = job.kind != JobKind::Move;
     let tombstones_read = picked.input_files().map(|file| file.tombstones).sum();
     state.emit(&Event::Compaction(CompactionEnd {
-        keyspace: tree.name.clone(),
+        keyspace: tree.name(),
         released_bytes: if removes_inputs { picked.input_bytes() } else { 0 },
         tombstones_read: if removes_inputs { tombstones_read } else { 0 },
         tombstones_written,
@@ -298,7 +298,7 @@ fn report_filter_errors(
     let (Some(filter), Some((key, error))) = (filter, &outcome.first_error) else { return };
     tree.counters.update(|counts| counts.compaction_filter.errors += outcome.errors);
     state.emit(&Event::CompactionFilterFailed(CompactionFilterFailed {
-        keyspace: tree.name.clone(),
+        keyspace: tree.name(),
         filter: filter.name().to_owned(),
         failures: outcome.errors,
         key: key.clone(),

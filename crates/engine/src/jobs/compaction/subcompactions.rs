@@ -243,7 +243,7 @@ impl Subcompactions {
         let start_ns = state.env.monotonic_ns();
         let span = JobSpan::start(JobSpanFields {
             kind: "part",
-            keyspace: &inputs.tree.name,
+            keyspace: &inputs.tree.name(),
             inputs: inputs.job.input_files().count(),
             reason: &inputs.job.reason,
         });

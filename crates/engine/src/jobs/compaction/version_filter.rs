@@ -470,6 +470,7 @@ mod tests {
     use crate::iter::merging_iter::VecCursor;
     use crate::iter::operand_fold::OperandFold;
     use crate::merge_operator::{Append, MergeResult};
+    use crate::tree::keyspace_name::KeyspaceName;
     use lsmx_base::sync::{Arc, Mutex};
 
     /// Appends operands; has no partial merge.
@@ -579,7 +580,8 @@ mod tests {
     #[test]
     fn filter_expired_entry_is_delete_and_later_expiry_is_kept_apart() {
         use EntryKind::{Delete, Merge, Put, PutExpiring};
-        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(Append::default())));
+        let merging =
+            MergeResolver::new(KeyspaceName::new("test"), Some(Arc::new(Append::default())));
         let entry = |seq, kind, value: &[u8]| (b"k".to_vec(), SeqNo(seq), kind, value.to_vec());
         let expiring = |expiry_us| {
             let mut stored = Vec::new();
@@ -645,7 +647,7 @@ mod tests {
                 2 => Some(Arc::new(PartiallyFailing)),
                 _ => None,
             };
-            let merging = MergeResolver::new("test".to_owned(), operator.clone());
+            let merging = MergeResolver::new(KeyspaceName::new("test"), operator.clone());
             let entries = versions.iter().enumerate().map(|(at, &(key, kind, value))| {
                 let kind = match kind {
                     0 => EntryKind::Delete,
@@ -661,7 +663,7 @@ mod tests {
             let after = kept(&entries, &snapshots, &merging, bottom);
             prop_assert!(after.len() <= entries.len());
             // Entries written without an operator are read with one.
-            let reader = MergeResolver::new("test".to_owned(), operator.or(Some(Arc::new(Append::default()))));
+            let reader = MergeResolver::new(KeyspaceName::new("test"), operator.or(Some(Arc::new(Append::default()))));
             for &seq in snapshots.iter().chain([&1_000]) {
                 for key in 0..3 {
                     let base = (!bottom).then_some(&b"base"[..]);
@@ -690,7 +692,8 @@ mod tests {
 
     #[test]
     fn filter_operands_fold_onto_base_or_at_last_run() {
-        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(FullMergeAppend)));
+        let merging =
+            MergeResolver::new(KeyspaceName::new("test"), Some(Arc::new(FullMergeAppend)));
         let mut entries = operands(2..=4);
         let folded = [(4, EntryKind::Put, "234".to_owned())];
         assert_eq!(summary(&kept(&entries, &[], &merging, true)), folded);
@@ -710,7 +713,8 @@ mod tests {
 
     #[test]
     fn filter_partial_merge_leaves_one_operand_per_stripe() {
-        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(Append::default())));
+        let merging =
+            MergeResolver::new(KeyspaceName::new("test"), Some(Arc::new(Append::default())));
         let entries = operands(1..=9);
         let one = [(9, EntryKind::Merge, "123456789".to_owned())];
         assert_eq!(summary(&kept(&entries, &[], &merging, false)), one);
@@ -722,7 +726,8 @@ mod tests {
 
     #[test]
     fn filter_long_operand_chain_is_written_early() {
-        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(FullMergeAppend)));
+        let merging =
+            MergeResolver::new(KeyspaceName::new("test"), Some(Arc::new(FullMergeAppend)));
         let entries = operands(1..=10_000);
         let after = kept(&entries, &[], &merging, true);
         let last_pending = 10_000 % PENDING_OPERANDS_MAX;
@@ -744,7 +749,8 @@ mod tests {
         snapshots: &[u64],
         bottom: bool,
     ) -> (Vec<(u64, EntryKind, String)>, Vec<String>) {
-        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(FullMergeAppend)));
+        let merging =
+            MergeResolver::new(KeyspaceName::new("test"), Some(Arc::new(FullMergeAppend)));
         let filter = LetterFilter::default();
         let entries = versions(entries);
         let kept = kept_with_filter(&entries, snapshots, &merging, bottom, Some(&filter));

@@ -61,7 +61,7 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
     }
     let Some(_collecting) = attached.begin_collection() else { return false };
     let reason = &"its operand store is due";
-    let job = JobSpanFields { kind: "collection", keyspace: &tree.name, inputs: 1, reason };
+    let job = JobSpanFields { kind: "collection", keyspace: &tree.name(), inputs: 1, reason };
     let span = JobSpan::start(job);
     let mut collected = catch_panics(state, || run_collection(state, tree, &attached, &span));
     let mut quarantined = false;
@@ -155,7 +155,7 @@ fn run_collection(
     let elapsed_us = state.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
     span.record_success(0, written_bytes, elapsed_us);
     state.emit(&Event::OperandsCollected(OperandsCollected {
-        keyspace: tree.name.clone(),
+        keyspace: tree.name(),
         entries,
         written_bytes,
         elapsed_us,
@@ -306,7 +306,7 @@ fn fold_operands(
         outputs.add(key, value)
     };
     let misbehaved = |wrong| Error::OperandStoreMistake {
-        keyspace: tree.name.clone(),
+        keyspace: tree.name(),
         store: attached.factory.name().to_owned(),
         wrong,
     };

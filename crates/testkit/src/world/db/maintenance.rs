@@ -9,7 +9,7 @@ use lsmx::{Db, Error, KeyspaceOptions, Options, PolicySpec};
 
 use super::super::change::Bytes;
 use super::super::compare::{Text, compare_pairs};
-use super::super::operations::{KEYSPACES, Operation, Place, Write};
+use super::super::operations::{KEYSPACES, OTHER_NAMES, Operation, Place, Write};
 use super::super::settings::KeyspaceSettings;
 use super::{ModelledDb, operators};
 use crate::simple_store::SimpleStore;
@@ -70,7 +70,7 @@ impl ModelledDb {
         settings: &KeyspaceSettings,
         is_creation: bool,
     ) {
-        let (name, existed) = (KEYSPACES[index], self.contents[index].is_some());
+        let (name, existed) = (self.names[index], self.contents[index].is_some());
         // If the options have no merge operator, an open keyspace keeps its current merge operator.
         let given = settings.options_with_store(false);
         let options = match existed && is_creation {
@@ -109,7 +109,7 @@ impl ModelledDb {
     }
 
     pub(super) fn drop_keyspace(&mut self, index: usize) {
-        let dropped = self.db().drop_keyspace(KEYSPACES[index]);
+        let dropped = self.db().drop_keyspace(self.names[index]);
         if index == 0 {
             assert!(matches!(dropped, Err(Error::DefaultKeyspace)));
             return;
@@ -126,6 +126,39 @@ impl ModelledDb {
         self.has_store[index] = false;
         self.written.retain(|(keyspace, _), _| *keyspace != index);
         self.counts.dropped_keyspaces += 1;
+        self.apply(&[], true);
+    }
+
+    /// Renames a keyspace to a name that may be taken.
+    pub(super) fn rename_keyspace(&mut self, index: usize, name: usize) {
+        let new = *KEYSPACES.iter().chain(&OTHER_NAMES).cycle().nth(name).expect("a cycle");
+        let old = self.names[index];
+        let renamed = self.db().rename_keyspace(old, new);
+        let owner = self.names.iter().position(|name| *name == new);
+        if self.contents[index].is_none() {
+            assert!(matches!(renamed, Err(Error::UnknownKeyspace { .. })), "{renamed:?}");
+            return;
+        }
+        if owner == Some(index) {
+            return renamed.unwrap();
+        }
+        if index == 0 {
+            assert!(matches!(renamed, Err(Error::DefaultKeyspace)), "{renamed:?}");
+            return;
+        }
+        if owner.is_some_and(|owner| self.contents[owner].is_some()) {
+            assert!(matches!(renamed, Err(Error::KeyspaceExists { .. })), "{renamed:?}");
+            return;
+        }
+        renamed.unwrap();
+        if let Some(owner) = owner {
+            self.names[owner] = old;
+        }
+        self.names[index] = new;
+        let keyspace = self.keyspaces[index].as_ref().expect("it exists");
+        assert_eq!(keyspace.name(), new);
+        assert!(!self.db().keyspace_exists(old));
+        self.counts.renamed_keyspaces += 1;
         self.apply(&[], true);
     }
 
@@ -148,7 +181,7 @@ impl ModelledDb {
 
     fn compare_copy(&mut self, copy: &Db) {
         self.advance_clock_of(copy);
-        for (index, name) in KEYSPACES.iter().enumerate() {
+        for (index, name) in self.names.iter().enumerate() {
             match (&self.contents[index], copy.open_keyspace(name, None)) {
                 (None, Err(Error::UnknownKeyspace { .. })) => {}
                 (Some(pairs), Ok(_)) => {

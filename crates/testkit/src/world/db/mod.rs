@@ -81,6 +81,8 @@ pub(super) struct ModelledDb {
     /// `None` while the database is closed.
     db: Option<Db>,
     keyspaces: Vec<Option<Keyspace>>,
+    /// Current name of each keyspace. Keyspaces that do not exist have names too.
+    names: Vec<&'static str>,
     contents: Contents,
     expiring: ExpiringKeys,
     /// Number of hours of the clock that have begun.
@@ -125,6 +127,7 @@ impl ModelledDb {
             disk: MemVfs::new(),
             db: None,
             keyspaces: vec![None; KEYSPACES.len()],
+            names: KEYSPACES.to_vec(),
             unsynced: has_power_loss.then(|| vec![(contents.clone(), expiring.clone())]),
             contents,
             expiring,
@@ -170,7 +173,7 @@ impl ModelledDb {
         }
         let db = Db::open("db", options.vfs(Arc::new(self.disk.clone()))).unwrap();
         self.advance_clock_of(&db);
-        for (index, (name, options)) in KEYSPACES.iter().zip(keyspaces).enumerate() {
+        for (index, (name, options)) in self.names.iter().zip(keyspaces).enumerate() {
             if self.contents[index].is_none() {
                 let missing = db.open_keyspace(name, None);
                 assert!(matches!(missing, Err(Error::UnknownKeyspace { .. })));
@@ -342,7 +345,8 @@ impl ModelledDb {
         keyspace: &Keyspace,
     ) -> Option<(&HeldSnapshot, usize, Keyspace)> {
         let held = self.snapshots.get(snapshot?.checked_rem(self.snapshots.len())?)?;
-        let index = KEYSPACES.iter().position(|name| *name == keyspace.name())?;
+        let name = keyspace.name();
+        let index = self.names.iter().position(|known| *known == name)?;
         // If the keyspace was dropped after the snapshot, only its old handle can read it. If it was created after the
         // snapshot, it is empty in the snapshot.
         let keyspace = held.keyspaces[index].clone().unwrap_or_else(|| keyspace.clone());
@@ -430,6 +434,9 @@ impl ModelledDb {
                 assert_eq!(keyspace.options().policy.to_string(), self.policies[index]);
             }
             Operation::DropKeyspace(index) => self.drop_keyspace(index % KEYSPACES.len()),
+            Operation::RenameKeyspace(index, name) => {
+                self.rename_keyspace(index % KEYSPACES.len(), *name);
+            }
             Operation::Restart(kind, settings) => self.restart(*kind, settings),
             Operation::RestartWithoutOperators(without, deletes, with) => {
                 self.close();

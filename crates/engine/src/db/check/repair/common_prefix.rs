@@ -106,8 +106,8 @@ fn revert_keyspace(
         false => earlier.flushed_through,
     };
     let tree = TreeShape { run_id_next: current.tree.run_id_next, ..earlier.tree };
-    let state =
-        KeyspaceState { flushed_through, options: current.options.clone(), tree, ..earlier };
+    let (name, options) = (current.name.clone(), current.options.clone());
+    let state = KeyspaceState { name, flushed_through, options, tree, ..earlier };
     repair.state.keyspaces.insert(id, state);
 }
 
