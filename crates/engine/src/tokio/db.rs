@@ -16,6 +16,7 @@ use crate::options::keyspace::KeyspaceOptions;
 use crate::options::write::WriteOptions;
 use crate::tokio::inner::AsyncDbInner;
 use crate::tokio::keyspace::Keyspace;
+use crate::tokio::locking_transaction::LockingTransaction;
 use crate::tokio::runtime::run_on_pool;
 use crate::tokio::snapshot::Snapshot;
 use crate::tokio::transaction::Transaction;
@@ -173,6 +174,16 @@ impl Db {
     pub async fn transaction(&self) -> Result<Transaction> {
         let transaction = BlockingTransaction::new(self.begin_snapshot().await?);
         Ok(Transaction::new(transaction, Arc::clone(&self.inner)))
+    }
+
+    /// Starts a transaction that locks keys, see [`crate::Db::locking_transaction`]. Its calls wait at most `timeout` for a
+    /// key, without a thread.
+    ///
+    /// # Errors
+    /// As [`Db::transaction`].
+    pub async fn locking_transaction(&self, timeout: Duration) -> Result<LockingTransaction> {
+        let transaction = BlockingTransaction::new(self.begin_snapshot().await?);
+        Ok(LockingTransaction::new(transaction, timeout, Arc::clone(&self.inner)))
     }
 
     /// Calls `body` with a transaction, and then commits the transaction. After a conflict, both are repeated with a

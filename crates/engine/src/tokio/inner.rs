@@ -7,6 +7,8 @@ use std::time::Duration;
 use ::tokio::runtime::Handle;
 use ::tokio::task::{consume_budget, spawn_blocking};
 use ::tokio::time::sleep;
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 
 use crate::db::Db;
@@ -202,21 +204,31 @@ impl AsyncDbInner {
         loop {
             consume_budget().await;
             db.begin_operation();
-            let (read, before) = match db.read_to_update(tree, key, ReadScope::Memory) {
-                Err(Error::WouldBlock) => {
-                    let (inner, tree, key) = (Arc::clone(self), Arc::clone(tree), key.to_vec());
-                    let read =
-                        move || inner.db_inner().read_to_update(&tree, &key, ReadScope::Storage);
-                    run_on_pool(read).await?
-                }
-                result => result?,
-            };
+            let (read, before) = self.read_to_update(tree, key).await?;
             let (updated, batch) = apply_update(tree, key, read, before, update);
             let Some(batch) = batch else { return Ok(updated) };
             match self.write(batch, options).await {
                 Err(Error::Conflict { .. } | Error::ConflictUnknown { .. }) => {}
                 result => return result.map(|()| updated),
             }
+        }
+    }
+
+    /// Reads a key like [`DbInner::read_to_update`]: from memory on the task, or else on the blocking pool.
+    pub(crate) async fn read_to_update(
+        self: &Arc<Self>,
+        tree: &Arc<Tree>,
+        key: &[u8],
+    ) -> Result<(SeqNo, Option<Slice>)> {
+        match self.db_inner().read_to_update(tree, key, ReadScope::Memory) {
+            Err(Error::WouldBlock) => {
+                let (inner, tree, key) = (Arc::clone(self), Arc::clone(tree), key.to_vec());
+                run_on_pool(move || {
+                    inner.db_inner().read_to_update(&tree, &key, ReadScope::Storage)
+                })
+                .await
+            }
+            read => read,
         }
     }
 

@@ -76,6 +76,7 @@ mod blocking_worker;
 mod db;
 mod inner;
 mod keyspace;
+mod locking_transaction;
 mod range;
 mod reads;
 mod runtime;
@@ -84,6 +85,7 @@ mod transaction;
 
 pub use db::Db;
 pub use keyspace::Keyspace;
+pub use locking_transaction::LockingTransaction;
 pub use range::{Range, Rev};
 pub use snapshot::Snapshot;
 pub use transaction::{Transaction, TransactionRange};

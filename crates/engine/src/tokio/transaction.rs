@@ -80,6 +80,16 @@ impl Transaction {
         self.read_key(keyspace, key.as_ref(), true).await
     }
 
+    /// Returns the blocking transaction.
+    pub(super) fn as_blocking(&self) -> &BlockingTransaction {
+        &self.transaction
+    }
+
+    /// Returns the shared state of the asynchronous handles.
+    pub(super) fn db(&self) -> &Arc<AsyncDbInner> {
+        &self.db
+    }
+
     async fn read_key(
         &self,
         keyspace: &Keyspace,

@@ -122,44 +122,33 @@ impl TransactionLocks {
         self.held.lock().contains(&(tree.id, Bytes::copy_from_slice(key)))
     }
 
-    /// Locks a key until [`TransactionLocks::release`].
+    /// Begins to lock a key until [`TransactionLocks::release`]. Returns the wait for the key, or `None` if the transaction
+    /// has locked it.
     ///
     /// # Errors
-    /// [`Error::Deadlock`], [`Error::LockTimeout`].
-    pub(super) fn lock(&self, table: &LockTable, tree: &Arc<Tree>, key: &[u8]) -> Result<()> {
-        let env = tree.env();
+    /// [`Error::Deadlock`].
+    pub(super) fn begin_lock<'a>(
+        &'a self,
+        table: &'a LockTable,
+        tree: &'a Arc<Tree>,
+        key: &[u8],
+    ) -> Result<Option<KeyWait<'a>>> {
         let key: LockedKey = (tree.id, Bytes::copy_from_slice(key));
+        let mut state = table.state.lock();
+        if state.try_lock(self.id, tree, &key) {
+            drop(state);
+            self.held.lock().insert(key);
+            return Ok(None);
+        }
+        if let Some(cycle) = state.find_cycle(self.id, &key)
+            && !failpoint::is_on(Failpoint::DeadlockNotFound)
         {
-            let mut state = table.state.lock();
-            if state.try_lock(self.id, tree, &key) {
-                drop(state);
-                self.held.lock().insert(key);
-                return Ok(());
-            }
-            if let Some(cycle) = state.find_cycle(self.id, &key)
-                && !failpoint::is_on(Failpoint::DeadlockNotFound)
-            {
-                let cycle = cycle.iter().map(|key| state.describe(key)).collect();
-                return Err(Error::Deadlock { cycle });
-            }
-            state.waiting.entry(self.id).or_default().push(key.clone());
+            let cycle = cycle.iter().map(|key| state.describe(key)).collect();
+            return Err(Error::Deadlock { cycle });
         }
-        let limit_us = env.now_us().saturating_add(self.timeout_us);
-        let is_locked = env.wait(WaitCause::KeyLock, &table.released, Some(limit_us), &mut || {
-            let mut state = table.state.lock();
-            let is_locked = state.try_lock(self.id, tree, &key);
-            if is_locked {
-                // In the same step, so that no other search finds an owner that waits for its own key.
-                state.remove_waiting(self.id, &key);
-            }
-            is_locked
-        });
-        if !is_locked {
-            table.state.lock().remove_waiting(self.id, &key);
-            return Err(Error::LockTimeout { keyspace: tree.name(), key: key.1.to_vec() });
-        }
-        self.held.lock().insert(key);
-        Ok(())
+        state.waiting.entry(self.id).or_default().push(key.clone());
+        let limit_us = tree.env().now_us().saturating_add(self.timeout_us);
+        Ok(Some(KeyWait { table, locks: self, tree, key, limit_us, is_waiting: true }))
     }
 
     /// Releases all locks.
@@ -175,6 +164,76 @@ impl TransactionLocks {
             }
         }
         table.released.notify();
+    }
+}
+
+/// A wait of a transaction for a key that another transaction has locked. Dropping it ends the wait.
+#[derive(Debug)]
+pub(crate) struct KeyWait<'a> {
+    table: &'a LockTable,
+    locks: &'a TransactionLocks,
+    tree: &'a Arc<Tree>,
+    key: LockedKey,
+    /// End of the wait, in microseconds of the clock of the environment.
+    limit_us: u64,
+    /// Whether the lock table lists the wait.
+    is_waiting: bool,
+}
+
+impl<'a> KeyWait<'a> {
+    /// Returns the signal that is notified when locks are released.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn signal(&self) -> &'a Signal {
+        &self.table.released
+    }
+
+    /// Returns the end of the wait, in microseconds of the clock of the environment.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn limit_us(&self) -> u64 {
+        self.limit_us
+    }
+
+    /// Locks the key if it is free. Returns whether the transaction has locked it.
+    pub(crate) fn try_lock(&mut self) -> bool {
+        let is_locked = {
+            let mut state = self.table.state.lock();
+            let is_locked = state.try_lock(self.locks.id, self.tree, &self.key);
+            if is_locked {
+                // In the same step, so that no other search finds an owner that waits for its own key.
+                state.remove_waiting(self.locks.id, &self.key);
+            }
+            is_locked
+        };
+        if is_locked {
+            self.is_waiting = false;
+            self.locks.held.lock().insert(self.key.clone());
+        }
+        is_locked
+    }
+
+    /// Blocks the thread until the key is locked.
+    ///
+    /// # Errors
+    /// [`Error::LockTimeout`].
+    pub(super) fn wait(mut self) -> Result<()> {
+        let (env, signal, limit_us) = (self.tree.env(), &self.table.released, self.limit_us);
+        match env.wait(WaitCause::KeyLock, signal, Some(limit_us), &mut || self.try_lock()) {
+            true => Ok(()),
+            false => Err(self.timeout_error()),
+        }
+    }
+
+    /// Returns the error of a wait that has reached its end.
+    pub(crate) fn timeout_error(&self) -> Error {
+        Error::LockTimeout { keyspace: self.tree.name(), key: self.key.1.to_vec() }
+    }
+}
+
+impl Drop for KeyWait<'_> {
+    fn drop(&mut self) {
+        if self.is_waiting {
+            self.table.state.lock().remove_waiting(self.locks.id, &self.key);
+        }
     }
 }
 

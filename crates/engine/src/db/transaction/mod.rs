@@ -26,13 +26,14 @@ use std::ops::RangeBounds;
 use std::time::{Duration, SystemTime};
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Mutex;
 
 use crate::db::inner::DbInner;
 use crate::db::keyspace::Keyspace;
 use crate::db::snapshot::Snapshot;
-use crate::db::transaction::lock_table::TransactionLocks;
+use crate::db::transaction::lock_table::{KeyWait, TransactionLocks};
 use crate::db::transaction::memory::TransactionMemory;
 use crate::db::transaction::own_writes::OwnVersions;
 use crate::db::transaction::range::{ReadExtent, TransactionRange};
@@ -414,7 +415,7 @@ impl Transaction {
     }
 
     /// Removes and returns all writes, with guards on the reads that the commit checks.
-    fn take_batch(&self) -> WriteBatch {
+    pub(crate) fn take_batch(&self) -> WriteBatch {
         let (mut batch, reads) = self.state.lock().take_writes_and_reads();
         if batch.is_empty() && self.locks.is_none() {
             // All reads show the same snapshot.
@@ -456,8 +457,21 @@ impl Transaction {
     /// Locks a key and returns its newest value.
     fn read_locked_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>> {
         self.lock_key(keyspace, key)?;
-        let (inner, tree) = (self.inner(), keyspace.tree());
-        let (read, value) = inner.read_to_update(tree, key, ReadScope::Storage)?;
+        let (read, value) =
+            self.inner().read_to_update(keyspace.tree(), key, ReadScope::Storage)?;
+        self.finish_locked_read(keyspace, key, read, value)
+    }
+
+    /// Adds a locked key to the read set, whose newest value was read at a sequence number. Returns the value with the own
+    /// writes.
+    pub(crate) fn finish_locked_read(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        read: SeqNo,
+        value: Option<Slice>,
+    ) -> Result<Option<Slice>> {
+        let tree = keyspace.tree();
         let mut own = self.state.lock().add_locked_read(tree, key, read)?;
         if !own.is_complete {
             own.add_base(read, value);
@@ -465,16 +479,31 @@ impl Transaction {
         own.take_value(tree, key)
     }
 
+    /// Returns whether the transaction has locked a key.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn holds_lock(&self, keyspace: &Keyspace, key: &[u8]) -> bool {
+        self.locks.as_ref().is_some_and(|locks| locks.holds(keyspace.tree(), key))
+    }
+
     /// Locks a key if it is a locking transaction.
     fn lock_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<()> {
-        let Some(locks) = &self.locks else { return Ok(()) };
+        self.begin_lock(keyspace, key)?.map_or(Ok(()), KeyWait::wait)
+    }
+
+    /// Begins to lock a key if it is a locking transaction. Returns the wait for the key, or `None` if no wait is needed.
+    pub(crate) fn begin_lock<'a>(
+        &'a self,
+        keyspace: &'a Keyspace,
+        key: &[u8],
+    ) -> Result<Option<KeyWait<'a>>> {
+        let Some(locks) = &self.locks else { return Ok(None) };
         self.snapshot.check_keyspace_visible(keyspace)?;
         let tree = keyspace.tree();
         if locks.holds(tree, key) || failpoint::is_on(Failpoint::KeyNotLocked) {
-            return Ok(());
+            return Ok(None);
         }
         self.state.lock().add_lock(key)?;
-        locks.lock(&self.inner().lock_table, tree, key)
+        locks.begin_lock(&self.inner().lock_table, tree, key)
     }
 
     /// Returns the own versions of a key. If older versions are needed, or if `is_always_checked`, adds the key to the

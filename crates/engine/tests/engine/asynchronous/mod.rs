@@ -4,6 +4,7 @@
 
 mod commits;
 mod ends;
+mod locks;
 mod memory;
 mod model;
 mod stalls;
