@@ -11,7 +11,7 @@ use lsmx::{Durability, Error, KeyspaceOptions, Options, WriteOptions};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use super::Outcome;
-use super::gate::{Gate, each, patience, returns_while_blocked};
+use super::gate::{self, Gate, each, returns_while_blocked};
 use super::small_database::open_with;
 
 /// A deadline that passes while a device call is blocked.
@@ -112,7 +112,7 @@ fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
             gate.release_one();
             gate.wait_until_blocked(blocked);
         }
-        let result = answer.recv_timeout(patience());
+        let result = answer.recv_timeout(gate::patience());
         result.map_err(|_| "a follower waits past its deadline".to_owned())
     })?;
     // All threads have ended, so it is now certain whether the write was committed.

@@ -136,7 +136,7 @@ impl FaultyDatabase {
     fn contents(&self, db: &Db) -> Model {
         let view = db.snapshot();
         let mut found = Model::new();
-        for keyspace in self.kinds.iter().map(|it| open_kind(db, it.name()).unwrap()) {
+        for keyspace in self.kinds.iter().map(|it| open_kind(db, &it.name()).unwrap()) {
             for entry in view.iter(&keyspace) {
                 let (key, value) = entry.unwrap();
                 assert_eq!(keyspace.get(&key).unwrap().unwrap(), value);
