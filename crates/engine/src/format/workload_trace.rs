@@ -180,7 +180,7 @@ pub enum TraceEvent<'a> {
     Keyspace {
         /// Number of the keyspace.
         keyspace: u32,
-        /// Name of the keyspace.
+        /// Name of the keyspace at its first operation in the trace. A later rename is not recorded.
         name: &'a str,
     },
     /// Operations are missing at this point, because the recorder could not write them fast enough.

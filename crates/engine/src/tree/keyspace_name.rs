@@ -23,7 +23,7 @@ impl KeyspaceName {
         self.0.load().to_string()
     }
 
-    /// Replaces the name. The caller holds the lock of [`Keyspaces`](crate::state::keyspaces::Keyspaces).
+    /// Replaces the name. The caller holds the lock of the list of keyspaces.
     pub(crate) fn set(&self, name: String) {
         self.0.store(Arc::new(name));
     }

@@ -44,7 +44,6 @@ const WITHOUT_TWIN: &[(&str, &[&str])] = &[
             "ingest",
             "keyspace_exists",
             "keyspaces",
-            "locking_transaction",
             "publish_metrics",
             "read_metrics",
             "record_trace",

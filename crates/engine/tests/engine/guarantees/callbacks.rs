@@ -30,6 +30,7 @@ fn check_refused(db: &Db) -> Outcome {
         ("close", db.close(None)),
         ("checkpoint", db.checkpoint("refused")),
         ("drop_keyspace", db.drop_keyspace("values")),
+        ("rename_keyspace", db.rename_keyspace("values", "renamed")),
         ("compact_range", main.compact_range::<&[u8]>(..)),
         ("operands_to_tree", main.operands_to_tree()),
     ];

@@ -203,6 +203,7 @@ fn every_write(db: &Db) -> Vec<(&'static str, Error)> {
         ("flush", db.flush()),
         ("keyspace", db.keyspace("new", keyspace_options("new")).map(drop)),
         ("drop_keyspace", db.drop_keyspace("values")),
+        ("rename_keyspace", db.rename_keyspace("values", "renamed")),
         ("set_policy", main.set_policy(policy("tiering"))),
         ("compact_range", main.compact_range::<&[u8]>(..)),
         ("checkpoint", db.checkpoint("copy")),

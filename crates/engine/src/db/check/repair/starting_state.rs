@@ -155,10 +155,11 @@ fn add_unlisted_keyspaces(
     state: &mut ManifestState,
 ) -> Result<()> {
     let mut names = BTreeMap::from([(0, DEFAULT_KEYSPACE.to_owned())]);
-    for file in files {
-        let path = file.in_dir(dir);
-        if matches!(file, FileName::Table(_))
-            && let Ok(table) = DamagedTable::open(vfs, &path, None)
+    // A rename changes the name in later tables, so the newest table counts.
+    let tables: BTreeSet<_> =
+        files.iter().filter(|file| matches!(file, FileName::Table(_))).collect();
+    for table in tables {
+        if let Ok(table) = DamagedTable::open(vfs, &table.in_dir(dir), None)
             && let Some((id, name)) = table.properties().and_then(|found| found.keyspace.clone())
         {
             names.insert(id, name);
