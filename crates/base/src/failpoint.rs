@@ -202,6 +202,10 @@ failpoints! {
     RenameNotLogged = "rename-not-logged" of 39,
     /// A renamed keyspace can also be opened with its old name.
     RenameKeepsOldName = "rename-keeps-old-name" of 39,
+    /// A clone of a keyspace is created by one manifest edit, and its tables are added by another one.
+    CloneSplit = "clone-split" of 13,
+    /// The values of a clone do not expire.
+    CloneLosesExpiry = "clone-loses-expiry" of 29,
     /// A checkpoint has the uid of its source database.
     CheckpointKeepsUid = "checkpoint-keeps-uid" of 44,
     /// Reading metrics takes the lock that a WAL append holds during its device call.

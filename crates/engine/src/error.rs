@@ -339,6 +339,12 @@ pub enum Error {
         /// The requested name.
         name: String,
     },
+    /// [`Db::resume`](crate::Db::resume) rewrote the database during a clone of a keyspace. The clone does not exist.
+    #[error("the database was resumed while keyspace {name:?} was created as a clone")]
+    CloneInterrupted {
+        /// Name of the clone.
+        name: String,
+    },
     /// The keyspace of this handle was dropped. A newer keyspace with the same name is a different one.
     #[error("keyspace {name:?} was dropped")]
     KeyspaceDropped {

@@ -17,8 +17,9 @@ use crate::wal::RecoveryReport;
 /// and does not lead a commit group.
 ///
 /// A listener may read. A write fails with [`Error::WouldWait`] if it would have to wait for a flush or a
-/// compaction. `flush`, `wait_idle`, `compact_range`, `checkpoint`, `resume`, `drop_keyspace`, `rename_keyspace`, `operands_to_tree`,
-/// `ingest`, `bulk_load` and `close` fail with [`Error::Reentrant`], because they might wait for the thread of the listener. Call them from a
+/// compaction. `flush`, `wait_idle`, `compact_range`, `checkpoint`, `resume`, `drop_keyspace`, `rename_keyspace`,
+/// `clone_keyspace`, `operands_to_tree`, `ingest`, `bulk_load` and `close` fail with [`Error::Reentrant`], because they might
+/// wait for the thread of the listener. Call them from a
 /// thread of your own.
 ///
 /// If a listener drops the last handle, another thread closes the database. A panic in a listener is caught and

@@ -108,6 +108,7 @@ impl<'a> Checkpoint<'a> {
         manifest.wal_mark = segments.last().map(|last| (last.id, last.bytes));
         manifest.file_number_next = state.files.next();
         manifest.clean_close = false;
+        manifest.reserved_keyspace_ids.clear();
         Ok(Checkpoint { inner, state, deadline_us, number, manifest, segments, stores })
     }
 

@@ -90,7 +90,8 @@ impl Drop for FileWrites<'_> {
     }
 }
 
-/// Serializes `resume`, `drop_keyspace`, `rename_keyspace`, `checkpoint`, `operands_to_tree`, ingests and `close`.
+/// Serializes `resume`, `drop_keyspace`, `rename_keyspace`, `checkpoint`, `operands_to_tree`, ingests, the first and the last
+/// step of `clone_keyspace`, and `close`.
 #[derive(Debug)]
 pub(super) struct AdminLock<'a>(&'a DbInner);
 

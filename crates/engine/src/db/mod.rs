@@ -3,6 +3,7 @@
 pub(crate) mod admission;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
+pub(crate) mod clone_keyspace;
 pub(crate) mod close;
 pub(crate) mod compact_range;
 pub(crate) mod copy_file;
@@ -204,6 +205,49 @@ impl Db {
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         check_reentry("drop_keyspace")?;
         drop_keyspace::drop_keyspace(self.inner(), name)
+    }
+
+    /// Creates a keyspace with the contents of another one, durably. Later changes of one do not affect the other.
+    ///
+    /// The clone has the contents as of one moment during the call. Commits, flushes and compactions continue. The entries are
+    /// written once, as tables in key order. Values that have expired are omitted, and the others keep their expiry times.
+    /// Merge operands are combined. A combined value expires with the value below its operands. Snapshots that are older than
+    /// the call see an empty keyspace.
+    ///
+    /// The clone does not exist before the call returns. After an error or a crash it does not exist, and its files are
+    /// removed. It has the merge operator of the source, and otherwise these options. They must not contain an operand store.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use lsmx::KeyspaceOptions;
+    ///
+    /// let users = db.keyspace("users", KeyspaceOptions::default())?;
+    /// users.put("ada", "1815")?;
+    /// let draft = db.clone_keyspace("users", "draft", KeyspaceOptions::default())?;
+    /// draft.put("ada", "1816")?;
+    /// assert_eq!(users.get("ada")?.as_deref(), Some(&b"1815"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`Error::UnknownKeyspace`] for `source`; [`Error::KeyspaceExists`] for `new`; [`Error::InvalidOption`] and
+    ///   [`Error::Contradiction`] for the name, an operand store, another merge operator or an option out of range;
+    ///   [`Error::NoOperandStore`], [`Error::NoMergeOperator`], [`Error::MergeFailed`], [`Error::Corrupt`], [`Error::Io`] if
+    ///   an entry cannot be read or written, also on a full disk; [`Error::CloneInterrupted`] after a concurrent
+    ///   [`Db::resume`]; [`Error::OpenedReadOnly`]; [`Error::Closed`]: no keyspace is created.
+    /// - [`Error::ReadOnly`] with the cause: the next open may find the clone, as a whole.
+    pub fn clone_keyspace(
+        &self,
+        source: &str,
+        new: &str,
+        options: KeyspaceOptions,
+    ) -> Result<Keyspace> {
+        check_reentry("clone_keyspace")?;
+        let tree = clone_keyspace::clone_keyspace(self.inner(), source, new, options)?;
+        Ok(Keyspace::new(Arc::clone(&self.handle), tree))
     }
 
     /// Renames a keyspace, atomically and durably.

@@ -84,6 +84,8 @@ pub(crate) struct DbIter<C> {
     value: Slice,
     /// Sequence number of the current entry if `value` is a value pointer.
     pointer_seq: Option<SeqNo>,
+    /// Expiry time of the base of the current entry, in microseconds, if the entry is in `value`.
+    expiry_us: Option<u64>,
     /// Error of combining the operands of the current entry.
     merge_error: Option<Box<Error>>,
     resolver: Arc<MergeResolver>,
@@ -121,6 +123,7 @@ impl<C: Cursor> DbIter<C> {
             key,
             value,
             pointer_seq: None,
+            expiry_us: None,
             merge_error: None,
             resolver,
             values,
@@ -239,6 +242,16 @@ impl<C: Cursor> DbIter<C> {
                 }
                 Ok(self.inner.value_slice())
             }
+        }
+    }
+
+    /// Returns the expiry time of the current entry, in microseconds. For a merged value it is that of the base. The iterator
+    /// must be valid.
+    pub(crate) fn expiry_us(&self) -> Option<u64> {
+        match self.position {
+            IterPosition::Backward | IterPosition::Merged => self.expiry_us,
+            // The value of an entry with an expiry time is copied.
+            IterPosition::Forward | IterPosition::Invalid => None,
         }
     }
 
@@ -420,6 +433,7 @@ impl<C: Cursor> DbIter<C> {
             fold.resolve_pointer(|seq, pointer| self.values.read((&self.key, seq), pointer))?;
         }
         self.pointer_seq = fold.pointer_seq();
+        self.expiry_us = fold.base_expiry_us();
         let value = fold.take_value(&self.resolver, &self.key);
         self.set_value(value)
     }

@@ -20,6 +20,8 @@ pub(crate) struct OperandFold {
     time_us: u64,
     /// Whether the base has an expiry time, whether it has expired or not.
     has_expiring_base: bool,
+    /// Expiry time of the base if it expires later, in microseconds.
+    base_expiry_us: Option<u64>,
     /// Sequence number of the base if the base is a value pointer whose value was not read yet.
     pointer_seq: Option<SeqNo>,
     /// Merge operands, newest first.
@@ -59,6 +61,7 @@ impl OperandFold {
         let (expiry_us, _) = split_expiry(&stored);
         if expiry_us > self.time_us {
             self.base = Some(stored.without_first(EXPIRY_BYTES));
+            self.base_expiry_us = Some(expiry_us);
             self.pointer_seq = (kind == EntryKind::ValuePointerExpiring).then_some(seq);
         }
     }
@@ -75,6 +78,7 @@ impl OperandFold {
         } else {
             self.operands.clear();
             (self.base, self.pointer_seq, self.has_expiring_base) = (None, None, false);
+            self.base_expiry_us = None;
             match kind {
                 EntryKind::Delete => {}
                 kind => drop(self.push_older(seq, kind, value())),
@@ -88,6 +92,7 @@ impl OperandFold {
         self.base = older.base;
         self.pointer_seq = older.pointer_seq;
         self.has_expiring_base = older.has_expiring_base;
+        self.base_expiry_us = older.base_expiry_us;
     }
 
     /// Like [`OperandFold::take_value`], but for background jobs. Returns `None` if the operands cannot be combined.
@@ -133,6 +138,11 @@ impl OperandFold {
     /// Returns whether the base has an expiry time and has not expired.
     pub(crate) fn has_base_that_expires_later(&self) -> bool {
         self.has_expiring_base && self.base.is_some()
+    }
+
+    /// Returns the expiry time of the base if it expires after the time of this fold, in microseconds.
+    pub(crate) fn base_expiry_us(&self) -> Option<u64> {
+        self.base_expiry_us
     }
 
     pub(crate) fn has_operands(&self) -> bool {

@@ -40,6 +40,8 @@ pub struct ManifestState {
     pub keyspaces: BTreeMap<u32, KeyspaceState>,
     /// Id of the next keyspace. Ids of dropped keyspaces are not reused.
     pub keyspace_id_next: u32,
+    /// Ids of keyspaces that running calls create later. The next open ends all reservations.
+    pub reserved_keyspace_ids: BTreeSet<u32>,
     /// Id of the WAL segment at which replay starts; 0 if no segment is listed.
     pub wal_oldest: u64,
     /// Ids of the listed WAL segments in ascending order, none smaller than `wal_oldest`.
@@ -136,6 +138,7 @@ impl ManifestState {
         let mut next = ManifestState {
             keyspaces: keyspaces.collect(),
             wal_named: self.wal_named.clone(),
+            reserved_keyspace_ids: self.reserved_keyspace_ids.clone(),
             ..*self
         };
         let mut trees = BTreeMap::new();
@@ -286,9 +289,17 @@ impl ManifestState {
                 self.last_seq = self.last_seq.max(*last_seq);
                 self.clean_close = true;
             }
-            Change::Opened => self.clean_close = false,
+            Change::Opened => {
+                self.clean_close = false;
+                self.reserved_keyspace_ids.clear();
+            }
             Change::KeyspaceIdNext(next) => {
                 self.keyspace_id_next = self.keyspace_id_next.max(*next);
+            }
+            Change::ReserveKeyspaceId(id) => {
+                check_new_keyspace_id(*id, self.keyspace_id_next)?;
+                self.keyspace_id_next = id + 1;
+                self.reserved_keyspace_ids.insert(*id);
             }
             Change::AddBlob { keyspace, blob } => {
                 self.reserve_file_number(blob.id.0)?;
@@ -315,15 +326,11 @@ impl ManifestState {
     }
 
     fn create_keyspace(&mut self, id: u32, name: &str, options: &str) -> Result<(), Malformed> {
-        if id < self.keyspace_id_next || id == u32::MAX {
-            return Err(Malformed::invalid_field(
-                "id of a new keyspace",
-                u64::from(id),
-                "an id never used before",
-            ));
+        if !self.reserved_keyspace_ids.remove(&id) {
+            check_new_keyspace_id(id, self.keyspace_id_next)?;
+            self.keyspace_id_next = id + 1;
         }
         check_name(name)?;
-        self.keyspace_id_next = id + 1;
         let keyspace = KeyspaceState {
             name: name.to_owned(),
             options: options.to_owned(),
@@ -371,7 +378,12 @@ impl ManifestState {
     #[must_use]
     pub fn to_edit(&self) -> VersionEdit {
         let mut changes = Vec::new();
+        // Keyspaces and reservations follow in the order of their ids, because each id is new.
+        let mut reserved = self.reserved_keyspace_ids.iter().copied().peekable();
         for (&id, keyspace) in &self.keyspaces {
+            while let Some(smaller) = reserved.next_if(|reserved| *reserved < id) {
+                changes.push(Change::ReserveKeyspaceId(smaller));
+            }
             let (name, options) = (keyspace.name.clone(), keyspace.options.clone());
             changes.push(Change::CreateKeyspace { id, name, options });
             for (level, run, file) in keyspace.tree.positioned_files() {
@@ -394,6 +406,7 @@ impl ManifestState {
                 changes.push(Change::OperandToken { keyspace: id, token: Some(token) });
             }
         }
+        changes.extend(reserved.map(Change::ReserveKeyspaceId));
         changes.push(Change::KeyspaceIdNext(self.keyspace_id_next));
         changes.push(Change::WalOldest { segment: self.wal_oldest });
         changes.extend(self.wal_named.iter().map(|&id| Change::WalSegment { id }));
@@ -417,6 +430,17 @@ pub(crate) struct StateDraft {
     touched: BTreeSet<u32>,
     /// New state. Its keyspaces are only the affected ones.
     next: ManifestState,
+}
+
+/// Fails if the id of a new keyspace may have been used before.
+fn check_new_keyspace_id(id: u32, next: u32) -> Result<(), Malformed> {
+    match next <= id && id < u32::MAX {
+        true => Ok(()),
+        false => {
+            let (what, expected) = ("id of a new keyspace", "an id never used before");
+            Err(Malformed::invalid_field(what, u64::from(id), expected))
+        }
+    }
 }
 
 fn check_name(name: &str) -> Result<(), Malformed> {
@@ -608,6 +632,28 @@ mod tests {
     }
 
     #[test]
+    fn manifest_state_reserved_id_is_used_once_and_until_the_next_open() {
+        let mut state = state();
+        let create = |id, name: &str| Change::CreateKeyspace {
+            id,
+            name: name.to_owned(),
+            options: String::new(),
+        };
+        let reserve = vec![Change::ReserveKeyspaceId(6), Change::ReserveKeyspaceId(9)];
+        state.apply_edit(&reserve.into()).unwrap();
+        state.apply_edit(&vec![create(10, "later")].into()).unwrap();
+        let mut again = ManifestState::default();
+        again.apply_edit(&VersionEdit::decode(&state.to_edit().encode()).unwrap()).unwrap();
+        assert_eq!(again, state);
+        assert!(state.apply_edit(&vec![create(7, "not reserved")].into()).is_err());
+        state.apply_edit(&vec![create(6, "reserved")].into()).unwrap();
+        assert!(state.apply_edit(&vec![create(6, "twice")].into()).is_err());
+        assert_eq!(state.keyspace_id_next, 11);
+        state.apply_edit(&vec![Change::Opened].into()).unwrap();
+        assert!(state.apply_edit(&vec![create(9, "after the open")].into()).is_err());
+    }
+
+    #[test]
     fn manifest_state_invalid_edit_has_no_effect() {
         let before = state();
         let create = |id, name: &str| Change::CreateKeyspace {
@@ -620,6 +666,8 @@ mod tests {
             ("a name that is taken", create(6, "default")),
             ("a name that is too long", create(6, &"x".repeat(256))),
             ("no such keyspace", Change::DropKeyspace { id: 4 }),
+            ("a reservation of an id used before", Change::ReserveKeyspaceId(5)),
+            ("a reservation of the largest id", Change::ReserveKeyspaceId(u32::MAX)),
             ("a rename of no keyspace", rename(4, "new")),
             ("a rename to a name that is taken", rename(5, "default")),
             ("a rename to a name that is too long", rename(5, &"x".repeat(256))),

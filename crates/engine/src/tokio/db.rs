@@ -118,6 +118,22 @@ impl Db {
         Ok(self.wrap_keyspace(self.run_blocking(move |db| db.open_keyspace(&name, options)).await?))
     }
 
+    /// Creates a keyspace with the contents of another one, see [`crate::Db::clone_keyspace`]. Completes even if the future is
+    /// dropped.
+    ///
+    /// # Errors
+    /// See [`crate::Db::clone_keyspace`].
+    pub async fn clone_keyspace(
+        &self,
+        source: &str,
+        new: &str,
+        options: KeyspaceOptions,
+    ) -> Result<Keyspace> {
+        let (source, new) = (source.to_owned(), new.to_owned());
+        let clone = move |db: &crate::db::Db| db.clone_keyspace(&source, &new, options);
+        Ok(self.wrap_keyspace(self.run_blocking(clone).await?))
+    }
+
     /// Renames a keyspace, see [`crate::Db::rename_keyspace`]. Completes even if the future is dropped.
     ///
     /// # Errors

@@ -117,6 +117,11 @@ impl MergeResolver {
         self.name.get().map(String::as_str)
     }
 
+    /// Returns the operator, if it is set.
+    pub(crate) fn shared_operator(&self) -> Option<Arc<dyn MergeOperator>> {
+        self.operator.get().cloned()
+    }
+
     /// Returns the merge operator.
     ///
     /// # Errors

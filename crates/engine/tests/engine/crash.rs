@@ -111,8 +111,10 @@ fn require_everything(coverage: &Coverage) -> Outcome {
         // The following events are rare. A test is certain to see them only if `LSMX_TEST_SCALE` is above 1.
         coverage.require("calls", &["resume that failed", "reopen after an error"])?;
     }
-    coverage
-        .require("calls", &["drop keyspace", "rename keyspace", "checkpoint", "compact range"])?;
+    coverage.require(
+        "calls",
+        &["drop keyspace", "rename keyspace", "clone keyspace", "checkpoint", "compact range"],
+    )?;
     coverage.require("crashes before link", &["blob", "table"])?;
     let files = ["blob", "manifest", "segment", "table", "temporary"];
     for group in ["crashes before create", "crashes before append", "crashes before sync"] {

@@ -153,6 +153,15 @@ fn golden_edit_with_renames_is_written_unchanged() {
     assert_eq!(VersionEdit::decode(&bytes).unwrap(), edit);
 }
 
+/// An encoded version edit that reserves a keyspace id.
+#[test]
+fn golden_edit_with_reserved_id_is_written_unchanged() {
+    let edit = VersionEdit::from(vec![Change::ReserveKeyspaceId(300)]);
+    let bytes = golden("reserve-keyspace-id-v2.edit", || edit.encode());
+    assert_eq!(edit.encode(), bytes);
+    assert_eq!(VersionEdit::decode(&bytes).unwrap(), edit);
+}
+
 /// An encoded version edit with operand store tokens.
 const GOLDEN_TOKENS: &[u8] = include_bytes!("../golden/operand-token-v1.edit");
 

@@ -19,6 +19,7 @@ mod harness;
 mod asynchronous;
 mod basic;
 mod checkpoint;
+mod clones;
 mod compact_range;
 mod compaction_filters;
 mod concurrency;

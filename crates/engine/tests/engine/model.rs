@@ -58,6 +58,7 @@ fn inline_histories_equal_the_model() {
         "{reached:?}"
     );
     assert!(reached.dropped_keyspaces > 100 && reached.renamed_keyspaces > 20, "{reached:?}");
+    assert!(reached.cloned_keyspaces > 20, "{reached:?}");
     assert!(reached.compared_copies > 500, "{reached:?}");
     let between = reached.policy_changes.iter().map(|after| after.count_ones()).sum::<u32>();
     assert_eq!(between as usize, PRESETS * PRESETS, "pairs of presets are missing: {reached:?}");

@@ -53,6 +53,19 @@ impl Model {
         })
     }
 
+    /// Returns the value of a key now in a clone that was made at a time. A combined value expires with the value below its
+    /// operands.
+    fn value_in_clone(&self, key: &[u8], clone_us: u64, now_us: u64) -> Option<Vec<u8>> {
+        let versions = self.versions.get(key).map_or(&[][..], Vec::as_slice);
+        let expiry_us = versions.iter().fold(None, |expiry_us, (_, version)| match version {
+            Version::Put(_, new_us) => new_us.filter(|new_us| *new_us > clone_us),
+            Version::Merge(_) => expiry_us,
+            Version::Delete => None,
+        });
+        let value = self.value(key, self.writes, clone_us)?;
+        expiry_us.is_none_or(|expiry_us| expiry_us > now_us).then_some(value)
+    }
+
     fn contents(&self, writes: u64, time_us: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let pair = |key: &Vec<u8>| Some((key.clone(), self.value(key, writes, time_us)?));
         self.versions.keys().filter_map(pair).collect()
@@ -156,6 +169,35 @@ impl ExpiringHistory {
         db.close(None).map_err(failed)
     }
 
+    /// Clones the keyspace, and compares the clone with the model at several times.
+    fn check_clone(&mut self) -> Outcome {
+        let (db, _) = self.handles()?;
+        let settings = KeyspaceSettings::random(&mut self.rng);
+        let before_us = db.env().now_us();
+        let clone = db.clone_keyspace(NAME, "clone", settings.options()).map_err(failed)?;
+        let cloned_us = [before_us, db.env().now_us()];
+        for wait_us in [0, 100, 5_000] {
+            db.env().advance_us(wait_us);
+            if self.rng.is_one_in(3) {
+                clone.compact_range::<&[u8]>(..).map_err(failed)?;
+            }
+            for number in 0..KEYS {
+                let key = format!("key {number:02}").into_bytes();
+                let before_us = db.env().now_us();
+                let found = clone.get(&key).map_err(failed)?.map(|value| value.to_vec());
+                let read_us = [before_us, db.env().now_us()];
+                let times = cloned_us.iter().flat_map(|at| read_us.map(|now| (*at, now)));
+                // An expiry between two times may be seen or not.
+                let is_expected = |(at, now)| self.model.value_in_clone(&key, at, now) == found;
+                if !times.into_iter().any(is_expected) {
+                    return Err(format!("the clone has {found:?} for {}", key.escape_ascii()));
+                }
+            }
+        }
+        drop(clone);
+        db.drop_keyspace("clone").map_err(failed)
+    }
+
     fn draw_key(&mut self) -> Vec<u8> {
         let number = self.rng.below(KEYS);
         format!("key {number:02}").into_bytes()
@@ -214,6 +256,7 @@ impl ExpiringHistory {
                 self.close()?;
                 self.reopen()?;
             }
+            94 => self.check_clone()?,
             89..92 if !self.snapshots.is_empty() => {
                 let index = self.rng.below(self.snapshots.len());
                 self.check_snapshot(index)?;

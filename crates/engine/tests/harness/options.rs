@@ -83,6 +83,12 @@ pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
     settings.options_with_store(false).merge_operator(AppendOperator { merges_partially })
 }
 
+/// Draws options of a clone, which are those of a keyspace without an operand store.
+pub(crate) fn draw_clone(rng: &mut TestRng) -> KeyspaceOptions {
+    let settings = KeyspaceSettings { policy: None, store: None, ..KeyspaceSettings::random(rng) };
+    settings.options()
+}
+
 /// Draws options of a database, without a policy.
 pub(crate) fn draw(rng: &mut TestRng, background: Background) -> Options {
     let settings = DbSettings {

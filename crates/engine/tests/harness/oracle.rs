@@ -104,6 +104,7 @@ pub(crate) fn check(crash: &Crash, history: &History, coverage: &Arc<Coverage>) 
     crash.disk.set_observer(None);
     let recovered = check_recovered(&opened, crash, history, &mut rng)?;
     passing::check(&opened, &crash.promises.passing)?;
+    passing::check_clone(&opened, &crash.promises.cloned)?;
     for checkpoint in &crash.promises.checkpoints {
         if !checkpoint.done || rng.is_one_in(3) {
             passing::check_checkpoint(&crash.disk, checkpoint, history, &mut rng)?;

@@ -1,5 +1,5 @@
-//! Checks of two features in recorded workloads: checkpoints, and a keyspace that is repeatedly created, filled, renamed
-//! and dropped.
+//! Checks of three features in recorded workloads: checkpoints, a keyspace that is repeatedly created, filled, renamed and
+//! dropped, and a keyspace that is repeatedly cloned from another one and dropped.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use lsmx::env::Background;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Error, Keyspace};
 use lsmx_testkit::TestRng;
+use lsmx_testkit::world::{Pairs, compare_pairs};
 
 use super::history::History;
 use super::oracle::{self, Trouble};
@@ -77,6 +78,32 @@ fn contents(keyspace: &Keyspace, life: u64) -> Result<u64, Trouble> {
         count += 1;
     }
     Ok(count)
+}
+
+/// The name of the keyspace that is repeatedly cloned from another one and dropped.
+pub(crate) const CLONE: &str = "clone";
+
+/// The known state of the keyspace [`CLONE`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cloned {
+    pub(crate) presence: Presence,
+    /// Contents of the source at the time of the clone.
+    pub(crate) pairs: Arc<Pairs>,
+}
+
+/// Compares the keyspace [`CLONE`] with the known state. Returns whether the keyspace exists.
+pub(crate) fn check_clone(db: &Db, known: &Cloned) -> Result<bool, Trouble> {
+    match (db.open_keyspace(CLONE, None), known.presence) {
+        (Err(_), Presence::No | Presence::Maybe) => Ok(false),
+        (Err(error), Presence::Yes) => {
+            Err(Trouble::Wrong(format!("a clone is missing: {error:?}")))
+        }
+        (Ok(_), Presence::No) => Err(Trouble::Wrong("a clone exists".to_owned())),
+        (Ok(keyspace), _) => {
+            compare_pairs(CLONE, keyspace.iter(), known.pairs.iter())?;
+            Ok(true)
+        }
+    }
 }
 
 /// A checkpoint that a workload has started.

@@ -11,7 +11,7 @@ use lsmx_testkit::{TestRng, mix_seeds};
 use super::coverage::{Coverage, file_kind};
 use super::history::Commit;
 use super::options::Stores;
-use super::passing::{Checkpoint, Passing};
+use super::passing::{Checkpoint, Cloned, Passing};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Presence {
@@ -57,6 +57,8 @@ pub(crate) struct Promises {
     pub(crate) other: Presence,
     /// State of the keyspace that the run repeatedly creates and drops.
     pub(crate) passing: Passing,
+    /// State of the keyspace that the run repeatedly clones and drops.
+    pub(crate) cloned: Cloned,
     pub(crate) checkpoints: Vec<Checkpoint>,
     pub(crate) stores: Stores,
     /// The compaction policies that each keyspace may have.

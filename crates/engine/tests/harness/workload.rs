@@ -16,7 +16,7 @@ use lsmx_testkit::world::{Change, compare_pairs};
 use super::coverage::Coverage;
 use super::history::{History, KEYSPACES, State, draw_commit, draw_ingest, key};
 use super::oracle::{self, DIR, Trouble};
-use super::passing::{self, Checkpoint, NAMES, Passing};
+use super::passing::{self, CLONE, Checkpoint, Cloned, NAMES, Passing};
 use super::recorder::{Crash, Phase, Presence, Recorder, Sampling};
 use super::{Outcome, options};
 
@@ -257,7 +257,8 @@ impl Run<'_> {
             }
             91 => self.check_live(),
             92 => self.ingest(),
-            93..96 => self.come_and_go(),
+            93..95 => self.come_and_go(),
+            95 => self.clone_or_drop_clone(),
             96 => self.checkpoint(),
             97 => self.compact_range(),
             98 if options::has_stores() => self.operands_to_tree(),
@@ -619,6 +620,54 @@ impl Run<'_> {
         }
     }
 
+    /// Clones a keyspace, or drops the clone.
+    fn clone_or_drop_clone(&mut self) -> Outcome {
+        let known = self.recorder.promises().cloned.clone();
+        if known.presence == Presence::Yes {
+            self.recorder.promises().cloned.presence = Presence::Maybe;
+            return match self.opened()?.db.drop_keyspace(CLONE) {
+                Ok(()) => {
+                    self.recorder.promises().cloned.presence = Presence::No;
+                    self.all_synced();
+                    Ok(())
+                }
+                Err(error) => self.excuse("dropping a clone", &error),
+            };
+        }
+        let source = self.rng.below(self.opened()?.keyspaces.len());
+        let options = options::draw_clone(&mut self.rng);
+        let history = self.history();
+        let pairs = Arc::clone(&history.state(history.last())[source]);
+        self.recorder.promises().cloned = Cloned { presence: Presence::Maybe, pairs };
+        match self.opened()?.db.clone_keyspace(KEYSPACES[source], CLONE, options) {
+            Ok(_) => {
+                self.coverage.add("calls", "clone keyspace");
+                self.recorder.promises().cloned.presence = Presence::Yes;
+                self.all_synced();
+                self.check_clone().map(drop)
+            }
+            Err(error) => {
+                if !matches!(error, Error::ReadOnly { .. }) {
+                    self.recorder.promises().cloned.presence = Presence::No;
+                }
+                self.excuse("a clone", &error)
+            }
+        }
+    }
+
+    /// Compares the clone with its known contents. Returns whether it exists.
+    fn check_clone(&mut self) -> Outcome<bool> {
+        let known = self.recorder.promises().cloned.clone();
+        match passing::check_clone(&self.opened()?.db, &known) {
+            Err(Trouble::Failed(error)) => {
+                self.excuse("a read", &error)?;
+                self.disarm();
+                Ok(passing::check_clone(&self.opened()?.db, &known)?)
+            }
+            checked => Ok(checked?),
+        }
+    }
+
     fn checkpoint(&mut self) -> Outcome {
         let at = {
             let mut promises = self.recorder.promises();
@@ -866,6 +915,9 @@ impl Run<'_> {
         if let Some(open) = &mut self.open {
             open.passing = passing;
         }
+        let has_clone = self.check_clone()?;
+        self.recorder.promises().cloned.presence =
+            if has_clone { Presence::Yes } else { Presence::No };
         let open = self.opened()?;
         let other = open.db.open_keyspace(KEYSPACES[1], None).ok();
         let policies: Vec<String> = open

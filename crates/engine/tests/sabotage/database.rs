@@ -61,6 +61,7 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::FileNumberReused
         | Failpoint::FileNumbersNotReserved
         | Failpoint::EditWithoutWalSync
+        | Failpoint::CloneSplit
         | Failpoint::KeyspaceIdReused
         | Failpoint::CheckpointUnsynced
         | Failpoint::TornTailRefused
@@ -113,7 +114,8 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         Failpoint::ExpiryUncoversOlderVersion
         | Failpoint::SnapshotIgnoresItsTime
         | Failpoint::OperandsFoldedOntoExpiringBase
-        | Failpoint::ExpiryLostAtSeparation => {
+        | Failpoint::ExpiryLostAtSeparation
+        | Failpoint::CloneLosesExpiry => {
             ("histories of expiring values", expiry::history_equals_the_model)
         }
         Failpoint::UpdateWithoutGuard => ("updates", updates),

@@ -133,6 +133,10 @@ impl OperationDecoder<'_> {
                 }
                 Operation::Ingest(writes, 1 + self.next_below(2), false)
             }
+            27 => {
+                let (source, target) = (self.next_below(2), 1 + self.next_below(2));
+                Operation::CloneKeyspace(source, target, self.settings.keyspaces.clone())
+            }
             28 => {
                 Operation::RenameKeyspace(1, self.next_below(KEYSPACES.len() + OTHER_NAMES.len()))
             }

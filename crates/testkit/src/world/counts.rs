@@ -61,6 +61,8 @@ pub struct CaseCounts {
     pub repeated_merges: u64,
     #[serde(rename = "dropped")]
     pub dropped_keyspaces: u64,
+    #[serde(rename = "cloned")]
+    pub cloned_keyspaces: u64,
     #[serde(rename = "renamed")]
     pub renamed_keyspaces: u64,
     /// Number of checkpoints and read-only opens that were compared with the model.

@@ -290,6 +290,10 @@ impl Generator<'_> {
                 let names = KEYSPACES.len() + OTHER_NAMES.len();
                 Operation::RenameKeyspace(keyspace, self.rng.below(names))
             }
+            514..518 if self.has_keyspaces => {
+                let (target, settings) = (self.draw_keyspace(), KeyspaceSettings::random(self.rng));
+                Operation::CloneKeyspace(keyspace, target, settings)
+            }
             510..520 => Operation::Ends(keyspace),
             520..532 => Operation::CompactRange(self.draw_span()),
             532..534 => Operation::OperandsToTree(keyspace),

@@ -147,6 +147,8 @@ pub enum Operation {
     OperandsToTree(usize),
     CreateKeyspace(usize, KeyspaceSettings),
     DropKeyspace(usize),
+    /// Clones the first keyspace as the second one.
+    CloneKeyspace(usize, usize, KeyspaceSettings),
     /// Renames a keyspace. The second number is the index of the new name in [`KEYSPACES`] and [`OTHER_NAMES`].
     RenameKeyspace(usize, usize),
     ChangeOptions(usize, KeyspaceSettings),

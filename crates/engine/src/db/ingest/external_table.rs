@@ -14,7 +14,7 @@ use crate::table::{FilterWidth, TableWriter};
 use crate::vfs::{OsVfs, Vfs};
 
 /// Level whose compression external tables use. It is below every level of a tree.
-pub(super) const DEEPEST_LEVEL: u8 = u8::MAX;
+pub(in crate::db) const DEEPEST_LEVEL: u8 = u8::MAX;
 
 /// An external table file that was written completely and synced.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -208,13 +208,13 @@ struct TreeInstall {
 }
 
 /// An ingested table and its level.
-struct PlacedTable {
-    level: Level,
-    file: Arc<TableMeta>,
+pub(in crate::db) struct PlacedTable {
+    pub(in crate::db) level: Level,
+    pub(in crate::db) file: Arc<TableMeta>,
     /// Whether the engine wrote the file.
-    is_written: bool,
+    pub(in crate::db) is_written: bool,
     /// Bytes of all keys and values.
-    entry_bytes: u64,
+    pub(in crate::db) entry_bytes: u64,
 }
 
 /// Adds the tables to their trees at `seq`. Returns `None` if a memtable overlaps them. The caller holds the lead of the
@@ -326,7 +326,7 @@ fn next_version(
 }
 
 /// Adds an ingest to the metrics of its tree. Returns its event.
-fn count_ingest(tree: &Tree, placed: &[PlacedTable], seq: SeqNo) -> IngestEnd {
+pub(in crate::db) fn count_ingest(tree: &Tree, placed: &[PlacedTable], seq: SeqNo) -> IngestEnd {
     let mut end = IngestEnd {
         keyspace: tree.name(),
         seq: seq.0,

@@ -19,7 +19,7 @@ mod entry_buffer;
 mod external_sort;
 pub(crate) mod external_table;
 pub(crate) mod files;
-mod install;
+pub(crate) mod install;
 mod load_tables;
 mod prepare;
 pub(crate) mod prepared;

@@ -139,7 +139,7 @@ fn get_table_meta(body: &mut Decoder<'_>) -> Result<TableMeta, Malformed> {
 /// One change of a version edit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Creates a keyspace. Its id has never been used.
+    /// Creates a keyspace. Its id has never been used, or is reserved.
     CreateKeyspace {
         /// Id of the keyspace in the WAL and in later changes.
         id: u32,
@@ -249,6 +249,9 @@ pub enum Change {
     Opened,
     /// Sets the id of the next keyspace. Manifest snapshots write it, so that ids are not reused.
     KeyspaceIdNext(u32),
+    /// Reserves the id of a keyspace that is created later, until the database is opened again. The id has never been used.
+    /// Not in format version 1.
+    ReserveKeyspaceId(u32),
     /// Sets the state of the operand store of a keyspace.
     OperandToken {
         /// Id of the keyspace.
@@ -307,7 +310,8 @@ impl Change {
             | Change::ClockUs(_)
             | Change::CleanClose { .. }
             | Change::Opened
-            | Change::KeyspaceIdNext(_) => None,
+            | Change::KeyspaceIdNext(_)
+            | Change::ReserveKeyspaceId(_) => None,
         }
     }
 }
@@ -459,6 +463,10 @@ impl Change {
                 put_bytes(out, name.as_bytes());
                 19
             }
+            Change::ReserveKeyspaceId(id) => {
+                put_varint(out, u64::from(*id));
+                20
+            }
             Change::OperandToken { keyspace, token } => {
                 put_varint(out, u64::from(*keyspace));
                 put_optional(out, *token, |out, token| {
@@ -542,6 +550,7 @@ impl Change {
                 keyspace: get_u32(body, "keyspace id")?,
                 name: get_text(body, "keyspace name")?,
             },
+            20 => Change::ReserveKeyspaceId(get_u32(body, "reserved keyspace id")?),
             48 => Change::OperandToken {
                 keyspace: get_u32(body, "keyspace id")?,
                 token: get_optional(body, get_store_token)?,
@@ -694,6 +703,7 @@ mod tests {
             Change::CleanClose { last_seq: SeqNo(301) },
             Change::Opened,
             Change::KeyspaceIdNext(4),
+            Change::ReserveKeyspaceId(4),
             Change::OperandToken { keyspace, token: Some(StoreToken([1, 0, u64::MAX, 300])) },
             Change::OperandToken { keyspace, token: None },
             Change::AddBlob {

@@ -31,6 +31,10 @@ fn check_refused(db: &Db) -> Outcome {
         ("checkpoint", db.checkpoint("refused")),
         ("drop_keyspace", db.drop_keyspace("values")),
         ("rename_keyspace", db.rename_keyspace("values", "renamed")),
+        (
+            "clone_keyspace",
+            db.clone_keyspace("values", "clone", KeyspaceOptions::default()).map(drop),
+        ),
         ("compact_range", main.compact_range::<&[u8]>(..)),
         ("operands_to_tree", main.operands_to_tree()),
     ];

@@ -204,6 +204,10 @@ fn every_write(db: &Db) -> Vec<(&'static str, Error)> {
         ("keyspace", db.keyspace("new", keyspace_options("new")).map(drop)),
         ("drop_keyspace", db.drop_keyspace("values")),
         ("rename_keyspace", db.rename_keyspace("values", "renamed")),
+        (
+            "clone_keyspace",
+            db.clone_keyspace("values", "clone", keyspace_options("values")).map(drop),
+        ),
         ("set_policy", main.set_policy(policy("tiering"))),
         ("compact_range", main.compact_range::<&[u8]>(..)),
         ("checkpoint", db.checkpoint("copy")),

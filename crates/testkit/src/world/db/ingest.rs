@@ -32,7 +32,7 @@ impl ModelledDb {
         let mut changes = Vec::new();
         for (index, (keyspace, of_keyspace)) in newest {
             let sorted: Vec<_> = of_keyspace.into_values().collect();
-            let paths = self.write_tables(&keyspace, &sorted, files.max(1));
+            let paths = self.write_tables((index, &keyspace), &sorted, files.max(1));
             tables.push((keyspace, paths));
             changes.extend(sorted.into_iter().map(|change| (index, change)));
         }
@@ -62,13 +62,18 @@ impl ModelledDb {
     }
 
     /// Writes external tables with about equal numbers of entries. Returns their paths.
-    fn write_tables(&self, keyspace: &Keyspace, sorted: &[Change], files: usize) -> Vec<PathBuf> {
+    fn write_tables(
+        &self,
+        (index, keyspace): (usize, &Keyspace),
+        sorted: &[Change],
+        files: usize,
+    ) -> Vec<PathBuf> {
         if !self.disk.exists(DIR.as_ref()).unwrap() {
             self.disk.create_dir(DIR.as_ref()).unwrap();
         }
         let of_file = sorted.len().div_ceil(files).max(1);
         let tables = sorted.chunks(of_file).enumerate().map(|(number, entries)| {
-            let name = format!("{}-{number}-{}", self.clock, keyspace.name().len());
+            let name = format!("{}-{number}-{index}", self.clock);
             let path = PathBuf::from(DIR).join(name);
             let mut table = keyspace.external_table_writer(&path).unwrap();
             for change in entries {

@@ -11,7 +11,7 @@ use super::super::change::Bytes;
 use super::super::compare::{Text, compare_pairs};
 use super::super::operations::{KEYSPACES, OTHER_NAMES, Operation, Place, Write};
 use super::super::settings::KeyspaceSettings;
-use super::{ModelledDb, operators};
+use super::{ExpiringValue, ModelledDb, operators};
 use crate::simple_store::SimpleStore;
 
 impl ModelledDb {
@@ -71,15 +71,19 @@ impl ModelledDb {
         is_creation: bool,
     ) {
         let (name, existed) = (self.names[index], self.contents[index].is_some());
+        if !existed {
+            self.operator_indexes[index] = index;
+        }
         // If the options have no merge operator, an open keyspace keeps its current merge operator.
         let given = settings.options_with_store(false);
         let options = match existed && is_creation {
             true => given,
-            false => given.merge_operator(operators(index)),
+            false => given.merge_operator(self.operator(index)),
         };
         let keyspace = self.db().keyspace(name, options).unwrap();
         self.has_store[index] = settings.store.is_some() || (existed && self.has_store[index]);
-        let other = settings.options().merge_operator(operators(index + 1));
+        let other = operators(self.operator_indexes[index] + 1);
+        let other = settings.options().merge_operator(other);
         let refused = self.db().keyspace(name, other);
         assert!(matches!(refused, Err(Error::Contradiction { .. })), "{refused:?}");
         assert_eq!(keyspace.name(), name);
@@ -129,6 +133,45 @@ impl ModelledDb {
         self.apply(&[], true);
     }
 
+    /// Clones a keyspace. The name of the clone may be taken.
+    pub(super) fn clone_keyspace(
+        &mut self,
+        source: usize,
+        target: usize,
+        settings: &KeyspaceSettings,
+    ) {
+        let (from, to) = (self.names[source], self.names[target]);
+        let cloned = self.db().clone_keyspace(from, to, settings.options());
+        let Some(pairs) = self.contents[source].clone() else {
+            assert!(matches!(cloned, Err(Error::UnknownKeyspace { .. })), "{cloned:?}");
+            return;
+        };
+        if self.contents[target].is_some() {
+            assert!(matches!(cloned, Err(Error::KeyspaceExists { .. })), "{cloned:?}");
+            return;
+        }
+        let keyspace = cloned.unwrap();
+        compare_pairs("clone", keyspace.iter(), pairs.iter()).unwrap();
+        self.operator_indexes[target] = self.operator_indexes[source];
+        self.has_store[target] = false;
+        settings.policy.as_deref().unwrap_or("leveled").clone_into(&mut self.policies[target]);
+        assert_eq!(keyspace.options().policy.to_string(), self.policies[target]);
+        // A combined value expires with the value below its operands.
+        let expiring = self.expiring[source].iter().filter(|(key, _)| pairs.contains_key(*key));
+        let expiring = expiring.map(|(key, value)| {
+            let (expiry_us, operands) = (value.expiry_us, Vec::new());
+            (Arc::clone(key), ExpiringValue { expiry_us, operands })
+        });
+        self.expiring[target] = expiring.collect();
+        // A guard that is older than the clone fails.
+        let keys = pairs.keys().map(|key| ((target, Arc::clone(key)), self.clock));
+        self.written.extend(keys);
+        self.contents[target] = Some(pairs);
+        self.keyspaces[target] = Some(keyspace);
+        self.counts.cloned_keyspaces += 1;
+        self.apply(&[], true);
+    }
+
     /// Renames a keyspace to a name that may be taken.
     pub(super) fn rename_keyspace(&mut self, index: usize, name: usize) {
         let new = *KEYSPACES.iter().chain(&OTHER_NAMES).cycle().nth(name).expect("a cycle");
@@ -164,7 +207,7 @@ impl ModelledDb {
 
     /// Returns options with which a copy of a keyspace can be opened without a change.
     fn copied_keyspace_options(&self, index: usize) -> KeyspaceOptions {
-        let options = KeyspaceOptions::default().merge_operator(operators(index));
+        let options = KeyspaceOptions::default().merge_operator(self.operator(index));
         match self.has_store[index] {
             true => options.operand_store(SimpleStore::default().or_delta()),
             false => options,

@@ -42,7 +42,12 @@ struct ExpiringValue {
 type ExpiringKeys = Vec<BTreeMap<Bytes, ExpiringValue>>;
 
 /// Removes values that have expired from the contents. Operands above them remain. Returns the number of values.
-fn expire_values(contents: &mut Contents, expiring: &mut ExpiringKeys, now_us: u64) -> u64 {
+fn expire_values(
+    contents: &mut Contents,
+    expiring: &mut ExpiringKeys,
+    operator_indexes: &[usize],
+    now_us: u64,
+) -> u64 {
     let mut count = 0;
     for (index, (pairs, expiring)) in contents.iter_mut().zip(expiring).enumerate() {
         let is_expired = |(_, value): &(&Bytes, &ExpiringValue)| value.expiry_us <= now_us;
@@ -55,7 +60,8 @@ fn expire_values(contents: &mut Contents, expiring: &mut ExpiringKeys, now_us: u
             pairs.remove(&key);
             let operands = expiring.remove(&key).map(|value| value.operands);
             for operand in operands.unwrap_or_default() {
-                Change::Merge(Arc::clone(&key), operand).apply(pairs, &*operators(index));
+                let operator = operators(operator_indexes[index]);
+                Change::Merge(Arc::clone(&key), operand).apply(pairs, &*operator);
             }
         }
     }
@@ -83,6 +89,8 @@ pub(super) struct ModelledDb {
     keyspaces: Vec<Option<Keyspace>>,
     /// Current name of each keyspace. Keyspaces that do not exist have names too.
     names: Vec<&'static str>,
+    /// Index of the merge operator of each keyspace. A clone has the operator of its source.
+    operator_indexes: Vec<usize>,
     contents: Contents,
     expiring: ExpiringKeys,
     /// Number of hours of the clock that have begun.
@@ -104,8 +112,8 @@ pub(super) struct ModelledDb {
     pub(super) traces: Vec<u64>,
 }
 
-fn operators(keyspace: usize) -> Arc<dyn lsmx::MergeOperator> {
-    merge_operator(keyspace, MERGED_BYTES_MAX)
+fn operators(index: usize) -> Arc<dyn lsmx::MergeOperator> {
+    merge_operator(index, MERGED_BYTES_MAX)
 }
 
 impl ModelledDb {
@@ -128,6 +136,7 @@ impl ModelledDb {
             db: None,
             keyspaces: vec![None; KEYSPACES.len()],
             names: KEYSPACES.to_vec(),
+            operator_indexes: (0..KEYSPACES.len()).collect(),
             unsynced: has_power_loss.then(|| vec![(contents.clone(), expiring.clone())]),
             contents,
             expiring,
@@ -161,7 +170,7 @@ impl ModelledDb {
         };
         let keyspace_options = |(index, has_store): (usize, &bool)| {
             let options = settings.keyspaces.options_with_store(*has_store);
-            if has_operators { options.merge_operator(operators(index)) } else { options }
+            if has_operators { options.merge_operator(self.operator(index)) } else { options }
         };
         let keyspaces: Vec<_> = self.has_store.iter().enumerate().map(keyspace_options).collect();
         let mut options = settings
@@ -206,8 +215,14 @@ impl ModelledDb {
             return;
         }
         self.hour = now_us / HOUR_US;
-        let count = expire_values(&mut self.contents, &mut self.expiring, now_us);
+        let indexes = &self.operator_indexes;
+        let count = expire_values(&mut self.contents, &mut self.expiring, indexes, now_us);
         self.counts.expired_values += count;
+    }
+
+    /// Returns the merge operator of a keyspace.
+    fn operator(&self, index: usize) -> Arc<dyn lsmx::MergeOperator> {
+        operators(self.operator_indexes[index])
     }
 
     /// Returns the index and the handle of an existing keyspace.
@@ -289,7 +304,7 @@ impl ModelledDb {
             };
             let pairs = Arc::make_mut(self.contents[*index].as_mut().expect("it exists"));
             let count = pairs.len();
-            change.apply(pairs, &*operators(*index));
+            change.apply(pairs, &*operators(self.operator_indexes[*index]));
             let expiring = &mut self.expiring[*index];
             match change {
                 Change::Put(key, _) | Change::Delete(key) => drop(expiring.remove(key)),
@@ -434,6 +449,10 @@ impl ModelledDb {
                 assert_eq!(keyspace.options().policy.to_string(), self.policies[index]);
             }
             Operation::DropKeyspace(index) => self.drop_keyspace(index % KEYSPACES.len()),
+            Operation::CloneKeyspace(source, target, settings) => {
+                let (source, target) = (source % KEYSPACES.len(), target % KEYSPACES.len());
+                self.clone_keyspace(source, target, settings);
+            }
             Operation::RenameKeyspace(index, name) => {
                 self.rename_keyspace(index % KEYSPACES.len(), *name);
             }
@@ -524,7 +543,7 @@ impl ModelledDb {
                 compare_transaction(&tx, &keyspace, pairs).unwrap();
             }
             change.add_to_transaction(&tx, &keyspace).unwrap();
-            change.apply(pairs, &*operators(index));
+            change.apply(pairs, &*self.operator(index));
             compare_transaction(&tx, &keyspace, pairs).unwrap();
             let keys = [number, number + 1].map(|key| self.key(key));
             let values = tx.multi_get(&keyspace, &keys).unwrap();

@@ -109,7 +109,7 @@ impl ModelledDb {
         let unsynced = self.unsynced.as_mut().expect("the history has a power loss");
         // Values may have expired since the commit.
         for (contents, expiring) in unsynced.iter_mut() {
-            expire_values(contents, expiring, now_us);
+            expire_values(contents, expiring, &self.operator_indexes, now_us);
         }
         let index = unsynced.iter().rposition(|(contents, _)| *contents == found);
         let index = index.unwrap_or_else(|| panic!("not a state after the last sync: {found:?}"));
