@@ -10,6 +10,8 @@ use crate::output;
 const USAGE: u8 = 2;
 /// Exit code of a repair that lost data or would lose data.
 const DATA_LOST: u8 = 3;
+/// Exit code of a search that found an entry of the key, or could not search all files.
+const KEY_REMAINS: u8 = 4;
 
 /// Reason why a command stops before it completes.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(crate) enum Failure {
     Run(Box<dyn StdError + Send + Sync>),
     /// A repair lost data or would lose data. The printed report lists the lost data.
     DataLost,
+    /// An entry of the searched key remains, or a file was not searched. The printed report lists them.
+    KeyRemains,
     /// The reader of standard output closed its pipe, which is not an error.
     OutputClosed,
 }
@@ -43,6 +47,7 @@ impl Failure {
                 ExitCode::FAILURE
             }
             Failure::DataLost => ExitCode::from(DATA_LOST),
+            Failure::KeyRemains => ExitCode::from(KEY_REMAINS),
             Failure::OutputClosed => ExitCode::SUCCESS,
         }
     }

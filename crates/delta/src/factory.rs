@@ -1,12 +1,13 @@
 //! Factory for the stores of keyspaces.
 
 use lsmx::operand_store::{
-    OperandMetrics, OperandStore, OperandStoreFactory, StoreContext, StoreToken,
+    OperandMetrics, OperandStore, OperandStoreFactory, StoreContext, StoreToken, StoredRecord,
 };
 use lsmx::{Error, Result};
 use lsmx_base::sync::Arc;
 
 use crate::bucket::verify::BucketVerifier;
+use crate::key_search::search_key;
 use crate::memory::MemoryUsage;
 use crate::options::DeltaOptions;
 use crate::store::DeltaStore;
@@ -65,5 +66,16 @@ impl OperandStoreFactory for DeltaStoreFactory {
             )?;
         }
         Ok(view.metrics())
+    }
+
+    fn search_key(
+        &self,
+        context: StoreContext,
+        token: StoreToken,
+        key: &[u8],
+    ) -> Result<Option<Vec<StoredRecord>>> {
+        let context = StoreContext { read_only: true, ..context };
+        let store = DeltaStore::open(context, Some(token), self.options)?;
+        search_key(&store, token, key).map(Some)
     }
 }

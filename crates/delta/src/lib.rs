@@ -69,6 +69,7 @@ mod dump;
 mod factory;
 mod files;
 mod format;
+mod key_search;
 mod log;
 mod memory;
 mod operand_view;

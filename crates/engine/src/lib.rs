@@ -145,6 +145,9 @@ pub mod internals {
 pub use crate::cache::BlockCacheKind;
 pub use crate::compaction_filter::CompactionFilter;
 pub use crate::db::{BlockedCompaction, Health, QuarantinedFile};
+pub use crate::db::{
+    CoveringTombstone, KeySearchReport, RemainingEntry, RemainingKind, search_key,
+};
 pub use crate::db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify};
 pub use crate::db::{Explanation, MetadataSizes, Observation, observe};
 pub use crate::db::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};

@@ -59,7 +59,7 @@ pub(crate) enum Verb {
     /// if the other process writes a metrics file (option `metrics_file`), and the manifest and file sizes otherwise.
     Top(TopArgs),
     /// Read all files and check all checksums and invariants.
-    Verify,
+    Verify(VerifyArgs),
     /// Repair a damaged database: keep all readable data and report the lost data.
     ///
     /// Damaged files are moved to a subdirectory. If the log is damaged, each keyspace keeps its commits before the damage
@@ -117,6 +117,21 @@ pub(crate) enum Verb {
         /// New name, which no other keyspace has.
         new: String,
     },
+}
+
+/// Arguments of `db PATH verify`.
+#[derive(Args, Debug)]
+pub(crate) struct VerifyArgs {
+    /// Search all files for entries of this key, instead of all checks.
+    ///
+    /// Finds every version of the key in tables, blob files, log segments and operand stores, including versions that
+    /// newer ones hide. Searches all keyspaces unless --keyspace is given. Exit code 4 if an entry remains, or if a file
+    /// cannot be searched.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) no_trace_of: Option<OsString>,
+    /// Print the result of --no-trace-of as JSON.
+    #[arg(long, requires = "no_trace_of")]
+    pub(crate) json: bool,
 }
 
 /// Arguments of `db PATH repair`.

@@ -15,7 +15,7 @@ use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::failure::Failure;
 
 pub(crate) use database::{
-    DbArgs, FileArgs, ImportArgs, RepairArgs, ScanArgs, StatsArgs, TopArgs, Verb,
+    DbArgs, FileArgs, ImportArgs, RepairArgs, ScanArgs, StatsArgs, TopArgs, Verb, VerifyArgs,
 };
 pub(crate) use design::{
     AdviseArgs, CompareArgs, Compression, DataOrder, ExploreArgs, WriteControl, swept_flags,

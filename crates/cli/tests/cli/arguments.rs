@@ -189,6 +189,7 @@ db x dump nothing.txt => nothing.txt is no file of a database
  => explore | db
 db x checkpoint y --keyspace users => --keyspace contradicts checkpoint
 db x verify --keyspace users => --keyspace contradicts verify
+db x verify --json => --no-trace-of
 db x dump --keyspace users => --keyspace contradicts dump
 db x repair --keyspace users => --keyspace contradicts repair
 db x reset-clock --keyspace users => --keyspace contradicts reset-clock

@@ -611,3 +611,26 @@ fn dump_prints_each_kind_of_file_and_names_damage() {
     assert!(printed.lines().count() > by_name.lines().count() / 2, "{printed}");
     damaged.fails(1, &[name, "corrupt at byte"]);
 }
+
+#[test]
+fn verify_no_trace_of_reports_each_remaining_entry() {
+    let data = TestDatabase::filled();
+    let clear = data.run("verify --no-trace-of key02000").ok();
+    assert_contains(&clear, &["searched", "0 operand stores: no trace"]);
+    let found = data.run("verify --no-trace-of key00007").exits(4);
+    assert_contains(&found, &[".sst, at ", ": value at sequence number 8, keyspace \"default\""]);
+    data.run("delete key00007").ok();
+    let found = data.run("verify --no-trace-of key00007").exits(4);
+    assert_contains(&found, &[": value at ", ": tombstone at ", " entries"]);
+    data.run("compact").ok();
+    data.run("put another key").ok();
+    data.run("verify --no-trace-of key00007").ok();
+
+    let json = data.run("verify --no-trace-of 616461 --hex --json").exits(4);
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(report["entries"][0]["keyspace"], "users");
+    assert_eq!(report["entries"][0]["kind"], "value");
+    data.run("verify --no-trace-of ada --keyspace default").ok();
+    data.run("verify --no-trace-of ada --keyspace users").exits(4);
+    data.run("verify --no-trace-of ada --keyspace x").fails(1, &["no keyspace \"x\""]);
+}

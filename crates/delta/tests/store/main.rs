@@ -15,6 +15,7 @@ mod damage;
 mod failed_sync;
 mod forged_files;
 mod golden;
+mod key_search;
 mod model;
 mod overlap;
 mod prefetch;

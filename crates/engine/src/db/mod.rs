@@ -57,6 +57,9 @@ use crate::tree::snapshots::ReadPoint;
 use crate::workload_trace::{Trace, TraceOptions};
 use crate::write::batch::WriteBatch;
 
+pub use crate::db::check::key_search::{
+    CoveringTombstone, KeySearchReport, RemainingEntry, RemainingKind, search_key,
+};
 pub use crate::db::check::repair::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::db::check::verify::{VerifyReport, verify};
 pub use crate::db::ingest::bulk_load::{

@@ -19,7 +19,7 @@ use crate::format::version_edit::Change;
 use crate::jobs::operand_store::collect;
 use crate::manifest::{KeyspaceState, ManifestState};
 use crate::operand_store::{
-    OperandStore, OperandStoreFactory, PanicGuardStore, StoreContext, StoreToken,
+    OperandStore, OperandStoreFactory, PanicGuardStore, StoreContext, StoreToken, StoredRecord,
 };
 use crate::options::keyspace::KeyspaceOptions;
 use crate::options::memory_plan::MemoryPlan;
@@ -302,11 +302,7 @@ pub(crate) fn verify_store(
     keyspace: &KeyspaceState,
     factories: &[Arc<dyn OperandStoreFactory>],
 ) -> Result<StoreCheck> {
-    let Some(persisted) = StoredOptions::decode(&keyspace.options) else {
-        let expected = "options this build knows";
-        let malformed = Malformed::Field { what: "options of a keyspace", found: 0, expected };
-        return Err(Error::malformed(malformed, &dir.join(CURRENT), 0));
-    };
+    let persisted = decode_stored_options(dir, keyspace)?;
     let Some(name) = persisted.store_name() else { return Ok(StoreCheck::NoStore) };
     let Some(token) = keyspace.operand_token else {
         return Ok(StoreCheck::Checked(BTreeSet::new()));
@@ -317,6 +313,54 @@ pub(crate) fn verify_store(
     let context = read_only_context(vfs, dir, &keyspace.name);
     factory.verify(context, token).map_err(|error| error.or_missing(&dir.join(CURRENT)))?;
     live_files(vfs, dir, keyspace, factory, token).map(StoreCheck::Checked)
+}
+
+/// Result of searching the operand store of a keyspace for a key.
+pub(crate) enum StoreSearch {
+    /// The keyspace has no store.
+    NoStore,
+    /// The store was searched completely and has these files.
+    Searched {
+        /// Files of the store.
+        files: BTreeSet<FileName>,
+        /// Records of the key.
+        records: Vec<StoredRecord>,
+    },
+    /// The options have no factory for the store, or the factory has no search.
+    Unsearched,
+}
+
+/// Searches the operand store of a keyspace in a closed database for a key.
+pub(crate) fn search_store(
+    vfs: &Arc<dyn Vfs>,
+    dir: &Path,
+    keyspace: &KeyspaceState,
+    factories: &[Arc<dyn OperandStoreFactory>],
+    key: &[u8],
+) -> Result<StoreSearch> {
+    let stored = decode_stored_options(dir, keyspace)?;
+    let Some(name) = stored.store_name() else { return Ok(StoreSearch::NoStore) };
+    let Some(token) = keyspace.operand_token else {
+        return Ok(StoreSearch::Searched { files: BTreeSet::new(), records: Vec::new() });
+    };
+    let Some(factory) = factories.iter().find(|factory| factory.name() == name) else {
+        return Ok(StoreSearch::Unsearched);
+    };
+    let context = read_only_context(vfs, dir, &keyspace.name);
+    let records = factory.search_key(context, token, key);
+    let records = records.map_err(|error| error.or_missing(&dir.join(CURRENT)))?;
+    let Some(records) = records else { return Ok(StoreSearch::Unsearched) };
+    let files = live_files(vfs, dir, keyspace, factory, token)?;
+    Ok(StoreSearch::Searched { files, records })
+}
+
+/// Returns the options of a keyspace in a closed database.
+fn decode_stored_options(dir: &Path, keyspace: &KeyspaceState) -> Result<StoredOptions> {
+    StoredOptions::decode(&keyspace.options).ok_or_else(|| {
+        let expected = "options this build knows";
+        let malformed = Malformed::Field { what: "options of a keyspace", found: 0, expected };
+        Error::malformed(malformed, &dir.join(CURRENT), 0)
+    })
 }
 
 /// Returns the files of the operand store of a keyspace. The set is empty if the keyspace has no store.

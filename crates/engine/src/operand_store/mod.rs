@@ -64,6 +64,47 @@ pub trait OperandStoreFactory: fmt::Debug + Send + Sync {
     /// # Errors
     /// Returns the first error that was found, with file and offset.
     fn verify(&self, context: StoreContext, token: StoreToken) -> Result<OperandMetrics>;
+
+    /// Reads all files of a token, and returns the records of a key and the range delete markers that cover it.
+    ///
+    /// The result includes void records and records that are newer than the token. Returns `None` if the store has no
+    /// search, which is the default.
+    ///
+    /// # Errors
+    /// Returns the first error found, with file and offset.
+    fn search_key(
+        &self,
+        context: StoreContext,
+        token: StoreToken,
+        key: &[u8],
+    ) -> Result<Option<Vec<StoredRecord>>> {
+        let _ = (context, token, key);
+        Ok(None)
+    }
+}
+
+/// Content of a [`StoredRecord`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredRecordKind {
+    /// An operand.
+    Operand,
+    /// A delete marker of one key.
+    DeleteMarker,
+    /// A range delete marker.
+    RangeDeleteMarker,
+}
+
+/// A record in a file of an operand store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRecord {
+    /// The file.
+    pub path: PathBuf,
+    /// Offset of the page or frame with the record, in bytes.
+    pub offset: u64,
+    /// Content of the record.
+    pub kind: StoredRecordKind,
+    /// Sequence number. Of a merged operand the largest one.
+    pub seq: SeqNo,
 }
 
 impl<T: OperandStoreFactory + ?Sized> OperandStoreFactory for Arc<T> {
@@ -81,6 +122,15 @@ impl<T: OperandStoreFactory + ?Sized> OperandStoreFactory for Arc<T> {
 
     fn verify(&self, context: StoreContext, token: StoreToken) -> Result<OperandMetrics> {
         (**self).verify(context, token)
+    }
+
+    fn search_key(
+        &self,
+        context: StoreContext,
+        token: StoreToken,
+        key: &[u8],
+    ) -> Result<Option<Vec<StoredRecord>>> {
+        (**self).search_key(context, token, key)
     }
 }
 

@@ -136,6 +136,11 @@ impl TableCursor {
         ))
     }
 
+    /// Returns the offset of the data block with the current entry, in bytes.
+    pub(crate) fn block_offset(&self) -> Option<u64> {
+        self.current.as_ref().map(|current| current.handle.offset)
+    }
+
     /// Returns the context with the counts of all reads.
     pub(crate) fn into_context(self) -> ReadContext {
         self.context

@@ -278,15 +278,15 @@ impl BlobReader {
         &self.cache
     }
 
-    /// Reads the whole file without the block cache. Checks all records, the trailer, the manifest record and the
-    /// checksum of the file.
+    /// Reads all records in file order without the block cache. Calls `visit` with the offset of each record.
     ///
     /// # Errors
-    /// Returns the first inconsistency with its offset, or the error of a read.
-    pub fn verify(&self) -> Result<()> {
-        let checksum = self.file.compute_checksum(self.record.bytes)?;
+    /// The first invalid record, or the first error of `visit`, with the offset; the error of a read.
+    pub(crate) fn for_each_record(
+        &self,
+        visit: &mut dyn FnMut(u64, &BlobRecord<'_>) -> std::result::Result<(), Malformed>,
+    ) -> Result<()> {
         let trailer_at = self.record.bytes - len_u64(BLOB_TRAILER_BYTES);
-        let (mut records, mut value_bytes) = (0, 0);
         let mut offset = len_u64(BLOB_HEADER_BYTES);
         while offset < trailer_at {
             let at = |what: Malformed| Error::malformed(what, &self.path, offset);
@@ -299,10 +299,26 @@ impl BlobReader {
             }
             let stored = self.file.read_exact(offset, bytes)?;
             let record = BlobRecord::decode(&stored, self.record.uid, offset).map_err(at)?;
-            records += 1;
-            value_bytes += record.value_bytes().map_err(at)?;
+            visit(offset, &record).map_err(at)?;
             offset += bytes;
         }
+        Ok(())
+    }
+
+    /// Reads the whole file without the block cache. Checks all records, the trailer, the manifest record and the
+    /// checksum of the file.
+    ///
+    /// # Errors
+    /// Returns the first inconsistency with its offset, or the error of a read.
+    pub fn verify(&self) -> Result<()> {
+        let checksum = self.file.compute_checksum(self.record.bytes)?;
+        let trailer_at = self.record.bytes - len_u64(BLOB_TRAILER_BYTES);
+        let (mut records, mut value_bytes) = (0, 0);
+        self.for_each_record(&mut |_, record| {
+            records += 1;
+            value_bytes += record.value_bytes()?;
+            Ok(())
+        })?;
         let at = |what: Malformed| Error::malformed(what, &self.path, trailer_at);
         let trailer = self.file.read_exact(trailer_at, len_u64(BLOB_TRAILER_BYTES))?;
         let trailer = BlobTrailer::decode(&trailer, self.record.uid, trailer_at).map_err(at)?;

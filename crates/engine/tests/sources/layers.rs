@@ -88,6 +88,7 @@ const DELTA: &[&[&str]] = &[
     &["state"],
     &["delivery", "collection"],
     &["store"],
+    &["key_search"],
     &["factory", "dump"],
 ];
 

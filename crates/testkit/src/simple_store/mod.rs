@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lsmx::operand_store::{
-    OperandMetrics, OperandStore, OperandStoreFactory, StoreContext, StoreToken,
+    OperandMetrics, OperandStore, OperandStoreFactory, StoreContext, StoreToken, StoredRecord,
 };
 use lsmx::{Error, Result};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
@@ -115,6 +115,15 @@ impl OperandStoreFactory for AnyStore {
 
     fn verify(&self, context: StoreContext, token: StoreToken) -> Result<OperandMetrics> {
         self.0.verify(context, token)
+    }
+
+    fn search_key(
+        &self,
+        context: StoreContext,
+        token: StoreToken,
+        key: &[u8],
+    ) -> Result<Option<Vec<StoredRecord>>> {
+        self.0.search_key(context, token, key)
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         Verb::Export(file) => records::export(arguments, file),
         Verb::Stats(stats) => stats::run(arguments, stats),
         Verb::Top(top) => top::run(arguments, top),
-        Verb::Verify => verify::run(arguments),
+        Verb::Verify(flags) => verify::run(arguments, flags),
         Verb::Repair(flags) => repair::run(arguments, flags),
         Verb::Explain { key, json } => entries::explain(arguments, key, *json),
         Verb::Checkpoint { target } => maintenance::checkpoint(arguments, target),

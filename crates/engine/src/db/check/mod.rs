@@ -1,4 +1,5 @@
 //! Verification and repair of closed databases.
 
+pub(crate) mod key_search;
 pub(crate) mod repair;
 pub(crate) mod verify;
