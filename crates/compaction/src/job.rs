@@ -145,6 +145,13 @@ pub enum JobReason {
         /// Time since half of the entries have expired, in microseconds.
         age_us: u64,
     },
+    /// An entry of a file expired longer ago than the bound for deleted values permits.
+    EntryExpired {
+        /// The file.
+        file: FileId,
+        /// Time since the earliest expiry, in microseconds.
+        age_us: u64,
+    },
     /// The tree exceeds the maximum size of a FIFO layout.
     TotalBytes {
         /// Size of all files in bytes.
@@ -219,6 +226,9 @@ impl fmt::Display for JobReason {
             JobReason::Stale { file, age_us } => write!(f, "file {} is {age_us} us old", file.0),
             JobReason::Expired { file, age_us } => {
                 write!(f, "half of file {} expired {age_us} us ago", file.0)
+            }
+            JobReason::EntryExpired { file, age_us } => {
+                write!(f, "an entry of file {} expired {age_us} us ago", file.0)
             }
             JobReason::TotalBytes { bytes } => write!(f, "the tree holds {bytes} bytes"),
             JobReason::BlobGarbage { blob, ppm } => {

@@ -156,6 +156,7 @@ pub mod check_policy;
 #[expect(unreachable_pub, reason = "tests use it with the feature `testing`")]
 mod check_policy;
 pub mod composed;
+mod delete_persistence;
 pub mod error;
 pub mod explain;
 pub mod file_picker;
@@ -190,6 +191,7 @@ mod ttl;
 
 pub use check_policy::{PolicyProperty, PolicyViolation, check_policy};
 pub use composed::{CompactionRule, ComposedPolicy, PolicyPrimitives};
+pub use delete_persistence::DeletePersistence;
 pub use error::Error;
 pub use explain::{Explanation, LevelScore};
 pub use ids::{FileId, Level, RunId};

@@ -44,6 +44,9 @@ pub struct TreeShape {
     pub table_bytes: u64,
     /// Whether all memtables are empty, so nothing was written since the last flush.
     pub memtables_empty: bool,
+    /// Time within which deleted and expired values must leave the tree and its blob files, in microseconds. `None`
+    /// without such a bound. See [`DeletePersistence`](crate::DeletePersistence).
+    pub delete_persistence_us: Option<u64>,
 }
 
 impl LevelShape {

@@ -179,27 +179,27 @@ impl<'a> PickContext<'a> {
         self.running.admit_job(job, self.shape)
     }
 
-    /// Returns whether no run older than `run` overlaps `range`.
-    pub(super) fn is_oldest_in_range(
-        &self,
-        level: Level,
-        run: &SortedRun,
-        range: &KeyRange,
-    ) -> bool {
-        let mut is_older = false;
-        for (other_level, other) in self.shape.runs() {
-            if is_older && !other.overlapping_files(range).is_empty() {
-                return false;
-            }
-            is_older |= other_level == level && other.id == run.id;
-        }
-        true
-    }
-
     /// Returns the bytes of all runs of L0 that have no busy files.
     pub(super) fn idle_l0_bytes(&self) -> u64 {
         self.idle_runs(L0).map(|run| run.total_bytes()).sum()
     }
+}
+
+/// Returns whether no run older than `run` overlaps `range`.
+pub(super) fn is_oldest_in_range(
+    shape: &TreeShape,
+    level: Level,
+    run: &SortedRun,
+    range: &KeyRange,
+) -> bool {
+    let mut is_older = false;
+    for (other_level, other) in shape.runs() {
+        if is_older && !other.overlapping_files(range).is_empty() {
+            return false;
+        }
+        is_older |= other_level == level && other.id == run.id;
+    }
+    true
 }
 
 /// Returns the level into which data of `level` is merged, or `None` for the last level. This is the next level, except

@@ -1,4 +1,5 @@
-//! Triggers that test single files of all levels: tombstone density, tombstone age, file age and expired entries.
+//! Triggers that test single files of all levels: tombstone density, tombstone age, file age, expired entries, and the
+//! bound within which deleted values must be gone.
 //!
 //! A file with tombstones moves down, one level at a time, until no older file overlaps it. It is then rewritten
 //! without its tombstones. The sequence of such jobs is therefore finite. Tombstones that a snapshot needs do not make
@@ -6,11 +7,13 @@
 
 use std::sync::Arc;
 
-use crate::composed::context::PickContext;
+use crate::composed::context::{PickContext, is_oldest_in_range};
 use crate::composed::primitives::{CompactionRule, L0, PolicyPrimitives};
+use crate::delete_persistence::DeletePersistence;
 use crate::explain::CANDIDATES_MAX;
 use crate::ids::Level;
 use crate::job::{Job, JobInput, JobKind, JobReason, OutputTarget};
+use crate::key_range::KeyRange;
 use crate::run::SortedRun;
 use crate::shape::TreeShape;
 use crate::table_meta::TableMeta;
@@ -145,11 +148,9 @@ pub(super) fn find_due_files<'a>(
             let Some(reason) = condition.due_job_reason(shape, level, run, file) else {
                 continue;
             };
-            // A job takes whole runs from L0, so the range is that of the run.
-            let run_range = run.range().filter(|_| level == L0);
-            let range = run_range.unwrap_or_else(|| file.range.clone());
+            let range = rewritten_range(level, run, file);
             let can_rewrite =
-                condition.needs_tombstones() && context.is_oldest_in_range(level, run, &range);
+                condition.needs_tombstones() && is_oldest_in_range(shape, level, run, &range);
             due.push(FileToCompact { level, run, index, reason, can_rewrite });
         }
     }
@@ -159,6 +160,120 @@ pub(super) fn find_due_files<'a>(
         due.iter().take(CANDIDATES_MAX).map(line).collect()
     });
     due
+}
+
+/// Returns the range of a job that rewrites a file. A job takes whole runs from L0.
+fn rewritten_range(level: Level, run: &SortedRun, file: &TableMeta) -> KeyRange {
+    run.range().filter(|_| level == L0).unwrap_or_else(|| file.range.clone())
+}
+
+/// A file that the bound of delete persistence makes due at some time.
+struct PersistenceDeadline<'a> {
+    due_us: u64,
+    level: Level,
+    run: &'a Arc<SortedRun>,
+    index: usize,
+    /// Whether the file has entries that expire then. Otherwise a tombstone reaches its maximum age.
+    has_expired: bool,
+}
+
+impl<'a> PersistenceDeadline<'a> {
+    fn file(&self) -> &'a Arc<TableMeta> {
+        &self.run.files[self.index]
+    }
+}
+
+/// Returns the files that the bound of delete persistence makes due, now or later without further writes. A file with
+/// tombstones and with expiring entries occurs twice.
+///
+/// 1. A tombstone is due at the maximum age of its level. If a snapshot needs the tombstone, the file still moves down,
+///    because jobs then remove the values that no snapshot needs. The file is not due where no older file overlaps it.
+///    A tombstone of unknown age is due at once.
+/// 2. An expired entry is due after its part of the bound, unless a snapshot still sees it.
+fn persistence_deadlines<'a>(
+    primitives: &PolicyPrimitives,
+    shape: &'a TreeShape,
+) -> Vec<PersistenceDeadline<'a>> {
+    let Some(bound_us) = shape.delete_persistence_us.filter(|_| !primitives.can_drop_data()) else {
+        return Vec::new();
+    };
+    let parts = DeletePersistence::new(bound_us);
+    let ages = parts.tombstone_ages(shape, primitives.size_ratio());
+    let mut deadlines = Vec::new();
+    for (level, run) in shape.runs() {
+        for (index, file) in run.files.with_tombstones() {
+            let may_remove = || {
+                let range = rewritten_range(level, run, file);
+                shape.has_droppable_tombstone(file)
+                    || !is_oldest_in_range(shape, level, run, &range)
+            };
+            let due_us =
+                file.oldest_tombstone_us.map_or(0, |us| us.saturating_add(ages.level_us(level)));
+            if may_remove() {
+                let has_expired = false;
+                deadlines.push(PersistenceDeadline { due_us, level, run, index, has_expired });
+            }
+        }
+        for (index, file) in run.files.with_expiring_entries() {
+            let Some(expiry) = &file.expiry else { continue };
+            // Without a snapshot, the limit is the current time.
+            let is_held =
+                expiry.earliest_us <= shape.now_us && expiry.earliest_us > shape.expiry_limit_us;
+            if !is_held {
+                let (due_us, has_expired) =
+                    (expiry.earliest_us.saturating_add(parts.expiry_us()), true);
+                deadlines.push(PersistenceDeadline { due_us, level, run, index, has_expired });
+            }
+        }
+    }
+    deadlines
+}
+
+/// Returns the files that are due because of the bound of delete persistence and not busy, the earliest first.
+pub(super) fn find_files_due_by_persistence<'a>(
+    context: &PickContext<'a>,
+) -> Vec<FileToCompact<'a>> {
+    let shape = context.shape;
+    let is_due = |deadline: &PersistenceDeadline<'_>| {
+        deadline.due_us <= shape.now_us && !context.running.is_file_busy(deadline.file().id)
+    };
+    let mut deadlines = persistence_deadlines(context.primitives, shape);
+    deadlines.retain(is_due);
+    deadlines.sort_by_key(|due| (due.due_us, due.level, due.index));
+    let due: Vec<_> = deadlines
+        .into_iter()
+        .map(|deadline| {
+            let PersistenceDeadline { level, run, index, has_expired, .. } = deadline;
+            let file = deadline.file();
+            let since_us = match (&file.expiry, has_expired) {
+                (Some(expiry), true) => expiry.earliest_us,
+                _ => file.oldest_tombstone_us.unwrap_or(0),
+            };
+            let (file_id, age_us) = (file.id, shape.now_us.saturating_sub(since_us));
+            let reason = match has_expired {
+                true => JobReason::EntryExpired { file: file_id, age_us },
+                false => JobReason::TombstoneAge { file: file_id, age_us },
+            };
+            let range = rewritten_range(level, run, file);
+            let can_rewrite = has_expired || is_oldest_in_range(shape, level, run, &range);
+            FileToCompact { level, run, index, reason, can_rewrite }
+        })
+        .collect();
+    context.explanation.add_candidates(|| {
+        let line = |due: &FileToCompact<'_>| format!("in {}: {}", due.level, due.reason);
+        due.iter().take(CANDIDATES_MAX).map(line).collect()
+    });
+    due
+}
+
+/// Returns whether a snapshot holds a tombstone or an expired entry beyond its part of the bound of delete persistence.
+pub(super) fn is_persistence_held(shape: &TreeShape) -> bool {
+    let is_held = |us: u64| us <= shape.now_us && us > shape.expiry_limit_us;
+    shape.delete_persistence_us.is_some()
+        && shape.files().any(|file| {
+            (file.tombstones > 0 && !shape.has_droppable_tombstone(file))
+                || file.expiry.is_some_and(|expiry| is_held(expiry.earliest_us))
+        })
 }
 
 /// Returns a job that rewrites the file, or its whole run in L0.
@@ -241,5 +356,8 @@ pub(super) fn next_file_due_us(primitives: &PolicyPrimitives, shape: &TreeShape)
         });
         due_us.filter(is_later).min()
     };
-    primitives.rules.iter().filter_map(rule_due_us).chain(expired_us).min()
+    let deadlines = persistence_deadlines(primitives, shape).into_iter();
+    let persistence_us = deadlines.map(|deadline| deadline.due_us).filter(is_later).min();
+    let rules = primitives.rules.iter().filter_map(rule_due_us);
+    rules.chain(expired_us).chain(persistence_us).min()
 }

@@ -10,7 +10,7 @@
 //! arriving data. Therefore levels need no capacities, and updates and deletes are taken into account.
 
 use crate::composed::context::{PickContext, SCORE_DUE, len_u64, ratio_milli};
-use crate::composed::file_rules::{find_due_files, rewrite_job};
+use crate::composed::file_rules::{FileToCompact, find_due_files, rewrite_job};
 use crate::composed::primitives::L0;
 use crate::ids::Level;
 use crate::job::{Job, JobInput, JobKind, JobReason, OutputTarget, resolve_inputs};
@@ -75,16 +75,20 @@ impl<'a> FluidPicker<'a> {
         context.primitives.rules.iter().find_map(|rule| match rule.trigger {
             Trigger::TooManyRuns => self.pick_too_many_runs_job(),
             Trigger::SpaceAmplification { percent } => self.pick_space_amplification_job(percent),
-            _ => find_due_files(context, rule).into_iter().find_map(|due| {
-                if due.can_rewrite {
-                    return rewrite_job(context, &due);
-                }
-                if context.shape.deepest_level() == Some(due.level) {
-                    return context.merge_in_place(due.level, due.reason);
-                }
-                self.build_level_job(due.level, due.reason)
+            _ => find_due_files(context, rule).iter().find_map(|due| match due.can_rewrite {
+                true => rewrite_job(context, due),
+                false => self.build_due_file_job(due),
             }),
         })
+    }
+
+    /// Returns a job that merges the level of a due file with older runs.
+    pub(super) fn build_due_file_job(&self, due: &FileToCompact<'_>) -> Option<Job> {
+        let (level, reason) = (due.level, due.reason.clone());
+        if self.context.shape.deepest_level() == Some(level) {
+            return self.context.merge_in_place(level, reason);
+        }
+        self.build_level_job(level, reason)
     }
 
     /// Returns the bytes of the next job that takes data from L0, and its target level. Returns `None` if no such job

@@ -372,21 +372,34 @@ impl<'a> LevelingPicker<'a> {
 
     /// Returns a job for the first file that is due because of `rule` and can be moved down or rewritten.
     fn pick_due_file_job(&self, rule: &CompactionRule) -> Option<Job> {
-        let shape = self.context.shape;
-        find_due_files(&self.context, rule).into_iter().find_map(|due| {
-            let FileToCompact { level, run, index, .. } = due;
-            if due.can_rewrite {
-                return rewrite_job(&self.context, &due);
-            }
-            if level == L0 || self.is_tiered(level) {
-                return self.build_level_runs_job(level, due.reason);
-            }
-            if shape.runs_of(level).len() > 1 {
-                return None; // The runs of the target level must first be merged into one run.
-            }
-            let target = next_target_level(shape, &self.capacities, level)?;
-            self.build_file_job(rule, level, run, index, target, due.reason)
+        find_due_files(&self.context, rule).iter().find_map(|due| match due.can_rewrite {
+            true => rewrite_job(&self.context, due),
+            false => self.build_due_file_job(rule, due),
         })
+    }
+
+    /// Returns a job that merges a due file into the next level.
+    fn build_due_file_job(&self, rule: &CompactionRule, due: &FileToCompact<'_>) -> Option<Job> {
+        let (shape, level, reason) = (self.context.shape, due.level, due.reason.clone());
+        if level == L0 || self.is_tiered(level) {
+            return self.build_level_runs_job(level, reason);
+        }
+        if shape.runs_of(level).len() > 1 {
+            return None; // The runs of the target level must first be merged into one run.
+        }
+        let target = next_target_level(shape, &self.capacities, level)?;
+        self.build_file_job(rule, level, due.run, due.index, target, reason)
+    }
+
+    /// Returns a job that merges a file into an older run, because of the bound of delete persistence.
+    pub(super) fn build_persistence_job(&self, due: &FileToCompact<'_>) -> Option<Job> {
+        match self.rule.granularity {
+            JobGranularity::Preemptive => self.preemptive_picker().build_due_file_job(due),
+            JobGranularity::Partition { above } => {
+                PartitionPicker::new(self.preemptive_picker(), above).build_due_file_job(due)
+            }
+            _ => self.build_due_file_job(self.rule, due),
+        }
     }
 
     /// Returns a job that takes data from a leveled level that is full.

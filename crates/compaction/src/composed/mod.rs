@@ -17,6 +17,7 @@ mod run_list;
 
 use std::sync::Arc;
 
+use crate::delete_persistence::DeletePersistence;
 use crate::error::Error;
 use crate::explain::{Explanation, ExplanationBuilder};
 use crate::file_picker::FilePicker;
@@ -83,6 +84,11 @@ impl ComposedPolicy {
         explanation: &ExplanationBuilder,
     ) -> Option<Job> {
         let context = self.pick_context(shape, running, explanation);
+        if shape.delete_persistence_us.is_some()
+            && let Some(job) = self.pick_persistence_job(context)
+        {
+            return Some(job);
+        }
         let picked = match &self.primitives.layout {
             TreeLayout::Leveling { tiered } => LevelingPicker::new(context, tiered)?.pick(),
             TreeLayout::Fluid { upper, last, size_ratio } => {
@@ -92,6 +98,27 @@ impl ComposedPolicy {
             TreeLayout::Fifo => return fifo::pick_fifo(&context),
         };
         picked.or_else(|| file_rules::pick_expired_file_job(&context))
+    }
+
+    /// Returns a job for a file that the bound of delete persistence makes due.
+    ///
+    /// The job rewrites the file if no older file overlaps it, and otherwise merges it into an older run, as the layout
+    /// permits.
+    fn pick_persistence_job(&self, context: PickContext<'_>) -> Option<Job> {
+        let due = file_rules::find_files_due_by_persistence(&context);
+        due.iter().find_map(|due| match &self.primitives.layout {
+            _ if due.can_rewrite => file_rules::rewrite_job(&context, due),
+            TreeLayout::Leveling { tiered } => {
+                LevelingPicker::new(context, tiered)?.build_persistence_job(due)
+            }
+            TreeLayout::Fluid { upper, last, size_ratio } => {
+                FluidPicker::new(context, upper, *last, *size_ratio).build_due_file_job(due)
+            }
+            TreeLayout::RunList { bottom } => {
+                RunListPicker { context, bottom: *bottom }.build_due_file_job(due)
+            }
+            TreeLayout::Fifo => None,
+        })
     }
 
     /// Returns the bytes that the next job that takes data from L0 will write, and its target level. Returns `None` if
@@ -156,7 +183,12 @@ impl CompactionPolicy for ComposedPolicy {
     }
 
     fn memtable_tombstone_age_max_us(&self, shape: &TreeShape) -> Option<u64> {
-        self.primitives.tombstone_ages(shape).map(|ages| ages.memtable_us())
+        let of_rule = self.primitives.tombstone_ages(shape).map(|ages| ages.memtable_us());
+        let of_bound = shape.delete_persistence_us.map(|bound_us| {
+            let parts = DeletePersistence::new(bound_us);
+            parts.tombstone_ages(shape, self.primitives.size_ratio()).memtable_us()
+        });
+        of_rule.into_iter().chain(of_bound).min()
     }
 
     fn needs_file_read_times(&self) -> bool {
@@ -180,6 +212,7 @@ impl CompactionPolicy for ComposedPolicy {
         shape.newest_snapshot.is_some()
             && (self.primitives.can_drop_data()
                 || file_rules::is_expired_file_held(shape)
+                || file_rules::is_persistence_held(shape)
                 || (rules.any(|rule| rule.trigger.needs_tombstones())
                     && shape.files().any(is_held)))
     }

@@ -18,6 +18,7 @@
 use std::sync::Arc;
 
 use crate::composed::context::{PickContext, SCORE_DUE, ratio_milli};
+use crate::composed::file_rules::FileToCompact;
 use crate::composed::preemptive::PreemptivePicker;
 use crate::composed::primitives::L0;
 use crate::ids::Level;
@@ -82,15 +83,35 @@ impl<'a> PartitionPicker<'a> {
             if level >= self.first {
                 return None;
             }
-            let target = self.preemptive.find_target_level(level, self.first)?;
-            let mut job = self.preemptive.build_merge_into_level(level, target, reason)?;
-            job.split = match target {
-                _ if target == self.capacities.last => self.split_rule_of_last_level(),
-                _ if target == self.first => self.split_rule_at_last_level_files(),
-                _ => SplitRule::by_size(u64::MAX),
-            };
-            Some(job)
+            self.build_dividing_merge(level, reason)
         })
+    }
+
+    /// Returns a dividing merge of a level above X.
+    fn build_dividing_merge(&self, level: Level, reason: JobReason) -> Option<Job> {
+        let target = self.preemptive.find_target_level(level, self.first)?;
+        let mut job = self.preemptive.build_merge_into_level(level, target, reason)?;
+        job.split = match target {
+            _ if target == self.capacities.last => self.split_rule_of_last_level(),
+            _ if target == self.first => self.split_rule_at_last_level_files(),
+            _ => SplitRule::by_size(u64::MAX),
+        };
+        Some(job)
+    }
+
+    /// Returns a job that merges a due file into older runs. A file of X or of a deeper level is merged into the last
+    /// level.
+    pub(super) fn build_due_file_job(&self, due: &FileToCompact<'_>) -> Option<Job> {
+        let (level, last, reason) = (due.level, self.capacities.last, due.reason.clone());
+        for level in [level, last] {
+            if level > L0 && self.context.shape.runs_of(level).len() > 1 {
+                return self.context.merge_in_place(level, reason);
+            }
+        }
+        match level < self.first {
+            true => self.build_dividing_merge(level, reason),
+            false => self.build_group_merge(level, &due.run.files[due.index], last, reason),
+        }
     }
 
     /// Returns a rule that splits outputs at the smallest keys of the files of the last level.
@@ -138,26 +159,35 @@ impl<'a> PartitionPicker<'a> {
             return self.context.merge_in_place(target, JobReason::Shape { level: target });
         }
         let is_idle = |file: &&Arc<TableMeta>| !self.context.running.is_file_busy(file.id);
-        run.files.iter().filter(is_idle).find_map(|file| {
-            let range = self.file_group_range(level, target, &file.range);
-            let levels = (level.0..=target.0).map(Level);
-            let runs =
-                levels.flat_map(|level| shape.runs_of(level).iter().map(move |r| (level, r)));
-            let inputs: Vec<JobInput> = runs
-                .filter_map(|(level, run)| JobInput::from_overlap(level, run, &range))
-                .collect();
-            let overlaps_below = inputs.iter().any(|input| input.level > level);
-            let kind = if overlaps_below { JobKind::Merge } else { JobKind::Move };
-            let split = match target {
-                _ if target == self.capacities.last => self.split_rule_of_last_level(),
-                _ => self.split_rule_at_last_level_files(),
-            };
-            let target = match shape.runs_of(target) {
-                [run] => OutputTarget::join_run(target, run.id),
-                _ => OutputTarget::oldest_run(target),
-            };
-            self.context.admit_job(Job { kind, inputs, target, split, reason: reason.clone() })
-        })
+        let mut idle = run.files.iter().filter(is_idle);
+        idle.find_map(|file| self.build_group_merge(level, file, target, reason.clone()))
+    }
+
+    /// Returns a job that merges the group of a file into level `target`.
+    fn build_group_merge(
+        &self,
+        level: Level,
+        file: &TableMeta,
+        target: Level,
+        reason: JobReason,
+    ) -> Option<Job> {
+        let shape = self.context.shape;
+        let range = self.file_group_range(level, target, &file.range);
+        let levels = (level.0..=target.0).map(Level);
+        let runs = levels.flat_map(|level| shape.runs_of(level).iter().map(move |r| (level, r)));
+        let inputs: Vec<JobInput> =
+            runs.filter_map(|(level, run)| JobInput::from_overlap(level, run, &range)).collect();
+        let overlaps_below = inputs.iter().any(|input| input.level > level);
+        let kind = if overlaps_below { JobKind::Merge } else { JobKind::Move };
+        let split = match target {
+            _ if target == self.capacities.last => self.split_rule_of_last_level(),
+            _ => self.split_rule_at_last_level_files(),
+        };
+        let target = match shape.runs_of(target) {
+            [run] => OutputTarget::join_run(target, run.id),
+            _ => OutputTarget::oldest_run(target),
+        };
+        self.context.admit_job(Job { kind, inputs, target, split, reason })
     }
 
     /// Returns the target level of a partitioned merge.

@@ -7,6 +7,7 @@
 //! Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 2.
 
 use crate::composed::context::{PickContext, SCORE_DUE, SCORE_MISFIT, len_u64, ratio_milli};
+use crate::composed::file_rules::FileToCompact;
 use crate::composed::primitives::L0;
 use crate::ids::Level;
 use crate::job::{Job, JobReason, OutputTarget};
@@ -90,6 +91,16 @@ impl PreemptivePicker<'_> {
         let target = self.find_target_level(L0, limit)?;
         let levels = (0..=target.0).map(Level);
         Some((levels.map(|level| self.context.shape.level_bytes(level)).sum(), target))
+    }
+
+    /// Returns a job that merges the level of a due file with all levels down to the first one that can hold its data.
+    pub(super) fn build_due_file_job(&self, due: &FileToCompact<'_>) -> Option<Job> {
+        let (level, reason) = (due.level, due.reason.clone());
+        if level > L0 && self.context.shape.runs_of(level).len() > 1 {
+            return self.context.merge_in_place(level, reason);
+        }
+        let target = self.find_target_level(level, self.capacities.last)?;
+        self.build_merge_into_level(level, target, reason)
     }
 
     /// Returns a job that merges all levels from `source` to `target` into one run of `target`.

@@ -69,6 +69,16 @@ impl PolicyPrimitives {
         })
     }
 
+    /// Returns the ratio of the sizes of adjacent levels, or 2 if the layout has none.
+    pub(super) fn size_ratio(&self) -> u64 {
+        match (&self.layout, self.level_full_rule()) {
+            (TreeLayout::Fluid { size_ratio, .. }, _) => u64::try_from(*size_ratio).unwrap_or(2),
+            (_, Some((_, LevelCapacity::FromTop { size_ratio, .. })))
+            | (_, Some((_, LevelCapacity::FromBottom { size_ratio, .. }))) => *size_ratio,
+            _ => 2,
+        }
+    }
+
     /// Returns the primitives without tombstone triggers. In a tree without tombstones, both policies pick the same
     /// jobs.
     #[must_use]

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::composed::context::{PickContext, len_u64, ratio_milli};
-use crate::composed::file_rules::{find_due_files, rewrite_job};
+use crate::composed::file_rules::{FileToCompact, find_due_files, rewrite_job};
 use crate::composed::primitives::L0;
 use crate::ids::Level;
 use crate::job::{Job, JobInput, JobKind, JobReason, OutputPlacement, OutputTarget};
@@ -47,16 +47,7 @@ impl RunListPicker<'_> {
     /// Returns the next job.
     pub(super) fn pick(&self) -> Option<Job> {
         let context = &self.context;
-        let listed = |(level, run)| {
-            let run: &Arc<SortedRun> = run;
-            RunCandidate {
-                level,
-                run,
-                bytes: run.total_bytes(),
-                is_busy: !context.is_run_idle(run),
-            }
-        };
-        let runs: Vec<RunCandidate<'_>> = context.shape.runs().map(listed).collect();
+        let runs = self.list_runs();
         let count_min = context.primitives.run_counts().map_or(2, |(runs, _)| runs.max(2));
         if let (Some(first), true) = (runs.first(), context.explanation.is_recording()) {
             let score_milli = ratio_milli(len_u64(runs.len()), len_u64(count_min));
@@ -71,12 +62,11 @@ impl RunListPicker<'_> {
         }
         context.primitives.rules.iter().find_map(|rule| {
             if rule.trigger.is_file_trigger() {
-                return find_due_files(context, rule).into_iter().find_map(|due| {
-                    if due.can_rewrite {
-                        return rewrite_job(context, &due);
+                return find_due_files(context, rule).iter().find_map(|due| {
+                    match due.can_rewrite {
+                        true => rewrite_job(context, due),
+                        false => self.build_due_file_job(due),
                     }
-                    let start = runs.iter().position(|run| run.run.id == due.run.id)?;
-                    self.build_sequence_merge(&runs, start..runs.len(), due.reason)
                 });
             }
             if runs.len() < count_min {
@@ -85,6 +75,22 @@ impl RunListPicker<'_> {
             let mut sequences = find_due_sequences(&rule.trigger, &runs).into_iter();
             sequences.find_map(|(range, reason)| self.build_sequence_merge(&runs, range, reason))
         })
+    }
+
+    fn list_runs(&self) -> Vec<RunCandidate<'_>> {
+        let listed = |(level, run)| {
+            let run: &Arc<SortedRun> = run;
+            let is_busy = !self.context.is_run_idle(run);
+            RunCandidate { level, run, bytes: run.total_bytes(), is_busy }
+        };
+        self.context.shape.runs().map(listed).collect()
+    }
+
+    /// Returns a job that merges the run of a due file with all older runs.
+    pub(super) fn build_due_file_job(&self, due: &FileToCompact<'_>) -> Option<Job> {
+        let runs = self.list_runs();
+        let start = runs.iter().position(|run| run.run.id == due.run.id)?;
+        self.build_sequence_merge(&runs, start..runs.len(), due.reason.clone())
     }
 
     /// Returns the bytes and the target level of the next job, if this job takes runs of L0.

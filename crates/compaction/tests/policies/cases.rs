@@ -173,6 +173,7 @@ fn parse_tree(text: &str) -> TreeShape {
     let (mut memtable, mut table, mut resting) = (1 << 20, 1 << 20, false);
     let (mut levels, mut runs) = (Vec::<LevelShape>::new(), Vec::<(usize, Vec<_>)>::new());
     let (mut now_us, mut expiry_limit_us, mut snapshots) = (0, None, None);
+    let mut delete_persistence_us = None;
     // Sequence numbers decrease from each run to the next older run. The gaps leave room for explicit numbers.
     let mut seq = 1_000_000;
     for word in text.split_whitespace() {
@@ -182,6 +183,8 @@ fn parse_tree(text: &str) -> TreeShape {
             now_us = us.parse().unwrap();
         } else if let Some(us) = word.strip_prefix("limit=") {
             expiry_limit_us = Some(us.parse().unwrap());
+        } else if let Some(us) = word.strip_prefix("bound=") {
+            delete_persistence_us = Some(us.parse().unwrap());
         } else if let Some(numbers) = word.strip_prefix("snapshots=") {
             let (oldest, newest) = numbers.split_once('-').unwrap();
             snapshots = Some((oldest.parse().unwrap(), newest.parse().unwrap()));
@@ -223,6 +226,7 @@ fn parse_tree(text: &str) -> TreeShape {
         expiry_limit_us: expiry_limit_us.unwrap_or(now_us),
         oldest_snapshot: snapshots.map(|(oldest, _)| oldest),
         newest_snapshot: snapshots.map(|(_, newest)| newest),
+        delete_persistence_us,
     };
     shape.check_invariants().unwrap_or_else(|e| panic!("{e}: {text}"));
     shape

@@ -12,8 +12,8 @@ use lsmx_compaction::layout::TreeLayout;
 use lsmx_compaction::model_tree::ModelTree;
 use lsmx_compaction::trigger::Trigger;
 use lsmx_compaction::{
-    CompactionPolicy, Debt, Job, KeyRange, Level, PolicyPrimitives, PolicySpec, PolicyViolation,
-    RunningJobs, TreeShape, check_policy,
+    CompactionPolicy, Debt, DeletePersistence, Job, KeyRange, Level, PolicyPrimitives, PolicySpec,
+    PolicyViolation, RunningJobs, TreeShape, check_policy,
 };
 use lsmx_testkit::{case_seeds, scaled, seed};
 use proptest::prelude::*;
@@ -267,6 +267,89 @@ fn check_policy_accepts_every_preset() {
             panic!("{spec}: {violation}: {:?}\n{}", violation.property, violation.tree);
         }
     }
+}
+
+/// Bound for deleted values, in microseconds.
+const PERSISTENCE_US: u64 = 8_000;
+
+/// Checks that no file has a tombstone or an expired entry beyond its part of the bound. A tombstone that a snapshot
+/// needs may stay where no older file overlaps it.
+fn check_persistence(spec: &PolicySpec, tree: &ModelTree) {
+    let (shape, parts) = (&tree.shape, DeletePersistence::new(PERSISTENCE_US));
+    for (index, (level, run)) in shape.runs().enumerate() {
+        let is_oldest = |range: &KeyRange| {
+            shape.runs().skip(index + 1).all(|(_, run)| run.overlapping_files(range).is_empty())
+        };
+        let range_of_l0 = run.range().filter(|_| level == Level(0));
+        for file in &run.files {
+            let text = || format!("{spec}: file {} in {level}\n{}", file.id.0, tree.to_text());
+            let range = range_of_l0.as_ref().unwrap_or(&file.range);
+            let is_held = !shape.has_droppable_tombstone(file) && is_oldest(range);
+            if let Some(written_us) = file.oldest_tombstone_us {
+                let age_us = shape.now_us - written_us;
+                assert!(is_held || age_us < parts.tombstone_us(), "{age_us} us: {}", text());
+            }
+            let expired = file.expiry.filter(|expiry| expiry.earliest_us <= shape.expiry_limit_us);
+            if let Some(expiry) = expired {
+                let age_us = shape.now_us - expiry.earliest_us;
+                assert!(age_us < parts.expiry_us(), "{age_us} us: {}", text());
+            }
+        }
+    }
+}
+
+/// With a bound for deleted values, each tombstone leaves the tree within its part of the bound, although nothing is
+/// written any more. The policy states the times at which it needs to be called.
+#[test]
+fn every_policy_tombstones_leave_within_bound_of_deleted_values() {
+    for_seeds(20, |seed| {
+        for spec in policies() {
+            let policy = spec.build();
+            check(&spec, seed, |checker| {
+                if checker.rng.is_true_with_percent(50) {
+                    checker.set_random_tree()?;
+                } else {
+                    checker.tree = ModelTree::new(6, 8);
+                }
+                checker.tree.shape.delete_persistence_us = Some(PERSISTENCE_US);
+                let ttl_us = checker.rng.is_true_with_percent(50).then_some(3_000);
+                checker.tree.set_ttl(ttl_us);
+                for _ in 0..checker.rng.between(1, 12) {
+                    let writes: Vec<_> = (0..checker.rng.between(1, 8))
+                        .map(|_| (checker.rng.below(60), checker.rng.is_true_with_percent(40)))
+                        .map(|(key, is_deleted)| (u32::try_from(key).unwrap(), is_deleted))
+                        .collect();
+                    checker.tree.flush(&writes, 4).unwrap();
+                    let wait_us = checker.rng.below(PERSISTENCE_US / 4);
+                    checker.tree.advance_us(wait_us);
+                    checker.run_until_idle()?;
+                    check_persistence(&spec, &checker.tree);
+                }
+                if checker.rng.is_true_with_percent(30) {
+                    let newest = checker.tree.shape.files().map(|file| file.seq_largest).max();
+                    let snapshot = checker.rng.below(newest.unwrap_or(0) + 1);
+                    checker.tree.set_snapshot(Some(snapshot));
+                    checker.run_until_idle()?;
+                }
+                let end_us = checker.tree.shape.now_us + PERSISTENCE_US;
+                while let Some(due_us) = policy.next_pick_due_us(&checker.tree.shape) {
+                    let now_us = checker.tree.shape.now_us;
+                    assert!(due_us > now_us, "{spec}: due at {due_us} of {now_us}");
+                    if due_us > end_us {
+                        break;
+                    }
+                    checker.tree.advance_us(due_us - now_us);
+                    checker.run_until_idle()?;
+                    check_persistence(&spec, &checker.tree);
+                }
+                checker.tree.set_snapshot(None);
+                checker.tree.advance_us(end_us.saturating_sub(checker.tree.shape.now_us));
+                checker.run_until_idle()?;
+                check_persistence(&spec, &checker.tree);
+                Ok(())
+            });
+        }
+    });
 }
 
 proptest! {

@@ -59,7 +59,7 @@ const COMPACTION: &[&[&str]] = &[
     &["job", "tree_edit"],
     &["running_jobs", "output_splitter", "apply", "ingest", "explain"],
     &["policy", "trigger", "parameter"],
-    &["layout", "granularity", "file_picker", "ttl"],
+    &["layout", "granularity", "file_picker", "ttl", "delete_persistence"],
     &["model_tree", "composed"],
     &["check_policy", "presets"],
     &["spec"],
