@@ -73,6 +73,12 @@ failpoints! {
     ReadErrorIsNotFound = "read-error-is-not-found" of 16,
     /// A compaction drops a tombstone while an older run contains the key.
     TombstoneDroppedEarly = "tombstone-dropped-early" of 18,
+    /// With a bound for deleted values, a job drops a tombstone below a newer put, although an older run contains the key.
+    CoveredTombstoneDropped = "covered-tombstone-dropped" of 46,
+    /// With a bound for deleted values, log segments with old commits are kept until they are full.
+    LogNotEmptied = "log-not-emptied" of 46,
+    /// With a bound for deleted values, garbage in blob files is kept until its share is large.
+    GarbageAgeIgnored = "garbage-age-ignored" of 46,
     /// The filter of a table lacks the prefix of a tombstone, so that scans skip the tombstone.
     PrefixOfTombstoneOmitted = "prefix-of-tombstone-omitted" of 21,
     /// A compaction drops a version that a snapshot needs.

@@ -22,6 +22,7 @@ samples! {
     MergeOperators = "docs/guide/merge-operators.md",
     CompactionFilters = "docs/guide/compaction-filters.md",
     BulkLoad = "docs/guide/bulk-load.md",
+    Deletion = "docs/guide/deletion.md",
     Expiry = "docs/guide/expiry.md",
     ValueLog = "docs/guide/value-log.md",
     Backup = "docs/guide/backup.md",

@@ -252,6 +252,39 @@ pub struct Stall {
     pub waited_us: u64,
 }
 
+/// Reason why deleted data exceeds [`KeyspaceOptions::delete_persistence`](crate::KeyspaceOptions::delete_persistence).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PersistenceHolder {
+    /// Compactions and garbage collection have not kept up.
+    Jobs,
+    /// A snapshot or a transaction may see the data.
+    Snapshot {
+        /// Sequence number of the snapshot.
+        seq: u64,
+        /// Time since the snapshot was taken, in microseconds.
+        age_us: u64,
+    },
+    /// An iterator or a cursor uses files with the data that the keyspace no longer needs.
+    Iterator {
+        /// Sequence number up to which the iterator sees writes.
+        seq: u64,
+        /// Time since the iterator was created, in microseconds.
+        age_us: u64,
+    },
+}
+
+/// Deleted or expired data of a keyspace exceeds its bound.
+#[derive(Clone, Debug)]
+pub struct DeletePersistenceOverdue {
+    /// Name of the keyspace.
+    pub keyspace: String,
+    /// Reason.
+    pub holder: PersistenceHolder,
+    /// Maximum time by which the data exceeds the bound, in microseconds.
+    pub overdue_us: u64,
+}
+
 /// An event of the engine.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -305,6 +338,8 @@ pub enum Event {
     StrayFile(PathBuf),
     /// The wall clock and the database clock differ.
     Clock(ClockJumpReport),
+    /// Deleted or expired data may exceed the bound of its keyspace. Sent once per holder.
+    DeletePersistenceOverdue(DeletePersistenceOverdue),
 }
 
 impl fmt::Display for Event {
@@ -414,6 +449,19 @@ impl fmt::Display for Event {
             }
             Event::NoReserve(cause) => {
                 write!(f, "no disk space is reserved: {cause}")
+            }
+            Event::DeletePersistenceOverdue(overdue) => {
+                let DeletePersistenceOverdue { keyspace, holder, overdue_us } = overdue;
+                write!(f, "[{keyspace}] deleted data exceeds its bound by {overdue_us} us: ")?;
+                match holder {
+                    PersistenceHolder::Jobs => write!(f, "compactions have not kept up"),
+                    PersistenceHolder::Snapshot { seq, age_us } => {
+                        write!(f, "the snapshot at {seq} exists for {age_us} us")
+                    }
+                    PersistenceHolder::Iterator { seq, age_us } => {
+                        write!(f, "an iterator at {seq} exists for {age_us} us")
+                    }
+                }
             }
         }
     }

@@ -154,6 +154,7 @@ impl Keyspace {
             rmw_mode: options.rmw_mode,
             value_separation: options.value_separation,
             default_ttl: options.default_ttl,
+            delete_persistence: options.delete_persistence,
         }
     }
 

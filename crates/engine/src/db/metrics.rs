@@ -5,12 +5,15 @@ use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 
 use crate::db::inner::DbInner;
 use crate::env::rate_limit::IoPriority;
+use crate::event::PersistenceHolder;
 use crate::format::BlockKind;
+use crate::jobs::delete_persistence::find_overdue_data;
 use crate::metrics::{
-    BackgroundIoMetrics, CacheMetrics, DescriptorMetrics, DiskMetrics, FoldMetrics, HeldMetrics,
-    JobIoMetrics, KeyspaceMetrics, LevelWriteMetrics, MemoryMetrics, MergeMetrics, Metrics,
-    ReadMetrics, RunningJobMetrics, WalMetrics,
+    BackgroundIoMetrics, CacheMetrics, DeletePersistenceMetrics, DescriptorMetrics, DiskMetrics,
+    FoldMetrics, HeldMetrics, JobIoMetrics, KeyspaceMetrics, LevelWriteMetrics, MemoryMetrics,
+    MergeMetrics, Metrics, ReadMetrics, RunningJobMetrics, WalMetrics,
 };
+use crate::state::DbState;
 use crate::tree::Tree;
 use crate::tree::merge_resolver::FoldCounter;
 
@@ -136,7 +139,7 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
     Metrics {
         keyspaces: named
             .iter()
-            .map(|(name, tree)| (name.clone(), keyspace_metrics(tree, now_us)))
+            .map(|(name, tree)| (name.clone(), keyspace_metrics(state, tree, now_us)))
             .collect(),
         cache,
         filter,
@@ -171,8 +174,23 @@ fn fold_metrics(counter: &FoldCounter) -> FoldMetrics {
     }
 }
 
+fn delete_persistence_metrics(state: &DbState, tree: &Tree) -> DeletePersistenceMetrics {
+    let Some(parts) = tree.delete_persistence() else { return DeletePersistenceMetrics::default() };
+    let bound_us = parts.bound_us();
+    let mut metrics = DeletePersistenceMetrics { bound_us, ..DeletePersistenceMetrics::default() };
+    for data in find_overdue_data(tree, &state.sequence) {
+        let longest = match data.holder {
+            PersistenceHolder::Jobs => &mut metrics.overdue_us,
+            PersistenceHolder::Snapshot { .. } => &mut metrics.snapshot_overdue_us,
+            PersistenceHolder::Iterator { .. } => &mut metrics.iterator_overdue_us,
+        };
+        *longest = data.overdue_us.max(*longest);
+    }
+    metrics
+}
+
 /// Returns the metrics of a keyspace: its counters, and sizes of its current super version.
-fn keyspace_metrics(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
+fn keyspace_metrics(state: &DbState, tree: &Tree, now_us: u64) -> KeyspaceMetrics {
     let mut metrics = tree.counters.metrics();
     let view = tree.pin_super_version();
     let shape = view.version.shape();
@@ -201,6 +219,7 @@ fn keyspace_metrics(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
         metrics.value_log.blob_bytes += used.file.record().bytes;
         metrics.value_log.blob_referenced_bytes += used.bytes;
     }
+    metrics.delete_persistence = delete_persistence_metrics(state, tree);
     let files = shape.levels.iter().flat_map(|level| level.files());
     let with_tombstones = files.filter(|file| file.tombstones > 0);
     let oldest_tombstone_us = with_tombstones.filter_map(|file| file.oldest_tombstone_us).min();

@@ -98,6 +98,7 @@ fn open_with_store(
     match existing {
         Some(tree) if inner.read_only.is_some() => {
             tree.check_default_ttl(&options)?;
+            tree.check_delete_persistence(&options, &tree.settings().stored_policy)?;
             tree.merge_resolver.check_operator(options.merge_operator.as_ref())?;
             if let Some(operator) = options.merge_operator.clone() {
                 tree.merge_resolver.set_operator(operator);
@@ -203,6 +204,8 @@ fn change_options(
     }
     drop(settings);
     tree.check_default_ttl(&options)?;
+    options
+        .check_delete_persistence(&policy, attached.is_some() || tree.operand_store.is_used())?;
     let operator = options.merge_operator.clone();
     let adds_separation = options.value_separation.is_some() && !tree.has_separated_values();
     let adds_operator = tree.merge_resolver.check_operator(operator.as_ref())?;

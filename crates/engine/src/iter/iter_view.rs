@@ -22,6 +22,7 @@ use crate::options::read::{ReadOptions, ReadTier};
 use crate::table::{ReadContext, ReadDeadline, ScanHints};
 use crate::tree::Tree;
 use crate::tree::counters::{ScanCounter, TreeCounters};
+use crate::tree::delete_persistence::IteratorRegistration;
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::snapshots::{ReadPoint, SnapshotGuard};
 use crate::tree::super_version::SuperVersion;
@@ -35,6 +36,8 @@ pub(crate) struct IterView {
     read_point: ReadPoint,
     /// Keeps the snapshot registered.
     _pinned: Option<Arc<SnapshotGuard>>,
+    /// Set if the keyspace bounds the time of deleted values. Dropped before `super_version`.
+    _registration: Option<IteratorRegistration>,
     env: Env,
     options: ReadOptions,
     /// Deadline of the current call. `None` if the read options have no deadline.
@@ -60,7 +63,9 @@ impl IterView {
         read_point: ReadPoint,
         pinned: Option<Arc<SnapshotGuard>>,
     ) -> IterView {
+        let clock = || tree.env().database_time_us();
         IterView {
+            _registration: tree.iterators.register(&super_version, read_point.seq, clock),
             resolver: Arc::clone(&tree.merge_resolver),
             counters: Arc::clone(&tree.counters),
             read_point,

@@ -3,6 +3,10 @@
 //! A memtable is sealed early if the WAL or all memtables together are too large, if the memtable prevents the deletion
 //! of many WAL segments, or if it has not been written for some time. The flush trigger also checks all trees
 //! periodically, and queues compactions that become due because of the time.
+//!
+//! If a keyspace bounds the time of deleted values, the trigger empties the log periodically: it closes the current
+//! segment and seals all memtables. After their flushes, no segment contains an older commit. The log may contain deleted
+//! values of any keyspace, so this includes the memtables of all keyspaces.
 
 use std::collections::HashMap;
 
@@ -12,6 +16,8 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::env::NEVER_US;
 use crate::error::Result;
+use crate::jobs::delete_persistence::report_overdue_data;
+use crate::jobs::obsolete_files::retire_segments;
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind;
 use crate::tree::Tree;
@@ -52,6 +58,8 @@ pub(crate) struct FlushTrigger {
     is_sealing: AtomicBool,
     /// Time of the next check of all trees in microseconds.
     next_check_us: AtomicU64,
+    /// Time at which the log is emptied next, in microseconds of the database clock. 0 if it was not yet emptied.
+    next_log_us: AtomicU64,
     /// The next search for pinning memtables is due when this number of bytes has been written to the WAL in total.
     next_pinned_check_bytes: AtomicU64,
     /// Active memtables that were not written between the last two checks, by the id of the tree.
@@ -78,6 +86,7 @@ impl FlushTrigger {
             limits,
             is_sealing: AtomicBool::new(false),
             next_check_us: AtomicU64::new(0),
+            next_log_us: AtomicU64::new(0),
             next_pinned_check_bytes: AtomicU64::new(0),
             unchanged: Mutex::default(),
             state,
@@ -258,11 +267,63 @@ impl FlushTrigger {
                 next_us = next_us.min(memtable_us);
             }
         }
-        state.work.schedule_tree_check(next_us);
+        let persistence_us = self.check_delete_persistence(now_us).unwrap_or(NEVER_US);
+        state.work.schedule_tree_check(next_us.min(persistence_us));
         if !expired.is_empty() {
             // After an error, the database is read-only, and the next write returns the error.
             let _ = self.committer.seal_memtables(expired, None);
         }
+    }
+
+    /// Empties the log if it is due, reports overdue data, and queues the trees that bound the time of deleted values.
+    /// Returns the time of the next check. Returns `None` if there are no such trees.
+    fn check_delete_persistence(&self, now_us: u64) -> Option<u64> {
+        let state = &self.state;
+        let trees = state.all_trees();
+        let with_parts = trees.iter().filter_map(|tree| Some((tree, tree.delete_persistence()?)));
+        let bounded: Vec<_> = with_parts.collect();
+        let parts = bounded.iter().map(|(_, parts)| *parts).min_by_key(|it| it.bound_us())?;
+        for (tree, _) in &bounded {
+            state.work.push(WorkKind::Compaction, tree.id);
+            report_overdue_data(state, tree);
+        }
+        // The bound may have become shorter since the time was set.
+        let due_us = self.next_log_us.load(Ordering::Relaxed);
+        let latest_us = now_us.saturating_add(parts.log_us());
+        if due_us > now_us {
+            self.next_log_us.store(due_us.min(latest_us), Ordering::Relaxed);
+        } else {
+            self.next_log_us.store(latest_us, Ordering::Relaxed);
+            if let Err(error) = self.empty_log(&trees) {
+                state.report_background_error("flush", None, &error);
+                state.make_read_only(error);
+            }
+        }
+        let next_us = now_us.saturating_add(parts.check_us());
+        Some(next_us.min(self.next_log_us.load(Ordering::Relaxed)))
+    }
+
+    /// Closes the current log segment and seals all memtables with commits. Segments without unflushed commits are retired
+    /// at once, the others after the flushes.
+    ///
+    /// # Errors
+    /// A segment cannot be created or synced, or the manifest cannot be written.
+    fn empty_log(&self, trees: &[Arc<Tree>]) -> Result<()> {
+        let state = &self.state;
+        if !state.wal.has_commits() || failpoint::is_on(Failpoint::LogNotEmptied) {
+            return Ok(());
+        }
+        state.wal.rotate()?;
+        // A commit may be in the closed segment and not yet in its memtable.
+        let has_commits =
+            |tree: &&Arc<Tree>| tree.super_version().active.first_announced().is_some();
+        let unflushed: Vec<_> = trees.iter().filter(has_commits).cloned().collect();
+        if !unflushed.is_empty() && self.committer.seal_memtables(unflushed, None).is_err() {
+            // The database is read-only, and the next write returns the error.
+            return Ok(());
+        }
+        state.wal.sync()?;
+        retire_segments(state)
     }
 
     /// Returns the trees whose active memtable is not empty and was not written during the idle time.

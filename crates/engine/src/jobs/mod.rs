@@ -1,6 +1,7 @@
 //! Background jobs: flushes, compactions and other jobs, and their scheduling.
 
 pub(crate) mod compaction;
+pub(crate) mod delete_persistence;
 pub(crate) mod flush;
 pub(crate) mod flush_trigger;
 pub(crate) mod obsolete_files;

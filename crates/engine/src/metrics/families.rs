@@ -409,6 +409,26 @@ const KEYSPACE: &[MetricDefinition<KeyspaceMetrics>] = &[
         "Bytes of the keys and stored values of these entries.",
         |m| m.expired.bytes,
     ),
+    gauge_of(
+        "lsmx_delete_persistence_bound_seconds",
+        "Time within which deleted values must be gone, or 0.",
+        MetricReader::Micros(|m| m.delete_persistence.bound_us),
+    ),
+    gauge_of(
+        "lsmx_delete_persistence_overdue_seconds",
+        "Time by which deleted data exceeds its bound because jobs have not kept up.",
+        MetricReader::Micros(|m| m.delete_persistence.overdue_us),
+    ),
+    gauge_of(
+        "lsmx_delete_persistence_snapshot_overdue_seconds",
+        "Time by which deleted data exceeds its bound because of a snapshot.",
+        MetricReader::Micros(|m| m.delete_persistence.snapshot_overdue_us),
+    ),
+    gauge_of(
+        "lsmx_delete_persistence_iterator_overdue_seconds",
+        "Time by which deleted data may exceed its bound because of an iterator.",
+        MetricReader::Micros(|m| m.delete_persistence.iterator_overdue_us),
+    ),
     gauge("lsmx_blob_files", "Blob files.", |m| m.value_log.blob_files),
     gauge("lsmx_blob_bytes", "Bytes of blob files.", |m| m.value_log.blob_bytes),
     gauge("lsmx_blob_referenced_bytes", "Bytes of blob records that tables reference.", |m| {

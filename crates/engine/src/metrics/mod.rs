@@ -218,6 +218,23 @@ pub struct ExpiryMetrics {
     pub bytes: u64,
 }
 
+/// Deleted and expired data that exceeds [`KeyspaceOptions::delete_persistence`](crate::KeyspaceOptions::delete_persistence).
+///
+/// [`Event::DeletePersistenceOverdue`](crate::Event::DeletePersistenceOverdue) names each holder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeletePersistenceMetrics {
+    /// The bound in microseconds, or 0 without one.
+    pub bound_us: u64,
+    /// Maximum time by which data in tables and blob files exceeds the bound because jobs have not kept up, in
+    /// microseconds.
+    pub overdue_us: u64,
+    /// Maximum time by which data exceeds the bound because a snapshot or a transaction may see it, in microseconds.
+    pub snapshot_overdue_us: u64,
+    /// Maximum time by which data may exceed the bound because an iterator or a cursor uses old files, in microseconds.
+    pub iterator_overdue_us: u64,
+}
+
 /// Use of the filter of the last sorted run.
 ///
 /// Without [`FilterLastRun::Auto`](crate::FilterLastRun::Auto) all other fields are zero.
@@ -369,6 +386,8 @@ pub struct KeyspaceMetrics {
     pub compaction_filter: CompactionFilterMetrics,
     /// Expired entries.
     pub expired: ExpiryMetrics,
+    /// Deleted data that exceeds its bound.
+    pub delete_persistence: DeletePersistenceMetrics,
     /// Operand store, if the keyspace has one.
     pub operand_store: Option<OperandMetrics>,
     /// Blob files.

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use crate::metrics::{
-    BackgroundIoMetrics, CompactionFilterMetrics, DescriptorMetrics, DiskMetrics, ExpiryMetrics,
-    HeldMetrics, KeyspaceMetrics, LastRunFilterMetrics, LevelMetrics, MemoryMetrics, MergeMetrics,
-    Metrics, OperationMetrics, StallCauseMetrics, TransactionMetrics, ValueLogMetrics, WalMetrics,
+    BackgroundIoMetrics, CompactionFilterMetrics, DeletePersistenceMetrics, DescriptorMetrics,
+    DiskMetrics, ExpiryMetrics, HeldMetrics, KeyspaceMetrics, LastRunFilterMetrics, LevelMetrics,
+    MemoryMetrics, MergeMetrics, Metrics, OperationMetrics, StallCauseMetrics, TransactionMetrics,
+    ValueLogMetrics, WalMetrics,
 };
 
 /// Number of bytes with a unit, in at most nine characters.
@@ -191,6 +192,14 @@ fn write_keyspace(
     if keyspace.expired != ExpiryMetrics::default() {
         let ExpiryMetrics { entries, bytes } = keyspace.expired;
         writeln!(f, "  expired: {} entries of {} dropped", Count(entries), Bytes(bytes))?;
+    }
+    let DeletePersistenceMetrics { bound_us, overdue_us, snapshot_overdue_us, iterator_overdue_us } =
+        keyspace.delete_persistence;
+    if bound_us > 0 {
+        let [bound, jobs, snapshots, iterators] =
+            [bound_us, overdue_us, snapshot_overdue_us, iterator_overdue_us].map(Micros);
+        write!(f, "  deletion within {bound}: overdue {jobs} by jobs, ")?;
+        writeln!(f, "{snapshots} by snapshots, {iterators} by iterators")?;
     }
     let log = &keyspace.value_log;
     if *log != ValueLogMetrics::default() {

@@ -370,9 +370,11 @@ impl Options {
             return options;
         }
         options.policy = None;
-        // The filter of the default keyspace could remove data of another keyspace, and so could its time to live.
+        // The filter of the default keyspace could remove data of another keyspace, and so could its time to live. The
+        // other keyspace may have a policy or an operand store without a bound for deleted values.
         options.compaction_filter = None;
         options.default_ttl = None;
+        options.delete_persistence = None;
         let operator_name = stored.merge_operator.as_deref();
         options.merge_operator =
             options.merge_operator.filter(|operator| Some(operator.name()) == operator_name);

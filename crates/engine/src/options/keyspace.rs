@@ -24,6 +24,9 @@ pub(crate) const MEMTABLE_BYTES_MIN: u64 = 1 << 10;
 /// Range of the default of [`KeyspaceOptions::table_bytes`].
 const TABLE_BYTES_DEFAULTS: (u64, u64) = (8 << 20, 64 << 20);
 
+/// Minimum of [`KeyspaceOptions::delete_persistence`].
+const DELETE_PERSISTENCE_MIN: Duration = Duration::from_millis(1);
+
 /// Whether lookups use the filter of the last sorted run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FilterLastRun {
@@ -79,6 +82,7 @@ pub struct KeyspaceOptions {
     pub(crate) rmw_mode: RmwMode,
     pub(crate) value_separation: Option<ValueSeparation>,
     pub(crate) default_ttl: Option<Duration>,
+    pub(crate) delete_persistence: Option<Duration>,
 }
 
 impl From<Compression> for Vec<Compression> {
@@ -108,6 +112,7 @@ impl Default for KeyspaceOptions {
             rmw_mode: RmwMode::default(),
             value_separation: None,
             default_ttl: None,
+            delete_persistence: None,
         }
     }
 }
@@ -305,6 +310,60 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Time within which deleted and expired values are gone from tables, blob files and the log. `None` disables the
+    /// bound. Default: none.
+    ///
+    /// The time counts from the delete or the expiry, on the database clock. It applies to deletes that are written while
+    /// the option is set. A shorter bound means more compactions, more garbage collection of blob files and earlier flushes
+    /// of all keyspaces. Values that a snapshot or an iterator may need exceed the bound; metrics and
+    /// [`Event::DeletePersistenceOverdue`](crate::Event::DeletePersistenceOverdue) name the holder. Checkpoints, backups
+    /// and freed blocks of the device are not covered. See `docs/guide/deletion.md`.
+    ///
+    /// At least one millisecond. The policy `fifo`, custom policies and operand stores are refused. The keyspace does not store
+    /// the option, so it must be given at each open.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use lsmx::KeyspaceOptions;
+    ///
+    /// let personal = KeyspaceOptions::default().delete_persistence(Duration::from_secs(24 * 3600));
+    /// # let _ = personal;
+    /// ```
+    ///
+    /// Source: Sarkar et al., "Lethe", SIGMOD 2020.
+    pub fn delete_persistence(mut self, bound: impl Into<Option<Duration>>) -> Self {
+        self.delete_persistence = bound.into();
+        self
+    }
+
+    /// Fails if there is a bound for deleted values, and `policy` or an operand store does not support it.
+    pub(crate) fn check_delete_persistence(
+        &self,
+        policy: &StoredPolicy,
+        has_operand_store: bool,
+    ) -> Result<()> {
+        let Some(bound) = self.delete_persistence else { return Ok(()) };
+        let contradiction = |second: String, why| {
+            let first = format!("delete_persistence = {bound:?}");
+            Err(Error::Contradiction { first, second, why })
+        };
+        match policy {
+            StoredPolicy::Custom(_) => contradiction(
+                format!("policy = {policy}"),
+                "a custom policy has no rule for the bound",
+            ),
+            StoredPolicy::Spec(spec) if spec.can_drop_data() => {
+                contradiction(format!("policy = {policy}"), "the policy merges no files")
+            }
+            StoredPolicy::Spec(_) if has_operand_store => contradiction(
+                "operand_store".to_owned(),
+                "an operand store does not bound the time of deleted operands",
+            ),
+            StoredPolicy::Spec(_) => Ok(()),
+        }
+    }
+
     /// Fails if there is a default time to live and `operands`, the option for merge operands.
     pub(crate) fn check_default_ttl(&self, operands: Option<&str>) -> Result<()> {
         let (Some(ttl), Some(operands)) = (self.default_ttl, operands) else { return Ok(()) };
@@ -365,6 +424,12 @@ impl KeyspaceOptions {
         if self.default_ttl.is_some_and(|ttl| ttl.as_micros() == 0) {
             return Err(invalid_option("default_ttl", "0", "at least 1 microsecond"));
         }
+        if self.delete_persistence.is_some_and(|bound| bound < DELETE_PERSISTENCE_MIN) {
+            let value = format!("{:?}", self.delete_persistence.unwrap_or_default());
+            return Err(invalid_option("delete_persistence", value, "at least 1 millisecond"));
+        }
+        let policy = self.stored_policy().unwrap_or_default();
+        self.check_delete_persistence(&policy, self.operand_store.is_some())?;
         let operator = self.merge_operator.as_ref();
         let operator = operator.map(|operator| format!("merge_operator = {}", operator.name()));
         let store = self.operand_store.as_ref();
@@ -445,4 +510,6 @@ pub struct OptionsInForce {
     pub value_separation: Option<ValueSeparation>,
     /// [`KeyspaceOptions::default_ttl`].
     pub default_ttl: Option<Duration>,
+    /// [`KeyspaceOptions::delete_persistence`].
+    pub delete_persistence: Option<Duration>,
 }

@@ -3,6 +3,7 @@
 pub(crate) mod blob_set;
 pub(crate) mod combined_gets;
 pub(crate) mod counters;
+pub(crate) mod delete_persistence;
 pub(crate) mod file_numbers;
 pub(crate) mod guard_history;
 pub(crate) mod ingested_ranges;
@@ -25,7 +26,7 @@ use std::collections::HashSet;
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, ArcSwap, AtomicBool, AtomicU64, Guard, Mutex, Ordering, std_atomic};
-use lsmx_compaction::{CompactionPolicy, FileId, RunningJobs, TreeShape};
+use lsmx_compaction::{CompactionPolicy, DeletePersistence, FileId, RunningJobs, TreeShape};
 
 use crate::env::{Env, NEVER_US};
 use crate::error::{Error, Result};
@@ -37,6 +38,7 @@ use crate::options::stored::StoredOptions;
 use crate::table::{FilterWidth, Table};
 use crate::tree::combined_gets::CombinedGets;
 use crate::tree::counters::TreeCounters;
+use crate::tree::delete_persistence::{BlobGarbageAges, IteratorRegistry, ReportedHolders};
 use crate::tree::ingested_ranges::IngestedRanges;
 use crate::tree::keyspace_name::KeyspaceName;
 use crate::tree::last_run_filter::LastRunFilter;
@@ -96,6 +98,10 @@ pub(crate) struct TreeJobState {
     pub(crate) collection_retry: RetryState,
     /// Files that could not be read. The tables among them are blocked in `running`.
     pub(crate) quarantine: Quarantine,
+    /// Ages of the garbage in blob files. Updated only if the keyspace bounds the time of deleted values.
+    pub(crate) blob_garbage: BlobGarbageAges,
+    /// Holders of overdue data that were reported.
+    pub(crate) reported_holders: ReportedHolders,
 }
 
 /// Reason why the policy found no job, although the tree needs a compaction.
@@ -176,6 +182,12 @@ impl TreeSettings {
         self.options.default_ttl.map_or(0, |ttl| u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))
     }
 
+    /// Returns the parts of [`KeyspaceOptions::delete_persistence`].
+    fn delete_persistence(&self) -> Option<DeletePersistence> {
+        let bound = self.options.delete_persistence?;
+        Some(DeletePersistence::new(u64::try_from(bound.as_micros()).unwrap_or(u64::MAX)))
+    }
+
     /// Returns the compaction policy in use as an option value.
     pub(crate) fn policy(&self) -> Policy {
         match &self.stored_policy {
@@ -216,6 +228,8 @@ pub(crate) struct Tree {
     pub(crate) last_run_filter: LastRunFilter,
     pub(crate) combined_gets: CombinedGets,
     pub(crate) ingested_ranges: IngestedRanges,
+    /// Iterators, if the keyspace bounds the time of deleted values.
+    pub(crate) iterators: Arc<IteratorRegistry>,
     /// Whether writes must wait until an ingest has ended.
     is_ingest_waiting: AtomicBool,
     /// Admitted write rate in bytes per second. 0 if the rate is not limited. Set together with `stopped` after each
@@ -271,6 +285,8 @@ impl Tree {
         let view = SuperVersion::new(options.memtable_kind, &version, first_seq);
         let may_expire = version.shape().files().any(|file| file.expiry.is_some());
         let settings = TreeSettings::new(options, stored_policy);
+        let iterators = Arc::<IteratorRegistry>::default();
+        iterators.set_enabled(settings.delete_persistence().is_some());
         let TreeContext { open_id, env, latencies } = context;
         Tree {
             env,
@@ -292,6 +308,7 @@ impl Tree {
             last_run_filter: LastRunFilter::default(),
             combined_gets: CombinedGets::default(),
             ingested_ranges: IngestedRanges::default(),
+            iterators,
             is_ingest_waiting: AtomicBool::new(false),
             admitted_write_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
@@ -374,6 +391,7 @@ impl Tree {
         let settings = TreeSettings::new(options, stored_policy);
         self.records_reads.store(settings.policy.needs_file_read_times(), Ordering::Relaxed);
         self.default_ttl_us.store(settings.default_ttl_us(), Ordering::Relaxed);
+        self.iterators.set_enabled(settings.delete_persistence().is_some());
         self.settings.store(Arc::new(settings));
     }
 
@@ -423,6 +441,21 @@ impl Tree {
         let store = || self.operand_store.is_used().then(|| "operand_store".to_owned());
         let operator = self.merge_resolver.name().map(|name| format!("merge_operator = {name}"));
         options.check_default_ttl(operator.or_else(store).as_deref())
+    }
+
+    /// Returns the parts of the bound within which deleted values must be gone.
+    pub(crate) fn delete_persistence(&self) -> Option<DeletePersistence> {
+        self.settings().delete_persistence()
+    }
+
+    /// Returns an error if the options bound the time of deleted values, but the keyspace has an operand store or the
+    /// policy has no such bound.
+    pub(crate) fn check_delete_persistence(
+        &self,
+        options: &KeyspaceOptions,
+        policy: &StoredPolicy,
+    ) -> Result<()> {
+        options.check_delete_persistence(policy, self.operand_store.is_used())
     }
 
     /// Returns whether memtables or tables may contain expiring entries.
@@ -525,6 +558,7 @@ impl Tree {
         if settings.policy.needs_file_read_times() {
             view.version.set_last_read_times(&mut shape);
         }
+        shape.delete_persistence_us = settings.delete_persistence().map(|parts| parts.bound_us());
         shape.memtable_bytes = settings.options.memtable_bytes;
         shape.table_bytes = settings.options.table_target_bytes();
         shape

@@ -329,7 +329,6 @@ impl Wal {
     ///
     /// # Errors
     /// Fails as [`Wal::append`] does.
-    #[cfg(any(test, feature = "internals"))]
     pub fn rotate(&self) -> Result<()> {
         let mut log = self.log.lock();
         log.check_failure()?;
@@ -503,6 +502,12 @@ impl Wal {
     #[cfg(any(test, feature = "internals"))]
     pub fn durable_seq(&self) -> SeqNo {
         SeqNo(self.log.lock().durable_seq)
+    }
+
+    /// Returns whether a live segment contains a commit.
+    pub(crate) fn has_commits(&self) -> bool {
+        let log = self.log.lock();
+        log.segments.iter().any(|segment| segment.last_seq >= segment.first_seq)
     }
 
     /// Returns the live segments, oldest first.

@@ -46,6 +46,7 @@ fn plain() -> DbSettings {
             rmw_mode: RmwMode::Fixed,
             separation: None,
             has_filter: false,
+            delete_persistence: None,
         },
     }
 }

@@ -25,6 +25,7 @@ mod compaction_filters;
 mod concurrency;
 mod crash;
 mod cursors;
+mod delete_persistence;
 mod differential;
 mod direct_reads;
 mod expiry;

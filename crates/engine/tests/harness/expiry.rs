@@ -144,7 +144,7 @@ impl ExpiringHistory {
             store: None,
             ..KeyspaceSettings::random(&mut self.rng)
         };
-        let options = keyspace.options();
+        let options = keyspace.options_with_store(false);
         let options = match self.has_operator {
             true => options.merge_operator(Append::default()),
             false => options,

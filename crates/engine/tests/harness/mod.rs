@@ -13,6 +13,7 @@ pub(crate) mod coverage;
 pub(crate) mod crash_history;
 pub(crate) mod cursors;
 pub(crate) mod database;
+pub(crate) mod delete_persistence;
 pub(crate) mod descriptors;
 pub(crate) mod device_hangs;
 pub(crate) mod disk_use;

@@ -19,9 +19,9 @@ use crate::harness::recorder::Sampling;
 use crate::harness::transactions::{locked_increments, random_transactions};
 use crate::harness::workload::{Faults, Plan, play};
 use crate::harness::{
-    Outcome, clock, closing, compaction_filters, descriptors, device_hangs, disk_use, expiry,
-    failed_open, identity, lost_log, memory, missing_store, options, oracle, quarantine, queues,
-    range_tombstones, writers,
+    Outcome, clock, closing, compaction_filters, delete_persistence, descriptors, device_hangs,
+    disk_use, expiry, failed_open, identity, lost_log, memory, missing_store, options, oracle,
+    quarantine, queues, range_tombstones, writers,
 };
 use lsmx::compaction::{CompactionPolicy, Debt, Job, Level, RunningJobs, TreeShape};
 use lsmx::env::{Background, Env};
@@ -117,6 +117,11 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::ExpiryLostAtSeparation
         | Failpoint::CloneLosesExpiry => {
             ("histories of expiring values", expiry::history_equals_the_model)
+        }
+        Failpoint::CoveredTombstoneDropped
+        | Failpoint::LogNotEmptied
+        | Failpoint::GarbageAgeIgnored => {
+            ("traces of deleted values", delete_persistence::history_leaves_no_trace)
         }
         Failpoint::UpdateWithoutGuard => ("updates", updates),
         Failpoint::UpdateGuardLoadedLate => ("updates over a seal", updates_over_a_seal),

@@ -1,5 +1,7 @@
 //! Decodes histories from bytes, for fuzzers.
 
+use std::time::Duration;
+
 use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
 use lsmx::{
@@ -193,6 +195,7 @@ fn settings_from_bits(bits: u8, store: Option<SimpleStore>) -> DbSettings {
             rmw_mode: if is_set(6) { RmwMode::Adaptive } else { RmwMode::Fixed },
             separation: is_set(3).then_some(separation),
             has_filter: is_set(7),
+            delete_persistence: is_set(5).then_some(Duration::from_millis(10)),
         },
     }
 }

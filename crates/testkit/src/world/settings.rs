@@ -35,6 +35,8 @@ pub struct KeyspaceSettings {
     pub separation: Option<ValueSeparation>,
     /// Whether the keyspace has a `RewritingFilter`.
     pub has_filter: bool,
+    /// Bound for deleted values, for a keyspace without an operand store.
+    pub delete_persistence: Option<Duration>,
 }
 
 /// Draws a preset of a compaction policy. Most draws set a small size ratio, so that small trees have many levels.
@@ -109,6 +111,9 @@ impl KeyspaceSettings {
                 scan_read_bytes: *rng.choose(&[0, 100, 400, 16 << 10]),
             }),
             has_filter: rng.is_true_with_percent(30),
+            delete_persistence: rng
+                .is_one_in(3)
+                .then(|| Duration::from_millis(*rng.choose(&[10, 100, 500, 5_000]))),
         }
     }
 
@@ -117,7 +122,7 @@ impl KeyspaceSettings {
         self.apply_to(KeyspaceOptions::default())
     }
 
-    /// Replaces all options except the merge operator and the operand store.
+    /// Replaces all options except the merge operator, the operand store and the bound for deleted values.
     pub fn apply_to(&self, options: KeyspaceOptions) -> KeyspaceOptions {
         let options = options
             .memtable_bytes(self.memtable_bytes)
@@ -147,7 +152,7 @@ impl KeyspaceSettings {
     pub fn options_with_store(&self, has_store: bool) -> KeyspaceOptions {
         match self.store.or_else(|| has_store.then(SimpleStore::default)) {
             Some(store) => self.options().operand_store(store.or_delta()),
-            None => self.options(),
+            None => self.options().delete_persistence(self.delete_persistence),
         }
     }
 }

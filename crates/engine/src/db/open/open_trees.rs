@@ -74,7 +74,9 @@ impl TreeOpener<'_> {
         }
         tree.operand_store.set_kept_log(persisted.kept_log().cloned());
         self.open_operand_store(&tree, persisted.store_name(), keyspace.operand_token)?;
-        tree.check_default_ttl(&tree.settings().options)?;
+        let settings = Arc::clone(&tree.settings());
+        tree.check_default_ttl(&settings.options)?;
+        tree.check_delete_persistence(&settings.options, &settings.stored_policy)?;
         Ok(tree)
     }
 

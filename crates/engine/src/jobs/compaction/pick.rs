@@ -88,7 +88,7 @@ impl PickedJob {
 /// Picks the next job of a tree and reserves its inputs.
 ///
 /// Jobs are picked in this order: delete-only compactions, blob garbage collections if the value log exceeds its space
-/// limit, jobs of the policy, and other blob garbage collections.
+/// limit or garbage has reached its maximum age, jobs of the policy, and other blob garbage collections.
 pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     if state.error_state.check_writable().is_err() || state.is_closing() {
         return None;
@@ -114,7 +114,10 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     // read its files and may therefore drop quarantined files.
     let delete_only =
         delete_only.and_then(|job| jobs.running.without_blocked_files().admit_job(job, &shape));
-    let find_gc = |jobs: &TreeJobState, urgent| find_blob_gc(tree, &version, &shape, jobs, urgent);
+    let overdue = find_overdue_garbage(tree, &version, &mut jobs, shape.now_us);
+    let find_gc = |jobs: &TreeJobState, urgent| {
+        find_blob_gc(tree, &version, &shape, (jobs, &overdue), urgent)
+    };
     let mut victims = Arc::default();
     let mut take_victims = |found: BlobGcJob| {
         victims = Arc::new(found.victims);
@@ -165,12 +168,29 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     Some(picked)
 }
 
+/// Returns the blob files whose garbage has reached the maximum age, and records the ages of new garbage. The result is
+/// empty if the keyspace does not bound the time of deleted values.
+fn find_overdue_garbage(
+    tree: &Tree,
+    version: &Version,
+    jobs: &mut TreeJobState,
+    now_us: u64,
+) -> BTreeSet<FileId> {
+    let Some(parts) = tree.delete_persistence() else { return BTreeSet::new() };
+    jobs.blob_garbage.update(version.blobs(), now_us);
+    if failpoint::is_on(Failpoint::GarbageAgeIgnored) {
+        return BTreeSet::new();
+    }
+    jobs.blob_garbage.files_due(parts.blob_garbage_us(), now_us)
+}
+
 /// Returns a job that moves the values of some blob files of `version` to other files. `version` may be outdated.
+/// `overdue` contains the files whose garbage has reached its maximum age.
 fn find_blob_gc(
     tree: &Tree,
     version: &Version,
     shape: &TreeShape,
-    jobs: &TreeJobState,
+    (jobs, overdue): (&TreeJobState, &BTreeSet<FileId>),
     urgent: bool,
 ) -> Option<BlobGcJob> {
     if version.blobs().is_empty() {
@@ -183,7 +203,9 @@ fn find_blob_gc(
         return None;
     }
     let separation = settings.options.value_separation.unwrap_or_default();
-    if urgent && !garbage_collection::is_over_space_limit(version.blobs(), &separation) {
+    let is_urgent = !overdue.is_empty()
+        || garbage_collection::is_over_space_limit(version.blobs(), &separation);
+    if urgent && !is_urgent {
         return None;
     }
     // If a value stays in the value log, its pointer keeps its size, so output tables have the size of their inputs. If
@@ -195,7 +217,7 @@ fn find_blob_gc(
     garbage_collection::pick_blob_gc(
         version,
         shape,
-        (&jobs.running, &jobs.quarantine.blobs()),
+        (&jobs.running, &jobs.quarantine.blobs(), overdue),
         (&separation, table_bytes),
     )
 }

@@ -7,6 +7,8 @@
 //! - An entry covered by a range tombstone of the same stripe is dropped.
 //! - Of the sequence numbers of a range tombstone in one stripe only the newest is kept. In the oldest stripe all
 //!   readers see it, so the job drops the entries it covers. It is then kept only for older runs outside the job.
+//! - With a bound for deleted values, a tombstone below a newer entry of its key is kept, as long as an older run may
+//!   hold its key. Otherwise no file would have the age of the delete, and the deleted value could stay in the older run.
 //! - A kept range tombstone is narrowed to the keys it can still delete. Tables therefore never hold one that
 //!   extends to the end of the keyspace.
 
@@ -43,6 +45,10 @@ pub(crate) struct Retention {
     has_entry: bool,
     /// Stripe of the last put or delete of `user_key`. It shadows older entries of that stripe.
     shadowed_stripe: Option<usize>,
+    /// Whether tombstones below newer entries are kept.
+    keeps_covered_tombstones: bool,
+    /// Stripe of the last tombstone of `user_key`. Older tombstones of that stripe are not needed.
+    tombstone_stripe: Option<usize>,
 }
 
 impl Retention {
@@ -86,7 +92,16 @@ impl Retention {
             user_key,
             has_entry,
             shadowed_stripe,
+            keeps_covered_tombstones: false,
+            tombstone_stripe: None,
         }
+    }
+
+    /// Keeps tombstones below newer entries of their keys, while an older run may hold the keys.
+    pub(crate) fn keep_covered_tombstones(self, keeps: bool) -> Retention {
+        let keeps_covered_tombstones =
+            keeps && !failpoint::is_on(Failpoint::CoveredTombstoneDropped);
+        Retention { keeps_covered_tombstones, ..self }
     }
 
     /// Returns the input files of the job.
@@ -182,6 +197,7 @@ impl Retention {
             self.user_key.clear();
             self.user_key.extend_from_slice(key.user_key);
             self.shadowed_stripe = None;
+            self.tombstone_stripe = None;
         }
         let stripe = self.stripe_of(key.seq);
         let shadowed = self.shadowed_stripe == Some(stripe);
@@ -190,9 +206,18 @@ impl Retention {
         if range_deleted || key.kind != EntryKind::Merge {
             self.shadowed_stripe = Some(stripe);
         }
-        let needed = key.kind != EntryKind::Delete || self.needs_tombstone(stripe, key.user_key);
-        let kept = !shadowed && !range_deleted && needed;
-        EntryDecision { kept, shadowed, range_deleted, stripe, first_of_key }
+        let is_tombstone = key.kind == EntryKind::Delete;
+        let needed = !is_tombstone || self.needs_tombstone(stripe, key.user_key);
+        let is_covered_tombstone = is_tombstone
+            && self.keeps_covered_tombstones
+            && self.tombstone_stripe != Some(stripe)
+            && needed;
+        if is_tombstone {
+            self.tombstone_stripe = Some(stripe);
+        }
+        let kept = (!shadowed || is_covered_tombstone) && !range_deleted && needed;
+        let kept_below_fold = is_covered_tombstone && !range_deleted;
+        EntryDecision { kept, shadowed, range_deleted, stripe, first_of_key, kept_below_fold }
     }
 
     /// Whether no registered snapshot sees the entries of this stripe.
@@ -246,6 +271,8 @@ pub(crate) struct EntryDecision {
     /// Stripe of the entry, counted from the oldest.
     pub(crate) stripe: usize,
     pub(crate) first_of_key: bool,
+    /// Whether the entry is a tombstone that must be written even if newer operands are folded onto it.
+    pub(crate) kept_below_fold: bool,
 }
 
 #[cfg(test)]
@@ -308,6 +335,34 @@ mod tests {
         assert_eq!(kept_entries(&[], &entries), []);
         assert_eq!(kept_entries(&[9], &entries), []);
         assert_eq!(kept_entries(&[5], &entries), [("a".to_owned(), 9), ("a".to_owned(), 4)]);
+    }
+
+    #[test]
+    fn retention_covered_tombstone_is_kept_while_an_older_run_may_hold_the_key() {
+        use EntryKind::{Delete, Put};
+        let entries =
+            [("a", 9, Put), ("a", 8, Delete), ("a", 7, Delete), ("a", 6, Put), ("a", 5, Delete)];
+        let kept_seqs = |keeps, snapshots: &[u64], older: &[(&'static str, &'static str)]| {
+            let snapshots = snapshots.iter().map(|&seq| SeqNo(seq)).collect();
+            let retention = Retention::for_flush(snapshots, &tree(older));
+            let mut retention = retention.keep_covered_tombstones(keeps);
+            let mut kept = Vec::new();
+            for (key, seq, kind) in entries {
+                let user_key = key.as_bytes();
+                let key = InternalKey { user_key, seq: SeqNo(seq), kind };
+                if retention.decide_entry(key).kept {
+                    kept.push(seq);
+                }
+            }
+            kept
+        };
+        assert_eq!(kept_seqs(false, &[], &[("a", "c")]), [9]);
+        assert_eq!(kept_seqs(true, &[], &[("a", "c")]), [9, 8]);
+        // No older run holds the key.
+        assert_eq!(kept_seqs(true, &[], &[("b", "c")]), [9]);
+        // The snapshot sees the put at 6. The tombstone above it is kept for the value below the snapshot.
+        assert_eq!(kept_seqs(true, &[6], &[("b", "c")]), [9, 8, 6]);
+        assert_eq!(kept_seqs(true, &[6], &[("a", "c")]), [9, 8, 6, 5]);
     }
 
     fn tombstone(start: &str, end: Option<&str>, seqs: &[u64]) -> RangeTombstone {

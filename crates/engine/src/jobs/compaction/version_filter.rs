@@ -11,6 +11,9 @@
 //! Operands are never combined across a snapshot, which would then see the newer ones. Operands that cannot be
 //! folded (no operator, a failing operator, an oversized result) are written unchanged, which is always correct.
 //!
+//! With a bound for deleted values, a delete that is a base is also written below the put if an older run may hold the key,
+//! so that its age remains known.
+//!
 //! An entry whose expiry time has passed for all readers is a delete. Operands are not folded onto a base that expires
 //! later, because the base may expire between two reads, and the operands stay. Base and operands are then kept apart.
 //!
@@ -205,7 +208,10 @@ impl<'a> VersionFilter<'a> {
                 _ => Some(pointed.as_deref().unwrap_or(stored)),
             };
             if self.write_pending_operands(&FoldBase::Value(base), write)? {
-                return Ok(());
+                return match decision.kept_below_fold {
+                    true => self.write_kept(key, decision.stripe, cursor, write),
+                    false => Ok(()),
+                };
             }
         }
         if decision.kept {
@@ -551,9 +557,22 @@ mod tests {
         bottom: bool,
         filter: Option<&LetterFilter>,
     ) -> Vec<Entry> {
+        filter_entries(entries, retention(snapshots, bottom), merging, bottom, filter)
+    }
+
+    fn retention(snapshots: &[u64], bottom: bool) -> Retention {
         let snapshots = snapshots.iter().map(|&seq| SeqNo(seq)).collect();
         let older = if bottom { Vec::new() } else { vec![full_range_run()] };
-        let retention = Retention::new(snapshots, older, HashSet::new());
+        Retention::new(snapshots, older, HashSet::new())
+    }
+
+    fn filter_entries(
+        entries: &[Entry],
+        retention: Retention,
+        merging: &MergeResolver,
+        bottom: bool,
+        filter: Option<&LetterFilter>,
+    ) -> Vec<Entry> {
         let entry_filter = filter.map(|filter| EntryFilter::new(filter, 1, bottom, None));
         let mut filter = VersionFilter::new(retention, merging)
             .with_entry_filter(entry_filter)
@@ -605,6 +624,23 @@ mod tests {
         assert_eq!(kept(&[expired, old], false), [entry(2, Delete, b"")]);
     }
 
+    #[test]
+    fn filter_covered_tombstones_are_kept_below_puts_and_folded_operands() {
+        use EntryKind::{Delete, Merge, Put};
+        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(Append::default())));
+        let kept = |entries: &[(u64, EntryKind, &str)], bottom| {
+            let retention = retention(&[], bottom).keep_covered_tombstones(true);
+            summary(&filter_entries(&versions(entries), retention, &merging, bottom, None))
+        };
+        let tombstone = (4, Delete, String::new());
+        let below_put = [(5, Put, "new"), (4, Delete, ""), (3, Delete, ""), (2, Put, "old")];
+        assert_eq!(kept(&below_put, false), [(5, Put, "new".to_owned()), tombstone.clone()]);
+        assert_eq!(kept(&below_put, true), [(5, Put, "new".to_owned())]);
+        let below_operands = [(6, Merge, "b"), (5, Merge, "a"), (4, Delete, ""), (2, Put, "old")];
+        assert_eq!(kept(&below_operands, false), [(6, Put, "ab".to_owned()), tombstone]);
+        assert_eq!(kept(&below_operands, true), [(6, Put, "ab".to_owned())]);
+    }
+
     fn full_range_run() -> Arc<lsmx_compaction::SortedRun> {
         use lsmx_compaction::{FileId, KeyRange, TableMeta, TreeShape};
         let range = KeyRange { smallest: Bytes::new(), largest: Bytes::from_static(&[255]) };
@@ -640,6 +676,7 @@ mod tests {
             mut snapshots in prop::collection::vec(0u64..42, 0..4),
             operator in 0u8..4,
             bottom: bool,
+            keeps_covered: bool,
         ) {
             let operator: Option<Arc<dyn MergeOperator>> = match operator {
                 0 => Some(Arc::new(Append::default())),
@@ -660,7 +697,8 @@ mod tests {
             let entries = VecCursor::new(entries.collect()).entries;
             snapshots.sort_unstable();
             snapshots.dedup();
-            let after = kept(&entries, &snapshots, &merging, bottom);
+            let retention = retention(&snapshots, bottom).keep_covered_tombstones(keeps_covered);
+            let after = filter_entries(&entries, retention, &merging, bottom, None);
             prop_assert!(after.len() <= entries.len());
             // Entries written without an operator are read with one.
             let reader = MergeResolver::new(KeyspaceName::new("test"), operator.or(Some(Arc::new(Append::default()))));

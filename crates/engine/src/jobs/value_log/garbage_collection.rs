@@ -7,6 +7,7 @@
 //!
 //! 1. A blob file is a victim if its share of garbage exceeds `garbage_ratio`. If the value log exceeds its space
 //!    limit, every blob file with garbage may be a victim, and the job has priority over the jobs of the policy.
+//!    With a bound for deleted values, a file is also a victim if its garbage has reached the maximum age.
 //! 2. The job rewrites tables of the run that references the most bytes of the victims.
 //! 3. A table is always rewritten completely, and usually references many blob files. A job therefore has several
 //!    victims, up to a limit of copied bytes.
@@ -111,10 +112,11 @@ pub(crate) fn find_relocatable_files(
 }
 
 /// Returns the victims, in order of descending share of garbage. Quarantined files are never victims.
+/// `overdue` contains the files whose garbage has reached its maximum age.
 fn select_victims(
     blobs: &BlobSet,
     separation: &ValueSeparation,
-    quarantined: &BTreeSet<FileId>,
+    (quarantined, overdue): (&BTreeSet<FileId>, &BTreeSet<FileId>),
 ) -> Vec<GcCandidate> {
     let over_limit = is_over_space_limit(blobs, separation);
     let readable = blobs.files().filter(|used| !quarantined.contains(&used.file.record().id));
@@ -126,7 +128,8 @@ fn select_victims(
     let is_victim = |file: &GcCandidate| {
         let exceeds_ratio =
             file.garbage_bytes() as f64 > file.bytes as f64 * separation.garbage_ratio;
-        file.garbage_bytes() > 0 && (over_limit || exceeds_ratio)
+        let is_overdue = overdue.contains(&file.id);
+        file.garbage_bytes() > 0 && (over_limit || exceeds_ratio || is_overdue)
     };
     let mut victims: Vec<_> = all_files.filter(is_victim).collect();
     victims.sort_by_key(|file| (Reverse(file.garbage_ppm()), file.id));
@@ -147,10 +150,10 @@ fn select_victims(
 pub(crate) fn pick_blob_gc(
     version: &Version,
     shape: &TreeShape,
-    (busy, quarantined): (&RunningJobs, &BTreeSet<FileId>),
+    (busy, quarantined, overdue): (&RunningJobs, &BTreeSet<FileId>, &BTreeSet<FileId>),
     (separation, table_bytes): (&ValueSeparation, u64),
 ) -> Option<BlobGcJob> {
-    let candidates = select_victims(version.blobs(), separation, quarantined);
+    let candidates = select_victims(version.blobs(), separation, (quarantined, overdue));
     let worst = *candidates.first()?;
     let victims: BTreeSet<FileId> = candidates.iter().map(|file| file.id).collect();
     let mut runs: Vec<_> = version

@@ -525,7 +525,8 @@ fn draw_keyspace(
 ) -> KeyspaceOptions {
     let policy = options::draw_policy(rng);
     let operator = FaultyOperator { trigger: trigger.clone(), partial_merges: rng.is_one_in(2) };
-    let drawn = options::draw_keyspace(rng).merge_operator(operator);
+    // A custom policy has no bound for deleted values.
+    let drawn = options::draw_keyspace(rng).merge_operator(operator).delete_persistence(None);
     let drawn = if kind.needs_policy() {
         let (inner, trigger) = (policy.build(), trigger.clone());
         drawn.policy(Arc::new(FaultyPolicy { inner, trigger }))

@@ -433,7 +433,10 @@ impl ModelledDb {
             }
             Operation::SetOptions(keyspace, settings) => {
                 let (index, keyspace) = self.keyspace(*keyspace);
-                keyspace.set_options(|options| settings.apply_to(options)).unwrap();
+                let bound = settings.delete_persistence.filter(|_| !self.has_store[index]);
+                keyspace
+                    .set_options(|options| settings.apply_to(options).delete_persistence(bound))
+                    .unwrap();
                 if let Some(policy) = &settings.policy {
                     self.note_policy(index, policy);
                 }

@@ -1,0 +1,99 @@
+//! Finds and reports data that exceeds the bound within which deleted values must be gone.
+
+use std::collections::BTreeSet;
+
+use lsmx_base::sync::Arc;
+use lsmx_compaction::{DeletePersistence, FileId};
+
+use crate::event::{DeletePersistenceOverdue, Event, PersistenceHolder};
+use crate::state::DbState;
+use crate::tree::Tree;
+use crate::tree::delete_persistence::{OverdueData, RegisteredIterator};
+use crate::tree::snapshots::SnapshotTracker;
+
+/// Sends an event for each holder of overdue data that was not reported since it began to hold data.
+pub(crate) fn report_overdue_data(state: &DbState, tree: &Tree) {
+    let overdue = find_overdue_data(tree, &state.sequence);
+    let new_holders = tree.jobs.lock().reported_holders.take_new(overdue);
+    for data in new_holders {
+        state.emit(&Event::DeletePersistenceOverdue(DeletePersistenceOverdue {
+            keyspace: tree.name.clone(),
+            holder: data.holder,
+            overdue_us: data.overdue_us,
+        }));
+    }
+}
+
+/// Returns the data of a tree that exceeds its bound. At most one element per holder.
+///
+/// Tables and blob files of the current version are overdue by the write time of their oldest tombstone or the earliest
+/// expiry time. A snapshot holds them if it is older than the tombstone or does not see the expiry. Otherwise the jobs
+/// of the engine have not kept up.
+///
+/// Files that only iterators use are overdue by the creation time of the iterator. Jobs remove deleted data from the
+/// current version within three quarters of the bound, so an iterator may exceed the bound after the last quarter.
+pub(crate) fn find_overdue_data(tree: &Tree, tracker: &SnapshotTracker) -> Vec<OverdueData> {
+    let Some(parts) = tree.delete_persistence() else { return Vec::new() };
+    let now_us = tree.env().database_time_us();
+    let shape = tree.shape(now_us, tracker);
+    let overdue_us = |since_us: u64| {
+        let due_us = since_us.saturating_add(parts.bound_us());
+        Some(now_us.saturating_sub(due_us)).filter(|us| *us > 0)
+    };
+    let (mut by_jobs, mut by_snapshot) = (0, 0);
+    for file in shape.files() {
+        if file.tombstones > 0 {
+            let since_us = file.oldest_tombstone_us.unwrap_or(file.created_us);
+            let overdue_us = overdue_us(since_us).unwrap_or(0);
+            let is_held = !shape.has_droppable_tombstone(file);
+            let longest = if is_held { &mut by_snapshot } else { &mut by_jobs };
+            *longest = overdue_us.max(*longest);
+        }
+        if let Some(expiry) = &file.expiry {
+            let overdue_us = overdue_us(expiry.earliest_us).unwrap_or(0);
+            let is_held = expiry.earliest_us > shape.expiry_limit_us;
+            let longest = if is_held { &mut by_snapshot } else { &mut by_jobs };
+            *longest = overdue_us.max(*longest);
+        }
+    }
+    let garbage_us = tree.jobs.lock().blob_garbage.oldest_us();
+    by_jobs = garbage_us.and_then(overdue_us).unwrap_or(0).max(by_jobs);
+    let mut overdue = Vec::new();
+    if by_jobs > 0 {
+        let holder = PersistenceHolder::Jobs;
+        overdue.push(OverdueData { holder, overdue_us: by_jobs, holder_id: 0 });
+    }
+    if let (true, Some((seq, since_us))) = (by_snapshot > 0, tracker.oldest_snapshot()) {
+        let age_us = tree.env().now_us().saturating_sub(since_us);
+        let holder = PersistenceHolder::Snapshot { seq: seq.0, age_us };
+        overdue.push(OverdueData { holder, overdue_us: by_snapshot, holder_id: seq.0 });
+    }
+    overdue.extend(find_data_of_iterators(tree, parts, now_us));
+    overdue
+}
+
+/// Returns the data that only iterators use, for each iterator that may exceed the bound.
+fn find_data_of_iterators(tree: &Tree, parts: DeletePersistence, now_us: u64) -> Vec<OverdueData> {
+    let reserve_us = parts.bound_us() / 4;
+    let due_us = |iterator: &RegisteredIterator| iterator.created_us.saturating_add(reserve_us);
+    let mut iterators = tree.iterators.iterators();
+    iterators.retain(|iterator| due_us(iterator) < now_us);
+    if iterators.is_empty() {
+        return Vec::new();
+    }
+    let current = Arc::clone(&tree.pin_super_version().version);
+    let current_files: BTreeSet<FileId> = current.shape().files().map(|file| file.id).collect();
+    let holds_files = |iterator: &RegisteredIterator| {
+        iterator.view.upgrade().is_some_and(|view| {
+            view.version.shape().files().any(|file| !current_files.contains(&file.id))
+        })
+    };
+    let held = iterators.into_iter().filter(holds_files);
+    held.map(|iterator| {
+        let age_us = now_us.saturating_sub(iterator.created_us);
+        let holder = PersistenceHolder::Iterator { seq: iterator.seq.0, age_us };
+        let overdue_us = now_us.saturating_sub(due_us(&iterator));
+        OverdueData { holder, overdue_us, holder_id: iterator.id }
+    })
+    .collect()
+}

@@ -1,0 +1,192 @@
+//! State of a tree whose deleted values must be gone within a bound: iterators, ages of garbage, and overdue data.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering, Weak};
+use lsmx_compaction::FileId;
+
+use crate::event::PersistenceHolder;
+use crate::tree::blob_set::BlobSet;
+use crate::tree::super_version::SuperVersion;
+
+/// Registered iterators of a tree with a bound, by the order of their creation.
+#[derive(Debug, Default)]
+pub(crate) struct IteratorRegistry {
+    /// Whether iterators are registered. Without a bound, the creation of an iterator takes no lock.
+    is_enabled: AtomicBool,
+    iterators: Mutex<RegisteredIterators>,
+}
+
+#[derive(Debug, Default)]
+struct RegisteredIterators {
+    next_id: u64,
+    by_id: BTreeMap<u64, RegisteredIterator>,
+}
+
+/// An iterator that exists.
+#[derive(Clone, Debug)]
+pub(crate) struct RegisteredIterator {
+    /// Identifies the iterator in its tree.
+    pub(crate) id: u64,
+    /// Sequence number up to which the iterator sees writes.
+    pub(crate) seq: SeqNo,
+    /// Database clock at the creation, in microseconds.
+    pub(crate) created_us: u64,
+    pub(crate) view: Weak<SuperVersion>,
+}
+
+/// Registration of an iterator; ended by drop.
+#[derive(Debug)]
+pub(crate) struct IteratorRegistration {
+    registry: Arc<IteratorRegistry>,
+    id: u64,
+}
+
+impl IteratorRegistry {
+    pub(crate) fn set_enabled(&self, is_enabled: bool) {
+        self.is_enabled.store(is_enabled, Ordering::Relaxed);
+    }
+
+    /// Registers an iterator over `view`. `clock` returns the database clock, in microseconds.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        view: &Arc<SuperVersion>,
+        seq: SeqNo,
+        clock: impl FnOnce() -> u64,
+    ) -> Option<IteratorRegistration> {
+        if !self.is_enabled.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (created_us, view) = (clock(), Arc::downgrade(view));
+        let mut iterators = self.iterators.lock();
+        let id = iterators.next_id;
+        iterators.next_id += 1;
+        iterators.by_id.insert(id, RegisteredIterator { id, seq, created_us, view });
+        Some(IteratorRegistration { registry: Arc::clone(self), id })
+    }
+
+    /// Returns the iterators that exist, in the order of their creation.
+    pub(crate) fn iterators(&self) -> Vec<RegisteredIterator> {
+        self.iterators.lock().by_id.values().cloned().collect()
+    }
+}
+
+impl Drop for IteratorRegistration {
+    fn drop(&mut self) {
+        // The entry is dropped after the lock is released.
+        let _removed = self.registry.iterators.lock().by_id.remove(&self.id);
+    }
+}
+
+/// Times at which blob files were first seen with garbage.
+#[derive(Debug, Default)]
+pub(crate) struct BlobGarbageAges {
+    by_file: BTreeMap<FileId, GarbageAge>,
+    /// Whether the ages were updated before. The age of garbage in the first update is unknown.
+    is_updated: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct GarbageAge {
+    seen_us: u64,
+    /// Whether the garbage may be older than `seen_us`. Such garbage counts as older than every bound.
+    may_be_older: bool,
+}
+
+impl BlobGarbageAges {
+    /// Adds the files that have garbage now, and removes those that no longer exist.
+    pub(crate) fn update(&mut self, blobs: &BlobSet, now_us: u64) {
+        let may_be_older = !std::mem::replace(&mut self.is_updated, true);
+        let age = GarbageAge { seen_us: now_us, may_be_older };
+        let mut with_garbage = BTreeMap::new();
+        for used in blobs.files() {
+            let record = used.file.record();
+            if used.bytes < record.record_bytes() {
+                let known = self.by_file.get(&record.id).copied();
+                with_garbage.insert(record.id, known.unwrap_or(age));
+            }
+        }
+        self.by_file = with_garbage;
+    }
+
+    /// Returns the files whose garbage is older than `age_max_us`.
+    pub(crate) fn files_due(&self, age_max_us: u64, now_us: u64) -> BTreeSet<FileId> {
+        let is_due = |age: &GarbageAge| age.due_us(age_max_us) <= now_us;
+        self.by_file.iter().filter(|(_, age)| is_due(age)).map(|(&id, _)| id).collect()
+    }
+
+    /// Returns the first time after `now_us` at which garbage is older than `age_max_us`.
+    pub(crate) fn next_due_us(&self, age_max_us: u64, now_us: u64) -> Option<u64> {
+        let due = self.by_file.values().map(|age| age.due_us(age_max_us));
+        due.filter(|due_us| *due_us > now_us).min()
+    }
+
+    /// Returns the time at which the oldest garbage was seen first.
+    pub(crate) fn oldest_us(&self) -> Option<u64> {
+        self.by_file.values().map(|age| age.seen_us).min()
+    }
+}
+
+impl GarbageAge {
+    fn due_us(self, age_max_us: u64) -> u64 {
+        if self.may_be_older { 0 } else { self.seen_us.saturating_add(age_max_us) }
+    }
+}
+
+/// Deleted or expired data that may exceed the bound, and its holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OverdueData {
+    pub(crate) holder: PersistenceHolder,
+    /// Maximum time by which the data exceeds the bound, in microseconds.
+    pub(crate) overdue_us: u64,
+    /// Identifies the holder among those of the same kind.
+    pub(crate) holder_id: u64,
+}
+
+/// Holders that events have named already.
+#[derive(Debug, Default)]
+pub(crate) struct ReportedHolders(BTreeSet<(u8, u64)>);
+
+impl ReportedHolders {
+    /// Returns the elements whose holder was not yet reported. Forgets the holders that hold nothing any more.
+    pub(crate) fn take_new(&mut self, overdue: Vec<OverdueData>) -> Vec<OverdueData> {
+        let key = |data: &OverdueData| match data.holder {
+            PersistenceHolder::Jobs => (0, data.holder_id),
+            PersistenceHolder::Snapshot { .. } => (1, data.holder_id),
+            PersistenceHolder::Iterator { .. } => (2, data.holder_id),
+        };
+        let holders = overdue.iter().map(key).collect();
+        let reported = std::mem::replace(&mut self.0, holders);
+        overdue.into_iter().filter(|data| !reported.contains(&key(data))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reported_holders_are_new_once_until_they_hold_nothing() {
+        let data = |holder, holder_id| OverdueData { holder, overdue_us: 1, holder_id };
+        let snapshot = data(PersistenceHolder::Snapshot { seq: 7, age_us: 1 }, 7);
+        let iterator = data(PersistenceHolder::Iterator { seq: 7, age_us: 1 }, 7);
+        let mut reported = ReportedHolders::default();
+        assert_eq!(reported.take_new(vec![snapshot]), [snapshot]);
+        assert_eq!(reported.take_new(vec![snapshot, iterator]), [iterator]);
+        assert!(reported.take_new(Vec::new()).is_empty());
+        assert_eq!(reported.take_new(vec![snapshot]), [snapshot]);
+    }
+
+    #[test]
+    fn garbage_age_of_first_update_is_due_at_once() {
+        let unknown = GarbageAge { seen_us: 100, may_be_older: true };
+        let known = GarbageAge { seen_us: 100, may_be_older: false };
+        assert_eq!((unknown.due_us(50), known.due_us(50)), (0, 150));
+        let by_file = BTreeMap::from([(FileId(1), unknown), (FileId(2), known)]);
+        let ages = BlobGarbageAges { by_file, is_updated: true };
+        assert_eq!(ages.files_due(50, 149), BTreeSet::from([FileId(1)]));
+        assert_eq!(ages.files_due(50, 150).len(), 2);
+        assert_eq!((ages.next_due_us(50, 149), ages.next_due_us(50, 150)), (Some(150), None));
+    }
+}

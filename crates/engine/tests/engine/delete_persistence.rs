@@ -1,0 +1,157 @@
+//! Tests of the bound for deleted values. The virtual clock advances only by calls of the tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lsmx::compaction::{CompactionPolicy, Debt, Job, RunningJobs, TreeShape};
+use lsmx::internals::vfs::CrashImage;
+use lsmx::merge_operator::Append;
+use lsmx::vfs::MemVfs;
+use lsmx::{Db, Error, KeySearchReport, KeyspaceOptions, Options, ValueSeparation, search_key};
+use lsmx_testkit::case_seeds;
+use lsmx_testkit::simple_store::SimpleStore;
+
+use crate::harness::database::{self, inline, metrics, policy, small};
+use crate::harness::delete_persistence::play_history;
+
+const SECOND: Duration = Duration::from_secs(1);
+const SECOND_US: u64 = 1_000_000;
+
+fn bounded() -> KeyspaceOptions {
+    small().delete_persistence(SECOND)
+}
+
+fn open(disk: &MemVfs, keyspace: KeyspaceOptions) -> Db {
+    database::open(disk, inline().keyspace_defaults(keyspace))
+}
+
+/// Searches the files of an open database for a key of the default keyspace.
+fn search(disk: &MemVfs, key: &str) -> KeySearchReport {
+    let image = disk.crash(CrashImage::Keep, 0);
+    let options = Options::default().vfs(Arc::new(image));
+    search_key("db", &options, Some("default"), key.as_bytes()).unwrap()
+}
+
+/// Lets the time of one bound pass in small steps.
+fn let_bound_pass(db: &Db) {
+    for _ in 0..32 {
+        db.env().advance_us(SECOND_US / 32);
+        db.wait_idle().unwrap();
+    }
+}
+
+#[test]
+fn deleted_value_below_newer_put_is_gone_within_bound() {
+    let disk = MemVfs::new();
+    let db = open(&disk, bounded().policy(policy("leveled(trigger=100,stop=200)")));
+    let keyspace = db.default_keyspace();
+    keyspace.put("k", "old").unwrap();
+    keyspace.put("z", "stays").unwrap();
+    db.flush().unwrap();
+    keyspace.delete("k").unwrap();
+    keyspace.put("k", "new").unwrap();
+    db.flush().unwrap();
+    assert_eq!(metrics(&db).total().tombstones, 1, "the delete is kept below the put");
+    let_bound_pass(&db);
+    let report = search(&disk, "k");
+    assert_eq!(report.entries.len(), 1, "{report:?}");
+    assert_eq!(metrics(&db).total().tombstones, 0);
+    assert_eq!(keyspace.get("k").unwrap().as_deref(), Some(&b"new"[..]));
+    let persistence = metrics(&db).delete_persistence;
+    assert_eq!((persistence.bound_us, persistence.overdue_us), (SECOND_US, 0));
+}
+
+#[test]
+fn log_of_idle_database_is_emptied_within_bound() {
+    let disk = MemVfs::new();
+    let db = open(&disk, bounded());
+    let other = db.keyspace("other", small()).unwrap();
+    other.put("k", "value").unwrap();
+    db.put("k", "value").unwrap();
+    db.delete("k").unwrap();
+    db.sync().unwrap();
+    let_bound_pass(&db);
+    assert!(search(&disk, "k").is_clear());
+    assert_eq!(db.metrics().wal.segments, 1);
+    assert_eq!(other.get("k").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn deleted_value_in_blob_file_is_gone_within_bound() {
+    let disk = MemVfs::new();
+    let separation = ValueSeparation {
+        threshold_bytes: 20,
+        garbage_ratio: 1.0,
+        space_amplification_max: 100.0,
+        ..ValueSeparation::default()
+    };
+    let db = open(&disk, bounded().value_separation(separation));
+    for number in 0..20 {
+        db.put(format!("key {number:02}"), [7; 100]).unwrap();
+    }
+    db.flush().unwrap();
+    db.delete("key 07").unwrap();
+    db.flush().unwrap();
+    let_bound_pass(&db);
+    assert!(search(&disk, "key 07").is_clear());
+    assert_eq!(search(&disk, "key 08").entries.len(), 2);
+}
+
+#[test]
+fn unsupported_combinations_are_contradictions() {
+    let refused = |options: KeyspaceOptions| {
+        let disk = MemVfs::new();
+        let opened = database::try_open(&disk, inline().keyspace_defaults(options));
+        assert!(matches!(opened, Err(Error::Contradiction { .. })), "{opened:?}");
+    };
+    refused(bounded().policy(policy("fifo")));
+    refused(bounded().policy(Arc::new(NoJobs) as Arc<dyn CompactionPolicy>));
+    refused(bounded().merge_operator(Append::default()).operand_store(SimpleStore::default()));
+
+    let db = open(&MemVfs::new(), bounded());
+    let keyspace = db.default_keyspace();
+    assert_eq!(keyspace.options().delete_persistence, Some(SECOND));
+    let error = keyspace.set_policy(policy("fifo")).unwrap_err();
+    assert!(matches!(error, Error::Contradiction { .. }), "{error}");
+    let short = keyspace.set_options(|options| options.delete_persistence(Duration::ZERO));
+    assert!(matches!(short, Err(Error::InvalidOption { .. })), "{short:?}");
+    keyspace.set_options(|options| options.delete_persistence(None)).unwrap();
+    keyspace.set_policy(policy("fifo")).unwrap();
+    let error = keyspace.set_options(|options| options.delete_persistence(SECOND)).unwrap_err();
+    assert!(matches!(error, Error::Contradiction { .. }), "{error}");
+}
+
+/// A policy that picks no job.
+#[derive(Debug)]
+struct NoJobs;
+
+impl CompactionPolicy for NoJobs {
+    fn name(&self) -> &str {
+        "no-jobs"
+    }
+
+    fn pick(&self, _: &TreeShape, _: &RunningJobs) -> Option<Job> {
+        None
+    }
+
+    fn debt(&self, _: &TreeShape, _: &RunningJobs) -> Debt {
+        Debt::default()
+    }
+
+    fn must_stop_writes(&self, _: &TreeShape) -> bool {
+        false
+    }
+}
+
+#[test]
+fn random_histories_leave_no_trace_of_deleted_values() {
+    let (mut searches, mut snapshots, mut iterators) = (0, 0, 0);
+    for seed in case_seeds(&[], 24) {
+        let counts = play_history(seed).unwrap();
+        searches += counts.searches;
+        snapshots += counts.snapshots_named;
+        iterators += counts.iterators_named;
+    }
+    println!("{searches} searches, {snapshots} snapshots, {iterators} iterators");
+    assert!(searches > 100 && snapshots > 3 && iterators > 3);
+}
