@@ -14,7 +14,7 @@ use crate::compare::KeyspaceView;
 use crate::counts::ChildCounts;
 use crate::disk_faults::FaultyDisk;
 use crate::messages::{self, Message};
-use crate::options::draw_counted;
+use crate::options::{draw_counted, draw_delete_persistence};
 use crate::{Orders, counter_key, keyspace_churn, merged_key, open};
 use lsmx_testkit::TestRng;
 
@@ -254,6 +254,10 @@ impl ConcurrentTasks<'_> {
         let keyspace = &self.keyspaces[which];
         let had = self.has_store(keyspace);
         self.db.keyspace(&keyspace.name(), options).map(drop)?;
+        if !self.has_store(keyspace) {
+            let bound = draw_delete_persistence(&mut self.rng);
+            keyspace.set_options(|options| options.delete_persistence(bound))?;
+        }
         self.reached.to_store += u64::from(!had && self.has_store(keyspace));
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! all kinds of background jobs.
 
 use std::path::Path;
+use std::time::Duration;
 
 use lsmx::WalOptions;
 use lsmx::env::Background;
@@ -42,6 +43,12 @@ pub(crate) fn draw_counted(rng: &mut TestRng, keyspace: usize) -> KeyspaceOption
         0 => drawn.merge_operator(Counter),
         _ => drawn.merge_operator(Append::default()),
     }
+}
+
+/// Draws a bound for deleted values. Half of the draws set none. Keyspaces with an operand store refuse a bound.
+pub(crate) fn draw_delete_persistence(rng: &mut TestRng) -> Option<Duration> {
+    let bound_ms = *rng.choose(&[20, 200, 2_000]);
+    rng.is_one_in(2).then(|| Duration::from_millis(bound_ms))
 }
 
 /// Draws options of an operand store with few and small buckets. A bucket is a file with the operands of a key range.
