@@ -17,7 +17,7 @@ pub(crate) fn report_overdue_data(state: &DbState, tree: &Tree) {
     let new_holders = tree.jobs.lock().reported_holders.take_new(overdue);
     for data in new_holders {
         state.emit(&Event::DeletePersistenceOverdue(DeletePersistenceOverdue {
-            keyspace: tree.name.clone(),
+            keyspace: tree.name(),
             holder: data.holder,
             overdue_us: data.overdue_us,
         }));
