@@ -627,7 +627,8 @@ mod tests {
     #[test]
     fn filter_covered_tombstones_are_kept_below_puts_and_folded_operands() {
         use EntryKind::{Delete, Merge, Put};
-        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(Append::default())));
+        let merging =
+            MergeResolver::new(KeyspaceName::new("test"), Some(Arc::new(Append::default())));
         let kept = |entries: &[(u64, EntryKind, &str)], bottom| {
             let retention = retention(&[], bottom).keep_covered_tombstones(true);
             summary(&filter_entries(&versions(entries), retention, &merging, bottom, None))
