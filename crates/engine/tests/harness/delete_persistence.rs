@@ -81,6 +81,9 @@ pub(crate) fn history_leaves_no_trace(seed: u64) -> Outcome {
 impl BoundedHistory {
     fn play(&mut self) -> Outcome {
         self.reopen()?;
+        if self.rng.is_one_in(3) {
+            self.check_delete_below_put()?;
+        }
         for _ in 0..self.rng.between(1, 4) {
             for _ in 0..self.rng.between(5, 120) {
                 self.step()?;
@@ -278,7 +281,23 @@ impl BoundedHistory {
         }
     }
 
-    /// Deletes all keys while a snapshot sees them. After the bound, metric and event must name the snapshot.
+    /// Deletes a key whose value is in the last run, and writes it again. No other delete makes jobs due.
+    fn check_delete_below_put(&mut self) -> Outcome {
+        let (db, keyspace) = self.handles()?;
+        let key = b"key 00".to_vec();
+        keyspace.put(&key, [b'v'; 200]).map_err(failed)?;
+        self.record(std::slice::from_ref(&key), None)?;
+        keyspace.compact_range::<&[u8]>(..).map_err(failed)?;
+        keyspace.delete(&key).map_err(failed)?;
+        self.record(std::slice::from_ref(&key), Some(db.env().database_time_us()))?;
+        keyspace.put(&key, b"v").map_err(failed)?;
+        self.record(std::slice::from_ref(&key), None)?;
+        db.flush().map_err(failed)?;
+        self.let_bound_pass()?;
+        self.check_traces()
+    }
+
+    /// Deletes a key while a snapshot sees it. After the bound, metric and event must name the snapshot.
     fn check_with_snapshot(&mut self) -> Outcome {
         let (db, keyspace) = self.handles()?;
         let key = b"key 00".to_vec();
