@@ -149,7 +149,7 @@ pub enum Operation {
     DropKeyspace(usize),
     /// Clones the first keyspace as the second one.
     CloneKeyspace(usize, usize, KeyspaceSettings),
-    /// Renames a keyspace. The second number is the index of the new name in [`KEYSPACES`] and [`OTHER_NAMES`].
+    /// Renames a keyspace. The second number is the index of the new name in `KEYSPACES` and `OTHER_NAMES`.
     RenameKeyspace(usize, usize),
     ChangeOptions(usize, KeyspaceSettings),
     /// Changes options with `Keyspace::set_options`, which keeps the merge operator and the operand store.
