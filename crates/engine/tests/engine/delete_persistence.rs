@@ -8,8 +8,8 @@ use lsmx::internals::vfs::CrashImage;
 use lsmx::merge_operator::Append;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, KeySearchReport, KeyspaceOptions, Options, ValueSeparation, search_key};
-use lsmx_testkit::case_seeds;
 use lsmx_testkit::simple_store::SimpleStore;
+use lsmx_testkit::{case_seeds, scale};
 
 use crate::harness::database::{self, inline, metrics, policy, small};
 use crate::harness::delete_persistence::play_history;
@@ -152,6 +152,6 @@ fn random_histories_leave_no_trace_of_deleted_values() {
         snapshots += counts.snapshots_named;
         iterators += counts.iterators_named;
     }
-    println!("{searches} searches, {snapshots} snapshots, {iterators} iterators");
-    assert!(searches > 100 && snapshots > 3 && iterators > 3);
+    let counts = (searches, snapshots, iterators);
+    assert!(scale() < 1.0 || (searches > 100 && snapshots > 3 && iterators > 3), "{counts:?}");
 }
