@@ -1,9 +1,12 @@
 //! Tests of creating, renaming, dropping and reopening keyspaces, and of `multi_get`, `approximate_size`, `explain` and
 //! `observe`.
 
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use lsmx::env::Background;
+use lsmx::event::{Event, EventListener};
 use lsmx::inspect::BlockSource;
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, WriteBatch};
@@ -38,6 +41,47 @@ fn assert_dropped<T: std::fmt::Debug>(result: lsmx::Result<T>) {
         matches!(result, Err(Error::KeyspaceDropped { ref name }) if name == "users"),
         "{result:?}"
     );
+}
+
+/// Blocks the first compaction.
+struct BlocksCompaction {
+    begun: Mutex<Option<Sender<()>>>,
+    continues: Mutex<Receiver<()>>,
+}
+
+impl EventListener for BlocksCompaction {
+    fn on_event(&self, event: &Event) {
+        if matches!(event, Event::CompactionBegin(_))
+            && let Some(begun) = self.begun.lock().unwrap().take()
+        {
+            begun.send(()).unwrap();
+            self.continues.lock().unwrap().recv().unwrap();
+        }
+    }
+}
+
+/// The drop removes the tables before the compaction reads them. The compaction must not fail the next write.
+#[test]
+fn keyspace_dropped_during_its_compaction_causes_no_error() {
+    let ((begun, begins), (unblock, continues)) = (channel(), channel());
+    let (begun, continues) = (Mutex::new(Some(begun)), Mutex::new(continues));
+    let listener = Arc::new(BlocksCompaction { begun, continues });
+    let disk = MemVfs::new();
+    let db = database::open(&disk, options(Background::Threads { workers: 2 }).listener(listener));
+    let users = users(&db);
+    for round in 0.. {
+        fill(&users, 100);
+        db.flush().unwrap();
+        match begins.recv_timeout(Duration::from_millis(if round < 10 { 0 } else { 100 })) {
+            Ok(()) => break,
+            Err(_) => assert!(round < 1_000, "no compaction begins"),
+        }
+    }
+    db.drop_keyspace("users").unwrap();
+    unblock.send(()).unwrap();
+    db.wait_idle().unwrap();
+    db.put("key", "value").unwrap();
+    assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"value"[..]));
 }
 
 #[test]
