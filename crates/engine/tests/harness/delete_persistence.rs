@@ -30,6 +30,8 @@ const STEPS_PER_BOUND: u64 = 16;
 #[derive(Clone, Copy, Debug)]
 struct Version {
     seq: u64,
+    written_us: u64,
+    is_operand: bool,
     /// Time from which on the versions up to this one are deleted, in microseconds. `None` for a value that does not
     /// expire.
     deleted_us: Option<u64>,
@@ -151,9 +153,11 @@ impl BoundedHistory {
 
     /// Records a write of keys with the last sequence number.
     fn record(&mut self, keys: &[Vec<u8>], deleted_us: Option<u64>) -> Outcome {
-        let seq = self.handles()?.0.snapshot().seq().0;
+        let (db, _) = self.handles()?;
+        let (seq, written_us) = (db.snapshot().seq().0, db.env().database_time_us());
+        let version = Version { seq, written_us, is_operand: false, deleted_us };
         for key in keys {
-            self.versions.entry(key.clone()).or_default().push(Version { seq, deleted_us });
+            self.versions.entry(key.clone()).or_default().push(version);
         }
         Ok(())
     }
@@ -187,7 +191,9 @@ impl BoundedHistory {
             }
             66..74 if self.has_operator => {
                 keyspace.merge(&key, &value).map_err(failed)?;
-                self.record(&[key], None)?;
+                self.record(std::slice::from_ref(&key), None)?;
+                let newest = self.versions.get_mut(&key).and_then(|versions| versions.last_mut());
+                newest.into_iter().for_each(|version| version.is_operand = true);
             }
             74..80 => db.flush().map_err(failed)?,
             80..83 => keyspace.compact_range::<&[u8]>(..).map_err(failed)?,
@@ -241,11 +247,16 @@ impl BoundedHistory {
         search_key("db", &options, Some(NAME), key).map_err(failed)
     }
 
-    /// Returns the sequence number up to which the versions of a key have been deleted for longer than the bound.
+    /// Returns the sequence number up to which the versions of a key have been deleted for longer than the bound. A value
+    /// that was overwritten before its expiry is not deleted.
     fn deleted_through(&self, versions: &[Version], now_us: u64) -> Option<u64> {
-        let is_overdue =
-            |version: &&Version| version.deleted_us.is_some_and(|us| us + BOUND_US <= now_us);
-        versions.iter().filter(is_overdue).map(|version| version.seq).max()
+        let is_overdue = |(index, version): &(usize, &Version)| {
+            let mut later = versions[index + 1..].iter().filter(|later| !later.is_operand);
+            version.deleted_us.is_some_and(|us| {
+                us + BOUND_US <= now_us && later.next().is_none_or(|next| next.written_us >= us)
+            })
+        };
+        versions.iter().enumerate().filter(is_overdue).map(|(_, version)| version.seq).max()
     }
 
     /// Returns the keys with entries that should be gone, each with a description of the first one.
@@ -270,13 +281,14 @@ impl BoundedHistory {
     fn check_traces(&mut self) -> Outcome {
         match self.find_traces()?.pop_first() {
             None => Ok(()),
-            Some((key, trace)) => {
+            Some((name, trace)) => {
                 let (db, keyspace) = self.handles()?;
                 let policy = keyspace.options().policy.to_string();
                 let metrics = db.metrics().keyspaces.remove(NAME).unwrap_or_default();
                 let persistence = metrics.delete_persistence;
-                let key = key.escape_ascii();
-                Err(format!("{key}: {trace}, policy {policy}, {persistence:?}"))
+                let key = name.escape_ascii();
+                let versions = self.versions.get(&name);
+                Err(format!("{key}: {trace}, policy {policy}, {persistence:?}, {versions:?}"))
             }
         }
     }
