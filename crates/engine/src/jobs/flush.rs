@@ -107,7 +107,7 @@ fn flush_memtable(
     let mut outputs = JobOutputs::for_flush(&state.tables, tree, memtable, shape, tombstone_us);
     let retention = Retention::for_flush(state.sequence.snapshot_seqs(), view.version.shape())
         .with_operand_view(view.operand_view.as_ref().map(|beside| &beside.view))
-        .keep_covered_tombstones(tree.delete_persistence().is_some());
+        .keep_covered_tombstones(tree.keeps_covered_tombstones());
     let filter =
         VersionFilter::new(retention, &tree.merge_resolver).with_expiry_limit(expiry_limit_us);
     let attached = guard.map(|guard| &*guard.attached);

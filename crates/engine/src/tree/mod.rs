@@ -254,6 +254,8 @@ pub(crate) struct Tree {
     /// Whether memtables or tables may contain expiring entries. Set before the first expiring entry becomes visible,
     /// and never reset.
     may_expire: AtomicBool,
+    /// Whether the keyspace was opened from the manifest and its options were not given yet.
+    awaits_options: AtomicBool,
     /// [`KeyspaceOptions::default_ttl`] in microseconds. 0 if there is none.
     default_ttl_us: AtomicU64,
     env: Env,
@@ -297,6 +299,7 @@ impl Tree {
             open_id,
             has_separated_values: AtomicBool::new(has_separated_values),
             may_expire: AtomicBool::new(may_expire),
+            awaits_options: AtomicBool::new(false),
             default_ttl_us: AtomicU64::new(settings.default_ttl_us()),
             records_reads: AtomicBool::new(settings.policy.needs_file_read_times()),
             settings: ArcSwap::from_pointee(settings),
@@ -393,6 +396,18 @@ impl Tree {
         self.default_ttl_us.store(settings.default_ttl_us(), Ordering::Relaxed);
         self.iterators.set_enabled(settings.delete_persistence().is_some());
         self.settings.store(Arc::new(settings));
+        self.awaits_options.store(false, Ordering::Release);
+    }
+
+    /// Marks the tree as opened from the manifest, which does not contain all options.
+    pub(crate) fn set_awaits_options(&self) {
+        self.awaits_options.store(true, Ordering::Release);
+    }
+
+    /// Returns whether jobs keep tombstones below newer entries, see [`KeyspaceOptions::delete_persistence`]. As long as
+    /// the options were not given, jobs keep them too, because the option may be among them.
+    pub(crate) fn keeps_covered_tombstones(&self) -> bool {
+        self.awaits_options.load(Ordering::Acquire) || self.delete_persistence().is_some()
     }
 
     /// Returns an error if the manifest names a custom policy that the application did not pass.

@@ -102,7 +102,7 @@ impl<'a> MemtableFlush<'a, '_> {
     fn filter(&self) -> VersionFilter<'a> {
         let retention = Retention::for_flush(self.snapshots.clone(), self.version.shape())
             .with_operand_view(self.operands.map(|operands| &operands.view))
-            .keep_covered_tombstones(self.tree.delete_persistence().is_some());
+            .keep_covered_tombstones(self.tree.keeps_covered_tombstones());
         VersionFilter::new(retention, &self.tree.merge_resolver)
     }
 

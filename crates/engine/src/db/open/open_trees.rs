@@ -14,7 +14,7 @@ use crate::format::version_edit::BlobReference;
 use crate::manifest::{KeyspaceState, ManifestState};
 use crate::metrics::OperationLatencies;
 use crate::operand_store::StoreToken;
-use crate::options::db::Options;
+use crate::options::db::{DEFAULT_KEYSPACE, Options};
 use crate::options::stored::StoredOptions;
 use crate::state::keyspaces::Keyspaces;
 use crate::state::table_factory::TableFactory;
@@ -66,6 +66,9 @@ impl TreeOpener<'_> {
         let origin = TreeContext { open_id: self.open_id, env, latencies };
         let name = KeyspaceName::new(&*keyspace.name);
         let tree = Tree::new(origin, id, name, options, policy, version, SeqNo(1));
+        if keyspace.name != DEFAULT_KEYSPACE {
+            tree.set_awaits_options();
+        }
         if persisted.value_separation {
             tree.set_separated_values();
         }

@@ -370,7 +370,7 @@ fn merge(
         runs.push(tables);
     }
     let mut retention = Retention::for_job(state.sequence.snapshot_seqs(), shape, job)
-        .keep_covered_tombstones(shape.delete_persistence_us.is_some());
+        .keep_covered_tombstones(tree.keeps_covered_tombstones());
     let range = job.input_key_range(shape)?;
     let range_tombstones =
         retention.add_range_tombstones(&tombstones, Some((&range.smallest, &range.largest)));
