@@ -1,5 +1,5 @@
 //! Triggers that test single files of all levels: tombstone density, tombstone age, file age, expired entries, and the
-//! bound within which deleted values must be gone.
+//! bound within which deleted values must be removed.
 //!
 //! A file with tombstones moves down, one level at a time, until no older file overlaps it. It is then rewritten
 //! without its tombstones. The sequence of such jobs is therefore finite. Tombstones that a snapshot needs do not make

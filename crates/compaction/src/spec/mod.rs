@@ -245,8 +245,8 @@ impl PolicySpec {
 
     /// Returns the primitives of the policy.
     ///
-    /// A maximum age of tombstones that is relative to the duration of an experiment is ignored: no tombstone becomes
-    /// too old. The preset `tsa` has the maximum age [`BOUND_US_DEFAULT`] if the spec sets none.
+    /// The preset `tsa` limits the age of tombstones. If the limit is a share of the duration of an experiment, the policy
+    /// has no limit. If the spec sets no limit, it is [`BOUND_US_DEFAULT`].
     #[must_use]
     pub fn primitives(&self) -> PolicyPrimitives {
         match &self.0 {

@@ -1,8 +1,8 @@
 //! Closing a database: flush, stop background work, mark the WAL, release the lock.
 //!
-//! The caller waits until its deadline at most. The close then continues on a thread of the engine without further
-//! flushes. It waits until no thread of the database can write, and releases the lock. Under [`Background::Inline`]
-//! there is no such thread, so the lock is held until the next close.
+//! After the deadline, the call returns [`Error::Deadline`], and a background thread continues the close. The background
+//! thread starts no further flush. It waits until all writes have ended, and then releases the database lock. With
+//! [`Background::Inline`] there are no background threads. The lock is then held until `close` is called again.
 
 use std::time::Duration;
 

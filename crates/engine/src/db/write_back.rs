@@ -9,9 +9,9 @@
 //! Nothing is stored if the base of the operands has an expiry time, because the combined value depends on the time of
 //! the read.
 //!
-//! Nothing is stored if the newest operand is in a sealed memtable or in a file. A sealed memtable is flushed soon. An
-//! operand in a file could only be replaced by a put with a new sequence number. Commits with a guard on the key would
-//! then fail, although no caller has written the key.
+//! The value is stored only if the newest operand is in the active memtable. A sealed memtable is flushed soon, so a value
+//! in it would save few lookups. For an operand in a table, the value would need a new sequence number. A transaction that
+//! has read the key would then see a conflict, although no caller has written the key.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};

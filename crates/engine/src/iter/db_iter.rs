@@ -425,7 +425,7 @@ impl<C: Cursor> DbIter<C> {
         self.set_folded_value(fold)
     }
 
-    /// Stores the combined value of the current key. Returns whether the key has a value.
+    /// Sets the current value to the result of merging the operands of the current key. Returns whether the key has a value.
     ///
     /// A value in the value log is read only if operands must be combined with it.
     fn set_folded_value(&mut self, mut fold: OperandFold) -> Result<bool> {

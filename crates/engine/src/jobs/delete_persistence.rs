@@ -1,4 +1,4 @@
-//! Finds and reports data that exceeds the bound within which deleted values must be gone.
+//! Finds and reports data that exceeds the bound within which deleted values must be removed.
 
 use std::collections::BTreeSet;
 

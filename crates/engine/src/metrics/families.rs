@@ -411,7 +411,7 @@ const KEYSPACE: &[MetricDefinition<KeyspaceMetrics>] = &[
     ),
     gauge_of(
         "lsmx_delete_persistence_bound_seconds",
-        "Time within which deleted values must be gone, or 0.",
+        "Time within which deleted values must be removed, or 0.",
         MetricReader::Micros(|m| m.delete_persistence.bound_us),
     ),
     gauge_of(

@@ -310,8 +310,8 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Time within which deleted and expired values are gone from tables, blob files and the log. `None` disables the
-    /// bound. Default: none.
+    /// Sets the time within which deleted and expired values are removed from tables, blob files and the log. `None` sets no
+    /// limit. Default: none.
     ///
     /// The time counts from the delete or the expiry, on the database clock. It applies to deletes that are written while
     /// the option is set. A shorter bound means more compactions, more garbage collection of blob files and earlier flushes

@@ -159,12 +159,12 @@ impl FdCache {
         self: &Arc<Self>,
         vfs: &dyn Vfs,
         path: &Path,
-    ) -> io::Result<Arc<dyn File>> {
+    ) -> io::Result<Arc<CachedFile>> {
         self.reserve_fd();
         match vfs.create(path) {
             Ok(file) => {
                 let file = CachedFile::with_file(Some(Arc::clone(self)), path, None, Some(file));
-                Ok(Arc::new(FdCacheFile(Arc::new(file))))
+                Ok(Arc::new(file))
             }
             Err(error) => {
                 self.release_fd();
@@ -425,7 +425,7 @@ impl CachedFile {
     }
 
     /// Calls `call` with the open file. Reopens the file if it is closed.
-    fn with_open_file<R>(
+    pub(super) fn with_open_file<R>(
         self: &Arc<Self>,
         call: impl FnOnce(&dyn File) -> io::Result<R>,
     ) -> io::Result<R> {
@@ -437,7 +437,8 @@ impl CachedFile {
         call(&*open.0)
     }
 
-    fn with_file_if_open(&self, call: impl FnOnce(&dyn File)) {
+    /// Calls `call` with the file if it is open.
+    pub(super) fn with_file_if_open(&self, call: impl FnOnce(&dyn File)) {
         if let Some(open) = &*self.file.load() {
             call(&*open.0);
         }
@@ -730,48 +731,6 @@ impl Drop for CachedFile {
         if let (Some(cache), Some(_)) = (&self.cache, self.file.swap(None)) {
             cache.release_fd();
         }
-    }
-}
-
-/// A file of an operand store, whose descriptor counts towards the limit.
-#[derive(Debug)]
-pub(super) struct FdCacheFile(pub(super) Arc<CachedFile>);
-
-impl File for FdCacheFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.with_open_file(|file| file.read_at(buffer, offset))
-    }
-
-    fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.0.with_open_file(|file| file.append(bytes))
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.with_open_file(|file| file.sync())
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.0.with_open_file(|file| file.len())
-    }
-
-    fn enable_preallocation(&self) {
-        self.0.with_file_if_open(|file| file.enable_preallocation());
-    }
-
-    fn disable_preallocation(&self) {
-        self.0.with_file_if_open(|file| file.disable_preallocation());
-    }
-
-    fn will_need(&self, offset: u64, bytes: u64) -> bool {
-        self.0.with_open_file(|file| Ok(file.will_need(offset, bytes))).unwrap_or(false)
-    }
-
-    fn drop_cached_pages(&self, offset: u64, bytes: u64) {
-        self.0.with_file_if_open(|file| file.drop_cached_pages(offset, bytes));
-    }
-
-    fn drop_unsynced(&self, cached: bool) -> bool {
-        self.0.with_open_file(|file| Ok(file.drop_unsynced(cached))).unwrap_or(false)
     }
 }
 

@@ -219,7 +219,7 @@ impl Keyspace {
 
     /// Replaces the value of `key` by the result of `update` atomically. Returns the previous value.
     ///
-    /// `update` runs on the task and may be called several times, see [`crate::Keyspace::fetch_update`].
+    /// The calling task executes `update`, possibly several times, see [`crate::Keyspace::fetch_update`].
     ///
     /// # Errors
     /// Same as [`crate::Keyspace::fetch_update`].
@@ -233,7 +233,7 @@ impl Keyspace {
 
     /// Replaces the value of `key` by the result of `update` atomically. Returns the new value.
     ///
-    /// `update` runs on the task and may be called several times, see [`crate::Keyspace::update_fetch`].
+    /// The calling task executes `update`, possibly several times, see [`crate::Keyspace::update_fetch`].
     ///
     /// # Errors
     /// Same as [`crate::Keyspace::fetch_update`].

@@ -1,4 +1,4 @@
-//! State of a tree whose deleted values must be gone within a bound: iterators, ages of garbage, and overdue data.
+//! State of a tree whose deleted values must be removed within a bound: iterators, ages of garbage, and overdue data.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -264,7 +264,7 @@ pub(crate) struct Tree {
     dropped: AtomicU64,
 }
 
-/// Value of `held_at` if no files are known that only snapshots need.
+/// Value of `held_at` if no file is kept only because of snapshots.
 const NOT_HELD: u64 = u64::MAX;
 
 /// Value of `dropped` while the keyspace is being dropped. The drop may still fail. Writes fail, and reads succeed.
@@ -458,7 +458,7 @@ impl Tree {
         options.check_default_ttl(operator.or_else(store).as_deref())
     }
 
-    /// Returns the parts of the bound within which deleted values must be gone.
+    /// Returns the parts of the bound within which deleted values must be removed.
     pub(crate) fn delete_persistence(&self) -> Option<DeletePersistence> {
         self.settings().delete_persistence()
     }

@@ -107,7 +107,7 @@ pub(crate) struct OperandStoreSlot {
     unavailable: ArcSwapOption<UnavailableStore>,
     /// Whether `unavailable` is set.
     is_unavailable: AtomicBool,
-    /// WAL segments whose operations the store has not received, because it was not open when the WAL was replayed.
+    /// WAL segments with operations that are missing in the operand store, because the store was not open during recovery.
     kept_log: ArcSwapOption<KeptLog>,
     is_reserved: AtomicBool,
 }

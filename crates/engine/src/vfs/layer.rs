@@ -236,7 +236,7 @@ pub trait FileLayer: fmt::Debug + Send + Sync {
     }
 }
 
-fn make_file_call<L: FileLayer, T>(
+fn intercept_file_call<L: FileLayer, T>(
     layer: &L,
     call: VfsCall,
     forward: impl FnOnce() -> io::Result<T>,
@@ -249,19 +249,19 @@ fn make_file_call<L: FileLayer, T>(
 
 impl<L: FileLayer> File for L {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        make_file_call(self, VfsCall::Read, || self.intercept_read(buffer, offset))
+        intercept_file_call(self, VfsCall::Read, || self.intercept_read(buffer, offset))
     }
 
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        make_file_call(self, VfsCall::Append, || self.intercept_append(bytes))
+        intercept_file_call(self, VfsCall::Append, || self.intercept_append(bytes))
     }
 
     fn sync(&self) -> io::Result<()> {
-        make_file_call(self, VfsCall::Sync, || self.intercept_sync())
+        intercept_file_call(self, VfsCall::Sync, || self.intercept_sync())
     }
 
     fn len(&self) -> io::Result<u64> {
-        make_file_call(self, VfsCall::Len, || self.inner().len())
+        intercept_file_call(self, VfsCall::Len, || self.inner().len())
     }
 
     fn enable_preallocation(&self) {

@@ -50,7 +50,9 @@ impl WriteSet {
                 }
             }
         }
-        ranges.sort_unstable_by(|a, b| a.sort_key(payload).cmp(&b.sort_key(payload)));
+        ranges.sort_unstable_by(|a, b| {
+            a.keyspace_and_start(payload).cmp(&b.keyspace_and_start(payload))
+        });
         ranges.dedup_by(|next, last| last.extend(next, payload));
         WriteSet { keys, ranges, sorted_keys: OnceLock::new() }
     }
@@ -64,8 +66,9 @@ impl WriteSet {
     ) -> bool {
         match keys {
             GuardedKeys::Key { key, key_hash } => {
-                let after =
-                    self.ranges.partition_point(|at| at.sort_key(payload) <= (keyspace, &key[..]));
+                let after = self
+                    .ranges
+                    .partition_point(|at| at.keyspace_and_start(payload) <= (keyspace, &key[..]));
                 self.keys.newest_seq(*key_hash).is_some()
                     || self.ends_after(payload, after, keyspace, key)
             }
@@ -77,7 +80,8 @@ impl WriteSet {
                 let sorted_keys = self.sorted_keys.get_or_init(|| sort_keys(payload));
                 let at = |(keyspace, key): &WrittenKey| (*keyspace, &payload[key.clone()]);
                 let first = sorted_keys.partition_point(|key| at(key) < (keyspace, &start[..]));
-                let after = self.ranges.partition_point(|at| is_before_end(at.sort_key(payload)));
+                let after =
+                    self.ranges.partition_point(|at| is_before_end(at.keyspace_and_start(payload)));
                 sorted_keys.get(first).is_some_and(|key| is_before_end(at(key)))
                     || self.ends_after(payload, after, keyspace, start)
             }
@@ -104,7 +108,7 @@ fn sort_keys(payload: &[u8]) -> Vec<WrittenKey> {
 }
 
 impl DeletedRange {
-    fn sort_key<'a>(&self, payload: &'a [u8]) -> (u32, &'a [u8]) {
+    fn keyspace_and_start<'a>(&self, payload: &'a [u8]) -> (u32, &'a [u8]) {
         (self.keyspace, &payload[self.start.clone()])
     }
 

@@ -25,11 +25,15 @@ fn open(disk: &MemVfs, keyspace: KeyspaceOptions) -> Db {
     database::open(disk, inline().keyspace_defaults(keyspace))
 }
 
-/// Searches the files of an open database for a key of the default keyspace.
-fn search(disk: &MemVfs, key: &str) -> KeySearchReport {
+/// Searches the files of an open database for a key of a keyspace.
+fn search_keyspace(disk: &MemVfs, keyspace: &str, key: &str) -> KeySearchReport {
     let image = disk.crash(CrashImage::Keep, 0);
     let options = Options::default().vfs(Arc::new(image));
-    search_key("db", &options, Some("default"), key.as_bytes()).unwrap()
+    search_key("db", &options, Some(keyspace), key.as_bytes()).unwrap()
+}
+
+fn search(disk: &MemVfs, key: &str) -> KeySearchReport {
+    search_keyspace(disk, "default", key)
 }
 
 /// Lets the time of one bound pass in small steps.
@@ -59,6 +63,29 @@ fn deleted_value_below_newer_put_is_gone_within_bound() {
     assert_eq!(keyspace.get("k").unwrap().as_deref(), Some(&b"new"[..]));
     let persistence = metrics(&db).delete_persistence;
     assert_eq!((persistence.bound_us, persistence.overdue_us), (SECOND_US, 0));
+}
+
+/// The recovery flushes the delete and the put before the keyspace is opened with its options.
+#[test]
+fn deleted_value_below_newer_put_is_removed_after_recovery() {
+    let disk = MemVfs::new();
+    let open_keyspace = |db: &Db| {
+        db.keyspace("bounded", bounded().policy(policy("leveled(trigger=100,stop=200)"))).unwrap()
+    };
+    let db = open(&disk, small());
+    let keyspace = open_keyspace(&db);
+    keyspace.put("k", "old").unwrap();
+    db.flush().unwrap();
+    keyspace.delete("k").unwrap();
+    keyspace.put("k", "new").unwrap();
+    db.sync().unwrap();
+    let crashed = disk.crash(CrashImage::Drop, 0);
+    let db = open(&crashed, small());
+    let keyspace = open_keyspace(&db);
+    let_bound_pass(&db);
+    assert_eq!(keyspace.get("k").unwrap().as_deref(), Some(&b"new"[..]));
+    let report = search_keyspace(&crashed, "bounded", "k");
+    assert_eq!(report.entries.len(), 1, "{report:?}");
 }
 
 #[test]

@@ -137,7 +137,7 @@ pub fn search_key(
     let mut search = KeySearch { vfs: &*vfs, dir, key, wanted, names, cache, report };
     let mut operand_files = Some(BTreeSet::new());
     for (&id, keyspace) in keyspaces {
-        // The files of stores outside the search are needed to tell unused files from files in use.
+        // Stores of other keyspaces are searched too, because `find_orphans` needs the names of all files in use.
         match operand_store::search_store(&vfs, dir, keyspace, stores, key)? {
             StoreSearch::NoStore => {}
             StoreSearch::Searched { files, records } => {

@@ -23,8 +23,8 @@ use crate::tree::Tree;
 
 /// Maximum bytes of commits in a batch.
 const BATCH_BYTES_MAX: u64 = 1 << 20;
-/// A batch has at most 1 / `BATCHES_PER_MEMTABLE` of the maximum bytes of a memtable. A memtable may exceed its maximum
-/// size by three batches.
+/// Minimum number of batches per memtable. The size of a memtable is checked only between batches, so small batches limit
+/// the bytes by which a memtable can exceed its maximum size.
 const BATCHES_PER_MEMTABLE: u64 = 16;
 
 /// A tree into which commits are replayed.

@@ -139,7 +139,8 @@ impl Retention {
         self.snapshots.partition_point(|snapshot| *snapshot < seq)
     }
 
-    /// Returns the part of a fragment that is kept. The fragment has at most one sequence number per stripe.
+    /// Returns the range tombstone that the job must write for `tombstone`, or `None` if it is not needed. `tombstone` must
+    /// have at most one sequence number per stripe. The result may have fewer sequence numbers and a smaller range.
     fn retain_range_tombstone(
         &self,
         tombstone: &RangeTombstone,

@@ -60,7 +60,7 @@ pub(crate) fn run_job(
     });
     let result =
         catch_panics(state, || run_picked_job(state, throttle, workers, tree, picked, &span));
-    // The files of a dropped keyspace may be gone, so its jobs may fail for any reason.
+    // The drop of a keyspace may remove the files of a running job, which may then fail in any way.
     let result = result.map_err(|error| tree.check_live().err().unwrap_or(error));
     if let Err(error) = &result {
         span.record_error(error);

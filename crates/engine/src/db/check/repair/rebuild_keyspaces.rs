@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::manifest::{KeyspaceState, ValueLogState};
 use crate::table::Table;
 
-/// A table that may belong to a keyspace.
+/// A table file whose entries the repair adds to the rebuilt tree of a keyspace, unless the file is damaged.
 #[derive(Clone, Copy, Debug)]
 struct CandidateTable {
     number: u64,
