@@ -305,7 +305,7 @@ impl StoreView {
             bucket_read_bytes: get(&counters.bucket_read_bytes),
             log_written_bytes: get(&counters.log_written_bytes),
             operands: get(&counters.operands),
-            anchors: get(&counters.delete_markers),
+            delete_markers: get(&counters.delete_markers),
             rewrites: get(&counters.rewrites),
             splits: get(&counters.splits),
             merges: get(&counters.merges),

@@ -300,7 +300,7 @@ pub enum Event {
     /// [`Options::explain_decisions`](crate::Options::explain_decisions).
     Decision(Arc<Decision>),
     /// A new manifest replaced one that had become too long. The value is the number in its file name.
-    ManifestAfresh(u64),
+    ManifestCreated(u64),
     /// A flush succeeded.
     Flush(FlushEnd),
     /// A compaction job succeeded.
@@ -376,7 +376,7 @@ impl fmt::Display for Event {
                 let Decision { keyspace, policy, explanation } = &**decision;
                 write!(f, "[{keyspace}] {policy} decision: {explanation}")
             }
-            Event::ManifestAfresh(number) => write!(f, "created manifest {number}"),
+            Event::ManifestCreated(number) => write!(f, "created manifest {number}"),
             Event::Flush(end) => write!(
                 f,
                 "[{}] flushed {} entries, {} bytes in {} us",

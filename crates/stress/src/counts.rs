@@ -11,7 +11,7 @@ pub struct ChildCounts {
     /// Number of operands delivered to operand stores.
     pub operands: u64,
     /// Number of delete markers delivered to operand stores.
-    pub anchors: u64,
+    pub delete_markers: u64,
     /// Number of rewritten buckets.
     pub rewrites: u64,
     /// Number of buckets that were split.
@@ -38,7 +38,7 @@ impl ChildCounts {
     fn counts(&mut self) -> [&mut u64; 12] {
         [
             &mut self.operands,
-            &mut self.anchors,
+            &mut self.delete_markers,
             &mut self.rewrites,
             &mut self.splits,
             &mut self.merges,
@@ -59,7 +59,7 @@ impl ChildCounts {
         for keyspace in metrics.keyspaces.values() {
             let store = keyspace.operand_store.unwrap_or_default();
             now.operands += store.operands;
-            now.anchors += store.anchors;
+            now.delete_markers += store.delete_markers;
             now.rewrites += store.rewrites;
             now.splits += store.splits;
             now.merges += store.merges;

@@ -10,7 +10,7 @@ const BLOCK_BYTES: usize = 4096;
 
 /// Returns the size of RocksDB's partitioned index in bytes per data block. Excludes the memory overhead of cached
 /// blocks.
-pub(crate) fn rocksdb_index_bytes(
+pub(crate) fn index_bytes(
     keys: &[Vec<u8>],
     value: &[u8],
     restart_interval: usize,

@@ -84,7 +84,7 @@ impl StoreOpener<'_> {
             is_collecting: AtomicBool::new(false),
             cache: Arc::clone(&tables.cache),
             charged_bytes: AtomicU64::new(0),
-            total_rewrite_bytes: Arc::clone(&tables.beside_bytes),
+            total_rewrite_bytes: Arc::clone(&tables.store_rewrite_bytes),
             rewrite_bytes: AtomicU64::new(0),
         };
         attached.update_memory_charge();

@@ -164,7 +164,7 @@ fn flush_memtable(
         outputs.expired.add_to(&mut counts.expired);
         let writes = &mut counts.level_mut(0).flow;
         writes.jobs += 1;
-        writes.came_bytes += written_bytes;
+        writes.incoming_bytes += written_bytes;
         writes.written_bytes += written_bytes;
         writes.us_total += elapsed_us;
     });

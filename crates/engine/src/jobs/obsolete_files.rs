@@ -57,7 +57,7 @@ pub(crate) fn rewrite_manifest(state: &DbState) -> Result<()> {
         let old = state.manifest.rewrite(number, &[]);
         let old = old.map_err(|error| state.make_read_only(error))?;
         state.obsolete_files.discard(FileName::Manifest(old).in_dir(&state.dir));
-        state.emit(&Event::ManifestAfresh(number));
+        state.emit(&Event::ManifestCreated(number));
     }
     Ok(())
 }

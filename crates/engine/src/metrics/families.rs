@@ -319,7 +319,7 @@ const KEYSPACE: &[MetricDefinition<KeyspaceMetrics>] = &[
     gauge(
         "lsmx_last_run_filter_used",
         "1 if lookups use the filter of the last sorted run, otherwise 0.",
-        |m| u64::from(m.filter_last_run.asked),
+        |m| u64::from(m.filter_last_run.is_used),
     ),
     counter("lsmx_last_run_lookups_total", "Lookups that reached the last sorted run.", |m| {
         m.filter_last_run.lookups
@@ -344,13 +344,13 @@ const KEYSPACE: &[MetricDefinition<KeyspaceMetrics>] = &[
     }),
     counter("lsmx_compactions_total", "Merges.", |m| m.compaction.jobs),
     counter("lsmx_compactions_divided_total", "Merges that were divided by key range.", |m| {
-        m.compaction.jobs_divided
+        m.compaction.divided_jobs
     }),
     counter("lsmx_subcompactions_total", "Subcompactions of divided merges.", |m| {
-        m.compaction.parts
+        m.compaction.subcompactions
     }),
-    counter("lsmx_subcompactions_helped_total", "Subcompactions that helper threads ran.", |m| {
-        m.compaction.parts_helped
+    counter("lsmx_helper_subcompactions_total", "Subcompactions that helper threads ran.", |m| {
+        m.compaction.helper_subcompactions
     }),
     counter("lsmx_trivial_moves_total", "Jobs that only edited the manifest.", |m| {
         m.compaction.trivial_moves
@@ -445,8 +445,8 @@ const KEYSPACE: &[MetricDefinition<KeyspaceMetrics>] = &[
     counter("lsmx_blob_collected_bytes_total", "Bytes that these collections copied.", |m| {
         m.value_log.rewritten_bytes
     }),
-    counter("lsmx_blob_gathered_bytes_total", "Bytes of relocated values.", |m| {
-        m.value_log.gathered_bytes
+    counter("lsmx_blob_relocated_bytes_total", "Bytes of relocated values.", |m| {
+        m.value_log.relocated_bytes
     }),
     counter("lsmx_write_stalls_total", "Writes that waited for any cause.", |m| m.stalls.count),
     seconds("lsmx_write_stall_seconds_total", "Total wait of these writes.", |m| m.stalls.us_total),
@@ -513,7 +513,7 @@ const OPERAND_STORE: &[MetricDefinition<OperandMetrics>] = &[
     counter(
         "lsmx_operand_delete_markers_total",
         "Delete markers that flushes passed to the operand store.",
-        |m| m.anchors,
+        |m| m.delete_markers,
     ),
     counter("lsmx_operand_bucket_rewrites_total", "Rewritten buckets.", |m| m.rewrites),
     counter("lsmx_operand_bucket_splits_total", "Bucket splits.", |m| m.splits),
@@ -545,7 +545,7 @@ const LEVEL: &[MetricDefinition<LevelMetrics>] = &[
         m.flow.jobs
     }),
     counter("lsmx_level_incoming_bytes_total", "Bytes that jobs brought into the level.", |m| {
-        m.flow.came_bytes
+        m.flow.incoming_bytes
     }),
     counter(
         "lsmx_level_moved_bytes_total",

@@ -32,7 +32,7 @@ pub struct LevelWriteMetrics {
     /// Number of flushes and merges that wrote into the level.
     pub jobs: u64,
     /// Bytes of flushes into L0, of ingested tables, and of input files from other levels. Moved files are not counted.
-    pub came_bytes: u64,
+    pub incoming_bytes: u64,
     /// Bytes of files that were moved into the level without being rewritten.
     pub moved_bytes: u64,
     /// Bytes of all input files of merges into the level, including files of the level itself.
@@ -46,12 +46,12 @@ pub struct LevelWriteMetrics {
 impl LevelWriteMetrics {
     /// Returns the bytes written per incoming byte, or `None` without incoming bytes.
     pub(crate) fn write_amplification(&self) -> Option<f64> {
-        (self.came_bytes > 0).then(|| self.written_bytes as f64 / self.came_bytes as f64)
+        (self.incoming_bytes > 0).then(|| self.written_bytes as f64 / self.incoming_bytes as f64)
     }
 
     fn add(&mut self, other: &LevelWriteMetrics) {
         self.jobs += other.jobs;
-        self.came_bytes += other.came_bytes;
+        self.incoming_bytes += other.incoming_bytes;
         self.moved_bytes += other.moved_bytes;
         self.read_bytes += other.read_bytes;
         self.written_bytes += other.written_bytes;
@@ -88,11 +88,11 @@ pub struct CompactionMetrics {
     /// Number of merges.
     pub jobs: u64,
     /// Number of merges that were split by key range.
-    pub jobs_divided: u64,
+    pub divided_jobs: u64,
     /// Number of subcompactions of these merges.
-    pub parts: u64,
+    pub subcompactions: u64,
     /// Number of subcompactions that helper threads ran.
-    pub parts_helped: u64,
+    pub helper_subcompactions: u64,
     /// Number of jobs that only edited the manifest.
     pub trivial_moves: u64,
     /// Number of jobs that dropped files without reading them.
@@ -242,7 +242,7 @@ pub struct DeletePersistenceMetrics {
 #[serde(default)]
 pub struct LastRunFilterMetrics {
     /// Whether lookups use the filter.
-    pub asked: bool,
+    pub is_used: bool,
     /// Number of lookups that reached the last run.
     pub lookups: u64,
     /// Number of these lookups that did not find the key.
@@ -273,7 +273,7 @@ pub struct ValueLogMetrics {
     pub rewritten_bytes: u64,
     /// Bytes of values that other compactions moved next to their neighbours, see
     /// [`ValueSeparation::scan_read_bytes`](crate::ValueSeparation::scan_read_bytes).
-    pub gathered_bytes: u64,
+    pub relocated_bytes: u64,
 }
 
 impl ValueLogMetrics {
@@ -417,7 +417,7 @@ impl KeyspaceMetrics {
             total.range_tombstones += level.range_tombstones;
             total.flow.add(&level.flow);
         }
-        total.flow.came_bytes = self.flushed_bytes + self.ingest.bytes;
+        total.flow.incoming_bytes = self.flushed_bytes + self.ingest.bytes;
         total
     }
 

@@ -77,7 +77,8 @@ fn write_level(f: &mut fmt::Formatter<'_>, name: &str, level: &LevelMetrics) -> 
     let writes = &level.flow;
     let [runs, files, entries, tombstones, jobs] =
         [level.runs, level.files, level.entries, level.tombstones, writes.jobs].map(Count);
-    let [bytes, incoming, moved] = [level.bytes, writes.came_bytes, writes.moved_bytes].map(Bytes);
+    let [bytes, incoming, moved] =
+        [level.bytes, writes.incoming_bytes, writes.moved_bytes].map(Bytes);
     let [read, written] = [writes.read_bytes, writes.written_bytes].map(Bytes);
     let amplification = Ratio(writes.write_amplification());
     write!(f, "{name:>6} {runs:>5} {files:>6} {bytes:>9} {entries:>8} {tombstones:>7} | ")?;
@@ -100,7 +101,7 @@ fn write_keyspace(
     let [memtables, ingested] = [keyspace.memtable_bytes, keyspace.ingested_bytes].map(Bytes);
     let [gets, flushes, drops] = [keyspace.gets, keyspace.flushes, compaction.drops].map(Count);
     let [merges, split, moves] =
-        [compaction.jobs, compaction.jobs_divided, compaction.trivial_moves].map(Count);
+        [compaction.jobs, compaction.divided_jobs, compaction.trivial_moves].map(Count);
     write!(
         f,
         "  memtables {memtables} ({memtables_sealed} sealed)  ingested {ingested}  gets {gets}  "
@@ -135,7 +136,8 @@ fn write_keyspace(
     let filter = &keyspace.filter_last_run;
     if filter.lookups > 0 {
         let [absent, lookups] = [filter.absent, filter.lookups].map(Count);
-        let (bytes, is_used) = (Bytes(filter.filter_bytes), if filter.asked { "" } else { "not " });
+        let (bytes, is_used) =
+            (Bytes(filter.filter_bytes), if filter.is_used { "" } else { "not " });
         let LastRunFilterMetrics { reads_saved, reads_lost, .. } = filter;
         write!(f, "  {absent} of {lookups} lookups in the last run found no key: ")?;
         write!(f, "filter of {bytes} is {is_used}used, saves {reads_saved:.3} reads per lookup, ")?;
@@ -160,7 +162,7 @@ fn write_keyspace(
     }
     if let Some(store) = &keyspace.operand_store {
         let [buckets, operands] = [store.buckets, store.operands].map(Count);
-        let [markers, moved] = [store.anchors, store.to_tree].map(Count);
+        let [markers, moved] = [store.delete_markers, store.to_tree].map(Count);
         let [bytes, log, memory] =
             [store.bucket_bytes, store.log_bytes, store.memory_bytes].map(Bytes);
         let [written, read] = [store.bucket_written_bytes, store.bucket_read_bytes].map(Bytes);
@@ -206,7 +208,7 @@ fn write_keyspace(
         let [files, collections] = [log.blob_files, log.rewrites].map(Count);
         let [bytes, referenced] = [log.blob_bytes, log.blob_referenced_bytes].map(Bytes);
         let [written, moved, relocated] =
-            [log.written_bytes, log.rewritten_bytes, log.gathered_bytes].map(Bytes);
+            [log.written_bytes, log.rewritten_bytes, log.relocated_bytes].map(Bytes);
         let amplification = Ratio(log.space_amplification());
         write!(f, "  value log: {files} blob files of {bytes}, {referenced} referenced ")?;
         write!(f, "(space amp. {amplification}); {written} written, {collections} garbage ")?;
@@ -374,7 +376,7 @@ mod tests {
             files: 2,
             bytes,
             flow: LevelWriteMetrics {
-                came_bytes: 1_000,
+                incoming_bytes: 1_000,
                 written_bytes: 3_000,
                 jobs: 1,
                 ..LevelWriteMetrics::default()

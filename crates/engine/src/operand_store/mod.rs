@@ -467,7 +467,7 @@ pub struct OperandMetrics {
     /// Number of delivered operands.
     pub operands: u64,
     /// Number of delivered delete markers.
-    pub anchors: u64,
+    pub delete_markers: u64,
     /// Number of rewritten buckets.
     pub rewrites: u64,
     /// Number of bucket splits.

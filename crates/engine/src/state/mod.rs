@@ -487,7 +487,7 @@ impl DbState {
         let size = self.manifest.size();
         DiskReserveDemand {
             unflushed_bytes: self.memtables.used_bytes().min(self.wal.live_bytes()),
-            store_bytes: self.tables.beside_bytes.load(Ordering::Relaxed),
+            store_bytes: self.tables.store_rewrite_bytes.load(Ordering::Relaxed),
             manifest_bytes: size.bytes,
             keyspaces: size.keyspaces,
         }

@@ -50,7 +50,7 @@ pub(crate) struct TableFactory {
     /// Number of created tables. It determines the order in which tables were created.
     pub(crate) creation: AtomicU64,
     /// Upper bound of the bytes that all operand stores may have to rewrite.
-    pub(crate) beside_bytes: Arc<AtomicU64>,
+    pub(crate) store_rewrite_bytes: Arc<AtomicU64>,
 }
 
 impl TableFactory {

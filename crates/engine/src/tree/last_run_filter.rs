@@ -146,7 +146,7 @@ impl LastRunFilter {
     pub(crate) fn metrics(&self, is_used: bool) -> LastRunFilterMetrics {
         let last = self.last_decision.lock();
         LastRunFilterMetrics {
-            asked: is_used,
+            is_used,
             lookups: self.lookups.sum(),
             absent: self.absent.sum(),
             reads_saved: last.saved_reads,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn is_filter_used(db: &Db) -> bool {
-        db.metrics().keyspaces["default"].filter_last_run.asked
+        db.metrics().keyspaces["default"].filter_last_run.is_used
     }
 
     #[test]

@@ -94,7 +94,7 @@ fn operands_in_the_store_are_combined_with_the_tree() {
     assert_default(&db, "a=12 b=2 c=1");
     apply_to_default(&db, "a+3 flush a+4");
     assert_default(&db, "a=1234 b=2 c=1");
-    assert_eq!((store_metrics(&db).operands, store_metrics(&db).anchors), (3, 0));
+    assert_eq!((store_metrics(&db).operands, store_metrics(&db).delete_markers), (3, 0));
     let cache = db.metrics().cache;
     assert!(cache[&BlockKind::Bucket].misses > 0, "{cache:?}");
 
@@ -103,7 +103,7 @@ fn operands_in_the_store_are_combined_with_the_tree() {
     assert_default(&db, "a=x c=1");
     compact(&db).unwrap();
     assert_default(&db, "a=x c=1");
-    assert_eq!(store_metrics(&db).anchors, 2);
+    assert_eq!(store_metrics(&db).delete_markers, 2);
     apply_to_default(&db, "b+5 flush");
     assert_default(&db, "a=x b=5 c=1");
     db.close(None).unwrap();

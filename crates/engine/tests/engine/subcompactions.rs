@@ -114,12 +114,12 @@ fn mixed(parts: usize) -> (Vec<View>, [u64; 4], CompactionMetrics) {
 #[test]
 fn subcompactions_give_the_result_of_an_undivided_compaction() {
     let (views, shape, whole) = mixed(1);
-    assert_eq!((whole.jobs_divided, whole.parts), (0, 0));
+    assert_eq!((whole.divided_jobs, whole.parts), (0, 0));
     assert_eq!((shape[0], shape[3]), (1, 1), "the compaction leaves one run with range tombstones");
     for parts in [2, 3, 8] {
         let (same_views, same_shape, metrics) = mixed(parts);
-        assert!(metrics.jobs_divided > 0 && metrics.parts > metrics.jobs_divided, "{metrics:?}");
-        assert!(metrics.parts <= metrics.jobs_divided * parts as u64, "{metrics:?}");
+        assert!(metrics.divided_jobs > 0 && metrics.parts > metrics.divided_jobs, "{metrics:?}");
+        assert!(metrics.parts <= metrics.divided_jobs * parts as u64, "{metrics:?}");
         assert_eq!(metrics.jobs, whole.jobs);
         assert_eq!(same_shape, shape, "{parts} parts");
         assert!(same_views == views, "{parts} parts");
@@ -155,7 +155,7 @@ fn subcompactions_run_on_idle_workers() {
             4,
             "the calling thread and three workers execute one subcompaction each"
         );
-        helped += after.parts_helped - before.parts_helped;
+        helped += after.helper_subcompactions - before.helper_subcompactions;
         assert_filled(&db);
         db.close(None).unwrap();
         assert_clean(&disk);
@@ -184,7 +184,7 @@ fn subcompactions_run_in_parallel() {
     compact(&db).unwrap();
     assert_eq!(inside.lock().unwrap().len(), 2);
     assert_filled(&db);
-    assert_eq!(compactions(&db).parts_helped, 1);
+    assert_eq!(compactions(&db).helper_subcompactions, 1);
 }
 
 /// Keeps the reports of all compaction jobs.

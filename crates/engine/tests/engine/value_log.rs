@@ -210,12 +210,12 @@ fn compaction_groups_values_of_neighbouring_keys() {
         (reads, metrics)
     };
     let (scattered, before) = load(0);
-    assert_eq!(before.gathered_bytes, 0);
+    assert_eq!(before.relocated_bytes, 0);
     let (gathered, metrics) = load(2 << 10);
     assert!(gathered * 3 < scattered * 2, "reads: {gathered} if grouped, {scattered} if not");
     assert!(metrics.blob_files * 2 < before.blob_files, "{metrics:?} {before:?}");
-    assert!(metrics.gathered_bytes > metrics.blob_referenced_bytes / 2, "{metrics:?}");
-    assert!(metrics.gathered_bytes < metrics.blob_referenced_bytes * 3, "{metrics:?}");
+    assert!(metrics.relocated_bytes > metrics.blob_referenced_bytes / 2, "{metrics:?}");
+    assert!(metrics.relocated_bytes < metrics.blob_referenced_bytes * 3, "{metrics:?}");
 }
 
 /// If a compaction cannot read a separated value, it leaves the value in its blob file and continues.
@@ -236,7 +236,7 @@ fn compactions_with_an_unreadable_value_continue() {
     put(&db, &mut model, 1_500..4_000, 1);
     compact(&db).unwrap();
     db.wait_idle().unwrap();
-    assert!(log(&db).gathered_bytes > 500_000, "{:?}", log(&db));
+    assert!(log(&db).relocated_bytes > 500_000, "{:?}", log(&db));
     assert_eq!(metrics(&db).compaction.failures, 0);
     for (key, value) in &model {
         match db.get(key) {

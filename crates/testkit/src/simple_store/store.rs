@@ -176,7 +176,7 @@ impl OperandStore for Store {
             log_bytes: self.newest().file_bytes(),
             log_written_bytes: self.written_bytes.load(Ordering::Relaxed),
             operands: self.operands.load(Ordering::Relaxed),
-            anchors: self.delete_markers.load(Ordering::Relaxed),
+            delete_markers: self.delete_markers.load(Ordering::Relaxed),
             to_tree: self.to_tree.load(Ordering::Relaxed),
             ..OperandMetrics::default()
         }

@@ -72,7 +72,6 @@ pub struct CaseCounts {
     #[serde(rename = "beside")]
     pub operands_in_stores: u64,
     /// Number of delete markers delivered to operand stores.
-    #[serde(rename = "anchors")]
     pub delete_markers: u64,
     /// Number of keys whose operands a collection moved from an operand store to the tree.
     #[serde(rename = "collected")]

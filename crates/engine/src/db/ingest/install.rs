@@ -343,7 +343,7 @@ pub(in crate::db) fn count_ingest(tree: &Tree, placed: &[PlacedTable], seq: SeqN
             counts.ingest.bytes += file.bytes;
             counts.ingest.written_bytes += written_bytes;
             let flow = &mut counts.level_mut(level.0).flow;
-            flow.came_bytes += file.bytes;
+            flow.incoming_bytes += file.bytes;
             flow.written_bytes += written_bytes;
             end.entries += file.entries;
             end.bytes += file.bytes;

@@ -434,7 +434,7 @@ fn create_table_factory(
         deferred_drop: DeferredDrop::new(progress.clone()),
         files: Arc::new(FileNumbers::new(number)),
         creation: AtomicU64::new(next_creation_number(state)),
-        beside_bytes: Arc::default(),
+        store_rewrite_bytes: Arc::default(),
         vfs,
         dir: dir.to_owned(),
         env,

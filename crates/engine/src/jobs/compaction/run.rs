@@ -205,9 +205,9 @@ fn update_metrics(
             JobKind::Merge | JobKind::Rewrite => {
                 compaction.jobs += 1;
                 if stats.subcompactions > 1 {
-                    compaction.jobs_divided += 1;
-                    compaction.parts += len_u64(stats.subcompactions);
-                    compaction.parts_helped += stats.helper_count;
+                    compaction.divided_jobs += 1;
+                    compaction.subcompactions += len_u64(stats.subcompactions);
+                    compaction.helper_subcompactions += stats.helper_count;
                 }
                 compaction.read_bytes += stats.read_bytes;
                 compaction.written_bytes += written_bytes;
@@ -219,7 +219,7 @@ fn update_metrics(
                 counts.value_log.rewrites += u64::from(is_collection);
                 let writes = &mut counts.level_mut(job.target.level.0).flow;
                 writes.jobs += 1;
-                writes.came_bytes += picked.incoming_bytes();
+                writes.incoming_bytes += picked.incoming_bytes();
                 writes.read_bytes += stats.read_bytes;
                 writes.written_bytes += written_bytes;
                 writes.us_total += elapsed_us;

@@ -258,7 +258,7 @@ fn move_to_tree(
     }
     tree.counters.update_level(0, |writes| {
         writes.jobs += 1;
-        writes.came_bytes += written_bytes;
+        writes.incoming_bytes += written_bytes;
         writes.written_bytes += written_bytes;
     });
     Ok(MoveResult { entries: outputs.entries, written_bytes })

@@ -246,7 +246,7 @@ impl OutputValueWriter {
         tree.counters.update(|counts| {
             counts.value_log.written_bytes += written;
             counts.value_log.rewritten_bytes += std::mem::take(&mut self.moved_bytes);
-            counts.value_log.gathered_bytes += std::mem::take(&mut self.relocated_bytes);
+            counts.value_log.relocated_bytes += std::mem::take(&mut self.relocated_bytes);
         });
         let file_of = |id: FileId| {
             let found = new_files.iter().find(|file| file.record().id == id);

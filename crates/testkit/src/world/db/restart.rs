@@ -17,13 +17,13 @@ impl ModelledDb {
         for keyspace in self.db().metrics().keyspaces.values() {
             self.counts.flushes += keyspace.flushes;
             self.counts.merges += keyspace.compaction.jobs;
-            self.counts.subcompactions += keyspace.compaction.jobs_divided;
-            self.counts.helped += keyspace.compaction.parts_helped;
+            self.counts.subcompactions += keyspace.compaction.divided_jobs;
+            self.counts.helped += keyspace.compaction.helper_subcompactions;
             self.counts.moves += keyspace.compaction.trivial_moves;
             self.counts.drops += keyspace.compaction.drops;
             let store = keyspace.operand_store.unwrap_or_default();
             self.counts.operands_in_stores += store.operands;
-            self.counts.delete_markers += store.anchors;
+            self.counts.delete_markers += store.delete_markers;
             self.counts.keys_to_tree += store.to_tree;
             self.counts.folded_by_reads += keyspace.merges.reads.operands;
             self.counts.folded_by_jobs += keyspace.merges.jobs.operands;
