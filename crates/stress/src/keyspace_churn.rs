@@ -1,13 +1,13 @@
-//! Keyspace churn: a thread repeatedly creates a keyspace, writes to it, renames it and drops it.
+//! Keyspace churn: a thread repeatedly creates a keyspace, writes to it, renames it, clones it and drops it.
 //!
 //! The steps are numbered from 1. The number of completed steps can be derived from the contents of the database.
 
 use lsmx::merge_operator::Append;
-use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, WriteBatch};
+use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, Slice, WriteBatch};
 
 use crate::Outcome;
 use crate::number;
-use crate::options::{draw_keyspace, draw_store};
+use crate::options::{draw_keyspace, draw_store, draw_without_store};
 use lsmx_testkit::TestRng;
 
 /// First name of the keyspace that is repeatedly created, renamed and dropped.
@@ -16,6 +16,7 @@ use lsmx_testkit::TestRng;
 pub(crate) const NAME: &str = "passing";
 /// Name of the keyspace after its rename.
 const SECOND_NAME: &str = "passing-renamed";
+const CLONE_NAME: &str = "passing-clone";
 /// Number of churn steps from the creation of the keyspace to its drop (one incarnation). The first step creates the
 /// keyspace, the last step drops it, and each other step puts an entry.
 const STEPS_PER_LIFE: u64 = 8;
@@ -24,6 +25,8 @@ const STEPS_PER_LIFE: u64 = 8;
 const TO_TREE: u64 = 5;
 /// Index of the churn step that renames the keyspace before it puts an entry.
 const RENAME: u64 = 3;
+/// Index of the churn step that clones the keyspace before it puts an entry.
+const CLONE: u64 = 4;
 /// Key whose value each put step extends by a merge operand.
 const APPENDED_KEY: &[u8] = b"appended";
 
@@ -51,6 +54,14 @@ fn contents(life: u64, puts: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
         contents.push((APPENDED_KEY.to_vec(), appended));
     }
     contents
+}
+
+/// Drops the clone, if it exists.
+fn drop_clone(db: &Db) -> Result<()> {
+    match db.drop_keyspace(CLONE_NAME) {
+        Err(Error::UnknownKeyspace { .. }) => Ok(()),
+        dropped => dropped,
+    }
 }
 
 pub(crate) fn draw_options(rng: &mut TestRng) -> KeyspaceOptions {
@@ -84,11 +95,18 @@ pub(crate) fn run_step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
     }
     let keyspace = open(db)?;
     if at == STEPS_PER_LIFE - 1 {
+        drop_clone(db)?;
         return db.drop_keyspace(&keyspace.name());
     }
     // A kill may have interrupted the step after the rename.
     if at == RENAME && keyspace.name() == NAME {
         db.rename_keyspace(NAME, SECOND_NAME)?;
+    }
+    if at == CLONE {
+        // A kill may have interrupted the step after the clone.
+        drop_clone(db)?;
+        let options = draw_without_store(&mut TestRng::new(step)).merge_operator(Append::default());
+        db.clone_keyspace(&keyspace.name(), CLONE_NAME, options)?;
     }
     if at == TO_TREE && life % 2 == 1 {
         match keyspace.operands_to_tree() {
@@ -109,6 +127,30 @@ pub(crate) fn expected_note(steps: u64) -> Option<(Vec<u8>, Vec<u8>)> {
     let puts = |step: &u64| (1..STEPS_PER_LIFE - 1).contains(&life_and_index(*step).1);
     let last = (1..=steps).rev().take(3).find(puts)?;
     Some((NAME.into(), last.to_le_bytes().to_vec()))
+}
+
+fn read_entries(keyspace: &Keyspace) -> Outcome<Vec<(Vec<u8>, Vec<u8>)>> {
+    let pair = |(key, value): (Slice, Slice)| (key.to_vec(), value.to_vec());
+    let entries = keyspace.iter().map(|item| item.map(pair)).collect::<Result<_>>();
+    entries.map_err(|error| format!("{}: {error:?}", keyspace.name()))
+}
+
+/// Checks that the clone, if it exists, has the contents that the keyspace had before the step [`CLONE`].
+fn check_clone(db: &Db, noted: u64) -> Outcome {
+    let clone = match db.open_keyspace(CLONE_NAME, None) {
+        Ok(clone) => clone,
+        Err(Error::UnknownKeyspace { .. }) => return Ok(()),
+        Err(error) => return Err(format!("{CLONE_NAME} after step {noted}: {error:?}")),
+    };
+    let found = read_entries(&clone)?;
+    let (life, at) = life_and_index(noted.max(1));
+    match at + 1 >= CLONE && found == contents(life, CLONE - 1) {
+        true => Ok(()),
+        false => {
+            let keys: Vec<_> = found.iter().map(|(key, value)| (key, value.first())).collect();
+            Err(format!("{CLONE_NAME} holds {keys:?} after step {noted}"))
+        }
+    }
 }
 
 /// Derives the number of completed churn steps from the contents of the database.
@@ -138,11 +180,8 @@ pub(crate) fn count_steps(db: &Db, notes: &Keyspace) -> Outcome<u64> {
     if renamed.is_some_and(|renamed| renamed != (name == SECOND_NAME)) {
         return Err(format!("{NAME} has the name {name:?} after step {noted}"));
     }
-    let mut found = Vec::new();
-    for item in keyspace.iter() {
-        let (key, value) = item.map_err(|error| format!("{NAME}: {error:?}"))?;
-        found.push((key.to_vec(), value.to_vec()));
-    }
+    check_clone(db, noted)?;
+    let found = read_entries(&keyspace)?;
     if found.is_empty() && life_is_over {
         return Ok(if noted == 0 { 1 } else { noted + 2 });
     }

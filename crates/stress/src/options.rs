@@ -16,6 +16,15 @@ use lsmx_testkit::world::KeyspaceSettings;
 /// Draws keyspace options. Half of the draws set a compaction policy, and half of them set an operand store. Options
 /// that are not set keep their previous values.
 pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
+    let options = draw_without_store(rng);
+    match rng.is_one_in(2) {
+        true => options.operand_store(draw_store(rng)),
+        false => options,
+    }
+}
+
+/// Draws keyspace options without an operand store.
+pub(crate) fn draw_without_store(rng: &mut TestRng) -> KeyspaceOptions {
     let has_policy = rng.is_one_in(2);
     let drawn = KeyspaceSettings::random(rng);
     let settings = KeyspaceSettings {
@@ -30,10 +39,7 @@ pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
         }),
         ..drawn
     };
-    match rng.is_one_in(2) {
-        true => settings.options().operand_store(draw_store(rng)),
-        false => settings.options(),
-    }
+    settings.options()
 }
 
 /// Draws options for the keyspace with this index. The merge operator depends on the index.

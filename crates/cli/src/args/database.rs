@@ -117,6 +117,13 @@ pub(crate) enum Verb {
         /// New name, which no other keyspace has.
         new: String,
     },
+    /// Create a keyspace with the contents and the policy of another one.
+    CloneKeyspace {
+        /// Name of the keyspace to copy.
+        source: String,
+        /// Name of the clone, which no other keyspace has.
+        new: String,
+    },
 }
 
 /// Arguments of `db PATH verify`.

@@ -125,6 +125,7 @@ fn verbs_on_a_path_without_a_database_fail_and_create_nothing() {
         "reset-clock",
         "drop-keyspace x",
         "rename-keyspace x y",
+        "clone-keyspace x y",
         "repair",
         "repair --dry-run",
         &checkpoint,
@@ -472,6 +473,18 @@ fn rename_keyspace_keeps_entries() {
     data.run("rename-keyspace users x").fails(1, &["there is no keyspace \"users\""]);
     data.run("rename-keyspace people default").fails(1, &["keyspace \"default\" exists"]);
     data.run("rename-keyspace default x").fails(1, &["cannot be dropped or renamed"]);
+}
+
+#[test]
+fn clone_keyspace_copies_entries() {
+    let data = TestDatabase::filled();
+    let users = data.run("scan --keyspace users").ok();
+    data.run("clone-keyspace users draft").ok();
+    assert_eq!(data.run("scan --keyspace draft").ok(), users);
+    data.run("delete ada --keyspace draft").ok();
+    assert_eq!(data.run("scan --keyspace users").ok(), users);
+    data.run("clone-keyspace users draft").fails(1, &["keyspace \"draft\" exists"]);
+    data.run("clone-keyspace missing x").fails(1, &["there is no keyspace \"missing\""]);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use lsmx_base::filter::Filter;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU8, OnceLock, Ordering, Weak};
 
 use crate::cache::BlockCache;
+use crate::format::BlockKind;
 use crate::format::index::IndexBlock;
 use crate::format::range_tombstones::FragmentedTombstones;
 
@@ -45,6 +46,17 @@ impl MetadataKind {
         MetadataKind::TopIndex,
         MetadataKind::RangeTombstones,
     ];
+
+    /// Returns the kind by which the block cache counts these blocks.
+    #[inline]
+    pub(crate) fn block_kind(self) -> BlockKind {
+        match self {
+            MetadataKind::Index => BlockKind::Index,
+            MetadataKind::TopIndex => BlockKind::TopIndex,
+            MetadataKind::Filter => BlockKind::Filter,
+            MetadataKind::RangeTombstones => BlockKind::RangeTombstones,
+        }
+    }
 }
 
 /// A decoded metadata block.

@@ -505,24 +505,37 @@ impl Table {
         decode: impl FnOnce(Bytes) -> Result<T, Malformed>,
         read: impl FnOnce(&Arc<T>) -> Result<R, Malformed>,
     ) -> Result<R> {
-        let kind = match metadata {
-            MetadataKind::Index => BlockKind::Index,
-            MetadataKind::TopIndex => BlockKind::TopIndex,
-            MetadataKind::Filter => BlockKind::Filter,
-            MetadataKind::RangeTombstones => BlockKind::RangeTombstones,
-        };
         let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         if let Some(content) = &*slot.get() {
-            context.record_hit(self.cache(), kind);
+            context.record_hit(self.cache(), metadata.block_kind());
             return read(content).map_err(at);
         }
+        let content = self.load_metadata(slot, metadata, ordinal, handle, context, decode)?;
+        read(&content).map_err(at)
+    }
+
+    /// Reads a metadata block from the file, and fills its slot.
+    ///
+    /// A function of its own, so that the hit of a lookup is inlined.
+    #[cold]
+    fn load_metadata<T: MetadataBlock>(
+        &self,
+        slot: &MetadataSlot<T>,
+        metadata: MetadataKind,
+        ordinal: usize,
+        handle: BlockHandle,
+        context: &mut ReadContext,
+        decode: impl FnOnce(Bytes) -> Result<T, Malformed>,
+    ) -> Result<Arc<T>> {
         let purpose = context.admit_read(handle)?;
-        let contents = self.read_block(handle, kind, purpose)?;
-        let content = Arc::new(decode(contents).map_err(at)?);
+        let contents = self.read_block(handle, metadata.block_kind(), purpose)?;
+        let decoded = decode(contents);
+        let content = decoded.map_err(|what| Error::malformed(what, &self.path, handle.offset))?;
+        let content = Arc::new(content);
         if purpose != ReadPurpose::Job {
             self.slots.fill(slot, metadata, ordinal, &content);
         }
-        read(&content).map_err(at)
+        Ok(content)
     }
 
     /// Returns the contents of a data block from the cache or from the file.

@@ -114,12 +114,15 @@ fn mixed(parts: usize) -> (Vec<View>, [u64; 4], CompactionMetrics) {
 #[test]
 fn subcompactions_give_the_result_of_an_undivided_compaction() {
     let (views, shape, whole) = mixed(1);
-    assert_eq!((whole.divided_jobs, whole.parts), (0, 0));
+    assert_eq!((whole.divided_jobs, whole.subcompactions), (0, 0));
     assert_eq!((shape[0], shape[3]), (1, 1), "the compaction leaves one run with range tombstones");
     for parts in [2, 3, 8] {
         let (same_views, same_shape, metrics) = mixed(parts);
-        assert!(metrics.divided_jobs > 0 && metrics.parts > metrics.divided_jobs, "{metrics:?}");
-        assert!(metrics.parts <= metrics.divided_jobs * parts as u64, "{metrics:?}");
+        assert!(
+            metrics.divided_jobs > 0 && metrics.subcompactions > metrics.divided_jobs,
+            "{metrics:?}"
+        );
+        assert!(metrics.subcompactions <= metrics.divided_jobs * parts as u64, "{metrics:?}");
         assert_eq!(metrics.jobs, whole.jobs);
         assert_eq!(same_shape, shape, "{parts} parts");
         assert!(same_views == views, "{parts} parts");
@@ -134,7 +137,8 @@ fn subcompactions_are_not_smaller_than_a_table() {
     let before = compactions(&db);
     compact(&db).unwrap();
     let after = compactions(&db);
-    let (parts, read) = (after.parts - before.parts, after.read_bytes - before.read_bytes);
+    let (parts, read) =
+        (after.subcompactions - before.subcompactions, after.read_bytes - before.read_bytes);
     assert!(parts > 4 && parts * (4 << 10) <= read, "{parts} of {read} bytes");
     assert_filled(&db);
 }
@@ -151,7 +155,7 @@ fn subcompactions_run_on_idle_workers() {
         compact(&db).unwrap();
         let after = compactions(&db);
         assert_eq!(
-            after.parts - before.parts,
+            after.subcompactions - before.subcompactions,
             4,
             "the calling thread and three workers execute one subcompaction each"
         );

@@ -1,9 +1,9 @@
-//! Implements `checkpoint`, `compact`, `drop-keyspace`, `rename-keyspace` and `reset-clock` of `lsmx db`.
+//! Implements `checkpoint`, `compact`, `drop-keyspace`, `rename-keyspace`, `clone-keyspace` and `reset-clock` of `lsmx db`.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
-use lsmx::Db;
+use lsmx::{Db, KeyspaceOptions};
 use lsmx_bench::report::text;
 
 use crate::args::DbArgs;
@@ -48,6 +48,14 @@ pub(super) fn rename_keyspace(arguments: &DbArgs, old: &str, new: &str) -> Resul
     super::reject_keyspace(arguments, "rename-keyspace")?;
     let (db, _keyspace) = super::open(arguments)?;
     db.rename_keyspace(old, new)?;
+    Ok(db.close(None)?)
+}
+
+pub(super) fn clone_keyspace(arguments: &DbArgs, source: &str, new: &str) -> Result<(), Failure> {
+    super::reject_keyspace(arguments, "clone-keyspace")?;
+    let (db, _keyspace) = super::open(arguments)?;
+    let policy = db.open_keyspace(source, None)?.options().policy;
+    db.clone_keyspace(source, new, KeyspaceOptions::default().policy(policy))?;
     Ok(db.close(None)?)
 }
 

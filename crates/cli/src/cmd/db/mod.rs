@@ -46,6 +46,7 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         Verb::ResetClock => maintenance::reset_clock(arguments),
         Verb::DropKeyspace { name } => maintenance::drop_keyspace(arguments, name),
         Verb::RenameKeyspace { old, new } => maintenance::rename_keyspace(arguments, old, new),
+        Verb::CloneKeyspace { source, new } => maintenance::clone_keyspace(arguments, source, new),
     }
 }
 
