@@ -79,6 +79,10 @@ failpoints! {
     LogNotEmptied = "log-not-emptied" of 46,
     /// With a bound for deleted values, garbage in blob files is kept until its share is large.
     GarbageAgeIgnored = "garbage-age-ignored" of 46,
+    /// With a bound for deleted values, operand stores keep void operands until their bucket is full.
+    VoidOperandsKept = "void-operands-kept" of 46,
+    /// With a bound for deleted values, the log of an operand store is kept until it is full.
+    StoreLogNotReplaced = "store-log-not-replaced" of 46,
     /// The filter of a table lacks the prefix of a tombstone, so that scans skip the tombstone.
     PrefixOfTombstoneOmitted = "prefix-of-tombstone-omitted" of 21,
     /// A compaction drops a version that a snapshot needs.

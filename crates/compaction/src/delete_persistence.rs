@@ -12,6 +12,10 @@
 //! The tombstone of a deleted value has the write time of the delete. The tombstone of an expired value has the time of
 //! the rewrite. The log is emptied independently of these steps.
 //!
+//! Operand stores run in parallel to the tree. A flush delivers the delete marker of a deleted key within D/4. The next
+//! check within D/8 (and 1/64 of D, see the engine) records its sequence number. After a further D/8, the next check
+//! within D/8 requests the collection. The collection therefore starts within 41/64 of D.
+//!
 //! Source: Sarkar et al., "Lethe", SIGMOD 2020, for the second step.
 
 use crate::shape::TreeShape;
@@ -54,6 +58,13 @@ impl DeletePersistence {
         self.bound_us / 8
     }
 
+    /// Returns the age of a delete marker in an operand store from which on the operands that it voids must be removed,
+    /// in microseconds. The age counts from the check that has recorded the marker.
+    #[must_use]
+    pub fn void_operand_us(&self) -> u64 {
+        self.bound_us / 8
+    }
+
     /// Returns the maximum age of a commit in the log when its memtable is sealed, in microseconds.
     #[must_use]
     pub fn log_us(&self) -> u64 {
@@ -83,6 +94,8 @@ mod tests {
             let steps = parts.expiry_us() + parts.tombstone_us() + parts.blob_garbage_us();
             assert!(steps <= bound_us / 4 * 3 + 3, "{bound_us}");
             assert!(parts.log_us() <= bound_us / 4);
+            let store = parts.log_us() + 2 * parts.check_us() + parts.void_operand_us();
+            assert!(store <= bound_us / 8 * 5 + 3, "{bound_us}");
         }
     }
 }

@@ -68,6 +68,10 @@ impl OperandStoreFactory for DeltaStoreFactory {
         Ok(view.metrics())
     }
 
+    fn supports_delete_persistence(&self) -> bool {
+        true
+    }
+
     fn search_key(
         &self,
         context: StoreContext,

@@ -6,6 +6,7 @@ use lsmx::Result;
 use lsmx::operand_store::{OperandFileKind, OperandFiles, StoreToken};
 use lsmx::vfs::File;
 use lsmx_base::coding::{len_u64, put_varint};
+use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
 use crate::bucket::Bucket;
@@ -57,6 +58,8 @@ pub struct LogWriter {
     file: Arc<dyn File>,
     end: u64,
     snapshot_end: u64,
+    /// Smallest sequence number of a delete that may void operands in the log, see [`LogWriter::void_from`].
+    snapshot_void_from: SeqNo,
 }
 
 impl LogWriter {
@@ -64,7 +67,8 @@ impl LogWriter {
     pub fn create(files: &dyn OperandFiles, uid: u64) -> Result<LogWriter> {
         let (number, file) = files.create(OperandFileKind::Log)?;
         let path = files.path(OperandFileKind::Log, number);
-        Ok(LogWriter { number, uid, path, file, end: 0, snapshot_end: 0 })
+        let (end, snapshot_end, snapshot_void_from) = (0, 0, SeqNo::ZERO);
+        Ok(LogWriter { number, uid, path, file, end, snapshot_end, snapshot_void_from })
     }
 
     /// Writes the file header and a snapshot of `view`. `to_entry` returns the log entry of a bucket. Does not sync.
@@ -90,6 +94,8 @@ impl LogWriter {
         frames.put(FrameKind::SnapshotEnd, |out| put_varint(out, count))?;
         self.append(&mut frames)?;
         self.snapshot_end = self.end;
+        let oldest_marker = view.oldest_marker_in_log();
+        self.snapshot_void_from = oldest_marker.map_or(through, |marker| marker.min(through));
         Ok(())
     }
 
@@ -114,6 +120,15 @@ impl LogWriter {
     /// Returns the number of bytes after the snapshot.
     pub fn bytes_after_snapshot(&self) -> u64 {
         self.end - self.snapshot_end
+    }
+
+    /// Returns a lower bound of the deletes that may void operands in the log but not in the store. Returns `None` if
+    /// the log contains only the snapshot, because its operands are those of the store.
+    ///
+    /// The snapshot contains operands up to the last sequence number of its view. Later deletes may void them. Earlier
+    /// deletes have markers in the snapshot.
+    pub fn void_from(&self) -> Option<SeqNo> {
+        (self.bytes_after_snapshot() > 0).then_some(self.snapshot_void_from)
     }
 
     pub fn bytes(&self) -> u64 {

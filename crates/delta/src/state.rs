@@ -14,9 +14,12 @@ use std::path::PathBuf;
 use lsmx::operand_store::{OperandFileKind, StoreContext, StoreToken};
 use lsmx::{Error, Result};
 use lsmx_base::coding::len_u64;
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Weak};
 
 use crate::bucket::Bucket;
+use crate::bucket::markers::RemovalRequest;
 use crate::bucket::reader::BucketReader;
 use crate::cache::OperandCache;
 use crate::files::FileTable;
@@ -24,7 +27,7 @@ use crate::files::io::io_error;
 use crate::log::{FrameBuffer, LogPosition, LogWriter};
 use crate::memory::MemoryUsage;
 use crate::options::{CACHE_BYTES_DEFAULT, DeltaOptions};
-use crate::plan::pick::is_collection_due;
+use crate::plan::pick::{CollectionRules, DueBuckets, is_collection_due};
 use crate::recovery::{recover, recover_view};
 use crate::view::{StoreCounters, StoreResources, StoreView};
 
@@ -39,10 +42,9 @@ pub struct StoreState {
     /// Writer of the current log. `None` before the first append. A thread that appends takes the writer out, so that
     /// it holds no lock during I/O.
     log: Mutex<Option<LogWriter>>,
-    /// Result of the last call of [`is_collection_due`].
+    /// Whether a collection was due at the last check.
     is_due: AtomicBool,
-    /// Numbers of the bucket files that collections must not read.
-    excluded_file_numbers: RwLock<Arc<BTreeSet<u64>>>,
+    rules: RwLock<Arc<CollectionRules>>,
     pub buckets_max: usize,
     /// Memory limit for bucket indexes, filters, fingerprints and tails, in bytes.
     bucket_memory_bytes: u64,
@@ -66,6 +68,8 @@ struct BaseState {
     in_doubt: Vec<Arc<StoreView>>,
     /// Numbers of the existing logs.
     log_numbers: BTreeSet<u64>,
+    /// [`LogWriter::void_from`] of the current log, or 0 if it is not known.
+    log_void_from: Option<SeqNo>,
     /// All installed views. A view that no reader holds any more is dropped.
     installed: Vec<Weak<StoreView>>,
 }
@@ -119,15 +123,16 @@ impl StoreState {
             is_stale: false,
             in_doubt: Vec::new(),
             log_numbers: token.iter().map(|it| LogPosition::from_store_token(*it).number).collect(),
+            log_void_from: token.map(|_| SeqNo::ZERO),
             installed: Vec::new(),
         };
         Ok(StoreState {
             resources,
-            is_due: AtomicBool::new(is_collection_due(&view, &BTreeSet::new())),
+            is_due: AtomicBool::new(is_collection_due(&view, &CollectionRules::default())),
             committed: RwLock::new(view),
             latest: Mutex::new(latest),
             log: Mutex::new(None),
-            excluded_file_numbers: RwLock::default(),
+            rules: RwLock::default(),
             buckets_max: buckets_max(&options, half_memory),
             bucket_memory_bytes: half_memory.unwrap_or(0),
         })
@@ -239,7 +244,6 @@ impl StoreState {
         has_new_files: bool,
         build: impl FnOnce(&mut FrameBuffer) -> Result<()>,
     ) -> Result<StoreToken> {
-        let counters = &self.resources.counters;
         let log_bytes_max = self.resources.options.log_bytes_max;
         let current =
             self.log.lock().take().filter(|log| log.bytes_after_snapshot() <= log_bytes_max);
@@ -252,13 +256,32 @@ impl StoreState {
         let mut frames = log.new_frame_buffer();
         build(&mut frames)?;
         log.append(&mut frames)?;
+        self.sync_log(log, bytes_before, is_new || has_new_files)
+    }
+
+    /// Starts a new log that contains only a snapshot of `view`.
+    pub fn replace_log(&self, view: &StoreView) -> Result<StoreToken> {
+        self.log.lock().take();
+        let log = self.start_log(view)?;
+        self.sync_log(log, 0, true)
+    }
+
+    /// Syncs the log after an append, and returns the token of its end. `bytes_before` is its size before the append.
+    fn sync_log(
+        &self,
+        log: LogWriter,
+        bytes_before: u64,
+        has_new_files: bool,
+    ) -> Result<StoreToken> {
         log.sync()?;
-        if is_new || has_new_files {
+        if has_new_files {
             self.resources.files.context.files.sync_directory()?;
         }
         let token = log.end_token();
+        let counters = &self.resources.counters;
         counters.log_written_bytes.fetch_add(log.bytes() - bytes_before, Ordering::Relaxed);
         counters.log_bytes.store(log.bytes(), Ordering::Relaxed);
+        self.latest.lock().log_void_from = log.void_from();
         *self.log.lock() = Some(log);
         Ok(token)
     }
@@ -370,23 +393,81 @@ impl StoreState {
         latest.in_doubt.extend(prepared.into_iter().map(|it| it.view));
         latest.view = committed;
         latest.token = latest.committed_token;
+        // The committed log is an earlier one.
+        latest.log_void_from = latest.token.map(|_| SeqNo::ZERO);
         latest.is_stale = true;
         latest.abandon_count += 1;
     }
 
-    pub fn excluded_file_numbers(&self) -> Arc<BTreeSet<u64>> {
-        self.excluded_file_numbers.read().clone()
+    pub(crate) fn rules(&self) -> Arc<CollectionRules> {
+        self.rules.read().clone()
     }
 
-    pub fn set_excluded_file_numbers(&self, numbers: BTreeSet<u64>) {
-        *self.excluded_file_numbers.write() = Arc::new(numbers);
+    fn change_rules(&self, change: impl FnOnce(&mut CollectionRules)) {
+        {
+            let mut current = self.rules.write();
+            let mut rules = (**current).clone();
+            change(&mut rules);
+            *current = Arc::new(rules);
+        }
         let view = self.latest.lock().view.clone();
         self.update_collection_due(&view);
     }
 
+    pub fn set_excluded_file_numbers(&self, numbers: BTreeSet<u64>) {
+        self.change_rules(|rules| rules.excluded_files = numbers);
+    }
+
+    /// Requests the removal of all operands that delete markers up to `through` void, except for operands that
+    /// `snapshots` need.
+    pub fn request_removal(&self, through: SeqNo, snapshots: &[SeqNo]) {
+        let removal = RemovalRequest { through, snapshots: snapshots.into() };
+        self.change_rules(|rules| rules.removal = Some(removal));
+    }
+
+    /// Replaces the snapshots of the request to remove operands by those of a collection.
+    ///
+    /// A snapshot that is newer than the request would otherwise count as released, and the buckets in which it keeps
+    /// operands would be due again and again.
+    pub fn set_request_snapshots(&self, snapshots: &[SeqNo]) {
+        self.change_rules(|rules| {
+            if let Some(removal) = &mut rules.removal {
+                removal.snapshots = snapshots.into();
+            }
+        });
+    }
+
     fn update_collection_due(&self, view: &StoreView) {
-        let is_due = is_collection_due(view, &self.excluded_file_numbers());
+        let rules = self.rules();
+        let is_due = is_collection_due(view, &rules) || self.is_log_due(&rules);
         self.is_due.store(is_due, Ordering::Release);
+    }
+
+    /// Returns whether a collection must replace the log, because a delete that the request covers may void operands in
+    /// the log.
+    pub(crate) fn is_log_due(&self, rules: &CollectionRules) -> bool {
+        let void_from = self.latest.lock().log_void_from;
+        let removal_through = rules.removal.as_ref().map(|removal| removal.through);
+        void_from.is_some_and(|from| Some(from) <= removal_through)
+            && !failpoint::is_on(Failpoint::StoreLogNotReplaced)
+    }
+
+    /// Returns whether a collection with the result `view` must replace the log.
+    ///
+    /// As long as markers are due, the tails in a snapshot of the view may contain operands that must be removed. A
+    /// later collection then replaces the log.
+    pub fn must_replace_log(&self, view: &StoreView) -> bool {
+        let rules = self.rules();
+        let due = DueBuckets::new(view, &rules);
+        self.is_log_due(&rules)
+            && !(0..view.buckets.len()).any(|index| due.is_due_for_marker(index))
+    }
+
+    /// Returns a lower bound of the deletes that may void operands in the files of the committed state. Returns `None`
+    /// if there are no such operands.
+    pub fn oldest_void_delete(&self) -> Option<SeqNo> {
+        let log_void_from = self.latest.lock().log_void_from;
+        self.committed_view().oldest_marker().into_iter().chain(log_void_from).min()
     }
 
     /// Reads the committed parts of a bucket file from the device and checks them. Returns the number of bytes read.

@@ -73,6 +73,14 @@ impl OperandStore for DeltaStore {
         self.state.set_excluded_file_numbers(buckets.map(|(_, number)| *number).collect());
     }
 
+    fn remove_void_operands(&self, through: SeqNo, snapshots: &[SeqNo]) {
+        self.state.request_removal(through, snapshots);
+    }
+
+    fn oldest_void_delete(&self) -> Option<SeqNo> {
+        self.state.oldest_void_delete()
+    }
+
     fn live_files(&self) -> Vec<(OperandFileKind, u64)> {
         self.state.committed_files()
     }

@@ -191,12 +191,28 @@ impl StoreView {
         markers.into_iter().filter(is_needed).cloned().collect()
     }
 
+    /// Returns the smallest sequence number of the delete markers and range delete markers, or 0 if the markers of a
+    /// bucket are not known.
+    pub fn oldest_marker(&self) -> Option<SeqNo> {
+        let ranges = self.range_markers.iter().map(|marker| marker.seq);
+        self.buckets.iter().filter_map(|bucket| bucket.oldest_marker()).chain(ranges).min()
+    }
+
+    /// Returns the smallest sequence number of the markers that a snapshot of the view in a log contains.
+    pub fn oldest_marker_in_log(&self) -> Option<SeqNo> {
+        let ranges = self.range_markers.iter().map(|marker| marker.seq);
+        self.buckets.iter().filter_map(|bucket| bucket.tail.oldest_marker).chain(ranges).min()
+    }
+
     /// Returns, for each bucket, the largest sequence number of the markers that overlap the bucket.
-    pub fn newest_marker_per_bucket(&self, markers: &[RangeMarker]) -> Vec<Option<SeqNo>> {
-        let mut newest_first: Vec<&RangeMarker> = markers.iter().collect();
+    pub fn newest_marker_per_bucket<'a>(
+        &self,
+        markers: impl Iterator<Item = &'a RangeMarker>,
+    ) -> Vec<Option<SeqNo>> {
+        let mut newest_first: Vec<&RangeMarker> = markers.collect();
         newest_first.sort_unstable_by_key(|marker| Reverse(marker.seq));
         let mut newest = vec![None; self.buckets.len()];
-        let mut unset: BTreeSet<usize> = match markers.is_empty() {
+        let mut unset: BTreeSet<usize> = match newest_first.is_empty() {
             true => BTreeSet::new(),
             false => (0..self.buckets.len()).collect(),
         };

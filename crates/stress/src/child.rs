@@ -254,10 +254,8 @@ impl ConcurrentTasks<'_> {
         let keyspace = &self.keyspaces[which];
         let had = self.has_store(keyspace);
         self.db.keyspace(&keyspace.name(), options).map(drop)?;
-        if !self.has_store(keyspace) {
-            let bound = draw_delete_persistence(&mut self.rng);
-            keyspace.set_options(|options| options.delete_persistence(bound))?;
-        }
+        let bound = draw_delete_persistence(&mut self.rng);
+        keyspace.set_options(|options| options.delete_persistence(bound))?;
         self.reached.to_store += u64::from(!had && self.has_store(keyspace));
         Ok(())
     }

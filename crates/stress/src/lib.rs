@@ -119,11 +119,9 @@ pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Ve
     for (name, options_of) in KEYSPACES.iter().zip(of_each) {
         let keyspace = db.keyspace(name, options_of);
         let keyspace = keyspace.map_err(|error| format!("opening a keyspace: {error:?}"))?;
-        if keyspace.options().operand_store.is_none() {
-            let bound = options::draw_delete_persistence(rng);
-            let changed = keyspace.set_options(|options| options.delete_persistence(bound));
-            changed.map_err(|error| format!("changing a keyspace: {error:?}"))?;
-        }
+        let bound = options::draw_delete_persistence(rng);
+        let changed = keyspace.set_options(|options| options.delete_persistence(bound));
+        changed.map_err(|error| format!("changing a keyspace: {error:?}"))?;
         keyspaces.push(keyspace);
     }
     let passing = keyspace_churn::reopen(&db, rng);

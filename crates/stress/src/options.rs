@@ -51,7 +51,7 @@ pub(crate) fn draw_counted(rng: &mut TestRng, keyspace: usize) -> KeyspaceOption
     }
 }
 
-/// Draws a bound for deleted values. Half of the draws set none. Keyspaces with an operand store refuse a bound.
+/// Draws a bound for deleted values. Half of the draws set none.
 pub(crate) fn draw_delete_persistence(rng: &mut TestRng) -> Option<Duration> {
     let bound_ms = *rng.choose(&[20, 200, 2_000]);
     rng.is_one_in(2).then(|| Duration::from_millis(bound_ms))

@@ -66,18 +66,21 @@ pub struct Extent {
     pub start: u64,
     pub end: u64,
     pages: OnceLock<Vec<Arc<UnsortedPage>>>,
+    /// Smallest sequence number of the delete markers. Not set if it is not known.
+    oldest_marker: OnceLock<Option<SeqNo>>,
 }
 
 impl Extent {
     /// Returns an extent of an existing file. The first lookup loads the page summaries.
     pub fn from_existing(file: Arc<BucketFile>, start: u64, end: u64) -> Extent {
-        Extent { file, start, end, pages: OnceLock::new() }
+        Extent { file, start, end, pages: OnceLock::new(), oldest_marker: OnceLock::new() }
     }
 
     /// Returns an empty extent at the end of a file.
     pub fn new_at_end(file: Arc<BucketFile>) -> Extent {
         let end = file.end_offset();
-        Extent { file, start: end, end, pages: OnceLock::from(Vec::new()) }
+        let (pages, oldest_marker) = (OnceLock::from(Vec::new()), OnceLock::from(None));
+        Extent { file, start: end, end, pages, oldest_marker }
     }
 
     /// Appends pages to the file. Returns a new extent with the old and the new pages.
@@ -94,7 +97,21 @@ impl Extent {
         }
         self.file.append(&out)?;
         let (file, end) = (self.file.clone(), self.end + len_u64(out.len()));
-        Ok(Extent { file, start: self.start, end, pages: OnceLock::from(summaries) })
+        let records = pages.iter().copied().flatten();
+        let added = records.filter(|record| record.operand.is_none()).map(|marker| marker.last);
+        let oldest_marker = self.oldest_marker().into_iter().chain(added).min();
+        let (pages, oldest_marker) = (OnceLock::from(summaries), OnceLock::from(oldest_marker));
+        Ok(Extent { file, start: self.start, end, pages, oldest_marker })
+    }
+
+    /// Returns the smallest sequence number of the delete markers, or 0 if it is not known.
+    pub fn oldest_marker(&self) -> Option<SeqNo> {
+        self.oldest_marker.get().copied().unwrap_or(Some(SeqNo::ZERO))
+    }
+
+    /// Sets the smallest sequence number of the delete markers if it is not known.
+    pub fn set_oldest_marker(&self, oldest: Option<SeqNo>) {
+        let _ = self.oldest_marker.set(oldest);
     }
 
     pub fn pages_if_loaded(&self) -> Option<&[Arc<UnsortedPage>]> {

@@ -10,6 +10,7 @@
 
 pub mod extent;
 pub mod lookup;
+pub mod markers;
 pub mod reader;
 pub mod sorted_part;
 pub mod tail;
@@ -24,6 +25,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
 use self::extent::{Extent, fingerprint};
+use self::markers::{RemovalRequest, StoredMarkers};
 use self::reader::{BucketReader, for_each_frame};
 use self::sorted_part::SortedPart;
 use self::tail::Tail;
@@ -140,6 +142,29 @@ impl Bucket {
     pub fn files(&self) -> impl Iterator<Item = &Arc<BucketFile>> {
         let sorted = self.sorted.iter().map(|sorted| &sorted.file);
         sorted.chain(self.extents.iter().map(|extent| &extent.file))
+    }
+
+    /// Returns the smallest sequence number of the delete markers in the bucket, or 0 if they are not known.
+    pub fn oldest_marker(&self) -> Option<SeqNo> {
+        let in_sorted = self.sorted.iter().filter_map(|it| it.oldest_marker());
+        let in_extents = self.extents.iter().filter_map(|it| it.oldest_marker());
+        in_sorted.chain(in_extents).chain(self.tail.oldest_marker).min()
+    }
+
+    /// Returns whether a collection can remove operands that delete markers of the bucket void and that the request
+    /// covers.
+    pub fn is_removal_due(&self, request: &RemovalRequest) -> bool {
+        let in_extents = self.extents.iter().filter_map(|it| it.oldest_marker());
+        in_extents.chain(self.tail.oldest_marker).any(|oldest| oldest <= request.through)
+            || self.sorted.as_ref().is_some_and(|it| it.is_removal_due(request))
+    }
+
+    /// Records that the bucket contains no delete markers.
+    pub fn set_without_markers(&self) {
+        if let Some(sorted) = &self.sorted {
+            sorted.set_markers(StoredMarkers::default());
+        }
+        self.extents.iter().for_each(|extent| extent.set_oldest_marker(None));
     }
 
     /// Returns whether a failed sync may have lost pages of the bucket.

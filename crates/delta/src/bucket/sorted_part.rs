@@ -5,9 +5,11 @@ use bytes::Bytes;
 use lsmx::{Error, Result};
 use lsmx_base::coding::len_u64;
 use lsmx_base::filter::{self, Filter, FilterWidth};
+use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, OnceLock};
 
+use super::markers::{RemovalRequest, StoredMarkers};
 use super::reader::{BucketReader, for_each_frame};
 use crate::files::BucketFile;
 use crate::format::frame::{FrameKind, put_frame};
@@ -23,6 +25,8 @@ pub struct SortedPart {
     pub index_offset: u64,
     pub end: u64,
     index: OnceLock<PageIndex>,
+    /// Not set if the markers are not known.
+    markers: OnceLock<StoredMarkers>,
 }
 
 /// Index and filter of a sorted part.
@@ -58,7 +62,8 @@ impl PageIndex {
 impl SortedPart {
     /// Returns a sorted part of an existing file.
     pub fn from_existing(file: Arc<BucketFile>, index_offset: u64, end: u64) -> SortedPart {
-        SortedPart { file, index_offset, end, index: OnceLock::new() }
+        let (index, markers) = (OnceLock::new(), OnceLock::new());
+        SortedPart { file, index_offset, end, index, markers }
     }
 
     /// Writes a sorted part to a new file. Does not sync the file. `records` must be sorted and not empty.
@@ -96,6 +101,21 @@ impl SortedPart {
         let filter = Filter::new(contents.into()).ok();
         let _ = part.index.set(PageIndex::new(entries, filter, memory));
         Ok(part)
+    }
+
+    /// Returns the smallest sequence number of the delete markers, or 0 if they are not known.
+    pub fn oldest_marker(&self) -> Option<SeqNo> {
+        self.markers.get().map_or(Some(SeqNo::ZERO), StoredMarkers::oldest)
+    }
+
+    /// Returns whether a collection can remove operands that the request covers. Unknown markers count as covered.
+    pub fn is_removal_due(&self, request: &RemovalRequest) -> bool {
+        self.markers.get().is_none_or(|markers| markers.is_removal_due(request))
+    }
+
+    /// Sets the delete markers of the part if they are not known.
+    pub fn set_markers(&self, markers: StoredMarkers) {
+        let _ = self.markers.set(markers);
     }
 
     pub fn index_if_loaded(&self) -> Option<&PageIndex> {

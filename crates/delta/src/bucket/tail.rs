@@ -20,6 +20,8 @@ pub struct Tail {
     fingerprints: Box<[u16]>,
     /// Largest sequence number of the records, or 0.
     pub newest: SeqNo,
+    /// Smallest sequence number of the delete markers.
+    pub oldest_marker: Option<SeqNo>,
     _charge: MemoryCharge,
 }
 
@@ -43,8 +45,10 @@ impl Tail {
         let fingerprints = records.iter().map(|record| fingerprint(key_hash(record.key)));
         let fingerprints = fingerprints.collect();
         let newest = records.iter().map(|record| record.last).max().unwrap_or_default();
+        let markers = records.iter().filter(|record| record.operand.is_none());
+        let oldest_marker = markers.map(|marker| marker.last).min();
         let _charge = memory.charge(records.bytes().len() + ENTRY_BYTES * records.len());
-        Tail { records, fingerprints, newest, _charge }
+        Tail { records, fingerprints, newest, oldest_marker, _charge }
     }
 
     pub fn is_empty(&self) -> bool {

@@ -1,7 +1,11 @@
-//! Collection of the buckets that are due: buckets that are full, have many extents, or need old range delete markers.
+//! Collection of the buckets that are due: buckets that are full, have many extents, need old range delete markers, or
+//! contain operands that the engine wants to be removed.
 //!
 //! 1. Rewrite at most 16 due buckets, see [`BucketRewriter`].
 //! 2. If fewer than two buckets are left to the maximum, merge the two neighbouring buckets with the fewest bytes.
+//!
+//! If the log may contain operands that must be removed, the collection ends with a new log. It contains only a
+//! snapshot of the new view.
 //!
 //! Deliveries may run at the same time. During the collection, the rewritten buckets are frozen: deliveries keep new
 //! records in the tails and do not write them to files. The end of the collection moves these records to the tails of
@@ -29,7 +33,7 @@ use crate::cursor::OperandCursor;
 use crate::format::frame::FrameKind;
 use crate::format::log::{CollectionEnd, put_bucket, put_collection_end};
 use crate::format::record::Record;
-use crate::plan::pick::{due_buckets, is_collection_due, smallest_mergeable_pair};
+use crate::plan::pick::{DueBuckets, is_collection_due, smallest_mergeable_pair};
 use crate::state::StoreState;
 use crate::view::{StoreView, increase_counter};
 
@@ -67,12 +71,14 @@ impl<'a> BucketCollection<'a> {
     /// stale.
     pub(crate) fn start_if_due(state: &'a StoreState, snapshots: &[SeqNo]) -> Result<Option<Self>> {
         let Some(base) = state.base_view_if_valid()? else { return Ok(None) };
-        let excluded = state.excluded_file_numbers();
-        if !is_collection_due(&base, &excluded) {
+        state.set_request_snapshots(snapshots);
+        let rules = state.rules();
+        if !(is_collection_due(&base, &rules) || state.is_log_due(&rules)) {
             return Ok(None);
         }
-        let due: Vec<usize> = due_buckets(&base, &excluded).take(DUE_BUCKETS_MAX).collect();
-        let pair = smallest_mergeable_pair(&base, &due, &excluded, state.buckets_max);
+        let due_buckets = DueBuckets::new(&base, &rules);
+        let due: Vec<usize> = due_buckets.indexes().take(DUE_BUCKETS_MAX).collect();
+        let pair = smallest_mergeable_pair(&base, &due, &rules.excluded_files, state.buckets_max);
         let pair_indexes = pair.into_iter().flat_map(|index| [index, index + 1]);
         let indexes = due.iter().copied().chain(pair_indexes);
         let abandon_count =
@@ -80,7 +86,7 @@ impl<'a> BucketCollection<'a> {
         let guard = FrozenBucketsGuard(state);
         let mut rewriter = BucketRewriter::new(state, &base, snapshots);
         for index in due {
-            rewriter.rewrite_bucket(index)?;
+            rewriter.rewrite_bucket(index, &due_buckets)?;
         }
         if let Some(index) = pair
             && rewriter.bucket_count + 2 > state.buckets_max
@@ -186,12 +192,15 @@ impl<'a> BucketCollection<'a> {
             removed_ids: removed_ids.collect(),
             range_markers: view.range_markers.to_vec(),
         };
-        let token = self.state.append_to_log(&newest_view, true, |frames| {
-            for entry in &new_entries {
-                frames.put(FrameKind::Bucket, |out| put_bucket(out, entry))?;
-            }
-            frames.put(FrameKind::CollectionEnd, |out| put_collection_end(out, &end))
-        })?;
+        let token = match self.state.must_replace_log(&view) {
+            true => self.state.replace_log(&view)?,
+            false => self.state.append_to_log(&newest_view, true, |frames| {
+                for entry in &new_entries {
+                    frames.put(FrameKind::Bucket, |out| put_bucket(out, entry))?;
+                }
+                frames.put(FrameKind::CollectionEnd, |out| put_collection_end(out, &end))
+            })?,
+        };
         self.count_groups();
         let cache_entries = std::mem::take(&mut self.cache_entries);
         let view = self.state.install(token, view, Box::new(cache_entries));

@@ -14,7 +14,8 @@ use crate::bucket::reader::BucketReader;
 use crate::bucket::sorted_part::SortedPart;
 use crate::cache::{CacheEntry, OperandCache, fold_operands};
 use crate::format::record::Record;
-use crate::plan::retention::{RetainedKey, RetentionRule, retained_records};
+use crate::plan::pick::DueBuckets;
+use crate::plan::retention::{RetainedKey, RetentionRule, retained_markers, retained_records};
 use crate::state::{CacheUpdate, StoreState};
 use crate::view::StoreView;
 
@@ -99,24 +100,31 @@ impl<'a> BucketRewriter<'a> {
         }
     }
 
-    fn read_retained_keys(&self, index: usize) -> Result<Vec<RetainedKey>> {
+    fn read_records(&self, index: usize) -> Result<Vec<Record>> {
         let resources = &self.state.resources;
         resources.files.context.env.yield_point(YieldKind::CompactionBlock);
         let mut reader = BucketReader::for_job(&resources.counters.bucket_read_bytes);
-        let records = self.base.read_bucket(index, |bucket| bucket.read_records(&mut reader))?;
-        Ok(self.retention.select_retained(&records))
+        self.base.read_bucket(index, |bucket| bucket.read_records(&mut reader))
     }
 
-    /// Rewrites one bucket.
+    /// Rewrites one bucket. After an open, it is not known whether a bucket contains delete markers. If the bucket
+    /// contains none and is not due for another reason, it stays as it is.
     ///
     /// 1. If the retained records do not exceed the split threshold, writes them to one new bucket.
     /// 2. Otherwise, if the maximum number of buckets permits at least two more, splits the bucket into two or more new
     ///    buckets.
     /// 3. Otherwise moves operands to the tree. Operands that are void but visible to a snapshot stay in the store. In
     ///    the tree they would be newer than the put or delete that voids them.
-    pub(super) fn rewrite_bucket(&mut self, index: usize) -> Result<()> {
-        let mut keys = self.read_retained_keys(index)?;
+    pub(super) fn rewrite_bucket(&mut self, index: usize, due: &DueBuckets<'_>) -> Result<()> {
+        let records = self.read_records(index)?;
         let bucket = &self.base.buckets[index];
+        if records.iter().all(|record| record.operand.is_some()) {
+            bucket.set_without_markers();
+            if !due.is_due(index) {
+                return Ok(());
+            }
+        }
+        let mut keys = self.retention.select_retained(&records);
         let (old_ids, smallest_key) = (vec![bucket.id], bucket.smallest_key.clone());
         let threshold = self.state.resources.options.split_threshold_bytes();
         let bytes = records_bytes(&collect_records(&keys));
@@ -151,8 +159,8 @@ impl<'a> BucketRewriter<'a> {
     /// Merges the bucket at `index` with the next bucket. Does nothing if the retained records exceed the split
     /// threshold.
     pub(super) fn merge_bucket_pair(&mut self, index: usize) -> Result<()> {
-        let mut keys = self.read_retained_keys(index)?;
-        keys.append(&mut self.read_retained_keys(index + 1)?);
+        let mut keys = self.retention.select_retained(&self.read_records(index)?);
+        keys.append(&mut self.retention.select_retained(&self.read_records(index + 1)?));
         if records_bytes(&collect_records(&keys))
             > self.state.resources.options.split_threshold_bytes()
         {
@@ -175,7 +183,7 @@ impl<'a> BucketRewriter<'a> {
         let ids = first_id..first_id + len_u64(parts.len());
         let mut new = Vec::with_capacity(parts.len());
         for (id, (smallest_key, keys)) in ids.clone().zip(parts) {
-            let sorted = self.write_sorted_part(&collect_records(&keys))?;
+            let sorted = self.write_sorted_part(&keys)?;
             let smallest_key = Bytes::copy_from_slice(&smallest_key);
             let has_sibling = kind == RewriteKind::Split && id + 1 < ids.end;
             let split_sibling = has_sibling.then_some(id + 1);
@@ -189,14 +197,16 @@ impl<'a> BucketRewriter<'a> {
         Ok(())
     }
 
-    fn write_sorted_part(&self, records: &[Record]) -> Result<Option<Arc<SortedPart>>> {
+    fn write_sorted_part(&self, keys: &[RetainedKey]) -> Result<Option<Arc<SortedPart>>> {
+        let records = collect_records(keys);
         if records.is_empty() {
             return Ok(None);
         }
         let resources = &self.state.resources;
         let file = resources.files.create_pinned()?;
         let page_bytes = resources.options.page_bytes();
-        let sorted = SortedPart::write(file, records, page_bytes, &resources.memory)?;
+        let sorted = SortedPart::write(file, &records, page_bytes, &resources.memory)?;
+        sorted.set_markers(retained_markers(keys));
         sorted.file.sync()?;
         resources.files.unpin_writer(&sorted.file);
         Ok(Some(Arc::new(sorted)))

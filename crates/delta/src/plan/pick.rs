@@ -2,6 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+
+use crate::bucket::markers::RemovalRequest;
+use crate::format::log::RangeMarker;
 use crate::view::StoreView;
 
 /// Maximum number of range delete markers in a view. A view with more markers makes a collection due.
@@ -11,34 +16,75 @@ const RANGE_MARKERS_MAX: usize = 64;
 /// extent.
 const EXTENTS_MAX: usize = 8;
 
-/// Returns whether a bucket is due, or whether the view has too many range delete markers and no file is excluded.
-pub(crate) fn is_collection_due(view: &StoreView, excluded_files: &BTreeSet<u64>) -> bool {
-    let may_remove_markers = excluded_files.is_empty() && has_many_markers(view);
-    may_remove_markers || due_buckets(view, excluded_files).next().is_some()
+/// Rules of the engine for the selection of buckets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CollectionRules {
+    /// Numbers of the bucket files that collections must not read.
+    pub(crate) excluded_files: BTreeSet<u64>,
+    /// Request to remove void operands. `None` if the keyspace does not bound the time of deleted values.
+    pub(crate) removal: Option<RemovalRequest>,
 }
 
-/// Returns the indexes of the buckets that are due for a rewrite. A bucket with an excluded file is never due.
+/// Returns whether a bucket is due, or whether the view has too many range delete markers and no file is excluded.
+pub(crate) fn is_collection_due(view: &StoreView, rules: &CollectionRules) -> bool {
+    let may_remove_markers = rules.excluded_files.is_empty() && has_many_markers(view);
+    may_remove_markers || DueBuckets::new(view, rules).indexes().next().is_some()
+}
+
+/// Selection of the buckets that are due for a rewrite. A bucket with an excluded file is never due.
 ///
-/// A bucket is due if it is full or has too many extents. If the view has too many range delete markers, the collection
-/// must apply the older half of them. The buckets that these markers cover are then due too.
-pub(crate) fn due_buckets<'a>(
+/// A bucket is due if it is full or has too many extents. With a request to remove void operands, a bucket is also due
+/// if it contains a delete marker that the request covers. A collection must apply the range delete markers that the
+/// request covers, and the older half of them if the view has too many. The buckets that these markers overlap are then
+/// due too.
+#[derive(Debug)]
+pub(crate) struct DueBuckets<'a> {
     view: &'a StoreView,
-    excluded_files: &'a BTreeSet<u64>,
-) -> impl Iterator<Item = usize> + 'a {
-    let old_markers = match has_many_markers(view) {
-        true => &view.range_markers[..view.range_markers.len() / 2],
-        false => &[],
-    };
-    let newest = view.newest_marker_per_bucket(old_markers);
-    let needs_marker = move |index: usize| {
-        let bucket = &view.buckets[index];
-        !bucket.is_empty() && newest[index].is_some_and(|newest| bucket.collected_through < newest)
-    };
-    let is_due = move |index: &usize| {
-        !has_excluded_file(view, *index, excluded_files)
-            && (is_bucket_full(view, *index) || needs_marker(*index))
-    };
-    (0..view.buckets.len()).filter(is_due)
+    rules: &'a CollectionRules,
+    /// For each bucket, the largest sequence number of the range delete markers that a collection must apply.
+    newest_range_markers: Vec<Option<SeqNo>>,
+}
+
+impl<'a> DueBuckets<'a> {
+    pub(crate) fn new(view: &'a StoreView, rules: &'a CollectionRules) -> DueBuckets<'a> {
+        let markers = &view.range_markers;
+        let old_count = if has_many_markers(view) { markers.len() / 2 } else { 0 };
+        let removal_through = rules.removal.as_ref().map(|removal| removal.through);
+        let must_apply = |(index, marker): &(usize, &RangeMarker)| {
+            *index < old_count || Some(marker.seq) <= removal_through
+        };
+        let applied = markers.iter().enumerate().filter(must_apply).map(|(_, marker)| marker);
+        let newest_range_markers = view.newest_marker_per_bucket(applied);
+        DueBuckets { view, rules, newest_range_markers }
+    }
+
+    /// Returns the indexes of the buckets that are due.
+    pub(crate) fn indexes(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.view.buckets.len()).filter(|index| self.is_due(*index))
+    }
+
+    pub(crate) fn is_due(&self, index: usize) -> bool {
+        (is_bucket_full(self.view, index) || self.has_due_marker(index))
+            && !has_excluded_file(self.view, index, &self.rules.excluded_files)
+    }
+
+    /// Returns whether a bucket is due because of a marker.
+    pub(crate) fn is_due_for_marker(&self, index: usize) -> bool {
+        self.has_due_marker(index)
+            && !has_excluded_file(self.view, index, &self.rules.excluded_files)
+    }
+
+    fn has_due_marker(&self, index: usize) -> bool {
+        let bucket = &self.view.buckets[index];
+        let newest = self.newest_range_markers[index];
+        let needs_range_marker =
+            !bucket.is_empty() && newest.is_some_and(|newest| bucket.collected_through < newest);
+        let removal = self.rules.removal.as_ref();
+        needs_range_marker
+            || removal.is_some_and(|removal| {
+                bucket.is_removal_due(removal) && !failpoint::is_on(Failpoint::VoidOperandsKept)
+            })
+    }
 }
 
 /// Returns the index of the first bucket of the best pair of neighbours to merge.

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use lsmx::operand_store::OperandMerger;
 use lsmx_base::key::SeqNo;
 
+use crate::bucket::markers::StoredMarkers;
 use crate::format::log::RangeMarker;
 use crate::format::record::Record;
 use crate::range_markers::MarkerFragments;
@@ -22,6 +23,9 @@ pub(crate) struct RetainedOperand {
     pub(crate) record: Record,
     /// Sequence number of the oldest delete marker that voids the operand.
     pub(crate) void_by: Option<SeqNo>,
+    /// Newest snapshot that needs the operand although a marker voids it. `None` if the marker is newer than the listed
+    /// snapshots.
+    pub(crate) kept_by: Option<SeqNo>,
 }
 
 /// Operands of one key that a collection retains.
@@ -72,6 +76,14 @@ impl<'a> RetentionRule<'a> {
         newer <= visible && self.snapshots_below(older) == self.snapshots_below(newer)
     }
 
+    /// Returns the newest listed snapshot below `marker`. Returns `None` if the marker was not yet visible when the
+    /// snapshots were listed.
+    fn newest_snapshot_below(&self, marker: SeqNo) -> Option<SeqNo> {
+        let visible = self.snapshots.last().copied().unwrap_or_default();
+        let count = if marker <= visible { self.snapshots_below(marker) } else { 0 };
+        self.snapshots[..count].last().copied()
+    }
+
     /// Selects the retained operands of each key. `records` is sorted. The result includes keys without retained
     /// operands.
     pub(crate) fn select_retained(&self, records: &[Record]) -> Vec<RetainedKey> {
@@ -100,7 +112,8 @@ impl<'a> RetentionRule<'a> {
             {
                 older.record = folded;
             } else {
-                operands.push(RetainedOperand { record: record.clone(), void_by });
+                let kept_by = void_by.and_then(|marker| self.newest_snapshot_below(marker));
+                operands.push(RetainedOperand { record: record.clone(), void_by, kept_by });
             }
         }
         operands.reverse();
@@ -128,6 +141,17 @@ pub(crate) fn retained_records(operands: &[RetainedOperand]) -> Vec<Record> {
     records.sort_by(Record::cmp_by_key_and_seq);
     records.dedup_by(|a, b| a.operand.is_none() && a == b);
     records
+}
+
+/// Returns the delete markers of retained operands, with the snapshots that keep them.
+pub(crate) fn retained_markers(keys: &[RetainedKey]) -> StoredMarkers {
+    let mut markers = StoredMarkers::default();
+    for operand in keys.iter().flat_map(|key| &key.operands) {
+        if let Some(marker) = operand.void_by {
+            markers.add(marker, operand.kept_by);
+        }
+    }
+    markers
 }
 
 #[cfg(test)]

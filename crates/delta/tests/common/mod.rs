@@ -60,7 +60,7 @@ pub struct Model {
 
 impl Model {
     /// Returns the sequence number of the newest delete marker of a key that is visible at `at`, or 0.
-    fn newest_marker(&self, key: &[u8], at: u64) -> u64 {
+    pub fn newest_marker(&self, key: &[u8], at: u64) -> u64 {
         let ranges = self.range_markers.iter().filter(|(start, end, seq)| {
             *seq <= at && **start <= *key && end.as_ref().is_none_or(|end| *key < **end)
         });

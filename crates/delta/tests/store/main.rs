@@ -12,6 +12,7 @@ mod common;
 mod abandon;
 mod crash;
 mod damage;
+mod delete_persistence;
 mod failed_sync;
 mod forged_files;
 mod golden;

@@ -204,8 +204,8 @@ fn change_options(
     }
     drop(settings);
     tree.check_default_ttl(&options)?;
-    options
-        .check_delete_persistence(&policy, attached.is_some() || tree.operand_store.is_used())?;
+    let store = attached.clone().or_else(|| tree.operand_store.attached());
+    options.check_delete_persistence(&policy, store.as_ref().map(|store| &store.factory))?;
     let operator = options.merge_operator.clone();
     let adds_separation = options.value_separation.is_some() && !tree.has_separated_values();
     let adds_operator = tree.merge_resolver.check_operator(operator.as_ref())?;

@@ -1,15 +1,36 @@
-//! Finds and reports data that exceeds the bound within which deleted values must be removed.
+//! Finds and reports data that exceeds the bound within which deleted values must be removed. Requests the removal of
+//! void operands from operand stores.
 
 use std::collections::BTreeSet;
 
-use lsmx_base::sync::Arc;
+use lsmx_base::key::SeqNo;
 use lsmx_compaction::{DeletePersistence, FileId};
 
 use crate::event::{DeletePersistenceOverdue, Event, PersistenceHolder};
+use crate::jobs::operand_store::collect::list_snapshots;
 use crate::state::DbState;
 use crate::tree::Tree;
 use crate::tree::delete_persistence::{OverdueData, RegisteredIterator};
 use crate::tree::snapshots::SnapshotTracker;
+
+/// Requests the removal of operands from the operand store of a tree, if deletes have voided them for too long.
+pub(crate) fn request_operand_removal(
+    state: &DbState,
+    tree: &Tree,
+    parts: DeletePersistence,
+    now_us: u64,
+) {
+    let Some(attached) = tree.operand_store.attached() else { return };
+    let snapshots = list_snapshots(&state.sequence);
+    let oldest = attached.store.oldest_void_delete();
+    let through = {
+        let mut jobs = tree.jobs.lock();
+        let ages = &mut jobs.void_operands;
+        ages.record((now_us, state.sequence.published()), parts.bound_us(), oldest);
+        ages.due_through(parts, now_us)
+    };
+    attached.store.remove_void_operands(through, &snapshots);
+}
 
 /// Sends an event for each holder of overdue data that was not reported since it began to hold data.
 pub(crate) fn report_overdue_data(state: &DbState, tree: &Tree) {
@@ -29,6 +50,9 @@ pub(crate) fn report_overdue_data(state: &DbState, tree: &Tree) {
 /// Tables and blob files of the current version are overdue by the write time of their oldest tombstone or the earliest
 /// expiry time. A snapshot holds them if it is older than the tombstone or does not see the expiry. Otherwise the jobs
 /// of the engine have not kept up.
+///
+/// Operands in an operand store are overdue by the time at which the delete that voids them was recorded. A snapshot
+/// holds them if it is older than the delete.
 ///
 /// Files that only iterators use are overdue by the creation time of the iterator. Jobs remove deleted data from the
 /// current version within three quarters of the bound, so an iterator may exceed the bound after the last quarter.
@@ -58,6 +82,12 @@ pub(crate) fn find_overdue_data(tree: &Tree, tracker: &SnapshotTracker) -> Vec<O
     }
     let garbage_us = tree.jobs.lock().blob_garbage.oldest_us();
     by_jobs = garbage_us.and_then(overdue_us).unwrap_or(0).max(by_jobs);
+    if let Some((seq, since_us)) = find_void_operands(tree) {
+        let overdue_us = overdue_us(since_us).unwrap_or(0);
+        let is_held = tracker.oldest_snapshot().is_some_and(|(snapshot, _)| snapshot < seq);
+        let longest = if is_held { &mut by_snapshot } else { &mut by_jobs };
+        *longest = overdue_us.max(*longest);
+    }
     let mut overdue = Vec::new();
     if by_jobs > 0 {
         let holder = PersistenceHolder::Jobs;
@@ -72,6 +102,13 @@ pub(crate) fn find_overdue_data(tree: &Tree, tracker: &SnapshotTracker) -> Vec<O
     overdue
 }
 
+/// Returns the oldest delete that may void operands in the operand store of a tree, and the time of its record in
+/// microseconds.
+fn find_void_operands(tree: &Tree) -> Option<(SeqNo, u64)> {
+    let seq = tree.operand_store.attached()?.store.oldest_void_delete()?;
+    Some((seq, tree.jobs.lock().void_operands.recorded_us(seq)?))
+}
+
 /// Returns the data that only iterators use, for each iterator that may exceed the bound.
 fn find_data_of_iterators(tree: &Tree, parts: DeletePersistence, now_us: u64) -> Vec<OverdueData> {
     let reserve_us = parts.bound_us() / 4;
@@ -81,11 +118,13 @@ fn find_data_of_iterators(tree: &Tree, parts: DeletePersistence, now_us: u64) ->
     if iterators.is_empty() {
         return Vec::new();
     }
-    let current = Arc::clone(&tree.pin_super_version().version);
-    let current_files: BTreeSet<FileId> = current.shape().files().map(|file| file.id).collect();
+    let current = tree.pin_super_version();
+    let current_files: BTreeSet<FileId> =
+        current.version.shape().files().map(|file| file.id).collect();
     let holds_files = |iterator: &RegisteredIterator| {
         iterator.view.upgrade().is_some_and(|view| {
-            view.version.shape().files().any(|file| !current_files.contains(&file.id))
+            view.collection_count() != current.collection_count()
+                || view.version.shape().files().any(|file| !current_files.contains(&file.id))
         })
     };
     let held = iterators.into_iter().filter(holds_files);

@@ -16,7 +16,7 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::env::NEVER_US;
 use crate::error::Result;
-use crate::jobs::delete_persistence::report_overdue_data;
+use crate::jobs::delete_persistence::{report_overdue_data, request_operand_removal};
 use crate::jobs::obsolete_files::retire_segments;
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind;
@@ -283,7 +283,8 @@ impl FlushTrigger {
         let with_parts = trees.iter().filter_map(|tree| Some((tree, tree.delete_persistence()?)));
         let bounded: Vec<_> = with_parts.collect();
         let parts = bounded.iter().map(|(_, parts)| *parts).min_by_key(|it| it.bound_us())?;
-        for (tree, _) in &bounded {
+        for (tree, parts) in &bounded {
+            request_operand_removal(state, tree, *parts, now_us);
             state.work.push(WorkKind::Compaction, tree.id);
             report_overdue_data(state, tree);
         }

@@ -226,8 +226,8 @@ pub struct ExpiryMetrics {
 pub struct DeletePersistenceMetrics {
     /// The bound in microseconds, or 0 without one.
     pub bound_us: u64,
-    /// Maximum time by which data in tables and blob files exceeds the bound because jobs have not kept up, in
-    /// microseconds.
+    /// Maximum time by which data in tables, blob files and operand stores exceeds the bound because jobs have not kept
+    /// up, in microseconds.
     pub overdue_us: u64,
     /// Maximum time by which data exceeds the bound because a snapshot or a transaction may see it, in microseconds.
     pub snapshot_overdue_us: u64,

@@ -18,6 +18,9 @@
 //!    sequence number or later. The tree can therefore drop tombstones without regard to the store. The operands of a
 //!    key in the store are always newer than those in the tree, because operands move only from the store to the tree.
 //! 5. *Snapshots.* Operands may be merged only if no snapshot is between them. Operands that a snapshot sees are kept.
+//! 6. *Deletion within a bound.* A store may support
+//!    [`KeyspaceOptions::delete_persistence`](crate::KeyspaceOptions::delete_persistence). The engine then states
+//!    regularly which delete markers are so old that the operands which they void must be removed from all files.
 
 pub(crate) mod panic_guard;
 
@@ -64,6 +67,14 @@ pub trait OperandStoreFactory: fmt::Debug + Send + Sync {
     /// # Errors
     /// Returns the first error that was found, with file and offset.
     fn verify(&self, context: StoreContext, token: StoreToken) -> Result<OperandMetrics>;
+
+    /// Returns whether the stores implement [`OperandStore::remove_void_operands`] and
+    /// [`OperandStore::oldest_void_delete`]. Default: false.
+    ///
+    /// If false, [`KeyspaceOptions::delete_persistence`](crate::KeyspaceOptions::delete_persistence) is refused.
+    fn supports_delete_persistence(&self) -> bool {
+        false
+    }
 
     /// Reads all files of a token, and returns the records of a key and the range delete markers that cover it.
     ///
@@ -122,6 +133,10 @@ impl<T: OperandStoreFactory + ?Sized> OperandStoreFactory for Arc<T> {
 
     fn verify(&self, context: StoreContext, token: StoreToken) -> Result<OperandMetrics> {
         (**self).verify(context, token)
+    }
+
+    fn supports_delete_persistence(&self) -> bool {
+        (**self).supports_delete_persistence()
     }
 
     fn search_key(
@@ -309,6 +324,25 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
     /// Each call replaces the files of the previous call. The default implementation does nothing.
     fn exclude_files(&self, files: &[(OperandFileKind, u64)]) {
         let _ = files;
+    }
+
+    /// Requests the removal of all operands that delete markers and range delete markers up to `through` void, except
+    /// for operands that `snapshots` need. `snapshots` has the same form as in [`OperandStore::collect`].
+    ///
+    /// A collection is then due until the files of the committed state, including logs, contain no such operand.
+    /// Markers up to `through` may also be delivered later. Each call replaces the previous request. The call must be
+    /// cheap.
+    ///
+    /// Called only if [`OperandStoreFactory::supports_delete_persistence`] returns true. The default implementation
+    /// does nothing.
+    fn remove_void_operands(&self, through: SeqNo, snapshots: &[SeqNo]) {
+        let _ = (through, snapshots);
+    }
+
+    /// Returns a lower bound of the sequence numbers of the deletes that may void operands in the files of the
+    /// committed state. Returns `None` if the files contain no such operands, which is the default.
+    fn oldest_void_delete(&self) -> Option<SeqNo> {
+        None
     }
 
     /// Returns the files of the committed state.

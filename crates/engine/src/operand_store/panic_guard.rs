@@ -160,6 +160,17 @@ impl OperandStore for PanicGuardStore {
         let _ = self.guard.catch(|| self.inner.exclude_files(files));
     }
 
+    fn remove_void_operands(&self, through: SeqNo, snapshots: &[SeqNo]) {
+        // A panic is ignored. The engine repeats the request regularly.
+        let _ = self.guard.catch(|| self.inner.remove_void_operands(through, snapshots));
+    }
+
+    fn oldest_void_delete(&self) -> Option<SeqNo> {
+        // After a panic, the operands count as older than all others.
+        let oldest = self.guard.catch(|| self.inner.oldest_void_delete());
+        oldest.unwrap_or(Some(SeqNo::ZERO))
+    }
+
     fn live_files(&self) -> Vec<(OperandFileKind, u64)> {
         // Pending calls are repeated first. Before the last call of `mark_committed`, the store would return the files
         // of an older state.

@@ -310,8 +310,8 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Sets the time within which deleted and expired values are removed from tables, blob files and the log. `None` sets no
-    /// limit. Default: none.
+    /// Sets the time within which deleted and expired values are removed from tables, blob files, operand stores and
+    /// the log. `None` sets no limit. Default: none.
     ///
     /// The time counts from the delete or the expiry, on the database clock. It applies to deletes that are written while
     /// the option is set. A shorter bound means more compactions, more garbage collection of blob files and earlier flushes
@@ -319,8 +319,8 @@ impl KeyspaceOptions {
     /// [`Event::DeletePersistenceOverdue`](crate::Event::DeletePersistenceOverdue) name the holder. Checkpoints, backups
     /// and freed blocks of the device are not covered. See `docs/guide/deletion.md`.
     ///
-    /// At least one millisecond. The policy `fifo`, custom policies and operand stores are refused. The keyspace does not store
-    /// the option, so it must be given at each open.
+    /// At least one millisecond. The policy `fifo`, custom policies and operand stores that do not support the bound
+    /// are refused. The keyspace does not store the option, so it must be given at each open.
     ///
     /// ```
     /// use std::time::Duration;
@@ -337,11 +337,11 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Fails if there is a bound for deleted values, and `policy` or an operand store does not support it.
+    /// Fails if there is a bound for deleted values, and `policy` or the operand store does not support it.
     pub(crate) fn check_delete_persistence(
         &self,
         policy: &StoredPolicy,
-        has_operand_store: bool,
+        store: Option<&Arc<dyn OperandStoreFactory>>,
     ) -> Result<()> {
         let Some(bound) = self.delete_persistence else { return Ok(()) };
         let contradiction = |second: String, why| {
@@ -356,11 +356,13 @@ impl KeyspaceOptions {
             StoredPolicy::Spec(spec) if spec.can_drop_data() => {
                 contradiction(format!("policy = {policy}"), "the policy merges no files")
             }
-            StoredPolicy::Spec(_) if has_operand_store => contradiction(
-                "operand_store".to_owned(),
-                "an operand store does not bound the time of deleted operands",
-            ),
-            StoredPolicy::Spec(_) => Ok(()),
+            StoredPolicy::Spec(_) => match store.filter(|it| !it.supports_delete_persistence()) {
+                Some(store) => contradiction(
+                    format!("operand_store = {}", store.name()),
+                    "the operand store does not bound the time of deleted operands",
+                ),
+                None => Ok(()),
+            },
         }
     }
 
@@ -429,7 +431,7 @@ impl KeyspaceOptions {
             return Err(invalid_option("delete_persistence", value, "at least 1 millisecond"));
         }
         let policy = self.stored_policy().unwrap_or_default();
-        self.check_delete_persistence(&policy, self.operand_store.is_some())?;
+        self.check_delete_persistence(&policy, self.operand_store.as_ref())?;
         let operator = self.merge_operator.as_ref();
         let operator = operator.map(|operator| format!("merge_operator = {}", operator.name()));
         let store = self.operand_store.as_ref();

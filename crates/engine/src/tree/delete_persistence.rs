@@ -1,10 +1,11 @@
-//! State of a tree whose deleted values must be removed within a bound: iterators, ages of garbage, and overdue data.
+//! State of a tree whose deleted values must be removed within a bound: iterators, ages of garbage and void operands,
+//! and overdue data.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering, Weak};
-use lsmx_compaction::FileId;
+use lsmx_compaction::{DeletePersistence, FileId};
 
 use crate::event::PersistenceHolder;
 use crate::tree::blob_set::BlobSet;
@@ -134,6 +135,72 @@ impl GarbageAge {
     }
 }
 
+/// A record is made only if the last one is older than this fraction of the bound. This limits the number of records.
+const RECORDS_PER_BOUND: u64 = 64;
+
+/// Ages of the deletes that may void operands in an operand store.
+///
+/// Operand stores know sequence numbers, but no times. Each check records the published sequence number.
+#[derive(Debug, Default)]
+pub(crate) struct VoidOperandAges {
+    /// Times in microseconds, and the sequence numbers that were published then, in ascending order. The records cover
+    /// the time of one bound.
+    published: VecDeque<(u64, SeqNo)>,
+    /// Published sequence number of the first record. The age of earlier deletes is unknown.
+    unknown_through: SeqNo,
+    /// Oldest delete of the last check, and the time of its record.
+    oldest: Option<(SeqNo, u64)>,
+}
+
+impl VoidOperandAges {
+    /// Records the published sequence number. `oldest` is a lower bound of the deletes that may void operands in the
+    /// store.
+    pub(crate) fn record(
+        &mut self,
+        (now_us, published): (u64, SeqNo),
+        bound_us: u64,
+        oldest: Option<SeqNo>,
+    ) {
+        match self.published.back() {
+            None => {
+                self.unknown_through = published;
+                self.published.push_back((now_us, published));
+            }
+            Some(&(last_us, last)) => {
+                let is_spaced = now_us >= last_us.saturating_add(bound_us / RECORDS_PER_BOUND);
+                if is_spaced && published > last {
+                    self.published.push_back((now_us, published));
+                }
+            }
+        }
+        // A delete that is older than all records has the time of the first one, so the newest record that is older
+        // than the bound must stay.
+        let is_old = |(us, _): &(u64, SeqNo)| us.saturating_add(bound_us) <= now_us;
+        while self.published.get(1).is_some_and(is_old) {
+            self.published.pop_front();
+        }
+        self.oldest = oldest.and_then(|seq| Some((seq, self.recorded_us(seq)?)));
+    }
+
+    /// Returns the largest sequence number of the deletes whose operands must be removed now. Deletes of unknown age
+    /// count as too old.
+    pub(crate) fn due_through(&self, parts: DeletePersistence, now_us: u64) -> SeqNo {
+        let age_us = parts.void_operand_us();
+        let is_old = |(us, _): &&(u64, SeqNo)| us.saturating_add(age_us) <= now_us;
+        let newest = self.published.iter().rev().find(is_old);
+        newest.map_or(SeqNo::ZERO, |(_, seq)| *seq).max(self.unknown_through)
+    }
+
+    /// Returns the time of the first record that includes a delete. Returns `None` if no record includes it.
+    ///
+    /// The time of the oldest delete stays known when its record is removed.
+    pub(crate) fn recorded_us(&self, seq: SeqNo) -> Option<u64> {
+        let known = self.oldest.filter(|(oldest, _)| *oldest == seq).map(|(_, us)| us);
+        let first = || self.published.iter().find(|(_, published)| *published >= seq);
+        known.or_else(|| first().map(|(us, _)| *us))
+    }
+}
+
 /// Deleted or expired data that may exceed the bound, and its holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OverdueData {
@@ -176,6 +243,26 @@ mod tests {
         assert_eq!(reported.take_new(vec![snapshot, iterator]), [iterator]);
         assert!(reported.take_new(Vec::new()).is_empty());
         assert_eq!(reported.take_new(vec![snapshot]), [snapshot]);
+    }
+
+    #[test]
+    fn void_operands_are_due_by_the_record_of_their_delete() {
+        let parts = DeletePersistence::new(800);
+        let mut ages = VoidOperandAges::default();
+        let seq = |seq: u64| Some(SeqNo(seq));
+        ages.record((1_000, SeqNo(10)), 800, seq(0));
+        assert_eq!(ages.due_through(parts, 1_000), SeqNo(10), "the age is unknown");
+        ages.record((1_100, SeqNo(20)), 800, seq(15));
+        ages.record((1_105, SeqNo(21)), 800, seq(15));
+        assert_eq!(ages.due_through(parts, 1_199), SeqNo(10));
+        assert_eq!(ages.due_through(parts, 1_200), SeqNo(20));
+        assert_eq!((ages.recorded_us(SeqNo(15)), ages.recorded_us(SeqNo(21))), (Some(1_100), None));
+        for number in 2..100 {
+            ages.record((1_000 + number * 100, SeqNo(10 * (number + 1))), 800, seq(15));
+        }
+        assert!(ages.published.len() < 12, "{}", ages.published.len());
+        assert_eq!(ages.recorded_us(SeqNo(15)), Some(1_100), "its record was removed");
+        assert_eq!(ages.recorded_us(SeqNo(995)), Some(10_900));
     }
 
     #[test]

@@ -38,7 +38,9 @@ use crate::options::stored::StoredOptions;
 use crate::table::{FilterWidth, Table};
 use crate::tree::combined_gets::CombinedGets;
 use crate::tree::counters::TreeCounters;
-use crate::tree::delete_persistence::{BlobGarbageAges, IteratorRegistry, ReportedHolders};
+use crate::tree::delete_persistence::{
+    BlobGarbageAges, IteratorRegistry, ReportedHolders, VoidOperandAges,
+};
 use crate::tree::ingested_ranges::IngestedRanges;
 use crate::tree::keyspace_name::KeyspaceName;
 use crate::tree::last_run_filter::LastRunFilter;
@@ -100,6 +102,8 @@ pub(crate) struct TreeJobState {
     pub(crate) quarantine: Quarantine,
     /// Ages of the garbage in blob files. Updated only if the keyspace bounds the time of deleted values.
     pub(crate) blob_garbage: BlobGarbageAges,
+    /// Ages of void operands in the operand store. Updated only if the keyspace bounds the time of deleted values.
+    pub(crate) void_operands: VoidOperandAges,
     /// Holders of overdue data that were reported.
     pub(crate) reported_holders: ReportedHolders,
 }
@@ -463,14 +467,15 @@ impl Tree {
         self.settings().delete_persistence()
     }
 
-    /// Returns an error if the options bound the time of deleted values, but the keyspace has an operand store or the
-    /// policy has no such bound.
+    /// Returns an error if the options bound the time of deleted values, but the policy or the open operand store has
+    /// no such bound.
     pub(crate) fn check_delete_persistence(
         &self,
         options: &KeyspaceOptions,
         policy: &StoredPolicy,
     ) -> Result<()> {
-        options.check_delete_persistence(policy, self.operand_store.is_used())
+        let attached = self.operand_store.attached();
+        options.check_delete_persistence(policy, attached.as_ref().map(|it| &it.factory))
     }
 
     /// Returns whether memtables or tables may contain expiring entries.

@@ -23,6 +23,8 @@ pub(crate) struct PinnedOperandView {
     pub(crate) view: Arc<dyn OperandView>,
     /// Token of the view in the manifest. `None` if the store contains no data.
     pub(crate) token: Option<StoreToken>,
+    /// Number of collections of the store before this view. Views with different numbers may use different files.
+    pub(crate) collection_count: u64,
     /// Prevents the deletion of the store's files. `None` if the store is not open.
     pub(crate) _lifetime: Option<Arc<StoreLifetime>>,
 }

@@ -30,6 +30,8 @@ pub(crate) struct AttachedStore {
     pub(crate) opened: Option<StoreToken>,
     /// Whether a collection of the store is running.
     pub(crate) is_collecting: AtomicBool,
+    /// Number of collections since the store was opened. Written only by the thread that has reserved the store.
+    pub(crate) collection_count: AtomicU64,
     /// Block cache to whose budget the memory of the store is charged.
     pub(crate) cache: Arc<BlockCache>,
     /// Memory of the store in bytes that is currently charged to the block cache.
@@ -78,7 +80,9 @@ impl AttachedStore {
     }
 
     fn pin_view(&self, view: Arc<dyn OperandView>, token: Option<StoreToken>) -> PinnedOperandView {
-        PinnedOperandView { view, token, _lifetime: Some(Arc::clone(&self.lifetime)) }
+        let collection_count = self.collection_count.load(Ordering::Relaxed);
+        let _lifetime = Some(Arc::clone(&self.lifetime));
+        PinnedOperandView { view, token, collection_count, _lifetime }
     }
 }
 
@@ -287,7 +291,8 @@ pub(crate) struct UnavailableStore {
 impl UnavailableStore {
     /// Returns the view for a super version.
     pub(crate) fn view(self, token: Option<StoreToken>) -> PinnedOperandView {
-        PinnedOperandView { view: Arc::new(self), token, _lifetime: None }
+        let collection_count = 0;
+        PinnedOperandView { view: Arc::new(self), token, collection_count, _lifetime: None }
     }
 
     fn error(&self) -> Error {

@@ -33,6 +33,11 @@ impl SuperVersion {
         SuperVersion { active, sealed: Vec::new(), version, operand_view: None }
     }
 
+    /// Returns the number of collections of the operand store before this view.
+    pub(crate) fn collection_count(&self) -> u64 {
+        self.operand_view.as_ref().map_or(0, |operands| operands.collection_count)
+    }
+
     /// Replaces the view of the operand store.
     pub(crate) fn with_operand_view(self, operand_view: Option<PinnedOperandView>) -> SuperVersion {
         SuperVersion { operand_view, ..self }

@@ -8,6 +8,7 @@ use lsmx::internals::vfs::CrashImage;
 use lsmx::merge_operator::Append;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, KeySearchReport, KeyspaceOptions, Options, ValueSeparation, search_key};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::simple_store::SimpleStore;
 use lsmx_testkit::{case_seeds, scale};
 
@@ -125,6 +126,37 @@ fn deleted_value_in_blob_file_is_gone_within_bound() {
 }
 
 #[test]
+fn deleted_operand_in_idle_store_is_gone_within_bound() {
+    let disk = MemVfs::new();
+    let store = DeltaStoreFactory::new(DeltaOptions::default());
+    let options = bounded().merge_operator(Append::default()).operand_store(store.clone());
+    let db = open(&disk, options);
+    for key in ["gone", "stays"] {
+        db.default_keyspace().merge(key, "operand").unwrap();
+    }
+    db.flush().unwrap();
+    db.delete("gone").unwrap();
+    let search = |key: &str| {
+        let image = disk.crash(CrashImage::Keep, 0);
+        let options = Options::default().vfs(Arc::new(image)).operand_store(store.clone());
+        search_key("db", &options, None, key.as_bytes()).unwrap()
+    };
+    assert!(!search("gone").is_clear());
+    let_bound_pass(&db);
+    assert!(search("gone").is_clear(), "{:?}", search("gone"));
+    // A new log is written only if there are changes.
+    let written_bytes = |db: &Db| {
+        let store = metrics(db).operand_store.unwrap_or_default();
+        store.log_written_bytes + store.bucket_written_bytes
+    };
+    let before = written_bytes(&db);
+    let_bound_pass(&db);
+    assert_eq!(written_bytes(&db), before);
+    assert_eq!(metrics(&db).delete_persistence.overdue_us, 0);
+    assert_eq!(db.get("stays").unwrap().as_deref(), Some(&b"operand"[..]));
+}
+
+#[test]
 fn unsupported_combinations_are_contradictions() {
     let refused = |options: KeyspaceOptions| {
         let disk = MemVfs::new();
@@ -172,13 +204,16 @@ impl CompactionPolicy for NoJobs {
 
 #[test]
 fn random_histories_leave_no_trace_of_deleted_values() {
-    let (mut searches, mut snapshots, mut iterators) = (0, 0, 0);
-    for seed in case_seeds(&[], 24) {
+    let (mut searches, mut store_searches, mut snapshots, mut iterators) = (0, 0, 0, 0);
+    for seed in case_seeds(&[], 36) {
         let counts = play_history(seed).unwrap();
         searches += counts.searches;
+        store_searches += counts.store_searches;
         snapshots += counts.snapshots_named;
         iterators += counts.iterators_named;
     }
-    let counts = (searches, snapshots, iterators);
-    assert!(scale() < 1.0 || (searches > 100 && snapshots > 3 && iterators > 3), "{counts:?}");
+    let counts = (searches, store_searches, snapshots, iterators);
+    let are_all_cases_reached =
+        searches > 100 && store_searches > 50 && snapshots > 3 && iterators > 3;
+    assert!(scale() < 1.0 || are_all_cases_reached, "{counts:?}");
 }

@@ -11,6 +11,7 @@ use lsmx::internals::vfs::CrashImage;
 use lsmx::merge_operator::Append;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Event, KeySearchReport, Keyspace, Options, search_key};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::world::{DbSettings, KeyspaceSettings};
 use lsmx_testkit::{EventLog, TestRng};
 
@@ -42,6 +43,8 @@ struct Version {
 pub(crate) struct PersistenceCounts {
     /// Number of searches of a key with deleted versions.
     pub(crate) searches: u64,
+    /// Number of these searches in a keyspace with an operand store.
+    pub(crate) store_searches: u64,
     /// Number of snapshots and iterators that events have named.
     pub(crate) snapshots_named: u64,
     pub(crate) iterators_named: u64,
@@ -51,6 +54,8 @@ struct BoundedHistory {
     rng: TestRng,
     disk: MemVfs,
     has_operator: bool,
+    /// Operand store of the keyspace.
+    store: Option<DeltaStoreFactory>,
     is_stepped: bool,
     versions: BTreeMap<Vec<u8>, Vec<Version>>,
     open: Option<(Keyspace, Db)>,
@@ -61,8 +66,10 @@ struct BoundedHistory {
 /// Runs a random history.
 pub(crate) fn play_history(seed: u64) -> Outcome<PersistenceCounts> {
     let mut rng = TestRng::new(seed);
+    let store = rng.is_one_in(3).then(|| draw_store(&mut rng));
     let mut history = BoundedHistory {
-        has_operator: rng.is_one_in(3),
+        has_operator: store.is_some() || rng.is_one_in(3),
+        store,
         is_stepped: rng.is_one_in(4),
         rng,
         disk: MemVfs::new(),
@@ -73,6 +80,17 @@ pub(crate) fn play_history(seed: u64) -> Outcome<PersistenceCounts> {
     };
     history.play().map_err(|what| format!("seed {seed}: {what}"))?;
     Ok(history.counts)
+}
+
+/// Draws an operand store. Most stores have several buckets, which are full after a few operands.
+fn draw_store(rng: &mut TestRng) -> DeltaStoreFactory {
+    DeltaStoreFactory::new(
+        DeltaOptions::default()
+            .bucket_bytes(*rng.choose(&[512, 2048, 64 << 10]))
+            .buckets_max(*rng.choose(&[4, 1000]))
+            .log_bytes_max(*rng.choose(&[1024, 1 << 20]))
+            .cache_bytes(*rng.choose(&[0, 4096])),
+    )
 }
 
 /// As [`play_history`], without its counts.
@@ -134,11 +152,24 @@ impl BoundedHistory {
             true => options.merge_operator(Append::default()),
             false => options,
         };
-        let db_options = settings.options(background, seed).listener(Arc::new(self.events.clone()));
+        let options = match &self.store {
+            Some(store) => options.operand_store(store.clone()),
+            None => options,
+        };
+        let db_options = self.add_store(settings.options(background, seed));
+        let db_options = db_options.listener(Arc::new(self.events.clone()));
         let db = try_open(&self.disk, db_options).map_err(failed)?;
         let keyspace = db.keyspace(NAME, options).map_err(failed)?;
         self.open = Some((keyspace, db));
         Ok(())
+    }
+
+    /// Adds the operand store to the options of the database.
+    fn add_store(&self, options: Options) -> Options {
+        match &self.store {
+            Some(store) => options.operand_store(store.clone()),
+            None => options,
+        }
     }
 
     fn draw_key(&mut self) -> Vec<u8> {
@@ -171,7 +202,8 @@ impl BoundedHistory {
                 keyspace.put(&key, &value).map_err(failed)?;
                 self.record(&[key], None)?;
             }
-            30..45 => {
+            // A keyspace with an operand store refuses values that expire.
+            30..45 if self.store.is_none() => {
                 let ttl_us = *self.rng.choose(&[0, 1_000, BOUND_US / 2, 2 * BOUND_US]);
                 let expires = SystemTime::UNIX_EPOCH + Duration::from_micros(now_us + ttl_us);
                 keyspace.put_until(&key, &value, expires).map_err(failed)?;
@@ -189,12 +221,8 @@ impl BoundedHistory {
                 let keys: Vec<_> = (first..(first + count).min(KEYS)).map(name).collect();
                 self.record(&keys, Some(db.env().database_time_us()))?;
             }
-            66..74 if self.has_operator => {
-                keyspace.merge(&key, &value).map_err(failed)?;
-                self.record(std::slice::from_ref(&key), None)?;
-                let newest = self.versions.get_mut(&key).and_then(|versions| versions.last_mut());
-                newest.into_iter().for_each(|version| version.is_operand = true);
-            }
+            30..45 => self.merge(&key, &value)?,
+            66..74 if self.has_operator => self.merge(&key, &value)?,
             74..80 => db.flush().map_err(failed)?,
             80..83 => keyspace.compact_range::<&[u8]>(..).map_err(failed)?,
             83..88 => self.pass_time(BOUND_US / 16)?,
@@ -225,6 +253,31 @@ impl BoundedHistory {
         Ok(())
     }
 
+    fn merge(&mut self, key: &[u8], value: &[u8]) -> Outcome {
+        let (_, keyspace) = self.handles()?;
+        keyspace.merge(key, value).map_err(failed)?;
+        self.record(&[key.to_vec()], None)?;
+        let newest = self.versions.get_mut(key).and_then(|versions| versions.last_mut());
+        newest.into_iter().for_each(|version| version.is_operand = true);
+        Ok(())
+    }
+
+    /// Writes a value of a key and flushes it. With an operand store, the value is an operand in the store, and the
+    /// tree may contain a value below it.
+    fn flush_value(&mut self, key: &[u8]) -> Outcome {
+        let (db, keyspace) = self.handles()?;
+        if self.store.is_none() || self.rng.is_one_in(2) {
+            keyspace.put(key, [b'v'; 200]).map_err(failed)?;
+            self.record(&[key.to_vec()], None)?;
+            db.flush().map_err(failed)?;
+        }
+        if self.store.is_some() {
+            self.merge(key, &[b'v'; 200])?;
+            db.flush().map_err(failed)?;
+        }
+        Ok(())
+    }
+
     /// Advances the clock and runs the jobs that are due.
     fn pass_time(&self, us: u64) -> Outcome {
         let (db, keyspace) = self.handles()?;
@@ -243,7 +296,7 @@ impl BoundedHistory {
 
     fn search(&self, key: &[u8]) -> Outcome<KeySearchReport> {
         let image = self.disk.crash(CrashImage::Keep, 0);
-        let options = Options::default().vfs(Arc::new(image));
+        let options = self.add_store(Options::default().vfs(Arc::new(image)));
         search_key("db", &options, Some(NAME), key).map_err(failed)
     }
 
@@ -268,6 +321,7 @@ impl BoundedHistory {
             let Some(through) = self.deleted_through(versions, now_us) else { continue };
             let report = self.search(key)?;
             self.counts.searches += 1;
+            self.counts.store_searches += report.operand_stores;
             if let Some(path) = report.unsearched.first() {
                 traces.insert(key.clone(), format!("{} exists", path.display()));
             }
@@ -288,7 +342,10 @@ impl BoundedHistory {
                 let persistence = metrics.delete_persistence;
                 let key = name.escape_ascii();
                 let versions = self.versions.get(&name);
-                Err(format!("{key}: {trace}, policy {policy}, {persistence:?}, {versions:?}"))
+                let store = &self.store;
+                Err(format!(
+                    "{key}: {trace}, policy {policy}, {persistence:?}, {store:?}, {versions:?}"
+                ))
             }
         }
     }
@@ -297,8 +354,7 @@ impl BoundedHistory {
     fn check_delete_below_put(&mut self) -> Outcome {
         let (db, keyspace) = self.handles()?;
         let key = b"key 00".to_vec();
-        keyspace.put(&key, [b'v'; 200]).map_err(failed)?;
-        self.record(std::slice::from_ref(&key), None)?;
+        self.flush_value(&key)?;
         keyspace.compact_range::<&[u8]>(..).map_err(failed)?;
         keyspace.delete(&key).map_err(failed)?;
         self.record(std::slice::from_ref(&key), Some(db.env().database_time_us()))?;
@@ -313,9 +369,7 @@ impl BoundedHistory {
     fn check_with_snapshot(&mut self) -> Outcome {
         let (db, keyspace) = self.handles()?;
         let key = b"key 00".to_vec();
-        keyspace.put(&key, [b'v'; 200]).map_err(failed)?;
-        self.record(std::slice::from_ref(&key), None)?;
-        db.flush().map_err(failed)?;
+        self.flush_value(&key)?;
         let snapshot = db.snapshot();
         keyspace.delete(&key).map_err(failed)?;
         self.record(std::slice::from_ref(&key), Some(db.env().database_time_us()))?;
@@ -344,9 +398,7 @@ impl BoundedHistory {
     fn check_with_iterator(&mut self) -> Outcome {
         let (db, keyspace) = self.handles()?;
         let key = b"key 00".to_vec();
-        keyspace.put(&key, [b'v'; 200]).map_err(failed)?;
-        self.record(std::slice::from_ref(&key), None)?;
-        db.flush().map_err(failed)?;
+        self.flush_value(&key)?;
         let mut iterator = keyspace.iter();
         keyspace.delete(&key).map_err(failed)?;
         self.record(std::slice::from_ref(&key), Some(db.env().database_time_us()))?;

@@ -120,7 +120,9 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         }
         Failpoint::CoveredTombstoneDropped
         | Failpoint::LogNotEmptied
-        | Failpoint::GarbageAgeIgnored => {
+        | Failpoint::GarbageAgeIgnored
+        | Failpoint::VoidOperandsKept
+        | Failpoint::StoreLogNotReplaced => {
             ("traces of deleted values", delete_persistence::history_leaves_no_trace)
         }
         Failpoint::UpdateWithoutGuard => ("updates", updates),

@@ -117,6 +117,10 @@ impl OperandStoreFactory for AnyStore {
         self.0.verify(context, token)
     }
 
+    fn supports_delete_persistence(&self) -> bool {
+        self.0.supports_delete_persistence()
+    }
+
     fn search_key(
         &self,
         context: StoreContext,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lsmx::compaction::Preset;
 use lsmx::env::Background;
+use lsmx::operand_store::OperandStoreFactory;
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, MemtableKind, Options,
     PolicySpec, PrefixExtractor, ReadOptions, ReadTier, RmwMode, ValueSeparation, WalOptions,
@@ -35,7 +36,7 @@ pub struct KeyspaceSettings {
     pub separation: Option<ValueSeparation>,
     /// Whether the keyspace has a `RewritingFilter`.
     pub has_filter: bool,
-    /// Bound for deleted values, for a keyspace without an operand store.
+    /// Bound for deleted values, unless the keyspace has an operand store that does not support it.
     pub delete_persistence: Option<Duration>,
 }
 
@@ -150,10 +151,18 @@ impl KeyspaceSettings {
     /// Returns the keyspace options with the operand store of the settings. If they have none and `has_store` is true,
     /// adds a default store.
     pub fn options_with_store(&self, has_store: bool) -> KeyspaceOptions {
-        match self.store.or_else(|| has_store.then(SimpleStore::default)) {
-            Some(store) => self.options().operand_store(store.or_delta()),
-            None => self.options().delete_persistence(self.delete_persistence),
+        let store = self.store.or_else(|| has_store.then(SimpleStore::default));
+        let options = self.options().delete_persistence(self.bound(store.is_some()));
+        match store {
+            Some(store) => options.operand_store(store.or_delta()),
+            None => options,
         }
+    }
+
+    /// Returns the bound for deleted values of a keyspace with or without an operand store.
+    pub fn bound(&self, has_store: bool) -> Option<Duration> {
+        let supports_bound = || SimpleStore::default().or_delta().supports_delete_persistence();
+        self.delete_persistence.filter(|_| !has_store || supports_bound())
     }
 }
 

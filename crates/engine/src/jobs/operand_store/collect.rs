@@ -11,7 +11,7 @@
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::slice::Slice;
-use lsmx_base::sync::Arc;
+use lsmx_base::sync::{Arc, Ordering};
 use lsmx_compaction::{OutputSplitter, SplitRule, TreeShape};
 
 use crate::cursor::Cursor;
@@ -37,6 +37,7 @@ use crate::state::DbState;
 use crate::table::{ReadContext, ReadPurpose};
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::operand_store_slot::{AttachedStore, StoreInstallGuard};
+use crate::tree::snapshots::SnapshotTracker;
 use crate::tree::super_version::SuperVersion;
 use crate::tree::version::Version;
 use crate::tree::{RetryState, Tree};
@@ -122,6 +123,18 @@ fn schedule_retry(state: &DbState, tree: &Tree, error: &Error) {
     state.set_compaction_failing(tree.id, true);
 }
 
+/// Returns the sequence numbers of the registered snapshots in ascending order, followed by the published sequence
+/// number.
+pub(crate) fn list_snapshots(tracker: &SnapshotTracker) -> Vec<SeqNo> {
+    // The published sequence number is read before the snapshots. If a snapshot is missing in the list, it was taken
+    // later and sees at least this sequence number.
+    let visible = tracker.published();
+    let mut snapshots = tracker.snapshot_seqs();
+    snapshots.retain(|snapshot| *snapshot < visible);
+    snapshots.push(visible);
+    snapshots
+}
+
 /// Runs a collection. Returns whether there was anything to collect.
 fn run_collection(
     state: &DbState,
@@ -130,12 +143,7 @@ fn run_collection(
     span: &JobSpan,
 ) -> Result<bool> {
     let start_ns = state.env.monotonic_ns();
-    // The published sequence number is read before the snapshots. If a snapshot is missing in the list, it was taken
-    // later and sees at least this sequence number.
-    let visible = state.sequence.published();
-    let mut snapshots = state.sequence.snapshot_seqs();
-    snapshots.retain(|snapshot| *snapshot < visible);
-    snapshots.push(visible);
+    let snapshots = list_snapshots(&state.sequence);
     let Some(collection) = attached.store.collect(&snapshots)? else { return Ok(false) };
     state.env.yield_point(YieldKind::JobStep);
     // If the tree no longer has a store, the keyspace now keeps its operands in the tree.
@@ -243,6 +251,7 @@ fn move_to_tree(
     let written_bytes = outputs.finished_bytes();
     let token = prepared.as_ref().map(|prepared| prepared.token);
     changes.push(Change::OperandToken { keyspace: tree.id, token });
+    attached.collection_count.fetch_add(1, Ordering::Relaxed);
     let operands = prepared.map(|prepared: PreparedVersion| attached.prepared_view(prepared));
     install_version(
         state,

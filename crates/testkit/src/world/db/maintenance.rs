@@ -77,7 +77,7 @@ impl ModelledDb {
         // If the options have no merge operator, an open keyspace keeps its current merge operator.
         let given = settings.options_with_store(false);
         let given = match existed && self.has_store[index] {
-            true => given.delete_persistence(None),
+            true => given.delete_persistence(settings.bound(true)),
             false => given,
         };
         let options = match existed && is_creation {

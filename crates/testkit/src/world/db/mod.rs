@@ -433,7 +433,7 @@ impl ModelledDb {
             }
             Operation::SetOptions(keyspace, settings) => {
                 let (index, keyspace) = self.keyspace(*keyspace);
-                let bound = settings.delete_persistence.filter(|_| !self.has_store[index]);
+                let bound = settings.bound(self.has_store[index]);
                 keyspace
                     .set_options(|options| settings.apply_to(options).delete_persistence(bound))
                     .unwrap();
