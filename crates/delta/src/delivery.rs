@@ -53,13 +53,29 @@ pub(crate) struct DeltaDelivery<'a> {
     offsets: Vec<usize>,
     range_markers: Vec<RangeMarker>,
     delete_marker_count: usize,
+    /// Smallest sequence number of the delete markers and range delete markers.
+    oldest_marker: Option<SeqNo>,
 }
 
 impl<'a> DeltaDelivery<'a> {
     pub(crate) fn new(state: &'a StoreState, base: Arc<StoreView>, through: SeqNo) -> Self {
         let (bytes, offsets, range_markers) = (Vec::new(), Vec::new(), Vec::new());
-        let delete_marker_count = 0;
-        DeltaDelivery { state, base, through, bytes, offsets, range_markers, delete_marker_count }
+        let (delete_marker_count, oldest_marker) = (0, None);
+        DeltaDelivery {
+            state,
+            base,
+            through,
+            bytes,
+            offsets,
+            range_markers,
+            delete_marker_count,
+            oldest_marker,
+        }
+    }
+
+    fn count_marker(&mut self, seq: SeqNo) {
+        self.delete_marker_count += 1;
+        self.oldest_marker = self.oldest_marker.into_iter().chain([seq]).min();
     }
 
     fn put(&mut self, key: &[u8], seq: SeqNo, operand: Option<&[u8]>) {
@@ -68,7 +84,8 @@ impl<'a> DeltaDelivery<'a> {
     }
 
     fn prepare_version(self) -> Result<PreparedVersion> {
-        let DeltaDelivery { state, through, bytes, offsets, range_markers, .. } = self;
+        let DeltaDelivery { state, through, bytes, offsets, range_markers, oldest_marker, .. } =
+            self;
         let base = state.load_base_view()?;
         let records = EncodedRecords::new(bytes, offsets);
         let mut view = (*base).clone();
@@ -88,7 +105,7 @@ impl<'a> DeltaDelivery<'a> {
             let markers = base.range_markers.iter().chain(&range_markers);
             view.range_markers = view.select_needed_markers(markers).into();
         }
-        let token = state.append_to_log(&base, false, |frames| {
+        let token = state.append_to_log(&base, false, oldest_marker, |frames| {
             put_frames(frames, &first_entries, &records, &range_markers, view.through)
         })?;
         let cache_update = DeliveryCacheUpdate { records, base, written_tails };
@@ -108,7 +125,7 @@ impl OperandDelivery for DeltaDelivery<'_> {
     }
 
     fn add_delete_marker(&mut self, key: &[u8], seq: SeqNo) -> Result<()> {
-        self.delete_marker_count += 1;
+        self.count_marker(seq);
         self.put(key, seq, None);
         Ok(())
     }
@@ -119,7 +136,7 @@ impl OperandDelivery for DeltaDelivery<'_> {
         end: Option<&[u8]>,
         seq: SeqNo,
     ) -> Result<()> {
-        self.delete_marker_count += 1;
+        self.count_marker(seq);
         let (start, end) = (Bytes::copy_from_slice(start), end.map(Bytes::copy_from_slice));
         self.range_markers.push(RangeMarker { start, end, seq });
         Ok(())

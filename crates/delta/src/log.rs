@@ -58,8 +58,8 @@ pub struct LogWriter {
     file: Arc<dyn File>,
     end: u64,
     snapshot_end: u64,
-    /// Smallest sequence number of a delete that may void operands in the log, see [`LogWriter::void_from`].
-    snapshot_void_from: SeqNo,
+    /// Smallest sequence number of the markers in the snapshot and of [`LogWriter::add_void_from`].
+    void_from: Option<SeqNo>,
 }
 
 impl LogWriter {
@@ -67,8 +67,8 @@ impl LogWriter {
     pub fn create(files: &dyn OperandFiles, uid: u64) -> Result<LogWriter> {
         let (number, file) = files.create(OperandFileKind::Log)?;
         let path = files.path(OperandFileKind::Log, number);
-        let (end, snapshot_end, snapshot_void_from) = (0, 0, SeqNo::ZERO);
-        Ok(LogWriter { number, uid, path, file, end, snapshot_end, snapshot_void_from })
+        let (end, snapshot_end, void_from) = (0, 0, None);
+        Ok(LogWriter { number, uid, path, file, end, snapshot_end, void_from })
     }
 
     /// Writes the file header and a snapshot of `view`. `to_entry` returns the log entry of a bucket. Does not sync.
@@ -94,8 +94,7 @@ impl LogWriter {
         frames.put(FrameKind::SnapshotEnd, |out| put_varint(out, count))?;
         self.append(&mut frames)?;
         self.snapshot_end = self.end;
-        let oldest_marker = view.oldest_marker_in_log();
-        self.snapshot_void_from = oldest_marker.map_or(through, |marker| marker.min(through));
+        self.void_from = view.oldest_marker_in_log();
         Ok(())
     }
 
@@ -122,13 +121,16 @@ impl LogWriter {
         self.end - self.snapshot_end
     }
 
-    /// Returns a lower bound of the deletes that may void operands in the log but not in the store. Returns `None` if
-    /// the log contains only the snapshot, because its operands are those of the store.
+    /// Adds a lower bound of the deletes that may void operands in the log because of appended frames.
+    pub fn add_void_from(&mut self, void_from: Option<SeqNo>) {
+        self.void_from = self.void_from.into_iter().chain(void_from).min();
+    }
+
+    /// Returns a lower bound of the deletes that may void operands in the log which the store no longer contains.
     ///
-    /// The snapshot contains operands up to the last sequence number of its view. Later deletes may void them. Earlier
-    /// deletes have markers in the snapshot.
+    /// Returns `None` if the log contains only a snapshot, because its operands are those of the store.
     pub fn void_from(&self) -> Option<SeqNo> {
-        (self.bytes_after_snapshot() > 0).then_some(self.snapshot_void_from)
+        self.void_from.filter(|_| self.bytes_after_snapshot() > 0)
     }
 
     pub fn bytes(&self) -> u64 {

@@ -238,10 +238,14 @@ impl StoreState {
     /// Appends frames to the log and syncs it. If the log is full, starts a new log with a snapshot of `base` first.
     ///
     /// `has_new_files` states whether the frames refer to new bucket files. In this case the directory is synced too.
+    /// `void_from` is a lower bound of the deletes that may void operands in the log because of these frames: the oldest
+    /// marker of a delivery, or the last delivered sequence number before a collection. A collection may move an operand
+    /// of the log to the tree. A later delete of its key has no marker in the store.
     pub fn append_to_log(
         &self,
         base: &StoreView,
         has_new_files: bool,
+        void_from: Option<SeqNo>,
         build: impl FnOnce(&mut FrameBuffer) -> Result<()>,
     ) -> Result<StoreToken> {
         let log_bytes_max = self.resources.options.log_bytes_max;
@@ -256,6 +260,7 @@ impl StoreState {
         let mut frames = log.new_frame_buffer();
         build(&mut frames)?;
         log.append(&mut frames)?;
+        log.add_void_from(void_from);
         self.sync_log(log, bytes_before, is_new || has_new_files)
     }
 

@@ -194,12 +194,15 @@ impl<'a> BucketCollection<'a> {
         };
         let token = match self.state.must_replace_log(&view) {
             true => self.state.replace_log(&view)?,
-            false => self.state.append_to_log(&newest_view, true, |frames| {
-                for entry in &new_entries {
-                    frames.put(FrameKind::Bucket, |out| put_bucket(out, entry))?;
-                }
-                frames.put(FrameKind::CollectionEnd, |out| put_collection_end(out, &end))
-            })?,
+            false => {
+                let void_from = Some(newest_view.through);
+                self.state.append_to_log(&newest_view, true, void_from, |frames| {
+                    for entry in &new_entries {
+                        frames.put(FrameKind::Bucket, |out| put_bucket(out, entry))?;
+                    }
+                    frames.put(FrameKind::CollectionEnd, |out| put_collection_end(out, &end))
+                })?
+            }
         };
         self.count_groups();
         let cache_entries = std::mem::take(&mut self.cache_entries);

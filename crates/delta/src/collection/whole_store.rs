@@ -39,9 +39,10 @@ impl<'a> WholeStoreCollection<'a> {
         let removed_ids: Vec<u64> = newest_view.buckets.iter().map(|bucket| bucket.id).collect();
         let moved_count = removed_ids.len();
         let end = CollectionEnd { new_count: 0, removed_ids, range_markers: Vec::new() };
-        let token = state.append_to_log(&newest_view, false, |frames| {
-            frames.put(FrameKind::CollectionEnd, |out| put_collection_end(out, &end))
-        })?;
+        let token =
+            state.append_to_log(&newest_view, false, Some(newest_view.through), |frames| {
+                frames.put(FrameKind::CollectionEnd, |out| put_collection_end(out, &end))
+            })?;
         increase_counter(&state.resources.counters.to_tree, moved_count);
         let view = state.install(token, view, Box::new(Vec::<RewrittenEntry>::new()));
         Ok(PreparedVersion { token, view })
