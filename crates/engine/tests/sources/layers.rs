@@ -92,6 +92,17 @@ const DELTA: &[&[&str]] = &[
     &["factory", "dump"],
 ];
 
+const RAFT: &[&[&str]] = &[
+    &["error", "options", "application"],
+    &["record"],
+    &["snapshot"],
+    &["config"],
+    &["store"],
+    &["build_install", "log_store", "state_reader"],
+    &["state_machine"],
+    &["open"],
+];
+
 /// Crates with layers of modules. Each row has the directory of the crate and the layers, lowest first.
 const LAYERED: &[(&str, &[&[&str]])] = &[
     ("base", BASE),
@@ -99,6 +110,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     ("engine", ENGINE),
     ("simulator", SIMULATOR),
     ("delta", DELTA),
+    ("raft", RAFT),
 ];
 
 /// Crates, lowest layer first. Each row has the directory and the package name in `Cargo.toml`.
@@ -108,6 +120,7 @@ const CRATES: &[(&str, &str)] = &[
     ("engine", "lsmx"),
     ("simulator", "lsmx-simulator"),
     ("delta", "lsmx-delta"),
+    ("raft", "lsmx-raft"),
     ("bench", "lsmx-bench"),
     // `testkit` depends on `bench` only if an optional feature is enabled.
     ("testkit", "lsmx-testkit"),

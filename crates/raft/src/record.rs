@@ -1,0 +1,68 @@
+//! Records of the keyspace `raft.meta`, and the encoding of records and log entries.
+//!
+//! ```text
+//! key          value, encoded by postcard
+//! "format"     u32, FORMAT_VERSION
+//! "vote"       Vote
+//! "committed"  LogId of the last entry that openraft reported as committed
+//! "purged"     LogId of the last purged log entry
+//! "applied"    AppliedState
+//! "snapshot"   StoredSnapshot
+//! ```
+//!
+//! A key of the log (`raft.log`) is the index of the entry, u64 big-endian. Its value is the entry, encoded by postcard.
+
+use lsmx::Keyspace;
+use openraft::{LogId, RaftTypeConfig, SnapshotMeta, StoredMembership};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// Version of the records and keyspaces.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+
+pub(crate) const FORMAT: &str = "format";
+pub(crate) const VOTE: &str = "vote";
+pub(crate) const COMMITTED: &str = "committed";
+pub(crate) const PURGED: &str = "purged";
+pub(crate) const APPLIED: &str = "applied";
+pub(crate) const SNAPSHOT: &str = "snapshot";
+/// Name of log entries in errors.
+pub(crate) const LOG_ENTRY: &str = "log entry";
+
+/// The state of the state machine besides the data of the application.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(bound = "")]
+pub(crate) struct AppliedState<C: RaftTypeConfig> {
+    /// Number of the keyspace that contains the data of the application.
+    pub(crate) keyspace: u64,
+    pub(crate) last_log_id: Option<LogId<C::NodeId>>,
+    pub(crate) membership: StoredMembership<C::NodeId, C::Node>,
+}
+
+/// The current snapshot.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(bound = "")]
+pub(crate) struct StoredSnapshot<C: RaftTypeConfig> {
+    pub(crate) meta: SnapshotMeta<C::NodeId, C::Node>,
+    /// Name of its directory.
+    pub(crate) dir: String,
+}
+
+/// Encodes a record. `record` is its name in errors.
+pub(crate) fn encode(record: &'static str, value: &impl Serialize) -> Result<Vec<u8>, Error> {
+    postcard::to_stdvec(value).map_err(|source| Error::Encode { record, source })
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(record: &'static str, bytes: &[u8]) -> Result<T, Error> {
+    postcard::from_bytes(bytes).map_err(|source| Error::Decode { record, source })
+}
+
+/// Reads a record of the keyspace `raft.meta`.
+pub(crate) fn read_record<T: DeserializeOwned>(
+    meta: &Keyspace,
+    record: &'static str,
+) -> Result<Option<T>, Error> {
+    meta.get(record)?.map(|bytes| decode(record, &bytes)).transpose()
+}

@@ -1,0 +1,209 @@
+//! The stream of a snapshot for the transport of openraft.
+
+use std::io::{self, SeekFrom};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use lsmx_base::sync::{Arc, Mutex};
+use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use crate::error::Error;
+use crate::snapshot::dir::SnapshotDir;
+use crate::snapshot::format::FRAME_BYTES;
+use crate::snapshot::receiver::SnapshotReceiver;
+use crate::snapshot::source::SnapshotSource;
+
+/// A snapshot that is sent or received, the `SnapshotData` of openraft.
+///
+/// The stream to send is produced from the files of the snapshot and can be read at any offset. The stream to receive
+/// verifies each frame and writes the files of the snapshot. Both use the blocking pool of the runtime for file access and
+/// keep at most two frames of 256 KiB in memory.
+///
+/// A write returns before its bytes are on the disk. The next call returns its error; after an error, the stream must be
+/// written again from offset 0. [`shutdown`](tokio::io::AsyncWriteExt::shutdown) verifies that the stream is complete.
+#[derive(Debug)]
+pub struct SnapshotStream {
+    endpoint: Endpoint,
+    position: u64,
+    /// The frame that was read last, with its number.
+    frame: Option<(u64, Vec<u8>)>,
+    /// The running file access.
+    task: Option<JoinHandle<Result<TaskOutput, Error>>>,
+    /// The complete received snapshot.
+    received: Option<Arc<SnapshotDir>>,
+}
+
+#[derive(Debug)]
+enum Endpoint {
+    Source(Arc<SnapshotSource>),
+    /// Only one task at a time locks it.
+    Receiver(Arc<Mutex<SnapshotReceiver>>),
+}
+
+#[derive(Debug)]
+enum TaskOutput {
+    Frame(u64, Vec<u8>),
+    Written,
+    Received(Arc<SnapshotDir>),
+}
+
+impl SnapshotStream {
+    pub(crate) fn from_source(source: SnapshotSource) -> SnapshotStream {
+        SnapshotStream::new(Endpoint::Source(Arc::new(source)))
+    }
+
+    pub(crate) fn from_receiver(receiver: SnapshotReceiver) -> SnapshotStream {
+        SnapshotStream::new(Endpoint::Receiver(Arc::new(Mutex::new(receiver))))
+    }
+
+    fn new(endpoint: Endpoint) -> SnapshotStream {
+        SnapshotStream { endpoint, position: 0, frame: None, task: None, received: None }
+    }
+
+    /// Returns whether the stream is written.
+    pub(crate) fn is_receiver(&self) -> bool {
+        matches!(self.endpoint, Endpoint::Receiver(_))
+    }
+
+    /// Returns the directory of a received snapshot after its shutdown.
+    pub(crate) fn into_received(self) -> Option<Arc<SnapshotDir>> {
+        self.received
+    }
+
+    fn start(
+        &mut self,
+        work: impl FnOnce() -> Result<TaskOutput, Error> + Send + 'static,
+    ) -> io::Result<()> {
+        let runtime = Handle::try_current().map_err(io::Error::other)?;
+        self.task = Some(runtime.spawn_blocking(work));
+        Ok(())
+    }
+
+    /// Waits for the running file access.
+    fn poll_task(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(task) = &mut self.task else { return Poll::Ready(Ok(())) };
+        let joined = ready!(Pin::new(task).poll(context));
+        self.task = None;
+        let output = joined.map_err(io::Error::other).and_then(|output| Ok(output?));
+        Poll::Ready(match output {
+            Ok(TaskOutput::Frame(number, frame)) => {
+                self.frame = Some((number, frame));
+                Ok(())
+            }
+            Ok(TaskOutput::Written) => Ok(()),
+            Ok(TaskOutput::Received(dir)) => {
+                self.received = Some(dir);
+                Ok(())
+            }
+            Err(error) => {
+                // A receiver has discarded the stream and expects its first byte.
+                self.position = 0;
+                Err(error)
+            }
+        })
+    }
+}
+
+fn wrong_direction(error: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, error)
+}
+
+impl AsyncRead for SnapshotStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let Endpoint::Source(source) = &this.endpoint else {
+            return Poll::Ready(Err(wrong_direction("a snapshot that is received cannot be read")));
+        };
+        let source = Arc::clone(source);
+        loop {
+            ready!(this.poll_task(context))?;
+            if this.position >= source.stream_bytes() || buffer.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            let number = this.position / FRAME_BYTES as u64;
+            if let Some((_, frame)) = this.frame.as_ref().filter(|(cached, _)| *cached == number) {
+                let at = usize::try_from(this.position % FRAME_BYTES as u64).unwrap_or_default();
+                let rest = frame.get(at..).unwrap_or_default();
+                let bytes = rest.len().min(buffer.remaining());
+                buffer.put_slice(&rest[..bytes]);
+                this.position += bytes as u64;
+                return Poll::Ready(Ok(()));
+            }
+            let source = Arc::clone(&source);
+            this.start(move || Ok(TaskOutput::Frame(number, source.read_frame(number)?)))?;
+        }
+    }
+}
+
+impl AsyncWrite for SnapshotStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let Endpoint::Receiver(receiver) = &this.endpoint else {
+            return Poll::Ready(Err(wrong_direction("a snapshot that is sent cannot be written")));
+        };
+        let receiver = Arc::clone(receiver);
+        ready!(this.poll_task(context))?;
+        let part = bytes[..bytes.len().min(FRAME_BYTES)].to_vec();
+        let (offset, len) = (this.position, part.len());
+        this.start(move || {
+            receiver.lock().write(offset, &part)?;
+            Ok(TaskOutput::Written)
+        })?;
+        this.position += len as u64;
+        Poll::Ready(Ok(len))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_task(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            ready!(this.poll_task(context))?;
+            let Endpoint::Receiver(receiver) = &this.endpoint else { return Poll::Ready(Ok(())) };
+            if this.received.is_some() {
+                return Poll::Ready(Ok(()));
+            }
+            let receiver = Arc::clone(receiver);
+            this.start(move || Ok(TaskOutput::Received(receiver.lock().finish()?)))?;
+        }
+    }
+}
+
+impl AsyncSeek for SnapshotStream {
+    fn start_seek(self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
+        let this = self.get_mut();
+        if this.task.is_some() {
+            return Err(io::Error::other("a file access is running, call poll_complete first"));
+        }
+        let end = match &this.endpoint {
+            Endpoint::Source(source) => source.stream_bytes(),
+            Endpoint::Receiver(receiver) => receiver.lock().received_bytes(),
+        };
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::End(delta) => end.checked_add_signed(delta),
+            SeekFrom::Current(delta) => this.position.checked_add_signed(delta),
+        };
+        this.position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(())
+    }
+
+    fn poll_complete(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        let this = self.get_mut();
+        // A failed read is repeated by the next read. After a failed write, the receiver refuses all offsets except 0.
+        let _ = ready!(this.poll_task(context));
+        Poll::Ready(Ok(this.position))
+    }
+}

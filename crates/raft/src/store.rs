@@ -1,0 +1,214 @@
+//! The database of a Raft node, shared by the log, the state machine and their readers.
+//!
+//! ```text
+//! DIR/db                   the database
+//!   raft.meta              records, see `record`
+//!   raft.log               log entries by index
+//!   raft.state.N           data of the application; the record "applied" contains N
+//! DIR/snapshots/NAME       files of a snapshot: a checkpoint, or a received copy of one
+//! ```
+//!
+//! An open removes all keyspaces `raft.state.N` and all snapshot directories that the records "applied" and "snapshot" do not
+//! name. They are leftovers of builds and installations that did not complete.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use lsmx::vfs::Vfs;
+use lsmx::{Db, Durability, Keyspace, KeyspaceOptions, Snapshot, WriteBatch};
+use lsmx_base::sync::Arc;
+use openraft::SnapshotMeta;
+
+use crate::config::StoreConfig;
+use crate::error::Error;
+use crate::options::StoreOptions;
+use crate::record::{
+    APPLIED, AppliedState, FORMAT, FORMAT_VERSION, SNAPSHOT, StoredSnapshot, encode, read_record,
+};
+use crate::snapshot::dir::{SnapshotDir, SnapshotRoot};
+
+pub(crate) const META_KEYSPACE: &str = "raft.meta";
+const LOG_KEYSPACE: &str = "raft.log";
+const STATE_PREFIX: &str = "raft.state.";
+
+/// Returns the name of a keyspace of the state machine.
+pub(crate) fn state_keyspace_name(number: u64) -> String {
+    format!("{STATE_PREFIX}{number}")
+}
+
+/// The parts of an open store.
+///
+/// The locks are held during calls of the engine, which forbids that for the locks of `lsmx_base::sync`. No code panics while
+/// it holds one of them and has changed its data, so a poisoned lock is used like others.
+#[derive(Debug)]
+pub(crate) struct Store<C: StoreConfig> {
+    pub(crate) db: lsmx::tokio::Db,
+    pub(crate) log: lsmx::tokio::Keyspace,
+    pub(crate) meta: Keyspace,
+    pub(crate) snapshots: SnapshotRoot,
+    pub(crate) state_options: KeyspaceOptions,
+    /// The current keyspace of the state machine.
+    state: RwLock<Keyspace>,
+    current_snapshot: Mutex<Option<CurrentSnapshot<C>>>,
+}
+
+/// Metadata and files of the current snapshot.
+#[derive(Debug)]
+pub(crate) struct CurrentSnapshot<C: StoreConfig> {
+    pub(crate) meta: SnapshotMeta<C::NodeId, C::Node>,
+    pub(crate) dir: Arc<SnapshotDir>,
+}
+
+impl<C: StoreConfig> Clone for CurrentSnapshot<C> {
+    fn clone(&self) -> CurrentSnapshot<C> {
+        CurrentSnapshot { meta: self.meta.clone(), dir: Arc::clone(&self.dir) }
+    }
+}
+
+impl<C: StoreConfig> Store<C> {
+    /// Opens the database and removes leftovers. Returns the last state of the state machine too.
+    pub(crate) async fn open(
+        dir: PathBuf,
+        options: StoreOptions,
+    ) -> Result<(Arc<Store<C>>, AppliedState<C>), Error> {
+        let StoreOptions { db, vfs, log_keyspace, state_keyspace: state_options } = options;
+        let db = lsmx::tokio::Db::open(dir.join("db"), db.vfs(Arc::clone(&vfs))).await?;
+        let log = db.keyspace(LOG_KEYSPACE, log_keyspace).await?;
+        let recovered = {
+            let state_options = state_options.clone();
+            db.run_blocking(move |db| Ok(Recovered::read(db, &dir, vfs, state_options)))
+        };
+        let Recovered { meta, state, applied, snapshots, current_snapshot } = recovered.await??;
+        let (state, current_snapshot) = (RwLock::new(state), Mutex::new(current_snapshot));
+        let store = Store { db, log, meta, snapshots, state_options, state, current_snapshot };
+        Ok((Arc::new(store), applied))
+    }
+
+    /// Calls `call` on the blocking pool of the runtime.
+    pub(crate) async fn run_blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        call: impl FnOnce(&Store<C>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let store = Arc::clone(self);
+        self.db.run_blocking(move |_| Ok(call(&store))).await?
+    }
+
+    /// Returns the current keyspace of the state machine.
+    pub(crate) fn state_keyspace(&self) -> Keyspace {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns a snapshot of the database and the keyspace of the state machine in it.
+    pub(crate) fn state_view(&self) -> (Snapshot, Keyspace) {
+        // An installation replaces the keyspace under this lock and drops the old one afterwards. So the snapshot is older
+        // than the drop and can read the keyspace.
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        (self.db.as_blocking().snapshot(), state.clone())
+    }
+
+    /// Commits the result of an installation durably, and makes it the current state.
+    pub(crate) fn exchange_state(
+        &self,
+        keyspace: Keyspace,
+        applied: &AppliedState<C>,
+        snapshot: CurrentSnapshot<C>,
+    ) -> Result<(), Error> {
+        let mut current = self.current_snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch = self.snapshot_record(&snapshot)?;
+        batch.put(&self.meta, APPLIED, encode(APPLIED, applied)?);
+        self.db.as_blocking().write(batch, Durability::Sync)?;
+        replace_snapshot(&mut current, snapshot);
+        let old = std::mem::replace(
+            &mut *self.state.write().unwrap_or_else(PoisonError::into_inner),
+            keyspace,
+        );
+        drop(current);
+        // The exchange is complete. If the drop fails, the next open repeats it.
+        let _ = self.db.as_blocking().drop_keyspace(&old.name());
+        Ok(())
+    }
+
+    pub(crate) fn current_snapshot(&self) -> Option<CurrentSnapshot<C>> {
+        self.current_snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes a snapshot the current one durably, unless the current one is newer.
+    pub(crate) fn set_current_snapshot(&self, snapshot: CurrentSnapshot<C>) -> Result<(), Error> {
+        let mut current = self.current_snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        // An installation may have completed while this snapshot was built.
+        if current.as_ref().is_some_and(|it| it.meta.last_log_id > snapshot.meta.last_log_id) {
+            return Ok(());
+        }
+        let batch = self.snapshot_record(&snapshot)?;
+        self.db.as_blocking().write(batch, Durability::Sync)?;
+        replace_snapshot(&mut current, snapshot);
+        Ok(())
+    }
+
+    fn snapshot_record(&self, snapshot: &CurrentSnapshot<C>) -> Result<WriteBatch, Error> {
+        let (meta, dir) = (snapshot.meta.clone(), snapshot.dir.name.clone());
+        // From the write of the record on, a drop must not remove the directory, even if the write reports an error.
+        snapshot.dir.set_kept(true);
+        let mut batch = WriteBatch::new();
+        let record = encode(SNAPSHOT, &StoredSnapshot::<C> { meta, dir })?;
+        batch.put(&self.meta, SNAPSHOT, record);
+        Ok(batch)
+    }
+}
+
+/// Replaces the current snapshot. The directory of the old one is removed when its last reader ends.
+fn replace_snapshot<C: StoreConfig>(
+    current: &mut Option<CurrentSnapshot<C>>,
+    new: CurrentSnapshot<C>,
+) {
+    if let Some(old) = current.replace(new) {
+        old.dir.set_kept(false);
+    }
+}
+
+/// The stored state, after the removal of leftovers.
+struct Recovered<C: StoreConfig> {
+    meta: Keyspace,
+    state: Keyspace,
+    applied: AppliedState<C>,
+    snapshots: SnapshotRoot,
+    current_snapshot: Option<CurrentSnapshot<C>>,
+}
+
+impl<C: StoreConfig> Recovered<C> {
+    fn read(
+        db: &Db,
+        dir: &Path,
+        vfs: Arc<dyn Vfs>,
+        state_options: KeyspaceOptions,
+    ) -> Result<Recovered<C>, Error> {
+        let meta = db.keyspace(META_KEYSPACE, KeyspaceOptions::default())?;
+        match read_record(&meta, FORMAT)? {
+            Some(FORMAT_VERSION) => {}
+            Some(found) => {
+                return Err(Error::UnsupportedFormat { found, supported: FORMAT_VERSION });
+            }
+            None => {
+                let mut batch = WriteBatch::new();
+                batch.put(&meta, FORMAT, encode(FORMAT, &FORMAT_VERSION)?);
+                db.write(batch, Durability::Sync)?;
+            }
+        }
+        let applied: AppliedState<C> = read_record(&meta, APPLIED)?.unwrap_or_default();
+        let state_name = state_keyspace_name(applied.keyspace);
+        let state = db.keyspace(&state_name, state_options)?;
+        for name in db.keyspaces() {
+            if name.starts_with(STATE_PREFIX) && name != state_name {
+                db.drop_keyspace(&name)?;
+            }
+        }
+        let snapshots = SnapshotRoot::open(vfs, dir.join("snapshots"))?;
+        let stored: Option<StoredSnapshot<C>> = read_record(&meta, SNAPSHOT)?;
+        snapshots.remove_others(stored.as_ref().map(|stored| stored.dir.as_str()))?;
+        let current_snapshot = stored.and_then(|stored| {
+            let dir = Arc::new(snapshots.existing_dir(&stored.dir)?);
+            Some(CurrentSnapshot { meta: stored.meta, dir })
+        });
+        Ok(Recovered { meta, state, applied, snapshots, current_snapshot })
+    }
+}

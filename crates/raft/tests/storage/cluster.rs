@@ -1,0 +1,208 @@
+//! A cluster of nodes in one process, whose network calls the target node directly.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lsmx::vfs::OsVfs;
+use lsmx_raft::StateReader;
+use openraft::error::{
+    InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable,
+};
+use openraft::network::RPCOption;
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse,
+    VoteRequest, VoteResponse,
+};
+use openraft::{BasicNode, Config, Raft, RaftNetwork, RaftNetworkFactory, SnapshotPolicy};
+use tempfile::TempDir;
+
+use crate::application::{Command, Counters, Types, decode_count, options, run};
+
+const WAIT: Option<Duration> = Some(Duration::from_secs(20));
+
+/// The running nodes.
+#[derive(Clone, Default)]
+struct Network {
+    nodes: Arc<Mutex<BTreeMap<u64, Raft<Types>>>>,
+    /// Number of chunks of snapshots that were sent.
+    chunks: Arc<AtomicUsize>,
+}
+
+struct Connection {
+    network: Network,
+    target: u64,
+}
+
+impl RaftNetworkFactory<Types> for Network {
+    type Network = Connection;
+
+    async fn new_client(&mut self, target: u64, _node: &BasicNode) -> Connection {
+        Connection { network: self.clone(), target }
+    }
+}
+
+impl Connection {
+    fn target<E: std::error::Error>(&self) -> Result<Raft<Types>, RPCError<u64, BasicNode, E>> {
+        let node = self.network.nodes.lock().unwrap().get(&self.target).cloned();
+        let error = io::Error::from(io::ErrorKind::ConnectionRefused);
+        node.ok_or_else(|| RPCError::Unreachable(Unreachable::new(&error)))
+    }
+
+    fn remote_error<E: std::error::Error>(&self, error: E) -> RPCError<u64, BasicNode, E> {
+        RPCError::RemoteError(RemoteError::new(self.target, error))
+    }
+}
+
+impl RaftNetwork<Types> for Connection {
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<Types>,
+        _option: RPCOption,
+    ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
+        let response = self.target()?.append_entries(request).await;
+        response.map_err(|error| self.remote_error(error))
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<u64>,
+        _option: RPCOption,
+    ) -> Result<VoteResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
+        self.target()?.vote(request).await.map_err(|error| self.remote_error(error))
+    }
+
+    /// Damages the third chunk, and loses the response of the sixth one.
+    async fn install_snapshot(
+        &mut self,
+        mut request: InstallSnapshotRequest<Types>,
+        _option: RPCOption,
+    ) -> Result<
+        InstallSnapshotResponse<u64>,
+        RPCError<u64, BasicNode, RaftError<u64, InstallSnapshotError>>,
+    > {
+        let number = self.network.chunks.fetch_add(1, Ordering::SeqCst);
+        if number == 2 {
+            request.data[7] ^= 1;
+        }
+        let response = self.target()?.install_snapshot(request).await;
+        if number == 5 {
+            let error = io::Error::from(io::ErrorKind::ConnectionReset);
+            return Err(RPCError::Network(NetworkError::new(&error)));
+        }
+        response.map_err(|error| self.remote_error(error))
+    }
+}
+
+struct Node {
+    raft: Raft<Types>,
+    reader: StateReader<Types>,
+    db: lsmx::tokio::Db,
+    dir: TempDir,
+}
+
+impl Node {
+    async fn start(id: u64, dir: TempDir, network: &Network) -> Node {
+        let config = Config {
+            heartbeat_interval: 50,
+            election_timeout_min: 200,
+            election_timeout_max: 400,
+            snapshot_policy: SnapshotPolicy::Never,
+            snapshot_max_chunk_size: 100_000,
+            max_in_snapshot_log_to_keep: 0,
+            ..Config::default()
+        };
+        let opened = lsmx_raft::open(dir.path(), Counters, options(Arc::new(OsVfs)));
+        let (log, state_machine) = opened.await.unwrap();
+        let (reader, db) = (state_machine.reader(), log.db().clone());
+        let config = Arc::new(config.validate().unwrap());
+        let raft = Raft::new(id, config, network.clone(), log, state_machine).await.unwrap();
+        network.nodes.lock().unwrap().insert(id, raft.clone());
+        Node { raft, reader, db, dir }
+    }
+
+    async fn stop(self, id: u64, network: &Network) -> TempDir {
+        network.nodes.lock().unwrap().remove(&id);
+        self.raft.shutdown().await.unwrap();
+        self.db.close(None).await.unwrap();
+        self.dir
+    }
+
+    async fn count(&self, key: &'static str) -> i64 {
+        let value = self.reader.read(move |view| view.get(key)).await.unwrap();
+        value.map_or(0, |value| decode_count(&value))
+    }
+}
+
+/// Sends commands to the leader until it has accepted all of them. Returns its id.
+async fn write(nodes: &BTreeMap<u64, Node>, commands: impl IntoIterator<Item = Command>) -> u64 {
+    let mut leader = *nodes.keys().next().unwrap();
+    for command in commands {
+        loop {
+            match nodes[&leader].raft.client_write(command.clone()).await {
+                Ok(_) => break,
+                Err(error) => {
+                    let named = error.forward_to_leader().and_then(|forward| forward.leader_id);
+                    leader = named.filter(|id| nodes.contains_key(id)).unwrap_or(leader);
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        }
+    }
+    leader
+}
+
+fn additions(count: usize) -> impl Iterator<Item = Command> {
+    (0..count).map(|_| Command::Add("sum".to_owned(), 1))
+}
+
+#[test]
+fn cluster_elects_replicates_installs_a_snapshot_and_continues() {
+    run(async {
+        let (network, mut nodes) = (Network::default(), BTreeMap::new());
+        for id in 1..=3 {
+            nodes.insert(id, Node::start(id, tempfile::tempdir().unwrap(), &network).await);
+        }
+        let members: BTreeMap<u64, BasicNode> =
+            (1..=3).map(|id| (id, BasicNode::default())).collect();
+        nodes[&1].raft.initialize(members).await.unwrap();
+        let put = |n: u8| Command::Put(format!("value {n}"), vec![n; 90_000]);
+        let leader = write(&nodes, (0..10).map(put).chain(additions(100))).await;
+
+        // A snapshot replaces the whole log of the leader.
+        nodes[&leader].raft.trigger().snapshot().await.unwrap();
+        let wait = nodes[&leader].raft.wait(WAIT);
+        let last = wait.metrics(|it| it.snapshot.is_some(), "snapshot").await.unwrap().snapshot;
+        nodes[&leader].raft.trigger().purge_log(last.unwrap().index).await.unwrap();
+        nodes[&leader].raft.wait(WAIT).purged(last, "purge").await.unwrap();
+
+        // A node with an empty directory receives it, although a chunk is damaged and a response is lost.
+        nodes.insert(4, Node::start(4, tempfile::tempdir().unwrap(), &network).await);
+        nodes[&leader].raft.add_learner(4, BasicNode::default(), true).await.unwrap();
+        let index = last.map(|last| last.index);
+        nodes[&4].raft.wait(WAIT).applied_index_at_least(index, "installed").await.unwrap();
+        assert_eq!(nodes[&4].count("sum").await, 100);
+        assert_eq!(nodes[&4].raft.metrics().borrow().snapshot, last);
+        assert!(network.chunks.load(Ordering::SeqCst) > 12, "the stream was sent again");
+        nodes[&leader].raft.change_membership([1, 2, 3, 4], false).await.unwrap();
+        let leader = write(&nodes, additions(20)).await;
+        nodes[&leader].raft.ensure_linearizable().await.unwrap();
+        assert_eq!(nodes[&leader].count("sum").await, 120);
+
+        // The cluster survives the loss of the leader, and the leader returns with its directory.
+        let dir = nodes.remove(&leader).unwrap().stop(leader, &network).await;
+        let next = write(&nodes, additions(5)).await;
+        assert_ne!(next, leader);
+        nodes.insert(leader, Node::start(leader, dir, &network).await);
+        let last = nodes[&next].raft.metrics().borrow().last_applied.unwrap().index;
+        for node in nodes.values() {
+            node.raft.wait(WAIT).applied_index_at_least(Some(last), "caught up").await.unwrap();
+            assert_eq!(node.count("sum").await, 125);
+        }
+        for (id, node) in nodes {
+            node.stop(id, &network).await;
+        }
+    });
+}

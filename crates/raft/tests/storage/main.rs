@@ -1,0 +1,11 @@
+//! Tests of the Raft storage: openraft's suite, random histories, power losses, damaged streams and a cluster.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+
+mod application;
+mod cluster;
+mod crashes;
+mod histories;
+mod history;
+mod snapshot_stream;
+mod suite;
