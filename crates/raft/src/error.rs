@@ -108,6 +108,12 @@ pub enum StreamFault {
         /// Error of the deserialization.
         source: postcard::Error,
     },
+    /// The list of files is longer than the receiver accepts.
+    #[error("the list of files has {bytes} bytes")]
+    FileListTooLarge {
+        /// Length in bytes.
+        bytes: u32,
+    },
     /// The name of a file is a path.
     #[error("{name:?} is not the name of a file")]
     FileName {

@@ -51,13 +51,19 @@ impl<C: StoreConfig, A: Application<C>> StateMachine<C, A> {
     }
 }
 
-/// Applies entries in commits of limited size. Returns the responses and the new state.
+/// The responses of applied entries, and the state after them.
+struct AppliedEntries<C: StoreConfig> {
+    responses: Vec<C::R>,
+    state: AppliedState<C>,
+}
+
+/// Applies entries in commits of limited size.
 fn apply_entries<C: StoreConfig, A: Application<C>>(
     store: &Store<C>,
     application: &A,
     mut entries: &[Entry<C>],
     mut applied: AppliedState<C>,
-) -> Result<(Vec<C::R>, AppliedState<C>), StorageError<C::NodeId>> {
+) -> Result<AppliedEntries<C>, Box<StorageError<C::NodeId>>> {
     let keyspace = store.state_keyspace();
     let mut responses = Vec::with_capacity(entries.len());
     let mut count_max = ENTRIES_PER_COMMIT;
@@ -86,11 +92,11 @@ fn apply_entries<C: StoreConfig, A: Application<C>>(
             Err(error) => {
                 let log_id = current.cloned();
                 let subject = log_id.map_or(ErrorSubject::StateMachine, ErrorSubject::Apply);
-                return Err(error.into_storage(subject, ErrorVerb::Write));
+                return Err(Box::new(error.into_storage(subject, ErrorVerb::Write)));
             }
         }
     }
-    Ok((responses, applied))
+    Ok(AppliedEntries { responses, state: applied })
 }
 
 fn apply_entry<C: StoreConfig, A: Application<C>>(
@@ -163,9 +169,9 @@ impl<C: StoreConfig, A: Application<C>> RaftStateMachine<C> for StateMachine<C, 
             self.store.run_blocking(apply).await.map_err(|error| {
                 error.into_storage(ErrorSubject::StateMachine, ErrorVerb::Write)
             })?;
-        let (responses, applied) = done?;
-        self.applied = applied;
-        Ok(responses)
+        let done = done.map_err(|error| *error)?;
+        self.applied = done.state;
+        Ok(done.responses)
     }
 
     async fn get_snapshot_builder(&mut self) -> Self::SnapshotBuilder {

@@ -26,6 +26,8 @@ const CHECKSUM_BYTES: usize = 8;
 /// Bytes of a frame with its checksum. Sender and receiver each keep one frame in memory.
 pub(crate) const FRAME_BYTES: usize = 256 << 10;
 pub(crate) const FRAME_PAYLOAD_BYTES: usize = FRAME_BYTES - CHECKSUM_BYTES;
+/// Maximum of the bytes of the file list, which the receiver keeps in memory. It suffices for half a million files.
+pub(crate) const FILE_LIST_BYTES_MAX: u32 = 16 << 20;
 
 /// A file of the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,13 +60,15 @@ impl StreamHeader {
         if *magic != MAGIC {
             return Err(StreamFault::Magic);
         }
-        match u32::from_le_bytes(*version) {
-            VERSION => Ok(StreamHeader {
-                stream_key: u64::from_le_bytes(*key),
-                file_list_bytes: u32::from_le_bytes(*list),
-            }),
-            found => Err(StreamFault::Version { found, supported: VERSION }),
+        let (found, supported) = (u32::from_le_bytes(*version), VERSION);
+        if found != supported {
+            return Err(StreamFault::Version { found, supported });
         }
+        let file_list_bytes = u32::from_le_bytes(*list);
+        if file_list_bytes > FILE_LIST_BYTES_MAX {
+            return Err(StreamFault::FileListTooLarge { bytes: file_list_bytes });
+        }
+        Ok(StreamHeader { stream_key: u64::from_le_bytes(*key), file_list_bytes })
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::{Component, Path};
 
 use lsmx::vfs::File;
+use lsmx::{Options, verify};
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, StreamFault};
@@ -43,7 +44,7 @@ impl SnapshotReceiver {
         self.reset_after_error(written)
     }
 
-    /// Verifies that the stream is complete, and makes its files durable.
+    /// Verifies that the stream is complete and that its files are an intact database. Makes the files durable.
     pub(crate) fn finish(&mut self) -> Result<Arc<SnapshotDir>, Error> {
         let finished = self.try_finish();
         self.reset_after_error(finished)
@@ -105,6 +106,9 @@ impl SnapshotReceiver {
             return Err(StreamFault::Truncated.at(self.verified_bytes));
         }
         let dir = Arc::clone(&files.dir);
+        // Damage that the stream already had at the sender. Here, its error reaches the sender. An error of the installation
+        // would stop this node.
+        verify(&dir.path, &Options::default().vfs(Arc::clone(&self.root.vfs)))?;
         self.root.vfs.sync_dir(&dir.path).map_err(Error::io("sync", &dir.path))?;
         self.root.sync()?;
         self.received = Some(Arc::clone(&dir));

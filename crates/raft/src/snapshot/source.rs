@@ -2,11 +2,12 @@
 
 use lsmx_base::sync::Arc;
 
-use crate::error::Error;
+use crate::error::{Error, StreamFault};
 use crate::record::encode;
 use crate::snapshot::dir::SnapshotDir;
 use crate::snapshot::format::{
-    FRAME_PAYLOAD_BYTES, FileRecord, HEADER_BYTES, StreamHeader, seal_frame, stream_bytes,
+    FILE_LIST_BYTES_MAX, FRAME_PAYLOAD_BYTES, FileRecord, HEADER_BYTES, StreamHeader, seal_frame,
+    stream_bytes,
 };
 
 /// Produces the frames of a stream from the files of a snapshot, in any order. No copy of the stream exists.
@@ -30,10 +31,10 @@ impl SnapshotSource {
             list.push(FileRecord { name, bytes: len.map_err(Error::io("open", path))? });
         }
         let encoded = encode("file list", &list)?;
-        let file_list_bytes = u32::try_from(encoded.len()).map_err(|_| Error::Encode {
-            record: "file list",
-            source: postcard::Error::SerializeBufferFull,
-        })?;
+        let file_list_bytes = u32::try_from(encoded.len()).unwrap_or(u32::MAX);
+        if file_list_bytes > FILE_LIST_BYTES_MAX {
+            return Err(StreamFault::FileListTooLarge { bytes: file_list_bytes }.at(0));
+        }
         let header = StreamHeader { stream_key: dir.stream_key, file_list_bytes };
         let prologue = [header.encode(), encoded].concat();
         debug_assert_eq!(prologue.len(), HEADER_BYTES + file_list_bytes as usize);

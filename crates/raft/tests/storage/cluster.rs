@@ -45,10 +45,9 @@ impl RaftNetworkFactory<Types> for Network {
 }
 
 impl Connection {
-    fn target<E: std::error::Error>(&self) -> Result<Raft<Types>, RPCError<u64, BasicNode, E>> {
-        let node = self.network.nodes.lock().unwrap().get(&self.target).cloned();
-        let error = io::Error::from(io::ErrorKind::ConnectionRefused);
-        node.ok_or_else(|| RPCError::Unreachable(Unreachable::new(&error)))
+    /// Returns the target, or `None` if it is not running.
+    fn target(&self) -> Option<Raft<Types>> {
+        self.network.nodes.lock().unwrap().get(&self.target).cloned()
     }
 
     fn remote_error<E: std::error::Error>(&self, error: E) -> RPCError<u64, BasicNode, E> {
@@ -62,7 +61,7 @@ impl RaftNetwork<Types> for Connection {
         request: AppendEntriesRequest<Types>,
         _option: RPCOption,
     ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
-        let response = self.target()?.append_entries(request).await;
+        let response = self.target().ok_or_else(unreachable)?.append_entries(request).await;
         response.map_err(|error| self.remote_error(error))
     }
 
@@ -71,7 +70,11 @@ impl RaftNetwork<Types> for Connection {
         request: VoteRequest<u64>,
         _option: RPCOption,
     ) -> Result<VoteResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
-        self.target()?.vote(request).await.map_err(|error| self.remote_error(error))
+        self.target()
+            .ok_or_else(unreachable)?
+            .vote(request)
+            .await
+            .map_err(|error| self.remote_error(error))
     }
 
     /// Damages the third chunk, and loses the response of the sixth one.
@@ -87,13 +90,17 @@ impl RaftNetwork<Types> for Connection {
         if number == 2 {
             request.data[7] ^= 1;
         }
-        let response = self.target()?.install_snapshot(request).await;
+        let response = self.target().ok_or_else(unreachable)?.install_snapshot(request).await;
         if number == 5 {
             let error = io::Error::from(io::ErrorKind::ConnectionReset);
             return Err(RPCError::Network(NetworkError::new(&error)));
         }
         response.map_err(|error| self.remote_error(error))
     }
+}
+
+fn unreachable<E: std::error::Error>() -> RPCError<u64, BasicNode, E> {
+    RPCError::Unreachable(Unreachable::new(&io::Error::from(io::ErrorKind::ConnectionRefused)))
 }
 
 struct Node {
