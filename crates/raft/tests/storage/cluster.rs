@@ -113,9 +113,10 @@ struct Node {
 impl Node {
     async fn start(id: u64, dir: TempDir, network: &Network) -> Node {
         let config = Config {
-            heartbeat_interval: 50,
-            election_timeout_min: 200,
-            election_timeout_max: 400,
+            heartbeat_interval: 200,
+            election_timeout_min: 1000,
+            election_timeout_max: 1500,
+            install_snapshot_timeout: 20_000,
             snapshot_policy: SnapshotPolicy::Never,
             snapshot_max_chunk_size: 100_000,
             max_in_snapshot_log_to_keep: 0,
