@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use openraft::storage::RaftStateMachine;
-use tokio::io::AsyncReadExt;
+use tokio::io::AsyncWriteExt;
 
 use crate::application::{open_in_memory, run};
 use crate::history::{Model, Operation};
@@ -80,8 +80,11 @@ async fn check(crash: &Crash, states: &[Model]) {
         None => assert_eq!(dirs.len(), 0, "{}", crash.text),
         Some(mut snapshot) => {
             assert_eq!(dirs.len(), 1, "{}", crash.text);
-            let mut bytes = Vec::new();
-            snapshot.snapshot.read_to_end(&mut bytes).await.unwrap();
+            // The receiver verifies all files.
+            let (_log, mut other) = open_in_memory(&MemVfs::new()).await;
+            let mut copy = other.begin_receiving_snapshot().await.unwrap();
+            tokio::io::copy(&mut snapshot.snapshot, &mut copy).await.unwrap();
+            copy.shutdown().await.unwrap_or_else(|error| panic!("{}: {error}", crash.text));
         }
     }
     stores.0.db().close(None).await.unwrap();
