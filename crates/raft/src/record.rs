@@ -66,3 +66,32 @@ pub(crate) fn read_record<T: DeserializeOwned>(
 ) -> Result<Option<T>, Error> {
     meta.get(record)?.map(|bytes| decode(record, &bytes)).transpose()
 }
+
+#[cfg(test)]
+mod tests {
+    use openraft::{CommittedLeaderId, Entry, EntryPayload, Membership, Vote};
+
+    use super::*;
+    use crate::snapshot::stream::SnapshotStream;
+
+    openraft::declare_raft_types!(Types: D = String, R = (), SnapshotData = SnapshotStream);
+
+    /// Another encoding needs another [`FORMAT_VERSION`].
+    #[test]
+    fn records_keep_their_encoding() {
+        let log_id = LogId::new(CommittedLeaderId::new(1, 2), 300);
+        assert_eq!(encode(PURGED, &log_id).unwrap(), [1, 2, 172, 2]);
+        assert_eq!(encode(VOTE, &Vote::new_committed(5, 2_u64)).unwrap(), [5, 2, 1]);
+        let membership: Membership<u64, openraft::BasicNode> =
+            Membership::new(vec![[1].into()], None);
+        let membership = StoredMembership::new(Some(log_id), membership);
+        let last_log_id = Some(log_id);
+        let applied = AppliedState::<Types> { keyspace: 3, last_log_id, membership };
+        let expected = [3, 1, 1, 2, 172, 2, 1, 1, 2, 172, 2, 1, 1, 1, 1, 1, 0];
+        assert_eq!(encode(APPLIED, &applied).unwrap(), expected);
+        let payload = EntryPayload::Normal("ab".to_owned());
+        let entry = Entry::<Types> { log_id, payload };
+        let expected = [1, 2, 172, 2, 1, 2, b'a', b'b'];
+        assert_eq!(encode(LOG_ENTRY, &entry).unwrap(), expected);
+    }
+}

@@ -100,8 +100,8 @@ impl<C: StoreConfig> Store<C> {
 
     /// Returns a snapshot of the database and the keyspace of the state machine in it.
     pub(crate) fn state_view(&self) -> (Snapshot, Keyspace) {
-        // An installation replaces the keyspace under this lock and drops the old one afterwards. So the snapshot is older
-        // than the drop and can read the keyspace.
+        // An installation commits and replaces the keyspace under this lock, and drops the old one afterwards. So the snapshot
+        // shows the keyspace that its record "applied" names, and can read it.
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         (self.db.as_blocking().snapshot(), state.clone())
     }
@@ -116,12 +116,11 @@ impl<C: StoreConfig> Store<C> {
         let mut current = self.current_snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = self.snapshot_record(&snapshot)?;
         batch.put(&self.meta, APPLIED, encode(APPLIED, applied)?);
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         self.db.as_blocking().write(batch, Durability::Sync)?;
+        let old = std::mem::replace(&mut *state, keyspace);
+        drop(state);
         replace_snapshot(&mut current, snapshot);
-        let old = std::mem::replace(
-            &mut *self.state.write().unwrap_or_else(PoisonError::into_inner),
-            keyspace,
-        );
         drop(current);
         // The exchange is complete. If the drop fails, the next open repeats it.
         let _ = self.db.as_blocking().drop_keyspace(&old.name());

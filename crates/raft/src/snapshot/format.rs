@@ -111,6 +111,7 @@ mod tests {
     fn header_round_trip_and_truncations() {
         let header = StreamHeader { stream_key: 7 << 40, file_list_bytes: 99 };
         let bytes = header.encode();
+        assert_eq!(bytes, *b"lsmxsnap\x01\0\0\0\x63\0\0\0\0\0\0\0\0\x07\0\0");
         assert_eq!(bytes.len(), HEADER_BYTES);
         assert_eq!(StreamHeader::decode(&bytes).unwrap(), header);
         for len in 0..bytes.len() {

@@ -9,3 +9,4 @@ mod histories;
 mod history;
 mod snapshot_stream;
 mod suite;
+mod views;
