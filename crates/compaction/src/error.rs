@@ -168,7 +168,7 @@ pub enum Error {
         /// Run in the job.
         run: RunId,
     },
-    /// An input file is not in its run, or the files of an input are not in key order.
+    /// A job names a file that is not in the named run, or names the files of a run in another order than that of their keys.
     #[error("input file {} is not in run {} of {level}, or not in key order", file.0, run.0)]
     NoSuchFile {
         /// Level in the job.

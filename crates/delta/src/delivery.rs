@@ -397,7 +397,7 @@ impl DeliveryCacheUpdate {
         }
     }
 
-    /// Returns the entry with the records of the delivery added.
+    /// Returns a copy of the cache entry that includes the records of the delivery.
     ///
     /// Returns `None` if the entry may lack an earlier record, belongs to another bucket, or is already up to date.
     fn extend_entry(

@@ -57,7 +57,8 @@ struct BaseState {
     token: Option<StoreToken>,
     committed_token: Option<StoreToken>,
     prepared: Vec<UncommittedView>,
-    /// Ids of the buckets that a collection rewrites. Deliveries must not write the tails of these buckets to files.
+    /// Ids of the buckets that a running collection rewrites. The collection has read their files already, so a delivery
+    /// must keep new records of these buckets in memory.
     frozen_bucket_ids: Arc<BTreeSet<u64>>,
     /// Number of calls of [`StoreState::abandon_prepared_views`]. A collection fails if it changes.
     abandon_count: u64,
@@ -150,7 +151,8 @@ impl StoreState {
         let bucket_count = len_u64(bucket_count).max(1);
         let each =
             (self.bucket_memory_bytes / bucket_count).saturating_sub(metadata_bytes(options));
-        // Tails are half full on average, so a tail may have twice its share of the memory.
+        // A tail grows from empty to its maximum, so the mean is half of the maximum. With twice the mean as the maximum,
+        // all tails together fit into the memory.
         let each = usize::try_from(each.saturating_mul(2)).unwrap_or(usize::MAX);
         each.clamp(page_bytes, most.max(page_bytes))
     }
@@ -457,10 +459,10 @@ impl StoreState {
             && !failpoint::is_on(Failpoint::StoreLogNotReplaced)
     }
 
-    /// Returns whether a collection with the result `view` must replace the log.
+    /// Returns whether the collection that has created `view` must replace the log.
     ///
-    /// As long as markers are due, the tails in a snapshot of the view may contain operands that must be removed. A
-    /// later collection then replaces the log.
+    /// Returns false as long as `view` has due markers. A new log would contain the tails of `view`, and these may still
+    /// contain operands that must be removed. A later collection then replaces the log.
     pub fn must_replace_log(&self, view: &StoreView) -> bool {
         let rules = self.rules();
         let due = DueBuckets::new(view, &rules);

@@ -41,7 +41,7 @@ impl<C: StoreConfig> StateReader<C> {
     /// Calls `read` with a view of the current state on the blocking pool of the runtime.
     ///
     /// # Errors
-    /// The error of `read`; the runtime is shut down.
+    /// The error of `read`, or an error if the runtime is shutting down.
     pub async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&StateView<C>) -> Result<T> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Reads of bucket files, with counters for the metrics.
+//! Reads frames of bucket files, and counts the bytes for the metrics.
 
 use bytes::Bytes;
 use lsmx::operand_store::{OperandReadCounters, OperandReadTier};

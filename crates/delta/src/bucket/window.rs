@@ -52,7 +52,7 @@ const SORTED_BYTES_PER_RECORD: u64 = 512;
 #[derive(Debug)]
 pub struct WindowReader {
     pub bucket: Arc<Bucket>,
-    /// The tail, and each page that was read. Each of these runs is sorted.
+    /// The records of the tail and of each page that was read. Each element is sorted by key.
     runs: Vec<SortedRecords>,
     read_unsorted: bool,
     /// Indexes of those pages of the sorted part that were read, in ascending order.

@@ -4,7 +4,7 @@
 //! 1. Rewrite at most 16 due buckets, see [`BucketRewriter`].
 //! 2. If fewer than two buckets are left to the maximum, merge the two neighbouring buckets with the fewest bytes.
 //!
-//! If the log may contain operands that must be removed, the collection ends with a new log. It contains only a
+//! If the log may contain operands that must be removed, the collection replaces the log. The new log contains only a
 //! snapshot of the new view.
 //!
 //! Deliveries may run at the same time. During the collection, the rewritten buckets are frozen: deliveries keep new

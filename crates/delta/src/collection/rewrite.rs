@@ -107,8 +107,11 @@ impl<'a> BucketRewriter<'a> {
         self.base.read_bucket(index, |bucket| bucket.read_records(&mut reader))
     }
 
-    /// Rewrites one bucket. After an open, it is not known whether a bucket contains delete markers. If the bucket
-    /// contains none and is not due for another reason, it stays as it is.
+    /// Rewrites one bucket.
+    ///
+    /// After an open, the store does not know whether the files of a bucket contain delete markers, so such a bucket is
+    /// due. If this function reads the bucket and finds no marker, and no other rule makes the bucket due, it keeps the
+    /// bucket.
     ///
     /// 1. If the retained records do not exceed the split threshold, writes them to one new bucket.
     /// 2. Otherwise, if the maximum number of buckets permits at least two more, splits the bucket into two or more new

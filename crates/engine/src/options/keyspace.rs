@@ -275,7 +275,8 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Whether point lookups store combined values. Default: [`RmwMode::Fixed`].
+    /// Whether a point lookup that combines operands may store the combined value, see [`RmwMode`]. Default:
+    /// [`RmwMode::Fixed`].
     pub fn rmw_mode(mut self, mode: RmwMode) -> Self {
         self.rmw_mode = mode;
         self

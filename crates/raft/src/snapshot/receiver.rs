@@ -106,8 +106,8 @@ impl SnapshotReceiver {
             return Err(StreamFault::Truncated.at(self.verified_bytes));
         }
         let dir = Arc::clone(&files.dir);
-        // Damage that the stream already had at the sender. Here, its error reaches the sender. An error of the installation
-        // would stop this node.
+        // The checksums of the stream do not detect damage that the files already had at the sender. An error here is
+        // returned to the sender. An error in the later installation would stop this node.
         verify(&dir.path, &Options::default().vfs(Arc::clone(&self.root.vfs)))?;
         self.root.vfs.sync_dir(&dir.path).map_err(Error::io("sync", &dir.path))?;
         self.root.sync()?;

@@ -48,7 +48,7 @@ pub struct Place {
     pub key: usize,
 }
 
-/// A bound of a key range. The number is the index of the key.
+/// A bound of a key range. The key is given by its index in the list of keys.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
     Open,

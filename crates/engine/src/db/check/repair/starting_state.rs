@@ -193,8 +193,9 @@ fn add_unlisted_keyspaces(
 
 /// Returns the id of the first segment of the log and the uid of the database.
 ///
-/// The directory may have several chains of segments: the log, kept logs, and the chain of an interrupted open. The log
-/// is the chain with commits and the largest first sequence number. A kept log starts with sequence number 1.
+/// A directory may contain several sequences of segments: the log, logs that are kept for operand stores, and the new
+/// segments of an open that was interrupted. The log is the sequence that contains commits and has the largest first
+/// sequence number. A log that is kept for an operand store starts with sequence number 1.
 pub(crate) fn find_log_start(
     vfs: &dyn Vfs,
     dir: &Path,
