@@ -279,7 +279,7 @@ impl DbInner {
         self.scheduler.run_inline();
     }
 
-    /// Returns the value of a key at a snapshot, or the newest value. Measures sampled lookups.
+    /// Returns the value of a key at a snapshot, or the newest value. Measures sampled lookups, except for those that fail.
     pub(crate) fn get(
         &self,
         tree: &Tree,
@@ -287,23 +287,8 @@ impl DbInner {
         snapshot: Option<ReadPoint>,
         options: &ReadOptions,
     ) -> Result<Option<Slice>> {
-        let (env, latencies) = (&self.state.env, &self.state.latencies);
-        let start = latencies.start(env);
-        let value = self.look_up(tree, key, snapshot, options);
-        if value.is_ok() {
-            latencies.finish(env, TimedOperation::Get, start);
-        }
-        value
-    }
-
-    #[inline]
-    fn look_up(
-        &self,
-        tree: &Tree,
-        key: &[u8],
-        snapshot: Option<ReadPoint>,
-        options: &ReadOptions,
-    ) -> Result<Option<Slice>> {
+        let latencies = &self.state.latencies;
+        let start = latencies.start(&self.state.env);
         let reads = ReadScope::from(options);
         self.check_open()?;
         if reads != ReadScope::Memory {
@@ -335,6 +320,7 @@ impl DbInner {
             let seq = read_point.seq;
             write_back(&self.state, tree, &view, CombinedGet { key, value: &value, operands, seq });
         }
+        latencies.finish(&self.state.env, TimedOperation::Get, start);
         Ok(value)
     }
 

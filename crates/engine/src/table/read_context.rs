@@ -46,6 +46,17 @@ struct LevelFilterCounts {
     false_positives: u16,
 }
 
+impl LevelFilterCounts {
+    #[inline]
+    fn publish(&self, cache: &BlockCache) {
+        let answers = FilterCounts {
+            negatives: u64::from(self.negatives),
+            false_positives: u64::from(self.false_positives),
+        };
+        cache.counters.add_filter_counts(self.level, answers);
+    }
+}
+
 /// Permissions and counters of a read.
 ///
 /// An asynchronous lookup first reads only from memory. If this fails, the lookup is repeated and may read files. Hits
@@ -227,12 +238,12 @@ impl ReadContext {
             cache.counters.add_hits(kind, u64::from(self.hits[kind as usize]));
             kinds &= kinds - 1;
         }
-        for counts in self.inline_counts[..self.inline_levels].iter().chain(&self.overflow_counts) {
-            let answers = FilterCounts {
-                negatives: u64::from(counts.negatives),
-                false_positives: u64::from(counts.false_positives),
-            };
-            cache.counters.add_filter_counts(counts.level, answers);
+        for counts in &self.inline_counts[..self.inline_levels] {
+            counts.publish(cache);
+        }
+        // Usually empty. Two loops take fewer instructions than a chain.
+        for counts in &self.overflow_counts {
+            counts.publish(cache);
         }
     }
 }
