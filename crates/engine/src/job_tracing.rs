@@ -175,8 +175,7 @@ mod tests {
 
     #[test]
     fn job_span_records_fields_and_results() {
-        let fields = FieldCollector::default();
-        tracing::subscriber::with_default(fields.clone(), || {
+        let emit_all = || {
             let job = JobSpanFields {
                 kind: "merge",
                 keyspace: "users",
@@ -189,7 +188,12 @@ mod tests {
             let commit = CommitSpan::new(2, 40, true);
             assert_eq!(commit.in_scope(|| 1), 1);
             commit.record_error(&crate::error::Error::Closed);
-        });
+        };
+        // Registers the call sites. If another test registered one while the only subscriber belongs to this thread,
+        // `tracing` would disable it for all threads.
+        emit_all();
+        let fields = FieldCollector::default();
+        tracing::subscriber::with_default(fields.clone(), emit_all);
         let fields = fields.0.lock().join(" ");
         for part in ["operations=2", "bytes=40", "sync=true", "error=the database is closed"] {
             assert!(fields.contains(part), "{fields}");
