@@ -82,6 +82,12 @@ impl From<lsmx::Error> for Failure {
     }
 }
 
+impl From<lsmx_backup::Error> for Failure {
+    fn from(error: lsmx_backup::Error) -> Failure {
+        Failure::Run(Box::new(error))
+    }
+}
+
 impl From<lsmx_bench::Error> for Failure {
     fn from(error: lsmx_bench::Error) -> Failure {
         if error.is_usage() {

@@ -185,9 +185,10 @@ pub mod ingest {
     pub use crate::db::{ExternalTable, ExternalTableWriter, IngestOptions, IngestSummary};
 }
 
-/// Parts of an [`Explanation`] and of an [`Observation`].
+/// Parts of an [`Explanation`] and of an [`Observation`], and the files of a database.
 pub mod inspect {
     pub use crate::db::{BlockRead, BlockSource, EntryFound, MemtableStep, OperandStep, RunStep};
+    pub use crate::db::{ContentIdentity, DatabaseFile, list_files};
     pub use crate::db::{ObservedKeyspace, ObservedLevel};
 }
 

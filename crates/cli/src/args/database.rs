@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use lsmx_bench::workload::record::RecordFormat;
 
-use super::values::{count, sort_memory_bytes};
+use super::values::{bytes, count, sort_memory_bytes};
 
 /// Arguments of `lsmx db`.
 #[derive(Debug, Args)]
@@ -79,6 +79,12 @@ pub(crate) enum Verb {
         /// Directory of the copy. It must not exist, or be empty.
         target: PathBuf,
     },
+    /// Back up the database to a repository. Uploads only files that the last backup does not contain.
+    Backup(BackupArgs),
+    /// List the backups of the database in a repository, oldest first. Verify or remove them.
+    Backups(BackupsArgs),
+    /// Restore a backup to PATH, which must not exist, or be empty. Continues an interrupted restore.
+    Restore(RestoreArgs),
     /// Compact a keyspace, or a range of its keys, to one sorted run without deleted entries.
     Compact {
         /// First key [default: the first key of the keyspace].
@@ -124,6 +130,77 @@ pub(crate) enum Verb {
         /// Name of the clone, which no other keyspace has.
         new: String,
     },
+}
+
+/// The repository of backups.
+#[derive(Args, Debug)]
+pub(crate) struct RepositoryArgs {
+    /// Directory, or URL such as `s3://bucket/prefix`. URLs need a build with the feature `backup-aws`, `backup-azure` or
+    /// `backup-gcp`, and read credentials from environment variables.
+    pub(crate) repository: String,
+    /// Name of the database in the repository [default: the name of the directory PATH].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) writer: Option<String>,
+}
+
+/// Arguments of `db PATH backup`.
+#[derive(Args, Debug)]
+pub(crate) struct BackupArgs {
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgs,
+    /// Directory for a checkpoint, on the file system of the database. It is removed at the end [default: PATH.backup].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) staging: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) transfer: TransferArgs,
+}
+
+/// Limits of a backup or a restore.
+#[derive(Args, Debug)]
+pub(crate) struct TransferArgs {
+    /// Number of files that are transferred at the same time.
+    #[arg(long, value_name = "N", default_value = "4", value_parser = count)]
+    pub(crate) files: u64,
+    /// Maximum rate in bytes per second [default: no limit].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) rate: Option<u64>,
+}
+
+/// Arguments of `db PATH backups`.
+#[derive(Args, Debug)]
+pub(crate) struct BackupsArgs {
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgs,
+    /// Include the backups of other databases.
+    #[arg(long, conflicts_with = "writer")]
+    pub(crate) all: bool,
+    /// Check that all objects of the listed backups exist and have the right sizes.
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Read the objects and compare their checksums.
+    #[arg(long, requires = "verify")]
+    pub(crate) contents: bool,
+    /// Remove all backups except the newest N of each listed database, and delete unused objects.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) keep: Option<u64>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `db PATH restore`.
+#[derive(Args, Debug)]
+pub(crate) struct RestoreArgs {
+    /// Directory, or URL such as `s3://bucket/prefix`.
+    pub(crate) repository: String,
+    /// Number of the backup [default: the newest].
+    #[arg(long, value_name = "ID", value_parser = count, conflicts_with = "writer")]
+    pub(crate) id: Option<u64>,
+    /// Restore the newest backup of this database. Required if the repository contains backups of several databases.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) writer: Option<String>,
+    #[command(flatten)]
+    pub(crate) transfer: TransferArgs,
 }
 
 /// Arguments of `db PATH verify`.

@@ -15,7 +15,8 @@ use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::failure::Failure;
 
 pub(crate) use database::{
-    DbArgs, FileArgs, ImportArgs, RepairArgs, ScanArgs, StatsArgs, TopArgs, Verb, VerifyArgs,
+    BackupArgs, BackupsArgs, DbArgs, FileArgs, ImportArgs, RepairArgs, RepositoryArgs, RestoreArgs,
+    ScanArgs, StatsArgs, TopArgs, TransferArgs, Verb, VerifyArgs,
 };
 pub(crate) use design::{
     AdviseArgs, CompareArgs, Compression, DataOrder, ExploreArgs, WriteControl, swept_flags,

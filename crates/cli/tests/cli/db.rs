@@ -110,6 +110,7 @@ fn verbs_on_a_path_without_a_database_fail_and_create_nothing() {
     fs::write(current.join("CURRENT"), "MANIFEST-000004\n").unwrap();
     fs::write(&plain, "mine").unwrap();
     let checkpoint = format!("checkpoint {}", data.dir.path("copy"));
+    let backup = format!("backup {}", data.dir.path("repository"));
     for verb in [
         "get k",
         "delete k",
@@ -129,6 +130,7 @@ fn verbs_on_a_path_without_a_database_fail_and_create_nothing() {
         "repair",
         "repair --dry-run",
         &checkpoint,
+        &backup,
     ] {
         db(&none, verb).fails(1, &["none is not a database: there is no such directory"]);
         db(&plain, verb).fails(1, &["plain", "it is not a directory"]);
@@ -485,6 +487,61 @@ fn clone_keyspace_copies_entries() {
     assert_eq!(data.run("scan --keyspace users").ok(), users);
     data.run("clone-keyspace users draft").fails(1, &["keyspace \"draft\" exists"]);
     data.run("clone-keyspace missing x").fails(1, &["there is no keyspace \"missing\""]);
+}
+
+#[test]
+fn backups_are_listed_verified_removed_and_restored() {
+    let data = TestDatabase::filled();
+    let repository = data.dir.path("backups");
+    let first = data.run(&format!("backup {repository}")).ok();
+    assert_contains(&first, &["backup 1: ", " files, ", " uploaded"]);
+    data.run("put key00000 new").ok();
+    let second = data.run(&format!("backup {repository} --rate 100M --files 2")).ok();
+    assert_contains(&second, &["backup 2: "]);
+    assert_eq!(data.dir.names(), ["backups", "data"]);
+
+    let list = data.run(&format!("backups {repository} --verify --contents")).ok();
+    assert_contains(&list, &["database", "Z", " data\n", "2 backups verified"]);
+    let json = data.run(&format!("backups {repository} --json")).ok();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json[0]["id"], &json[1]["writer"]), (&1.into(), &"data".into()));
+
+    let restored = data.dir.root().join("restored");
+    let output = db(&restored, &format!("restore {repository} --id 1")).ok();
+    assert_contains(&output, &["restored backup 1 of 20", "restored: "]);
+    assert_eq!(db(&restored, "get key00000").ok(), "value 0\n");
+    db(&restored, &format!("restore {repository}")).fails(1, &["is not empty: it contains"]);
+
+    let other = format!("backup {repository} --writer other");
+    assert_contains(&db(&restored, &other).ok(), &["backup 3: "]);
+    let copy = data.dir.root().join("copy");
+    let restore = format!("restore {repository}");
+    db(&copy, &restore).fails(2, &["--id or --writer is required", "data, other"]);
+    db(&copy, &format!("{restore} --writer data")).ok();
+    assert_eq!(db(&copy, "get key00000").ok(), "new\n");
+
+    let pruned = data.run(&format!("backups {repository} --keep 1")).ok();
+    assert_contains(&pruned, &["1 backups removed", "objects deleted"]);
+    let all = data.run(&format!("backups {repository} --all --json")).ok();
+    let all: Value = serde_json::from_str(&all).unwrap();
+    assert_eq!((&all[0]["id"], &all[1]["id"]), (&2.into(), &3.into()));
+    data.run(&format!("backups {repository} --verify --contents")).ok();
+}
+
+#[test]
+fn backup_errors_name_the_repository_and_the_flag() {
+    let data = TestDatabase::filled();
+    let missing = data.dir.path("missing");
+    data.run(&format!("backups {missing}")).fails(1, &["cannot use the repository", "missing"]);
+    data.run("backup nonsense://x").fails(1, &["cannot use the repository nonsense://x"]);
+    let empty = data.dir.path("");
+    let copy = data.dir.root().join("copy");
+    db(&copy, &format!("restore {empty}")).fails(1, &["the repository has no backups"]);
+    db(&copy, &format!("restore {empty} --id 7")).fails(1, &["the repository has no backup 7"]);
+    data.run(&format!("backup {empty} --rate 0")).fails(2, &["--rate"]);
+    data.run(&format!("backups {empty} --keep 0")).fails(2, &["--keep"]);
+    data.run(&format!("backups {empty} --contents")).fails(2, &["--verify"]);
+    data.run(&format!("backups {empty} --keyspace users")).fails(2, &["--keyspace"]);
 }
 
 #[test]

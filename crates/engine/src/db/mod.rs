@@ -70,6 +70,7 @@ pub use crate::db::ingest::prepared::{IngestOptions, IngestSummary};
 pub use crate::db::inspect::explain::{
     EntryFound, Explanation, MemtableStep, OperandStep, RunStep,
 };
+pub use crate::db::inspect::files::{ContentIdentity, DatabaseFile, list_files};
 pub use crate::db::inspect::health::{BlockedCompaction, Health, QuarantinedFile};
 pub use crate::db::inspect::metadata_sizes::MetadataSizes;
 pub use crate::db::inspect::observe::{Observation, ObservedKeyspace, ObservedLevel, observe};

@@ -103,6 +103,16 @@ const RAFT: &[&[&str]] = &[
     &["open"],
 ];
 
+const BACKUP: &[&[&str]] = &[
+    &["error"],
+    &["blocking", "record", "transfer", "staging"],
+    &["catalog"],
+    &["manifest"],
+    &["read_only"],
+    &["create", "prune", "restore"],
+    &["repository"],
+];
+
 /// Crates with layers of modules. Each row has the directory of the crate and the layers, lowest first.
 const LAYERED: &[(&str, &[&[&str]])] = &[
     ("base", BASE),
@@ -111,6 +121,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     ("simulator", SIMULATOR),
     ("delta", DELTA),
     ("raft", RAFT),
+    ("backup", BACKUP),
 ];
 
 /// Crates, lowest layer first. Each row has the directory and the package name in `Cargo.toml`.
@@ -121,6 +132,7 @@ const CRATES: &[(&str, &str)] = &[
     ("simulator", "lsmx-simulator"),
     ("delta", "lsmx-delta"),
     ("raft", "lsmx-raft"),
+    ("backup", "lsmx-backup"),
     ("bench", "lsmx-bench"),
     // `testkit` depends on `bench` only if an optional feature is enabled.
     ("testkit", "lsmx-testkit"),

@@ -1,5 +1,6 @@
 //! Implements the command `lsmx db`.
 
+mod backup;
 mod dump;
 mod entries;
 mod maintenance;
@@ -37,6 +38,9 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         Verb::Repair(flags) => repair::run(arguments, flags),
         Verb::Explain { key, json } => entries::explain(arguments, key, *json),
         Verb::Checkpoint { target } => maintenance::checkpoint(arguments, target),
+        Verb::Backup(backup) => backup::create(arguments, backup),
+        Verb::Backups(backups) => backup::list(arguments, backups),
+        Verb::Restore(restore) => backup::restore(arguments, restore),
         Verb::Compact { from, to } => {
             maintenance::compact(arguments, from.as_deref(), to.as_deref())
         }

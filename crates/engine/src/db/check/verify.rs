@@ -193,7 +193,7 @@ fn verify_record(path: &Path, table: &Table, file: &TableMeta) -> Result<()> {
 
 /// Returns the files in the directory that the database does not use. Files of operand stores are checked only if
 /// `operand_files` lists those in use.
-pub(super) fn find_orphans(
+pub(crate) fn find_orphans(
     vfs: &dyn Vfs,
     dir: &Path,
     state: &ManifestState,

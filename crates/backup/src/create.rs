@@ -1,0 +1,352 @@
+//! Creation of a backup.
+//!
+//! 1. Register a run in the catalog. It replaces an interrupted run of the same writer.
+//! 2. Create a checkpoint in the staging directory.
+//! 3. Upload the files that neither the base backup nor an interrupted run has uploaded.
+//! 4. Write the manifest.
+//! 5. Replace the run in the catalog by the backup. From here on the backup exists.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use lsmx::inspect::{DatabaseFile, list_files};
+use lsmx::vfs::{File, OsVfs, Vfs};
+use lsmx::{Db, Options};
+use lsmx_base::sync::Arc;
+use object_store::buffered::BufWriter;
+use object_store::path::Path as ObjectPath;
+use rand::TryRng;
+use rand::rngs::SysRng;
+use tokio::io::AsyncWriteExt;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::blocking::run_blocking;
+use crate::catalog::{BackupInfo, CatalogStore, Run};
+use crate::error::Error;
+use crate::manifest::{BackupFile, BackupManifest, run_prefix};
+use crate::staging::Staging;
+use crate::transfer::{ProgressCallback, TransferMeter, TransferOptions};
+
+/// Size in bytes of the reads of a file, and of the parts of an upload.
+const PART_BYTES: usize = 8 << 20;
+/// Maximum number of parts of one file that are uploaded at the same time.
+const PARTS_IN_FLIGHT: usize = 2;
+
+/// Options of [`Repository::create`](crate::Repository::create).
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct BackupOptions {
+    writer: String,
+    staging: PathBuf,
+    vfs: Arc<dyn Vfs>,
+    transfer: TransferOptions,
+}
+
+impl BackupOptions {
+    /// Sets the staging directory, which the run creates and removes. Its parent must exist.
+    ///
+    /// The run creates a [checkpoint](Db::checkpoint) in it. If the directory is on the file system of the database, the
+    /// checkpoint consists of hard links and needs almost no space. A run that was killed leaves the directory, and the next
+    /// run removes it. Two databases need different directories.
+    pub fn new(staging: impl Into<PathBuf>) -> BackupOptions {
+        BackupOptions {
+            writer: "default".to_owned(),
+            staging: staging.into(),
+            vfs: Arc::new(OsVfs),
+            transfer: TransferOptions::default(),
+        }
+    }
+
+    /// Name of the database in the repository. A run ends an earlier, incomplete run of the same writer and uses its uploads.
+    /// Databases that share a repository need different names. Default: `default`.
+    pub fn writer(mut self, writer: impl Into<String>) -> Self {
+        self.writer = writer.into();
+        self
+    }
+
+    /// File system of the database. Default: that of the operating system.
+    pub fn vfs(mut self, vfs: Arc<dyn Vfs>) -> Self {
+        self.vfs = vfs;
+        self
+    }
+
+    /// Number of files that are uploaded at the same time, at least 1. Each needs up to 24 MiB of memory. Default: 4.
+    pub fn concurrency(mut self, files: usize) -> Self {
+        self.transfer.concurrency = files.max(1);
+        self
+    }
+
+    /// Maximum rate of uploads in bytes per second. Default: no limit.
+    pub fn bytes_per_s(mut self, rate: Option<NonZeroU64>) -> Self {
+        self.transfer.bytes_per_s = rate;
+        self
+    }
+
+    /// Callback for the progress of uploads.
+    pub fn progress(mut self, callback: ProgressCallback) -> Self {
+        self.transfer.progress = Some(callback);
+        self
+    }
+}
+
+/// A file of the checkpoint, with the key of its contents.
+struct SourceFile {
+    name: String,
+    bytes: u64,
+    /// XXH3-64 of the whole file.
+    checksum: u64,
+    /// Name of an object with the contents. Equal names mean equal contents.
+    content: String,
+}
+
+/// Creates a backup.
+pub(crate) async fn create(
+    catalog: &CatalogStore,
+    db: &Db,
+    options: &BackupOptions,
+) -> Result<BackupInfo, Error> {
+    let BackupOptions { vfs, staging, .. } = options;
+    let (vfs, dir) = (Arc::clone(vfs), staging.clone());
+    let staging = run_blocking(move || Staging::claim(vfs, &dir)).await?;
+    let run = begin_run(catalog, db, options).await?;
+    let (db, checkpoint, vfs) = (db.clone(), staging.checkpoint(), Arc::clone(&options.vfs));
+    let files = run_blocking(move || {
+        db.checkpoint(&checkpoint)?;
+        source_files(&vfs, &checkpoint)
+    })
+    .await?;
+    let upload = RunUpload { catalog, options, run: &run, checkpoint: staging.checkpoint() };
+    let (files, uploaded_bytes) = upload.upload_missing(files).await?;
+    let manifest = BackupManifest { id: run.id, files };
+    manifest.write(&*catalog.store).await?;
+    let completed = commit_run(catalog, &run, &manifest, uploaded_bytes).await;
+    run_blocking(move || {
+        drop(staging);
+        Ok(())
+    })
+    .await?;
+    completed
+}
+
+/// Adds a run to the catalog.
+async fn begin_run(catalog: &CatalogStore, db: &Db, options: &BackupOptions) -> Result<Run, Error> {
+    let token = SysRng.try_next_u64().map_err(|error| {
+        Error::io("draw a random number for", &options.staging)(std::io::Error::other(error))
+    })?;
+    let writer = &options.writer;
+    let created_ms = db.env().database_time_us() / 1000;
+    let begin = catalog.update(|catalog| {
+        if let Some(run) = catalog.runs.iter().find(|run| run.token == token) {
+            return Ok(run.clone());
+        }
+        let mut resumed = Vec::new();
+        catalog.runs.retain(|run| {
+            let is_older_run = run.writer == *writer;
+            if is_older_run {
+                resumed.extend(run.resumed.iter().chain([&run.id]));
+            }
+            !is_older_run
+        });
+        catalog.last_id += 1;
+        let base = catalog.newest(Some(writer)).or(catalog.newest(None)).map(|base| base.id);
+        let (id, writer) = (catalog.last_id, writer.clone());
+        let run = Run { id, token, writer, base, resumed, created_ms };
+        catalog.runs.push(run.clone());
+        Ok(run)
+    });
+    begin.await
+}
+
+/// Replaces the run in the catalog by its backup.
+async fn commit_run(
+    catalog: &CatalogStore,
+    run: &Run,
+    manifest: &BackupManifest,
+    uploaded_bytes: u64,
+) -> Result<BackupInfo, Error> {
+    let info = BackupInfo {
+        id: run.id,
+        writer: run.writer.clone(),
+        created_ms: run.created_ms,
+        files: manifest.files.len() as u64,
+        bytes: manifest.files.iter().map(|file| file.bytes).sum(),
+        uploaded_bytes,
+    };
+    let commit = catalog.update(|catalog| {
+        if catalog.backups.contains(&info) {
+            return Ok(());
+        }
+        let Some(at) = catalog.runs.iter().position(|active| active == run) else {
+            return Err(Error::Superseded { run: run.id, writer: run.writer.clone() });
+        };
+        catalog.runs.remove(at);
+        catalog.backups.push(info.clone());
+        Ok(())
+    });
+    commit.await?;
+    Ok(info)
+}
+
+/// Returns the files of a checkpoint. Reads the contents of the files that have no identity.
+fn source_files(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Vec<SourceFile>, Error> {
+    let files = list_files(dir, &Options::default().vfs(Arc::clone(vfs)))?;
+    let with_content = |file: DatabaseFile| {
+        let DatabaseFile { name, bytes, identity, .. } = file;
+        let (content, checksum) = match identity {
+            Some(id) => (format!("f{:016x}{:016x}", id.uid, id.checksum), id.checksum),
+            None => {
+                let path = dir.join(&name);
+                let open = vfs.open(&path).map_err(Error::io("open", &path))?;
+                let mut hash = Xxh3::new();
+                let mut offset = 0;
+                while offset < bytes {
+                    let part = read_part(&*open, &path, offset, bytes)?;
+                    hash.update(&part);
+                    offset += part.len() as u64;
+                }
+                (format!("c{:032x}", hash.digest128()), hash.digest())
+            }
+        };
+        Ok(SourceFile { name, bytes, checksum, content })
+    };
+    files.into_iter().map(with_content).collect()
+}
+
+/// Reads the part of a file at `offset`, which ends at `end` at the latest.
+fn read_part(file: &dyn File, path: &Path, offset: u64, end: u64) -> Result<Vec<u8>, Error> {
+    let bytes = usize::try_from(end - offset).unwrap_or(PART_BYTES).min(PART_BYTES);
+    let mut part = vec![0; bytes];
+    let read = file.read_at(&mut part, offset).map_err(Error::io("read", path))?;
+    if read < bytes {
+        let reason = format!("it ends at byte {} of {end}", offset + read as u64);
+        return Err(Error::DamagedFile { path: path.to_owned(), reason });
+    }
+    Ok(part)
+}
+
+/// The uploads of one run.
+struct RunUpload<'a> {
+    catalog: &'a CatalogStore,
+    options: &'a BackupOptions,
+    run: &'a Run,
+    checkpoint: PathBuf,
+}
+
+impl RunUpload<'_> {
+    /// Uploads the files whose contents the run does not find in the repository. Returns all files with their objects, and
+    /// the number of uploaded bytes.
+    async fn upload_missing(
+        &self,
+        files: Vec<SourceFile>,
+    ) -> Result<(Vec<BackupFile>, u64), Error> {
+        let existing = self.existing_objects().await?;
+        let find = |file: &SourceFile| existing.get(&(file.content.clone(), file.bytes));
+        let missing: Vec<_> = files.iter().filter(|file| find(file).is_none()).collect();
+        let bytes = missing.iter().map(|file| file.bytes).sum();
+        let TransferOptions { concurrency, .. } = self.options.transfer;
+        let meter = TransferMeter::new(&self.options.transfer, missing.len() as u64, bytes);
+        let uploads = missing.iter().map(|file| self.upload(file, &meter));
+        stream::iter(uploads).buffer_unordered(concurrency).try_collect::<Vec<()>>().await?;
+        let with_object = |file: &SourceFile| BackupFile {
+            name: file.name.clone(),
+            bytes: file.bytes,
+            checksum: format!("{:016x}", file.checksum),
+            object: find(file).cloned().unwrap_or_else(|| self.object_path(file).to_string()),
+        };
+        Ok((files.iter().map(with_object).collect(), bytes))
+    }
+
+    /// Returns the objects of the base backup and of interrupted runs, by content and size.
+    async fn existing_objects(&self) -> Result<HashMap<(String, u64), String>, Error> {
+        let store = &self.catalog.store;
+        let mut existing = HashMap::new();
+        let mut add = |object: &ObjectPath, bytes| {
+            let content = object.filename().unwrap_or_default().to_owned();
+            existing.insert((content, bytes), object.to_string());
+        };
+        if let Some(base) = self.run.base {
+            for file in BackupManifest::read(&**store, base).await?.files {
+                add(&file.object_path(), file.bytes);
+            }
+        }
+        for &run in &self.run.resumed {
+            let prefix = run_prefix(run);
+            let listed: Vec<_> = store
+                .list(Some(&prefix))
+                .try_collect()
+                .await
+                .map_err(Error::store("list", prefix))?;
+            listed.iter().for_each(|meta| add(&meta.location, meta.size));
+        }
+        Ok(existing)
+    }
+
+    fn object_path(&self, file: &SourceFile) -> ObjectPath {
+        run_prefix(self.run.id).join(file.content.as_str())
+    }
+
+    /// Uploads a file and compares its checksum. The object exists only if both succeed.
+    async fn upload(&self, file: &SourceFile, meter: &TransferMeter) -> Result<(), Error> {
+        let object = self.object_path(file);
+        let store = Arc::clone(&self.catalog.store);
+        let mut writer = BufWriter::with_capacity(store, object.clone(), PART_BYTES)
+            .with_max_concurrency(PARTS_IN_FLIGHT);
+        let copied = self.copy_parts(file, &object, &mut writer, meter).await;
+        match copied {
+            Ok(()) => {
+                let finished = writer.shutdown().await;
+                finished.map_err(|error| Error::store("write", &object)(from_io(error)))?;
+                meter.add_file();
+                Ok(())
+            }
+            Err(error) => {
+                // The upload has already failed. Stores remove unfinished uploads by their own rules.
+                let _ = writer.abort().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn copy_parts(
+        &self,
+        file: &SourceFile,
+        object: &ObjectPath,
+        writer: &mut BufWriter,
+        meter: &TransferMeter,
+    ) -> Result<(), Error> {
+        let (path, end) = (self.checkpoint.join(&file.name), file.bytes);
+        let vfs = Arc::clone(&self.options.vfs);
+        let source = {
+            let path = path.clone();
+            run_blocking(move || vfs.open(&path).map_err(Error::io("open", &path))).await?
+        };
+        let mut hash = Xxh3::new();
+        let mut offset = 0;
+        while offset < end {
+            let (source, path) = (Arc::clone(&source), path.clone());
+            let part = run_blocking(move || read_part(&*source, &path, offset, end)).await?;
+            hash.update(&part);
+            offset += part.len() as u64;
+            let bytes = part.len() as u64;
+            writer.put(Bytes::from(part)).await.map_err(Error::store("write", object))?;
+            meter.add_bytes(bytes).await;
+        }
+        if hash.digest() != file.checksum {
+            let reason = "its contents do not match its checksum".to_owned();
+            return Err(Error::DamagedFile { path, reason });
+        }
+        Ok(())
+    }
+}
+
+/// Returns the error of a store that a writer has converted to an I/O error.
+fn from_io(error: std::io::Error) -> object_store::Error {
+    let source = error.into_inner().unwrap_or_else(|| "the write failed".into());
+    match source.downcast::<object_store::Error>() {
+        Ok(error) => *error,
+        Err(source) => object_store::Error::Generic { store: "backup", source },
+    }
+}

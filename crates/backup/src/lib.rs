@@ -1,0 +1,60 @@
+//! Incremental backups of [`lsmx`] databases in directories and object stores.
+//!
+//! A [`Repository`] uses any store of the crate [`object_store`]: a directory, memory, and with the features `aws`, `gcp` and `azure`
+//! Amazon S3 and compatible services, Google Cloud Storage and Azure Blob Storage.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let home = dir.path();
+//! use std::sync::Arc;
+//!
+//! use lsmx::{Db, Options};
+//! use lsmx_backup::{BackupOptions, Repository, RestoreOptions, Selection};
+//! use object_store::local::LocalFileSystem;
+//!
+//! let db = Db::open(home.join("data"), Options::default())?;
+//! db.put("ada", "1815")?;
+//!
+//! std::fs::create_dir(home.join("backups"))?;
+//! // The directory is synced after each write.
+//! let store = LocalFileSystem::new_with_prefix(home.join("backups"))?.with_fsync(true);
+//! let repository = Repository::new(Arc::new(store));
+//! // On the file system of the database, so that tables can be linked.
+//! let options = BackupOptions::new(home.join("data.staging"));
+//! let first = repository.create(&db, &options).await?;
+//!
+//! db.put("ada", "1816")?;
+//! repository.create(&db, &options).await?;
+//!
+//! let target = home.join("restored");
+//! repository.restore(Selection::Id(first.id), &target, &RestoreOptions::default()).await?;
+//! let restored = Db::open(&target, Options::default())?;
+//! assert_eq!(restored.get("ada")?.as_deref(), Some(&b"1815"[..]));
+//! # Ok(())
+//! # }
+//! ```
+
+mod blocking;
+mod catalog;
+mod create;
+mod error;
+mod manifest;
+mod prune;
+mod read_only;
+mod record;
+mod repository;
+mod restore;
+mod staging;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+pub use catalog::BackupInfo;
+pub use create::BackupOptions;
+pub use error::Error;
+pub use prune::{PruneSummary, Retention};
+pub use repository::{Repository, Selection, VerifyDepth};
+pub use restore::RestoreOptions;
+pub use transfer::{Progress, ProgressCallback};

@@ -1,0 +1,130 @@
+//! Deletion of old backups and of unused objects.
+//!
+//! Prune first removes backups from the catalog, then lists the objects, and then reads the catalog again. An object is unused
+//! if, in this catalog, no needed backup names it and the run that uploaded it has ended. It stays unused: a later backup names
+//! only objects of its own run, of interrupted runs that it resumes, and of its base, which is a needed backup when the run starts. A crash
+//! leaves unused objects, which the next prune deletes. A stale listing has the same effect.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::num::NonZeroUsize;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
+
+use crate::catalog::CatalogStore;
+use crate::error::Error;
+use crate::manifest::{BackupManifest, DATA, MANIFESTS, run_of_object};
+
+/// Number of objects that are deleted, or of manifests that are read, at the same time.
+const CONCURRENCY: usize = 8;
+
+/// The backups that [`Repository::prune`](crate::Repository::prune) keeps.
+#[derive(Clone, Debug)]
+pub struct Retention {
+    /// Number of newest backups of each writer that are kept.
+    pub keep_last: NonZeroUsize,
+    /// Backups that were created at this time or later are kept, too, in milliseconds since 1970-01-01 UTC.
+    pub keep_since_ms: Option<u64>,
+    /// The writer whose backups are removed. `None`: all writers.
+    pub writer: Option<String>,
+}
+
+/// Result of [`Repository::prune`](crate::Repository::prune).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PruneSummary {
+    /// Numbers of the removed backups.
+    pub removed: Vec<u64>,
+    /// Number of deleted objects.
+    pub deleted_objects: u64,
+    /// Total size of the deleted objects in bytes.
+    pub deleted_bytes: u64,
+}
+
+/// Removes backups and deletes unused objects. See [`Repository::prune`](crate::Repository::prune).
+pub(crate) async fn prune(
+    catalog: &CatalogStore,
+    retention: Retention,
+) -> Result<PruneSummary, Error> {
+    let removed = remove_backups(catalog, retention).await?;
+    let listed = list_objects(catalog).await?;
+    let newest = catalog.load().await?;
+    let (needed, active) = (newest.needed_backups(), newest.active_runs());
+    let used = used_objects(catalog, &needed).await?;
+    let is_unused = |object: &Path| match run_of_object(object) {
+        Some(run) => !active.contains(&run) && !used.contains(object),
+        None => {
+            manifest_number(object).is_some_and(|id| !needed.contains(&id) && !active.contains(&id))
+        }
+    };
+    let mut summary = PruneSummary { removed, ..PruneSummary::default() };
+    let mut unused = Vec::new();
+    for (object, bytes) in listed.into_iter().filter(|(object, _)| is_unused(object)) {
+        summary.deleted_objects += 1;
+        summary.deleted_bytes += bytes;
+        unused.push(Ok(object));
+    }
+    let mut deletions = catalog.store.delete_stream(stream::iter(unused).boxed());
+    while let Some(deleted) = deletions.next().await {
+        match deleted {
+            // A stale listing contains objects that are deleted already.
+            Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(Error::store("delete", "an unused object")(error)),
+        }
+    }
+    Ok(summary)
+}
+
+/// Removes backups from the catalog.
+async fn remove_backups(catalog: &CatalogStore, retention: Retention) -> Result<Vec<u64>, Error> {
+    let mut all_removed = BTreeSet::new();
+    let update = catalog.update(|catalog| {
+        let mut newer = BTreeMap::<String, usize>::new();
+        catalog.backups.sort_by_key(|backup| std::cmp::Reverse(backup.id));
+        catalog.backups.retain(|backup| {
+            let newer = newer.entry(backup.writer.clone()).or_default();
+            *newer += 1;
+            let is_recent =
+                retention.keep_since_ms.is_some_and(|since_ms| backup.created_ms >= since_ms);
+            let is_other = retention.writer.as_ref().is_some_and(|only| *only != backup.writer);
+            let is_kept = *newer <= retention.keep_last.get() || is_recent || is_other;
+            if !is_kept {
+                all_removed.insert(backup.id);
+            }
+            is_kept
+        });
+        catalog.backups.reverse();
+        Ok(())
+    });
+    update.await?;
+    Ok(all_removed.into_iter().collect())
+}
+
+/// Lists the objects with contents of files and the manifests, with their sizes.
+async fn list_objects(catalog: &CatalogStore) -> Result<Vec<(Path, u64)>, Error> {
+    let mut objects = Vec::new();
+    for prefix in [DATA, MANIFESTS].map(Path::from) {
+        let listed = catalog.store.list(Some(&prefix));
+        let listed = listed.map_ok(|meta| (meta.location, meta.size)).try_collect::<Vec<_>>().await;
+        objects.extend(listed.map_err(Error::store("list", prefix))?);
+    }
+    Ok(objects)
+}
+
+/// Returns the objects that the manifests of these backups name.
+async fn used_objects(
+    catalog: &CatalogStore,
+    backups: &BTreeSet<u64>,
+) -> Result<HashSet<Path>, Error> {
+    let store = &*catalog.store;
+    let manifests = stream::iter(backups.iter().map(|&id| BackupManifest::read(store, id)));
+    let objects = manifests.buffer_unordered(CONCURRENCY).map_ok(|manifest| {
+        stream::iter(manifest.files.into_iter().map(|file| Ok(file.object_path())))
+    });
+    objects.try_flatten().try_collect().await
+}
+
+fn manifest_number(object: &Path) -> Option<u64> {
+    let mut parts = object.as_ref().split('/');
+    (parts.next() == Some(MANIFESTS)).then(|| parts.next()?.parse().ok())?
+}

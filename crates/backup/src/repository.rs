@@ -1,0 +1,196 @@
+//! A repository of backups.
+
+use std::path::Path;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use lsmx::{Db, Options};
+use lsmx_base::sync::Arc;
+use object_store::local::LocalFileSystem;
+use object_store::prefix::PrefixStore;
+use object_store::{ObjectStore, ObjectStoreExt};
+use url::Url;
+
+use crate::catalog::{BackupInfo, Catalog, CatalogStore};
+use crate::create::{self, BackupOptions};
+use crate::error::Error;
+use crate::manifest::BackupManifest;
+use crate::prune::{self, PruneSummary, Retention};
+use crate::read_only;
+use crate::restore::{self, RestoreOptions, download_object, missing_or};
+use crate::transfer::{TransferMeter, TransferOptions};
+
+/// A backup of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// The newest backup of all writers.
+    Newest,
+    /// The newest backup of this writer, see [`BackupOptions::writer`].
+    NewestOf(String),
+    /// The backup with this number.
+    Id(u64),
+}
+
+/// Amount of data that [`Repository::verify`] reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerifyDepth {
+    /// Requests the size of each object.
+    Sizes,
+    /// Reads each object and compares its checksum.
+    Contents,
+}
+
+/// Backups in an object store. Several processes may use a repository at the same time.
+///
+/// All objects of a repository have the prefixes `catalog`, `backups` and `data`. To use a part of a store, wrap it in
+/// [`object_store::prefix::PrefixStore`].
+#[derive(Debug)]
+pub struct Repository {
+    pub(crate) catalog: CatalogStore,
+}
+
+impl Repository {
+    /// Uses the repository in a store. The first backup creates it.
+    #[must_use]
+    pub fn new(store: Arc<dyn ObjectStore>) -> Repository {
+        Repository { catalog: CatalogStore::new(store) }
+    }
+
+    /// Uses the repository at a location: the path of a directory, which must exist, or a URL such as
+    /// `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`.
+    ///
+    /// Writes to a directory are synced. A URL needs the feature `aws`, `gcp` or `azure`. The store reads its credentials and
+    /// options from environment variables, such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT`.
+    ///
+    /// # Errors
+    /// [`Error::Location`] if the directory does not exist, or if the URL or an option is invalid.
+    pub fn at(location: &str) -> Result<Repository, Error> {
+        let invalid =
+            |source| Error::Location { location: location.to_owned(), source: Box::new(source) };
+        if !location.contains("://") {
+            let store = LocalFileSystem::new_with_prefix(location).map_err(invalid)?;
+            return Ok(Repository::new(Arc::new(store.with_fsync(true))));
+        }
+        let url = Url::parse(location).map_err(|error| Error::Location {
+            location: location.to_owned(),
+            source: Box::new(error),
+        })?;
+        let (store, prefix) =
+            object_store::parse_url_opts(&url, std::env::vars()).map_err(invalid)?;
+        Ok(Repository::new(Arc::new(PrefixStore::new(store, prefix))))
+    }
+
+    /// Creates a backup of an open database. Reads and writes of the database continue.
+    ///
+    /// The backup contains every commit before the call, and possibly later ones. It uploads the tables and blob files that
+    /// the previous backup of the same writer does not contain, the log and the manifest. The backup exists when the call
+    /// returns. After an error it may exist, if the store failed in the last step. Uploads of a failed or killed run are used by
+    /// the next run of the same writer.
+    ///
+    /// # Errors
+    /// [`Error::Engine`], [`Error::Store`], [`Error::Io`]; [`Error::DamagedFile`] if a file does not match its checksum;
+    /// [`Error::Damaged`] if the manifest of the previous backup or the catalog is damaged; [`Error::Superseded`] if
+    /// another run of the same writer has started; [`Error::StagingInUse`].
+    pub async fn create(&self, db: &Db, options: &BackupOptions) -> Result<BackupInfo, Error> {
+        create::create(&self.catalog, db, options).await
+    }
+
+    /// Returns the backups in ascending order of their numbers.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::Damaged`], [`Error::UnsupportedFormat`].
+    pub async fn backups(&self) -> Result<Vec<BackupInfo>, Error> {
+        let mut backups = self.catalog.load().await?.backups;
+        backups.sort_by_key(|backup| backup.id);
+        Ok(backups)
+    }
+
+    /// Restores a backup to a directory that does not exist or is empty. Its parent must exist.
+    ///
+    /// Each file is verified by its checksum and made durable. The directory opens as a database when the call returns, and not
+    /// before. A call with the directory of an interrupted restore of the same backup continues that restore.
+    ///
+    /// # Errors
+    /// [`Error::UnknownBackup`], [`Error::NoBackups`], [`Error::NoBackupsOf`], [`Error::TargetNotEmpty`], [`Error::Store`], [`Error::Io`];
+    /// [`Error::Damaged`] for an object that is missing or damaged.
+    pub async fn restore(
+        &self,
+        backup: Selection,
+        target: impl AsRef<Path>,
+        options: &RestoreOptions,
+    ) -> Result<BackupInfo, Error> {
+        let info = select(&self.catalog.load().await?, backup)?;
+        restore::restore(&*self.catalog.store, info, target.as_ref(), options).await
+    }
+
+    /// Opens a backup read-only, without a restore.
+    ///
+    /// Reads request parts of objects: 64 KiB of tables and blob files, 1 MiB of other files. The parts are kept in memory up to
+    /// `cache_bytes`, in addition to the block cache of the database. The log is replayed into memory. Reads fail if the backup is
+    /// removed meanwhile. `options` must not contain a file system; the backup is opened with [`Options::read_only`].
+    ///
+    /// # Errors
+    /// [`Error::UnknownBackup`], [`Error::NoBackups`], [`Error::NoBackupsOf`], [`Error::Store`], [`Error::Damaged`]; [`Error::Engine`] for the errors of
+    /// [`Db::open`].
+    pub async fn open_read_only(
+        &self,
+        backup: Selection,
+        cache_bytes: u64,
+        options: Options,
+    ) -> Result<Db, Error> {
+        let info = select(&self.catalog.load().await?, backup)?;
+        read_only::open(Arc::clone(&self.catalog.store), info.id, cache_bytes, options).await
+    }
+
+    /// Checks that the objects of a backup exist and are undamaged.
+    ///
+    /// # Errors
+    /// [`Error::UnknownBackup`], [`Error::NoBackups`], [`Error::NoBackupsOf`], [`Error::Store`]; [`Error::Damaged`] for the first object that is
+    /// missing or damaged.
+    pub async fn verify(&self, backup: Selection, depth: VerifyDepth) -> Result<BackupInfo, Error> {
+        let info = select(&self.catalog.load().await?, backup)?;
+        let manifest = BackupManifest::read(&*self.catalog.store, info.id).await?;
+        let options = TransferOptions::default();
+        let meter = TransferMeter::new(&options, info.files, info.bytes);
+        let check = async |file| match depth {
+            VerifyDepth::Contents => {
+                download_object(&*self.catalog.store, file, &meter, async |_| Ok(())).await
+            }
+            VerifyDepth::Sizes => {
+                let object = file.object_path();
+                let found = self.catalog.store.head(&object).await;
+                let found = found.map_err(|error| missing_or(&object, error))?;
+                match found.size == file.bytes {
+                    true => Ok(()),
+                    false => {
+                        let reason = format!("it has {} of {} bytes", found.size, file.bytes);
+                        Err(Error::damaged(&object, reason))
+                    }
+                }
+            }
+        };
+        let checks = stream::iter(manifest.files.iter().map(check));
+        checks.buffer_unordered(options.concurrency).try_collect::<Vec<()>>().await?;
+        Ok(info)
+    }
+
+    /// Removes old backups, and deletes the objects that no backup needs. Other processes may create backups meanwhile.
+    ///
+    /// The objects of an interrupted run are kept until the next run of the same writer completes.
+    ///
+    /// # Errors
+    /// [`Error::Store`]; [`Error::Damaged`] if the manifest of a kept backup is damaged. The backups outside of the retention
+    /// may be removed then. The next call deletes the remaining objects.
+    pub async fn prune(&self, retention: Retention) -> Result<PruneSummary, Error> {
+        prune::prune(&self.catalog, retention).await
+    }
+}
+
+pub(crate) fn select(catalog: &Catalog, backup: Selection) -> Result<BackupInfo, Error> {
+    match backup {
+        Selection::Newest => catalog.newest(None).cloned().ok_or(Error::NoBackups),
+        Selection::NewestOf(writer) => {
+            catalog.newest(Some(&writer)).cloned().ok_or(Error::NoBackupsOf { writer })
+        }
+        Selection::Id(id) => catalog.backup(id).cloned(),
+    }
+}

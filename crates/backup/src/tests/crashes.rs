@@ -1,0 +1,99 @@
+//! Deaths of the process at every call of the object store.
+
+use std::collections::BTreeMap;
+
+use object_store::memory::InMemory;
+
+use super::fault_store::{Crash, FaultStore};
+use super::*;
+use crate::VerifyDepth;
+use crate::catalog::Catalog;
+use crate::manifest::BackupManifest;
+
+async fn catalog(inner: &Arc<InMemory>) -> Catalog {
+    repository(FaultStore::new(inner)).catalog.load().await.unwrap()
+}
+
+/// Creates three backups and prunes. Stops at the first error. `expected` receives the contents of each backup that may exist.
+async fn history(
+    inner: &Arc<InMemory>,
+    store: FaultStore,
+    db: &TestDb,
+    expected: &mut BTreeMap<u64, Contents>,
+) -> Result<(), crate::Error> {
+    let repository = repository(store);
+    for round in 0..3 {
+        db.write(round);
+        expected.insert(catalog(inner).await.last_id + 1, db.contents());
+        repository.create(&db.db, &db.backup_options()).await?;
+    }
+    repository.prune(keep_last(2)).await?;
+    repository.verify(Selection::Newest, VerifyDepth::Contents).await?;
+    Ok(())
+}
+
+/// Checks that all objects except versions of the catalog belong to a backup.
+async fn check_no_unused_objects(inner: &Arc<InMemory>, text: &str) {
+    let store = FaultStore::new(inner);
+    let mut used = Vec::new();
+    for backup in catalog(inner).await.backups {
+        used.push(BackupManifest::path(backup.id).to_string());
+        let manifest = BackupManifest::read(&store, backup.id).await.unwrap();
+        used.extend(manifest.files.into_iter().map(|file| file.object));
+    }
+    let mut objects = store.paths().await;
+    objects.retain(|path| !path.starts_with("catalog/"));
+    used.sort();
+    used.dedup();
+    assert_eq!(objects, used, "{text}");
+}
+
+#[test]
+fn backups_survive_the_death_of_the_process_at_every_call() {
+    run(async {
+        let inner = Arc::new(InMemory::new());
+        let store = FaultStore::new(&inner);
+        history(&inner, store.clone(), &TestDb::new("a"), &mut BTreeMap::new()).await.unwrap();
+        let calls = store.calls();
+        assert!(calls > 30, "{calls}");
+        for crash in
+            (0..calls).flat_map(|call| [true, false].map(|has_effect| Crash { call, has_effect }))
+        {
+            let text = format!("{crash:?}");
+            let (inner, db) = (Arc::new(InMemory::new()), TestDb::new("a"));
+            let mut expected = BTreeMap::new();
+            let store = FaultStore::new(&inner).with_crash(crash);
+            history(&inner, store, &db, &mut expected).await.unwrap_err();
+            let repository = repository(FaultStore::new(&inner));
+            for backup in repository.backups().await.unwrap() {
+                assert_eq!(restored(&repository, backup.id).await, expected[&backup.id], "{text}");
+            }
+            let info = repository.create(&db.db, &db.backup_options()).await.unwrap();
+            assert_eq!(restored(&repository, info.id).await, db.contents(), "{text}");
+            repository.prune(keep_last(1)).await.unwrap();
+            assert_eq!(restored(&repository, info.id).await, db.contents(), "{text}");
+            check_no_unused_objects(&inner, &text).await;
+        }
+    });
+}
+
+#[test]
+fn interrupted_run_is_resumed_without_uploading_its_files_again() {
+    run(async {
+        let (inner, db) = (Arc::new(InMemory::new()), TestDb::new("a"));
+        for round in 0..4 {
+            db.write(round * 2);
+        }
+        // The last calls of a run: the manifest, the search for the newest catalog, its new version.
+        let counted = FaultStore::new(&Arc::new(InMemory::new()));
+        repository(counted.clone()).create(&db.db, &db.backup_options()).await.unwrap();
+        let crash = Crash { call: counted.calls() - 3, has_effect: false };
+        let store = FaultStore::new(&inner).with_crash(crash);
+        repository(store).create(&db.db, &db.backup_options()).await.unwrap_err();
+        let info =
+            repository(FaultStore::new(&inner)).create(&db.db, &db.backup_options()).await.unwrap();
+        assert_eq!(info.id, 2);
+        // Each checkpoint encodes the log and the manifest again.
+        assert!(info.uploaded_bytes * 2 < info.bytes, "{info:?}");
+    });
+}

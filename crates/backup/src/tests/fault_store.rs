@@ -1,0 +1,211 @@
+//! An object store in memory that fails, delays, and lists stale results.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use lsmx_testkit::TestRng;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+/// The call that fails. All later calls fail without effect, as after the death of the process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Crash {
+    /// Number of the call, from 0.
+    pub(super) call: u64,
+    /// Whether the call has its effect.
+    pub(super) has_effect: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    calls: u64,
+    crash: Option<Crash>,
+    /// Listings before each change, oldest first.
+    history: Vec<Vec<ObjectMeta>>,
+    /// Draws delays and the ages of listings. `None`: no delays and current listings.
+    rng: Option<TestRng>,
+}
+
+/// A process with access to a shared [`InMemory`].
+#[derive(Clone, Debug)]
+pub(super) struct FaultStore {
+    inner: Arc<InMemory>,
+    state: Arc<Mutex<State>>,
+}
+
+/// Decision about one call.
+enum Outcome {
+    Work,
+    FailWithEffect,
+    FailWithoutEffect,
+}
+
+fn failure() -> object_store::Error {
+    object_store::Error::Generic { store: "fault", source: "the process is dead".into() }
+}
+
+impl FaultStore {
+    pub(super) fn new(inner: &Arc<InMemory>) -> FaultStore {
+        let state = State { calls: 0, crash: None, history: Vec::new(), rng: None };
+        FaultStore { inner: Arc::clone(inner), state: Arc::new(Mutex::new(state)) }
+    }
+
+    pub(super) fn with_crash(self, crash: Crash) -> FaultStore {
+        self.state.lock().unwrap().crash = Some(crash);
+        self
+    }
+
+    /// Delays calls and returns old listings at random.
+    pub(super) fn with_delays(self, seed: u64) -> FaultStore {
+        self.state.lock().unwrap().rng = Some(TestRng::new(seed));
+        self
+    }
+
+    /// Returns the number of calls.
+    pub(super) fn calls(&self) -> u64 {
+        self.state.lock().unwrap().calls
+    }
+
+    /// Returns the paths of all objects.
+    pub(super) async fn paths(&self) -> Vec<String> {
+        let list = self.inner.list(None).map_ok(|meta| meta.location.to_string());
+        let mut paths: Vec<_> = list.try_collect().await.unwrap();
+        paths.sort();
+        paths
+    }
+
+    async fn begin(&self) -> Outcome {
+        let yields = match &mut self.state.lock().unwrap().rng {
+            Some(rng) => rng.below(4),
+            None => 0,
+        };
+        for _ in 0..yields {
+            tokio::task::yield_now().await;
+        }
+        let mut state = self.state.lock().unwrap();
+        let call = state.calls;
+        state.calls += 1;
+        match state.crash {
+            Some(crash) if crash.call == call && crash.has_effect => Outcome::FailWithEffect,
+            Some(crash) if crash.call <= call => Outcome::FailWithoutEffect,
+            _ => Outcome::Work,
+        }
+    }
+
+    async fn record_listing(&self) {
+        if self.state.lock().unwrap().rng.is_some() {
+            let listing = self.inner.list(None).try_collect().await.unwrap();
+            self.state.lock().unwrap().history.push(listing);
+        }
+    }
+
+    async fn listing(&self) -> Result<Vec<ObjectMeta>> {
+        match self.begin().await {
+            Outcome::Work => {}
+            Outcome::FailWithEffect | Outcome::FailWithoutEffect => return Err(failure()),
+        }
+        let stale = {
+            let mut state = self.state.lock().unwrap();
+            let count = state.history.len() as u64;
+            let at = state.rng.as_mut().map(|rng| rng.below(count + 3));
+            at.and_then(|at| state.history.get(usize::try_from(at).unwrap()).cloned())
+        };
+        match stale {
+            Some(listing) => Ok(listing),
+            None => self.inner.list(None).try_collect().await,
+        }
+    }
+}
+
+impl fmt::Display for FaultStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FaultStore")
+    }
+}
+
+#[async_trait::async_trait]
+impl ObjectStore for FaultStore {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        let outcome = self.begin().await;
+        if !matches!(outcome, Outcome::FailWithoutEffect) {
+            self.record_listing().await;
+            let put = self.inner.put_opts(location, payload, options).await?;
+            if matches!(outcome, Outcome::Work) {
+                return Ok(put);
+            }
+        }
+        Err(failure())
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        match self.begin().await {
+            Outcome::Work => self.inner.put_multipart_opts(location, options).await,
+            // An upload has no effect before its completion.
+            Outcome::FailWithEffect | Outcome::FailWithoutEffect => Err(failure()),
+        }
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        match self.begin().await {
+            Outcome::Work => self.inner.get_opts(location, options).await,
+            Outcome::FailWithEffect | Outcome::FailWithoutEffect => Err(failure()),
+        }
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        let store = self.clone();
+        let deletions = locations.then(move |location| {
+            let store = store.clone();
+            async move {
+                let location = location?;
+                let outcome = store.begin().await;
+                if !matches!(outcome, Outcome::FailWithoutEffect) {
+                    store.record_listing().await;
+                    let one = stream::iter([Ok(location.clone())]).boxed();
+                    store.inner.delete_stream(one).try_collect::<Vec<_>>().await?;
+                    if matches!(outcome, Outcome::Work) {
+                        return Ok(location);
+                    }
+                }
+                Err(failure())
+            }
+        });
+        deletions.boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (store, prefix) = (self.clone(), prefix.cloned().unwrap_or_default());
+        let listing = stream::once(async move { store.listing().await }).map_ok(move |listing| {
+            let is_listed = |meta: &ObjectMeta| meta.location.prefix_matches(&prefix);
+            let listed: Vec<_> = listing.into_iter().filter(is_listed).map(Ok).collect();
+            stream::iter(listed)
+        });
+        listing.try_flatten().boxed()
+    }
+
+    async fn list_with_delimiter(&self, _prefix: Option<&Path>) -> Result<ListResult> {
+        unreachable!("no code lists directories")
+    }
+
+    async fn copy_opts(&self, _from: &Path, _to: &Path, _options: CopyOptions) -> Result<()> {
+        unreachable!("no code copies objects")
+    }
+}

@@ -1,0 +1,229 @@
+//! Backups and restores without faults.
+
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex};
+
+use futures_util::TryStreamExt;
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
+use lsmx::{Db, Options};
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+use super::*;
+use crate::{Error, Progress, VerifyDepth};
+
+#[test]
+fn each_backup_restores_its_state_and_uploads_only_new_files() {
+    run(async {
+        let db = TestDb::new("a");
+        let repository = repository(InMemory::new());
+        let mut expected = Vec::new();
+        for round in 0..6 {
+            db.write(round);
+            let info = repository.create(&db.db, &db.backup_options()).await.unwrap();
+            assert_eq!(info.id, u64::from(round) + 1);
+            expected.push((info, db.contents()));
+        }
+        assert!(expected[5].0.uploaded_bytes < expected[5].0.bytes / 2, "{:?}", expected[5].0);
+        for (info, contents) in &expected {
+            assert_eq!(restored(&repository, info.id).await, *contents, "backup {}", info.id);
+        }
+        let listed = repository.backups().await.unwrap();
+        assert!(listed.iter().eq(expected.iter().map(|(info, _)| info)));
+        assert!(!db.vfs.exists(std::path::Path::new("staging")).unwrap());
+    });
+}
+
+#[test]
+fn prune_keeps_the_newest_backups_of_each_writer_and_recent_ones() {
+    run(async {
+        let store = Arc::new(InMemory::new());
+        let repository = Repository::new(Arc::clone(&store) as Arc<dyn ObjectStore>);
+        let (a, b) = (TestDb::new("a"), TestDb::new("b"));
+        for round in 0..3 {
+            for db in [&a, &b] {
+                db.write(round);
+                repository.create(&db.db, &db.backup_options()).await.unwrap();
+            }
+        }
+        let oldest = repository.backups().await.unwrap()[0].created_ms;
+        let recent = Retention { keep_since_ms: Some(oldest), ..keep_last(1) };
+        assert_eq!(repository.prune(recent).await.unwrap(), crate::PruneSummary::default());
+        let of_a = Retention { writer: Some("a".to_owned()), ..keep_last(2) };
+        assert_eq!(repository.prune(of_a).await.unwrap().removed, [1]);
+        let pruned = repository.prune(keep_last(1)).await.unwrap();
+        assert_eq!(pruned.removed, [2, 3, 4]);
+        assert!(pruned.deleted_objects > 3 && pruned.deleted_bytes > 0, "{pruned:?}");
+        assert_eq!(restored(&repository, 5).await, a.contents());
+        assert_eq!(restored(&repository, 6).await, b.contents());
+        let newest = |writer: &str| Selection::NewestOf(writer.to_owned());
+        assert_eq!(repository.verify(newest("a"), VerifyDepth::Sizes).await.unwrap().id, 5);
+        let unknown = repository.verify(newest("c"), VerifyDepth::Sizes).await.unwrap_err();
+        assert_eq!(unknown.to_string(), "the repository has no backups of the writer \"c\"");
+        let missing = repository.verify(Selection::Id(4), VerifyDepth::Sizes).await.unwrap_err();
+        assert_eq!(missing.to_string(), "the repository has no backup 4");
+        assert_eq!(repository.prune(keep_last(1)).await.unwrap().deleted_objects, 0);
+    });
+}
+
+#[test]
+fn empty_repository_has_no_backups() {
+    run(async {
+        let repository = repository(InMemory::new());
+        assert_eq!(repository.backups().await.unwrap(), []);
+        let restored = repository
+            .restore(Selection::Newest, "copy", &RestoreOptions::default())
+            .await
+            .unwrap_err();
+        assert!(matches!(restored, Error::NoBackups), "{restored}");
+    });
+}
+
+#[test]
+fn directory_restores_after_a_change_of_each_object_or_names_the_damaged_object() {
+    run(async {
+        let home = tempfile::tempdir().unwrap();
+        let store = LocalFileSystem::new_with_prefix(home.path()).unwrap().with_fsync(true);
+        let store: Arc<dyn ObjectStore> = Arc::new(store);
+        let db = TestDb::new("a");
+        db.write(0);
+        db.write(1);
+        let repository = Repository::new(Arc::clone(&store));
+        repository.create(&db.db, &db.backup_options()).await.unwrap();
+        let objects: Vec<Path> =
+            store.list(None).map_ok(|meta| meta.location).try_collect().await.unwrap();
+        assert!(objects.len() > 5, "{objects:?}");
+        for object in objects {
+            let bytes = store.get(&object).await.unwrap().bytes().await.unwrap();
+            let mut damaged = bytes.to_vec();
+            let middle = damaged.len() / 2;
+            damaged[middle] ^= 0x10;
+            for damaged in [damaged, bytes[..middle].to_vec()] {
+                store.put(&object, damaged.into()).await.unwrap();
+                // A repository reads the catalog once.
+                let repository = Repository::new(Arc::clone(&store));
+                let vfs = MemVfs::new();
+                let restore = RestoreOptions::default().vfs(Arc::new(vfs.clone()));
+                let restored = repository.restore(Selection::Newest, "copy", &restore).await;
+                match restored {
+                    Err(Error::Damaged { object: found, .. }) => {
+                        assert_eq!(found, object.to_string());
+                    }
+                    // An older version of the catalog.
+                    Ok(_) => assert_eq!(object.filename(), Some("0000000001"), "{object}"),
+                    Err(error) => panic!("{object}: {error}"),
+                }
+                let is_manifest = !object.as_ref().starts_with("data");
+                let verified = repository.verify(Selection::Newest, VerifyDepth::Contents).await;
+                assert!(verified.is_err() || is_manifest, "{object}");
+            }
+            store.put(&object, bytes.into()).await.unwrap();
+        }
+        assert_eq!(restored(&repository, 1).await, db.contents());
+    });
+}
+
+#[test]
+fn restore_reports_progress_and_refuses_a_directory_with_files() {
+    run(async {
+        let db = TestDb::new("a");
+        db.write(0);
+        let repository = repository(InMemory::new());
+        let seen = Arc::new(Mutex::new(Progress::default()));
+        let callback = {
+            let seen = Arc::clone(&seen);
+            Arc::new(move |progress| *seen.lock().unwrap() = progress)
+        };
+        let options = db.backup_options().bytes_per_s(NonZeroU64::new(1 << 30)).progress(callback);
+        let info = repository.create(&db.db, &options).await.unwrap();
+        let last = *seen.lock().unwrap();
+        assert_eq!((last.bytes, last.bytes_total), (info.bytes, info.bytes));
+        assert_eq!((last.files, last.files_total), (info.files, info.files));
+        let vfs = MemVfs::new();
+        vfs.create_dir("copy".as_ref()).unwrap();
+        vfs.create("copy/other".as_ref()).unwrap();
+        let restore = RestoreOptions::default().vfs(Arc::new(vfs.clone()));
+        let refused = repository.restore(Selection::Newest, "copy", &restore).await.unwrap_err();
+        assert_eq!(refused.to_string(), r#"the target copy is not empty: it contains "other""#);
+        assert_eq!(vfs.list("copy".as_ref()).unwrap(), ["other"]);
+    });
+}
+
+#[test]
+fn damaged_table_of_the_database_is_not_backed_up() {
+    run(async {
+        let db = TestDb::new("a");
+        db.write(0);
+        let repository = repository(InMemory::new());
+        let table =
+            db.vfs.paths().into_iter().find(|path| path.extension() == Some("sst".as_ref()));
+        db.vfs.flip_bits(&table.unwrap(), 100, 1).unwrap();
+        let failed = repository.create(&db.db, &db.backup_options()).await.unwrap_err();
+        assert!(matches!(failed, Error::DamagedFile { .. }), "{failed}");
+        assert_eq!(repository.backups().await.unwrap(), []);
+    });
+}
+
+#[test]
+fn second_run_with_the_same_staging_directory_is_refused() {
+    run(async {
+        let db = TestDb::new("a");
+        let vfs: Arc<dyn Vfs> = Arc::new(db.vfs.clone());
+        let _running = crate::staging::Staging::claim(vfs, "staging".as_ref()).unwrap();
+        let refused =
+            repository(InMemory::new()).create(&db.db, &db.backup_options()).await.unwrap_err();
+        assert!(matches!(refused, Error::StagingInUse { .. }), "{refused}");
+    });
+}
+
+/// A power loss at each operation of a restore leaves no database or the whole one, and the next call completes the restore.
+#[test]
+fn restore_continues_after_power_loss_at_each_operation() {
+    run(async {
+        let db = TestDb::new("a");
+        db.write(0);
+        db.write(1);
+        let repository = repository(InMemory::new());
+        repository.create(&db.db, &db.backup_options()).await.unwrap();
+        let vfs = MemVfs::new();
+        let crashes = Arc::new(Mutex::new(Vec::new()));
+        let observer = {
+            let crashes = Arc::clone(&crashes);
+            move |vfs: &MemVfs, operation: lsmx::internals::vfs::MemOperation<'_>| {
+                for image in CrashImage::ALL {
+                    let text = format!("{image:?} before {operation:?}");
+                    crashes.lock().unwrap().push((text, vfs.crash(image, operation.index)));
+                }
+            }
+        };
+        vfs.set_observer(Some(Arc::new(observer)));
+        let restore = |vfs: &MemVfs| RestoreOptions::default().vfs(Arc::new(vfs.clone()));
+        repository.restore(Selection::Newest, "copy", &restore(&vfs)).await.unwrap();
+        vfs.set_observer(None);
+        let crashes = std::mem::take(&mut *crashes.lock().unwrap());
+        assert!(crashes.len() > 100, "{}", crashes.len());
+        for (text, vfs) in crashes {
+            let must_exist = options(&vfs).create_if_missing(false).read_only(true);
+            if let Ok(db_copy) = Db::open("copy", must_exist) {
+                assert_eq!(contents(&db_copy), db.contents(), "{text}");
+            }
+            let restored = repository.restore(Selection::Newest, "copy", &restore(&vfs)).await;
+            match restored {
+                Ok(_) => {}
+                // The restore was complete.
+                Err(Error::TargetNotEmpty { .. }) => {
+                    assert!(!vfs.exists("copy/RESTORE".as_ref()).unwrap(), "{text}");
+                }
+                Err(error) => panic!("{text}: {error}"),
+            }
+            lsmx::verify("copy", &Options::default().vfs(Arc::new(vfs.clone()))).unwrap();
+            assert_eq!(
+                contents(&Db::open("copy", options(&vfs)).unwrap()),
+                db.contents(),
+                "{text}"
+            );
+        }
+    });
+}

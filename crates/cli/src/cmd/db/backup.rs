@@ -1,0 +1,195 @@
+//! Implements `backup`, `backups` and `restore` of `lsmx db`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::future::Future;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, UNIX_EPOCH};
+
+use lsmx_backup::{
+    BackupInfo, BackupOptions, Progress, ProgressCallback, PruneSummary, Repository,
+    RestoreOptions, Retention, Selection, VerifyDepth,
+};
+use lsmx_bench::experiment::Progress as _;
+use lsmx_bench::report::text::format_bytes;
+
+use crate::args::{BackupArgs, BackupsArgs, DbArgs, RepositoryArgs, RestoreArgs, TransferArgs};
+use crate::failure::Failure;
+use crate::output::{self, Bar};
+
+/// Backs up the database and prints the number of the backup.
+pub(super) fn create(arguments: &DbArgs, backup: &BackupArgs) -> Result<(), Failure> {
+    super::reject_keyspace(arguments, "backup")?;
+    let (db, _keyspace) = super::open(arguments)?;
+    let location = &backup.repository.repository;
+    if !location.contains("://") && !Path::new(location).exists() {
+        fs::create_dir(location).map_err(|error| Failure::file("create", location, error))?;
+    }
+    let repository = Repository::at(location)?;
+    let staging = backup.staging.clone().unwrap_or_else(|| default_staging(&arguments.path));
+    let options = BackupOptions::new(staging)
+        .writer(writer(&arguments.path, &backup.repository))
+        .concurrency(concurrency(&backup.transfer))
+        .bytes_per_s(rate(&backup.transfer)?)
+        .progress(progress_bar("uploading"));
+    let info = block_on(repository.create(&db, &options))?;
+    db.close(None)?;
+    let BackupInfo { id, files, .. } = info;
+    let (bytes, uploaded) = (format_bytes(info.bytes), format_bytes(info.uploaded_bytes));
+    output::stdout(format!("backup {id}: {files} files, {bytes}, {uploaded} uploaded\n").as_bytes())
+}
+
+/// Prints the backups. With flags, verifies them first, or removes old ones.
+pub(super) fn list(arguments: &DbArgs, flags: &BackupsArgs) -> Result<(), Failure> {
+    super::reject_keyspace(arguments, "backups")?;
+    let repository = Repository::at(&flags.repository.repository)?;
+    let writer = (!flags.all).then(|| writer(&arguments.path, &flags.repository));
+    let depth = if flags.contents { VerifyDepth::Contents } else { VerifyDepth::Sizes };
+    let (backups, pruned) = block_on(async {
+        let mut pruned = None;
+        if let Some(keep) = flags.keep {
+            let keep_last = NonZeroUsize::new(usize::try_from(keep).unwrap_or(usize::MAX));
+            let keep_last = keep_last
+                .ok_or_else(|| Failure::Usage("invalid value '0' for '--keep <N>'".to_owned()))?;
+            let retention = Retention { keep_last, keep_since_ms: None, writer: writer.clone() };
+            pruned = Some(repository.prune(retention).await?);
+        }
+        let mut backups = repository.backups().await?;
+        backups.retain(|backup| writer.as_ref().is_none_or(|only| *only == backup.writer));
+        if flags.verify {
+            for backup in &backups {
+                repository.verify(Selection::Id(backup.id), depth).await?;
+            }
+        }
+        Ok::<_, Failure>((backups, pruned))
+    })?;
+    if flags.json {
+        return super::print_json(&backups);
+    }
+    output::stdout(text(&backups, pruned.as_ref(), flags.verify).as_bytes())
+}
+
+/// Restores a backup and prints its number.
+pub(super) fn restore(arguments: &DbArgs, flags: &RestoreArgs) -> Result<(), Failure> {
+    super::reject_keyspace(arguments, "restore")?;
+    let repository = Repository::at(&flags.repository)?;
+    let options = RestoreOptions::default()
+        .concurrency(concurrency(&flags.transfer))
+        .bytes_per_s(rate(&flags.transfer)?)
+        .progress(progress_bar("downloading"));
+    let info = block_on(async {
+        let selection = match (flags.id, &flags.writer) {
+            (Some(id), _) => Selection::Id(id),
+            (None, Some(writer)) => Selection::NewestOf(writer.clone()),
+            (None, None) => newest_of_only_writer(&repository).await?,
+        };
+        Ok::<_, Failure>(repository.restore(selection, &arguments.path, &options).await?)
+    })?;
+    let (id, bytes) = (info.id, format_bytes(info.bytes));
+    let (time, path) = (utc_time(info.created_ms), arguments.path.display());
+    output::stdout(
+        format!("restored backup {id} of {time} to {path}: {} files, {bytes}\n", info.files)
+            .as_bytes(),
+    )
+}
+
+/// Returns the newest backup if all backups have the same writer.
+async fn newest_of_only_writer(repository: &Repository) -> Result<Selection, Failure> {
+    let backups = repository.backups().await?;
+    let writers: BTreeSet<_> = backups.iter().map(|backup| backup.writer.as_str()).collect();
+    if writers.len() > 1 {
+        let names: Vec<_> = writers.into_iter().collect();
+        let names = names.join(", ");
+        let line = format!("--id or --writer is required: the repository contains {names}");
+        return Err(Failure::Usage(line));
+    }
+    Ok(Selection::Newest)
+}
+
+fn text(backups: &[BackupInfo], pruned: Option<&PruneSummary>, verified: bool) -> String {
+    let mut text = format!(
+        "{:>6}  {:<20}  {:>6}  {:>10}  {:>10}  database\n",
+        "id", "time", "files", "size", "uploaded"
+    );
+    for backup in backups {
+        text += &format!(
+            "{:>6}  {:<20}  {:>6}  {:>10}  {:>10}  {}\n",
+            backup.id,
+            utc_time(backup.created_ms),
+            backup.files,
+            format_bytes(backup.bytes),
+            format_bytes(backup.uploaded_bytes),
+            backup.writer,
+        );
+    }
+    if let Some(pruned) = pruned {
+        let bytes = format_bytes(pruned.deleted_bytes);
+        let (removed, deleted) = (pruned.removed.len(), pruned.deleted_objects);
+        text += &format!("{removed} backups removed, {deleted} objects deleted, {bytes}\n");
+    }
+    if verified {
+        text += &format!("{} backups verified\n", backups.len());
+    }
+    text
+}
+
+/// Formats a time as `2026-11-27 23:05:00Z`.
+fn utc_time(unix_ms: u64) -> String {
+    let time = UNIX_EPOCH + Duration::from_millis(unix_ms / 1000 * 1000);
+    humantime::format_rfc3339_seconds(time).to_string().replace('T', " ")
+}
+
+/// Returns the name of the database in the repository.
+fn writer(path: &Path, repository: &RepositoryArgs) -> String {
+    let name = || path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    repository.writer.clone().unwrap_or_else(name)
+}
+
+fn default_staging(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".backup");
+    path.with_file_name(name)
+}
+
+fn concurrency(transfer: &TransferArgs) -> usize {
+    usize::try_from(transfer.files).unwrap_or(usize::MAX)
+}
+
+fn rate(transfer: &TransferArgs) -> Result<Option<NonZeroU64>, Failure> {
+    match transfer.rate {
+        None => Ok(None),
+        Some(rate) => NonZeroU64::new(rate)
+            .map(Some)
+            .ok_or_else(|| Failure::Usage("invalid value '0' for '--rate <BYTES>'".to_owned())),
+    }
+}
+
+/// Returns a callback that shows a progress bar.
+fn progress_bar(what: &'static str) -> ProgressCallback {
+    let bar = Mutex::new((Bar::new(), 0));
+    Arc::new(move |progress: Progress| {
+        let mut guard = bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (bar, shown) = &mut *guard;
+        if *shown == 0 {
+            bar.begin_phase(what, progress.bytes_total);
+        }
+        bar.advance(progress.bytes - *shown);
+        *shown = progress.bytes;
+        if progress.files == progress.files_total {
+            bar.end_phase();
+        }
+    })
+}
+
+/// Runs a future on a runtime of its own.
+fn block_on<T, E>(future: impl Future<Output = Result<T, E>>) -> Result<T, Failure>
+where
+    Failure: From<E>,
+{
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::file("start", "the runtime", error))?;
+    Ok(runtime.block_on(future)?)
+}
