@@ -31,13 +31,15 @@ fn concurrent_backups_and_prunes_lose_no_backup() {
     for seed in case_seeds(&[], 60) {
         run(async {
             let store = FaultStore::new(&Arc::new(InMemory::new())).with_delays(seed);
-            let dbs = [TestDb::new("a"), TestDb::new("b"), TestDb::new("a")];
+            // The second database has tables of the first one, so its backups use objects of the first writer.
+            let first = TestDb::new("a");
+            let dbs = [first.copy("b"), TestDb::new("a"), first];
             let expected = Expected::default();
             // Each process has its own view of the catalog.
             let process = || repository(store.clone());
             let prune = async |repository: Repository| {
                 for _ in 0..4 {
-                    repository.prune(keep_last(2)).await.unwrap();
+                    repository.prune(keep_last(1)).await.unwrap();
                 }
             };
             let (first, second, third) = (process(), process(), process());
@@ -50,7 +52,7 @@ fn concurrent_backups_and_prunes_lose_no_backup() {
             );
             let repository = process();
             let backups = repository.backups().await.unwrap();
-            assert!(backups.len() >= 3, "seed {seed}: {backups:?}");
+            assert!(backups.len() >= 2, "seed {seed}: {backups:?}");
             let expected = expected.into_inner().unwrap();
             for backup in &backups {
                 let found = restored(&repository, backup.id).await;

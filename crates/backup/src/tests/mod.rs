@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{MemVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{DEFAULT_KEYSPACE, Db, KeyspaceOptions, Options, ValueSeparation};
 use object_store::ObjectStore;
 
@@ -49,6 +49,12 @@ impl TestDb {
         let keyspace = KeyspaceOptions::default().value_separation(separation);
         db.keyspace(DEFAULT_KEYSPACE, keyspace).unwrap();
         TestDb { vfs, db, writer }
+    }
+
+    /// Returns a database with the same tables and another writer.
+    fn copy(&self, writer: &'static str) -> TestDb {
+        let vfs = self.vfs.crash(CrashImage::Keep, 0);
+        TestDb { db: Db::open("db", options(&vfs)).unwrap(), vfs, writer }
     }
 
     /// Writes a few keys and a large value. Flushes every second round, so that the backups contain logs and tables.
