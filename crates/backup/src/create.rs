@@ -60,8 +60,9 @@ impl BackupOptions {
         }
     }
 
-    /// Name of the database in the repository. A run ends an earlier, incomplete run of the same writer and uses its uploads.
-    /// Databases that share a repository need different names. Default: `default`.
+    /// Name of the database in the repository. Databases that share a repository need different names. Default: `default`.
+    ///
+    /// A backup run replaces an interrupted run with the same name and uses the files that it has uploaded.
     pub fn writer(mut self, writer: impl Into<String>) -> Self {
         self.writer = writer.into();
         self
@@ -92,13 +93,13 @@ impl BackupOptions {
     }
 }
 
-/// A file of the checkpoint, with the key of its contents.
+/// A file of the checkpoint, with an identifier of its contents.
 struct SourceFile {
     name: String,
     bytes: u64,
     /// XXH3-64 of the whole file.
     checksum: u64,
-    /// Name of an object with the contents. Equal names mean equal contents.
+    /// Last component of the path of an object with these contents. Files with equal identifiers have equal contents.
     content: String,
 }
 

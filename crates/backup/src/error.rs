@@ -38,7 +38,7 @@ pub enum Error {
         /// The difference.
         reason: String,
     },
-    /// A file of the database does not match its checksum in the manifest of the database. The backup does not exist.
+    /// A file of the database does not match its checksum in the manifest of the database. No backup was created.
     #[error("{} is damaged: {reason}", path.display())]
     DamagedFile {
         /// The file.

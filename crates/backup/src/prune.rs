@@ -100,7 +100,7 @@ async fn remove_backups(catalog: &CatalogStore, retention: Retention) -> Result<
     Ok(all_removed.into_iter().collect())
 }
 
-/// Lists the objects with contents of files and the manifests, with their sizes.
+/// Returns the path and size of all objects below `data` and `backups`.
 async fn list_objects(catalog: &CatalogStore) -> Result<Vec<(Path, u64)>, Error> {
     let mut objects = Vec::new();
     for prefix in [DATA, MANIFESTS].map(Path::from) {

@@ -22,7 +22,7 @@ use crate::manifest::{BackupFile, BackupManifest};
 
 /// Size in bytes of the parts of tables and blob files, which are read at random offsets.
 const RANDOM_PART_BYTES: u64 = 64 << 10;
-/// Size in bytes of the parts of other files, which are read from start to end.
+/// Size in bytes of the parts of the log and the manifest, which an open reads from start to end.
 const SEQUENTIAL_PART_BYTES: u64 = 1 << 20;
 
 /// Opens a backup read-only.
@@ -96,7 +96,7 @@ impl PartCache {
 impl Drop for PartCache {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // A wait is not allowed if the last handle of the database is dropped by a task.
+            // A task may drop the last handle of the database. A wait for the runtime would panic there.
             runtime.shutdown_background();
         }
     }

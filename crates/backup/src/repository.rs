@@ -178,8 +178,8 @@ impl Repository {
     /// The objects of an interrupted run are kept until the next run of the same writer completes.
     ///
     /// # Errors
-    /// [`Error::Store`]; [`Error::Damaged`] if the manifest of a kept backup is damaged. The backups outside of the retention
-    /// may be removed then. The next call deletes the remaining objects.
+    /// [`Error::Store`]; [`Error::Damaged`] if the manifest of a kept backup is damaged. After an error, old backups may already
+    /// be removed from the list while their objects still exist. The next successful call deletes these objects.
     pub async fn prune(&self, retention: Retention) -> Result<PruneSummary, Error> {
         prune::prune(&self.catalog, retention).await
     }

@@ -116,7 +116,7 @@ impl RestoreTarget {
             is_resumed && ([MARKER, NEW_CURRENT].contains(&name.as_str()) || is_known(name))
         };
         if let Some(found) = names.iter().find(|name| *name != LOCK && !is_expected(name)) {
-            // A marker that a crash has cut is the only file.
+            // A marker without a number, after a power loss. No other file was created.
             if *found != MARKER || names.len() > 1 {
                 let (path, found) = (dir.clone(), found.clone());
                 return Err(Error::TargetNotEmpty { path, found });
@@ -150,7 +150,7 @@ impl RestoreTarget {
         Ok(missing)
     }
 
-    /// Returns the number in the marker. `None` if a crash has cut it.
+    /// Returns the number of the backup in the marker file. Returns `None` if the file is empty or malformed, as after a power loss.
     fn marked_backup(&self) -> Result<Option<u64>, Error> {
         let path = self.dir.join(MARKER);
         let file = self.vfs.open(&path).map_err(Error::io("open", &path))?;

@@ -16,12 +16,10 @@ pub trait Application<C: RaftTypeConfig>: Send + Sync + 'static {
     /// same state, and must have no other effects than its writes. It runs on the blocking pool of the runtime.
     ///
     /// # Errors
-    /// An error of the engine. It ends the Raft node. A command that the application refuses is no error: return the refusal
-    /// as a response.
+    /// An error of the engine, which stops the Raft node. To refuse a command, return a response that says so.
     ///
-    /// The writes and reads of one command must fit into the [memory of transactions](lsmx::Transaction): a quarter of the
-    /// block cache with a memory budget, where each write counts twice. The application should refuse larger commands before
-    /// they are written to the log.
+    /// The engine limits the memory of the reads and writes of one command, see [`lsmx::Transaction`]. A command above the
+    /// limit stops the node. The application should therefore refuse large commands before it writes them to the log.
     fn apply(&self, state: &State<'_>, command: &C::D) -> Result<C::R>;
 
     /// Returns the response of log entries without a command: those of a new leader and of membership changes.

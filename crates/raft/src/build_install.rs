@@ -21,7 +21,7 @@ use crate::record::{APPLIED, AppliedState, read_record};
 use crate::snapshot::dir::SnapshotDir;
 use crate::store::{CurrentSnapshot, META_KEYSPACE, Store, state_keyspace_name};
 
-/// Memory budget of the database of a snapshot while it is read. The replay of its log may need more.
+/// Memory budget for opening a snapshot as a read-only database. The replay of the log may exceed it.
 const SNAPSHOT_MEMORY_BYTES: u64 = 16 << 20;
 
 /// Creates a snapshot of the current state.

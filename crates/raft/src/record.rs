@@ -50,7 +50,7 @@ pub(crate) struct StoredSnapshot<C: RaftTypeConfig> {
     pub(crate) dir: String,
 }
 
-/// Encodes a record. An error contains the name `record`.
+/// Encodes a record. `record` is its name in errors.
 pub(crate) fn encode(record: &'static str, value: &impl Serialize) -> Result<Vec<u8>, Error> {
     postcard::to_stdvec(value).map_err(|source| Error::Encode { record, source })
 }

@@ -77,6 +77,33 @@ fn backups_survive_the_death_of_the_process_at_every_call() {
     });
 }
 
+/// A run that is still in the catalog may use the objects of its base until it ends.
+#[test]
+fn prune_keeps_objects_of_a_removed_backup_that_is_the_base_of_a_run() {
+    run(async {
+        let inner = Arc::new(InMemory::new());
+        let repository = repository(FaultStore::new(&inner));
+        let (first, second) = (TestDb::new("a"), TestDb::new("a"));
+        repository.create(&first.db, &first.backup_options()).await.unwrap();
+        let base = BackupManifest::read(&FaultStore::new(&inner), 1).await.unwrap();
+        // The run reads the catalog, writes it, and dies while it reads the manifest of its base.
+        let crash = Crash { call: 4, has_effect: false };
+        let interrupted = super::repository(FaultStore::new(&inner).with_crash(crash));
+        let copy = first.copy("b");
+        interrupted.create(&copy.db, &copy.backup_options()).await.unwrap_err();
+        assert_eq!(catalog(&inner).await.runs[0].base, Some(1));
+
+        repository.create(&second.db, &second.backup_options()).await.unwrap();
+        assert_eq!(repository.prune(keep_last(1)).await.unwrap().removed, [1]);
+        let paths = FaultStore::new(&inner).paths().await;
+        assert!(base.files.iter().all(|file| paths.contains(&file.object)), "{paths:?}");
+
+        repository.create(&copy.db, &copy.backup_options()).await.unwrap();
+        repository.prune(keep_last(1)).await.unwrap();
+        check_no_unused_objects(&inner, "after the run").await;
+    });
+}
+
 #[test]
 fn interrupted_run_is_resumed_without_uploading_its_files_again() {
     run(async {

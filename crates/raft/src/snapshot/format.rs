@@ -98,7 +98,7 @@ pub(crate) fn open_frame(
     if found == expected { Ok(payload) } else { Err(StreamFault::Checksum { found, expected }) }
 }
 
-/// Returns the bytes of a stream with this content.
+/// Returns the length in bytes of a stream whose frames contain `content_bytes` bytes of payload.
 pub(crate) fn stream_bytes(content_bytes: u64) -> u64 {
     content_bytes + content_bytes.div_ceil(FRAME_PAYLOAD_BYTES as u64) * CHECKSUM_BYTES as u64
 }

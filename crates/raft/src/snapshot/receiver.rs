@@ -135,7 +135,7 @@ struct UnpackedFiles {
 }
 
 impl Unpacker {
-    /// Returns the stream key, or `None` before the header.
+    /// Returns the random number that seeds the checksums of the stream. Returns `None` until the header has been received.
     fn stream_key(&self) -> Option<u64> {
         match self {
             // With an incomplete file list, the header has been received in the first frame.
