@@ -71,6 +71,9 @@ pub enum Error {
         /// Log id in the metadata of the snapshot.
         expected: String,
     },
+    /// The snapshot that precedes the new log entries could not be installed. The entries were not appended.
+    #[error("the installation of a snapshot failed")]
+    InstallationFailed,
     /// The application panicked while it applied a command. The commands of the same commit were not applied.
     #[error("the application panicked while it applied a command: {message}")]
     ApplicationPanicked {

@@ -14,7 +14,7 @@ use openraft::{
 
 use crate::config::StoreConfig;
 use crate::error::Error;
-use crate::record::{COMMITTED, LOG_ENTRY, PURGED, VOTE, decode, encode, read_record};
+use crate::record::{COMMITTED, LOG_ENTRY, PURGED, VOTE, decode, encode, log_key, read_record};
 use crate::store::Store;
 
 /// Bytes of encoded entries after which [`RaftLogReader::limited_get_log_entries`] stops.
@@ -34,10 +34,6 @@ impl<C: StoreConfig> Clone for LogStore<C> {
     fn clone(&self) -> LogStore<C> {
         LogStore { store: Arc::clone(&self.store) }
     }
-}
-
-fn log_key(index: u64) -> [u8; 8] {
-    index.to_be_bytes()
 }
 
 fn decode_entry<C: StoreConfig>(key: &[u8], value: &[u8]) -> Result<Entry<C>, Error> {
@@ -85,6 +81,7 @@ impl<C: StoreConfig> LogStore<C> {
     }
 
     async fn append_entries(&self, entries: impl Iterator<Item = Entry<C>>) -> Result<(), Error> {
+        self.store.wait_for_deferred_purge().await?;
         let mut batch = WriteBatch::new();
         for entry in entries {
             let value = encode(LOG_ENTRY, &entry)?;
@@ -93,15 +90,11 @@ impl<C: StoreConfig> LogStore<C> {
         Ok(self.store.db.write(batch, Durability::Sync).await?)
     }
 
-    async fn write_log_id(
-        &self,
-        record: &'static str,
-        log_id: Option<&LogId<C::NodeId>>,
-        mut batch: WriteBatch,
-    ) -> Result<(), Error> {
+    async fn write_committed(&self, log_id: Option<LogId<C::NodeId>>) -> Result<(), Error> {
+        let mut batch = WriteBatch::new();
         match log_id {
-            Some(log_id) => batch.put(&self.store.meta, record, encode(record, log_id)?),
-            None => batch.delete(&self.store.meta, record),
+            Some(log_id) => batch.put(&self.store.meta, COMMITTED, encode(COMMITTED, &log_id)?),
+            None => batch.delete(&self.store.meta, COMMITTED),
         }
         Ok(self.store.db.write(batch, Durability::Buffered).await?)
     }
@@ -172,7 +165,7 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStore<C> {
         committed: Option<LogId<C::NodeId>>,
     ) -> Result<(), StorageError<C::NodeId>> {
         // Not synced: an older value only makes openraft apply fewer entries at the next start.
-        let written = self.write_log_id(COMMITTED, committed.as_ref(), WriteBatch::new()).await;
+        let written = self.write_committed(committed).await;
         written.map_err(|error| error.into_storage(ErrorSubject::Store, ErrorVerb::Write))
     }
 
@@ -211,9 +204,11 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStore<C> {
     }
 
     async fn purge(&mut self, log_id: LogId<C::NodeId>) -> Result<(), StorageError<C::NodeId>> {
-        let mut batch = WriteBatch::new();
-        batch.delete_range(&self.store.log, ..=log_key(log_id.index));
-        let written = self.write_log_id(PURGED, Some(&log_id), batch).await;
-        written.map_err(|error| error.into_storage(ErrorSubject::Log(log_id), ErrorVerb::Delete))
+        let purge = {
+            let log_id = log_id.clone();
+            move |store: &Store<C>| store.purge(&log_id)
+        };
+        let purged = self.store.run_blocking(purge).await;
+        purged.map_err(|error| error.into_storage(ErrorSubject::Log(log_id), ErrorVerb::Delete))
     }
 }

@@ -50,6 +50,11 @@ pub(crate) struct StoredSnapshot<C: RaftTypeConfig> {
     pub(crate) dir: String,
 }
 
+/// Returns the key of a log entry.
+pub(crate) fn log_key(index: u64) -> [u8; 8] {
+    index.to_be_bytes()
+}
+
 /// Encodes a record. `record` is its name in errors.
 pub(crate) fn encode(record: &'static str, value: &impl Serialize) -> Result<Vec<u8>, Error> {
     postcard::to_stdvec(value).map_err(|source| Error::Encode { record, source })

@@ -51,6 +51,12 @@ impl<C: StoreConfig, A: Application<C>> StateMachine<C, A> {
     }
 }
 
+impl<C: StoreConfig, A> Drop for StateMachine<C, A> {
+    fn drop(&mut self) {
+        self.store.abandon_installation();
+    }
+}
+
 /// The responses of applied entries, and the state after them.
 struct AppliedEntries<C: StoreConfig> {
     responses: Vec<C::R>,
@@ -194,10 +200,15 @@ impl<C: StoreConfig, A: Application<C>> RaftStateMachine<C> for StateMachine<C, 
             let signature = Some(meta.signature());
             error.into_storage(ErrorSubject::Snapshot(signature), ErrorVerb::Write)
         };
-        let dir = received_dir(&self.store, *snapshot).await.map_err(subject)?;
+        let dir = received_dir(&self.store, *snapshot).await;
+        let dir = dir.inspect_err(|_| self.store.abandon_installation()).map_err(subject)?;
         let new_meta = meta.clone();
         let install = move |store: &Store<C>| install_snapshot(store, &new_meta, dir);
-        self.applied = self.store.run_blocking(install).await.map_err(subject)?;
+        let installed = self.store.run_blocking(install).await;
+        if installed.is_err() {
+            self.store.abandon_installation();
+        }
+        self.applied = installed.map_err(subject)?;
         Ok(())
     }
 

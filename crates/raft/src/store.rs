@@ -12,18 +12,20 @@
 //! name. They are leftovers of builds and installations that did not complete.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use lsmx::vfs::Vfs;
 use lsmx::{Db, Durability, Keyspace, KeyspaceOptions, Snapshot, WriteBatch};
 use lsmx_base::sync::Arc;
-use openraft::SnapshotMeta;
+use openraft::{LogId, SnapshotMeta};
+use tokio::sync::watch;
 
 use crate::config::StoreConfig;
 use crate::error::Error;
 use crate::options::StoreOptions;
 use crate::record::{
-    APPLIED, AppliedState, FORMAT, FORMAT_VERSION, SNAPSHOT, StoredSnapshot, encode, read_record,
+    APPLIED, AppliedState, FORMAT, FORMAT_VERSION, PURGED, SNAPSHOT, StoredSnapshot, encode,
+    log_key, read_record,
 };
 use crate::snapshot::dir::{SnapshotDir, SnapshotRoot};
 
@@ -50,6 +52,7 @@ pub(crate) struct Store<C: StoreConfig> {
     /// The current keyspace of the state machine.
     state: RwLock<Keyspace>,
     current_snapshot: Mutex<Option<CurrentSnapshot<C>>>,
+    deferred_purge: DeferredPurge<C>,
 }
 
 /// Metadata and files of the current snapshot.
@@ -80,7 +83,17 @@ impl<C: StoreConfig> Store<C> {
         };
         let Recovered { meta, state, applied, snapshots, current_snapshot } = recovered.await??;
         let (state, current_snapshot) = (RwLock::new(state), Mutex::new(current_snapshot));
-        let store = Store { db, log, meta, snapshots, state_options, state, current_snapshot };
+        let deferred_purge = DeferredPurge::default();
+        let store = Store {
+            db,
+            log,
+            meta,
+            snapshots,
+            state_options,
+            state,
+            current_snapshot,
+            deferred_purge,
+        };
         Ok((Arc::new(store), applied))
     }
 
@@ -116,10 +129,17 @@ impl<C: StoreConfig> Store<C> {
         let mut current = self.current_snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = self.snapshot_record(&snapshot)?;
         batch.put(&self.meta, APPLIED, encode(APPLIED, applied)?);
+        let mut purge = self.deferred_purge.lock();
+        if let Some(log_id) = &*purge {
+            self.add_purge(&mut batch, log_id)?;
+        }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         self.db.as_blocking().write(batch, Durability::Sync)?;
         let old = std::mem::replace(&mut *state, keyspace);
         drop(state);
+        *purge = None;
+        drop(purge);
+        self.deferred_purge.publish(PurgeState::Idle);
         replace_snapshot(&mut current, snapshot);
         drop(current);
         // The exchange is complete. If the drop fails, the next open repeats it.
@@ -144,6 +164,52 @@ impl<C: StoreConfig> Store<C> {
         Ok(())
     }
 
+    /// Deletes the log entries up to `log_id`.
+    ///
+    /// openraft purges the log when it requests the installation of a snapshot, and does not wait for its end. A crash between
+    /// both would leave a state without the log entries that follow it. So the purge of entries that are not applied becomes a
+    /// part of the commit of the installation.
+    pub(crate) fn purge(&self, log_id: &LogId<C::NodeId>) -> Result<(), Error> {
+        let mut deferred = self.deferred_purge.lock();
+        let applied: AppliedState<C> = read_record(&self.meta, APPLIED)?.unwrap_or_default();
+        if Some(log_id) > applied.last_log_id.as_ref() && self.snapshots.has_received() {
+            *deferred = Some(log_id.clone());
+            self.deferred_purge.publish(PurgeState::Deferred);
+            return Ok(());
+        }
+        let mut batch = WriteBatch::new();
+        self.add_purge(&mut batch, log_id)?;
+        Ok(self.db.as_blocking().write(batch, Durability::Buffered)?)
+    }
+
+    fn add_purge(&self, batch: &mut WriteBatch, log_id: &LogId<C::NodeId>) -> Result<(), Error> {
+        batch.delete_range(self.log.as_blocking(), ..=log_key(log_id.index));
+        batch.put(&self.meta, PURGED, encode(PURGED, log_id)?);
+        Ok(())
+    }
+
+    /// Waits until no purge is deferred, because new log entries must follow the purged ones.
+    pub(crate) async fn wait_for_deferred_purge(&self) -> Result<(), Error> {
+        let mut states = self.deferred_purge.state.subscribe();
+        let state = states.wait_for(|state| *state != PurgeState::Deferred).await;
+        match state {
+            Ok(state) if *state == PurgeState::Idle => Ok(()),
+            _ => Err(Error::InstallationFailed),
+        }
+    }
+
+    /// Fails the calls that wait for an installation.
+    pub(crate) fn abandon_installation(&self) {
+        let _deferred = self.deferred_purge.lock();
+        self.deferred_purge.state.send_if_modified(|state| {
+            let is_deferred = *state == PurgeState::Deferred;
+            if is_deferred {
+                *state = PurgeState::Failed;
+            }
+            is_deferred
+        });
+    }
+
     fn snapshot_record(&self, snapshot: &CurrentSnapshot<C>) -> Result<WriteBatch, Error> {
         let (meta, dir) = (snapshot.meta.clone(), snapshot.dir.name.clone());
         // From the write of the record on, a drop must not remove the directory, even if the write reports an error.
@@ -152,6 +218,39 @@ impl<C: StoreConfig> Store<C> {
         let record = encode(SNAPSHOT, &StoredSnapshot::<C> { meta, dir })?;
         batch.put(&self.meta, SNAPSHOT, record);
         Ok(batch)
+    }
+}
+
+/// A purge of the log that will be committed together with the installation of a snapshot.
+#[derive(Debug)]
+struct DeferredPurge<C: StoreConfig> {
+    /// Last log entry to purge.
+    log_id: Mutex<Option<LogId<C::NodeId>>>,
+    state: watch::Sender<PurgeState>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PurgeState {
+    Idle,
+    /// The installation has not completed.
+    Deferred,
+    /// The installation has failed.
+    Failed,
+}
+
+impl<C: StoreConfig> Default for DeferredPurge<C> {
+    fn default() -> Self {
+        DeferredPurge { log_id: Mutex::new(None), state: watch::Sender::new(PurgeState::Idle) }
+    }
+}
+
+impl<C: StoreConfig> DeferredPurge<C> {
+    fn lock(&self) -> MutexGuard<'_, Option<LogId<C::NodeId>>> {
+        self.log_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, state: PurgeState) {
+        self.state.send_replace(state);
     }
 }
 

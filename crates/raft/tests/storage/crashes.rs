@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
-use openraft::storage::RaftStateMachine;
+use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine, Snapshot};
+use openraft::{RaftLogReader, RaftSnapshotBuilder};
 use tokio::io::AsyncWriteExt;
 
-use crate::application::{open_in_memory, run};
-use crate::history::{Model, Operation};
+use crate::application::{Stores, Types, log_id, open_in_memory, run};
+use crate::history::{Model, Operation, entry_at};
 
 /// A disk after a power loss.
 struct Crash {
@@ -118,7 +119,7 @@ fn power_loss_leaves_the_state_after_a_call_and_no_acknowledged_write_is_lost() 
     let mut images = 0;
     for seed in 0..3 {
         run(async {
-            let (crashes, states) = crash_often(&history, 5, seed).await;
+            let (crashes, states) = crash_often(&history, 3, seed).await;
             for crash in &crashes {
                 check(crash, &states).await;
             }
@@ -126,4 +127,58 @@ fn power_loss_leaves_the_state_after_a_call_and_no_acknowledged_write_is_lost() 
         });
     }
     assert!(images > 100, "{images}");
+}
+
+/// A node with six log entries, of which three are applied, that has received the state after entry 20 and purged the log up to
+/// it. openraft purges the log before the end of the installation.
+async fn purge_before_installation(vfs: &MemVfs) -> (Stores, Snapshot<Types>) {
+    let (mut log, mut state_machine) = open_in_memory(vfs).await;
+    log.blocking_append((0..6).map(entry_at)).await.unwrap();
+    state_machine.apply((0..3).map(entry_at)).await.unwrap();
+    let (_log, mut leader) = open_in_memory(&MemVfs::new()).await;
+    leader.apply((0..=20).map(entry_at)).await.unwrap();
+    let Snapshot { meta, snapshot: mut sent } =
+        leader.get_snapshot_builder().await.build_snapshot().await.unwrap();
+    let mut snapshot = state_machine.begin_receiving_snapshot().await.unwrap();
+    tokio::io::copy(&mut sent, &mut snapshot).await.unwrap();
+    snapshot.shutdown().await.unwrap();
+    log.purge(log_id(20)).await.unwrap();
+    ((log, state_machine), Snapshot { meta, snapshot })
+}
+
+#[test]
+fn purge_before_an_installation_is_durable_only_with_it() {
+    run(async {
+        let vfs = MemVfs::new();
+        let ((mut log, mut state_machine), snapshot) = purge_before_installation(&vfs).await;
+        let killed = vfs.crash(CrashImage::Keep, 0);
+        let mut append = log.clone();
+        let append = tokio::spawn(async move { append.blocking_append([entry_at(21)]).await });
+        state_machine.install_snapshot(&snapshot.meta, snapshot.snapshot).await.unwrap();
+        append.await.unwrap().unwrap();
+        assert_eq!(log.get_log_state().await.unwrap().last_purged_log_id, Some(log_id(20)));
+        assert_eq!(log.try_get_log_entries(..).await.unwrap(), [entry_at(21)]);
+
+        let (mut log, mut state_machine) = open_in_memory(&killed).await;
+        assert_eq!(state_machine.applied_state().await.unwrap().0, Some(log_id(2)));
+        assert_eq!(log.get_log_state().await.unwrap().last_purged_log_id, None);
+        assert_eq!(log.try_get_log_entries(3..).await.unwrap().len(), 3);
+    });
+}
+
+#[test]
+fn append_after_a_failed_installation_is_an_error() {
+    run(async {
+        let vfs = MemVfs::new();
+        let ((mut log, mut state_machine), mut snapshot) = purge_before_installation(&vfs).await;
+        snapshot.meta.last_log_id = Some(log_id(19));
+        state_machine.install_snapshot(&snapshot.meta, snapshot.snapshot).await.unwrap_err();
+        let appended = log.blocking_append([entry_at(21)]).await.unwrap_err();
+        assert!(appended.to_string().contains("installation of a snapshot failed"), "{appended}");
+
+        let vfs = MemVfs::new();
+        let ((mut log, state_machine), _snapshot) = purge_before_installation(&vfs).await;
+        drop(state_machine);
+        log.blocking_append([entry_at(21)]).await.unwrap_err();
+    });
 }

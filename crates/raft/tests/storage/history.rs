@@ -36,7 +36,7 @@ pub(crate) struct Model {
 }
 
 /// Returns the entry that all histories have at an index.
-fn entry_at(index: u64) -> Entry<Types> {
+pub(crate) fn entry_at(index: u64) -> Entry<Types> {
     let key = format!("counter {}", index % 5);
     match index % 11 {
         0 => entry(index, Command::Clear("counter 1".to_owned())),
@@ -139,7 +139,7 @@ impl Model {
             Operation::InstallSnapshot(count) => {
                 let last = self.applied.map(|id| id.index).max(last_index);
                 let last = last.map_or(0, |index| index + 1) + u64::from(count);
-                vec![Step::InstallSnapshot(last), Step::Purge(log_id(last))]
+                vec![Step::InstallSnapshot(last)]
             }
         }
     }
@@ -154,7 +154,7 @@ pub(crate) enum Step {
     Purge(LogId<u64>),
     Apply(Vec<Entry<Types>>),
     BuildSnapshot,
-    /// Installs the state after the entry with this index.
+    /// Installs the state after the entry with this index. As openraft does, purges the log before the installation.
     InstallSnapshot(u64),
 }
 
@@ -184,6 +184,7 @@ impl Step {
                 (model.counters, model.membership) = Default::default();
                 (0..=*last).for_each(|index| model.apply(&entry_at(index)));
                 model.snapshot = model.applied;
+                Step::Purge(log_id(*last)).apply_to_model(model);
             }
         }
     }
@@ -210,6 +211,7 @@ impl Step {
                 let mut received = state_machine.begin_receiving_snapshot().await.unwrap();
                 tokio::io::copy(&mut sent.snapshot, &mut received).await.unwrap();
                 received.shutdown().await.unwrap();
+                log.purge(log_id(*last)).await.unwrap();
                 state_machine.install_snapshot(&sent.meta, received).await.unwrap();
             }
         }
