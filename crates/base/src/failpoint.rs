@@ -318,6 +318,14 @@ failpoints! {
     DeadlockNotFound = "deadlock-not-found" of 35,
     /// A locking transaction without writes commits although other commits have written keys that it read.
     LockedReadsNotChecked = "locked-reads-not-checked" of 35,
+    /// The owner of a database deletes files that followers use.
+    FollowerFilesDeleted = "follower-files-deleted" of 6,
+    /// A follower reads a new state before the owner has stopped to delete files.
+    FollowerReadsUnpinned = "follower-reads-unpinned" of 6,
+    /// A follower shows commits that are not on stable storage. The owner may discard them.
+    FollowerShowsUnsynced = "follower-shows-unsynced" of 13,
+    /// A follower does not check that the keyspaces are unchanged since it read the manifest.
+    FollowerSkipsManifestCheck = "follower-skips-manifest-check" of 13,
 }
 
 /// The enabled failpoint as `u8`, or `u8::MAX`.

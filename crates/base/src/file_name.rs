@@ -19,6 +19,9 @@ pub const METRICS: &str = "METRICS";
 /// Name of a metrics file under construction.
 pub const METRICS_TEMPORARY: &str = "METRICS.tmp";
 
+/// Name of the directory with the files of followers: read-only handles beside the owner of the database.
+pub const FOLLOWERS: &str = "FOLLOWERS";
+
 /// Maximum difference between a file number on disk and the next file number in the manifest. Jobs allocate fewer
 /// numbers between two manifest edits. A file with a greater number therefore belongs to another program.
 const NUMBER_DISTANCE_MAX: u64 = 1 << 32;

@@ -26,6 +26,7 @@ samples! {
     Expiry = "docs/guide/expiry.md",
     ValueLog = "docs/guide/value-log.md",
     Backup = "docs/guide/backup.md",
+    Follower = "docs/guide/follower.md",
     Observability = "docs/guide/observability.md",
     Traces = "docs/guide/traces.md",
     OperandStore = "docs/design/operand-store.md",

@@ -267,6 +267,21 @@ pub enum Error {
         #[source]
         cause: Option<Arc<Error>>,
     },
+    /// A follower cannot read this part of the database.
+    #[error("a follower cannot read {what}: open the database itself")]
+    FollowerUnsupported {
+        /// The part of the database, such as `operand stores`.
+        what: &'static str,
+    },
+    /// The keyspaces of a database changed during each attempt of a follower to read its state. The follower keeps its
+    /// state. The caller repeats the call.
+    #[error("{} changed during each of {attempts} attempts to read it", path.display())]
+    FollowerOvertaken {
+        /// The directory of the database.
+        path: PathBuf,
+        /// Number of attempts.
+        attempts: u32,
+    },
     /// A keyspace with a custom compaction policy was opened without it.
     #[error(
         "keyspace {keyspace:?} was opened without its compaction policy {policy:?}: pass it, or set another one"

@@ -83,6 +83,7 @@ pub mod dump;
 pub mod env;
 pub mod error;
 pub mod event;
+mod followers;
 mod format;
 mod iter;
 mod job_tracing;
@@ -148,11 +149,12 @@ pub use crate::db::{BlockedCompaction, Health, QuarantinedFile};
 pub use crate::db::{
     CoveringTombstone, KeySearchReport, RemainingEntry, RemainingKind, search_key,
 };
-pub use crate::db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify};
+pub use crate::db::{DEFAULT_KEYSPACE, Db, Follower, Keyspace, Snapshot, Update};
 pub use crate::db::{Explanation, MetadataSizes, Observation, observe};
 pub use crate::db::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::db::{MetricsReading, read_metrics_file};
 pub use crate::db::{Savepoint, Transaction, TransactionRange};
+pub use crate::db::{VerifyReport, verify};
 pub use crate::error::{Error, JobRule, Result, UserCode};
 pub use crate::event::{Event, EventListener};
 pub use crate::format::block::Compression;

@@ -40,6 +40,11 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
         if !inner.warm_up.join(&inner.state, deadline_us) {
             return Err(deadline_error());
         }
+        if inner.is_follower() {
+            // The iterators pin their files, and other states of the follower use the descriptor cache.
+            inner.lock_released.store(true, Ordering::Release);
+            return Ok(());
+        }
         state.keep_files_of_iterators_open();
         release_lock(inner);
         return Ok(());
@@ -70,6 +75,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
     let marked = mark_clean_close(inner);
     state.tables.reserve.release_space();
     state.release_dropped_keyspaces(true);
+    state.obsolete_files.retry_files_of_followers();
     state.remove_discarded();
     state.keep_files_of_iterators_open();
     if inner.options.metrics_file_us.is_some() {

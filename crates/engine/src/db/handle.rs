@@ -15,7 +15,8 @@ pub(crate) struct DbHandle(pub(crate) Arc<DbInner>);
 impl Drop for DbHandle {
     fn drop(&mut self) {
         // Errors of the close were sent to the event listener. Callers that need the result call `close`.
-        if !callback::has_context() {
+        // The close of a state of a follower joins no thread on which the listener runs.
+        if !callback::has_context() || self.0.is_follower() {
             let _ = close::close(&self.0, None);
             return;
         }

@@ -148,6 +148,11 @@ impl DbInner {
         if self.read_only.is_some() { Err(Error::OpenedReadOnly) } else { Ok(()) }
     }
 
+    /// Returns whether this is a state of a follower.
+    pub(super) fn is_follower(&self) -> bool {
+        self.state.obsolete_files.follower_pin().is_some()
+    }
+
     pub(super) fn existing_tree(&self, name: &str) -> Result<Arc<Tree>> {
         let tree = self.state.trees.read().by_name(name).cloned();
         tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })
@@ -396,7 +401,9 @@ impl DbInner {
         let state = &self.state;
         let synced = match failpoint::is_on(Failpoint::EditWithoutWalSync) {
             true => Ok(()),
-            false => state.wal.sync().map(drop),
+            // If a segment was filled during the first sync, no sync mark covers all earlier commits. Followers would not
+            // show them, but would show the edit.
+            false => state.wal.sync().and_then(|_| state.wal.sync()).map(drop),
         };
         let appended = synced.and_then(|()| state.manifest.append(&VersionEdit { changes }));
         appended.map_err(|error| state.make_read_only_under_lock(error))

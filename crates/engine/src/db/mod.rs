@@ -10,6 +10,7 @@ pub(crate) mod copy_file;
 pub(crate) mod deadline;
 pub(crate) mod drop_keyspace;
 pub(crate) mod engine_thread;
+pub(crate) mod follower;
 pub(crate) mod handle;
 pub(crate) mod ingest;
 pub(crate) mod inner;
@@ -62,6 +63,7 @@ pub use crate::db::check::key_search::{
 };
 pub use crate::db::check::repair::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::db::check::verify::{VerifyReport, verify};
+pub use crate::db::follower::Follower;
 pub use crate::db::ingest::bulk_load::{
     BulkLoadOptions, BulkLoadPhase, BulkLoadProgress, BulkLoader,
 };
@@ -111,6 +113,20 @@ impl Db {
             false => open::open(path, options),
         }));
         opened.unwrap_or_else(|panic| Err(Error::from_panic(&*panic))).map(Db::new)
+    }
+
+    /// Opens a follower: a read-only handle of a database that another process, or another handle of this process, has
+    /// open for writing. The database must exist. [`Options::read_only`] has no effect.
+    ///
+    /// A follower cannot read operand stores. Calls on a keyspace with an operand store return
+    /// [`Error::NoOperandStore`].
+    ///
+    /// # Errors
+    /// [`Error::NotADatabase`], [`Error::UnsupportedVersion`], [`Error::Corrupt`], [`Error::Missing`],
+    /// [`Error::Contradiction`], [`Error::InvalidOption`], [`Error::FollowerOvertaken`]; [`Error::Io`], also if the
+    /// directory cannot be written.
+    pub fn open_follower(path: impl AsRef<Path>, options: Options) -> Result<Follower> {
+        Follower::open(path.as_ref(), options)
     }
 
     fn new(inner: DbInner) -> Db {

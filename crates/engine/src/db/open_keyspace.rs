@@ -30,6 +30,9 @@ pub(crate) fn open_keyspace(
     inner.options.check_keyspace_options(name, &options)?;
     let options = inner.options.memory_plan().limit_sizes(options);
     inner.state.error_state.check_writable()?;
+    if inner.is_follower() {
+        check_has_no_store(inner, name, &options)?;
+    }
     loop {
         if !create {
             inner.existing_tree(name)?;
@@ -50,6 +53,21 @@ pub(crate) fn open_keyspace(
             }
             return Ok(tree);
         }
+    }
+}
+
+/// Fails if a keyspace of a follower has an operand store, or would get one.
+fn check_has_no_store(inner: &DbInner, name: &str, options: &KeyspaceOptions) -> Result<()> {
+    if let Some(tree) = inner.state.trees.read().by_name(name) {
+        tree.operand_store.check()?;
+    }
+    match &options.operand_store {
+        None => Ok(()),
+        Some(store) => Err(Error::NoOperandStore {
+            keyspace: name.to_owned(),
+            store: store.name().to_owned(),
+            cause: Some(Arc::new(Error::FollowerUnsupported { what: "operand stores" })),
+        }),
     }
 }
 

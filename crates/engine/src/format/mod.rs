@@ -6,6 +6,7 @@ pub mod blob;
 pub mod block;
 pub mod data_block;
 pub(crate) mod expiry;
+pub(crate) mod follower_files;
 pub mod footer;
 pub mod index;
 pub mod log_record;

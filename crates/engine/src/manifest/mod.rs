@@ -177,6 +177,21 @@ impl Manifest {
         reader::load(vfs, dir)
     }
 
+    /// Like [`Manifest::load`], but ignores the edits that are not known to be on stable storage. The owner of the
+    /// database may change the manifest during this call. Calls `observe` for each edit, with the number of the edit and
+    /// the state before the edit.
+    ///
+    /// # Errors
+    /// Fails as [`Manifest::load`] does. An error about a corrupt manifest may be wrong if the owner has appended edits
+    /// during the call. The caller then repeats the call.
+    pub(crate) fn load_synced(
+        vfs: &dyn Vfs,
+        dir: &Path,
+        observe: &mut reader::EditObserver<'_>,
+    ) -> Result<LoadedManifest> {
+        reader::load_synced(vfs, dir, observe)
+    }
+
     /// Reads the manifest. Returns the state of each keyspace before its first flush or ingest of writes after `seq`,
     /// by keyspace id.
     ///

@@ -29,6 +29,8 @@ pub struct LoadedManifest {
     pub number: u64,
     /// Path of the manifest.
     pub path: PathBuf,
+    /// Number of edits that the state contains.
+    pub edits: u64,
     /// Bytes of unacknowledged edits at the end of the manifest. These edits are ignored.
     #[cfg_attr(
         not(any(test, feature = "internals")),
@@ -95,7 +97,28 @@ pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<S
 }
 
 pub(crate) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
-    load_and_observe_edits(vfs, dir, &mut |_, _| {})
+    load_and_observe_edits(vfs, dir, EditsToApply::Complete, &mut |_, _, _| {})
+}
+
+/// Implements [`Manifest::load_synced`](crate::manifest::Manifest::load_synced).
+pub(crate) fn load_synced(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    observe: &mut EditObserver<'_>,
+) -> Result<LoadedManifest> {
+    load_and_observe_edits(vfs, dir, EditsToApply::Synced, observe)
+}
+
+/// Called for each applied edit, with the number of the edit and the state before the edit.
+pub(crate) type EditObserver<'a> = dyn FnMut(u64, &ManifestState, &VersionEdit) + 'a;
+
+/// The edits at the end of a manifest that a reader applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EditsToApply {
+    /// All complete edits.
+    Complete,
+    /// Edits that a later sync mark covers. The owner may discard other edits after an error.
+    Synced,
 }
 
 /// Implements
@@ -106,7 +129,7 @@ pub(crate) fn load_keyspace_states_before_flush(
     seq: SeqNo,
 ) -> Result<BTreeMap<u32, Option<KeyspaceState>>> {
     let mut before = BTreeMap::new();
-    load_and_observe_edits(vfs, dir, &mut |state, edit| {
+    load_and_observe_edits(vfs, dir, EditsToApply::Complete, &mut |_, state, edit| {
         for change in &edit.changes {
             let later = match change {
                 Change::FlushedThrough { keyspace, seq: through } if *through > seq => keyspace,
@@ -120,11 +143,12 @@ pub(crate) fn load_keyspace_states_before_flush(
     Ok(before)
 }
 
-/// Reads the current manifest. Calls `observe` for each edit, with the state before the edit.
+/// Reads the current manifest. Calls `observe` for each applied edit.
 fn load_and_observe_edits(
     vfs: &dyn Vfs,
     dir: &Path,
-    observe: &mut dyn FnMut(&ManifestState, &VersionEdit),
+    applied: EditsToApply,
+    observe: &mut EditObserver<'_>,
 ) -> Result<LoadedManifest> {
     let current = read_current_file(vfs, dir)?;
     let path = FileName::Manifest(current.manifest).in_dir(dir);
@@ -156,9 +180,9 @@ fn load_and_observe_edits(
         state: ManifestState { db_uid: current.db_uid, ..ManifestState::default() },
         edit_next: 1,
     };
-    let end = reader.replay(current.bytes, observe)?;
-    let state = reader.state;
-    Ok(LoadedManifest { state, number: current.manifest, path, bytes_cut: bytes - end })
+    let end = reader.replay(current.bytes, applied, observe)?;
+    let (state, edits) = (reader.state, reader.edit_next - 1);
+    Ok(LoadedManifest { state, number: current.manifest, path, edits, bytes_cut: bytes - end })
 }
 
 /// Numbers of the files and ids of the keyspaces that edits have removed.
@@ -260,8 +284,8 @@ impl EditReader<'_> {
         applied
     }
 
-    /// Applies all edits. Returns the offset after the last valid record. The first `synced` bytes were on stable
-    /// storage. Calls `observe` for each edit, with the state before the edit.
+    /// Applies the edits. Returns the offset after the last valid record. The first `synced` bytes were on stable
+    /// storage. Calls `observe` for each applied edit.
     ///
     /// # Errors
     /// Fails when an invalid record was on stable storage. Any other invalid record is an edit that was never
@@ -269,39 +293,68 @@ impl EditReader<'_> {
     fn replay(
         &mut self,
         synced: u64,
-        observe: &mut dyn FnMut(&ManifestState, &VersionEdit),
+        applied: EditsToApply,
+        observe: &mut EditObserver<'_>,
     ) -> Result<u64> {
         let mut offset = len_u64(MANIFEST_HEADER_BYTES);
+        // The last edit that is not applied yet, and its offset.
+        let mut pending = None;
         loop {
-            let at = |what: Malformed| Error::malformed(what, self.path, offset);
             let what = match self.reader.read_record(offset)? {
                 LogRead::Record(header, payload) => {
-                    if !header.is_mark_only() {
-                        let (expected, found) = (self.edit_next, header.first_seq);
-                        if expected != found {
-                            let what = "number of an edit";
-                            return Err(at(Malformed::Identity { what, expected, found }));
-                        }
-                        let edit = VersionEdit::decode(payload).map_err(at)?;
-                        observe(&self.state, &edit);
-                        self.state.apply_edit(&edit).map_err(at)?;
-                        self.edit_next += 1;
+                    let number = header.first_seq;
+                    let at = |what: Malformed| Error::malformed(what, self.path, offset);
+                    let next = match header.is_mark_only() {
+                        true => None,
+                        false => Some((offset, number, VersionEdit::decode(payload).map_err(at)?)),
+                    };
+                    let record_bytes = header.record_bytes();
+                    if header.mark.position.max(synced) >= offset
+                        && let Some(edit) = pending.take()
+                    {
+                        self.apply(edit, observe)?;
                     }
-                    offset += header.record_bytes();
+                    offset += record_bytes;
+                    match (next, applied) {
+                        (Some(edit), EditsToApply::Complete) => self.apply(edit, observe)?,
+                        (Some(edit), EditsToApply::Synced) => pending = Some(edit),
+                        (None, _) => {}
+                    }
                     continue;
                 }
-                LogRead::End if offset >= synced => return Ok(offset),
+                LogRead::End if offset >= synced => None,
                 LogRead::End => {
-                    Malformed::Truncated { what: "manifest", needed: synced, found: offset }
+                    Some(Malformed::Truncated { what: "manifest", needed: synced, found: offset })
                 }
-                LogRead::Malformed(what) => what,
+                LogRead::Malformed(what) => Some(what),
             };
-            let marked = self.reader.scan_tail(offset)?.position.max(synced);
-            if marked > offset {
+            if let Some(what) = what
+                && self.reader.scan_tail(offset)?.position.max(synced) > offset
+            {
                 return Err(Error::malformed(what, self.path, offset));
+            }
+            if let Some(edit) = pending.take().filter(|_| synced >= offset) {
+                self.apply(edit, observe)?;
             }
             return Ok(offset);
         }
+    }
+
+    /// Applies an edit. `offset` and `number` are its position and its number in the manifest.
+    fn apply(
+        &mut self,
+        (offset, number, edit): (u64, u64, VersionEdit),
+        observe: &mut EditObserver<'_>,
+    ) -> Result<()> {
+        let at = |what: Malformed| Error::malformed(what, self.path, offset);
+        let (what, expected, found) = ("number of an edit", self.edit_next, number);
+        if expected != found {
+            return Err(at(Malformed::Identity { what, expected, found }));
+        }
+        observe(number, &self.state, &edit);
+        self.state.apply_edit(&edit).map_err(at)?;
+        self.edit_next += 1;
+        Ok(())
     }
 }
 

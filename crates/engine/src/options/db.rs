@@ -78,6 +78,7 @@ pub struct Options {
     pub(crate) read_only: bool,
     pub(crate) latency_sampling: LatencySampling,
     pub(crate) metrics_file_us: Option<u64>,
+    pub(crate) follower_interval_us: Option<u64>,
 }
 
 impl Options {
@@ -324,6 +325,16 @@ impl Options {
         self
     }
 
+    /// Interval in which a [`Follower`](crate::Follower) catches up in the background. Other handles ignore it.
+    ///
+    /// An error of a background catch-up is reported as [`Event::Failure`](crate::Event::Failure), and the next interval
+    /// tries again. No thread runs under [`Background::Inline`]. Default: no interval, a follower catches up only in
+    /// [`Follower::catch_up`](crate::Follower::catch_up).
+    pub fn follower_interval(mut self, interval: Duration) -> Self {
+        self.follower_interval_us = Some(saturating_u64(interval.as_micros()));
+        self
+    }
+
     /// Which operations are measured for [`Metrics::operation_latency`](crate::Metrics::operation_latency).
     ///
     /// [`Db::set_latency_sampling`](crate::Db::set_latency_sampling) changes it while the database is open. Default:
@@ -453,6 +464,7 @@ impl Options {
             ("background_io_rate", self.background_io_rate == Some(0)),
             ("flush_idle_after", self.memtable_idle_us == Some(0)),
             ("metrics_file", self.metrics_file_us == Some(0)),
+            ("follower_interval", self.follower_interval_us == Some(0)),
         ];
         if let Some((name, _)) = zeros.into_iter().find(|(_, is_zero)| *is_zero) {
             return Err(invalid_option(name, 0, "at least 1"));

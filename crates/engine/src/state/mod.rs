@@ -17,6 +17,7 @@ use crate::callback::{self, CallbackContext};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::event::{BackgroundError, Event, EventListener};
+use crate::followers::PinnedFiles;
 use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::{LatencyHistogram, OperationLatencies};
 use crate::options::stored::kept_logs;
@@ -461,7 +462,7 @@ impl DbState {
         }
         self.removing.fetch_add(1, Ordering::AcqRel);
         self.tables.deferred_drop.drop_queued();
-        for path in self.obsolete_files.take_deletable_files() {
+        for path in self.take_files_without_followers() {
             match self.vfs.remove(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     self.report_failed_removal(&Error::io("remove", &path, error));
@@ -471,6 +472,23 @@ impl DbState {
         }
         self.removing.fetch_sub(1, Ordering::AcqRel);
         self.progress.notify();
+    }
+
+    /// Removes and returns the queued files that no follower uses. The others are kept until the next call.
+    fn take_files_without_followers(&self) -> Vec<PathBuf> {
+        if !self.obsolete_files.has_deletable_files() {
+            return Vec::new();
+        }
+        self.obsolete_files.retry_files_of_followers();
+        let mut paths = self.obsolete_files.take_deletable_files();
+        // The files must be read after the paths were queued, see `followers`.
+        let pinned = PinnedFiles::read(&*self.vfs, &self.dir).unwrap_or_else(|error| {
+            self.report_failed_removal(&error);
+            PinnedFiles::All
+        });
+        let used = paths.extract_if(.., |path| pinned.contains(path)).collect();
+        self.obsolete_files.keep_for_followers(used);
+        paths
     }
 
     /// Returns whether all obsolete files that can be deleted now have been deleted.

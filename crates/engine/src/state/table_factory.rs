@@ -54,6 +54,27 @@ pub(crate) struct TableFactory {
 }
 
 impl TableFactory {
+    /// Returns a factory with the same directory, caches and limits.
+    pub(crate) fn share(&self) -> TableFactory {
+        TableFactory {
+            vfs: Arc::clone(&self.vfs),
+            compaction_vfs: Arc::clone(&self.compaction_vfs),
+            reserve: Arc::clone(&self.reserve),
+            dir: self.dir.clone(),
+            env: self.env.clone(),
+            cache: Arc::clone(&self.cache),
+            descriptors: Arc::clone(&self.descriptors),
+            files: Arc::clone(&self.files),
+            obsolete_files: Arc::clone(&self.obsolete_files),
+            deferred_drop: self.deferred_drop.clone(),
+            rate: Arc::clone(&self.rate),
+            bypass: Arc::clone(&self.bypass),
+            keep_flushed_cached: self.keep_flushed_cached,
+            creation: AtomicU64::new(self.creation.load(Ordering::Relaxed)),
+            store_rewrite_bytes: Arc::clone(&self.store_rewrite_bytes),
+        }
+    }
+
     /// Returns the path of a table file.
     pub(crate) fn path(&self, id: FileId) -> PathBuf {
         FileName::Table(id.0).in_dir(&self.dir)

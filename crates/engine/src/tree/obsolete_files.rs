@@ -2,11 +2,13 @@
 //!
 //! Readers never delete files. They queue the paths, and a background job deletes the files.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Signal};
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Signal};
 use lsmx_compaction::FileId;
+
+use crate::followers::FollowerPin;
 
 /// Registration of an open table or blob file.
 ///
@@ -66,12 +68,26 @@ pub(crate) struct ObsoleteFiles {
     pauses: AtomicU64,
     /// Notified after each addition to `deletable`, so that a background thread deletes the files.
     signal: Signal,
-    /// Open table and blob files. The value is true if the file must be deleted after it is closed.
-    open: Mutex<HashMap<FileId, bool>>,
+    /// Open table and blob files.
+    open: Mutex<HashMap<FileId, OpenFileState>>,
+    /// Obsolete files that followers used at the last attempt to delete files.
+    used_by_followers: Mutex<Vec<PathBuf>>,
+    /// Files by which this follower prevents the owner from deleting files. Set in a follower only. Every open file holds
+    /// this value, so iterators of a closed follower can still read their files.
+    follower_pin: OnceLock<FollowerPin>,
     /// Number of obsolete files that old versions still hold.
     held_count: AtomicU64,
     /// Total size of these files in bytes.
     held_bytes: AtomicU64,
+}
+
+/// State of an open table or blob file.
+#[derive(Debug, Default)]
+struct OpenFileState {
+    /// Number of registrations. Two states of a follower may open the same file.
+    guards: usize,
+    /// Whether the file must be deleted after it is closed.
+    is_deleted: bool,
 }
 
 /// Prevents the deletion of files until it is dropped.
@@ -101,7 +117,7 @@ impl ObsoleteFiles {
     /// it is closed.
     pub(crate) fn discard_table(&self, id: FileId, path: PathBuf) {
         match self.open.lock().get_mut(&id) {
-            Some(is_deleted) => *is_deleted = true,
+            Some(file) => file.is_deleted = true,
             None => self.deletable.lock().push(path),
         }
         self.signal.notify();
@@ -133,17 +149,52 @@ impl ObsoleteFiles {
         }
     }
 
+    /// Keeps files that followers use. They are queued again before the next deletion.
+    pub(crate) fn keep_for_followers(&self, paths: Vec<PathBuf>) {
+        self.used_by_followers.lock().extend(paths);
+    }
+
+    /// Queues the files again that followers used at the last attempt.
+    pub(crate) fn retry_files_of_followers(&self) {
+        let paths = std::mem::take(&mut *self.used_by_followers.lock());
+        self.deletable.lock().extend(paths);
+    }
+
+    /// Sets the files by which this follower prevents the owner from deleting files. Must be called at most once.
+    pub(crate) fn set_follower_pin(&self, pin: FollowerPin) {
+        let _ = self.follower_pin.set(pin);
+    }
+
+    /// Returns the value set by [`ObsoleteFiles::set_follower_pin`].
+    pub(crate) fn follower_pin(&self) -> Option<&FollowerPin> {
+        self.follower_pin.get()
+    }
+
+    /// Returns the numbers of the open table and blob files.
+    pub(crate) fn open_file_numbers(&self) -> BTreeSet<u64> {
+        self.open.lock().keys().map(|id| id.0).collect()
+    }
+
     /// Returns the number and the total size in bytes of obsolete files that old versions still hold.
     pub(crate) fn held_files(&self) -> (u64, u64) {
         (self.held_count.load(Ordering::Relaxed), self.held_bytes.load(Ordering::Relaxed))
     }
 
     fn add_open_file(&self, id: FileId) {
-        self.open.lock().insert(id, false);
+        self.open.lock().entry(id).or_default().guards += 1;
     }
 
     fn remove_open_file(&self, id: FileId, path: PathBuf, is_obsolete: bool) {
-        let is_deleted = self.open.lock().remove(&id) == Some(true);
+        let is_deleted = {
+            let mut open = self.open.lock();
+            let Some(file) = open.get_mut(&id) else { return };
+            file.guards -= 1;
+            if file.guards > 0 {
+                file.is_deleted |= is_obsolete;
+                return;
+            }
+            open.remove(&id).is_some_and(|file| file.is_deleted)
+        };
         if is_deleted || is_obsolete {
             self.discard(path);
         }

@@ -39,7 +39,7 @@ use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::log_record::LogChecksumSeed;
+use crate::format::log_record::{LogChecksumSeed, SyncMark};
 use crate::format::segment_header::{PredecessorSegment, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log_reader::{LogRead, LogReader};
 use crate::vfs::{File, Vfs};
@@ -58,6 +58,15 @@ pub struct ReplayStart {
     pub mark: Option<(u64, u64)>,
     /// Path of the manifest, for error messages.
     pub named_by: PathBuf,
+}
+
+impl ReplayStart {
+    /// Returns the largest segment and offset that the manifest states to be on stable storage. A segment is listed only
+    /// after its header and all older segments were synced.
+    fn synced_position(&self) -> (u64, u64) {
+        let newest = self.named.iter().copied().max().unwrap_or(self.oldest_segment);
+        (newest.max(self.oldest_segment), 0).max(self.mark.unwrap_or_default())
+    }
 }
 
 /// Handling of corruption.
@@ -90,6 +99,16 @@ pub struct ReplayedRecord<'a> {
     pub segment: u64,
     /// Offset of the record in the segment file.
     pub offset: u64,
+    /// See [`RecoveryReport::synced`], as far as the log was read.
+    pub(crate) synced: (u64, u64),
+}
+
+impl ReplayedRecord<'_> {
+    /// Returns the last sequence number of the commit.
+    pub(crate) fn last_seq(&self) -> SeqNo {
+        // The sum is at most 2^56, because the decoder of the header checks this bound.
+        SeqNo(self.first_seq.0 + u64::from(self.count) - 1)
+    }
 }
 
 /// Result of a replay.
@@ -109,6 +128,11 @@ pub struct RecoveryReport {
     pub cut_at: Option<(PathBuf, u64)>,
     /// Corruption that stopped the replay in tolerant mode; `None` for a torn tail.
     pub damage: Option<Error>,
+    /// Sequence number before the first replayed segment.
+    pub(crate) before_first: SeqNo,
+    /// Largest segment and offset that a sync mark of a replayed segment, or the manifest, states to be on stable storage.
+    /// All commits before this position are synced.
+    pub(crate) synced: (u64, u64),
     /// Sequence number up to which each keyspace is complete, by keyspace name. A keyspace contains all of its
     /// operations up to this number and no later operations. Without corruption all numbers are equal. Empty in the
     /// report of [`replay`], which does not read tables.
@@ -175,7 +199,8 @@ fn replay_chain(
     mode: RecoveryMode,
     visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
 ) -> Result<RecoveryReport> {
-    let mut report = RecoveryReport::default();
+    let mut report =
+        RecoveryReport { synced: chain.expect.synced_position(), ..RecoveryReport::default() };
     if let Some(stop) = chain.visit_records(&mut report, visit)? {
         chain.classify_stop(stop, mode, &mut report)?;
     }
@@ -305,6 +330,10 @@ impl SegmentChain<'_> {
             };
             if report.segments == 0 {
                 report.last_seq = SeqNo(header.first_seq.saturating_sub(1));
+                report.before_first = report.last_seq;
+            }
+            if let Some(before) = header.predecessor {
+                report.synced = report.synced.max((before.id, before.mark));
             }
             report.segments += 1;
             let next = match self.successor(id) {
@@ -567,6 +596,10 @@ impl SegmentReplay<'_> {
                     return Ok(SegmentOutcome::Complete(SegmentEnd { offset, zeros_follow: None }));
                 }
             };
+            let SyncMark { position, older_synced } = header.mark;
+            if position > 0 || older_synced {
+                report.synced = report.synced.max((id, position));
+            }
             if !header.is_mark_only() {
                 if header.first_seq <= report.last_seq.0 {
                     let what = Malformed::Order { what: "sequence number of a commit" };
@@ -578,6 +611,7 @@ impl SegmentReplay<'_> {
                     payload,
                     segment: id,
                     offset,
+                    synced: report.synced,
                 })?;
                 report.records += 1;
                 // The sum is at most 2^56, because the decoder of the header checks this bound.

@@ -30,6 +30,7 @@ mod differential;
 mod direct_reads;
 mod expiry;
 mod faults;
+mod follower;
 mod golden_database;
 mod golden_log;
 mod golden_table;

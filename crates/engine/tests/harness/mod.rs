@@ -19,6 +19,7 @@ pub(crate) mod device_hangs;
 pub(crate) mod disk_use;
 pub(crate) mod expiry;
 pub(crate) mod failed_open;
+pub(crate) mod followers;
 pub(crate) mod gate;
 pub(crate) mod golden;
 pub(crate) mod guards;

@@ -10,6 +10,7 @@
     reason = "a test fails by panicking, prints what it did, and computes with small numbers"
 )]
 
+mod followers;
 #[cfg(target_os = "linux")]
 mod leaks;
 #[cfg(target_os = "linux")]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::harness::coverage::Coverage;
 use crate::harness::crash_history;
 use crate::harness::cursors::cursor_moves_equal_the_model;
+use crate::harness::followers;
 use crate::harness::gate::{self, Gate, each, returns_while_blocked};
 use crate::harness::guards::{guards_during_large_batches, guards_older_than_the_memtables};
 use crate::harness::history::draw_commit;
@@ -110,6 +111,12 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::FlushedRangesIgnored
         | Failpoint::LockedReadsNotChecked
         | Failpoint::QueuedRangesNotChecked => ("transactions", random_transactions),
+        Failpoint::FollowerFilesDeleted
+        | Failpoint::FollowerReadsUnpinned
+        | Failpoint::FollowerShowsUnsynced
+        | Failpoint::FollowerSkipsManifestCheck => {
+            ("followers", followers::history_equals_the_model)
+        }
         Failpoint::KeyNotLocked | Failpoint::DeadlockNotFound => ("locks", locked_increments),
         Failpoint::ExpiryUncoversOlderVersion
         | Failpoint::SnapshotIgnoresItsTime

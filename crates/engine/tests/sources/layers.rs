@@ -28,7 +28,7 @@ const ENGINE: &[&[&str]] = &[
     &["vfs", "env"],
     &["operand_store"],
     &["format"],
-    &["log_reader"],
+    &["log_reader", "followers"],
     &["workload_trace"],
     &["dump"],
     &["memtable", "wal", "manifest"],

@@ -1,7 +1,9 @@
 //! Reads the WAL and the kept logs of a closed database.
 
+use std::collections::VecDeque;
 use std::path::Path;
 
+use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::malformed::Malformed;
@@ -29,16 +31,100 @@ pub(crate) struct LogSource<'a> {
 }
 
 impl LogSource<'_> {
-    /// Checks the operations of each commit and passes the commit to `visit`, in commit order. Then checks that the log
-    /// reaches the newest flush. In tolerant mode, a log that ends earlier is reported as damage.
-    pub(crate) fn replay(&self, visit: &mut RecordVisitor<'_>) -> Result<RecoveryReport> {
-        let from = ReplayStart {
+    /// Returns the last sequence number that a follower can show. The owner of the database may append commits during this
+    /// call.
+    ///
+    /// All commits up to this number are on stable storage: a sync mark or the manifest states it, or a table contains a
+    /// later sequence number, because the log is synced before the manifest lists a table.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the log is corrupt.
+    pub(crate) fn find_last_synced_seq(&self) -> Result<SeqNo> {
+        // The commits that no sync mark covers yet. Usually there are few.
+        let mut unsynced = VecDeque::new();
+        let mut last_seq = last_seq_in_tables(self.state);
+        let report = self.replay_live(&mut |record| {
+            unsynced.push_back(((record.segment, record.offset), record.last_seq()));
+            while let Some(&(at, seq)) = unsynced.front()
+                && at < record.synced
+            {
+                last_seq = last_seq.max(seq);
+                unsynced.pop_front();
+            }
+            Ok(())
+        })?;
+        self.check_log_end(&report)?;
+        let is_shown =
+            |at| at < report.synced || failpoint::is_on(Failpoint::FollowerShowsUnsynced);
+        let synced = unsynced.into_iter().filter(|&(at, _)| is_shown(at)).map(|(_, seq)| seq);
+        Ok(synced.fold(last_seq.max(report.before_first), SeqNo::max))
+    }
+
+    /// Passes all commits up to `last_seq` to `visit`, in commit order. The owner of the database may append commits during
+    /// this call.
+    pub(crate) fn replay_through(
+        &self,
+        last_seq: SeqNo,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<RecoveryReport> {
+        let mut report = self.replay_live(&mut |record| {
+            if record.first_seq > last_seq {
+                return Ok(());
+            }
+            self.check_record(&record)?;
+            visit(record)
+        })?;
+        report.complete_through = self.state.last_complete_seqs(last_seq);
+        Ok(report)
+    }
+
+    /// Passes all complete commits to `visit`, in commit order. The owner of the database may change the files during this
+    /// call.
+    ///
+    /// The owner may complete a record after it was read as incomplete, and then write a sync mark that proves that the
+    /// record was damaged. It may also truncate the zeros at the end of a segment. Therefore, damage is an error only if a
+    /// second read finds it at the same position.
+    fn replay_live(&self, visit: &mut RecordVisitor<'_>) -> Result<RecoveryReport> {
+        let (from, mode, uid) = (self.replay_start(), RecoveryMode::Tolerant, self.state.db_uid);
+        let (mut visited, mut last_damage) = (SeqNo(0), None);
+        loop {
+            let replayed = replay(self.vfs, self.dir, uid, &from, mode, &mut |record| {
+                if record.first_seq <= visited {
+                    return Ok(());
+                }
+                visit(record)?;
+                visited = record.last_seq();
+                Ok(())
+            });
+            let (damage, place) = match replayed {
+                Ok(RecoveryReport { damage: Some(damage), cut_at, .. }) => (damage, cut_at),
+                Ok(report) => return Ok(report),
+                Err(Error::Corrupt { path, offset, source }) => {
+                    let place = Some((path.clone(), offset));
+                    (Error::Corrupt { path, offset, source }, place)
+                }
+                Err(error) => return Err(error),
+            };
+            if last_damage.as_ref() == Some(&place) {
+                return Err(damage);
+            }
+            last_damage = Some(place);
+        }
+    }
+
+    fn replay_start(&self) -> ReplayStart {
+        ReplayStart {
             oldest_segment: self.state.wal_oldest,
             named: self.state.wal_named.clone(),
             mark: self.state.wal_mark,
             named_by: self.manifest.to_owned(),
-        };
-        let uid = self.state.db_uid;
+        }
+    }
+
+    /// Checks the operations of each commit and passes the commit to `visit`, in commit order. Then checks that the log
+    /// reaches the newest flush. In tolerant mode, a log that ends earlier is reported as damage.
+    pub(crate) fn replay(&self, visit: &mut RecordVisitor<'_>) -> Result<RecoveryReport> {
+        let (from, uid) = (self.replay_start(), self.state.db_uid);
         let mut report = replay(self.vfs, self.dir, uid, &from, self.mode, &mut |record| {
             self.check_record(&record)?;
             visit(record)
@@ -142,6 +228,15 @@ impl LogSource<'_> {
         );
         Err(Error::malformed(what, &path, offset))
     }
+}
+
+/// Returns the largest sequence number that tables may contain.
+pub(crate) fn last_seq_in_tables(state: &ManifestState) -> SeqNo {
+    let keyspaces = state.keyspaces.values().map(|keyspace| {
+        let ingested = keyspace.tree.files().map(|file| file.seq_largest).max();
+        keyspace.flushed_through.max(SeqNo(ingested.unwrap_or(0)))
+    });
+    keyspaces.max().unwrap_or_default()
 }
 
 /// Returns the largest sequence number in a manifest: that of its last edit or of the newest flush.

@@ -35,6 +35,8 @@ pub(crate) struct TreeOpener<'a> {
     pub(crate) open_id: OpenId,
     pub(crate) latencies: &'a Arc<OperationLatencies>,
     pub(crate) read_only: bool,
+    /// Trees of the last state of a follower, in the order of their ids. Their open files are used again.
+    pub(crate) before: &'a [Arc<Tree>],
 }
 
 impl TreeOpener<'_> {
@@ -52,6 +54,12 @@ impl TreeOpener<'_> {
             trees.insert(Arc::new(self.open_tree(id, keyspace, version)?));
         }
         Ok(())
+    }
+
+    /// Returns the tree with this id in the last state of a follower.
+    fn tree_before(&self, id: u32) -> Option<&Arc<Tree>> {
+        let found = self.before.binary_search_by_key(&id, |tree| tree.id);
+        found.ok().map(|at| &self.before[at])
     }
 
     fn open_tree(&self, id: u32, keyspace: &KeyspaceState, version: Arc<Version>) -> Result<Tree> {
@@ -74,6 +82,11 @@ impl TreeOpener<'_> {
         }
         if let Some(operator) = &persisted.merge_operator {
             tree.merge_resolver.set_stored_name(operator.clone())?;
+        }
+        if let Some(operator) =
+            self.tree_before(id).and_then(|it| it.merge_resolver.shared_operator())
+        {
+            tree.merge_resolver.set_operator(operator);
         }
         tree.operand_store.set_kept_log(persisted.kept_log().cloned());
         self.open_operand_store(&tree, persisted.store_name(), keyspace.operand_token)?;
@@ -104,10 +117,6 @@ impl TreeOpener<'_> {
             let what = Malformed::invalid_field(what, u64::from(tree.id), "none");
             return Err(Error::malformed(what, self.manifest, 0));
         }
-        let factory = tree.settings().options.operand_store.clone().or_else(|| {
-            let mut stores = self.options.operand_stores.iter();
-            stores.find(|store| stored_name == Some(store.name())).cloned()
-        });
         let set_unavailable = |store: &str, cause: Option<Error>| {
             let (keyspace, cause) = (tree.name(), cause.map(Arc::new));
             let lacking = UnavailableStore { keyspace, store: store.to_owned(), cause };
@@ -117,6 +126,17 @@ impl TreeOpener<'_> {
                 current.clone().with_operand_view(Some(view.clone()))
             });
         };
+        if self.tables.obsolete_files.follower_pin().is_some()
+            && let Some(stored) = stored_name
+        {
+            let cause = Error::FollowerUnsupported { what: "operand stores" };
+            set_unavailable(stored, Some(cause));
+            return Ok(());
+        }
+        let factory = tree.settings().options.operand_store.clone().or_else(|| {
+            let mut stores = self.options.operand_stores.iter();
+            stores.find(|store| stored_name == Some(store.name())).cloned()
+        });
         let factory = match (stored_name, factory) {
             (None, Some(factory)) if !self.read_only => factory,
             // A read-only open does not add an operand store to a keyspace.
@@ -153,17 +173,34 @@ impl TreeOpener<'_> {
     }
 
     fn open_tables(&self, id: u32, keyspace: &KeyspaceState) -> Result<Vec<Arc<TableFile>>> {
-        let blobs = self.open_blobs(id, keyspace)?;
+        let before = self.tree_before(id).map(|tree| Arc::clone(&tree.super_version().version));
+        let blobs = self.open_blobs(id, keyspace, before.as_deref())?;
         let tables = keyspace.tree.files().map(|file| {
             let references = keyspace.value_log.references_of_table(file.id);
+            let open = before.as_ref().and_then(|version| version.table(file.id));
+            let is_same = |open: &&Arc<TableFile>| {
+                **open.shape() == **file
+                    && open.blobs().iter().map(BlobUsage::reference).eq(references.iter().cloned())
+            };
+            if let Some(open) = open.filter(is_same) {
+                return Ok(Arc::clone(open));
+            }
             let table = self.tables.open(file, resolve_blob_references(&blobs, references));
             table.map_err(|error| error.or_missing(self.manifest))
         });
         tables.collect()
     }
 
-    fn open_blobs(&self, id: u32, keyspace: &KeyspaceState) -> Result<OpenBlobFilesById> {
+    fn open_blobs(
+        &self,
+        id: u32,
+        keyspace: &KeyspaceState,
+        before: Option<&Version>,
+    ) -> Result<OpenBlobFilesById> {
         let blobs = keyspace.value_log.blob_files().map(|blob| {
+            if let Some(open) = before.and_then(|version| version.blobs().file(blob.id)) {
+                return Ok((blob.id, Arc::clone(open)));
+            }
             let opened = self.tables.open_blob(id, blob);
             opened.map(|file| (blob.id, file)).map_err(|error| error.or_missing(self.manifest))
         });

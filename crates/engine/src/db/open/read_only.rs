@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::WalMetrics;
 use crate::options::db::Options;
-use crate::vfs::{MemVfs, Vfs};
+use crate::vfs::{LockGuard, MemVfs, Vfs};
 use crate::wal::Wal;
 
 /// Opens the database in `dir` read-only.
@@ -36,17 +36,25 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     let env = Env::with_clock(options.background, options.seed, options.clock.clone());
     let mut recovery = Recovery::new(vfs, dir, options, env, (loaded.state, &loaded.path), true)?;
     recovery.replay_log()?;
-    let tables = &recovery.tables;
-    let log_metrics = measure_log_bytes(tables.vfs.as_ref(), dir, recovery.state.wal_oldest)?;
-    let segments = Arc::new(ManifestSegments::new(&tables.files));
-    let (manifest, wal) =
-        create_in_memory(&recovery.state, loaded.number, segments, &recovery.options)?;
-    let files = OpenFiles { manifest, wal, lock, read_only: Some(log_metrics) };
-    let db = assemble(recovery, files)?;
+    let db = assemble_read_only(recovery, loaded.number, lock)?;
     if db.options.warm_up {
         db.warm_up.start(&db.state);
     }
     Ok(db)
+}
+
+/// Builds a read-only database from its recovered state. `number` is the number of its manifest.
+pub(crate) fn assemble_read_only(
+    recovery: Recovery,
+    number: u64,
+    lock: Option<Box<dyn LockGuard>>,
+) -> Result<DbInner> {
+    let tables = &recovery.tables;
+    let oldest = recovery.state.wal_oldest;
+    let log_metrics = measure_log_bytes(tables.vfs.as_ref(), &tables.dir, oldest)?;
+    let segments = Arc::new(ManifestSegments::new(&tables.files));
+    let (manifest, wal) = create_in_memory(&recovery.state, number, segments, &recovery.options)?;
+    assemble(recovery, OpenFiles { manifest, wal, lock, read_only: Some(log_metrics) })
 }
 
 /// Returns the number and the total size of the live WAL segments.

@@ -10,6 +10,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Signal};
 
+use crate::db::inner::DbInner;
 use crate::db::open::fd_limit::{check_descriptors_available, needed_descriptors};
 use crate::db::open::file_numbers::{
     FileNumberReservation, first_free_number, next_creation_number,
@@ -24,6 +25,7 @@ use crate::deferred_drop::DeferredDrop;
 use crate::env::Env;
 use crate::env::rate_limit::RateLimiter;
 use crate::error::{Error, Result};
+use crate::followers::FollowerPin;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::{CreateError, KeyspaceState, Manifest, ManifestState};
 use crate::metrics::OperationLatencies;
@@ -90,23 +92,61 @@ impl Recovery {
         (mut state, manifest): (ManifestState, &Path),
         read_only: bool,
     ) -> Result<Recovery> {
-        let stored_us = if options.reset_clock { 0 } else { state.clock_us };
-        state.clock_us = env.start_database_clock(stored_us, options.clock_jump_us_max());
-        // With a wrong clock, the database may have stored creation times in the future. Age rules for such files would
-        // never apply.
-        state.limit_file_times(env.creation_time_us());
-        let progress = Signal::new();
-        let keeps_reserve = options.wal.reserve && !read_only;
-        let tables =
-            create_table_factory(vfs, dir, &options, env, &state, &progress, keeps_reserve)?;
-        let stores = state.keyspaces.values().filter(|it| it.operand_token.is_some()).count();
-        check_descriptors_available(
-            &*tables.vfs,
-            dir,
-            needed_descriptors(options.background, stores),
-        )?;
+        let (tables, progress) =
+            start_clock_and_tables(vfs, dir, &options, env, &mut state, read_only)?;
+        let mut recovery = Recovery::with_tables(tables, options, (state, manifest), progress);
+        recovery.read_only = read_only;
+        match recovery.open_trees(&[]) {
+            Ok(()) => Ok(recovery),
+            Err(error) => Err(recovery.remove_written_files(error)),
+        }
+    }
+
+    /// Creates the first state of a follower. The owner of the database may change it during this call.
+    ///
+    /// # Errors
+    /// A file is missing or damaged.
+    pub(crate) fn new_follower(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        options: Options,
+        env: Env,
+        (mut state, manifest): (ManifestState, &Path),
+        pin: FollowerPin,
+    ) -> Result<Recovery> {
+        let (tables, progress) = start_clock_and_tables(vfs, dir, &options, env, &mut state, true)?;
+        tables.obsolete_files.set_follower_pin(pin);
+        let mut recovery = Recovery::with_tables(tables, options, (state, manifest), progress);
+        recovery.read_only = true;
+        recovery.open_trees(&[])?;
+        Ok(recovery)
+    }
+
+    /// Creates the next state of a follower, which has the same caches as the state `before`.
+    ///
+    /// # Errors
+    /// A file is missing or damaged.
+    pub(crate) fn following(
+        before: &DbInner,
+        (mut state, manifest): (ManifestState, &Path),
+    ) -> Result<Recovery> {
+        let (tables, progress) = (before.state.tables.share(), before.state.progress.clone());
+        state.limit_file_times(tables.env.creation_time_us());
+        let options = before.options.clone();
+        let mut recovery = Recovery::with_tables(tables, options, (state, manifest), progress);
+        recovery.read_only = true;
+        recovery.open_trees(&before.state.all_trees())?;
+        Ok(recovery)
+    }
+
+    fn with_tables(
+        tables: TableFactory,
+        options: Options,
+        (state, manifest): (ManifestState, &Path),
+        progress: Signal,
+    ) -> Recovery {
         let latencies = Arc::new(OperationLatencies::new(options.latency_sampling));
-        let mut recovery = Recovery {
+        Recovery {
             tables,
             options,
             state,
@@ -119,22 +159,39 @@ impl Recovery {
             report: RecoveryReport::default(),
             unreplayed: BTreeMap::new(),
             progress,
-            read_only,
+            read_only: false,
             reservation: FileNumberReservation::default(),
-        };
-        let opener = TreeOpener {
-            tables: &recovery.tables,
-            options: &recovery.options,
-            state: &recovery.state,
-            manifest: &recovery.manifest,
-            open_id: recovery.open_id,
-            latencies: &recovery.latencies,
-            read_only,
-        };
-        match opener.open_all(&mut recovery.trees) {
-            Ok(()) => Ok(recovery),
-            Err(error) => Err(recovery.remove_written_files(error)),
         }
+    }
+
+    /// Opens all trees. Uses the open tables of `before`.
+    fn open_trees(&mut self, before: &[Arc<Tree>]) -> Result<()> {
+        let opener = TreeOpener {
+            tables: &self.tables,
+            options: &self.options,
+            state: &self.state,
+            manifest: &self.manifest,
+            open_id: self.open_id,
+            latencies: &self.latencies,
+            read_only: self.read_only,
+            before,
+        };
+        opener.open_all(&mut self.trees)
+    }
+
+    /// Replays the commits up to `last_seq` into the memtables of a follower.
+    pub(crate) fn replay_through(&mut self, last_seq: SeqNo) -> Result<()> {
+        let targets = self.replay_targets().into_iter();
+        let targets = targets.filter(|(_, target)| !target.tree.operand_store.is_unavailable());
+        let mut replay = LogReplay::new(&self.tables.env, targets.collect());
+        let report = self.log_source().replay_through(last_seq, &mut |record| {
+            replay.add_commit(record.first_seq, record.payload).map(drop)
+        })?;
+        replay.finish()?;
+        drop(replay);
+        self.report = report;
+        self.seq_next = SeqNo(last_seq.0 + 1);
+        Ok(())
     }
 
     /// Fails if the manifest names a custom policy for the default keyspace and the options do not contain this policy.
@@ -392,6 +449,28 @@ impl Recovery {
         changes.push(Change::SetOptions { keyspace: id, options });
         changes
     }
+}
+
+/// Starts the database clock and creates the table factory. Returns the factory and the signal of background work.
+fn start_clock_and_tables(
+    vfs: Arc<dyn Vfs>,
+    dir: &Path,
+    options: &Options,
+    env: Env,
+    state: &mut ManifestState,
+    read_only: bool,
+) -> Result<(TableFactory, Signal)> {
+    let stored_us = if options.reset_clock { 0 } else { state.clock_us };
+    state.clock_us = env.start_database_clock(stored_us, options.clock_jump_us_max());
+    // With a wrong clock, the database may have stored creation times in the future. Age rules for such files would
+    // never apply.
+    state.limit_file_times(env.creation_time_us());
+    let progress = Signal::new();
+    let keeps_reserve = options.wal.reserve && !read_only;
+    let tables = create_table_factory(vfs, dir, options, env, state, &progress, keeps_reserve)?;
+    let stores = state.keyspaces.values().filter(|it| it.operand_token.is_some()).count();
+    check_descriptors_available(&*tables.vfs, dir, needed_descriptors(options.background, stores))?;
+    Ok((tables, progress))
 }
 
 /// Creates the table factory of a database, including the block cache and the descriptor cache.

@@ -44,6 +44,7 @@ const WITHOUT_TWIN: &[(&str, &[&str])] = &[
             "ingest",
             "keyspace_exists",
             "keyspaces",
+            "open_follower",
             "publish_metrics",
             "read_metrics",
             "record_trace",

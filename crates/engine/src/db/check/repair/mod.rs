@@ -41,6 +41,7 @@ use crate::db::open::lock::{DirectoryClaim, lock_shared};
 use crate::db::open::not_a_database;
 use crate::env::{Background, Env};
 use crate::error::{Error, Result};
+use crate::followers::find_open_follower;
 use crate::options::db::Options;
 
 /// Options of [`repair`].
@@ -87,7 +88,7 @@ pub struct RepairOptions {
 ///
 /// # Errors
 /// - [`Error::NotADatabase`], also if no file has an lsmx magic number and [`RepairOptions::force`] is off.
-/// - [`Error::Locked`] if the database is open.
+/// - [`Error::Locked`] if the database is open, also by a [`Follower`](crate::Follower).
 /// - [`Error::UnsupportedVersion`].
 /// - [`Error::NoCommonPrefix`].
 /// - [`Error::NoOperandStore`] if `database` lacks an [`Options::operand_store`] of a keyspace.
@@ -134,6 +135,10 @@ pub fn repair(
         return run();
     }
     let claim = DirectoryClaim::lock_existing(&vfs, dir)?;
+    // A repair moves damaged files, which a follower may use.
+    if let Some(path) = find_open_follower(&*vfs, dir)? {
+        return Err(Error::Locked { path });
+    }
     let report = run()?;
     drop(claim.into_lock());
     Ok(report)

@@ -1,0 +1,200 @@
+//! Followers: read-only handles beside the owner of a database.
+//!
+//! A follower has a *view*: a read-only database that shows the state after a prefix of the commits of the owner. A view
+//! never changes. A catch-up reads a newer state from the files and replaces the view. Earlier views, and the snapshots
+//! and iterators on them, keep their state. Views share the block cache, the descriptor cache and the open tables.
+//!
+//! The module `followers` describes how a follower prevents the owner from deleting the files of its views.
+
+mod catch_up;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock, Signal};
+
+use crate::callback::{self, CallbackContext};
+use crate::db::Db;
+use crate::db::follower::catch_up::{FollowedState, read_first_state, read_next_state};
+use crate::db::inner::check_reentry;
+use crate::env::{Background, Env, JoinHandle, WaitCause};
+use crate::error::{Error, Result};
+use crate::options::db::Options;
+
+/// A read-only handle of a database that another handle or process has open for writing.
+///
+/// [`Follower::view`] returns a [`Db`] with the state after a prefix of the commits. [`Follower::catch_up`], or
+/// [`Options::follower_interval`], replaces the view by a newer one. A follower never shows an older state than before,
+/// and shows only commits that are on stable storage. It may lag behind the owner: the owner syncs buffered commits
+/// after [`WalOptions::sync_every_us`](crate::WalOptions::sync_every_us), in [`Db::sync`] and before a flush.
+///
+/// A view never changes, so it is consistent across keyspaces. Keyspaces, snapshots and iterators of a view remain valid
+/// after a catch-up. While they exist, the owner keeps the files of their state. Calls that would change the database
+/// fail with [`Error::OpenedReadOnly`].
+///
+/// A follower never blocks the owner. It creates files in the directory `FOLLOWERS` of the database, and needs the
+/// permission to do so. Clones share the follower; dropping the last clone stops the background catch-up.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// use lsmx::{Db, Options};
+///
+/// let path = dir.path().join("data");
+/// let owner = Db::open(&path, Options::default())?;
+/// let follower = Db::open_follower(&path, Options::default())?;
+/// owner.put("key", "value")?;
+/// owner.sync()?;
+///
+/// let before = follower.view();
+/// assert!(follower.catch_up()?);
+/// assert_eq!(follower.view().get("key")?.as_deref(), Some(&b"value"[..]));
+/// assert_eq!(before.get("key")?, None);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Follower(Arc<FollowerHandle>);
+
+/// Shared by the clones of a follower. Stops the background thread when dropped.
+#[derive(Debug)]
+struct FollowerHandle {
+    shared: Arc<FollowerShared>,
+    thread: Mutex<Option<JoinHandle>>,
+}
+
+/// Shared by a follower and its background thread.
+#[derive(Debug)]
+struct FollowerShared {
+    env: Env,
+    view: RwLock<(Db, FollowedState)>,
+    /// Whether a catch-up runs.
+    is_catching_up: AtomicBool,
+    is_closed: AtomicBool,
+    /// Notified when a catch-up ends and when the follower is closed.
+    changed: Signal,
+}
+
+impl Follower {
+    pub(super) fn open(path: &Path, options: Options) -> Result<Follower> {
+        let interval_us = options.follower_interval_us;
+        let (inner, state) = catch_unwind(AssertUnwindSafe(|| read_first_state(path, options)))
+            .unwrap_or_else(|panic| Err(Error::from_panic(&*panic)))?;
+        if inner.options.warm_up {
+            inner.warm_up.start(&inner.state);
+        }
+        let env = inner.state.env.clone();
+        let shared = Arc::new(FollowerShared {
+            env: env.clone(),
+            view: RwLock::new((Db::new(inner), state)),
+            is_catching_up: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            changed: Signal::new(),
+        });
+        let thread = match interval_us {
+            Some(interval_us) if env.background() != Background::Inline => {
+                let of_thread = Arc::clone(&shared);
+                let body = move || of_thread.catch_up_in_interval(interval_us);
+                let thread = env.spawn("lsmx-follower", body);
+                Some(thread.map_err(|error| Error::io("start a thread for", path, error))?)
+            }
+            _ => None,
+        };
+        Ok(Follower(Arc::new(FollowerHandle { shared, thread: Mutex::new(thread) })))
+    }
+
+    /// Returns the current view.
+    ///
+    /// [`Db::close`] on a view closes only this view. A [`Db::keyspace`] call on a view passes options such as a merge
+    /// operator, which later views keep.
+    #[must_use]
+    pub fn view(&self) -> Db {
+        self.0.shared.view.read().0.clone()
+    }
+
+    /// Reads the newest state of the database. Returns whether the view was replaced.
+    ///
+    /// The cost depends on the database, not on the number of new commits: it reads the manifest and the WAL, and opens new
+    /// tables. Concurrent calls run one after the other.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; [`Error::Corrupt`], [`Error::Missing`], [`Error::UnsupportedVersion`], [`Error::Io`];
+    /// [`Error::FollowerOvertaken`]. The view is not replaced.
+    pub fn catch_up(&self) -> Result<bool> {
+        check_reentry("catch_up")?;
+        self.0.shared.catch_up()
+    }
+
+    /// Stops the background catch-up. Later calls of [`Follower::catch_up`] return [`Error::Closed`]. Views remain open.
+    ///
+    /// The owner keeps the files of the views until the last view, snapshot and iterator is dropped.
+    pub fn close(&self) {
+        self.0.close();
+    }
+}
+
+impl FollowerHandle {
+    fn close(&self) {
+        self.shared.is_closed.store(true, Ordering::Release);
+        self.shared.changed.notify();
+        if callback::has_context() {
+            // The current thread may be the background thread, in a call of the event listener.
+            return;
+        }
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            // The thread catches panics.
+            let _ = self.shared.env.join(thread);
+        }
+    }
+}
+
+impl Drop for FollowerHandle {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl FollowerShared {
+    /// Body of the background thread.
+    fn catch_up_in_interval(&self, interval_us: u64) {
+        let _context = callback::enter(CallbackContext::EngineThread);
+        loop {
+            let deadline_us = Some(self.env.now_us().saturating_add(interval_us));
+            let closed = &mut || self.is_closed.load(Ordering::Acquire);
+            if self.env.wait(WaitCause::Work, &self.changed, deadline_us, closed) {
+                return;
+            }
+            if let Err(error) = self.catch_up() {
+                let view = self.view.read().0.clone();
+                view.inner().state.report_background_error("catch-up", None, &error);
+            }
+        }
+    }
+
+    fn catch_up(&self) -> Result<bool> {
+        self.env.wait(WaitCause::BackgroundWork, &self.changed, None, &mut || {
+            let is_running = &self.is_catching_up;
+            is_running.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        let result = catch_unwind(AssertUnwindSafe(|| self.replace_view()));
+        self.is_catching_up.store(false, Ordering::Release);
+        self.changed.notify();
+        result.unwrap_or_else(|panic| Err(Error::from_panic(&*panic)))
+    }
+
+    fn replace_view(&self) -> Result<bool> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        let (view, state) = self.view.read().clone();
+        let Some((inner, state)) = read_next_state(view.inner(), &state)? else {
+            return Ok(false);
+        };
+        let next = (Db::new(inner), state);
+        let before = std::mem::replace(&mut *self.view.write(), next);
+        // Closes the view if it has no other handle, which must not happen under the lock.
+        drop((view, before));
+        Ok(true)
+    }
+}

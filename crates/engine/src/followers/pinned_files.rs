@@ -1,0 +1,180 @@
+//! The files that followers use, as the owner of the database sees them.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::{FOLLOWERS, FileName};
+
+use crate::error::{Error, Result};
+use crate::followers::pin::{FollowerPaths, LOCK_SUFFIX};
+use crate::format::follower_files::decode_follower_files;
+use crate::vfs::Vfs;
+
+/// The files that the followers of a database may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PinnedFiles {
+    /// All files.
+    All,
+    /// The tables and blob files with these numbers.
+    Numbers(BTreeSet<u64>),
+}
+
+impl PinnedFiles {
+    /// Reads the files of all followers. Removes the files of followers whose process has ended.
+    pub(crate) fn read(vfs: &dyn Vfs, dir: &Path) -> Result<PinnedFiles> {
+        let mut pinned = BTreeSet::new();
+        let followers = list_followers(vfs, dir)?;
+        let (count, mut ended) = (followers.len(), 0);
+        for paths in followers {
+            if !remove_if_ended(vfs, &paths)? {
+                match read_list(vfs, &paths.files)? {
+                    None => return Ok(PinnedFiles::All),
+                    Some(numbers) => pinned.extend(numbers),
+                }
+            } else {
+                ended += 1;
+            }
+        }
+        if count > 0 && count == ended {
+            // Fails if a follower was opened meanwhile.
+            let _ = vfs.remove_dir(&dir.join(FOLLOWERS));
+        }
+        Ok(PinnedFiles::Numbers(pinned))
+    }
+
+    /// Returns whether a follower may use this file.
+    pub(crate) fn contains(&self, path: &Path) -> bool {
+        if failpoint::is_on(Failpoint::FollowerFilesDeleted) {
+            return false;
+        }
+        let PinnedFiles::Numbers(numbers) = self else { return true };
+        let name = path.file_name().and_then(|name| name.to_str()).and_then(FileName::parse);
+        match name {
+            Some(FileName::Table(number) | FileName::Blob(number)) => numbers.contains(&number),
+            _ => false,
+        }
+    }
+}
+
+/// Returns the lock file of an open follower, if there is one.
+pub(crate) fn find_open_follower(vfs: &dyn Vfs, dir: &Path) -> Result<Option<PathBuf>> {
+    for paths in list_followers(vfs, dir)? {
+        if !remove_if_ended(vfs, &paths)? {
+            return Ok(Some(paths.lock));
+        }
+    }
+    Ok(None)
+}
+
+fn list_followers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<FollowerPaths>> {
+    let path = dir.join(FOLLOWERS);
+    match vfs.list(&path) {
+        Ok(names) => {
+            let locks = names.iter().filter_map(|name| name.strip_suffix(LOCK_SUFFIX));
+            Ok(locks.map(|name| FollowerPaths::new(dir, name)).collect())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(Error::io("list", &path, error)),
+    }
+}
+
+/// Removes the files of a follower if its lock is free. Returns whether it was free.
+fn remove_if_ended(vfs: &dyn Vfs, paths: &FollowerPaths) -> Result<bool> {
+    match vfs.lock(&paths.lock) {
+        Ok(_lock) => paths.remove_all(vfs).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        // The last follower has removed the directory.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(Error::io("lock", &paths.lock, error)),
+    }
+}
+
+/// Reads the numbers in the list of a follower. Returns `None` if the list is missing or damaged.
+fn read_list(vfs: &dyn Vfs, path: &Path) -> Result<Option<BTreeSet<u64>>> {
+    let read = || -> io::Result<Vec<u8>> {
+        let file = vfs.open(path)?;
+        let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
+        let mut text = vec![0; len];
+        let read = file.read_at(&mut text, 0)?;
+        text.truncate(read);
+        Ok(text)
+    };
+    match read() {
+        Ok(text) => Ok(decode_follower_files(&text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("read", path, error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lsmx_base::sync::Arc;
+
+    use crate::followers::FollowerPin;
+    use crate::vfs::MemVfs;
+
+    #[test]
+    fn pinned_files_follow_lists_and_locks() {
+        let vfs: Arc<dyn Vfs> = Arc::new(MemVfs::new());
+        let dir = Path::new("db");
+        vfs.create_dir(dir).unwrap();
+        let read = || PinnedFiles::read(&*vfs, dir).unwrap();
+        let numbers = |numbers: &[u64]| PinnedFiles::Numbers(numbers.iter().copied().collect());
+        assert_eq!(read(), numbers(&[]));
+        let first = FollowerPin::create(&vfs, dir).unwrap();
+        assert_eq!(read(), PinnedFiles::All);
+        first.pin(BTreeSet::from([3, 7])).unwrap();
+        assert_eq!(read(), numbers(&[3, 7]));
+        let second = FollowerPin::create(&vfs, dir).unwrap();
+        assert_eq!(read(), PinnedFiles::All);
+        second.pin(BTreeSet::from([9])).unwrap();
+        assert_eq!(read(), numbers(&[3, 7, 9]));
+        first.pin_all().unwrap();
+        assert_eq!(read(), PinnedFiles::All);
+        first.restore().unwrap();
+        assert_eq!(read(), numbers(&[3, 7, 9]));
+        first.pin_all().unwrap();
+        first.pin(BTreeSet::from([3, 7])).unwrap();
+        assert_eq!(read(), numbers(&[3, 7, 9]));
+        first.pin_all().unwrap();
+        assert_eq!(read(), PinnedFiles::All);
+        drop(first);
+        assert_eq!(read(), numbers(&[9]));
+        drop(second);
+        assert!(!vfs.exists(&dir.join(FOLLOWERS)).unwrap());
+    }
+
+    #[test]
+    fn pinned_files_of_killed_follower_are_removed() {
+        let vfs: Arc<dyn Vfs> = Arc::new(MemVfs::new());
+        let dir = Path::new("db");
+        vfs.create_dir(dir).unwrap();
+        vfs.create_dir(&dir.join(FOLLOWERS)).unwrap();
+        for name in ["000001.lock", "000001.files", "000001.old", "000001.tmp"] {
+            vfs.create(&dir.join(FOLLOWERS).join(name)).unwrap();
+        }
+        let follower = FollowerPin::create(&vfs, dir).unwrap();
+        assert_eq!(PinnedFiles::read(&*vfs, dir).unwrap(), PinnedFiles::All);
+        assert!(find_open_follower(&*vfs, dir).unwrap().is_some());
+        drop(follower);
+        vfs.create_dir(&dir.join(FOLLOWERS)).unwrap();
+        for name in ["000001.lock", "000001.files", "000001.old", "000001.tmp"] {
+            vfs.create(&dir.join(FOLLOWERS).join(name)).unwrap();
+        }
+        assert_eq!(find_open_follower(&*vfs, dir).unwrap(), None);
+        assert_eq!(PinnedFiles::read(&*vfs, dir).unwrap(), PinnedFiles::Numbers(BTreeSet::new()));
+    }
+
+    #[test]
+    fn pinned_files_contain_tables_and_blob_files() {
+        let pinned = PinnedFiles::Numbers(BTreeSet::from([7]));
+        assert!(pinned.contains(Path::new("db/000007.sst")));
+        assert!(pinned.contains(Path::new("db/000007.blob")));
+        assert!(!pinned.contains(Path::new("db/000007.wal")));
+        assert!(!pinned.contains(Path::new("db/000008.sst")));
+        assert!(PinnedFiles::All.contains(Path::new("db/000008.wal")));
+    }
+}
