@@ -3,9 +3,7 @@
 use std::num::NonZeroUsize;
 
 use lsmx::{Db, Options};
-use lsmx_backup::{
-    BackupOptions, Repository, RestoreOptions, Retention, Selection, VerifyDepth,
-};
+use lsmx_backup::{BackupOptions, Repository, RestoreOptions, Retention, Selection, VerifyDepth};
 
 #[tokio::test]
 #[ignore = "needs a server: scripts/backup_s3"]
@@ -17,8 +15,9 @@ async fn backups_on_a_server_are_verified_restored_read_and_removed() {
     let options = BackupOptions::new(home.path().join("staging"));
     // Random values are not compressed, so that a table needs a multipart upload.
     for key in 0..20_000_u32 {
-        let value: Vec<u8> =
-            (0..64).flat_map(|part| lsmx_testkit::mix_seeds(key.into(), part).to_le_bytes()).collect();
+        let value: Vec<u8> = (0..64)
+            .flat_map(|part| lsmx_testkit::mix_seeds(key.into(), part).to_le_bytes())
+            .collect();
         db.put(key.to_be_bytes(), value).unwrap();
     }
     db.flush().unwrap();

@@ -26,7 +26,8 @@ fn missing(document: &Path, text: &str, sources_of_crates: &[PathBuf]) -> Vec<St
         is_file.then_some((link, file))
     });
     let paths = text.split('`').skip(1).step_by(2).filter_map(|code| {
-        let top = ["docs/", "crates/", "scripts/", "fuzz/", "tests/outside/"];
+        let top =
+            ["docs/", "crates/", "examples/replicated_kv", "scripts/", "fuzz/", "tests/outside/"];
         let is_path = top.iter().any(|top| code.starts_with(top))
             && code.chars().all(|char| char.is_ascii_alphanumeric() || "_-./".contains(char));
         is_path.then(|| (code, root().join(code)))
@@ -52,8 +53,10 @@ fn documents_name_files_that_exist() {
     let mut documents = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
         .map(|name| root().join(name))
         .to_vec();
+    documents.push(root().join("examples/replicated_kv/README.md"));
     documents.extend(files(&root().join("docs"), "md"));
-    let sources = files(&root().join("crates"), "rs");
+    let mut sources = files(&root().join("crates"), "rs");
+    sources.extend(files(&root().join("examples"), "rs"));
     assert!(documents.len() > 10, "{documents:?}");
     for document in documents {
         let missing = missing(&document, &read(&document), &sources);
