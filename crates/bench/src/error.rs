@@ -47,6 +47,9 @@ pub enum Error {
     /// The directory of `--resume` cannot be used. For example, the directory contains results of another command.
     #[error("--resume {}: {why}", directory.display())]
     Resume { directory: PathBuf, why: String },
+    /// A list of cells or a result of a cell cannot be used. For example, it belongs to another command.
+    #[error("{}: {why}", path.display())]
+    Cells { path: PathBuf, why: String },
     /// An lsmx database returned an error.
     #[error("cannot {action}: {source}")]
     Engine { action: &'static str, source: lsmx::Error },
@@ -144,7 +147,8 @@ impl Error {
             | Error::Unknown { .. }
             | Error::Contradiction { .. }
             | Error::Spec { .. }
-            | Error::Resume { .. } => true,
+            | Error::Resume { .. }
+            | Error::Cells { .. } => true,
             Error::EngineProcess { failure, .. } => {
                 matches!(failure, EngineProcessFailure::Reported { is_usage: true, .. })
             }

@@ -2,6 +2,7 @@
 
 pub mod advise;
 pub mod bench_experiment;
+pub mod cells;
 pub mod explore;
 pub mod iocost;
 pub mod model;
@@ -36,7 +37,7 @@ impl Progress for NoProgress {
 }
 
 /// Returns the distinct items in the order of their first occurrence.
-fn distinct_items<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+pub(crate) fn distinct_items<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for item in items {
         if !distinct.contains(&item) {

@@ -65,7 +65,7 @@ impl RunIdentity {
     }
 
     /// Returns a message if the results of `other` cannot be reused because the identities differ.
-    fn differs_from(&self, other: &RunIdentity) -> Option<String> {
+    pub(super) fn differs_from(&self, other: &RunIdentity) -> Option<String> {
         if self.version != other.version {
             return Some(format!(
                 "it holds cells of lsmx {}, this is {}",
@@ -210,13 +210,13 @@ pub(crate) fn hash_file(path: &Path) -> io::Result<String> {
 }
 
 #[cfg(unix)]
-fn sync_directory(directory: &Path) -> io::Result<()> {
+pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
 /// On systems other than Unix a directory cannot be opened as a file. Renames are assumed to be durable without a sync.
 #[cfg(not(unix))]
-fn sync_directory(_: &Path) -> io::Result<()> {
+pub(super) fn sync_directory(_: &Path) -> io::Result<()> {
     Ok(())
 }
 

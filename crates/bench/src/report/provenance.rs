@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::distinct_items;
 
 /// Information that is needed to repeat an experiment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
     pub version: String,
     /// Command line that produced the result.
@@ -42,6 +44,19 @@ impl Provenance {
                 .ok()
                 .and_then(|path| find_file_system(&text("/proc/self/mountinfo"), &path))
                 .unwrap_or_else(|| "unknown".to_owned()),
+        }
+    }
+
+    /// Replaces the properties of this machine by the distinct properties of the machines in `parts`.
+    pub(crate) fn with_machines_of(self, parts: &[&Provenance]) -> Provenance {
+        let join = |property: fn(&Provenance) -> &str| {
+            distinct_items(parts.iter().map(|part| property(part))).join("; ")
+        };
+        Provenance {
+            cpu: join(|part| &part.cpu),
+            kernel: join(|part| &part.kernel),
+            file_system: join(|part| &part.file_system),
+            ..self
         }
     }
 }

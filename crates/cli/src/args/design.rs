@@ -7,6 +7,7 @@ use lsmx::{FilterBits, MemtableKind};
 use lsmx_bench::experiment::advise::CostWeights;
 use lsmx_bench::workload::record::RecordFormat;
 
+use super::cells::CellArgs;
 use super::output::OutputArgs;
 use super::values::{Policies, block_bytes, bytes, count, percent, policies, thread_count};
 use super::workload::{RunArgs, SetupArgs, WorkloadArgs};
@@ -59,7 +60,7 @@ pub(crate) struct EngineArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ExploreArgs {
     /// Policies, separated by commas, or `all` for every preset that drops no data.
-    #[arg(long, value_name = "NAME,…", value_parser = policies, required_unless_present = "spec")]
+    #[arg(long, value_name = "NAME,…", value_parser = policies, required_unless_present_any = ["spec", "run_cell", "collect"])]
     pub(crate) policy: Option<Policies>,
     /// TOML file with a policy composed of primitives; may be given several times. The policies of --policy come first.
     #[arg(long, value_name = "FILE")]
@@ -92,6 +93,8 @@ pub(crate) struct ExploreArgs {
     pub(crate) sweep: Vec<String>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) cells: CellArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -173,9 +176,26 @@ pub(crate) enum WriteControl {
 /// Returns the flags of `explore` that a sweep can vary.
 pub(crate) fn swept_flags() -> Vec<Arg> {
     /// Flags that a sweep cannot vary: they select configurations, name files, or do not affect the results.
-    const NOT_SWEPT: [&str; 16] = [
-        "policy", "spec", "phases", "data", "trace", "format", "seed", "sweep", "repeat", "resume",
-        "dry-run", "json", "csv", "html", "explain", "dir",
+    const NOT_SWEPT: [&str; 19] = [
+        "policy",
+        "spec",
+        "phases",
+        "data",
+        "trace",
+        "format",
+        "seed",
+        "sweep",
+        "repeat",
+        "resume",
+        "dry-run",
+        "json",
+        "csv",
+        "html",
+        "explain",
+        "dir",
+        "emit-cells",
+        "run-cell",
+        "collect",
     ];
     let explore = ExploreArgs::augment_args(clap::Command::new("explore"));
     let is_swept = |flag: &&Arg| flag.get_long().is_some_and(|name| !NOT_SWEPT.contains(&name));

@@ -10,6 +10,7 @@ use lsmx_bench::experiment::rmw::{RmwStudy, UpdateMode, ValuePlacement};
 use lsmx_bench::experiment::throughput::workload_argument::WorkloadArgument;
 use lsmx_bench::workload::operation_mix::OperationMix;
 
+use super::cells::CellArgs;
 use super::output::OutputArgs;
 use super::values::{block_bytes, bytes, count, positive_count, rate};
 use super::workload::{RunArgs, SetupArgs};
@@ -53,12 +54,12 @@ pub(crate) struct BenchArgs {
     /// Workloads, which run in this order on one database: fillseq, fillrandom, overwrite, readrandom,
     /// readmissing, seekrandom, scan, readwhilewriting, deleterandom, fillsync, ycsb-a … ycsb-f, mixgraph. Settings after
     /// a colon replace flags: seekrandom:entries=100, readrandom:threads=2,ops=500K (keys: threads, ops, entries, rate).
-    #[arg(required_unless_present = "experiment", value_name = "WORKLOAD")]
+    #[arg(required_unless_present_any = ["experiment", "run_cell", "collect"], value_name = "WORKLOAD")]
     pub(crate) workloads: Vec<WorkloadArgument>,
     /// Experiment to run in place of workloads: caching (reads by contents of the block cache), filter-size
     /// (puts and reads by width of the filters), put-over-time (puts over time while compactions run), data-size (puts,
     /// gets and deletes by number of records), steady-state (latencies at a rate that each engine sustains).
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["workloads", "seek_entries"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["workloads", "seek_entries", "emit_cells"])]
     pub(crate) experiment: Option<BenchExperiment>,
     /// Database that is kept; reads need one that was filled with the same flags [default: a temporary database].
     #[arg(long, value_name = "PATH", conflicts_with = "dir")]
@@ -120,6 +121,8 @@ pub(crate) struct BenchArgs {
     pub(crate) repeat: u64,
     #[command(flatten)]
     pub(crate) setup: SetupArgs,
+    #[command(flatten)]
+    pub(crate) cells: CellArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -238,6 +241,8 @@ pub(crate) struct RmwArgs {
     pub(crate) peers: Vec<String>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) cells: CellArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

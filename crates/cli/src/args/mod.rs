@@ -1,5 +1,6 @@
 //! The command line: its commands, flags, and errors.
 
+mod cells;
 mod database;
 mod design;
 mod measure;
@@ -14,6 +15,7 @@ use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::failure::Failure;
 
+pub(crate) use cells::CellArgs;
 pub(crate) use database::{
     BackupArgs, BackupsArgs, DbArgs, FileArgs, ImportArgs, RepairArgs, RepositoryArgs, RestoreArgs,
     ScanArgs, StatsArgs, TopArgs, TransferArgs, Verb, VerifyArgs,
@@ -22,6 +24,7 @@ pub(crate) use design::{
     AdviseArgs, CompareArgs, Compression, DataOrder, ExploreArgs, WriteControl, swept_flags,
 };
 pub(crate) use measure::{BenchArgs, IocostArgs, RmwArgs, StressArgs};
+pub(crate) use output::OutputArgs;
 pub(crate) use values::split_outside_brackets;
 pub(crate) use workload::{ReadArgs, RunArgs, WorkloadArgs, WriteArgs};
 
@@ -68,7 +71,7 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, Failure> {
 
 /// Returns the definition of all commands.
 fn command() -> clap::Command {
-    accept_negative_numbers(Arguments::command())
+    accept_negative_numbers(Arguments::command()).mut_subcommands(cells::add_conflicts)
 }
 
 /// Lets clap parse a negative number as the value of the preceding flag, so that an error names that flag.

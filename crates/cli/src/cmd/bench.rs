@@ -12,7 +12,8 @@ use lsmx_bench::experiment::throughput::{self, Config};
 use lsmx_bench::experiment::tuning::{self, TuningStudy};
 use lsmx_bench::peers::EngineSettings;
 
-use crate::args::BenchArgs;
+use super::cells::{self, PreparedStudy};
+use crate::args::{BenchArgs, Command};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{self, Bar};
@@ -25,12 +26,18 @@ const DATA_SIZE_ENTRIES_DEFAULT: u64 = 16_384;
 /// Runs the workloads or the experiment, and writes the results. If environment variables define an
 /// [`EngineAssignment`], this process is a child of another `lsmx bench` and serves the requests of its parent.
 pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failure> {
-    let mut config = config(arguments, words)?;
-    let steady = SteadyStateArguments {
-        testing_minutes: arguments.testing_minutes,
-        minutes: arguments.minutes,
-        read_ratio: arguments.read_ratio,
+    let dir = arguments.setup.dir.as_deref();
+    let prepare = |command, words: &[OsString]| match command {
+        Command::Bench(listed) => {
+            prepare(&listed, words, arguments.cells.collect.is_none()).map(Some)
+        }
+        _ => Ok(None),
     };
+    if cells::run(&arguments.cells, &arguments.output, dir, words, prepare)? {
+        return Ok(());
+    }
+    let mut config = config(arguments, words)?;
+    let steady = steady_arguments(arguments);
     if let Some(assignment) = EngineAssignment::from_env()? {
         match arguments.experiment {
             Some(BenchExperiment::SteadyState) => {
@@ -66,6 +73,29 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
         Some(BenchExperiment::SteadyState) => {
             arguments.output.write(&run_steady_state(&config, &steady, bar)?)
         }
+    }
+}
+
+/// Returns the workloads of a command line. `limits` is false if only results are combined. Other machines limited the
+/// memory of their engines, and this machine need not be able to.
+fn prepare(
+    arguments: &BenchArgs,
+    words: &[OsString],
+    limits: bool,
+) -> Result<PreparedStudy<Config>, Failure> {
+    let mut study = config(arguments, words)?;
+    steady_arguments(arguments).check_unused("the workloads")?;
+    if let Some(bytes) = arguments.memory_limit.filter(|_| limits) {
+        limit_memory(&mut study, bytes, words)?;
+    }
+    Ok(PreparedStudy::new(study))
+}
+
+fn steady_arguments(arguments: &BenchArgs) -> SteadyStateArguments {
+    SteadyStateArguments {
+        testing_minutes: arguments.testing_minutes,
+        minutes: arguments.minutes,
+        read_ratio: arguments.read_ratio,
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod advise;
 pub(crate) mod bench;
+mod cells;
 pub(crate) mod compare;
 pub(crate) mod db;
 pub(crate) mod explore;
@@ -11,7 +12,7 @@ pub(crate) mod simulate;
 pub(crate) mod stress;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lsmx_bench::experiment::resume::{RunDirectory, RunIdentity};
 use lsmx_bench::peers::EngineKind;
@@ -24,9 +25,10 @@ fn command_line(words: &[OsString]) -> String {
     words.join(" ")
 }
 
-/// Returns the command line without the program name and without flags that do not affect the result.
-fn result_words(words: &[OsString]) -> String {
-    const WITH_VALUE: [&str; 6] = ["--resume", "--json", "--csv", "--html", "--columns", "--dir"];
+/// Returns the arguments of the command line, without flags that do not affect the result.
+fn result_words(words: &[OsString]) -> Vec<String> {
+    const WITH_VALUE: [&str; 7] =
+        ["--resume", "--json", "--csv", "--html", "--columns", "--dir", "--emit-cells"];
     let mut kept = Vec::new();
     let mut words = words.iter().skip(1).map(|word| word.to_string_lossy());
     while let Some(word) = words.next() {
@@ -36,10 +38,10 @@ fn result_words(words: &[OsString]) -> String {
                 words.next();
             }
         } else if !["--dry-run", "--explain", "--no-legend"].contains(&flag) {
-            kept.push(word);
+            kept.push(word.into_owned());
         }
     }
-    kept.join(" ")
+    kept
 }
 
 /// Opens the `--resume` directory, which stores the finished results of earlier runs of the same command.
@@ -48,12 +50,13 @@ fn result_words(words: &[OsString]) -> String {
 fn open_finished(
     run: &RunArgs,
     words: &[OsString],
-    inputs: &[&Path],
+    inputs: &[PathBuf],
     cell_count: u64,
 ) -> Result<Option<RunDirectory>, Failure> {
     match &run.resume {
         Some(directory) if !run.dry_run || directory.exists() => {
-            let identity = RunIdentity::new(result_words(words), inputs, cell_count)?;
+            let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
+            let identity = RunIdentity::new(result_words(words).join(" "), &inputs, cell_count)?;
             Ok(Some(RunDirectory::open(directory, &identity)?))
         }
         _ => Ok(None),

@@ -5,14 +5,23 @@ use std::ffi::OsString;
 use lsmx_bench::experiment::rmw::Config;
 use lsmx_bench::experiment::rmw::columns::{REGISTRY, format_estimates as estimates_table};
 
+use super::cells::{self, PreparedStudy};
 use super::distinct;
-use crate::args::RmwArgs;
+use crate::args::{Command, RmwArgs};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{self, Bar};
 
 /// Measures each configuration and writes the results. With `--dry-run`, prints only the estimated costs.
 pub(crate) fn run(arguments: &RmwArgs, words: &[OsString]) -> Result<(), Failure> {
+    let dir = arguments.run.setup.dir.as_deref();
+    let prepare = |command, words: &[OsString]| match command {
+        Command::Rmw(arguments) => Ok(Some(PreparedStudy::new(config(&arguments, words)?))),
+        _ => Ok(None),
+    };
+    if cells::run(&arguments.cells, &arguments.output, dir, words, prepare)? {
+        return Ok(());
+    }
     let mut config = config(arguments, words)?;
     config.check()?;
     arguments.output.probe(&REGISTRY)?;

@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 
-use lsmx_bench::experiment::simulate::{self, columns::REGISTRY};
+use lsmx_bench::experiment::explore::Config;
+use lsmx_bench::experiment::simulate::{self, SimulationStudy, columns::REGISTRY};
 use lsmx_bench::report::text;
 
+use super::cells::{self, PreparedStudy};
 use super::explore;
-use crate::args::ExploreArgs;
+use crate::args::{Command, ExploreArgs};
 use crate::failure::Failure;
 use crate::output::{self, Bar};
 
@@ -15,6 +17,27 @@ const MEMTABLE_MAX: u64 = 64 << 20;
 
 /// Runs the simulation and writes the results. The simulation creates no temporary files, so SIGINT needs no handler.
 pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
+    let prepare = |command, words: &[OsString]| match command {
+        Command::Simulate(arguments) => {
+            let (config, head) = config(&arguments, words)?;
+            let inputs = explore::input_files(&arguments);
+            Ok(Some(PreparedStudy { study: SimulationStudy(config), inputs, head }))
+        }
+        _ => Ok(None),
+    };
+    let dir = arguments.run.setup.dir.as_deref();
+    if cells::run(&arguments.cells, &arguments.output, dir, words, prepare)? {
+        return Ok(());
+    }
+    let (config, head) = config(arguments, words)?;
+    arguments.output.probe(&REGISTRY)?;
+    let result = simulate::simulate_exploration(&config, &mut Bar::new())?;
+    output::stdout(head.as_bytes())?;
+    arguments.output.write(&result)
+}
+
+/// Returns the configuration, and a line about the size of memtables that is empty if the default size has no limit.
+fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<(Config, String), Failure> {
     let mut config = explore::config(arguments, words, check_flags)?;
     let limits =
         config.points.iter_mut().filter_map(|point| point.limit_default_memtable(MEMTABLE_MAX));
@@ -24,10 +47,7 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
             "memtables and tables hold {memtable} of data: their default, data ÷ 150 = {share}, is limited (--memtable)\n"
         )
     });
-    arguments.output.probe(&REGISTRY)?;
-    let result = simulate::simulate_exploration(&config, &mut Bar::new())?;
-    output::stdout(head.as_bytes())?;
-    arguments.output.write(&result)
+    Ok((config, head))
 }
 
 /// Rejects flags that have an effect only on the engine.

@@ -44,6 +44,16 @@ explore --policy full --repeat 0 => --repeat is 0
 explore --policy full --seed 18446744073709551615 --repeat 2 => --seed is 18446744073709551615
 explore --policy full --dry-run --json a.json => --dry-run | --json
 explore --policy full(T=4) --sweep policy.T=5 => policy.T=5 | full(T=4)
+explore --run-cell a:0 => --json
+explore --run-cell a --json b => --run-cell | FILE:N
+explore --run-cell a:0 --json b --policy full => --policy | --run-cell
+explore --run-cell a:0 --json b --csv c => --csv | --run-cell
+explore --run-cell a:0 --json b --collect c => --run-cell | --collect
+explore --collect a --seed 1 => --seed | --collect
+explore --collect a --dir b => --dir | --collect
+explore --policy full --emit-cells a --json b => --json | --emit-cells
+explore --policy full --emit-cells a --resume b => --resume | --emit-cells
+explore --policy full --sweep collect=a => "collect" | memtable
 bench => WORKLOAD
 bench fillbatch => fillbatch | fillseq | ycsb-f
 bench fillseq --entries 0 => --entries | from 1
@@ -203,6 +213,9 @@ explore --policy full --data no/such.tsv => cannot open no/such.tsv
 explore --policy full --phases no/such.toml => cannot read no/such.toml
 explore --policy full --trace no/such.trace => no/such.trace
 explore --policy full --json no/such/dir.json => cannot write no/such/dir.json
+explore --run-cell no/such:0 --json x => cannot read no/such
+explore --collect no/such => cannot list no/such
+explore --policy full --emit-cells no/such/list => cannot write no/such/list
 explore --policy full --html no/such/page.html => cannot write no/such/page.html
 simulate --policy full --html no/such/page.html => cannot write no/such/page.html
 bench fillseq --html no/such/page.html => cannot write no/such/page.html

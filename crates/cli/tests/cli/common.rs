@@ -163,6 +163,20 @@ pub(crate) fn read_json(path: impl AsRef<Path>) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
+/// Removes times and the command line from a result. The rest of the result depends only on the seed.
+pub(crate) fn remove_times(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.retain(|name, _| {
+                !name.contains("latency_us") && name != "elapsed_s" && name != "command"
+            });
+            members.values_mut().for_each(remove_times);
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(remove_times),
+        _ => {}
+    }
+}
+
 /// Returns the number at a JSON pointer in a result.
 #[track_caller]
 pub(crate) fn number(value: &Value, path: &str) -> f64 {

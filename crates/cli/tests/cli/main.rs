@@ -9,6 +9,9 @@
 mod advise;
 mod arguments;
 mod bench;
+mod cells;
+#[cfg(target_os = "linux")]
+mod cluster;
 mod common;
 mod compare;
 mod db;

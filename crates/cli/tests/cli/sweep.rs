@@ -101,25 +101,10 @@ fn resume_of_another_run_is_rejected() {
     resume("--policy full").fails(2, &["lsmx 0.0.0", version]);
 }
 
-/// Removes times and the command line from a result. The rest of the result depends only on the seed.
-#[cfg(unix)]
-fn remove_times(value: &mut Value) {
-    match value {
-        Value::Object(members) => {
-            members.retain(|name, _| {
-                !name.contains("latency_us") && name != "elapsed_s" && name != "command"
-            });
-            members.values_mut().for_each(remove_times);
-        }
-        Value::Array(elements) => elements.iter_mut().for_each(remove_times),
-        _ => {}
-    }
-}
-
 #[cfg(unix)]
 #[test]
 fn resumed_sweep_equals_uninterrupted_sweep() {
-    use crate::common::{interrupt, spawn};
+    use crate::common::{interrupt, remove_times, spawn};
 
     const CELLS: usize = 32;
     let dir = TestDir::new();

@@ -28,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::numbers;
 use crate::report::provenance::Provenance;
 
+use super::cells::CellStudy;
 use super::resume::RunDirectory;
 use super::{Progress, repeat};
 use decisions::DecisionWriter;
@@ -114,40 +115,94 @@ impl Config {
         progress: &mut dyn Progress,
     ) -> Result<Exploration> {
         self.check()?;
-        let provenance =
-            Provenance::new(self.command.clone(), self.spec.clone(), self.seed, &self.directory);
-        let count = self.cell_count();
-        let mut cells = Vec::new();
-        let mut repeated: Vec<ExplorationCell> = Vec::new();
-        for place in self.planned_cells() {
-            let kept = finished.map_or(Ok(None), |finished| finished.read_cell(place.number))?;
-            let cell = match kept {
-                Some(cell) => cell,
-                None => {
-                    let mut cell =
-                        cell::run_cell(self, &place, &cell_title(&place, count), progress)?;
-                    cell.simulated = place.point.simulate(place.policy, place.seed)?;
-                    cell.model = place.point.model_costs(place.policy);
-                    if let Some(finished) = finished {
-                        finished.store_cell(place.number, &cell)?;
-                    }
-                    cell
-                }
-            };
-            repeated.push(cell);
+        let provenance = self.provenance();
+        let cells = self.planned_cells().map(|place| {
+            if let Some(finished) = finished
+                && let Some(cell) = finished.read_cell(place.number)?
+            {
+                return Ok(cell);
+            }
+            let cell = self.run_planned(&place, progress)?;
+            if let Some(finished) = finished {
+                finished.store_cell(place.number, &cell)?;
+            }
+            Ok(cell)
+        });
+        Ok(Exploration { provenance, cells: self.summarize(cells)? })
+    }
+
+    pub(super) fn provenance(&self) -> Provenance {
+        Provenance::new(self.command.clone(), self.spec.clone(), self.seed, &self.directory)
+    }
+
+    fn run_planned(
+        &self,
+        place: &PlannedCell<'_>,
+        progress: &mut dyn Progress,
+    ) -> Result<ExplorationCell> {
+        let title = cell_title(place, self.cell_count());
+        let mut cell = cell::run_cell(self, place, &title, progress)?;
+        cell.simulated = place.point.simulate(place.policy, place.seed)?;
+        cell.model = place.point.model_costs(place.policy);
+        Ok(cell)
+    }
+
+    /// Replaces the repetitions of each combination of policy and workload by one result.
+    fn summarize(
+        &self,
+        cells: impl Iterator<Item = Result<ExplorationCell>>,
+    ) -> Result<Vec<ExplorationCell>> {
+        let (mut summarized, mut repeated) = (Vec::new(), Vec::new());
+        for cell in cells {
+            repeated.push(cell?);
             if numbers::to_u64(repeated.len()) == self.repeat {
-                cells.extend(repeat::summarize_repetitions(std::mem::take(&mut repeated))?);
+                summarized.extend(repeat::summarize_repetitions(std::mem::take(&mut repeated))?);
             }
         }
-        Ok(Exploration { provenance, cells })
+        Ok(summarized)
+    }
+
+    /// Returns a label for each run, in the order of [`Config::planned_cells`].
+    pub(super) fn planned_labels(&self) -> Vec<String> {
+        let label =
+            |place: PlannedCell<'_>| format!("{} seed={}", planned_name(&place), place.seed);
+        self.planned_cells().map(label).collect()
+    }
+}
+
+impl CellStudy for Config {
+    type Output = Exploration;
+
+    fn labels(&self) -> Result<Vec<String>> {
+        self.check()?;
+        Ok(self.planned_labels())
+    }
+
+    fn directory_mut(&mut self) -> &mut PathBuf {
+        &mut self.directory
+    }
+
+    fn run_cell(&self, index: u64, progress: &mut dyn Progress) -> Result<Exploration> {
+        let provenance = self.provenance();
+        let planned = self.planned_cells().skip(numbers::to_usize(index)).take(1);
+        let cells = planned.map(|place| self.run_planned(&place, progress));
+        Ok(Exploration { provenance, cells: cells.collect::<Result<_>>()? })
+    }
+
+    fn combine(&self, parts: Vec<Exploration>) -> Result<Exploration> {
+        let origins: Vec<&Provenance> = parts.iter().map(|part| &part.provenance).collect();
+        let provenance = self.provenance().with_machines_of(&origins);
+        let cells = parts.into_iter().flat_map(|part| part.cells).map(Ok);
+        Ok(Exploration { provenance, cells: self.summarize(cells)? })
     }
 }
 
 fn cell_title(place: &PlannedCell<'_>, count: u64) -> String {
-    let PlannedCell { point, policy, number, .. } = place;
-    let mut title = policy.to_string();
-    if !point.sweep.is_empty() {
-        title = format!("{title} {}", point.sweep);
-    }
-    if count > 1 { format!("{}/{count} {title}", number + 1) } else { title }
+    let name = planned_name(place);
+    if count > 1 { format!("{}/{count} {name}", place.number + 1) } else { name }
+}
+
+fn planned_name(place: &PlannedCell<'_>) -> String {
+    let PlannedCell { point, policy, .. } = place;
+    if point.sweep.is_empty() { policy.to_string() } else { format!("{policy} {}", point.sweep) }
 }

@@ -21,7 +21,7 @@ use crate::workload::phases::Phase;
 use crate::workload::trace::TraceCounts;
 
 /// Result of `lsmx explore`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Exploration {
     pub provenance: Provenance,
     pub cells: Vec<ExplorationCell>,

@@ -23,6 +23,7 @@ use lsmx::merge_operator::FieldUpdate;
 use lsmx_delta::DeltaOptions;
 
 use crate::error::{Error, Result};
+use crate::experiment::cells::CellStudy;
 use crate::experiment::resume::RunDirectory;
 use crate::experiment::sweep::{SweepPoint, SweepValue};
 use crate::numbers::{self, round_to_u64, to_f64};
@@ -171,14 +172,13 @@ impl Config {
         progress: &mut dyn Progress,
     ) -> Result<RmwResult> {
         let plans = self.cell_plans()?;
-        let provenance = Provenance::new(self.command.clone(), None, self.seed, &self.directory);
+        let provenance = self.provenance();
         let mut cells = Vec::new();
         let mut place = 0;
         for plan in &plans {
             let mut repetitions = Vec::new();
             for repetition in 0..self.repeat {
-                let mut plan = plan.clone();
-                plan.recipe.seed = self.seed.wrapping_add(repetition);
+                let plan = self.repeated_plan(plan, repetition);
                 let known =
                     finished.map(|finished| finished.read_cell(place)).transpose()?.flatten();
                 let done: Vec<RmwCell> = match known {
@@ -193,11 +193,22 @@ impl Config {
             }
             cells.extend(median_repetitions(&repetitions)?);
         }
-        Ok(RmwResult {
-            provenance,
-            experiment: self.study.map(|study| study.name().to_owned()),
-            cells,
-        })
+        Ok(self.result(provenance, cells))
+    }
+
+    fn provenance(&self) -> Provenance {
+        Provenance::new(self.command.clone(), None, self.seed, &self.directory)
+    }
+
+    fn result(&self, provenance: Provenance, cells: Vec<RmwCell>) -> RmwResult {
+        let experiment = self.study.map(|study| study.name().to_owned());
+        RmwResult { provenance, experiment, cells }
+    }
+
+    fn repeated_plan(&self, plan: &CellPlan, repetition: u64) -> CellPlan {
+        let mut plan = plan.clone();
+        plan.recipe.seed = self.seed.wrapping_add(repetition);
+        plan
     }
 
     fn run_plan(&self, plan: &CellPlan, progress: &mut dyn Progress) -> Result<Vec<RmwCell>> {
@@ -414,6 +425,48 @@ impl Config {
             ..plan.settings
         };
         Ok(plan)
+    }
+}
+
+impl CellStudy for Config {
+    type Output = RmwResult;
+
+    fn labels(&self) -> Result<Vec<String>> {
+        let plans = self.cell_plans()?;
+        let label = |plan: &CellPlan, repetition| {
+            let read_ratio = plan.recipe.mix.read_ratio(plan.recipe.read_ratio);
+            let seed = self.repeated_plan(plan, repetition).recipe.seed;
+            [plan.design.to_string(), format!("read_ratio={read_ratio}"), plan.sweep.to_string()]
+                .into_iter()
+                .filter(|part| !part.is_empty())
+                .chain([format!("seed={seed}")])
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let labels = plans.iter().flat_map(|plan| (0..self.repeat).map(move |at| label(plan, at)));
+        Ok(labels.collect())
+    }
+
+    fn directory_mut(&mut self) -> &mut PathBuf {
+        &mut self.directory
+    }
+
+    fn run_cell(&self, index: u64, progress: &mut dyn Progress) -> Result<RmwResult> {
+        let plans = self.cell_plans()?;
+        let plan =
+            self.repeated_plan(&plans[numbers::to_usize(index / self.repeat)], index % self.repeat);
+        Ok(self.result(self.provenance(), self.run_plan(&plan, progress)?))
+    }
+
+    fn combine(&self, parts: Vec<RmwResult>) -> Result<RmwResult> {
+        let origins: Vec<&Provenance> = parts.iter().map(|part| &part.provenance).collect();
+        let provenance = self.provenance().with_machines_of(&origins);
+        let runs: Vec<Vec<RmwCell>> = parts.into_iter().map(|part| part.cells).collect();
+        let mut cells = Vec::new();
+        for repetitions in runs.chunks(numbers::to_usize(self.repeat)) {
+            cells.extend(median_repetitions(repetitions)?);
+        }
+        Ok(self.result(provenance, cells))
     }
 }
 

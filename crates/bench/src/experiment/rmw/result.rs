@@ -15,7 +15,7 @@ use crate::report::provenance::Provenance;
 use super::design::{UpdateMode, ValuePlacement};
 
 /// Result of `lsmx rmw`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RmwResult {
     pub provenance: Provenance,
     /// Name of the experiment. `None` if no experiment was selected.

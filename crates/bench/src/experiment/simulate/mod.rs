@@ -5,6 +5,7 @@
 
 pub mod columns;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -13,14 +14,16 @@ use lsmx::FilterLastRun;
 use lsmx_compaction::{PolicyPrimitives, PolicySpec};
 use lsmx_simulator::cost_model::Costs;
 use lsmx_simulator::{self as simulator, Report};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
+use crate::numbers;
 use crate::report::provenance::Provenance;
 use crate::workload::phases::Phase;
 
 use super::Progress;
+use super::cells::CellStudy;
 use super::explore::result::WorkloadSummary;
 use super::explore::{self, PlannedCell};
 use super::model::ModelledTree;
@@ -32,7 +35,7 @@ pub const THREADS: usize = 2;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Result of `lsmx simulate`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Simulation {
     /// Version, command line and machine that produced the result.
     pub provenance: Provenance,
@@ -43,14 +46,14 @@ pub struct Simulation {
 }
 
 /// Simulation of one policy under one workload.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SimulationCell {
     /// Canonical name of the policy.
     pub policy: String,
     /// Policy with all its parameters.
     pub spec: String,
     /// Values of the swept flags. Omitted if no flag is swept.
-    #[serde(skip_serializing_if = "SweepPoint::is_empty")]
+    #[serde(default, skip_serializing_if = "SweepPoint::is_empty")]
     pub sweep: SweepPoint,
     /// Simulated workload and engine settings.
     pub workload: WorkloadSummary,
@@ -86,8 +89,7 @@ pub fn simulate_exploration(
     progress: &mut dyn Progress,
 ) -> Result<Simulation> {
     config.check_count()?;
-    let (command, spec) = (config.command.clone(), config.spec.clone());
-    let provenance = Provenance::new(command, spec, config.seed, &config.directory);
+    let provenance = config.provenance();
     let tasks: Vec<SimulationTask> =
         config.planned_cells().map(|place| simulation_task(&place)).collect::<Result<_>>()?;
     let first = find_equivalent_tasks(&tasks);
@@ -98,6 +100,39 @@ pub fn simulate_exploration(
     let cells = run_tasks(&tasks, &first, progress)?;
     progress.end_phase();
     Ok(Simulation { provenance, simulated: true, cells })
+}
+
+/// An exploration whose cells are simulated.
+#[derive(Debug)]
+pub struct SimulationStudy(pub explore::Config);
+
+impl CellStudy for SimulationStudy {
+    type Output = Simulation;
+
+    fn labels(&self) -> Result<Vec<String>> {
+        self.0.check_count()?;
+        Ok(self.0.planned_labels())
+    }
+
+    fn directory_mut(&mut self) -> &mut PathBuf {
+        &mut self.0.directory
+    }
+
+    fn run_cell(&self, index: u64, progress: &mut dyn Progress) -> Result<Simulation> {
+        let provenance = self.0.provenance();
+        let planned = self.0.planned_cells().skip(numbers::to_usize(index)).take(1);
+        let tasks: Vec<SimulationTask> =
+            planned.map(|place| simulation_task(&place)).collect::<Result<_>>()?;
+        let cells = run_tasks(&tasks, &[0], progress)?;
+        Ok(Simulation { provenance, simulated: true, cells })
+    }
+
+    fn combine(&self, parts: Vec<Simulation>) -> Result<Simulation> {
+        let origins: Vec<&Provenance> = parts.iter().map(|part| &part.provenance).collect();
+        let provenance = self.0.provenance().with_machines_of(&origins);
+        let cells = parts.into_iter().flat_map(|part| part.cells).collect();
+        Ok(Simulation { provenance, simulated: true, cells })
+    }
 }
 
 fn simulation_task(place: &PlannedCell<'_>) -> Result<SimulationTask> {

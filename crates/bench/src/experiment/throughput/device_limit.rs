@@ -17,7 +17,7 @@ use crate::workload::random::Random;
 /// Length of a read, in bytes.
 const PAGE_BYTES: usize = 4096;
 /// Queue depths to measure. A queue depth is the number of threads, because each thread has one read in progress.
-const QUEUE_DEPTHS: [u64; 2] = [1, 2];
+pub(super) const QUEUE_DEPTHS: [u64; 2] = [1, 2];
 /// Duration of the reads for a queue depth, in seconds.
 const DURATION_S: f64 = 2.0;
 /// Name of the workload and of the engine in results.

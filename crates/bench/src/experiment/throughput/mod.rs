@@ -30,9 +30,10 @@ use crate::temporary;
 use crate::workload::records::GeneratedRecords;
 
 use super::Progress;
+use super::cells::CellStudy;
 use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use database::{BenchDatabase, BenchPlan, WorkloadStep, has_entries};
-use device_limit::measure_device;
+use device_limit::{QUEUE_DEPTHS, measure_device};
 use engine_process::EngineProcess;
 use memory_limit::MemoryLimit;
 use repetitions::median_repetitions;
@@ -85,8 +86,7 @@ impl Config {
         self.check()?;
         let steps = self.workload_steps();
         let plan = self.bench_plan(&steps)?;
-        let place = self.database.as_deref().unwrap_or(&self.directory);
-        let provenance = Provenance::new(self.command.clone(), None, self.seed, place);
+        let provenance = self.provenance();
         let (mut repetitions, mut device) = (Vec::new(), Vec::new());
         for _ in 0..self.repeat {
             repetitions.push(self.run_repetition(&steps, &plan, &mut device, progress)?);
@@ -97,6 +97,11 @@ impl Config {
             cells: median_repetitions(&repetitions),
             device: median_repetitions(&device),
         })
+    }
+
+    fn provenance(&self) -> Provenance {
+        let place = self.database.as_deref().unwrap_or(&self.directory);
+        Provenance::new(self.command.clone(), None, self.seed, place)
     }
 
     /// Returns lsmx followed by the other engines to compare.
@@ -277,6 +282,51 @@ impl Config {
             memory_limit_method: self.memory_limit.as_ref().map(|limit| limit.method.to_string()),
             clock_ns: clock::measure_clock_cost_ns(),
         }
+    }
+}
+
+/// A cell is a repetition of all workloads on all engines, because engines are compared within a repetition.
+impl CellStudy for Config {
+    type Output = ThroughputResult;
+
+    fn labels(&self) -> Result<Vec<String>> {
+        self.check()?;
+        Ok((1..=self.repeat).map(|repetition| format!("repetition {repetition}")).collect())
+    }
+
+    fn directory_mut(&mut self) -> &mut PathBuf {
+        &mut self.directory
+    }
+
+    /// The result contains each measurement of the device.
+    fn run_cell(&self, _: u64, progress: &mut dyn Progress) -> Result<ThroughputResult> {
+        let steps = self.workload_steps();
+        let plan = self.bench_plan(&steps)?;
+        let provenance = self.provenance();
+        let mut device = Vec::new();
+        let cells = self.run_repetition(&steps, &plan, &mut device, progress)?;
+        Ok(ThroughputResult {
+            provenance,
+            settings: self.reported_settings(),
+            cells: median_repetitions(&[cells]),
+            device: device.into_iter().flat_map(|cells| median_repetitions(&[cells])).collect(),
+        })
+    }
+
+    fn combine(&self, parts: Vec<ThroughputResult>) -> Result<ThroughputResult> {
+        let origins: Vec<&Provenance> = parts.iter().map(|part| &part.provenance).collect();
+        let provenance = self.provenance().with_machines_of(&origins);
+        let settings = parts.first().map(|part| part.settings.clone()).unwrap_or_default();
+        let device = parts.iter().flat_map(|part| part.device.chunks(QUEUE_DEPTHS.len()));
+        let device: Vec<Vec<ThroughputCell>> = device.map(<[_]>::to_vec).collect();
+        let repetitions: Vec<Vec<ThroughputCell>> =
+            parts.into_iter().map(|part| part.cells).collect();
+        Ok(ThroughputResult {
+            provenance,
+            settings,
+            cells: median_repetitions(&repetitions),
+            device: median_repetitions(&device),
+        })
     }
 }
 

@@ -9,18 +9,18 @@ use crate::peers::WrittenBytes;
 use crate::report::provenance::Provenance;
 
 /// Result of `lsmx bench`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ThroughputResult {
     pub provenance: Provenance,
     pub settings: ThroughputSettings,
     pub cells: Vec<ThroughputCell>,
     /// Rates at which the device reads single pages. No engine can exceed these rates. Empty without a memory limit.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device: Vec<ThroughputCell>,
 }
 
 /// Settings that are the same for all engines and workloads.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ThroughputSettings {
     pub entries: u64,
     pub key_len: u64,

@@ -20,7 +20,8 @@ use lsmx_bench::workload::record::RecordFormat;
 use lsmx_bench::workload::trace::TraceFile;
 use lsmx_compaction::{PolicyParameter, PolicySpec};
 
-use crate::args::{self, DataOrder, ExploreArgs, ReadArgs, WorkloadArgs, WriteArgs};
+use super::cells::{self, PreparedStudy};
+use crate::args::{self, Command, DataOrder, ExploreArgs, ReadArgs, WorkloadArgs, WriteArgs};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{self, Bar};
@@ -39,12 +40,18 @@ const EMPTY_LOOKUPS_DEFAULT: [f64; 2] = [0.0, 1.0];
 
 /// Runs the experiment and writes the results.
 pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
+    let dir = arguments.run.setup.dir.as_deref();
+    let prepare = |command, words: &[OsString]| match command {
+        Command::Explore(arguments) => prepare(&arguments, words).map(Some),
+        _ => Ok(None),
+    };
+    if cells::run(&arguments.cells, &arguments.output, dir, words, prepare)? {
+        return Ok(());
+    }
     let mut config = config(arguments, words, check_threads)?;
     config.check()?;
     arguments.output.probe(&REGISTRY)?;
-    let ExploreArgs { spec, data, workload: WorkloadArgs { phases, trace, .. }, .. } = arguments;
-    let inputs = spec.iter().chain([phases, data, trace].into_iter().flatten());
-    let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
+    let inputs = input_files(arguments);
     let finished = super::open_finished(&arguments.run, words, &inputs, config.cell_count())?;
     if arguments.run.dry_run {
         let estimates = config.estimate_cells(finished.as_ref())?;
@@ -54,6 +61,17 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
     let _temporary = interrupt::make_temporary("lsmx-explore-", &mut config.directory, resume)?;
     let result = config.run(finished.as_ref(), &mut Bar::new())?;
     arguments.output.write(&result)
+}
+
+fn prepare(arguments: &ExploreArgs, words: &[OsString]) -> Result<PreparedStudy<Config>, Failure> {
+    let study = config(arguments, words, check_threads)?;
+    Ok(PreparedStudy { inputs: input_files(arguments), ..PreparedStudy::new(study) })
+}
+
+/// Returns the files that determine the workload and the policies.
+pub(super) fn input_files(arguments: &ExploreArgs) -> Vec<PathBuf> {
+    let ExploreArgs { spec, data, workload: WorkloadArgs { phases, trace, .. }, .. } = arguments;
+    spec.iter().chain([phases, data, trace].into_iter().flatten()).cloned().collect()
 }
 
 /// Returns the configuration of `explore` or `simulate`. `check_flags` checks the flags for each combination of swept
