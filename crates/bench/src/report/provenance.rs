@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::Report;
 use crate::experiment::distinct_items;
 
 /// Information that is needed to repeat an experiment.
@@ -47,10 +48,10 @@ impl Provenance {
         }
     }
 
-    /// Replaces the properties of this machine by the distinct properties of the machines in `parts`.
-    pub(crate) fn with_machines_of(self, parts: &[&Provenance]) -> Provenance {
+    /// Replaces the properties of this machine by the distinct properties of the machines that measured `parts`.
+    pub(crate) fn with_machines_of(self, parts: &[impl Report]) -> Provenance {
         let join = |property: fn(&Provenance) -> &str| {
-            distinct_items(parts.iter().map(|part| property(part))).join("; ")
+            distinct_items(parts.iter().map(|part| property(part.provenance()))).join("; ")
         };
         Provenance {
             cpu: join(|part| &part.cpu),

@@ -190,8 +190,7 @@ impl CellStudy for Config {
     }
 
     fn combine(&self, parts: Vec<Exploration>) -> Result<Exploration> {
-        let origins: Vec<&Provenance> = parts.iter().map(|part| &part.provenance).collect();
-        let provenance = self.provenance().with_machines_of(&origins);
+        let provenance = self.provenance().with_machines_of(&parts);
         let cells = parts.into_iter().flat_map(|part| part.cells).map(Ok);
         Ok(Exploration { provenance, cells: self.summarize(cells)? })
     }

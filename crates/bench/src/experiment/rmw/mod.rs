@@ -5,6 +5,7 @@
 //! checks the values of a sample of records, and removes the database. All update modes must produce equal values.
 
 mod cell;
+mod cells;
 pub mod columns;
 mod design;
 mod model;
@@ -23,7 +24,6 @@ use lsmx::merge_operator::FieldUpdate;
 use lsmx_delta::DeltaOptions;
 
 use crate::error::{Error, Result};
-use crate::experiment::cells::CellStudy;
 use crate::experiment::resume::RunDirectory;
 use crate::experiment::sweep::{SweepPoint, SweepValue};
 use crate::numbers::{self, round_to_u64, to_f64};
@@ -425,48 +425,6 @@ impl Config {
             ..plan.settings
         };
         Ok(plan)
-    }
-}
-
-impl CellStudy for Config {
-    type Output = RmwResult;
-
-    fn labels(&self) -> Result<Vec<String>> {
-        let plans = self.cell_plans()?;
-        let label = |plan: &CellPlan, repetition| {
-            let read_ratio = plan.recipe.mix.read_ratio(plan.recipe.read_ratio);
-            let seed = self.repeated_plan(plan, repetition).recipe.seed;
-            [plan.design.to_string(), format!("read_ratio={read_ratio}"), plan.sweep.to_string()]
-                .into_iter()
-                .filter(|part| !part.is_empty())
-                .chain([format!("seed={seed}")])
-                .collect::<Vec<_>>()
-                .join(" ")
-        };
-        let labels = plans.iter().flat_map(|plan| (0..self.repeat).map(move |at| label(plan, at)));
-        Ok(labels.collect())
-    }
-
-    fn directory_mut(&mut self) -> &mut PathBuf {
-        &mut self.directory
-    }
-
-    fn run_cell(&self, index: u64, progress: &mut dyn Progress) -> Result<RmwResult> {
-        let plans = self.cell_plans()?;
-        let plan =
-            self.repeated_plan(&plans[numbers::to_usize(index / self.repeat)], index % self.repeat);
-        Ok(self.result(self.provenance(), self.run_plan(&plan, progress)?))
-    }
-
-    fn combine(&self, parts: Vec<RmwResult>) -> Result<RmwResult> {
-        let origins: Vec<&Provenance> = parts.iter().map(|part| &part.provenance).collect();
-        let provenance = self.provenance().with_machines_of(&origins);
-        let runs: Vec<Vec<RmwCell>> = parts.into_iter().map(|part| part.cells).collect();
-        let mut cells = Vec::new();
-        for repetitions in runs.chunks(numbers::to_usize(self.repeat)) {
-            cells.extend(median_repetitions(repetitions)?);
-        }
-        Ok(self.result(provenance, cells))
     }
 }
 

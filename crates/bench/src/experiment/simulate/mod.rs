@@ -128,8 +128,7 @@ impl CellStudy for SimulationStudy {
     }
 
     fn combine(&self, parts: Vec<Simulation>) -> Result<Simulation> {
-        let origins: Vec<&Provenance> = parts.iter().map(|part| &part.provenance).collect();
-        let provenance = self.0.provenance().with_machines_of(&origins);
+        let provenance = self.0.provenance().with_machines_of(&parts);
         let cells = parts.into_iter().flat_map(|part| part.cells).collect();
         Ok(Simulation { provenance, simulated: true, cells })
     }

@@ -314,8 +314,7 @@ impl CellStudy for Config {
     }
 
     fn combine(&self, parts: Vec<ThroughputResult>) -> Result<ThroughputResult> {
-        let origins: Vec<&Provenance> = parts.iter().map(|part| &part.provenance).collect();
-        let provenance = self.provenance().with_machines_of(&origins);
+        let provenance = self.provenance().with_machines_of(&parts);
         let settings = parts.first().map(|part| part.settings.clone()).unwrap_or_default();
         let device = parts.iter().flat_map(|part| part.device.chunks(QUEUE_DEPTHS.len()));
         let device: Vec<Vec<ThroughputCell>> = device.map(<[_]>::to_vec).collect();
