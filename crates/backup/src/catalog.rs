@@ -26,7 +26,7 @@ pub struct BackupInfo {
     pub id: u64,
     /// Name of the writer, see [`BackupOptions::writer`](crate::BackupOptions::writer).
     pub writer: String,
-    /// Time at which the run started, in milliseconds since 1970-01-01 UTC, by the clock of the database.
+    /// Time at which the run started, in milliseconds since 1970-01-01 UTC, by the clock of its machine.
     pub created_ms: u64,
     /// Number of files.
     pub files: u64,

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -112,7 +113,7 @@ pub(crate) async fn create(
     let BackupOptions { vfs, staging, .. } = options;
     let (vfs, dir) = (Arc::clone(vfs), staging.clone());
     let staging = run_blocking(move || Staging::claim(vfs, &dir)).await?;
-    let run = begin_run(catalog, db, options).await?;
+    let run = begin_run(catalog, options).await?;
     let (db, checkpoint, vfs) = (db.clone(), staging.checkpoint(), Arc::clone(&options.vfs));
     let files = run_blocking(move || {
         db.checkpoint(&checkpoint)?;
@@ -133,12 +134,12 @@ pub(crate) async fn create(
 }
 
 /// Adds a run to the catalog.
-async fn begin_run(catalog: &CatalogStore, db: &Db, options: &BackupOptions) -> Result<Run, Error> {
+async fn begin_run(catalog: &CatalogStore, options: &BackupOptions) -> Result<Run, Error> {
     let token = SysRng.try_next_u64().map_err(|error| {
         Error::io("draw a random number for", &options.staging)(std::io::Error::other(error))
     })?;
     let writer = &options.writer;
-    let created_ms = db.env().database_time_us() / 1000;
+    let created_ms = now_ms();
     let begin = catalog.update(|catalog| {
         if let Some(run) = catalog.runs.iter().find(|run| run.token == token) {
             return Ok(run.clone());
@@ -350,4 +351,14 @@ fn from_io(error: std::io::Error) -> object_store::Error {
         Ok(error) => *error,
         Err(source) => object_store::Error::Generic { store: "backup", source },
     }
+}
+
+/// Returns the time of this machine in milliseconds since 1970-01-01 UTC.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the time describes the backup, and no code depends on it"
+)]
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
