@@ -65,7 +65,7 @@ impl Catalog {
     }
 
     /// Returns the newest backup, of this writer if one is given.
-    pub(crate) fn newest(&self, writer: Option<&str>) -> Option<&BackupInfo> {
+    pub(crate) fn newest_backup(&self, writer: Option<&str>) -> Option<&BackupInfo> {
         let is_wanted = |backup: &&BackupInfo| writer.is_none_or(|writer| backup.writer == writer);
         self.backups.iter().filter(is_wanted).max_by_key(|backup| backup.id)
     }

@@ -36,7 +36,7 @@ const PART_BYTES: usize = 8 << 20;
 /// Maximum number of parts of one file that are uploaded at the same time.
 const PARTS_IN_FLIGHT: usize = 2;
 
-/// Options of [`Repository::create`](crate::Repository::create).
+/// Options of [`BackupRepository::create`](crate::BackupRepository::create).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct BackupOptions {
@@ -153,7 +153,8 @@ async fn begin_run(catalog: &CatalogStore, options: &BackupOptions) -> Result<Ru
             !is_older_run
         });
         catalog.last_id += 1;
-        let base = catalog.newest(Some(writer)).or(catalog.newest(None)).map(|base| base.id);
+        let base =
+            catalog.newest_backup(Some(writer)).or(catalog.newest_backup(None)).map(|base| base.id);
         let (id, writer) = (catalog.last_id, writer.clone());
         let run = Run { id, token, writer, base, resumed, created_ms };
         catalog.runs.push(run.clone());
@@ -162,7 +163,7 @@ async fn begin_run(catalog: &CatalogStore, options: &BackupOptions) -> Result<Ru
     begin.await
 }
 
-/// Replaces the run in the catalog by its backup.
+/// Removes the run from the catalog and adds the complete backup.
 async fn commit_run(
     catalog: &CatalogStore,
     run: &Run,

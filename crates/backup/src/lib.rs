@@ -1,6 +1,6 @@
 //! Incremental backups of [`lsmx`] databases in directories and object stores.
 //!
-//! A [`Repository`] uses any store of the crate [`object_store`]: a directory, memory, and with the features `aws`, `gcp` and `azure`
+//! A [`BackupRepository`] uses any store of the crate [`object_store`]: a directory, memory, and with the features `aws`, `gcp` and `azure`
 //! Amazon S3 and compatible services, Google Cloud Storage and Azure Blob Storage.
 //!
 //! ```
@@ -11,7 +11,7 @@
 //! use std::sync::Arc;
 //!
 //! use lsmx::{Db, Options};
-//! use lsmx_backup::{BackupOptions, Repository, RestoreOptions, Selection};
+//! use lsmx_backup::{BackupOptions, BackupRepository, RestoreOptions, Selection};
 //! use object_store::local::LocalFileSystem;
 //!
 //! let db = Db::open(home.join("data"), Options::default())?;
@@ -20,7 +20,7 @@
 //! std::fs::create_dir(home.join("backups"))?;
 //! // The directory is synced after each write.
 //! let store = LocalFileSystem::new_with_prefix(home.join("backups"))?.with_fsync(true);
-//! let repository = Repository::new(Arc::new(store));
+//! let repository = BackupRepository::new(Arc::new(store));
 //! // On the file system of the database, so that tables can be linked.
 //! let options = BackupOptions::new(home.join("data.staging"));
 //! let first = repository.create(&db, &options).await?;
@@ -55,6 +55,6 @@ pub use catalog::BackupInfo;
 pub use create::BackupOptions;
 pub use error::Error;
 pub use prune::{PruneSummary, Retention};
-pub use repository::{Repository, Selection, VerifyDepth};
+pub use repository::{BackupRepository, Selection, VerifyDepth};
 pub use restore::RestoreOptions;
 pub use transfer::{Progress, ProgressCallback};

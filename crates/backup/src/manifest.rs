@@ -49,7 +49,7 @@ impl BackupManifest {
         let bytes = read_if_exists(store, &object).await?;
         let bytes: Bytes = bytes.ok_or_else(|| Error::damaged(&object, "it does not exist"))?;
         let manifest: BackupManifest = record::decode(&object, &bytes)?;
-        manifest.check(&object, id)?;
+        manifest.check_contents(&object, id)?;
         Ok(manifest)
     }
 
@@ -62,7 +62,7 @@ impl BackupManifest {
     }
 
     /// Checks the number, and that no name leads out of the directory of a restore.
-    fn check(&self, object: &Path, id: u64) -> Result<(), Error> {
+    fn check_contents(&self, object: &Path, id: u64) -> Result<(), Error> {
         if self.id != id {
             return Err(Error::damaged(object, format!("it contains the backup {}", self.id)));
         }

@@ -18,7 +18,7 @@ use crate::manifest::{BackupManifest, DATA, MANIFESTS, run_of_object};
 /// Number of objects that are deleted, or of manifests that are read, at the same time.
 const CONCURRENCY: usize = 8;
 
-/// The backups that [`Repository::prune`](crate::Repository::prune) keeps.
+/// The backups that [`BackupRepository::prune`](crate::BackupRepository::prune) keeps.
 #[derive(Clone, Debug)]
 pub struct Retention {
     /// Number of newest backups of each writer that are kept.
@@ -29,7 +29,7 @@ pub struct Retention {
     pub writer: Option<String>,
 }
 
-/// Result of [`Repository::prune`](crate::Repository::prune).
+/// Result of [`BackupRepository::prune`](crate::BackupRepository::prune).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PruneSummary {
@@ -41,7 +41,7 @@ pub struct PruneSummary {
     pub deleted_bytes: u64,
 }
 
-/// Removes backups and deletes unused objects. See [`Repository::prune`](crate::Repository::prune).
+/// Removes backups and deletes unused objects. See [`BackupRepository::prune`](crate::BackupRepository::prune).
 pub(crate) async fn prune(
     catalog: &CatalogStore,
     retention: Retention,

@@ -30,7 +30,7 @@ pub enum Selection {
     Id(u64),
 }
 
-/// Amount of data that [`Repository::verify`] reads.
+/// Amount of data that [`BackupRepository::verify`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyDepth {
     /// Requests the size of each object.
@@ -44,15 +44,15 @@ pub enum VerifyDepth {
 /// All objects of a repository have the prefixes `catalog`, `backups` and `data`. To use a part of a store, wrap it in
 /// [`object_store::prefix::PrefixStore`].
 #[derive(Debug)]
-pub struct Repository {
+pub struct BackupRepository {
     pub(crate) catalog: CatalogStore,
 }
 
-impl Repository {
+impl BackupRepository {
     /// Uses the repository in a store. The first backup creates it.
     #[must_use]
-    pub fn new(store: Arc<dyn ObjectStore>) -> Repository {
-        Repository { catalog: CatalogStore::new(store) }
+    pub fn new(store: Arc<dyn ObjectStore>) -> BackupRepository {
+        BackupRepository { catalog: CatalogStore::new(store) }
     }
 
     /// Uses the repository at a location: the path of a directory, which must exist, or a URL such as
@@ -63,12 +63,12 @@ impl Repository {
     ///
     /// # Errors
     /// [`Error::Location`] if the directory does not exist, or if the URL or an option is invalid.
-    pub fn at(location: &str) -> Result<Repository, Error> {
+    pub fn at(location: &str) -> Result<BackupRepository, Error> {
         let invalid =
             |source| Error::Location { location: location.to_owned(), source: Box::new(source) };
         if !location.contains("://") {
             let store = LocalFileSystem::new_with_prefix(location).map_err(invalid)?;
-            return Ok(Repository::new(Arc::new(store.with_fsync(true))));
+            return Ok(BackupRepository::new(Arc::new(store.with_fsync(true))));
         }
         let url = Url::parse(location).map_err(|error| Error::Location {
             location: location.to_owned(),
@@ -76,7 +76,7 @@ impl Repository {
         })?;
         let (store, prefix) =
             object_store::parse_url_opts(&url, std::env::vars()).map_err(invalid)?;
-        Ok(Repository::new(Arc::new(PrefixStore::new(store, prefix))))
+        Ok(BackupRepository::new(Arc::new(PrefixStore::new(store, prefix))))
     }
 
     /// Creates a backup of an open database. Reads and writes of the database continue.
@@ -187,9 +187,9 @@ impl Repository {
 
 pub(crate) fn select(catalog: &Catalog, backup: Selection) -> Result<BackupInfo, Error> {
     match backup {
-        Selection::Newest => catalog.newest(None).cloned().ok_or(Error::NoBackups),
+        Selection::Newest => catalog.newest_backup(None).cloned().ok_or(Error::NoBackups),
         Selection::NewestOf(writer) => {
-            catalog.newest(Some(&writer)).cloned().ok_or(Error::NoBackupsOf { writer })
+            catalog.newest_backup(Some(&writer)).cloned().ok_or(Error::NoBackupsOf { writer })
         }
         Selection::Id(id) => catalog.backup(id).cloned(),
     }

@@ -27,7 +27,7 @@ const NEW_CURRENT: &str = "RESTORE-CURRENT";
 /// Size in bytes of the reads that compare an existing file.
 const READ_BYTES: usize = 1 << 20;
 
-/// Options of [`Repository::restore`](crate::Repository::restore).
+/// Options of [`BackupRepository::restore`](crate::BackupRepository::restore).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RestoreOptions {
@@ -67,7 +67,7 @@ impl RestoreOptions {
     }
 }
 
-/// Restores a backup. See [`Repository::restore`](crate::Repository::restore).
+/// Restores a backup. See [`BackupRepository::restore`](crate::BackupRepository::restore).
 pub(crate) async fn restore(
     store: &dyn ObjectStore,
     info: BackupInfo,

@@ -3,7 +3,9 @@
 use std::num::NonZeroUsize;
 
 use lsmx::{Db, Options};
-use lsmx_backup::{BackupOptions, Repository, RestoreOptions, Retention, Selection, VerifyDepth};
+use lsmx_backup::{
+    BackupOptions, BackupRepository, RestoreOptions, Retention, Selection, VerifyDepth,
+};
 
 #[tokio::test]
 #[ignore = "needs a server: scripts/backup_s3"]
@@ -11,7 +13,7 @@ async fn backups_on_a_server_are_verified_restored_read_and_removed() {
     let bucket = std::env::var("LSMX_TEST_S3").expect("LSMX_TEST_S3 is the URL of a bucket");
     let home = tempfile::tempdir().unwrap();
     let db = Db::open(home.path().join("data"), Options::default()).unwrap();
-    let repository = Repository::at(&format!("{bucket}/repository")).unwrap();
+    let repository = BackupRepository::at(&format!("{bucket}/repository")).unwrap();
     let options = BackupOptions::new(home.path().join("staging"));
     // Random values are not compressed, so that a table needs a multipart upload.
     for key in 0..20_000_u32 {
@@ -36,7 +38,7 @@ async fn backups_on_a_server_are_verified_restored_read_and_removed() {
     assert_eq!(repository.prune(retention).await.unwrap().removed, [first.id]);
     let target = home.path().join("restored");
     // Another process, which does not know the version of the catalog.
-    let repository = Repository::at(&format!("{bucket}/repository")).unwrap();
+    let repository = BackupRepository::at(&format!("{bucket}/repository")).unwrap();
     repository.restore(Selection::Newest, &target, &RestoreOptions::default()).await.unwrap();
     let restored = Db::open(&target, Options::default()).unwrap();
     assert_eq!(restored.get("k").unwrap().as_deref(), Some(&b"v"[..]));

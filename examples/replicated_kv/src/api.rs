@@ -47,7 +47,7 @@ type Shared = State<Arc<Node>>;
 pub(crate) fn router(node: Arc<Node>) -> Router {
     let on_leader = Router::new()
         .route("/kv/{key}", get(read).put(change).post(change).delete(change))
-        .route("/clients", post(register))
+        .route("/clients", post(register_client))
         .route("/cluster/nodes/{id}", put(add_node))
         .route("/cluster/voters", put(change_voters))
         .layer(DefaultBodyLimit::max(VALUE_BYTES_MAX))
@@ -72,7 +72,7 @@ fn fail<T>(status: StatusCode, error: impl Display) -> Result<T, Failure> {
     Err(failure(status, error))
 }
 
-fn unavailable(error: impl Display) -> Failure {
+fn unavailable_failure(error: impl Display) -> Failure {
     failure(StatusCode::SERVICE_UNAVAILABLE, error)
 }
 
@@ -81,7 +81,8 @@ async fn route_to_leader(State(node): Shared, request: Request, next: Next) -> R
     let is_membership = request.uri().path().starts_with("/cluster");
     let limit = if is_membership { MEMBERSHIP_TIMEOUT } else { REQUEST_TIMEOUT };
     let response = tokio::time::timeout(limit, node.route(request, next)).await;
-    let response = response.unwrap_or_else(|_| Err(unavailable("timeout, outcome unknown")));
+    let response =
+        response.unwrap_or_else(|_| Err(unavailable_failure("timeout, outcome unknown")));
     response.unwrap_or_else(IntoResponse::into_response)
 }
 
@@ -92,7 +93,7 @@ impl Node {
         }
         let waiting = self.raft.wait(Some(REQUEST_TIMEOUT));
         let known = waiting.metrics(|metrics| metrics.current_leader.is_some(), "leader known");
-        let metrics = known.await.map_err(unavailable)?;
+        let metrics = known.await.map_err(unavailable_failure)?;
         if metrics.current_leader == Some(self.id) {
             return Ok(next.run(request).await);
         }
@@ -102,25 +103,25 @@ impl Node {
             Some(leader) if !request.headers().contains_key(FORWARDED) => {
                 self.forward(request, &leader.addr).await
             }
-            _ => Err(unavailable("the leader has changed")),
+            _ => Err(unavailable_failure("the leader has changed")),
         }
     }
 
     async fn forward(&self, mut request: Request, address: &str) -> Result<Response, Failure> {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-        let uri = format!("http://{address}{path}").parse().map_err(unavailable)?;
+        let uri = format!("http://{address}{path}").parse().map_err(unavailable_failure)?;
         *request.uri_mut() = uri;
         request.headers_mut().remove(CONNECTION);
         request.headers_mut().insert(FORWARDED, HeaderValue::from(self.id));
         let response = self.client.request(request).await;
         let response = response.map_err(|error| {
-            unavailable(format_args!("the leader at {address} does not answer: {error}"))
+            unavailable_failure(format_args!("the leader at {address} does not answer: {error}"))
         })?;
         Ok(response.map(Body::new))
     }
 
     async fn execute(&self, command: Command) -> Result<Response, Failure> {
-        let written = self.raft.client_write(command).await.map_err(unavailable)?;
+        let written = self.raft.client_write(command).await.map_err(unavailable_failure)?;
         match written.data {
             Outcome::Applied => Ok(StatusCode::NO_CONTENT.into_response()),
             Outcome::Registered(client) => Ok(format!("{client}\n").into_response()),
@@ -138,10 +139,10 @@ impl Node {
 
 async fn read(State(node): Shared, Path(key): Path<String>) -> Result<Response, Failure> {
     if !is_on(Bug::StaleRead) {
-        node.raft.ensure_linearizable().await.map_err(unavailable)?;
+        node.raft.ensure_linearizable().await.map_err(unavailable_failure)?;
     }
     let value = node.reader.read(move |view| get_value(view, &key)).await;
-    match value.map_err(unavailable)? {
+    match value.map_err(unavailable_failure)? {
         Some(value) => Ok(value.to_vec().into_response()),
         None => fail(StatusCode::NOT_FOUND, "not found"),
     }
@@ -186,7 +187,7 @@ async fn change(
     node.execute(Command::Write { key, change, request }).await
 }
 
-async fn register(State(node): Shared) -> Result<Response, Failure> {
+async fn register_client(State(node): Shared) -> Result<Response, Failure> {
     node.execute(Command::Register).await
 }
 
@@ -213,7 +214,7 @@ fn membership_response(result: MembershipResult) -> Result<StatusCode, Failure> 
         Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(error))) => {
             fail(StatusCode::CONFLICT, error)
         }
-        Err(error) => Err(unavailable(error)),
+        Err(error) => Err(unavailable_failure(error)),
     }
 }
 
@@ -239,7 +240,7 @@ async fn status(State(node): Shared) -> Response {
 }
 
 async fn metrics(State(node): Shared) -> Result<Response, Failure> {
-    let engine = node.db.metrics().await.map_err(unavailable)?;
+    let engine = node.db.metrics().await.map_err(unavailable_failure)?;
     let text = metrics_text(&engine, &node.raft.metrics().borrow());
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }

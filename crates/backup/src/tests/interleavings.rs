@@ -13,7 +13,7 @@ use crate::Error;
 /// Contents of the backups by number.
 type Expected = Mutex<BTreeMap<u64, Contents>>;
 
-async fn create_backups(repository: &Repository, db: &TestDb, expected: &Expected) {
+async fn create_backups(repository: &BackupRepository, db: &TestDb, expected: &Expected) {
     for round in 0..4 {
         db.write(round);
         match repository.create(&db.db, &db.backup_options()).await {
@@ -37,7 +37,7 @@ fn concurrent_backups_and_prunes_lose_no_backup() {
             let expected = Expected::default();
             // Each process has its own view of the catalog.
             let process = || repository(store.clone());
-            let prune = async |repository: Repository| {
+            let prune = async |repository: BackupRepository| {
                 for _ in 0..4 {
                     repository.prune(keep_last(1)).await.unwrap();
                 }

@@ -17,7 +17,7 @@ use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{DEFAULT_KEYSPACE, Db, KeyspaceOptions, Options, ValueSeparation};
 use object_store::ObjectStore;
 
-use crate::{BackupOptions, Repository, RestoreOptions, Retention, Selection};
+use crate::{BackupOptions, BackupRepository, RestoreOptions, Retention, Selection};
 
 /// Contents of the default keyspace.
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -87,8 +87,8 @@ fn contents(db: &Db) -> Contents {
     entries.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap()).collect()
 }
 
-fn repository(store: impl ObjectStore) -> Repository {
-    Repository::new(Arc::new(store))
+fn repository(store: impl ObjectStore) -> BackupRepository {
+    BackupRepository::new(Arc::new(store))
 }
 
 fn keep_last(count: usize) -> Retention {
@@ -96,7 +96,7 @@ fn keep_last(count: usize) -> Retention {
 }
 
 /// Restores a backup into memory, verifies the database and returns its contents.
-async fn restored(repository: &Repository, id: u64) -> Contents {
+async fn restored(repository: &BackupRepository, id: u64) -> Contents {
     let vfs = MemVfs::new();
     let restore = RestoreOptions::default().vfs(Arc::new(vfs.clone())).concurrency(1);
     repository.restore(Selection::Id(id), "copy", &restore).await.unwrap();

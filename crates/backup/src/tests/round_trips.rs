@@ -40,7 +40,7 @@ fn each_backup_restores_its_state_and_uploads_only_new_files() {
 fn prune_keeps_the_newest_backups_of_each_writer_and_recent_ones() {
     run(async {
         let store = Arc::new(InMemory::new());
-        let repository = Repository::new(Arc::clone(&store) as Arc<dyn ObjectStore>);
+        let repository = BackupRepository::new(Arc::clone(&store) as Arc<dyn ObjectStore>);
         let (a, b) = (TestDb::new("a"), TestDb::new("b"));
         for round in 0..3 {
             for db in [&a, &b] {
@@ -90,7 +90,7 @@ fn directory_restores_after_a_change_of_each_object_or_names_the_damaged_object(
         let db = TestDb::new("a");
         db.write(0);
         db.write(1);
-        let repository = Repository::new(Arc::clone(&store));
+        let repository = BackupRepository::new(Arc::clone(&store));
         repository.create(&db.db, &db.backup_options()).await.unwrap();
         let objects: Vec<Path> =
             store.list(None).map_ok(|meta| meta.location).try_collect().await.unwrap();
@@ -103,7 +103,7 @@ fn directory_restores_after_a_change_of_each_object_or_names_the_damaged_object(
             for damaged in [damaged, bytes[..middle].to_vec()] {
                 store.put(&object, damaged.into()).await.unwrap();
                 // A repository reads the catalog once.
-                let repository = Repository::new(Arc::clone(&store));
+                let repository = BackupRepository::new(Arc::clone(&store));
                 let vfs = MemVfs::new();
                 let restore = RestoreOptions::default().vfs(Arc::new(vfs.clone()));
                 let restored = repository.restore(Selection::Newest, "copy", &restore).await;

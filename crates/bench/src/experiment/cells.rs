@@ -4,9 +4,9 @@
 //! LIST           one line per cell: a `ListedCell` as JSON
 //! DIR/*.json     one file per finished cell: the result of the cell, and its `ListedCell` in the field `cell`
 //! ```
-//! A listed cell contains the complete command line of the experiment and the index of the cell. The process that runs a
-//! cell parses that command line and computes the list again. The digest of the list must be the same in all processes,
-//! so that results of different commands, builds or input files are never combined.
+//! Each line of a list contains the complete command line of the experiment, the index of a cell, and a digest of the whole
+//! list. The process that runs a cell parses this command line and computes the list again. If the digest differs, the
+//! process refuses the cell. So results of different commands, builds or input files are never combined.
 
 #![expect(clippy::disallowed_methods, reason = "lists and results are not files of a database")]
 

@@ -28,7 +28,7 @@ impl PinnedFiles {
         let followers = list_followers(vfs, dir)?;
         let (count, mut ended) = (followers.len(), 0);
         for paths in followers {
-            if !remove_if_ended(vfs, &paths)? {
+            if !remove_ended_follower(vfs, &paths)? {
                 match read_list(vfs, &paths.files)? {
                     None => return Ok(PinnedFiles::All),
                     Some(numbers) => pinned.extend(numbers),
@@ -61,7 +61,7 @@ impl PinnedFiles {
 /// Returns the lock file of an open follower, if there is one.
 pub(crate) fn find_open_follower(vfs: &dyn Vfs, dir: &Path) -> Result<Option<PathBuf>> {
     for paths in list_followers(vfs, dir)? {
-        if !remove_if_ended(vfs, &paths)? {
+        if !remove_ended_follower(vfs, &paths)? {
             return Ok(Some(paths.lock));
         }
     }
@@ -81,7 +81,7 @@ fn list_followers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<FollowerPaths>> {
 }
 
 /// Removes the files of a follower if its lock is free. Returns whether it was free.
-fn remove_if_ended(vfs: &dyn Vfs, paths: &FollowerPaths) -> Result<bool> {
+fn remove_ended_follower(vfs: &dyn Vfs, paths: &FollowerPaths) -> Result<bool> {
     match vfs.lock(&paths.lock) {
         Ok(_lock) => paths.remove_all(vfs).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use lsmx_backup::{
-    BackupInfo, BackupOptions, Progress, ProgressCallback, PruneSummary, Repository,
+    BackupInfo, BackupOptions, BackupRepository, Progress, ProgressCallback, PruneSummary,
     RestoreOptions, Retention, Selection, VerifyDepth,
 };
 use lsmx_bench::experiment::Progress as _;
@@ -27,7 +27,7 @@ pub(super) fn create(arguments: &DbArgs, backup: &BackupArgs) -> Result<(), Fail
     if !location.contains("://") && !Path::new(location).exists() {
         fs::create_dir(location).map_err(|error| Failure::file("create", location, error))?;
     }
-    let repository = Repository::at(location)?;
+    let repository = BackupRepository::at(location)?;
     let staging = backup.staging.clone().unwrap_or_else(|| default_staging(&arguments.path));
     let options = BackupOptions::new(staging)
         .writer(writer(&arguments.path, &backup.repository))
@@ -44,7 +44,7 @@ pub(super) fn create(arguments: &DbArgs, backup: &BackupArgs) -> Result<(), Fail
 /// Prints the backups. With flags, verifies them first, or removes old ones.
 pub(super) fn list(arguments: &DbArgs, flags: &BackupsArgs) -> Result<(), Failure> {
     super::reject_keyspace(arguments, "backups")?;
-    let repository = Repository::at(&flags.repository.repository)?;
+    let repository = BackupRepository::at(&flags.repository.repository)?;
     let writer = (!flags.all).then(|| writer(&arguments.path, &flags.repository));
     let depth = if flags.contents { VerifyDepth::Contents } else { VerifyDepth::Sizes };
     let (backups, pruned) = block_on(async {
@@ -74,7 +74,7 @@ pub(super) fn list(arguments: &DbArgs, flags: &BackupsArgs) -> Result<(), Failur
 /// Restores a backup and prints its number.
 pub(super) fn restore(arguments: &DbArgs, flags: &RestoreArgs) -> Result<(), Failure> {
     super::reject_keyspace(arguments, "restore")?;
-    let repository = Repository::at(&flags.repository)?;
+    let repository = BackupRepository::at(&flags.repository)?;
     let options = RestoreOptions::default()
         .concurrency(concurrency(&flags.transfer))
         .bytes_per_s(rate(&flags.transfer)?)
@@ -96,7 +96,7 @@ pub(super) fn restore(arguments: &DbArgs, flags: &RestoreArgs) -> Result<(), Fai
 }
 
 /// Returns the newest backup if all backups have the same writer.
-async fn newest_of_only_writer(repository: &Repository) -> Result<Selection, Failure> {
+async fn newest_of_only_writer(repository: &BackupRepository) -> Result<Selection, Failure> {
     let backups = repository.backups().await?;
     let writers: BTreeSet<_> = backups.iter().map(|backup| backup.writer.as_str()).collect();
     if writers.len() > 1 {

@@ -162,8 +162,8 @@ fn load_manifest(
     }
 }
 
-/// Returns whether the manifest has an edit after `loaded` that users can observe. Returns true for another manifest,
-/// because its first edit holds the whole state.
+/// Returns whether an edit that users can observe was added to the manifest after `loaded` was read. Also returns true if
+/// `CURRENT` names a newer manifest file, whose first edit contains the whole state.
 fn has_observable_edit_after(vfs: &dyn Vfs, dir: &Path, loaded: &LoadedManifest) -> Result<bool> {
     let mut is_observable = false;
     let now = load_manifest(vfs, dir, &mut |number, state, edit| {
