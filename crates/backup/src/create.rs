@@ -271,8 +271,11 @@ impl RunUpload<'_> {
             existing.insert((content, bytes), object.to_string());
         };
         if let Some(base) = self.run.base {
-            for file in BackupManifest::read(&**store, base).await?.files {
-                add(&file.object_path(), file.bytes);
+            match BackupManifest::read(&**store, base).await {
+                Ok(base) => base.files.iter().for_each(|it| add(&it.object_path(), it.bytes)),
+                // A damaged backup must not prevent later ones. They upload all files again.
+                Err(Error::Damaged { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         for &run in &self.run.resumed {

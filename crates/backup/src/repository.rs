@@ -82,14 +82,15 @@ impl BackupRepository {
     /// Creates a backup of an open database. Reads and writes of the database continue.
     ///
     /// The backup contains every commit before the call, and possibly later ones. It uploads the tables and blob files that
-    /// the previous backup of the same writer does not contain, the log and the manifest. The backup exists when the call
+    /// the previous backup of the same writer does not contain, the log and the manifest. If the manifest of the previous backup
+    /// is damaged, it uploads all files. The backup exists when the call
     /// returns. After an error it may exist, if the store failed in the last step. Uploads of a failed or killed run are used by
     /// the next run of the same writer.
     ///
     /// # Errors
     /// [`Error::Engine`], [`Error::Store`], [`Error::Io`]; [`Error::DamagedFile`] if a file does not match its checksum;
-    /// [`Error::Damaged`] if the manifest of the previous backup or the catalog is damaged; [`Error::Superseded`] if
-    /// another run of the same writer has started; [`Error::StagingInUse`].
+    /// [`Error::Damaged`] if the catalog is damaged; [`Error::Superseded`] if another run of the same writer has started;
+    /// [`Error::StagingInUse`].
     pub async fn create(&self, db: &Db, options: &BackupOptions) -> Result<BackupInfo, Error> {
         create::create(&self.catalog, db, options).await
     }

@@ -152,6 +152,21 @@ fn restore_reports_progress_and_refuses_a_directory_with_files() {
 }
 
 #[test]
+fn backup_after_a_damaged_one_uploads_all_files() {
+    run(async {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let repository = BackupRepository::new(Arc::clone(&store));
+        let db = TestDb::new("a");
+        repository.create(&db.db, &db.backup_options()).await.unwrap();
+        let manifest = crate::manifest::BackupManifest::path(1);
+        store.put(&manifest, "damaged".into()).await.unwrap();
+        let info = repository.create(&db.db, &db.backup_options()).await.unwrap();
+        assert_eq!(info.uploaded_bytes, info.bytes);
+        assert_eq!(restored(&repository, 2).await, db.contents());
+    });
+}
+
+#[test]
 fn damaged_table_of_the_database_is_not_backed_up() {
     run(async {
         let db = TestDb::new("a");
