@@ -294,9 +294,8 @@ impl BoundedHistory {
         (0..=STEPS_PER_BOUND).try_for_each(|_| self.pass_time(BOUND_US / STEPS_PER_BOUND))
     }
 
-    fn search(&self, key: &[u8]) -> Outcome<KeySearchReport> {
-        let image = self.disk.crash(CrashImage::Keep, 0);
-        let options = self.add_store(Options::default().vfs(Arc::new(image)));
+    fn search(&self, image: &MemVfs, key: &[u8]) -> Outcome<KeySearchReport> {
+        let options = self.add_store(Options::default().vfs(Arc::new(image.clone())));
         search_key("db", &options, Some(NAME), key).map_err(failed)
     }
 
@@ -319,7 +318,15 @@ impl BoundedHistory {
         let versions = self.versions.clone();
         for (key, versions) in &versions {
             let Some(through) = self.deleted_through(versions, now_us) else { continue };
-            let report = self.search(key)?;
+            let mut report = self.search(&self.disk.crash(CrashImage::Keep, 0), key)?;
+            if !report.unsearched.is_empty() {
+                // An operand store names new pages of bucket files in its log only at the next delivery. A delete is a part of a
+                // delivery, so these pages contain no operand that an older delete voids. An open removes them.
+                let reopened = self.disk.crash(CrashImage::Keep, 0);
+                let options = self.add_store(Options::default().background(Background::Inline));
+                try_open(&reopened, options).and_then(|db| db.close(None)).map_err(failed)?;
+                report.unsearched = self.search(&reopened, key)?.unsearched;
+            }
             self.counts.searches += 1;
             self.counts.store_searches += report.operand_stores;
             if let Some(path) = report.unsearched.first() {
