@@ -8,7 +8,7 @@ use lsmx_testkit::world::{CaseCounts, History, Outcome, PRESETS, play};
 use lsmx_testkit::{TestRng, case_seeds, scale, shrink_list};
 
 /// Total number of operations in runs with inline background work.
-const INLINE_OPERATIONS: usize = 350_000;
+const INLINE_OPERATIONS: usize = 500_000;
 /// Total number of operations in runs with stepped background threads.
 const STEPPED_OPERATIONS: usize = 100_000;
 /// Mean number of operations of one history.

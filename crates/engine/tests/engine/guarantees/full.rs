@@ -112,7 +112,13 @@ impl LimitedDatabase {
 
     fn put_more(&mut self) {
         for _ in 0..50 {
-            self.kinds[0].put("more", "room").unwrap();
+            let put = || self.kinds[0].put("more", "room");
+            // A write reports the failure of a compaction on the full disk.
+            let result = match put() {
+                Err(Error::Background { .. }) => put(),
+                result => result,
+            };
+            result.unwrap();
         }
         self.model[0].insert(b"more".to_vec(), b"room".to_vec());
     }
