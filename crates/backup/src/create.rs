@@ -7,7 +7,6 @@
 //! 5. Replace the run in the catalog by the backup. From here on the backup exists.
 
 use std::collections::HashMap;
-use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -29,7 +28,7 @@ use crate::catalog::{BackupInfo, CatalogStore, Run};
 use crate::error::Error;
 use crate::manifest::{BackupFile, BackupManifest, run_prefix};
 use crate::staging::Staging;
-use crate::transfer::{ProgressCallback, TransferMeter, TransferOptions};
+use crate::transfer::{TransferMeter, TransferOptions};
 
 /// Size in bytes of the reads of a file, and of the parts of an upload.
 const PART_BYTES: usize = 8 << 20;
@@ -63,7 +62,7 @@ impl BackupOptions {
 
     /// Name of the database in the repository. Databases that share a repository need different names. Default: `default`.
     ///
-    /// A backup run replaces an interrupted run with the same name and uses the files that it has uploaded.
+    /// If an earlier run with the same name was interrupted, the new run replaces it and reuses its uploaded files.
     pub fn writer(mut self, writer: impl Into<String>) -> Self {
         self.writer = writer.into();
         self
@@ -75,21 +74,9 @@ impl BackupOptions {
         self
     }
 
-    /// Number of files that are uploaded at the same time, at least 1. Each needs up to 24 MiB of memory. Default: 4.
-    pub fn concurrency(mut self, files: usize) -> Self {
-        self.transfer.concurrency = files.max(1);
-        self
-    }
-
-    /// Maximum rate of uploads in bytes per second. Default: no limit.
-    pub fn bytes_per_s(mut self, rate: Option<NonZeroU64>) -> Self {
-        self.transfer.bytes_per_s = rate;
-        self
-    }
-
-    /// Callback for the progress of uploads.
-    pub fn progress(mut self, callback: ProgressCallback) -> Self {
-        self.transfer.progress = Some(callback);
+    /// Options of the uploads.
+    pub fn transfer(mut self, transfer: TransferOptions) -> Self {
+        self.transfer = transfer;
         self
     }
 }
@@ -249,7 +236,7 @@ impl RunUpload<'_> {
         let find = |file: &SourceFile| existing.get(&(file.content.clone(), file.bytes));
         let missing: Vec<_> = files.iter().filter(|file| find(file).is_none()).collect();
         let bytes = missing.iter().map(|file| file.bytes).sum();
-        let TransferOptions { concurrency, .. } = self.options.transfer;
+        let concurrency = self.options.transfer.files_at_once();
         let meter = TransferMeter::new(&self.options.transfer, missing.len() as u64, bytes);
         let uploads = missing.iter().map(|file| self.upload(file, &meter));
         stream::iter(uploads).buffer_unordered(concurrency).try_collect::<Vec<()>>().await?;

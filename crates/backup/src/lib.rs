@@ -1,7 +1,7 @@
 //! Incremental backups of [`lsmx`] databases in directories and object stores.
 //!
-//! A [`BackupRepository`] uses any store of the crate [`object_store`]: a directory, memory, and with the features `aws`, `gcp` and `azure`
-//! Amazon S3 and compatible services, Google Cloud Storage and Azure Blob Storage.
+//! A [`BackupRepository`] stores backups in any store of the crate [`object_store`], such as a directory. The following features add
+//! stores: `aws` for Amazon S3 and compatible services, `gcp` for Google Cloud Storage, and `azure` for Azure Blob Storage.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -57,4 +57,4 @@ pub use error::Error;
 pub use prune::{PruneSummary, Retention};
 pub use repository::{BackupRepository, Selection, VerifyDepth};
 pub use restore::RestoreOptions;
-pub use transfer::{Progress, ProgressCallback};
+pub use transfer::{Progress, ProgressCallback, TransferOptions};

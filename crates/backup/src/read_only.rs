@@ -47,7 +47,8 @@ pub(crate) async fn open(
 struct PartCache {
     store: Arc<dyn ObjectStore>,
     parts: Cache<(ObjectPath, u64), Bytes>,
-    /// Runs the requests. Threads of the engine wait for it, so it must not be the runtime of a caller. `None` after the drop.
+    /// Runtime for the requests to the object store. It is separate from the runtime of the application, because a read blocks
+    /// its thread until the request ends. The destructor takes it.
     runtime: Option<Runtime>,
 }
 
@@ -102,7 +103,7 @@ impl Drop for PartCache {
     }
 }
 
-/// The files of a backup, in any directory.
+/// A read-only file system whose files are those of a backup. It ignores the directories in paths.
 struct BackupVfs {
     files: Vec<BackupFile>,
     parts: Arc<PartCache>,

@@ -170,7 +170,7 @@ impl BackupRepository {
             }
         };
         let checks = stream::iter(manifest.files.iter().map(check));
-        checks.buffer_unordered(options.concurrency).try_collect::<Vec<()>>().await?;
+        checks.buffer_unordered(options.files_at_once()).try_collect::<Vec<()>>().await?;
         Ok(info)
     }
 

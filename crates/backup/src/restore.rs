@@ -3,7 +3,6 @@
 //! A marker file states which backup is being restored. `CURRENT` makes the directory a database, so it is written last, under
 //! another name, and renamed. A directory with `CURRENT` is complete, and a restore changes nothing in it except that it removes the marker.
 
-use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -18,7 +17,7 @@ use crate::blocking::run_blocking;
 use crate::catalog::BackupInfo;
 use crate::error::Error;
 use crate::manifest::{BackupFile, BackupManifest};
-use crate::transfer::{ProgressCallback, TransferMeter, TransferOptions};
+use crate::transfer::{TransferMeter, TransferOptions};
 
 /// Name of the file that marks an incomplete restore. It contains the number of the backup.
 const MARKER: &str = "RESTORE";
@@ -48,21 +47,9 @@ impl RestoreOptions {
         self
     }
 
-    /// Number of files that are downloaded at the same time, at least 1. Default: 4.
-    pub fn concurrency(mut self, files: usize) -> Self {
-        self.transfer.concurrency = files.max(1);
-        self
-    }
-
-    /// Maximum rate of downloads in bytes per second. Default: no limit.
-    pub fn bytes_per_s(mut self, rate: Option<NonZeroU64>) -> Self {
-        self.transfer.bytes_per_s = rate;
-        self
-    }
-
-    /// Callback for the progress of downloads.
-    pub fn progress(mut self, callback: ProgressCallback) -> Self {
-        self.transfer.progress = Some(callback);
+    /// Options of the downloads.
+    pub fn transfer(mut self, transfer: TransferOptions) -> Self {
+        self.transfer = transfer;
         self
     }
 }
@@ -86,7 +73,7 @@ pub(crate) async fn restore(
         let name = if file.name == CURRENT { NEW_CURRENT } else { &file.name };
         restored.download(store, file, name, &meter)
     });
-    let downloads = stream::iter(downloads).buffer_unordered(options.transfer.concurrency);
+    let downloads = stream::iter(downloads).buffer_unordered(options.transfer.files_at_once());
     downloads.try_collect::<Vec<()>>().await?;
     run_blocking(move || restored.finish()).await?;
     Ok(info)
@@ -105,7 +92,8 @@ impl RestoreTarget {
         let (vfs, dir, marker) = (&self.vfs, &self.dir, self.dir.join(MARKER));
         if !vfs.exists(dir).map_err(Error::io("look for", dir))? {
             vfs.create_dir(dir).map_err(Error::io("create", dir))?;
-            let parent = dir.parent().unwrap_or(Path::new(""));
+            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new("."));
             vfs.sync_dir(parent).map_err(Error::io("sync", parent))?;
         }
         let mut names = vfs.list(dir).map_err(Error::io("list", dir))?;

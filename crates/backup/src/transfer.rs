@@ -24,13 +24,22 @@ pub struct Progress {
 /// Callback that receives the progress after each transferred part. Calls do not overlap.
 pub type ProgressCallback = Arc<dyn Fn(Progress) + Send + Sync>;
 
-/// Options of transfers.
+/// Options of the transfer of files.
+///
+/// ```
+/// use lsmx_backup::TransferOptions;
+///
+/// let slow = TransferOptions { bytes_per_s: std::num::NonZeroU64::new(10 << 20), ..TransferOptions::default() };
+/// ```
 #[derive(Clone)]
-pub(crate) struct TransferOptions {
-    /// Number of files that are transferred at the same time.
-    pub(crate) concurrency: usize,
-    pub(crate) bytes_per_s: Option<NonZeroU64>,
-    pub(crate) progress: Option<ProgressCallback>,
+pub struct TransferOptions {
+    /// Number of files that are transferred at the same time; 0 means 1. An upload needs up to 24 MiB of memory per file.
+    /// Default: 4.
+    pub concurrency: usize,
+    /// Maximum rate in bytes per second. Default: no limit.
+    pub bytes_per_s: Option<NonZeroU64>,
+    /// Receives the progress. Default: none.
+    pub progress: Option<ProgressCallback>,
 }
 
 impl Default for TransferOptions {
@@ -48,10 +57,17 @@ impl fmt::Debug for TransferOptions {
     }
 }
 
+impl TransferOptions {
+    /// Returns the number of files that are transferred at the same time, at least 1.
+    pub(crate) fn files_at_once(&self) -> usize {
+        self.concurrency.max(1)
+    }
+}
+
 /// Paces and counts the bytes of one run.
 pub(crate) struct TransferMeter {
     bytes_per_s: Option<NonZeroU64>,
-    /// Time at which the next part may start.
+    /// Earliest time at which the rate limit permits the next transfer.
     next_start: Mutex<Instant>,
     progress: Mutex<Progress>,
     callback: Option<ProgressCallback>,

@@ -19,7 +19,7 @@ pub const METRICS: &str = "METRICS";
 /// Name of a metrics file under construction.
 pub const METRICS_TEMPORARY: &str = "METRICS.tmp";
 
-/// Name of the directory with the files of followers: read-only handles beside the owner of the database.
+/// Name of the directory with the files of followers: read-only handles of a database that another handle has open for writing.
 pub const FOLLOWERS: &str = "FOLLOWERS";
 
 /// Maximum difference between a file number on disk and the next file number in the manifest. Jobs allocate fewer

@@ -129,17 +129,21 @@ impl<C: StoreConfig> Store<C> {
         let mut current = self.current_snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = self.snapshot_record(&snapshot)?;
         batch.put(&self.meta, APPLIED, encode(APPLIED, applied)?);
-        let mut purge = self.deferred_purge.lock();
-        if let Some(log_id) = &*purge {
+        let mut deferred = self.deferred_purge.lock();
+        // Another received snapshot may wait for its installation already. Its purge waits, too.
+        let covered = |log_id: &LogId<C::NodeId>| Some(log_id) <= applied.last_log_id.as_ref();
+        let purge = deferred.take_if(|log_id| covered(log_id));
+        if let Some(log_id) = &purge {
             self.add_purge(&mut batch, log_id)?;
         }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         self.db.as_blocking().write(batch, Durability::Sync)?;
         let old = std::mem::replace(&mut *state, keyspace);
         drop(state);
-        *purge = None;
-        drop(purge);
-        self.deferred_purge.publish(PurgeState::Idle);
+        if deferred.is_none() {
+            self.deferred_purge.publish(PurgeState::Idle);
+        }
+        drop(deferred);
         replace_snapshot(&mut current, snapshot);
         drop(current);
         // The exchange is complete. If the drop fails, the next open repeats it.

@@ -26,9 +26,9 @@ use crate::metrics::metrics_text;
 use crate::node::Node;
 use crate::testing::{Bug, is_on};
 
-/// Header of a write with the id of a registered client.
+/// HTTP header of a write: the id of the client, which `POST /clients` returned.
 pub const CLIENT_ID: &str = "client-id";
-/// Header of a write with the number of the request of the client.
+/// HTTP header of a write: the number of the request. The client increments it for each new request.
 pub const REQUEST_NUMBER: &str = "request-number";
 /// Header of a request that a node has forwarded. It is not forwarded again.
 const FORWARDED: &str = "x-lsmx-forwarded";

@@ -17,7 +17,9 @@ use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{DEFAULT_KEYSPACE, Db, KeyspaceOptions, Options, ValueSeparation};
 use object_store::ObjectStore;
 
-use crate::{BackupOptions, BackupRepository, RestoreOptions, Retention, Selection};
+use crate::{
+    BackupOptions, BackupRepository, RestoreOptions, Retention, Selection, TransferOptions,
+};
 
 /// Contents of the default keyspace.
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -78,8 +80,13 @@ impl TestDb {
         BackupOptions::new("staging")
             .vfs(Arc::new(self.vfs.clone()))
             .writer(self.writer)
-            .concurrency(1)
+            .transfer(one_at_a_time())
     }
+}
+
+/// Transfers in a fixed order.
+fn one_at_a_time() -> TransferOptions {
+    TransferOptions { concurrency: 1, ..TransferOptions::default() }
 }
 
 fn contents(db: &Db) -> Contents {
@@ -98,7 +105,7 @@ fn keep_last(count: usize) -> Retention {
 /// Restores a backup into memory, verifies the database and returns its contents.
 async fn restored(repository: &BackupRepository, id: u64) -> Contents {
     let vfs = MemVfs::new();
-    let restore = RestoreOptions::default().vfs(Arc::new(vfs.clone())).concurrency(1);
+    let restore = RestoreOptions::default().vfs(Arc::new(vfs.clone())).transfer(one_at_a_time());
     repository.restore(Selection::Id(id), "copy", &restore).await.unwrap();
     assert!(!vfs.exists(Path::new("copy/RESTORE")).unwrap());
     let report = lsmx::verify("copy", &options(&vfs)).unwrap();

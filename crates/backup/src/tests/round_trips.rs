@@ -136,7 +136,12 @@ fn restore_reports_progress_and_refuses_a_directory_with_files() {
             let seen = Arc::clone(&seen);
             Arc::new(move |progress| *seen.lock().unwrap() = progress)
         };
-        let options = db.backup_options().bytes_per_s(NonZeroU64::new(1 << 30)).progress(callback);
+        let transfer = TransferOptions {
+            bytes_per_s: NonZeroU64::new(1 << 30),
+            progress: Some(callback),
+            ..TransferOptions::default()
+        };
+        let options = db.backup_options().transfer(transfer);
         let info = repository.create(&db.db, &options).await.unwrap();
         let last = *seen.lock().unwrap();
         assert_eq!((last.bytes, last.bytes_total), (info.bytes, info.bytes));

@@ -529,6 +529,19 @@ fn backups_are_listed_verified_removed_and_restored() {
 }
 
 #[test]
+fn backup_and_restore_accept_relative_paths() {
+    let data = TestDatabase::filled();
+    let run = |words: &str| {
+        let mut command = command(words);
+        command.current_dir(data.dir.root());
+        CliOutput::new(command.output().unwrap()).ok()
+    };
+    run("db data backup backups");
+    run("db restored restore backups");
+    assert_eq!(run("db restored get key00000"), "value 0\n");
+}
+
+#[test]
 fn backup_errors_name_the_repository_and_the_flag() {
     let data = TestDatabase::filled();
     let missing = data.dir.path("missing");

@@ -15,7 +15,7 @@
 //! 2. The owner reads the files of the followers.
 //! 3. The owner deletes the file, unless a follower may use it.
 //!
-//! A follower reads a new state of the database in the same order:
+//! A follower reads a new state of the database in these steps:
 //!
 //! 1. The follower renames `N.files` to `N.old`. From now on it may use every file.
 //! 2. The follower reads `CURRENT`, the manifest and the log, and opens the files of the new state.

@@ -1,4 +1,4 @@
-//! Followers: read-only handles beside the owner of a database.
+//! Followers: read-only handles of a database that its owner writes.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use lsmx_backup::{
     BackupInfo, BackupOptions, BackupRepository, Progress, ProgressCallback, PruneSummary,
-    RestoreOptions, Retention, Selection, VerifyDepth,
+    RestoreOptions, Retention, Selection, TransferOptions, VerifyDepth,
 };
 use lsmx_bench::experiment::Progress as _;
 use lsmx_bench::report::text::format_bytes;
@@ -31,9 +31,7 @@ pub(super) fn create(arguments: &DbArgs, backup: &BackupArgs) -> Result<(), Fail
     let staging = backup.staging.clone().unwrap_or_else(|| default_staging(&arguments.path));
     let options = BackupOptions::new(staging)
         .writer(writer(&arguments.path, &backup.repository))
-        .concurrency(concurrency(&backup.transfer))
-        .bytes_per_s(rate(&backup.transfer)?)
-        .progress(progress_bar("uploading"));
+        .transfer(transfer_options(&backup.transfer, "uploading")?);
     let info = block_on(repository.create(&db, &options))?;
     db.close(None)?;
     let BackupInfo { id, files, .. } = info;
@@ -75,10 +73,8 @@ pub(super) fn list(arguments: &DbArgs, flags: &BackupsArgs) -> Result<(), Failur
 pub(super) fn restore(arguments: &DbArgs, flags: &RestoreArgs) -> Result<(), Failure> {
     super::reject_keyspace(arguments, "restore")?;
     let repository = BackupRepository::at(&flags.repository)?;
-    let options = RestoreOptions::default()
-        .concurrency(concurrency(&flags.transfer))
-        .bytes_per_s(rate(&flags.transfer)?)
-        .progress(progress_bar("downloading"));
+    let transfer = transfer_options(&flags.transfer, "downloading")?;
+    let options = RestoreOptions::default().transfer(transfer);
     let info = block_on(async {
         let selection = match (flags.id, &flags.writer) {
             (Some(id), _) => Selection::Id(id),
@@ -153,17 +149,18 @@ fn default_staging(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn concurrency(transfer: &TransferArgs) -> usize {
-    usize::try_from(transfer.files).unwrap_or(usize::MAX)
-}
-
-fn rate(transfer: &TransferArgs) -> Result<Option<NonZeroU64>, Failure> {
-    match transfer.rate {
-        None => Ok(None),
-        Some(rate) => NonZeroU64::new(rate)
-            .map(Some)
-            .ok_or_else(|| Failure::Usage("invalid value '0' for '--rate <BYTES>'".to_owned())),
-    }
+/// Returns the options of a transfer that shows a progress bar with the text `what`.
+fn transfer_options(
+    transfer: &TransferArgs,
+    what: &'static str,
+) -> Result<TransferOptions, Failure> {
+    let concurrency = usize::try_from(transfer.files).unwrap_or(usize::MAX);
+    let bytes_per_s = transfer.rate.map(|rate| {
+        let rate = NonZeroU64::new(rate);
+        rate.ok_or_else(|| Failure::Usage("invalid value '0' for '--rate <BYTES>'".to_owned()))
+    });
+    let progress = Some(progress_bar(what));
+    Ok(TransferOptions { concurrency, bytes_per_s: bytes_per_s.transpose()?, progress })
 }
 
 /// Returns a callback that shows a progress bar.

@@ -33,7 +33,7 @@ use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::vfs::Vfs;
 use crate::wal::RecoveryMode;
 
-/// Number of attempts to read a state during which no observable edit is added to the manifest.
+/// Maximum number of attempts of [`read_matching_state`].
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Position of a state of a follower in the manifest and in the log.
@@ -116,7 +116,8 @@ fn pin_open_files(obsolete_files: &ObsoleteFiles) -> Result<()> {
     }
 }
 
-/// Reads the manifest and finds the end of the log, until no observable edit was added in between.
+/// Reads the manifest, and then finds the end of the log. Repeats both if the owner has meanwhile added an edit to the
+/// manifest whose effect users can observe, see [`can_observe`].
 fn read_matching_state(vfs: &dyn Vfs, dir: &Path) -> Result<ReadState> {
     for _ in 0..ATTEMPTS_MAX {
         let loaded = load_manifest(vfs, dir, &mut |_, _, _| {})?;
@@ -172,8 +173,8 @@ fn has_observable_edit_after(vfs: &dyn Vfs, dir: &Path, loaded: &LoadedManifest)
     Ok(is_observable || now.number != loaded.number)
 }
 
-/// Returns whether users can observe the effect of an edit, other than by its commits in the log. `state` is the state
-/// before the edit.
+/// Returns whether an edit changes the results of reads, as the drop of a keyspace or an ingest does. Flushes and
+/// compactions change no result. `state` is the state before the edit.
 fn can_observe(state: &ManifestState, edit: &VersionEdit) -> bool {
     edit.changes.iter().any(|change| match change {
         // An ingest adds a table with sequence numbers that no flush covers.

@@ -1,4 +1,4 @@
-//! Followers: read-only handles beside the owner of a database.
+//! Followers: read-only handles of a database that another handle, the owner, has open for writing.
 //!
 //! A follower has a *view*: a read-only database that shows the state after a prefix of the commits of the owner. A view
 //! never changes. A catch-up reads a newer state from the files and replaces the view. Earlier views, and the snapshots
