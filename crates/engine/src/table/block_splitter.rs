@@ -10,7 +10,12 @@
 //! size. The splitter ends the block shortly before this page end, and the block is padded up to it. If a large entry
 //! would leave a gap of more than 1/16 of the target size, the block is not padded. It then ends according to the rules
 //! above.
+//!
+//! **Last block.** An index block stores the sizes of its data blocks in one or two bits each if they are equal, and in
+//! about 13 bits each if one of them is smaller. The last data block of a table is therefore padded to the size of the
+//! others if the index block has enough of them.
 
+use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 
 use crate::format::block::PADDING_BYTES_MIN;
@@ -18,6 +23,10 @@ use crate::format::data_block::{DataBlockBuilder, SplitPoint};
 
 /// Size of a page in bytes. The page cache and most devices read whole pages.
 const PAGE_BYTES: usize = 4096;
+
+/// Maximum padding of the last data block of a table in bytes, per data block of equal size before it in the same index
+/// block.
+const LAST_PADDING_PER_BLOCK: usize = 4;
 
 /// The best end found so far for the block under construction, and limits of its size.
 #[derive(Debug)]
@@ -77,6 +86,17 @@ impl BlockSplitter {
             self.page_end = Some(nearest - in_page);
         }
         self.best_bits = None;
+    }
+
+    /// Returns the size in bytes to which the last block of a table is padded. Returns `None` if it is not padded.
+    ///
+    /// `bytes` is the size of the block without padding. `sizes` are the sizes of the data blocks before it in the same
+    /// index block.
+    pub(super) fn padded_last_block(&self, bytes: usize, sizes: &[u64]) -> Option<usize> {
+        let page_end = self.page_end?;
+        let padding = page_end.checked_sub(bytes).filter(|padding| *padding >= PADDING_BYTES_MIN)?;
+        let is_worth = padding <= LAST_PADDING_PER_BLOCK * sizes.len();
+        (is_worth && sizes.iter().all(|&size| size == len_u64(page_end))).then_some(page_end)
     }
 
     /// Decides whether the block ends before the entry `key`.

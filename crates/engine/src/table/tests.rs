@@ -579,6 +579,31 @@ fn data_blocks_end_at_pages_if_the_padding_is_small() {
 }
 
 #[test]
+fn last_data_block_is_padded_if_many_blocks_precede_it() {
+    let index_bits_per_block = |count: u64| {
+        let vfs = MemVfs::new();
+        let value = "v".repeat(100);
+        let entries: Vec<Entry> = (0..count).map(|i| put(format!("{i:08}"), i, &value)).collect();
+        let options = TableOptions { filter: None, ..TableOptions::default() };
+        let summary = write(&vfs, &options, &entries, &[]);
+        let table = open(&vfs, &summary, &BlockCache::new(1 << 20));
+        verify_table(&table).unwrap();
+        let handles = data_block_handles(&table);
+        let last = handles.last().unwrap().1;
+        let properties = &summary.properties;
+        (last, 8 * properties.index_bytes / properties.data_blocks)
+    };
+    // A data block holds less than 40 entries, so the last blocks of these tables have few entries or are full.
+    for count in 45_000..45_003 {
+        let (last, bits) = index_bits_per_block(count);
+        assert_eq!(last, 4096, "{count} entries");
+        assert!(bits < 18, "{count} entries: {bits} bits");
+    }
+    let (last, bits) = index_bits_per_block(4_001);
+    assert!(last < 4096 && bits > 18, "{last} bytes, {bits} bits");
+}
+
+#[test]
 fn scan_with_hints_reads_only_the_blocks_that_it_needs() {
     let counting = CountingVfs::new(Arc::new(MemVfs::new()));
     let value = "v".repeat(100);

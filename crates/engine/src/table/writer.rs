@@ -322,8 +322,10 @@ impl TableWriter {
         }
         if let Some(last) = self.last_internal_key() {
             let end = BlockEnd::between_keys(last, None);
+            let bytes = self.data.bytes() + TRAILER_BYTES;
+            let padded_bytes = self.splitter.padded_last_block(bytes, self.index.block_sizes());
             self.data.finish(&mut self.block);
-            self.write_data_block(end, 0)?;
+            self.write_data_block(end, padded_bytes.map_or(0, |padded| padded - bytes))?;
         }
         self.properties.data_bytes = self.file.bytes();
         self.properties.expiry = self.expiry.take().and_then(|expiry| expiry.summary());

@@ -86,6 +86,11 @@ impl SuccinctIndexBuilder {
         self.sizes.len()
     }
 
+    /// Returns the sizes of the data blocks in bytes.
+    pub(crate) fn block_sizes(&self) -> &[u64] {
+        &self.sizes
+    }
+
     /// Estimates the size of the finished block in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match &self.trial {
