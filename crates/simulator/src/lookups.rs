@@ -4,8 +4,9 @@
 //! The lookup reads the filter of this file, except in the last run, which has no filter. If the filter returns true,
 //! the lookup reads the top index, one index block and one data block.
 //!
-//! As in the engine, the cache prefers metadata: first filters and top indexes, then index blocks, then data blocks. If
-//! the blocks of one kind do not all fit, the share that fits is cached. Data blocks are evicted in LRU order.
+//! As in the engine, the cache prefers metadata: first top indexes, then filters, then index blocks, then data blocks. If
+//! the blocks of one kind do not all fit, the share that fits is cached. Filters of a run with fewer files are requested
+//! more often, so they are cached before the filters of larger runs. Data blocks are evicted in LRU order.
 //! [`block_cache`](crate::block_cache) computes their misses from the popularity of keys and from the runs in which
 //! lookups end.
 
@@ -91,6 +92,7 @@ struct RunLookupSizes {
     index_bytes: f64,
     top_index_bytes: f64,
     filter_bytes: f64,
+    filter_miss_rate: f64,
     is_last: bool,
 }
 
@@ -125,8 +127,7 @@ pub(crate) struct LookupModel {
     /// Ordered from newest to oldest.
     runs: Vec<RunLookupSizes>,
     live_keys: f64,
-    /// Miss rate of filters and top indexes.
-    metadata_miss_rate: f64,
+    top_index_miss_rate: f64,
     index_miss_rate: f64,
     /// Miss rate of data blocks, under the assumption that all blocks are equally popular.
     data_miss_rate: f64,
@@ -148,16 +149,22 @@ impl LookupModel {
             last.is_last = true;
         }
         let sum = |part: fn(&RunLookupSizes) -> f64| runs.iter().map(part).sum::<f64>();
-        let metadata = sum(|run| run.top_index_bytes)
-            + sum(|run| if run.is_last { 0.0 } else { run.filter_bytes });
+        let top_index = sum(|run| run.top_index_bytes);
         let (index, data) = (sum(|run| run.index_bytes), sum(|run| run.data_bytes));
         let cache = to_f64(cache_bytes);
         let miss_rate = |before: f64, bytes: f64| {
             1.0 - if bytes > 0.0 { ((cache - before) / bytes).clamp(0.0, 1.0) } else { 1.0 }
         };
+        let mut with_filter: Vec<_> = runs.iter_mut().filter(|run| !run.is_last).collect();
+        with_filter.sort_by(|a, b| a.filter_bytes.total_cmp(&b.filter_bytes));
+        let mut metadata = top_index;
+        for run in with_filter {
+            run.filter_miss_rate = miss_rate(metadata, run.filter_bytes);
+            metadata += run.filter_bytes;
+        }
         LookupModel {
             live_keys,
-            metadata_miss_rate: miss_rate(0.0, metadata),
+            top_index_miss_rate: miss_rate(0.0, top_index),
             index_miss_rate: miss_rate(metadata, index),
             data_miss_rate: miss_rate(metadata + index, data),
             data_cache_bytes: (cache - metadata - index).max(0.0),
@@ -239,7 +246,7 @@ impl LookupModel {
             let probed = if holds { 1.0 } else { run.domain_share };
             let pass_rate = if holds || run.is_last { 1.0 } else { FALSE_POSITIVE_RATE };
             reads.runs += probed;
-            reads.filter += if run.is_last { 0.0 } else { probed };
+            reads.filter_misses += probed * run.filter_miss_rate;
             reads.top_index += probed * pass_rate;
             reads.index += probed * pass_rate;
             reads.data += probed * pass_rate;
@@ -278,8 +285,8 @@ impl LookupModel {
     /// equally popular.
     fn block_misses(&self, reads: &BlockReads) -> BTreeMap<&'static str, f64> {
         BTreeMap::from([
-            ("filter", reads.filter * self.metadata_miss_rate),
-            ("top_index", reads.top_index * self.metadata_miss_rate),
+            ("filter", reads.filter_misses),
+            ("top_index", reads.top_index * self.top_index_miss_rate),
             ("index", reads.index * self.index_miss_rate),
             ("data", reads.data * self.data_miss_rate),
         ])
@@ -297,7 +304,8 @@ fn total_blocks(misses: &BTreeMap<&'static str, f64>, ops: f64) -> BTreeMap<Stri
 #[derive(Clone, Debug, Default)]
 struct BlockReads {
     runs: f64,
-    filter: f64,
+    /// Number of filters that are not in the cache.
+    filter_misses: f64,
     top_index: f64,
     index: f64,
     data: f64,
@@ -314,7 +322,7 @@ impl BlockReads {
 
     fn add_scaled(&mut self, other: &BlockReads, share: f64) {
         self.runs += other.runs * share;
-        self.filter += other.filter * share;
+        self.filter_misses += other.filter_misses * share;
         self.top_index += other.top_index * share;
         self.index += other.index * share;
         self.data += other.data * share;
@@ -400,6 +408,25 @@ mod tests {
         assert!((1.9..2.1).contains(&ios(&first, 1.0)), "{}", ios(&first, 1.0));
         let second = model(&runs, round_to_u64(metadata + index) + 1);
         assert!((0.9..1.1).contains(&ios(&second, 1.0)), "{}", ios(&second, 1.0));
+    }
+
+    #[test]
+    fn cache_holds_top_indexes_and_filters_of_small_runs_first() {
+        let runs = [1000, 10_000, 80_000];
+        let none = model(&runs, 0);
+        let top: f64 = none.runs.iter().map(|run| run.top_index_bytes).sum();
+        let small = none.runs[0].filter_bytes;
+        let filters = |cache: f64| {
+            let context = uniform_context();
+            let lookups = LookupGroup { alpha: 1.0, ops: 1000 };
+            let blocks =
+                model(&runs, round_to_u64(cache)).point_lookups(&lookups, &context).blocks_read;
+            ["top_index", "filter"].map(|kind| blocks.get(kind).copied().unwrap_or(0))
+        };
+        assert_eq!(filters(0.0), [1008, 2000]);
+        assert_eq!(filters(top + 1.0)[0], 0);
+        assert_eq!(filters(top + small + 1.0), [0, 1000]);
+        assert_eq!(filters(top + small + none.runs[1].filter_bytes + 1.0), [0, 0]);
     }
 
     #[test]

@@ -94,7 +94,8 @@ impl BlockSplitter {
     /// index block.
     pub(super) fn padded_last_block(&self, bytes: usize, sizes: &[u64]) -> Option<usize> {
         let page_end = self.page_end?;
-        let padding = page_end.checked_sub(bytes).filter(|padding| *padding >= PADDING_BYTES_MIN)?;
+        let padding =
+            page_end.checked_sub(bytes).filter(|padding| *padding >= PADDING_BYTES_MIN)?;
         let is_worth = padding <= LAST_PADDING_PER_BLOCK * sizes.len();
         (is_worth && sizes.iter().all(|&size| size == len_u64(page_end))).then_some(page_end)
     }
