@@ -295,11 +295,15 @@ impl PageData {
         let command = self.command.split(' ').nth(1).unwrap_or_default();
         let registries =
             metric::ALL.iter().filter(|at| at.command.split(' ').next() == Some(command));
-        let mut metrics = registries.flat_map(|registry| registry.metrics());
-        let found = metrics.find_map(|metric| {
-            let key = if metric.csv == column { metric.key } else { column };
-            Some((metric, metric.expand_title(key)?))
-        });
+        let find = |column: &str| {
+            let mut metrics = registries.clone().flat_map(|registry| registry.metrics());
+            metrics.find_map(|metric| {
+                let key = if metric.csv == column { metric.key } else { column };
+                Some((metric, metric.expand_title(key)?))
+            })
+        };
+        // The column of a swept flag has the name of the flag.
+        let found = find(column).or_else(|| find(&format!("sweep.{column}")));
         found.ok_or(format!("{column} is no metric of {command}"))
     }
 
