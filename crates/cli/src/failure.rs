@@ -22,6 +22,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// Error that occurred while the command ran.
     Run(Box<dyn StdError + Send + Sync>),
+    /// Another process has the database open, and the command can read it with `--follower`.
+    DatabaseLocked(lsmx::Error),
     /// A repair lost data or would lose data. The printed report lists the lost data.
     DataLost,
     /// An entry of the searched key remains, or a file was not searched. The printed report lists them.
@@ -46,16 +48,15 @@ impl Failure {
                 output::stderr(&one_line(error.as_ref()));
                 ExitCode::FAILURE
             }
+            Failure::DatabaseLocked(error) => {
+                let hint = "--follower reads the database while another process has it open";
+                output::stderr(&format!("{}; {hint}", one_line(&error)));
+                ExitCode::FAILURE
+            }
             Failure::DataLost => ExitCode::from(DATA_LOST),
             Failure::KeyRemains => ExitCode::from(KEY_REMAINS),
             Failure::OutputClosed => ExitCode::SUCCESS,
         }
-    }
-
-    /// Returns whether another process has the database open.
-    pub(crate) fn is_database_locked(&self) -> bool {
-        let Failure::Run(error) = self else { return false };
-        matches!(error.downcast_ref(), Some(lsmx::Error::Locked { .. }))
     }
 
     /// Converts the error of a write to standard output. A closed pipe becomes [`Failure::OutputClosed`].

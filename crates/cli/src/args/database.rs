@@ -19,6 +19,12 @@ pub(crate) struct DbArgs {
     /// Read and print keys and values in hexadecimal.
     #[arg(long, global = true)]
     pub(crate) hex: bool,
+    /// Read the database while another process has it open for writing. For get, scan, export, explain and stats.
+    ///
+    /// The command opens a follower, which shows the commits that are on stable storage. It creates files in the directory
+    /// FOLLOWERS of the database while it runs. Keyspaces with an operand store cannot be read.
+    #[arg(long, global = true)]
+    pub(crate) follower: bool,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }

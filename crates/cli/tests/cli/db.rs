@@ -13,13 +13,13 @@ use serde_json::Value;
 use crate::common::{CliOutput, TestDir, assert_contains, command, list, lsmx};
 
 /// Database in the subdirectory `data` of a temporary directory. The first write creates the database.
-struct TestDatabase {
+pub(crate) struct TestDatabase {
     dir: TestDir,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 impl TestDatabase {
-    fn new() -> TestDatabase {
+    pub(crate) fn new() -> TestDatabase {
         let dir = TestDir::on_disk();
         let path = dir.root().join("data");
         TestDatabase { dir, path }
@@ -27,7 +27,7 @@ impl TestDatabase {
 
     /// Creates a database with the keys `key00000` to `key01999` in tables, and a second keyspace whose only entry is
     /// in the WAL.
-    fn filled() -> TestDatabase {
+    pub(crate) fn filled() -> TestDatabase {
         let data = TestDatabase::new();
         let db = data.open();
         for i in 0..2_000 {
@@ -40,13 +40,13 @@ impl TestDatabase {
         data
     }
 
-    fn open(&self) -> Db {
+    pub(crate) fn open(&self) -> Db {
         Db::open(&self.path, Options::default()).unwrap()
     }
 
     /// Runs `lsmx db` on this database with arguments separated by spaces.
     #[track_caller]
-    fn run(&self, words: &str) -> CliOutput {
+    pub(crate) fn run(&self, words: &str) -> CliOutput {
         db(&self.path, words)
     }
 
@@ -652,8 +652,12 @@ fn stats_prints_the_metrics_file_of_the_owner() {
 fn locked_database_is_rejected_but_can_be_watched() {
     let data = TestDatabase::filled();
     let owner = data.open();
-    for verb in ["put k v", "get k", "scan", "verify", "stats"] {
-        data.run(verb).fails(1, &["locked"]);
+    for verb in ["get k", "scan", "export -", "explain k", "stats"] {
+        data.run(verb).fails(1, &["LOCK is locked", "; --follower reads"]);
+    }
+    for verb in ["put k v", "verify", "compact"] {
+        let error = data.run(verb).fails(1, &["LOCK is locked"]);
+        assert!(!error.contains("--follower"), "{error}");
     }
     let text = data.run("stats --watch 0 --count 2").ok();
     assert_eq!(text.matches("manifest ").count(), 2, "{text}");

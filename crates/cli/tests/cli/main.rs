@@ -16,6 +16,7 @@ mod common;
 mod compare;
 mod db;
 mod explore;
+mod follower;
 mod html;
 mod iocost;
 mod metrics;

@@ -25,6 +25,11 @@ use crate::output;
 type KeyBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
+    if arguments.follower && !can_use_follower(&arguments.verb) {
+        let line =
+            "--follower works only with get, scan, export, explain and stats without --watch";
+        return Err(Failure::Usage(line.to_owned()));
+    }
     match &arguments.verb {
         Verb::Put { key, value } => entries::put(arguments, key, value),
         Verb::Get { key } => entries::get(arguments, key),
@@ -54,6 +59,15 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     }
 }
 
+/// Returns whether a subcommand reads the entries or the metrics of an open database.
+fn can_use_follower(verb: &Verb) -> bool {
+    match verb {
+        Verb::Get { .. } | Verb::Scan(_) | Verb::Export(_) | Verb::Explain { .. } => true,
+        Verb::Stats(stats) => stats.watch.is_none(),
+        _ => false,
+    }
+}
+
 /// Returns options that include the operand store of `lsmx-delta`, so that databases with operand stores can be opened.
 fn options() -> Options {
     Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()))
@@ -61,16 +75,25 @@ fn options() -> Options {
 
 /// Opens an existing database and an existing keyspace for writing.
 fn open(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
-    open_existing(arguments, options().create_if_missing(false))
+    let db = Db::open(&arguments.path, options().create_if_missing(false))?;
+    open_keyspace(arguments, db)
 }
 
-/// Opens an existing database and an existing keyspace read-only.
+/// Opens an existing database and an existing keyspace read-only. With `--follower`, another process may have the database
+/// open.
 fn open_read_only(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
-    open_existing(arguments, options().read_only(true))
+    let db = if arguments.follower {
+        Db::open_follower(&arguments.path, options())?.view()
+    } else {
+        Db::open(&arguments.path, options().read_only(true)).map_err(|error| match error {
+            lsmx::Error::Locked { .. } => Failure::DatabaseLocked(error),
+            error => error.into(),
+        })?
+    };
+    open_keyspace(arguments, db)
 }
 
-fn open_existing(arguments: &DbArgs, options: Options) -> Result<(Db, Keyspace), Failure> {
-    let db = Db::open(&arguments.path, options)?;
+fn open_keyspace(arguments: &DbArgs, db: Db) -> Result<(Db, Keyspace), Failure> {
     let keyspace = match &arguments.keyspace {
         None => db.default_keyspace(),
         Some(name) => db.open_keyspace(name, None)?,

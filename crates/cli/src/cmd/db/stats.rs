@@ -1,6 +1,6 @@
 //! Implements the command `lsmx db PATH stats`. The command opens the database read-only and prints its metrics,
 //! without the counters of writes and background jobs. If another process has the database open, the command prints the
-//! metrics file of this process.
+//! metrics file of this process, or with `--follower` the metrics of a follower.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -20,8 +20,8 @@ pub(super) fn run(arguments: &DbArgs, stats: &StatsArgs) -> Result<(), Failure> 
     }
     let mut metrics = match super::open_read_only(arguments) {
         Ok((db, _keyspace)) => db.metrics(),
-        Err(failure) if failure.is_database_locked() => {
-            return print_metrics_file(arguments, stats, failure);
+        Err(locked @ Failure::DatabaseLocked(_)) => {
+            return print_metrics_file(arguments, stats, locked);
         }
         Err(failure) => return Err(failure),
     };
