@@ -9,6 +9,7 @@ use lsmx_compaction::{Explanation, FileId, Job};
 use crate::compaction_filter::FilterError;
 use crate::env::ClockJumpReport;
 use crate::error::Error;
+use crate::followers::FollowerFileMetrics;
 use crate::wal::RecoveryReport;
 
 /// Receives events on the threads on which they occur.
@@ -340,6 +341,8 @@ pub enum Event {
     Clock(ClockJumpReport),
     /// Deleted or expired data may exceed the bound of its keyspace. Sent once per holder.
     DeletePersistenceOverdue(DeletePersistenceOverdue),
+    /// At a deletion of obsolete files, the number of followers differs from that at the deletion before.
+    Followers(FollowerFileMetrics),
 }
 
 impl fmt::Display for Event {
@@ -449,6 +452,12 @@ impl fmt::Display for Event {
             }
             Event::NoReserve(cause) => {
                 write!(f, "no disk space is reserved: {cause}")
+            }
+            Event::Followers(FollowerFileMetrics { followers, files, file_bytes }) => {
+                write!(
+                    f,
+                    "{followers} followers, {files} obsolete files of {file_bytes} bytes kept"
+                )
             }
             Event::DeletePersistenceOverdue(overdue) => {
                 let DeletePersistenceOverdue { keyspace, holder, overdue_us } = overdue;

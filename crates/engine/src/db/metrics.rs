@@ -150,6 +150,7 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         disk,
         memory: memory_metrics(inner),
         held: held_metrics(inner),
+        followers: state.obsolete_files.follower_files(),
         descriptors: DescriptorMetrics {
             open: state.tables.descriptors.open_count() as u64,
             max: state.tables.descriptors.max_open_files() as u64,

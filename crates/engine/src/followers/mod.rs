@@ -27,8 +27,10 @@
 //!
 //! A process that ends releases its locks. The owner deletes the files of followers whose lock is free.
 
+mod metrics;
 mod pin;
 mod pinned_files;
 
+pub use self::metrics::FollowerFileMetrics;
 pub(crate) use self::pin::FollowerPin;
 pub(crate) use self::pinned_files::{PinnedFiles, find_open_follower};

@@ -14,34 +14,34 @@ use crate::vfs::Vfs;
 
 /// The files that the followers of a database may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum PinnedFiles {
-    /// All files.
-    All,
-    /// The tables and blob files with these numbers.
-    Numbers(BTreeSet<u64>),
+pub(crate) struct PinnedFiles {
+    /// Number of open followers.
+    pub(crate) followers: u64,
+    /// Numbers of the tables and blob files, or `None` if followers may use all files.
+    pub(crate) numbers: Option<BTreeSet<u64>>,
 }
 
 impl PinnedFiles {
     /// Reads the files of all followers. Removes the files of followers whose process has ended.
     pub(crate) fn read(vfs: &dyn Vfs, dir: &Path) -> Result<PinnedFiles> {
-        let mut pinned = BTreeSet::new();
-        let followers = list_followers(vfs, dir)?;
-        let (count, mut ended) = (followers.len(), 0);
-        for paths in followers {
-            if !remove_ended_follower(vfs, &paths)? {
-                match read_list(vfs, &paths.files)? {
-                    None => return Ok(PinnedFiles::All),
-                    Some(numbers) => pinned.extend(numbers),
-                }
-            } else {
-                ended += 1;
+        let mut pinned = PinnedFiles { followers: 0, numbers: Some(BTreeSet::new()) };
+        let listed = list_followers(vfs, dir)?;
+        for paths in &listed {
+            if remove_ended_follower(vfs, paths)? {
+                continue;
             }
+            pinned.followers += 1;
+            let numbers = read_list(vfs, &paths.files)?;
+            pinned.numbers = pinned.numbers.zip(numbers).map(|(mut all, numbers)| {
+                all.extend(numbers);
+                all
+            });
         }
-        if count > 0 && count == ended {
+        if !listed.is_empty() && pinned.followers == 0 {
             // Fails if a follower was opened meanwhile.
             let _ = vfs.remove_dir(&dir.join(FOLLOWERS));
         }
-        Ok(PinnedFiles::Numbers(pinned))
+        Ok(pinned)
     }
 
     /// Returns whether a follower may use this file.
@@ -49,7 +49,7 @@ impl PinnedFiles {
         if failpoint::is_on(Failpoint::FollowerFilesDeleted) {
             return false;
         }
-        let PinnedFiles::Numbers(numbers) = self else { return true };
+        let Some(numbers) = &self.numbers else { return true };
         let name = path.file_name().and_then(|name| name.to_str()).and_then(FileName::parse);
         match name {
             Some(FileName::Table(number) | FileName::Blob(number)) => numbers.contains(&number),
@@ -121,28 +121,30 @@ mod tests {
         let vfs: Arc<dyn Vfs> = Arc::new(MemVfs::new());
         let dir = Path::new("db");
         vfs.create_dir(dir).unwrap();
-        let read = || PinnedFiles::read(&*vfs, dir).unwrap();
-        let numbers = |numbers: &[u64]| PinnedFiles::Numbers(numbers.iter().copied().collect());
-        assert_eq!(read(), numbers(&[]));
+        let read = || {
+            let PinnedFiles { followers, numbers } = PinnedFiles::read(&*vfs, dir).unwrap();
+            (followers, numbers.map(Vec::from_iter))
+        };
+        assert_eq!(read(), (0, Some(vec![])));
         let first = FollowerPin::create(&vfs, dir).unwrap();
-        assert_eq!(read(), PinnedFiles::All);
+        assert_eq!(read(), (1, None));
         first.pin(BTreeSet::from([3, 7])).unwrap();
-        assert_eq!(read(), numbers(&[3, 7]));
+        assert_eq!(read(), (1, Some(vec![3, 7])));
         let second = FollowerPin::create(&vfs, dir).unwrap();
-        assert_eq!(read(), PinnedFiles::All);
+        assert_eq!(read(), (2, None));
         second.pin(BTreeSet::from([9])).unwrap();
-        assert_eq!(read(), numbers(&[3, 7, 9]));
+        assert_eq!(read(), (2, Some(vec![3, 7, 9])));
         first.pin_all().unwrap();
-        assert_eq!(read(), PinnedFiles::All);
+        assert_eq!(read(), (2, None));
         first.restore().unwrap();
-        assert_eq!(read(), numbers(&[3, 7, 9]));
+        assert_eq!(read(), (2, Some(vec![3, 7, 9])));
         first.pin_all().unwrap();
         first.pin(BTreeSet::from([3, 7])).unwrap();
-        assert_eq!(read(), numbers(&[3, 7, 9]));
+        assert_eq!(read(), (2, Some(vec![3, 7, 9])));
         first.pin_all().unwrap();
-        assert_eq!(read(), PinnedFiles::All);
+        assert_eq!(read(), (2, None));
         drop(first);
-        assert_eq!(read(), numbers(&[9]));
+        assert_eq!(read(), (1, Some(vec![9])));
         drop(second);
         assert!(!vfs.exists(&dir.join(FOLLOWERS)).unwrap());
     }
@@ -157,7 +159,8 @@ mod tests {
             vfs.create(&dir.join(FOLLOWERS).join(name)).unwrap();
         }
         let follower = FollowerPin::create(&vfs, dir).unwrap();
-        assert_eq!(PinnedFiles::read(&*vfs, dir).unwrap(), PinnedFiles::All);
+        let all = PinnedFiles { followers: 1, numbers: None };
+        assert_eq!(PinnedFiles::read(&*vfs, dir).unwrap(), all);
         assert!(find_open_follower(&*vfs, dir).unwrap().is_some());
         drop(follower);
         vfs.create_dir(&dir.join(FOLLOWERS)).unwrap();
@@ -165,16 +168,18 @@ mod tests {
             vfs.create(&dir.join(FOLLOWERS).join(name)).unwrap();
         }
         assert_eq!(find_open_follower(&*vfs, dir).unwrap(), None);
-        assert_eq!(PinnedFiles::read(&*vfs, dir).unwrap(), PinnedFiles::Numbers(BTreeSet::new()));
+        let none = PinnedFiles { followers: 0, numbers: Some(BTreeSet::new()) };
+        assert_eq!(PinnedFiles::read(&*vfs, dir).unwrap(), none);
     }
 
     #[test]
     fn pinned_files_contain_tables_and_blob_files() {
-        let pinned = PinnedFiles::Numbers(BTreeSet::from([7]));
+        let pinned = PinnedFiles { followers: 1, numbers: Some(BTreeSet::from([7])) };
         assert!(pinned.contains(Path::new("db/000007.sst")));
         assert!(pinned.contains(Path::new("db/000007.blob")));
         assert!(!pinned.contains(Path::new("db/000007.wal")));
         assert!(!pinned.contains(Path::new("db/000008.sst")));
-        assert!(PinnedFiles::All.contains(Path::new("db/000008.wal")));
+        let all = PinnedFiles { followers: 1, numbers: None };
+        assert!(all.contains(Path::new("db/000008.wal")));
     }
 }

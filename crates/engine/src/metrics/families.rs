@@ -232,6 +232,15 @@ const DATABASE: &[MetricDefinition<Metrics>] = &[
         "Bytes of evicted data blocks that iterators and values hold.",
         |m| m.held.block_bytes,
     ),
+    gauge("lsmx_followers", "Followers at the last deletion of files.", |m| m.followers.followers),
+    gauge("lsmx_follower_files", "Obsolete files that are kept for followers.", |m| {
+        m.followers.files
+    }),
+    gauge(
+        "lsmx_follower_file_bytes",
+        "Bytes of obsolete files that are kept for followers.",
+        |m| m.followers.file_bytes,
+    ),
     gauge("lsmx_open_files", "Open file descriptors of tables and blob files.", |m| {
         m.descriptors.open
     }),

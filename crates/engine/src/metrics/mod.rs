@@ -1,6 +1,7 @@
 //! Metrics of a database: plain structs that serialize, and print as tables.
 
 mod families;
+mod follower;
 mod latency;
 mod operation_latency;
 mod print;
@@ -15,8 +16,10 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::cache::FilterCounts;
 use crate::env::WaitCause;
+pub use crate::followers::FollowerFileMetrics;
 pub use crate::format::BlockKind;
 use crate::operand_store::OperandMetrics;
+pub use follower::FollowerMetrics;
 pub(crate) use latency::LatencyHistogram;
 pub use latency::LatencyMetrics;
 pub use operation_latency::{LatencySampling, OperationLatencyMetrics};
@@ -551,6 +554,8 @@ pub struct Metrics {
     pub memory: MemoryMetrics,
     /// Resources held by snapshots and iterators.
     pub held: HeldMetrics,
+    /// Followers, and the obsolete files that are kept for them.
+    pub followers: FollowerFileMetrics,
     /// File descriptors of tables.
     pub descriptors: DescriptorMetrics,
     /// I/O of background jobs.

@@ -4,9 +4,9 @@ use std::fmt;
 
 use crate::metrics::{
     BackgroundIoMetrics, CompactionFilterMetrics, DeletePersistenceMetrics, DescriptorMetrics,
-    DiskMetrics, ExpiryMetrics, HeldMetrics, KeyspaceMetrics, LastRunFilterMetrics, LevelMetrics,
-    MemoryMetrics, MergeMetrics, Metrics, OperationMetrics, StallCauseMetrics, TransactionMetrics,
-    ValueLogMetrics, WalMetrics,
+    DiskMetrics, ExpiryMetrics, FollowerFileMetrics, HeldMetrics, KeyspaceMetrics,
+    LastRunFilterMetrics, LevelMetrics, MemoryMetrics, MergeMetrics, Metrics, OperationMetrics,
+    StallCauseMetrics, TransactionMetrics, ValueLogMetrics, WalMetrics,
 };
 
 /// Number of bytes with a unit, in at most nine characters.
@@ -342,6 +342,11 @@ impl fmt::Display for Metrics {
             "held    {snapshots} snapshots, oldest {oldest}; {old_views} old super versions, "
         )?;
         writeln!(f, "{view_pins} pins; {files} obsolete files of {file_bytes}; blocks {blocks}")?;
+        let FollowerFileMetrics { followers, files, file_bytes } = self.followers;
+        if followers > 0 {
+            let bytes = Bytes(file_bytes);
+            writeln!(f, "followers {followers}; {files} obsolete files of {bytes} kept")?;
+        }
         if let Some(cause) = &self.read_only {
             writeln!(f, "read-only: {cause}")?;
         }

@@ -1,7 +1,7 @@
 //! State of an open database that its parts share: files, WAL, manifest, trees, sequence numbers and background errors.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::{self, ThreadId};
 
 use lsmx_base::failpoint::{self, Failpoint};
@@ -484,11 +484,24 @@ impl DbState {
         // The files must be read after the paths were queued, see `followers`.
         let pinned = PinnedFiles::read(&*self.vfs, &self.dir).unwrap_or_else(|error| {
             self.report_failed_removal(&error);
-            PinnedFiles::All
+            let followers = self.obsolete_files.follower_files().followers;
+            PinnedFiles { followers, numbers: None }
         });
-        let used = paths.extract_if(.., |path| pinned.contains(path)).collect();
-        self.obsolete_files.keep_for_followers(used);
+        let used = paths.extract_if(.., |path| pinned.contains(path));
+        let used = used.map(|path| {
+            let bytes = self.file_bytes(&path);
+            (path, bytes)
+        });
+        let changed = self.obsolete_files.keep_for_followers(pinned.followers, used.collect());
+        if let Some(files) = changed {
+            self.emit(&Event::Followers(files));
+        }
         paths
+    }
+
+    /// Returns the size of an obsolete file in bytes, or 0 if it cannot be read.
+    fn file_bytes(&self, path: &Path) -> u64 {
+        self.vfs.open(path).and_then(|file| file.len()).unwrap_or_default()
     }
 
     /// Returns whether all obsolete files that can be deleted now have been deleted.

@@ -5,10 +5,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use lsmx_base::coding::len_u64;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Signal};
 use lsmx_compaction::FileId;
 
-use crate::followers::FollowerPin;
+use crate::followers::{FollowerFileMetrics, FollowerPin};
 
 /// Registration of an open table or blob file.
 ///
@@ -70,8 +71,10 @@ pub(crate) struct ObsoleteFiles {
     signal: Signal,
     /// Open table and blob files.
     open: Mutex<HashMap<FileId, OpenFileState>>,
-    /// Obsolete files that followers used at the last attempt to delete files.
-    used_by_followers: Mutex<Vec<PathBuf>>,
+    /// Obsolete files that followers used at the last attempt to delete files, with their sizes in bytes.
+    used_by_followers: Mutex<Vec<(PathBuf, u64)>>,
+    /// Metrics of these files after the last attempt.
+    follower_files: Mutex<FollowerFileMetrics>,
     /// Files by which this follower prevents the owner from deleting files. Set in a follower only. Every open file holds
     /// this value, so iterators of a closed follower can still read their files.
     follower_pin: OnceLock<FollowerPin>,
@@ -149,15 +152,34 @@ impl ObsoleteFiles {
         }
     }
 
-    /// Keeps files that followers use. They are queued again before the next deletion.
-    pub(crate) fn keep_for_followers(&self, paths: Vec<PathBuf>) {
-        self.used_by_followers.lock().extend(paths);
+    /// Keeps files that followers use, with their sizes in bytes. They are queued again before the next deletion.
+    ///
+    /// Returns the metrics of all kept files if the number of followers has changed.
+    pub(crate) fn keep_for_followers(
+        &self,
+        followers: u64,
+        files: Vec<(PathBuf, u64)>,
+    ) -> Option<FollowerFileMetrics> {
+        let mut used = self.used_by_followers.lock();
+        used.extend(files);
+        let metrics = FollowerFileMetrics {
+            followers,
+            files: len_u64(used.len()),
+            file_bytes: used.iter().map(|(_, bytes)| bytes).sum(),
+        };
+        let before = std::mem::replace(&mut *self.follower_files.lock(), metrics);
+        (before.followers != followers).then_some(metrics)
+    }
+
+    /// Returns the metrics after the last attempt to delete files.
+    pub(crate) fn follower_files(&self) -> FollowerFileMetrics {
+        *self.follower_files.lock()
     }
 
     /// Queues the files again that followers used at the last attempt.
     pub(crate) fn retry_files_of_followers(&self) {
-        let paths = std::mem::take(&mut *self.used_by_followers.lock());
-        self.deletable.lock().extend(paths);
+        let files = std::mem::take(&mut *self.used_by_followers.lock());
+        self.deletable.lock().extend(files.into_iter().map(|(path, _)| path));
     }
 
     /// Sets the files by which this follower prevents the owner from deleting files. Must be called at most once.

@@ -1,12 +1,15 @@
 //! Followers: read-only handles of a database that its owner writes.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lsmx::env::Background;
+use lsmx::env::{Background, ManualClock};
+use lsmx::metrics::FollowerFileMetrics;
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Db, Durability, Error, Follower, Options, RepairOptions, WriteBatch};
+use lsmx::{
+    Db, Durability, Error, Event, EventListener, Follower, Options, RepairOptions, WriteBatch,
+};
 use lsmx_testkit::case_seeds;
 
 use crate::harness::database::wait_until;
@@ -117,6 +120,96 @@ fn repair_beside_follower_is_refused() {
     drop(follower);
     assert!(!vfs.exists(Path::new("db/FOLLOWERS")).unwrap());
     repair().unwrap();
+}
+
+/// Listener that keeps the values of `Event::Followers`.
+#[derive(Default)]
+struct FollowerEvents(Mutex<Vec<FollowerFileMetrics>>);
+
+impl EventListener for FollowerEvents {
+    fn on_event(&self, event: &Event) {
+        if let Event::Followers(metrics) = event {
+            self.0.lock().unwrap().push(*metrics);
+        }
+    }
+}
+
+/// Writes a value and compacts, so that all earlier tables are obsolete.
+fn replace_all_tables(owner: &Db, value: &str) {
+    owner.put("key", value).unwrap();
+    owner.flush().unwrap();
+    owner.default_keyspace().compact_range::<&str>(..).unwrap();
+}
+
+#[test]
+fn owner_metrics_count_followers_and_files_kept_for_them() {
+    let vfs = Arc::new(MemVfs::new());
+    let events = Arc::new(FollowerEvents::default());
+    let owner = Db::open("db", options(&vfs).listener(events.clone())).unwrap();
+    let metrics = || {
+        let FollowerFileMetrics { followers, files, file_bytes, .. } = owner.metrics().followers;
+        (followers, files, file_bytes)
+    };
+    replace_all_tables(&owner, "first");
+    assert_eq!(metrics(), (0, 0, 0));
+    let table = files(&vfs, ".sst").pop().unwrap();
+    let bytes = vfs.open(&table).unwrap().len().unwrap();
+    let [first, second] = [(); 2].map(|()| Db::open_follower("db", options(&vfs)).unwrap());
+    replace_all_tables(&owner, "second");
+    assert_eq!(metrics(), (2, 1, bytes));
+    assert_eq!(owner.metrics().held.files, 0, "only the followers use the file");
+    let text = owner.metrics().to_prometheus(&[]);
+    let has_line = |line: String| text.lines().any(|it| it == line);
+    assert!(
+        has_line("lsmx_followers 2".to_owned()) && has_line("lsmx_follower_files 1".to_owned())
+    );
+    assert!(has_line(format!("lsmx_follower_file_bytes {bytes}")), "{text}");
+    assert!(owner.metrics().to_string().contains("followers 2; 1 obsolete files of"));
+    // The first catch-up replaces the view. The second one pins only the files of the new view.
+    assert!(first.catch_up().unwrap() && !first.catch_up().unwrap());
+    drop(second);
+    replace_all_tables(&owner, "third");
+    assert_eq!(metrics().0, 1);
+    assert!(!vfs.exists(&table).unwrap(), "no follower uses the first table");
+    assert!(metrics().1 == 1 && first.view().get("key").unwrap().as_deref() == Some(b"second"));
+    drop(first);
+    replace_all_tables(&owner, "fourth");
+    assert_eq!(metrics(), (0, 0, 0));
+    assert_eq!(files(&vfs, ".sst").len(), 1);
+    let counts: Vec<u64> = events.0.lock().unwrap().iter().map(|it| it.followers).collect();
+    assert_eq!(counts, [2, 1, 0]);
+}
+
+#[test]
+fn follower_metrics_count_catch_ups_and_time_since_the_last() {
+    let vfs = Arc::new(MemVfs::new());
+    let owner = Db::open("db", options(&vfs)).unwrap();
+    let clock = ManualClock::new(1_790_000_000_000_000);
+    let follower = Db::open_follower("db", options(&vfs).clock(clock.clone())).unwrap();
+    clock.advance_us(7);
+    let opened = follower.metrics();
+    assert_eq!((opened.catch_ups, opened.last_catch_up_age_us), (0, 7));
+    owner.put("key", "value").unwrap();
+    owner.sync().unwrap();
+    assert!(follower.catch_up().unwrap());
+    assert!(!follower.catch_up().unwrap());
+    let metrics = follower.metrics();
+    assert_eq!((metrics.catch_ups, metrics.views, metrics.failures), (2, 1, 0));
+    assert_eq!((metrics.last_catch_up_age_us, metrics.last_catch_up_us), (0, 0));
+    assert_eq!(metrics.shown_seq, owner.metrics().published_seq);
+    clock.advance_us(5);
+    owner.put("key", "newer").unwrap();
+    owner.close(None).unwrap();
+    let current = Path::new("db/CURRENT");
+    vfs.rename(current, Path::new("db/moved")).unwrap();
+    follower.catch_up().unwrap_err();
+    let failed = follower.metrics();
+    assert_eq!((failed.catch_ups, failed.failures), (2, 1));
+    assert_eq!((failed.shown_seq, failed.last_catch_up_age_us), (metrics.shown_seq, 5));
+    vfs.rename(Path::new("db/moved"), current).unwrap();
+    assert!(follower.catch_up().unwrap());
+    assert_eq!(follower.metrics().last_catch_up_age_us, 0);
+    assert!(follower.metrics().shown_seq > metrics.shown_seq);
 }
 
 #[test]

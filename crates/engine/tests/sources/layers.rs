@@ -342,8 +342,17 @@ fn files_form_no_cycles() {
 
 /// Type names that may occur twice in a crate. The asynchronous handles have the same names as the blocking handles.
 /// Loom has its own synchronization primitives.
-const SHARED_NAMES: [&str; 8] =
-    ["Condvar", "Db", "Keyspace", "Range", "Snapshot", "Change", "Transaction", "TransactionRange"];
+const SHARED_NAMES: [&str; 9] = [
+    "Condvar",
+    "Db",
+    "Follower",
+    "Keyspace",
+    "Range",
+    "Snapshot",
+    "Change",
+    "Transaction",
+    "TransactionRange",
+];
 
 /// Types that may have methods outside the module that defines the type. Some methods of `WriteBatch` need a type of a
 /// higher layer. For the other types, methods are grouped by task.

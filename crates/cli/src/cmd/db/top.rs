@@ -12,7 +12,7 @@ use crossterm::terminal::{
     enable_raw_mode, size,
 };
 use crossterm::{cursor, execute, queue};
-use lsmx::metrics::{KeyspaceMetrics, LatencyMetrics, LevelMetrics, Metrics};
+use lsmx::metrics::{FollowerFileMetrics, KeyspaceMetrics, LatencyMetrics, LevelMetrics, Metrics};
 use lsmx::{MetricsReading, Observation, Options};
 use lsmx_bench::report::text::format_bytes;
 
@@ -324,6 +324,11 @@ fn write_database(
         metrics.descriptors.open,
         metrics.descriptors.max
     )?;
+    let FollowerFileMetrics { followers, files, file_bytes, .. } = metrics.followers;
+    if followers > 0 {
+        let bytes = format_bytes(file_bytes);
+        writeln!(text, "followers: {followers}; {files} obsolete files of {bytes} kept")?;
+    }
     let latency = &metrics.operation_latency;
     for (operation, latency) in [
         ("get", &latency.get_ns),

@@ -51,14 +51,16 @@ struct ReadState {
 }
 
 /// Opens the first view of a follower.
-pub(super) fn read_first_state(dir: &Path, options: Options) -> Result<(DbInner, FollowedState)> {
-    options.check()?;
+pub(super) fn read_first_state(
+    dir: &Path,
+    options: Options,
+    env: Env,
+) -> Result<(DbInner, FollowedState)> {
     let vfs = options.file_system();
     if !database_exists(vfs.as_ref(), dir)? {
         return Err(not_a_database(vfs.as_ref(), dir));
     }
     let pin = FollowerPin::create(&vfs, dir)?;
-    let env = Env::with_clock(options.background, options.seed, options.clock.clone());
     let ReadState { loaded, position } = read_matching_state(vfs.as_ref(), dir)?;
     let mut recovery =
         Recovery::new_follower(vfs, dir, options, env, (loaded.state, &loaded.path), pin)?;

@@ -19,6 +19,7 @@ use crate::db::follower::catch_up::{FollowedState, read_first_state, read_next_s
 use crate::db::inner::check_reentry;
 use crate::env::{Background, Env, JoinHandle, WaitCause};
 use crate::error::{Error, Result};
+use crate::metrics::FollowerMetrics;
 use crate::options::db::Options;
 
 /// A read-only handle of a database that another handle or process has open for writing.
@@ -68,6 +69,7 @@ struct FollowerHandle {
 struct FollowerShared {
     env: Env,
     view: RwLock<(Db, FollowedState)>,
+    history: Mutex<CatchUpHistory>,
     /// Whether a catch-up runs.
     is_catching_up: AtomicBool,
     is_closed: AtomicBool,
@@ -75,18 +77,55 @@ struct FollowerShared {
     changed: Signal,
 }
 
+/// Past catch-ups of a follower. The open is the first one, but is not counted.
+#[derive(Debug)]
+struct CatchUpHistory {
+    catch_ups: u64,
+    views: u64,
+    failures: u64,
+    /// Start of the last catch-up that succeeded, on the clock of the environment.
+    last_began_us: u64,
+    /// Duration of this catch-up.
+    last_us: u64,
+}
+
+impl CatchUpHistory {
+    fn record(&mut self, began_us: u64, now_us: u64, result: &Result<bool>) {
+        match result {
+            Ok(is_replaced) => {
+                self.catch_ups += 1;
+                self.views += u64::from(*is_replaced);
+                self.last_began_us = began_us;
+                self.last_us = now_us.saturating_sub(began_us);
+            }
+            Err(_) => self.failures += 1,
+        }
+    }
+}
+
 impl Follower {
     pub(super) fn open(path: &Path, options: Options) -> Result<Follower> {
+        options.check()?;
         let interval_us = options.follower_interval_us;
-        let (inner, state) = catch_unwind(AssertUnwindSafe(|| read_first_state(path, options)))
-            .unwrap_or_else(|panic| Err(Error::from_panic(&*panic)))?;
+        let env = Env::with_clock(options.background, options.seed, options.clock.clone());
+        let began_us = env.now_us();
+        let (inner, state) =
+            catch_unwind(AssertUnwindSafe(|| read_first_state(path, options, env.clone())))
+                .unwrap_or_else(|panic| Err(Error::from_panic(&*panic)))?;
         if inner.options.warm_up {
             inner.warm_up.start(&inner.state);
         }
-        let env = inner.state.env.clone();
+        let history = CatchUpHistory {
+            catch_ups: 0,
+            views: 0,
+            failures: 0,
+            last_began_us: began_us,
+            last_us: env.now_us().saturating_sub(began_us),
+        };
         let shared = Arc::new(FollowerShared {
             env: env.clone(),
             view: RwLock::new((Db::new(inner), state)),
+            history: Mutex::new(history),
             is_catching_up: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             changed: Signal::new(),
@@ -123,6 +162,22 @@ impl Follower {
     pub fn catch_up(&self) -> Result<bool> {
         check_reentry("catch_up")?;
         self.0.shared.catch_up()
+    }
+
+    /// Returns the metrics of this follower. The metrics of the database are those of [`Follower::view`].
+    #[must_use]
+    pub fn metrics(&self) -> FollowerMetrics {
+        let shared = &self.0.shared;
+        let shown_seq = shared.view.read().0.inner().state.sequence.published().0;
+        let history = shared.history.lock();
+        FollowerMetrics {
+            shown_seq,
+            catch_ups: history.catch_ups,
+            views: history.views,
+            failures: history.failures,
+            last_catch_up_age_us: shared.env.now_us().saturating_sub(history.last_began_us),
+            last_catch_up_us: history.last_us,
+        }
     }
 
     /// Stops the background catch-up. Later calls of [`Follower::catch_up`] return [`Error::Closed`]. Views remain open.
@@ -177,10 +232,13 @@ impl FollowerShared {
             let is_running = &self.is_catching_up;
             is_running.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
-        let result = catch_unwind(AssertUnwindSafe(|| self.replace_view()));
+        let began_us = self.env.now_us();
+        let result = catch_unwind(AssertUnwindSafe(|| self.replace_view()))
+            .unwrap_or_else(|panic| Err(Error::from_panic(&*panic)));
+        self.history.lock().record(began_us, self.env.now_us(), &result);
         self.is_catching_up.store(false, Ordering::Release);
         self.changed.notify();
-        result.unwrap_or_else(|panic| Err(Error::from_panic(&*panic)))
+        result
     }
 
     fn replace_view(&self) -> Result<bool> {
