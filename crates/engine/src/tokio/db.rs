@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::options::write::WriteOptions;
-use crate::tokio::inner::AsyncDbInner;
+use crate::tokio::inner::{AsyncDbInner, check_background};
 use crate::tokio::keyspace::Keyspace;
 use crate::tokio::locking_transaction::LockingTransaction;
 use crate::tokio::runtime::run_on_pool;
@@ -37,11 +37,17 @@ impl TryFrom<crate::db::Db> for Db {
     /// Fails with [`Error::Contradiction`] if the environment is
     /// [`Background::Stepped`](crate::env::Background::Stepped).
     fn try_from(db: crate::db::Db) -> Result<Db> {
-        Ok(Db { inner: AsyncDbInner::new(db)? })
+        check_background(&db)?;
+        Ok(Db::new(db))
     }
 }
 
 impl Db {
+    /// Creates a handle. The caller must have called [`check_background`].
+    pub(crate) fn new(db: crate::db::Db) -> Db {
+        Db { inner: AsyncDbInner::new(db) }
+    }
+
     /// Opens a database. Creates it if it does not exist.
     ///
     /// # Errors

@@ -44,20 +44,25 @@ pub(crate) struct AsyncDbInner {
     is_flushing: AtomicBool,
 }
 
+/// Checks that asynchronous handles support the environment of a database.
+///
+/// # Errors
+/// [`Error::Contradiction`] if the environment is [`Background::Stepped`].
+pub(crate) fn check_background(db: &Db) -> Result<()> {
+    match db.inner().state.env.background() {
+        Background::Stepped { .. } => Err(Error::Contradiction {
+            first: "background = stepped".to_owned(),
+            second: "asynchronous handle".to_owned(),
+            why: "a stepped schedule does not control the threads of a runtime",
+        }),
+        _ => Ok(()),
+    }
+}
+
 impl AsyncDbInner {
-    /// Creates the shared state.
-    ///
-    /// # Errors
-    /// [`Error::Contradiction`] if the environment is [`Background::Stepped`].
-    pub(crate) fn new(db: Db) -> Result<Arc<AsyncDbInner>> {
-        if let Background::Stepped { .. } = db.inner().state.env.background() {
-            return Err(Error::Contradiction {
-                first: "background = stepped".to_owned(),
-                second: "asynchronous handle".to_owned(),
-                why: "a stepped schedule does not control the threads of a runtime",
-            });
-        }
-        Ok(Arc::new(AsyncDbInner { db: Some(db), is_flushing: AtomicBool::new(false) }))
+    /// Creates the shared state. The caller must have called [`check_background`].
+    pub(crate) fn new(db: Db) -> Arc<AsyncDbInner> {
+        Arc::new(AsyncDbInner { db: Some(db), is_flushing: AtomicBool::new(false) })
     }
 
     pub(crate) fn db(&self) -> &Db {

@@ -1,7 +1,7 @@
 //! Asynchronous handles for the runtime `tokio`. Requires the feature `tokio`, which is disabled by default.
 //!
-//! The handles have those methods of [`crate::Db`], [`crate::Keyspace`], [`crate::Snapshot`] and [`crate::Transaction`]
-//! that may block, as `async fn`.
+//! The handles have those methods of [`crate::Db`], [`crate::Keyspace`], [`crate::Snapshot`], [`crate::Transaction`] and
+//! [`crate::Follower`] that may block, as `async fn`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,6 +74,7 @@
 
 mod blocking_worker;
 mod db;
+mod follower;
 mod inner;
 mod keyspace;
 mod locking_transaction;
@@ -84,6 +85,7 @@ mod snapshot;
 mod transaction;
 
 pub use db::Db;
+pub use follower::Follower;
 pub use keyspace::Keyspace;
 pub use locking_transaction::LockingTransaction;
 pub use range::{Range, Rev};

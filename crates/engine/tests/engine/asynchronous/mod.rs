@@ -4,6 +4,7 @@
 
 mod commits;
 mod ends;
+mod follower;
 mod keyspaces;
 mod locks;
 mod memory;
