@@ -90,10 +90,29 @@ impl FollowerPin {
     /// # Errors
     /// If the list cannot be written. The caller must then call [`FollowerPin::restore`].
     pub(crate) fn pin(&self, numbers: BTreeSet<u64>) -> Result<()> {
-        let is_listed = self.listed.lock().as_ref() == Some(&numbers);
-        if is_listed {
+        if self.is_listed(&numbers) {
             return self.restore();
         }
+        self.write_list(numbers)?;
+        // If the removal fails, the next call of `pin_all` replaces the file.
+        let _ = remove_if_exists(self.vfs.as_ref(), &self.paths.old);
+        Ok(())
+    }
+
+    /// Allows the deletion of all files except these, which must be in the last list. Calls must not run at the same time as
+    /// calls of other functions.
+    ///
+    /// # Errors
+    /// If the list cannot be written. The last list remains.
+    pub(crate) fn unpin_others(&self, numbers: BTreeSet<u64>) -> Result<()> {
+        if self.is_listed(&numbers) { Ok(()) } else { self.write_list(numbers) }
+    }
+
+    fn is_listed(&self, numbers: &BTreeSet<u64>) -> bool {
+        self.listed.lock().as_ref() == Some(numbers)
+    }
+
+    fn write_list(&self, numbers: BTreeSet<u64>) -> Result<()> {
         let (vfs, path) = (self.vfs.as_ref(), &self.paths.temporary);
         remove_if_exists(vfs, path)?;
         let file = vfs.create(path).map_err(|error| Error::io("create", path, error))?;
@@ -101,8 +120,6 @@ impl FollowerPin {
         written.map_err(|error| Error::io("append to", path, error))?;
         self.rename(path, &self.paths.files)?;
         *self.listed.lock() = Some(numbers);
-        // If the removal fails, the next call of `pin_all` replaces the file.
-        let _ = remove_if_exists(vfs, &self.paths.old);
         Ok(())
     }
 

@@ -138,6 +138,9 @@ mod tests {
         assert_eq!(read(), (2, None));
         first.restore().unwrap();
         assert_eq!(read(), (2, Some(vec![3, 7, 9])));
+        first.unpin_others(BTreeSet::from([7])).unwrap();
+        assert_eq!(read(), (2, Some(vec![7, 9])));
+        first.unpin_others(BTreeSet::from([7])).unwrap();
         first.pin_all().unwrap();
         first.pin(BTreeSet::from([3, 7])).unwrap();
         assert_eq!(read(), (2, Some(vec![3, 7, 9])));

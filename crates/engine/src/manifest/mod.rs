@@ -192,6 +192,20 @@ impl Manifest {
         reader::load_synced(vfs, dir, observe)
     }
 
+    /// Like [`Manifest::load_synced`], but reads only the edits that are not in `before`, and calls `observe` for them.
+    /// Returns `before` if there are none. If `CURRENT` names another manifest, reads that manifest from its start.
+    ///
+    /// # Errors
+    /// Fails as [`Manifest::load_synced`] does.
+    pub(crate) fn load_synced_after(
+        vfs: &dyn Vfs,
+        dir: &Path,
+        before: &Arc<LoadedManifest>,
+        observe: &mut reader::EditObserver<'_>,
+    ) -> Result<Arc<LoadedManifest>> {
+        reader::load_synced_after(vfs, dir, before, observe)
+    }
+
     /// Reads the manifest. Returns the state of each keyspace before its first flush or ingest of writes after `seq`,
     /// by keyspace id.
     ///

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::file_name::FileName;
+use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::log_record::LogChecksumSeed;
@@ -16,7 +17,7 @@ use crate::format::segment_header::SEGMENT_HEADER_BYTES;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::log_reader::{LogRead, LogReader};
 use crate::manifest::{KeyspaceState, ManifestState};
-use crate::vfs::{Vfs, missing_dir_reason};
+use crate::vfs::{File, Vfs, missing_dir_reason};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
@@ -31,6 +32,10 @@ pub struct LoadedManifest {
     pub path: PathBuf,
     /// Number of edits that the state contains.
     pub edits: u64,
+    /// Offset after the last edit that the state contains. [`Manifest::load_synced_after`] continues there.
+    ///
+    /// [`Manifest::load_synced_after`]: crate::manifest::Manifest::load_synced_after
+    pub(crate) edits_end: u64,
     /// Bytes of unacknowledged edits at the end of the manifest. These edits are ignored.
     #[cfg_attr(
         not(any(test, feature = "internals")),
@@ -85,6 +90,7 @@ pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<S
         reader: LogReader::new(&*file, &path, seed, bytes),
         state: ManifestState { db_uid, ..ManifestState::default() },
         edit_next: 1,
+        edits_end: len_u64(MANIFEST_HEADER_BYTES),
     };
     let synced = current.map_or(0, |current| current.bytes);
     let (removals, edits_lost) = reader.salvage(synced)?;
@@ -97,7 +103,8 @@ pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<S
 }
 
 pub(crate) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
-    load_and_observe_edits(vfs, dir, EditsToApply::Complete, &mut |_, _, _| {})
+    let current = read_current_file(vfs, dir)?;
+    load_edits(vfs, dir, current, EditsToApply::Complete, &mut |_, _, _| {})
 }
 
 /// Implements [`Manifest::load_synced`](crate::manifest::Manifest::load_synced).
@@ -106,7 +113,37 @@ pub(crate) fn load_synced(
     dir: &Path,
     observe: &mut EditObserver<'_>,
 ) -> Result<LoadedManifest> {
-    load_and_observe_edits(vfs, dir, EditsToApply::Synced, observe)
+    let current = read_current_file(vfs, dir)?;
+    load_edits(vfs, dir, current, EditsToApply::Synced, observe)
+}
+
+/// Implements [`Manifest::load_synced_after`](crate::manifest::Manifest::load_synced_after).
+pub(crate) fn load_synced_after(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    before: &Arc<LoadedManifest>,
+    observe: &mut EditObserver<'_>,
+) -> Result<Arc<LoadedManifest>> {
+    let current = read_current_file(vfs, dir)?;
+    if (current.manifest, current.db_uid) != (before.number, before.state.db_uid) {
+        return load_edits(vfs, dir, current, EditsToApply::Synced, observe).map(Arc::new);
+    }
+    let LoadedManifest { path, edits, edits_end, .. } = &**before;
+    let file = open_manifest(vfs, dir, path)?;
+    let bytes = file.len().map_err(|source| Error::io("read", path, source))?;
+    if bytes == *edits_end {
+        return Ok(Arc::clone(before));
+    }
+    let seed = LogChecksumSeed::new(current.db_uid, current.manifest);
+    let mut reader = EditReader {
+        path,
+        reader: LogReader::new(&*file, path, seed, bytes),
+        state: before.state.clone(),
+        edit_next: edits + 1,
+        edits_end: *edits_end,
+    };
+    let end = reader.replay(current.bytes, EditsToApply::Synced, observe)?;
+    Ok(Arc::new(reader.into_loaded(current.manifest, bytes - end)))
 }
 
 /// Called for each applied edit, with the number of the edit and the state before the edit.
@@ -129,7 +166,8 @@ pub(crate) fn load_keyspace_states_before_flush(
     seq: SeqNo,
 ) -> Result<BTreeMap<u32, Option<KeyspaceState>>> {
     let mut before = BTreeMap::new();
-    load_and_observe_edits(vfs, dir, EditsToApply::Complete, &mut |_, state, edit| {
+    let current = read_current_file(vfs, dir)?;
+    load_edits(vfs, dir, current, EditsToApply::Complete, &mut |_, state, edit| {
         for change in &edit.changes {
             let later = match change {
                 Change::FlushedThrough { keyspace, seq: through } if *through > seq => keyspace,
@@ -143,22 +181,27 @@ pub(crate) fn load_keyspace_states_before_flush(
     Ok(before)
 }
 
-/// Reads the current manifest. Calls `observe` for each applied edit.
-fn load_and_observe_edits(
+/// Opens the manifest that `CURRENT` names.
+fn open_manifest(vfs: &dyn Vfs, dir: &Path, path: &Path) -> Result<Arc<dyn File>> {
+    vfs.open(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => {
+            let named_by = FileName::Current.in_dir(dir);
+            Error::Missing { path: path.to_owned(), named_by }
+        }
+        _ => Error::io("open", path, source),
+    })
+}
+
+/// Reads the manifest that `current` names. Calls `observe` for each applied edit.
+fn load_edits(
     vfs: &dyn Vfs,
     dir: &Path,
+    current: CurrentFile,
     applied: EditsToApply,
     observe: &mut EditObserver<'_>,
 ) -> Result<LoadedManifest> {
-    let current = read_current_file(vfs, dir)?;
     let path = FileName::Manifest(current.manifest).in_dir(dir);
-    let file = vfs.open(&path).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => {
-            let named_by = FileName::Current.in_dir(dir);
-            Error::Missing { path: path.clone(), named_by }
-        }
-        _ => Error::io("open", &path, source),
-    })?;
+    let file = open_manifest(vfs, dir, &path)?;
     let bytes = file.len().map_err(|source| Error::io("read", &path, source))?;
     let mut first = [0; MANIFEST_HEADER_BYTES];
     let read = file.read_at(&mut first, 0);
@@ -179,10 +222,10 @@ fn load_and_observe_edits(
         reader: LogReader::new(&*file, &path, seed, bytes),
         state: ManifestState { db_uid: current.db_uid, ..ManifestState::default() },
         edit_next: 1,
+        edits_end: len_u64(MANIFEST_HEADER_BYTES),
     };
     let end = reader.replay(current.bytes, applied, observe)?;
-    let (state, edits) = (reader.state, reader.edit_next - 1);
-    Ok(LoadedManifest { state, number: current.manifest, path, edits, bytes_cut: bytes - end })
+    Ok(reader.into_loaded(current.manifest, bytes - end))
 }
 
 /// Numbers of the files and ids of the keyspaces that edits have removed.
@@ -198,9 +241,17 @@ struct EditReader<'a> {
     reader: LogReader<'a>,
     state: ManifestState,
     edit_next: u64,
+    /// Offset after the last applied edit and the mark-only records after it.
+    edits_end: u64,
 }
 
 impl EditReader<'_> {
+    fn into_loaded(self, number: u64, bytes_cut: u64) -> LoadedManifest {
+        let EditReader { path, state, edit_next, edits_end, .. } = self;
+        let (path, edits) = (path.to_owned(), edit_next - 1);
+        LoadedManifest { state, number, path, edits, edits_end, bytes_cut }
+    }
+
     /// Applies the changes of all readable edits that are consistent with the state. The first `synced` bytes were on
     /// stable storage. Returns the removed ids, and the error of the first edit that is missing or inconsistent.
     fn salvage(&mut self, synced: u64) -> Result<(RemovedIds, Option<Error>)> {
@@ -284,8 +335,8 @@ impl EditReader<'_> {
         applied
     }
 
-    /// Applies the edits. Returns the offset after the last valid record. The first `synced` bytes were on stable
-    /// storage. Calls `observe` for each applied edit.
+    /// Applies the edits from `edits_end` on. Returns the offset after the last valid record. The first `synced` bytes
+    /// were on stable storage. Calls `observe` for each applied edit.
     ///
     /// # Errors
     /// Fails when an invalid record was on stable storage. Any other invalid record is an edit that was never
@@ -296,7 +347,7 @@ impl EditReader<'_> {
         applied: EditsToApply,
         observe: &mut EditObserver<'_>,
     ) -> Result<u64> {
-        let mut offset = len_u64(MANIFEST_HEADER_BYTES);
+        let mut offset = self.edits_end;
         // The last edit that is not applied yet, and its offset.
         let mut pending = None;
         loop {
@@ -320,6 +371,9 @@ impl EditReader<'_> {
                         (Some(edit), EditsToApply::Synced) => pending = Some(edit),
                         (None, _) => {}
                     }
+                    if pending.is_none() {
+                        self.edits_end = offset;
+                    }
                     continue;
                 }
                 LogRead::End if offset >= synced => None,
@@ -335,6 +389,7 @@ impl EditReader<'_> {
             }
             if let Some(edit) = pending.take().filter(|_| synced >= offset) {
                 self.apply(edit, observe)?;
+                self.edits_end = offset;
             }
             return Ok(offset);
         }

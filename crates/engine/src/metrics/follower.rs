@@ -16,6 +16,9 @@ pub struct FollowerMetrics {
     pub catch_ups: u64,
     /// Number of catch-ups that replaced the view.
     pub views: u64,
+    /// Number of these catch-ups that replayed only new commits, because no file of the database had changed. The other
+    /// ones replayed the whole WAL.
+    pub extensions: u64,
     /// Number of catch-ups that failed.
     pub failures: u64,
     /// Time since the start of the last catch-up that succeeded, or of the open, in microseconds.

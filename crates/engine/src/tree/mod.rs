@@ -495,6 +495,19 @@ impl Tree {
         }
     }
 
+    /// Replaces the memtables by those of another tree. Both trees read them, each up to its own sequence number.
+    pub(crate) fn share_memtables(&self, other: &Tree) {
+        if other.may_expire() {
+            self.set_may_expire();
+        }
+        let shared = other.super_version();
+        self.update_super_version(|current| SuperVersion {
+            active: Arc::clone(&shared.active),
+            sealed: shared.sealed.clone(),
+            ..current.clone()
+        });
+    }
+
     /// Returns whether lookups use the filter of the last sorted run.
     pub(crate) fn uses_last_run_filter(&self) -> bool {
         match self.settings().options.filter_last_run {

@@ -19,7 +19,7 @@ mod writer;
 
 pub(crate) use copy::{LogLocation, copy_segment};
 pub(crate) use disk_reserve::{DiskReserve, DiskReserveDemand, is_disk_full, remove_reserve};
-pub(crate) use reader::replay_segments;
+pub(crate) use reader::{LogPosition, replay_from, replay_segments};
 pub use reader::{RecoveryMode, RecoveryReport, ReplayStart, ReplayedRecord, replay};
 pub use segment::DurableSegment;
 pub use writer::{SegmentRegistry, Wal, WalOptions, WalRecord};

@@ -39,7 +39,7 @@ use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::log_record::{LogChecksumSeed, SyncMark};
+use crate::format::log_record::{LogChecksumSeed, RECORD_HEADER_BYTES, SyncMark};
 use crate::format::segment_header::{PredecessorSegment, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log_reader::{LogRead, LogReader};
 use crate::vfs::{File, Vfs};
@@ -66,6 +66,30 @@ impl ReplayStart {
     fn synced_position(&self) -> (u64, u64) {
         let newest = self.named.iter().copied().max().unwrap_or(self.oldest_segment);
         (newest.max(self.oldest_segment), 0).max(self.mark.unwrap_or_default())
+    }
+}
+
+/// A position between two records of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogPosition {
+    /// Id of the segment.
+    pub(crate) segment: u64,
+    /// Offset in the segment file. It is less than the size of the segment header if the header is not readable.
+    pub(crate) offset: u64,
+    /// Last sequence number before the position, or a later one that is smaller than that of the next commit.
+    pub(crate) last_seq: SeqNo,
+}
+
+impl LogPosition {
+    /// Returns whether the segment may contain a record at this position. The position is usually the end of the log. The
+    /// end of the file, or preallocated zeros, follow there.
+    pub(crate) fn may_have_record(&self, vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
+        let path = FileName::Segment(self.segment).in_dir(dir);
+        let file = vfs.open(&path).map_err(|source| Error::io("open", &path, source))?;
+        let mut header = [0; RECORD_HEADER_BYTES];
+        let read = file.read_at(&mut header, self.offset);
+        let read = read.map_err(|source| Error::io("read", &path, source))?;
+        Ok(header[..read].iter().any(|&byte| byte != 0))
     }
 }
 
@@ -133,6 +157,8 @@ pub struct RecoveryReport {
     /// Largest segment and offset that a sync mark of a replayed segment, or the manifest, states to be on stable storage.
     /// All commits before this position are synced.
     pub(crate) synced: (u64, u64),
+    /// Position at which the replay ended.
+    pub(crate) end: Option<LogPosition>,
     /// Sequence number up to which each keyspace is complete, by keyspace name. A keyspace contains all of its
     /// operations up to this number and no later operations. Without corruption all numbers are equal. Empty in the
     /// report of [`replay`], which does not read tables.
@@ -165,9 +191,22 @@ pub fn replay(
     mode: RecoveryMode,
     visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
 ) -> Result<RecoveryReport> {
-    let candidates =
-        SegmentCandidate::open_all(vfs, dir, db_uid, &|id| id >= expect.oldest_segment)?;
-    replay_chain(&SegmentChain { dir, db_uid, expect, candidates }, mode, visit)
+    replay_from(vfs, (dir, db_uid), expect, None, mode, visit)
+}
+
+/// Like [`replay`], but begins at the position `from`, if it is given. The position must be in a live segment, and the log
+/// must have been replayed up to this position without an error.
+pub(crate) fn replay_from(
+    vfs: &dyn Vfs,
+    (dir, db_uid): (&Path, u64),
+    expect: &ReplayStart,
+    from: Option<LogPosition>,
+    mode: RecoveryMode,
+    visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
+) -> Result<RecoveryReport> {
+    let first = from.map_or(expect.oldest_segment, |from| from.segment);
+    let candidates = SegmentCandidate::open_all(vfs, dir, db_uid, &|id| id >= first)?;
+    replay_chain(&SegmentChain { dir, db_uid, expect, from, candidates }, mode, visit)
 }
 
 /// Replays a chain that consists of exactly these segments, oldest first. All segments are durable up to their ends.
@@ -191,7 +230,8 @@ pub(crate) fn replay_segments(
     };
     let is_one = |id| segments.iter().any(|segment| segment.id == id);
     let candidates = SegmentCandidate::open_all(vfs, dir, db_uid, &is_one)?;
-    replay_chain(&SegmentChain { dir, db_uid, expect: &expect, candidates }, mode, visit)
+    let chain = SegmentChain { dir, db_uid, expect: &expect, from: None, candidates };
+    replay_chain(&chain, mode, visit)
 }
 
 fn replay_chain(
@@ -202,6 +242,8 @@ fn replay_chain(
     let mut report =
         RecoveryReport { synced: chain.expect.synced_position(), ..RecoveryReport::default() };
     if let Some(stop) = chain.visit_records(&mut report, visit)? {
+        let (segment, offset, last_seq) = (stop.id, stop.offset, report.last_seq);
+        report.end = Some(LogPosition { segment, offset, last_seq });
         chain.classify_stop(stop, mode, &mut report)?;
     }
     Ok(report)
@@ -300,6 +342,8 @@ struct SegmentChain<'a> {
     dir: &'a Path,
     db_uid: u64,
     expect: &'a ReplayStart,
+    /// Position at which the replay begins, if it does not begin at the start of the oldest segment.
+    from: Option<LogPosition>,
     candidates: Vec<SegmentCandidate>,
 }
 
@@ -314,7 +358,7 @@ impl SegmentChain<'_> {
         report: &mut RecoveryReport,
         visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
     ) -> Result<Option<ReplayStop>> {
-        let mut id = self.expect.oldest_segment;
+        let mut id = self.from.map_or(self.expect.oldest_segment, |from| from.segment);
         let mut named_by = self.expect.named_by.clone();
         loop {
             let Some(current) = self.candidates.iter().find(|candidate| candidate.id == id) else {
@@ -328,8 +372,10 @@ impl SegmentChain<'_> {
                     return Ok(Some(ReplayStop::at_start(id, reason)));
                 }
             };
+            let from = self.from.filter(|_| report.segments == 0);
             if report.segments == 0 {
-                report.last_seq = SeqNo(header.first_seq.saturating_sub(1));
+                let before_first = SeqNo(header.first_seq.saturating_sub(1));
+                report.last_seq = from.map_or(before_first, |from| from.last_seq);
                 report.before_first = report.last_seq;
             }
             if let Some(before) = header.predecessor {
@@ -341,13 +387,16 @@ impl SegmentChain<'_> {
                 Err(stop) => return Ok(Some(stop)),
             };
             let end = next.and_then(SegmentCandidate::predecessor).map(|before| before.bytes);
-            let end = match (SegmentReplay { current, db_uid: self.db_uid, end })
+            let start = from.map(|from| from.offset);
+            let end = match (SegmentReplay { current, db_uid: self.db_uid, start, end })
                 .visit_records(report, visit)?
             {
                 SegmentOutcome::Complete(end) => end,
                 SegmentOutcome::Stopped(stop) => return Ok(Some(stop)),
             };
             let Some(next) = next else {
+                let (segment, offset, last_seq) = (id, end.offset, report.last_seq);
+                report.end = Some(LogPosition { segment, offset, last_seq });
                 if end.zeros_follow.is_some() {
                     report.cut_at = Some((current.path.clone(), end.offset));
                 }
@@ -546,6 +595,8 @@ enum SegmentOutcome {
 struct SegmentReplay<'a> {
     current: &'a SegmentCandidate,
     db_uid: u64,
+    /// Offset of the first record. `None` for the first record of the segment.
+    start: Option<u64>,
     /// Size of the valid part in bytes. `None` for the last segment, whose size no other segment states.
     end: Option<u64>,
 }
@@ -559,7 +610,7 @@ impl SegmentReplay<'_> {
         let SegmentCandidate { id, bytes, .. } = *self.current;
         let valid_bytes = self.end.unwrap_or(bytes);
         let mut reader = self.current.reader(self.db_uid, valid_bytes.min(bytes));
-        let mut offset = len_u64(SEGMENT_HEADER_BYTES);
+        let mut offset = self.start.unwrap_or(len_u64(SEGMENT_HEADER_BYTES));
         let stop = |offset, is_corruption, what| {
             Ok(SegmentOutcome::Stopped(ReplayStop {
                 id,
@@ -568,7 +619,8 @@ impl SegmentReplay<'_> {
                 reason: StopReason::Malformed(what),
             }))
         };
-        if let Ok(header) = &self.current.header
+        if self.start.is_none()
+            && let Ok(header) = &self.current.header
             && header.first_seq <= report.last_seq.0
         {
             return stop(0, true, Malformed::Order { what: "first sequence number of a segment" });

@@ -50,9 +50,14 @@ fn follower_shows_synced_commits_after_catch_up() {
 
 #[test]
 fn follower_histories_equal_the_model() {
+    let (mut views, mut extensions) = (0, 0);
     for seed in case_seeds(&[], 25) {
-        followers::history_equals_the_model(seed).unwrap();
+        let counts = followers::play_history(seed).unwrap();
+        views += counts.views;
+        extensions += counts.extensions;
     }
+    assert!(extensions > views / 20 && extensions < views, "{extensions} of {views} views");
+    println!("{extensions} of {views} views share memtables");
 }
 
 #[test]
@@ -68,7 +73,11 @@ fn follower_of_damaged_log_keeps_its_view() {
         }
     }
     let segment = files(&vfs, ".wal").pop().unwrap();
-    let damaged_at = 80 + 36 + 50;
+    let file = vfs.open(&segment).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
+    file.read_at(&mut bytes, 0).unwrap();
+    // The value of the second commit, which the follower has not read yet.
+    let damaged_at = bytes.windows(100).position(|value| value == [1; 100]).unwrap() as u64 + 50;
     vfs.flip_bits(&segment, damaged_at, 1).unwrap();
     match follower.catch_up() {
         Err(Error::Corrupt { path, .. }) => assert_eq!(path, segment),
@@ -165,8 +174,7 @@ fn owner_metrics_count_followers_and_files_kept_for_them() {
     );
     assert!(has_line(format!("lsmx_follower_file_bytes {bytes}")), "{text}");
     assert!(owner.metrics().to_string().contains("followers 2; 1 obsolete files of"));
-    // The first catch-up replaces the view. The second one pins only the files of the new view.
-    assert!(first.catch_up().unwrap() && !first.catch_up().unwrap());
+    assert!(first.catch_up().unwrap());
     drop(second);
     replace_all_tables(&owner, "third");
     assert_eq!(metrics().0, 1);

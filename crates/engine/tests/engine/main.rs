@@ -31,6 +31,7 @@ mod direct_reads;
 mod expiry;
 mod faults;
 mod follower;
+mod follower_extension;
 mod golden_database;
 mod golden_log;
 mod golden_table;

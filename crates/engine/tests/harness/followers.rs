@@ -14,10 +14,14 @@ use lsmx::env::Background;
 use lsmx::ingest::BulkLoadOptions;
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Db, Durability, Error, Follower, Options, Range, Slice, Snapshot, WriteBatch};
+use lsmx::{
+    Db, Durability, Error, Follower, KeyspaceOptions, Options, Range, RmwMode, Slice, Snapshot,
+    WriteBatch,
+};
 use lsmx_testkit::{TestRng, mix_seeds};
 
 use super::Outcome;
+use super::database::assert_entries;
 use super::small_database;
 
 const DIR: &str = "db";
@@ -33,8 +37,39 @@ const INTERLEAVED: f64 = 0.05;
 /// Entries of all keyspaces, by name.
 type Contents = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
-fn options(vfs: &FaultVfs) -> Options {
-    small_database::options(Background::Inline).vfs(Arc::new(vfs.clone()))
+/// Parameters of a history.
+#[derive(Clone, Copy)]
+struct HistoryScale {
+    memtable_bytes: u64,
+    /// One of this number of operations is not a commit.
+    other_one_in: u64,
+}
+
+/// Most catch-ups find flushes and other edits of the manifest.
+const SMALL: HistoryScale = HistoryScale { memtable_bytes: 2 << 10, other_one_in: 3 };
+/// Most catch-ups find only commits.
+const LARGE: HistoryScale = HistoryScale { memtable_bytes: 16 << 10, other_one_in: 30 };
+
+impl HistoryScale {
+    fn options(self, vfs: &FaultVfs) -> Options {
+        let options = small_database::options(Background::Inline).vfs(Arc::new(vfs.clone()));
+        let options = options.wal_bytes_max(4 * self.memtable_bytes);
+        options.keyspace_defaults(self.keyspace_options("default"))
+    }
+
+    fn keyspace_options(self, name: &str) -> KeyspaceOptions {
+        small_database::keyspace_options(name).memtable_bytes(self.memtable_bytes)
+    }
+
+    fn contents(self, db: &Db) -> Contents {
+        let names = db.keyspaces().into_iter();
+        let entries = names.map(|name| {
+            let options = self.keyspace_options(&name);
+            let keyspace = db.open_keyspace(&name, Some(options)).unwrap();
+            (name, entries(keyspace.iter()))
+        });
+        entries.collect()
+    }
 }
 
 fn rejects_all_calls() -> FaultRule {
@@ -47,6 +82,7 @@ struct Owner {
     vfs: FaultVfs,
     db: Db,
     rng: TestRng,
+    scale: HistoryScale,
     /// Contents after each operation.
     states: Vec<Contents>,
     /// Contents if the operation that failed last had an effect. Set until the error is resolved.
@@ -63,14 +99,16 @@ impl Owner {
     fn open(seed: u64) -> Owner {
         let disk = Arc::new(MemVfs::new());
         let vfs = FaultVfs::new(disk.clone(), seed);
-        let db = Db::open(DIR, options(&vfs)).unwrap();
-        let states = vec![contents(&db)];
-        let rng = TestRng::new(seed);
+        let mut rng = TestRng::new(seed);
+        let scale = *rng.choose(&[SMALL, LARGE]);
+        let db = Db::open(DIR, scale.options(&vfs)).unwrap();
+        let states = vec![scale.contents(&db)];
         Owner {
             disk,
             vfs,
             db,
             rng,
+            scale,
             states,
             in_doubt: None,
             synced: 0,
@@ -98,7 +136,8 @@ impl Owner {
         }
         self.is_synced = false;
         let mut next = self.newest().clone();
-        let operation = self.rng.below(40);
+        let is_commit = !self.rng.is_one_in(self.scale.other_one_in);
+        let operation = if is_commit { 12 } else { self.rng.below(12) };
         let done = match operation {
             0..=2 => self.sync_or_flush(),
             3 => return self.reopen(false),
@@ -152,7 +191,7 @@ impl Owner {
         self.record("resume".to_owned());
         self.recover();
         self.synced = self.states.len() - 1;
-        assert!(contents(&self.db) == *self.newest(), "after a resume: {:?}", self.log);
+        assert!(self.scale.contents(&self.db) == *self.newest(), "after a resume: {:?}", self.log);
     }
 
     fn reopen(&mut self, is_killed: bool) {
@@ -165,9 +204,9 @@ impl Owner {
         let closed = self.db.close(None);
         let has_failed = is_killed || !self.vfs.fired_counts().is_empty();
         assert!(has_failed || closed.is_ok(), "{closed:?}");
-        self.db = Db::open(DIR, options(&vfs)).unwrap();
+        self.db = Db::open(DIR, self.scale.options(&vfs)).unwrap();
         self.vfs = vfs;
-        let now = contents(&self.db);
+        let now = self.scale.contents(&self.db);
         // A failed sync may have lost the commits that were not synced.
         self.states.extend(self.in_doubt.take());
         let found = (self.synced..self.states.len()).rfind(|&at| self.states[at] == now);
@@ -199,7 +238,7 @@ impl Owner {
         let Some(name) = self.draw_name(false) else { return Ok(()) };
         next.insert(name.to_owned(), BTreeMap::new());
         self.is_synced = true;
-        self.db.keyspace(name, small_database::keyspace_options(name)).map(drop)
+        self.db.keyspace(name, self.scale.keyspace_options(name)).map(drop)
     }
 
     fn drop_keyspace(&mut self, next: &mut Contents) -> lsmx::Result<()> {
@@ -225,7 +264,7 @@ impl Owner {
         };
         next.insert(name.to_owned(), next[&source].clone());
         self.is_synced = true;
-        let options = small_database::keyspace_options(&source);
+        let options = self.scale.keyspace_options(&source);
         self.db.clone_keyspace(&source, name, options).map(drop)
     }
 
@@ -284,16 +323,6 @@ fn entries(range: Range) -> BTreeMap<Vec<u8>, Vec<u8>> {
     range.map(|entry| to_bytes(entry.unwrap())).collect()
 }
 
-fn contents(db: &Db) -> Contents {
-    let names = db.keyspaces().into_iter();
-    let entries = names.map(|name| {
-        let options = small_database::keyspace_options(&name);
-        let keyspace = db.open_keyspace(&name, Some(options)).unwrap();
-        (name, entries(keyspace.iter()))
-    });
-    entries.collect()
-}
-
 /// A follower and the model state that its view shows.
 struct Followed {
     vfs: FaultVfs,
@@ -305,7 +334,8 @@ struct Followed {
 /// A part of an earlier view.
 struct Held {
     name: String,
-    snapshot: Option<(Snapshot, lsmx::Keyspace)>,
+    keyspace: lsmx::Keyspace,
+    snapshot: Option<Snapshot>,
     /// Iterator and the number of entries that it has returned.
     iterator: Option<(Range, usize)>,
     entries: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -314,8 +344,16 @@ struct Held {
 impl Held {
     /// Compares all remaining entries with those of the view.
     fn check(self) {
-        if let Some((snapshot, keyspace)) = self.snapshot {
-            let found = entries(snapshot.iter(&keyspace));
+        // The second pass may find combined values that the first pass has stored.
+        for _ in 0..2 {
+            assert_entries(&self.keyspace, &self.entries);
+            for key in (0..KEYS).map(key) {
+                let value = self.keyspace.get(&key).unwrap();
+                assert_eq!(value.as_deref(), self.entries.get(&key).map(Vec::as_slice));
+            }
+        }
+        if let Some(snapshot) = self.snapshot {
+            let found = entries(snapshot.iter(&self.keyspace));
             assert_eq!(found, self.entries, "snapshot of {}", self.name);
         }
         if let Some((iterator, returned)) = self.iterator {
@@ -328,11 +366,21 @@ impl Held {
 /// A history of one owner and several followers.
 struct FollowerHistory {
     owner: Arc<Mutex<Owner>>,
+    scale: HistoryScale,
     /// Whether the owner executes operations between the file accesses of a follower.
     is_interleaved: Arc<AtomicBool>,
     disk: Arc<MemVfs>,
     followers: Vec<Followed>,
+    counts: ViewCounts,
     rng: TestRng,
+}
+
+/// Numbers of views of ended followers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ViewCounts {
+    pub(crate) views: u64,
+    /// Number of views that share the memtables of the view before.
+    pub(crate) extensions: u64,
 }
 
 impl FollowerHistory {
@@ -366,7 +414,7 @@ impl FollowerHistory {
 
     /// Checks the view of a follower. Returns the model state that it shows.
     fn check_view(&self, follower: &Follower, shown: usize) -> Outcome<usize> {
-        let now = contents(&follower.view());
+        let now = self.scale.contents(&follower.view());
         let owner = self.owner();
         let found = (shown..owner.states.len()).find(|&at| owner.states[at] == now);
         let older = (0..shown).rfind(|&at| owner.states[at] == now);
@@ -398,7 +446,8 @@ impl FollowerHistory {
 
     fn open_follower(&mut self) -> Outcome<()> {
         let vfs = self.follower_vfs();
-        let follower = self.read_interleaved(|| Db::open_follower(DIR, options(&vfs)))?;
+        let options = || self.scale.options(&vfs);
+        let follower = self.read_interleaved(|| Db::open_follower(DIR, options()))?;
         let shown = self.check_view(&follower, 0)?;
         self.followers.push(Followed { vfs, follower, shown, held: Vec::new() });
         Ok(())
@@ -416,7 +465,7 @@ impl FollowerHistory {
         if let Some(newest) = newest {
             follower.catch_up().map_err(|error| format!("catch-up: {error}"))?;
             shown = self.check_view(&follower, shown)?;
-            if contents(&follower.view()) != newest {
+            if self.scale.contents(&follower.view()) != newest {
                 return Err(format!("a catch-up ended at state {shown}, which is not the newest"));
             }
         }
@@ -428,14 +477,14 @@ impl FollowerHistory {
         let view = self.followers[at].follower.view();
         let names = view.keyspaces();
         let name = self.rng.choose(&names).clone();
-        let options = small_database::keyspace_options(&name);
+        let options = self.scale.keyspace_options(&name).rmw_mode(RmwMode::Adaptive);
         let keyspace = view.open_keyspace(&name, Some(options)).unwrap();
         let entries = entries(keyspace.iter());
-        let mut held = Held { name, snapshot: None, iterator: None, entries };
+        let mut held = Held { name, keyspace, snapshot: None, iterator: None, entries };
         if self.rng.is_one_in(2) {
-            held.snapshot = Some((view.snapshot(), keyspace));
+            held.snapshot = Some(view.snapshot());
         } else {
-            let mut iterator = keyspace.iter();
+            let mut iterator = held.keyspace.iter();
             let returned = self.rng.below(held.entries.len() + 1);
             iterator.by_ref().take(returned).for_each(|entry| drop(entry.unwrap()));
             held.iterator = Some((iterator, returned));
@@ -445,6 +494,9 @@ impl FollowerHistory {
 
     fn end_follower(&mut self, at: usize) {
         let Followed { vfs, follower, held, .. } = self.followers.swap_remove(at);
+        let metrics = follower.metrics();
+        self.counts.views += metrics.views;
+        self.counts.extensions += metrics.extensions;
         if self.rng.is_one_in(2) {
             vfs.add_rule(rejects_all_calls());
             drop((follower, held));
@@ -475,7 +527,7 @@ impl FollowerHistory {
     }
 
     /// Ends all followers. The owner then deletes all files that it has kept for them.
-    fn finish(mut self) -> Outcome<()> {
+    fn finish(mut self) -> Outcome<ViewCounts> {
         while !self.followers.is_empty() {
             let at = self.followers.len() - 1;
             self.catch_up(at)?;
@@ -492,7 +544,7 @@ impl FollowerHistory {
         drop(owner);
         let report = lsmx::verify(DIR, &Options::default().vfs(self.disk.clone())).unwrap();
         match report.orphans.is_empty() && !names.contains(&"FOLLOWERS".to_owned()) {
-            true => Ok(()),
+            true => Ok(self.counts),
             false => Err(format!("files remain: {:?} of {names:?}", report.orphans)),
         }
     }
@@ -500,13 +552,20 @@ impl FollowerHistory {
 
 /// Plays a random history.
 pub(crate) fn history_equals_the_model(seed: u64) -> Outcome {
+    play_history(seed).map(drop)
+}
+
+/// Plays a random history. Returns the numbers of views.
+pub(crate) fn play_history(seed: u64) -> Outcome<ViewCounts> {
     let owner = Owner::open(mix_seeds(seed, 1));
-    let disk = Arc::clone(&owner.disk);
+    let (disk, scale) = (Arc::clone(&owner.disk), owner.scale);
     let mut history = FollowerHistory {
         owner: Arc::new(Mutex::new(owner)),
+        scale,
         is_interleaved: Arc::default(),
         disk,
         followers: Vec::new(),
+        counts: ViewCounts::default(),
         rng: TestRng::new(seed),
     };
     let mut play = || (0..STEPS).try_for_each(|_| history.step());

@@ -11,15 +11,21 @@
 //!
 //! Commits that are not synced are not shown, because the owner may discard them: [`Db::resume`](crate::Db::resume)
 //! discards commits whose append or sync failed. Synced commits survive a crash of the owner.
+//!
+//! **Extension.** If the manifest has no new edits except those about log segments, the next state has the same tables.
+//! Its trees then share the memtables of the last state. Steps 3 and 5 begin at the end of the last state in the log, and
+//! steps 1 and 6 are omitted, because no file is opened. Each state reads the memtables up to its own sequence number, as
+//! a reader of a writable database does while a writer inserts.
 
 use std::path::Path;
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 
 use crate::db::inner::DbInner;
-use crate::db::open::log_source::LogSource;
+use crate::db::open::log_source::{LogSource, SyncedEnd};
 use crate::db::open::read_only::assemble_read_only;
 use crate::db::open::recovery::Recovery;
 use crate::db::open::{database_exists, not_a_database};
@@ -31,23 +37,50 @@ use crate::manifest::{LoadedManifest, Manifest, ManifestState};
 use crate::options::db::Options;
 use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::vfs::Vfs;
-use crate::wal::RecoveryMode;
+use crate::wal::{LogPosition, RecoveryMode};
 
 /// Maximum number of attempts of [`read_matching_state`].
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Position of a state of a follower in the manifest and in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct FollowedState {
-    manifest: u64,
-    edits: u64,
+    loaded: Arc<LoadedManifest>,
+    /// Last shown sequence number.
     last_seq: SeqNo,
+    /// Last sequence number in the memtables. It exceeds `last_seq` if `last_seq` is inside of a commit.
+    replayed: SeqNo,
+    /// Position before which all commits are in tables or memtables.
+    log: Option<LogPosition>,
+    /// Whether the memtables contain no commit after `replayed`. Cleared before an extension inserts such commits, so that no
+    /// commit is inserted twice, also if the extension fails.
+    is_extendable: Arc<AtomicBool>,
 }
 
-/// A manifest and the end of the log that match.
-struct ReadState {
-    loaded: LoadedManifest,
-    position: FollowedState,
+impl FollowedState {
+    fn new(loaded: Arc<LoadedManifest>, end: SyncedEnd, replayed: SeqNo) -> FollowedState {
+        let SyncedEnd { last_seq, position: log } = end;
+        FollowedState {
+            loaded,
+            last_seq,
+            replayed,
+            log,
+            is_extendable: Arc::new(AtomicBool::new(true)),
+        }
+    }
+}
+
+/// Result of a catch-up.
+pub(super) enum CatchUp {
+    /// The view still shows the newest state.
+    Unchanged(FollowedState),
+    /// The next view shows newer commits or other files.
+    Next {
+        view: Box<DbInner>,
+        state: FollowedState,
+        /// Whether the view shares the memtables of the view before it.
+        is_extension: bool,
+    },
 }
 
 /// Opens the first view of a follower.
@@ -61,25 +94,26 @@ pub(super) fn read_first_state(
         return Err(not_a_database(vfs.as_ref(), dir));
     }
     let pin = FollowerPin::create(&vfs, dir)?;
-    let ReadState { loaded, position } = read_matching_state(vfs.as_ref(), dir)?;
-    let mut recovery =
-        Recovery::new_follower(vfs, dir, options, env, (loaded.state, &loaded.path), pin)?;
-    recovery.replay_through(position.last_seq)?;
+    let (loaded, end) = read_matching_state(vfs.as_ref(), dir, None)?;
+    let state = (loaded.state.clone(), &*loaded.path);
+    let mut recovery = Recovery::new_follower(vfs, dir, options, env, state, pin)?;
+    let replayed = recovery.replay_through(end.last_seq, None)?;
     let inner = assemble_read_only(recovery, loaded.number, None)?;
     pin_open_files(&inner.state.obsolete_files)?;
-    Ok((inner, position))
+    Ok((inner, FollowedState::new(loaded, end, replayed)))
 }
 
-/// Opens the view after `before`, or returns `None` if nothing has changed.
-pub(super) fn read_next_state(
-    before: &DbInner,
-    position: &FollowedState,
-) -> Result<Option<(DbInner, FollowedState)>> {
+/// Opens the view after `before`, whose state is `state`, unless nothing has changed.
+pub(super) fn read_next_state(before: &DbInner, state: &FollowedState) -> Result<CatchUp> {
+    // After an error, the whole state is read. If the error persists, that read returns it.
+    if let Ok(Some(next)) = extend_state(before, state) {
+        return Ok(next);
+    }
     let obsolete_files = &before.state.obsolete_files;
     if let Some(pin) = obsolete_files.follower_pin() {
         pin.pin_all()?;
     }
-    let next = open_next_state(before, position);
+    let next = open_next_state(before, state);
     let pinned = next.and_then(|next| pin_open_files(obsolete_files).map(|()| next));
     // An error has closed the files that only the next state uses.
     if let (Err(_), Some(pin)) = (&pinned, obsolete_files.follower_pin()) {
@@ -88,26 +122,69 @@ pub(super) fn read_next_state(
     pinned
 }
 
-fn open_next_state(
-    before: &DbInner,
-    position: &FollowedState,
-) -> Result<Option<(DbInner, FollowedState)>> {
-    let (vfs, dir) = (before.state.vfs.as_ref(), &before.state.dir);
-    let ReadState { loaded, position: next } = read_matching_state(vfs, dir)?;
-    let LoadedManifest { state, path, number, .. } = loaded;
-    let (expected, found) = (before.state.manifest.db_uid(), state.db_uid);
-    if expected != found {
-        let what = "database uid";
-        return Err(Error::malformed(Malformed::Identity { what, expected, found }, &path, 0));
+/// Opens the next view if only the log has changed, see the module documentation. Returns `None` if the whole state must be
+/// read.
+fn extend_state(before: &DbInner, state: &FollowedState) -> Result<Option<CatchUp>> {
+    let (vfs, dir) = (before.state.vfs.as_ref(), &*before.state.dir);
+    let position = state.log.filter(|_| state.is_extendable.load(Ordering::Acquire));
+    let Some(position) = position else { return Ok(None) };
+    let Some(loaded) = load_log_edits(vfs, dir, &state.loaded)? else { return Ok(None) };
+    if Arc::ptr_eq(&loaded, &state.loaded) && !position.may_have_record(vfs, dir)? {
+        return Ok(Some(CatchUp::Unchanged(state.clone())));
     }
-    // A failed sync of the owner may have lost the last sync marks, and the commits that they cover are shown already.
-    if next == *position || next.last_seq < position.last_seq {
+    if position.segment < loaded.state.wal_oldest {
         return Ok(None);
     }
-    let mut recovery = Recovery::following(before, (state, &path))?;
-    recovery.replay_through(next.last_seq)?;
-    let inner = assemble_read_only(recovery, number, None)?;
-    Ok(Some((inner, next)))
+    let end = log_source(vfs, dir, &loaded).find_synced_end(Some(position))?;
+    if end.last_seq <= state.last_seq {
+        let log = end.position;
+        return Ok(Some(CatchUp::Unchanged(FollowedState { loaded, log, ..state.clone() })));
+    }
+    if !failpoint::is_on(Failpoint::FollowerSkipsManifestCheck)
+        && load_log_edits(vfs, dir, &loaded)?.is_none()
+    {
+        return Ok(None);
+    }
+    state.is_extendable.store(false, Ordering::Release);
+    let mut recovery = Recovery::following(before, (loaded.state.clone(), &loaded.path), true)?;
+    let replayed = recovery.replay_through(end.last_seq, Some((state.replayed, position)))?;
+    let view = Box::new(assemble_read_only(recovery, loaded.number, None)?);
+    let state = FollowedState::new(loaded, end, replayed);
+    Ok(Some(CatchUp::Next { view, state, is_extension: true }))
+}
+
+fn open_next_state(before: &DbInner, state: &FollowedState) -> Result<CatchUp> {
+    let (vfs, dir) = (before.state.vfs.as_ref(), &*before.state.dir);
+    let (loaded, end) = read_matching_state(vfs, dir, Some(&state.loaded))?;
+    let (expected, found) = (before.state.manifest.db_uid(), loaded.state.db_uid);
+    if expected != found {
+        let what = "database uid";
+        let what = Malformed::Identity { what, expected, found };
+        return Err(Error::malformed(what, &loaded.path, 0));
+    }
+    // A failed sync of the owner may have lost the last sync marks, and the commits that they cover are shown already.
+    if end.last_seq < state.last_seq {
+        return Ok(CatchUp::Unchanged(state.clone()));
+    }
+    let position = |loaded: &LoadedManifest| (loaded.number, loaded.edits);
+    if end.last_seq == state.last_seq && position(&loaded) == position(&state.loaded) {
+        let log = end.position;
+        return Ok(CatchUp::Unchanged(FollowedState { loaded, log, ..state.clone() }));
+    }
+    let mut recovery = Recovery::following(before, (loaded.state.clone(), &loaded.path), false)?;
+    let replayed = recovery.replay_through(end.last_seq, None)?;
+    let view = Box::new(assemble_read_only(recovery, loaded.number, None)?);
+    let state = FollowedState::new(loaded, end, replayed);
+    Ok(CatchUp::Next { view, state, is_extension: false })
+}
+
+/// Allows the deletion of files that were closed since the last catch-up.
+pub(super) fn unpin_closed_files(view: &DbInner) {
+    let obsolete_files = &view.state.obsolete_files;
+    if let Some(pin) = obsolete_files.follower_pin() {
+        // After an error, the owner keeps the files until the next catch-up.
+        let _ = pin.unpin_others(obsolete_files.open_file_numbers());
+    }
 }
 
 /// Pins only the files that are open.
@@ -118,39 +195,45 @@ fn pin_open_files(obsolete_files: &ObsoleteFiles) -> Result<()> {
     }
 }
 
-/// Reads the manifest, and then finds the end of the log. Repeats both if the owner has meanwhile added an edit to the
-/// manifest whose effect users can observe, see [`can_observe`].
-fn read_matching_state(vfs: &dyn Vfs, dir: &Path) -> Result<ReadState> {
+/// Reads the manifest, and then finds the end of the synced commits in the log. Repeats both if the owner has meanwhile
+/// added an edit to the manifest whose effect users can observe, see [`can_observe`]. Reads only those edits of the
+/// manifest that are not in `before`.
+fn read_matching_state(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    before: Option<&Arc<LoadedManifest>>,
+) -> Result<(Arc<LoadedManifest>, SyncedEnd)> {
     for _ in 0..ATTEMPTS_MAX {
-        let loaded = load_manifest(vfs, dir, &mut |_, _, _| {})?;
-        let source = LogSource {
-            vfs,
-            dir,
-            state: &loaded.state,
-            manifest: &loaded.path,
-            mode: RecoveryMode::Strict,
-        };
-        let last_seq = source.find_last_synced_seq()?;
+        let loaded = load_manifest(vfs, dir, before, &mut |_, _, _| {})?;
+        let end = log_source(vfs, dir, &loaded).find_synced_end(None)?;
         if failpoint::is_on(Failpoint::FollowerSkipsManifestCheck)
             || !has_observable_edit_after(vfs, dir, &loaded)?
         {
-            let LoadedManifest { number: manifest, edits, .. } = loaded;
-            let position = FollowedState { manifest, edits, last_seq };
-            return Ok(ReadState { loaded, position });
+            return Ok((loaded, end));
         }
     }
     Err(Error::FollowerOvertaken { path: dir.to_owned(), attempts: ATTEMPTS_MAX })
 }
 
-/// Reads the manifest. Calls `observe` for each edit.
+fn log_source<'a>(vfs: &'a dyn Vfs, dir: &'a Path, loaded: &'a LoadedManifest) -> LogSource<'a> {
+    let LoadedManifest { state, path: manifest, .. } = loaded;
+    LogSource { vfs, dir, state, manifest, mode: RecoveryMode::Strict }
+}
+
+/// Reads the edits of the manifest that are not in `before`, or all edits. Calls `observe` for each of them.
 fn load_manifest(
     vfs: &dyn Vfs,
     dir: &Path,
+    before: Option<&Arc<LoadedManifest>>,
     observe: &mut dyn FnMut(u64, &ManifestState, &VersionEdit),
-) -> Result<LoadedManifest> {
+) -> Result<Arc<LoadedManifest>> {
     let mut last_corruption = None;
     loop {
-        match Manifest::load_synced(vfs, dir, observe) {
+        let loaded = match before.filter(|_| last_corruption.is_none()) {
+            Some(before) => Manifest::load_synced_after(vfs, dir, before, observe),
+            None => Manifest::load_synced(vfs, dir, observe).map(Arc::new),
+        };
+        match loaded {
             Err(Error::Corrupt { path, offset, source }) => {
                 let place = (path.clone(), offset);
                 // The record was complete before the sync mark was written that proves the corruption. The second read
@@ -167,12 +250,40 @@ fn load_manifest(
 
 /// Returns whether an edit that users can observe was added to the manifest after `loaded` was read. Also returns true if
 /// `CURRENT` names a newer manifest file, whose first edit contains the whole state.
-fn has_observable_edit_after(vfs: &dyn Vfs, dir: &Path, loaded: &LoadedManifest) -> Result<bool> {
+fn has_observable_edit_after(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    loaded: &Arc<LoadedManifest>,
+) -> Result<bool> {
     let mut is_observable = false;
-    let now = load_manifest(vfs, dir, &mut |number, state, edit| {
+    let now = load_manifest(vfs, dir, Some(loaded), &mut |number, state, edit| {
         is_observable |= number > loaded.edits && can_observe(state, edit);
     })?;
     Ok(is_observable || now.number != loaded.number)
+}
+
+/// Reads the edits of the manifest that are not in `before`. Returns `None` if one of them is not only about the log, or if
+/// `CURRENT` names another manifest.
+fn load_log_edits(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    before: &Arc<LoadedManifest>,
+) -> Result<Option<Arc<LoadedManifest>>> {
+    let mut is_log_only = true;
+    let now = Manifest::load_synced_after(vfs, dir, before, &mut |_, _, edit| {
+        is_log_only &= edit.changes.iter().all(|change| {
+            matches!(
+                change,
+                Change::WalOldest { .. }
+                    | Change::WalSegment { .. }
+                    | Change::WalMark { .. }
+                    | Change::FileNumberNext(_)
+                    | Change::LastSeq(_)
+                    | Change::ClockUs(_)
+            )
+        });
+    })?;
+    Ok(Some(now).filter(|now| is_log_only && now.number == before.number))
 }
 
 /// Returns whether an edit changes the results of reads, as the drop of a keyspace or an ingest does. Flushes and

@@ -15,7 +15,9 @@ use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock, Signal};
 
 use crate::callback::{self, CallbackContext};
 use crate::db::Db;
-use crate::db::follower::catch_up::{FollowedState, read_first_state, read_next_state};
+use crate::db::follower::catch_up::{
+    CatchUp, FollowedState, read_first_state, read_next_state, unpin_closed_files,
+};
 use crate::db::inner::check_reentry;
 use crate::env::{Background, Env, JoinHandle, WaitCause};
 use crate::error::{Error, Result};
@@ -82,6 +84,7 @@ struct FollowerShared {
 struct CatchUpHistory {
     catch_ups: u64,
     views: u64,
+    extensions: u64,
     failures: u64,
     /// Start of the last catch-up that succeeded, on the clock of the environment.
     last_began_us: u64,
@@ -118,6 +121,7 @@ impl Follower {
         let history = CatchUpHistory {
             catch_ups: 0,
             views: 0,
+            extensions: 0,
             failures: 0,
             last_began_us: began_us,
             last_us: env.now_us().saturating_sub(began_us),
@@ -153,8 +157,9 @@ impl Follower {
 
     /// Reads the newest state of the database. Returns whether the view was replaced.
     ///
-    /// The cost depends on the database, not on the number of new commits: it reads the manifest and the WAL, and opens new
-    /// tables. Concurrent calls run one after the other.
+    /// Without news, the call makes a few small reads. If the owner has only committed, the call replays the new commits.
+    /// After a flush, a compaction or another change of the files, it replays the whole WAL and opens new tables.
+    /// Concurrent calls run one after the other.
     ///
     /// # Errors
     /// [`Error::Closed`]; [`Error::Corrupt`], [`Error::Missing`], [`Error::UnsupportedVersion`], [`Error::Io`];
@@ -174,6 +179,7 @@ impl Follower {
             shown_seq,
             catch_ups: history.catch_ups,
             views: history.views,
+            extensions: history.extensions,
             failures: history.failures,
             last_catch_up_age_us: shared.env.now_us().saturating_sub(history.last_began_us),
             last_catch_up_us: history.last_us,
@@ -246,13 +252,22 @@ impl FollowerShared {
             return Err(Error::Closed);
         }
         let (view, state) = self.view.read().clone();
-        let Some((inner, state)) = read_next_state(view.inner(), &state)? else {
-            return Ok(false);
+        let is_replaced = match read_next_state(view.inner(), &state)? {
+            CatchUp::Unchanged(state) => {
+                self.view.write().1 = state;
+                false
+            }
+            CatchUp::Next { view: inner, state, is_extension } => {
+                let next = (Db::new(*inner), state);
+                let before = std::mem::replace(&mut *self.view.write(), next);
+                self.history.lock().extensions += u64::from(is_extension);
+                // Closes the view if it has no other handle, which must not happen under the lock.
+                drop((view, before));
+                true
+            }
         };
-        let next = (Db::new(inner), state);
-        let before = std::mem::replace(&mut *self.view.write(), next);
-        // Closes the view if it has no other handle, which must not happen under the lock.
-        drop((view, before));
-        Ok(true)
+        let view = self.view.read().0.clone();
+        unpin_closed_files(view.inner());
+        Ok(is_replaced)
     }
 }

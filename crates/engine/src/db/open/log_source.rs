@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
+use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
 use lsmx_base::key::{EntryKind, SeqNo};
@@ -10,11 +11,13 @@ use lsmx_base::malformed::Malformed;
 
 use crate::error::{Error, Result};
 use crate::format::batch::{BatchOperationIter, OperationEffect};
+use crate::format::segment_header::SEGMENT_HEADER_BYTES;
 use crate::manifest::ManifestState;
 use crate::options::stored::{KeptLog, kept_logs};
 use crate::vfs::Vfs;
 use crate::wal::{
-    RecoveryMode, RecoveryReport, ReplayStart, ReplayedRecord, replay, replay_segments,
+    LogPosition, RecoveryMode, RecoveryReport, ReplayStart, ReplayedRecord, replay, replay_from,
+    replay_segments,
 };
 
 /// Called with each commit of a replay.
@@ -30,8 +33,18 @@ pub(crate) struct LogSource<'a> {
     pub(crate) mode: RecoveryMode,
 }
 
+/// End of the commits that a follower can show.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SyncedEnd {
+    /// Last sequence number.
+    pub(crate) last_seq: SeqNo,
+    /// A position before which all commits are shown. `None` if no record can be read there later.
+    pub(crate) position: Option<LogPosition>,
+}
+
 impl LogSource<'_> {
-    /// Returns the last sequence number that a follower can show. The owner of the database may append commits during this
+    /// Returns the end of the commits that a follower can show. Reads the log from the position `from` on, before which
+    /// all commits are shown. The owner of the database may append commits during this
     /// call.
     ///
     /// All commits up to this number are on stable storage: a sync mark or the manifest states it, or a table contains a
@@ -39,14 +52,15 @@ impl LogSource<'_> {
     ///
     /// # Errors
     /// A file cannot be read, or the log is corrupt.
-    pub(crate) fn find_last_synced_seq(&self) -> Result<SeqNo> {
+    pub(crate) fn find_synced_end(&self, from: Option<LogPosition>) -> Result<SyncedEnd> {
         // The commits that no sync mark covers yet. Usually there are few.
         let mut unsynced = VecDeque::new();
         let mut last_seq = last_seq_in_tables(self.state);
-        let report = self.replay_live(&mut |record| {
-            unsynced.push_back(((record.segment, record.offset), record.last_seq()));
-            while let Some(&(at, seq)) = unsynced.front()
-                && at < record.synced
+        let report = self.replay_live(from, &mut |record| {
+            let before = SeqNo(record.first_seq.0.saturating_sub(1));
+            unsynced.push_back((record.segment, record.offset, before, record.last_seq()));
+            while let Some(&(segment, offset, _, seq)) = unsynced.front()
+                && (segment, offset) < record.synced
             {
                 last_seq = last_seq.max(seq);
                 unsynced.pop_front();
@@ -56,18 +70,32 @@ impl LogSource<'_> {
         self.check_log_end(&report)?;
         let is_shown =
             |at| at < report.synced || failpoint::is_on(Failpoint::FollowerShowsUnsynced);
-        let synced = unsynced.into_iter().filter(|&(at, _)| is_shown(at)).map(|(_, seq)| seq);
-        Ok(synced.fold(last_seq.max(report.before_first), SeqNo::max))
+        last_seq = last_seq.max(report.before_first);
+        while let Some(&(segment, offset, _, seq)) = unsynced.front()
+            && is_shown((segment, offset))
+        {
+            last_seq = last_seq.max(seq);
+            unsynced.pop_front();
+        }
+        let position = match unsynced.front() {
+            Some(&(segment, offset, last_seq, _)) => {
+                Some(LogPosition { segment, offset, last_seq })
+            }
+            None => report.end,
+        };
+        let has_header = |at: &LogPosition| at.offset >= len_u64(SEGMENT_HEADER_BYTES);
+        Ok(SyncedEnd { last_seq, position: position.filter(has_header) })
     }
 
-    /// Passes all commits up to `last_seq` to `visit`, in commit order. The owner of the database may append commits during
-    /// this call.
+    /// Passes the commits from the position `from` up to `last_seq` to `visit`, in commit order. The owner of the database
+    /// may append commits during this call.
     pub(crate) fn replay_through(
         &self,
+        from: Option<LogPosition>,
         last_seq: SeqNo,
         visit: &mut RecordVisitor<'_>,
     ) -> Result<RecoveryReport> {
-        let mut report = self.replay_live(&mut |record| {
+        let mut report = self.replay_live(from, &mut |record| {
             if record.first_seq > last_seq {
                 return Ok(());
             }
@@ -78,17 +106,22 @@ impl LogSource<'_> {
         Ok(report)
     }
 
-    /// Passes all complete commits to `visit`, in commit order. The owner of the database may change the files during this
+    /// Passes the complete commits from the position `start` on to `visit`, in commit order. The owner of the database may change the files during this
     /// call.
     ///
     /// The owner may complete a record after it was read as incomplete, and then write a sync mark that proves that the
     /// record was damaged. It may also truncate the zeros at the end of a segment. Therefore, damage is an error only if a
     /// second read finds it at the same position.
-    fn replay_live(&self, visit: &mut RecordVisitor<'_>) -> Result<RecoveryReport> {
-        let (from, mode, uid) = (self.replay_start(), RecoveryMode::Tolerant, self.state.db_uid);
+    fn replay_live(
+        &self,
+        start: Option<LogPosition>,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<RecoveryReport> {
+        let (expect, home) = (self.replay_start(), (self.dir, self.state.db_uid));
         let (mut visited, mut last_damage) = (SeqNo(0), None);
         loop {
-            let replayed = replay(self.vfs, self.dir, uid, &from, mode, &mut |record| {
+            let mode = RecoveryMode::Tolerant;
+            let replayed = replay_from(self.vfs, home, &expect, start, mode, &mut |record| {
                 if record.first_seq <= visited {
                     return Ok(());
                 }

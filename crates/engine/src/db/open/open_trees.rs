@@ -37,6 +37,8 @@ pub(crate) struct TreeOpener<'a> {
     pub(crate) read_only: bool,
     /// Trees of the last state of a follower, in the order of their ids. Their open files are used again.
     pub(crate) before: &'a [Arc<Tree>],
+    /// Whether the trees share the memtables and tables of `before`, because the manifest lists the same files.
+    pub(crate) is_extension: bool,
 }
 
 impl TreeOpener<'_> {
@@ -47,6 +49,13 @@ impl TreeOpener<'_> {
     /// trees opened before the error.
     pub(crate) fn open_all(&self, trees: &mut Keyspaces) -> Result<()> {
         for (&id, keyspace) in &self.state.keyspaces {
+            if let Some(before) = self.tree_before(id).filter(|_| self.is_extension) {
+                let version = Arc::clone(&before.super_version().version);
+                let tree = self.open_tree(id, keyspace, version)?;
+                tree.share_memtables(before);
+                trees.insert(Arc::new(tree));
+                continue;
+            }
             keyspace.tree.check_invariants()?;
             let tables = self.open_tables(id, keyspace)?;
             let empty = Version::empty(&self.tables.deferred_drop);

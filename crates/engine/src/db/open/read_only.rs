@@ -4,6 +4,7 @@
 //! a later open for writing may lose these commits. The database gets an empty manifest and an empty log in memory, so
 //! that the rest of the engine needs no special case for read-only databases.
 
+use std::io;
 use std::path::Path;
 
 use lsmx_base::file_name::FileName;
@@ -63,10 +64,13 @@ fn measure_log_bytes(vfs: &dyn Vfs, dir: &Path, oldest: u64) -> Result<WalMetric
     for name in vfs.list(dir).map_err(|error| Error::io("list", dir, error))? {
         if matches!(FileName::parse(&name), Some(FileName::Segment(id)) if id >= oldest) {
             let path = dir.join(name);
-            let len = vfs.open(&path).and_then(|file| file.len());
+            let len = match vfs.open(&path).and_then(|file| file.len()) {
+                // The owner of a followed database has deleted the segment.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                len => len.map_err(|error| Error::io("read the size of", &path, error))?,
+            };
             metrics.segments += 1;
-            metrics.live_bytes +=
-                len.map_err(|error| Error::io("read the size of", &path, error))?;
+            metrics.live_bytes += len;
         }
     }
     Ok(metrics)

@@ -42,7 +42,7 @@ use crate::tree::{OpenId, Tree};
 use crate::vfs::Vfs;
 use crate::vfs::cache_bypass::CacheBypass;
 use crate::vfs::resource_retry::{ReleaseResource, ResourceRetryVfs};
-use crate::wal::{DiskReserve, RecoveryReport, ReplayedRecord, Wal};
+use crate::wal::{DiskReserve, LogPosition, RecoveryReport, ReplayedRecord, Wal};
 
 /// Number of sequence numbers skipped after an unclean shutdown, so that the numbers of lost commits are not used
 /// again.
@@ -96,7 +96,7 @@ impl Recovery {
             start_clock_and_tables(vfs, dir, &options, env, &mut state, read_only)?;
         let mut recovery = Recovery::with_tables(tables, options, (state, manifest), progress);
         recovery.read_only = read_only;
-        match recovery.open_trees(&[]) {
+        match recovery.open_trees(&[], false) {
             Ok(()) => Ok(recovery),
             Err(error) => Err(recovery.remove_written_files(error)),
         }
@@ -118,24 +118,28 @@ impl Recovery {
         tables.obsolete_files.set_follower_pin(pin);
         let mut recovery = Recovery::with_tables(tables, options, (state, manifest), progress);
         recovery.read_only = true;
-        recovery.open_trees(&[])?;
+        recovery.open_trees(&[], false)?;
         Ok(recovery)
     }
 
     /// Creates the next state of a follower, which has the same caches as the state `before`.
+    ///
+    /// If `is_extension` is true, the new state also shares the memtables and tables of the state `before`. The manifests of
+    /// both states must then list the same keyspaces and files.
     ///
     /// # Errors
     /// A file is missing or damaged.
     pub(crate) fn following(
         before: &DbInner,
         (mut state, manifest): (ManifestState, &Path),
+        is_extension: bool,
     ) -> Result<Recovery> {
         let (tables, progress) = (before.state.tables.share(), before.state.progress.clone());
         state.limit_file_times(tables.env.creation_time_us());
         let options = before.options.clone();
         let mut recovery = Recovery::with_tables(tables, options, (state, manifest), progress);
         recovery.read_only = true;
-        recovery.open_trees(&before.state.all_trees())?;
+        recovery.open_trees(&before.state.all_trees(), is_extension)?;
         Ok(recovery)
     }
 
@@ -164,8 +168,8 @@ impl Recovery {
         }
     }
 
-    /// Opens all trees. Uses the open tables of `before`.
-    fn open_trees(&mut self, before: &[Arc<Tree>]) -> Result<()> {
+    /// Opens all trees. Uses the open tables of `before`, and their memtables if `is_extension` is true.
+    fn open_trees(&mut self, before: &[Arc<Tree>], is_extension: bool) -> Result<()> {
         let opener = TreeOpener {
             tables: &self.tables,
             options: &self.options,
@@ -175,23 +179,36 @@ impl Recovery {
             latencies: &self.latencies,
             read_only: self.read_only,
             before,
+            is_extension,
         };
         opener.open_all(&mut self.trees)
     }
 
-    /// Replays the commits up to `last_seq` into the memtables of a follower.
-    pub(crate) fn replay_through(&mut self, last_seq: SeqNo) -> Result<()> {
-        let targets = self.replay_targets().into_iter();
-        let targets = targets.filter(|(_, target)| !target.tree.operand_store.is_unavailable());
-        let mut replay = LogReplay::new(&self.tables.env, targets.collect());
-        let report = self.log_source().replay_through(last_seq, &mut |record| {
+    /// Replays the commits up to `last_seq` into the memtables of a follower. Returns the last replayed sequence number.
+    ///
+    /// If `replayed` is given, the memtables already contain all commits up to this sequence number. They include all
+    /// commits before the position.
+    pub(crate) fn replay_through(
+        &mut self,
+        last_seq: SeqNo,
+        replayed: Option<(SeqNo, LogPosition)>,
+    ) -> Result<SeqNo> {
+        let mut targets = self.replay_targets();
+        targets.retain(|_, target| !target.tree.operand_store.is_unavailable());
+        let (mut through, from) = replayed.unzip();
+        for target in targets.values_mut() {
+            target.flushed_through = target.flushed_through.max(through.unwrap_or_default());
+        }
+        let mut replay = LogReplay::new(&self.tables.env, targets);
+        let report = self.log_source().replay_through(from, last_seq, &mut |record| {
+            through = through.max(Some(record.last_seq()));
             replay.add_commit(record.first_seq, record.payload).map(drop)
         })?;
         replay.finish()?;
         drop(replay);
         self.report = report;
         self.seq_next = SeqNo(last_seq.0 + 1);
-        Ok(())
+        Ok(last_seq.max(through.unwrap_or_default()))
     }
 
     /// Fails if the manifest names a custom policy for the default keyspace and the options do not contain this policy.
