@@ -154,7 +154,7 @@ pub struct RecoveryReport {
     pub damage: Option<Error>,
     /// Sequence number before the first replayed segment.
     pub(crate) before_first: SeqNo,
-    /// Largest segment and offset that a sync mark of a replayed segment, or the manifest, states to be on stable storage.
+    /// Largest segment and offset that a sync mark, or the manifest, states to be on stable storage.
     /// All commits before this position are synced.
     pub(crate) synced: (u64, u64),
     /// Position at which the replay ended.
@@ -166,6 +166,14 @@ pub struct RecoveryReport {
 }
 
 impl RecoveryReport {
+    /// Adds the number of synced bytes of a segment that a mark states. If the number is 0, the segment is not registered,
+    /// and older segments may be unsynced, too.
+    fn add_synced(&mut self, segment: u64, bytes: u64) {
+        if bytes > 0 {
+            self.synced = self.synced.max((segment, bytes));
+        }
+    }
+
     /// Adds the report `kept` about segments that were kept for one keyspace while its operand store was missing. If
     /// the segments are corrupt, the keyspace is complete up to the corruption.
     pub(crate) fn add_keyspace_log(&mut self, keyspace: String, kept: RecoveryReport) {
@@ -379,7 +387,7 @@ impl SegmentChain<'_> {
                 report.before_first = report.last_seq;
             }
             if let Some(before) = header.predecessor {
-                report.synced = report.synced.max((before.id, before.mark));
+                report.add_synced(before.id, before.mark);
             }
             report.segments += 1;
             let next = match self.successor(id) {
@@ -529,6 +537,7 @@ impl SegmentChain<'_> {
             bytes_cut += torn.reader(self.db_uid, torn.bytes).written_bytes_after(stop.offset)?;
             let tail = torn.reader(self.db_uid, torn.bytes).scan_tail(stop.offset)?;
             was_synced |= tail.position > stop.offset;
+            report.add_synced(torn.id, tail.position);
             records_beyond += tail.records;
         }
         for later in self.unreached_segments(stop.id) {
@@ -542,6 +551,8 @@ impl SegmentChain<'_> {
                 // because older segments are synced first.
                 let covered_bytes = if before.id == stop.id { stop.offset } else { 0 };
                 was_synced |= before.id >= stop.id && before.mark > covered_bytes;
+                // A failed sync may have lost the mark in the stopped segment itself.
+                report.add_synced(before.id, before.mark);
             }
         }
         let path = self.path(stop.id);
@@ -649,8 +660,9 @@ impl SegmentReplay<'_> {
                 }
             };
             let SyncMark { position, older_synced } = header.mark;
-            if position > 0 || older_synced {
-                report.synced = report.synced.max((id, position));
+            match older_synced {
+                true => report.synced = report.synced.max((id, position)),
+                false => report.add_synced(id, position),
             }
             if !header.is_mark_only() {
                 if header.first_seq <= report.last_seq.0 {

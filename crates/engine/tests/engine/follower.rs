@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lsmx::env::{Background, ManualClock};
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::metrics::FollowerFileMetrics;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
-    Db, Durability, Error, Event, EventListener, Follower, Options, RepairOptions, WriteBatch,
+    Db, Durability, Error, Event, EventListener, Follower, KeyspaceOptions, Options, RepairOptions,
+    WalOptions, WriteBatch,
 };
 use lsmx_testkit::case_seeds;
 
@@ -58,6 +60,50 @@ fn follower_histories_equal_the_model() {
     }
     assert!(extensions > views / 20 && extensions < views, "{extensions} of {views} views");
     println!("{extensions} of {views} views share memtables");
+}
+
+fn small_segments(vfs: Arc<dyn Vfs>) -> Options {
+    let wal = WalOptions { segment_bytes: 500, ..WalOptions::default() };
+    Options::default().background(Background::Inline).wal(wal).vfs(vfs)
+}
+
+/// The header of a third segment states that no byte of the second one is synced. The follower took this for a statement
+/// about the first segment.
+#[test]
+fn unsynced_commits_in_several_segments_are_not_shown() {
+    let vfs = Arc::new(MemVfs::new());
+    let owner = Db::open("db", small_segments(vfs.clone())).unwrap();
+    owner.put("synced", "value").unwrap();
+    owner.sync().unwrap();
+    let follower = Db::open_follower("db", small_segments(vfs)).unwrap();
+    for number in 0..10_u8 {
+        owner.put([number], [number; 200]).unwrap();
+    }
+    assert!(owner.metrics().wal.segments >= 3);
+    assert!(!follower.catch_up().unwrap());
+    assert_eq!(follower.view().default_keyspace().iter().count(), 1);
+    owner.sync().unwrap();
+    assert!(follower.catch_up().unwrap());
+    assert_eq!(follower.view().default_keyspace().iter().count(), 11);
+}
+
+/// A failed sync has lost the sync mark behind a commit. The header of the next segment has a mark, too. The follower
+/// ignored it, and showed a later edit of the manifest without the commit.
+#[test]
+fn follower_finds_the_mark_of_the_next_segment_after_a_failed_sync() {
+    let disk = Arc::new(MemVfs::new());
+    let faults = FaultVfs::new(disk.clone(), 1);
+    let owner = Db::open("db", small_segments(Arc::new(faults.clone()))).unwrap();
+    owner.keyspace("x", KeyspaceOptions::default()).unwrap();
+    owner.put("before", [1; 500]).unwrap();
+    owner.drop_keyspace("x").unwrap();
+    owner.put("after", "value").unwrap();
+    assert_eq!(owner.metrics().wal.segments, 2);
+    faults.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Sync]));
+    owner.sync().unwrap_err();
+    let view = Db::open_follower("db", small_segments(disk)).unwrap().view();
+    assert!(!view.keyspace_exists("x"));
+    assert!(view.get("before").unwrap().is_some() && view.get("after").unwrap().is_none());
 }
 
 #[test]
