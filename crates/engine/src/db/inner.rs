@@ -401,9 +401,9 @@ impl DbInner {
         let state = &self.state;
         let synced = match failpoint::is_on(Failpoint::EditWithoutWalSync) {
             true => Ok(()),
-            // If a segment was filled during the first sync, no sync mark covers all earlier commits. Followers would not
-            // show them, but would show the edit.
-            false => state.wal.sync().and_then(|_| state.wal.sync()).map(drop),
+            // Without a sync mark on stable storage that covers all earlier commits, followers would not show them, but
+            // would show the edit.
+            false => state.wal.sync_with_mark(),
         };
         let appended = synced.and_then(|()| state.manifest.append(&VersionEdit { changes }));
         appended.map_err(|error| state.make_read_only_under_lock(error))

@@ -128,6 +128,8 @@ struct LogState {
     next_seq: u64,
     /// Last sequence number on stable storage.
     durable_seq: u64,
+    /// Sequence number up to which a mark on stable storage covers all commits.
+    marked_seq: u64,
     /// Encoded records of one append.
     buffer: Vec<u8>,
     failure: Option<Arc<Error>>,
@@ -249,6 +251,7 @@ impl Wal {
                 segments: vec![first],
                 next_seq,
                 durable_seq: next_seq - 1,
+                marked_seq: next_seq - 1,
                 buffer: Vec::new(),
                 failure: None,
             }),
@@ -385,17 +388,36 @@ impl Wal {
     /// Fails when a sync fails, or an earlier append or sync failed. All later syncs then fail, too.
     pub fn sync(&self) -> Result<SeqNo> {
         let _serialized = self.syncing.lock();
-        self.sync_locked()
+        self.sync_locked(&Segment::needs_sync)
     }
 
-    /// Implements [`Wal::sync`]. The caller must hold `syncing`.
-    fn sync_locked(&self) -> Result<SeqNo> {
+    /// Like [`Wal::sync`], and then syncs the mark that covers the commits. A later failed sync cannot lose this mark.
+    ///
+    /// # Errors
+    /// Fails as [`Wal::sync`] does.
+    pub(crate) fn sync_with_mark(&self) -> Result<()> {
+        let _serialized = self.syncing.lock();
+        {
+            let log = self.log.lock();
+            log.check_failure()?;
+            if log.marked_seq == log.next_seq - 1 {
+                return Ok(());
+            }
+        }
+        let last_seq = self.sync_locked(&Segment::needs_sync)?;
+        self.sync_locked(&|segment| segment.needs_sync() || segment.bytes > segment.synced)?;
+        self.log.lock().marked_seq = last_seq.0;
+        Ok(())
+    }
+
+    /// Implements [`Wal::sync`] for the segments that `is_pending` accepts. The caller must hold `syncing`.
+    fn sync_locked(&self, is_pending: &dyn Fn(&Segment) -> bool) -> Result<SeqNo> {
         let (pending, last_seq, bytes) = {
             let log = self.log.lock();
             log.check_failure()?;
             self.sync_requested.store(false, Ordering::Release);
             let pending: Vec<Segment> =
-                log.segments.iter().filter(|segment| segment.needs_sync()).cloned().collect();
+                log.segments.iter().filter(|segment| is_pending(segment)).cloned().collect();
             (pending, log.next_seq - 1, self.unsynced_bytes.load(Ordering::Relaxed))
         };
         if pending.is_empty() || failpoint::is_on(Failpoint::WalSyncSkipped) {
@@ -607,6 +629,7 @@ impl Wal {
         log.segments = vec![first];
         log.next_seq = next_seq;
         log.durable_seq = next_seq - 1;
+        log.marked_seq = next_seq - 1;
         log.failure = None;
         self.set_live_bytes(&log);
         self.unsynced_bytes.store(0, Ordering::Relaxed);
@@ -621,7 +644,7 @@ impl Wal {
     /// Fails as [`Wal::sync`] does.
     pub fn close(&self) -> Result<(u64, u64)> {
         let _serialized = self.syncing.lock();
-        self.sync_locked()?;
+        self.sync_locked(&Segment::needs_sync)?;
         let mut log = self.log.lock();
         log.check_failure()?;
         let current = log.current_segment();

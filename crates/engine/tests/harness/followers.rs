@@ -396,9 +396,13 @@ impl FollowerHistory {
         vfs.set_delay_hook(Some(Arc::new(move |_, _| {
             if is_interleaved.load(Ordering::Relaxed) {
                 let mut owner = owner.lock().unwrap_or_else(PoisonError::into_inner);
+                // Commits after other operations are the hard case, also for a catch-up that expects only commits.
+                let other_one_in = owner.scale.other_one_in;
+                owner.scale.other_one_in = SMALL.other_one_in;
                 for _ in 0..1 + owner.rng.below(4) {
                     owner.step();
                 }
+                owner.scale.other_one_in = other_one_in;
             }
         })));
         vfs
