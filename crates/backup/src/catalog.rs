@@ -34,6 +34,37 @@ pub struct BackupInfo {
     pub bytes: u64,
     /// Size in bytes of the files that this run uploaded. The other files were already in the repository.
     pub uploaded_bytes: u64,
+    /// Last sequence number that the backup contains. `None` if an earlier version of this crate created the backup. Such a backup
+    /// cannot be extended by the archived log.
+    #[serde(default)]
+    pub last_seq: Option<u64>,
+    /// Time after the checkpoint, in milliseconds since 1970-01-01 UTC. All commits of the backup are older.
+    #[serde(default)]
+    pub checkpoint_ms: Option<u64>,
+    /// The archived log that extends the backup. In the result of a restore: the part of it that was restored.
+    /// [`BackupRepository::backups`](crate::BackupRepository::backups) and restores set this field.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub archived: Option<ArchivedLog>,
+}
+
+/// The commits after a backup that an [`Archiver`](crate::Archiver) has uploaded. They follow the commits of the backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ArchivedLog {
+    /// Number of chunks.
+    pub chunks: u64,
+    /// Last sequence number.
+    pub last_seq: u64,
+    /// Time of the last chunk in milliseconds since 1970-01-01 UTC, by the clock of the archiver. All its commits are older.
+    pub time_ms: u64,
+}
+
+impl BackupInfo {
+    /// Returns the last sequence number of the backup and its archived log.
+    pub(crate) fn last_restorable_seq(&self) -> Option<u64> {
+        let archived = self.archived.map(|archived| archived.last_seq);
+        self.last_seq.map(|last_seq| archived.map_or(last_seq, |archived| last_seq.max(archived)))
+    }
 }
 
 /// A run that has not completed.

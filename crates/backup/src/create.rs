@@ -7,6 +7,7 @@
 //! 5. Replace the run in the catalog by the backup. From here on the backup exists.
 
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +15,8 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use lsmx::inspect::{DatabaseFile, list_files};
 use lsmx::vfs::{File, OsVfs, Vfs};
-use lsmx::{Db, Options};
+use lsmx::{Db, LogExtender, Options};
+use lsmx_base::file_name::CURRENT;
 use lsmx_base::sync::Arc;
 use object_store::buffered::BufWriter;
 use object_store::path::Path as ObjectPath;
@@ -43,6 +45,27 @@ pub struct BackupOptions {
     staging: PathBuf,
     vfs: Arc<dyn Vfs>,
     transfer: TransferOptions,
+    clock: WallClock,
+}
+
+/// Clock that dates backups and chunks of the log.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum WallClock {
+    #[default]
+    System,
+    #[cfg(test)]
+    Manual(Arc<std::sync::atomic::AtomicU64>),
+}
+
+impl WallClock {
+    /// Returns the time in milliseconds since 1970-01-01 UTC.
+    pub(crate) fn now_ms(&self) -> u64 {
+        match self {
+            WallClock::System => system_time_ms(),
+            #[cfg(test)]
+            WallClock::Manual(ms) => ms.load(std::sync::atomic::Ordering::Relaxed),
+        }
+    }
 }
 
 impl BackupOptions {
@@ -57,7 +80,23 @@ impl BackupOptions {
             staging: staging.into(),
             vfs: Arc::new(OsVfs),
             transfer: TransferOptions::default(),
+            clock: WallClock::default(),
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn manual_clock(mut self, ms: &Arc<std::sync::atomic::AtomicU64>) -> Self {
+        self.clock = WallClock::Manual(Arc::clone(ms));
+        self
+    }
+
+    pub(crate) fn clock(&self) -> WallClock {
+        self.clock.clone()
+    }
+
+    /// Returns the maximum rate of transfers.
+    pub(crate) fn bytes_per_s(&self) -> Option<NonZeroU64> {
+        self.transfer.bytes_per_s
     }
 
     /// Name of the database in the repository. Databases that share a repository need different names. Default: `default`.
@@ -102,16 +141,19 @@ pub(crate) async fn create(
     let staging = run_blocking(move || Staging::claim(vfs, &dir)).await?;
     let run = begin_run(catalog, options).await?;
     let (db, checkpoint, vfs) = (db.clone(), staging.checkpoint(), Arc::clone(&options.vfs));
-    let files = run_blocking(move || {
+    let clock = options.clock();
+    let (files, contents) = run_blocking(move || {
         db.checkpoint(&checkpoint)?;
-        source_files(&vfs, &checkpoint)
+        let checkpoint_ms = clock.now_ms();
+        let last_seq = last_commit(&vfs, &checkpoint)?;
+        Ok((source_files(&vfs, &checkpoint)?, CheckpointContents { last_seq, checkpoint_ms }))
     })
     .await?;
     let upload = RunUpload { catalog, options, run: &run, checkpoint: staging.checkpoint() };
     let (files, uploaded_bytes) = upload.upload_missing(files).await?;
     let manifest = BackupManifest { id: run.id, files };
     manifest.write(&*catalog.store).await?;
-    let completed = commit_run(catalog, &run, &manifest, uploaded_bytes).await;
+    let completed = commit_run(catalog, &run, &manifest, uploaded_bytes, contents).await;
     run_blocking(move || {
         drop(staging);
         Ok(())
@@ -120,13 +162,33 @@ pub(crate) async fn create(
     completed
 }
 
+/// Extent of the commits in a checkpoint.
+struct CheckpointContents {
+    last_seq: u64,
+    checkpoint_ms: u64,
+}
+
+/// Returns the last sequence number in a checkpoint.
+fn last_commit(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<u64, Error> {
+    let current = read_current(&**vfs, &dir.join(CURRENT))?;
+    let options = Options::default().vfs(Arc::clone(vfs));
+    Ok(LogExtender::new(dir, &options, &current)?.last_seq().0)
+}
+
+/// Reads the file that names a manifest.
+pub(crate) fn read_current(vfs: &dyn Vfs, path: &Path) -> Result<Vec<u8>, Error> {
+    let file = vfs.open(path).map_err(Error::io("open", path))?;
+    let bytes = file.len().map_err(Error::io("read the size of", path))?;
+    read_part(&*file, path, 0, bytes)
+}
+
 /// Adds a run to the catalog.
 async fn begin_run(catalog: &CatalogStore, options: &BackupOptions) -> Result<Run, Error> {
     let token = SysRng.try_next_u64().map_err(|error| {
         Error::io("draw a random number for", &options.staging)(std::io::Error::other(error))
     })?;
     let writer = &options.writer;
-    let created_ms = now_ms();
+    let created_ms = options.clock.now_ms();
     let begin = catalog.update(|catalog| {
         if let Some(run) = catalog.runs.iter().find(|run| run.token == token) {
             return Ok(run.clone());
@@ -156,6 +218,7 @@ async fn commit_run(
     run: &Run,
     manifest: &BackupManifest,
     uploaded_bytes: u64,
+    contents: CheckpointContents,
 ) -> Result<BackupInfo, Error> {
     let info = BackupInfo {
         id: run.id,
@@ -164,6 +227,9 @@ async fn commit_run(
         files: manifest.files.len() as u64,
         bytes: manifest.files.iter().map(|file| file.bytes).sum(),
         uploaded_bytes,
+        last_seq: Some(contents.last_seq),
+        checkpoint_ms: Some(contents.checkpoint_ms),
+        archived: None,
     };
     let commit = catalog.update(|catalog| {
         if catalog.backups.contains(&info) {
@@ -344,12 +410,9 @@ fn from_io(error: std::io::Error) -> object_store::Error {
     }
 }
 
-/// Returns the time of this machine in milliseconds since 1970-01-01 UTC.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the time describes the backup, and no code depends on it"
-)]
-fn now_ms() -> u64 {
+/// Returns the time of this host in milliseconds since 1970-01-01 UTC.
+#[expect(clippy::disallowed_methods, reason = "the time dates backups for their users")]
+fn system_time_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -71,6 +71,34 @@ pub enum Error {
         /// Name of the writer.
         writer: String,
     },
+    /// No backup and no archived log contains the state after the commit.
+    #[error("the commit {seq} cannot be restored; {}", display_ranges(.ranges))]
+    CommitNotArchived {
+        /// The requested sequence number.
+        seq: u64,
+        /// The nearest ranges of sequence numbers that can be restored, before and after it.
+        ranges: Vec<(u64, u64)>,
+    },
+    /// The repository contains no backup that is old enough.
+    #[error(
+        "the repository has no backup that contains only commits before {time_ms} ms since 1970-01-01 UTC"
+    )]
+    NoBackupBefore {
+        /// The requested time in milliseconds since 1970-01-01 UTC.
+        time_ms: u64,
+    },
+    /// The backup was created by an earlier version of this crate, so that it cannot be extended by the archived log.
+    #[error("the backup {id} was created by an earlier version and cannot be extended by the log")]
+    NotExtensible {
+        /// Number of the backup.
+        id: u64,
+    },
+    /// Another archiver has written a chunk of the log of the same backup.
+    #[error("another archiver has written the object {object}")]
+    ChunkExists {
+        /// Path of the object in the repository.
+        object: String,
+    },
     /// The location of a repository is invalid.
     #[error("cannot use the repository {location}: {source}")]
     Location {
@@ -101,6 +129,15 @@ pub enum Error {
         /// Name of the first unexpected file.
         found: String,
     },
+}
+
+/// Describes ranges of sequence numbers.
+fn display_ranges(ranges: &[(u64, u64)]) -> String {
+    if ranges.is_empty() {
+        return "the repository has no backup with a known last commit".to_owned();
+    }
+    let texts: Vec<_> = ranges.iter().map(|(first, last)| format!("{first} to {last}")).collect();
+    format!("the nearest restorable commits are {}", texts.join(" and "))
 }
 
 impl Error {

@@ -36,25 +36,30 @@
 //! # }
 //! ```
 
+mod archiver;
 mod blocking;
 mod catalog;
 mod create;
 mod error;
+mod log_chunk;
 mod manifest;
 mod prune;
 mod read_only;
 mod record;
 mod repository;
 mod restore;
+mod restore_point;
 mod staging;
 #[cfg(test)]
 mod tests;
 mod transfer;
 
-pub use catalog::BackupInfo;
+pub use archiver::{ArchiveOptions, ArchiveSummary, Archiver, BackupReason};
+pub use catalog::{ArchivedLog, BackupInfo};
 pub use create::BackupOptions;
 pub use error::Error;
 pub use prune::{PruneSummary, Retention};
 pub use repository::{BackupRepository, Selection, VerifyDepth};
 pub use restore::RestoreOptions;
+pub use restore_point::RestorePoint;
 pub use transfer::{Progress, ProgressCallback, TransferOptions};

@@ -3,7 +3,8 @@
 //! Prune first removes backups from the catalog, then lists the objects, and then reads the catalog again. An object is unused
 //! if, in this catalog, no needed backup names it and the run that uploaded it has ended. It stays unused: a later backup names
 //! only objects of its own run, of interrupted runs that it resumes, and of its base, which is a needed backup when the run starts. A crash
-//! leaves unused objects, which the next prune deletes. A stale listing has the same effect.
+//! leaves unused objects, which the next prune deletes. A chunk of the log is unused if its backup is not in this catalog: chunks are
+//! written after their backup was added, and a number is never added again. A stale listing has the same effect.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::num::NonZeroUsize;
@@ -13,6 +14,7 @@ use object_store::path::Path;
 
 use crate::catalog::CatalogStore;
 use crate::error::Error;
+use crate::log_chunk::{LOG, backup_of_chunk};
 use crate::manifest::{BackupManifest, DATA, MANIFESTS, run_of_object};
 
 /// Number of objects that are deleted, or of manifests that are read, at the same time.
@@ -51,10 +53,14 @@ pub(crate) async fn prune(
     let newest = catalog.load().await?;
     let (needed, active) = (newest.needed_backups(), newest.active_runs());
     let used = used_objects(catalog, &needed).await?;
-    let is_unused = |object: &Path| match run_of_object(object) {
-        Some(run) => !active.contains(&run) && !used.contains(object),
-        None => {
-            manifest_number(object).is_some_and(|id| !needed.contains(&id) && !active.contains(&id))
+    let is_unused = |object: &Path| {
+        if let Some(id) = backup_of_chunk(object) {
+            return newest.backup(id).is_err();
+        }
+        match run_of_object(object) {
+            Some(run) => !active.contains(&run) && !used.contains(object),
+            None => manifest_number(object)
+                .is_some_and(|id| !needed.contains(&id) && !active.contains(&id)),
         }
     };
     let mut summary = PruneSummary { removed, ..PruneSummary::default() };
@@ -100,10 +106,10 @@ async fn remove_backups(catalog: &CatalogStore, retention: Retention) -> Result<
     Ok(all_removed.into_iter().collect())
 }
 
-/// Returns the path and size of all objects below `data` and `backups`.
+/// Returns the path and size of all objects below `data`, `backups` and `log`.
 async fn list_objects(catalog: &CatalogStore) -> Result<Vec<(Path, u64)>, Error> {
     let mut objects = Vec::new();
-    for prefix in [DATA, MANIFESTS].map(Path::from) {
+    for prefix in [DATA, MANIFESTS, LOG].map(Path::from) {
         let listed = catalog.store.list(Some(&prefix));
         let listed = listed.map_ok(|meta| (meta.location, meta.size)).try_collect::<Vec<_>>().await;
         objects.extend(listed.map_err(Error::store("list", prefix))?);

@@ -34,6 +34,12 @@ pub(crate) fn encode<T: Serialize>(object: &Path, record: &T) -> Result<Vec<u8>,
     Ok(bytes)
 }
 
+/// Returns the size of the record at the start of `bytes`, at most the number of bytes.
+pub(crate) fn encoded_bytes(bytes: &[u8]) -> usize {
+    let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    lines.by_ref().take(2).map(<[u8]>::len).sum()
+}
+
 /// Checks and decodes the record in an object.
 pub(crate) fn decode<T: DeserializeOwned>(object: &Path, bytes: &[u8]) -> Result<T, Error> {
     let mut lines = bytes.split(|byte| *byte == b'\n');

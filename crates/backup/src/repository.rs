@@ -1,6 +1,7 @@
 //! A repository of backups.
 
 use std::path::Path;
+use std::pin::pin;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use lsmx::{Db, Options};
@@ -10,13 +11,16 @@ use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt};
 use url::Url;
 
-use crate::catalog::{BackupInfo, Catalog, CatalogStore};
+use crate::blocking::run_blocking;
+use crate::catalog::{ArchivedLog, BackupInfo, Catalog, CatalogStore};
 use crate::create::{self, BackupOptions};
 use crate::error::Error;
+use crate::log_chunk::{archived_log, check_follows, read_chunk, read_existing_header};
 use crate::manifest::BackupManifest;
 use crate::prune::{self, PruneSummary, Retention};
 use crate::read_only;
-use crate::restore::{self, RestoreOptions, download_object, missing_or};
+use crate::restore::{self, RestoreMarker, RestoreOptions, download_object, missing_or};
+use crate::restore_point::{RestorePlan, RestorePoint, plan_restore};
 use crate::transfer::{TransferMeter, TransferOptions};
 
 /// A backup of a repository.
@@ -41,7 +45,7 @@ pub enum VerifyDepth {
 
 /// Backups in an object store. Several processes may use a repository at the same time.
 ///
-/// All objects of a repository have the prefixes `catalog`, `backups` and `data`. To use a part of a store, wrap it in
+/// All objects of a repository have the prefixes `catalog`, `backups`, `data` and `log`. To use a part of a store, wrap it in
 /// [`object_store::prefix::PrefixStore`].
 #[derive(Debug)]
 pub struct BackupRepository {
@@ -95,32 +99,55 @@ impl BackupRepository {
         create::create(&self.catalog, db, options).await
     }
 
-    /// Returns the backups in ascending order of their numbers.
+    /// Returns the backups in ascending order of their numbers, each with the extent of its archived log.
     ///
     /// # Errors
     /// [`Error::Store`], [`Error::Damaged`], [`Error::UnsupportedFormat`].
     pub async fn backups(&self) -> Result<Vec<BackupInfo>, Error> {
         let mut backups = self.catalog.load().await?.backups;
         backups.sort_by_key(|backup| backup.id);
+        for backup in &mut backups {
+            backup.archived = archived_log(&*self.catalog.store, backup.id).await?;
+        }
         Ok(backups)
     }
 
     /// Restores a backup to a directory that does not exist or is empty. Its parent must exist.
     ///
-    /// Each file is verified by its checksum and made durable. The directory opens as a database when the call returns, and not
-    /// before. A call with the directory of an interrupted restore of the same backup continues that restore.
+    /// With a [`RestorePoint`], the commits of the archived log are added to the backup, and the next open replays them. Each file is
+    /// verified by its checksum and made durable. The directory opens as a database when the call returns, and not before. A call
+    /// with the directory of an interrupted restore of the same backup and the same point continues that restore, with the state that
+    /// was chosen before. The result has the backup and the part of its archived log that was restored.
     ///
     /// # Errors
     /// [`Error::UnknownBackup`], [`Error::NoBackups`], [`Error::NoBackupsOf`], [`Error::TargetNotEmpty`], [`Error::Store`], [`Error::Io`];
-    /// [`Error::Damaged`] for an object that is missing or damaged.
+    /// [`Error::Damaged`] for an object that is missing or damaged; [`Error::CommitNotArchived`], [`Error::NoBackupBefore`] and
+    /// [`Error::NotExtensible`] if the point cannot be restored; [`Error::Engine`] if the commits do not fit the backup.
     pub async fn restore(
         &self,
         backup: Selection,
         target: impl AsRef<Path>,
         options: &RestoreOptions,
     ) -> Result<BackupInfo, Error> {
-        let info = select(&self.catalog.load().await?, backup)?;
-        restore::restore(&*self.catalog.store, info, target.as_ref(), options).await
+        let store = &*self.catalog.store;
+        let catalog = self.catalog.load().await?;
+        let (target, point) = (options.target(target.as_ref()), options.point());
+        let candidates = candidates(&catalog, backup, point)?;
+        let interrupted = {
+            let target = target.clone();
+            run_blocking(move || target.interrupted_restore()).await?
+        };
+        let plan = match interrupted {
+            Some(RestoreMarker { backup, point: chosen_for, through: Some(through) })
+                if chosen_for == point && candidates.iter().any(|info| info.id == backup) =>
+            {
+                let info = catalog.backup(backup)?.clone();
+                let archived = archived_log(store, backup).await?;
+                RestorePlan::through(store, BackupInfo { archived, ..info }, through).await?
+            }
+            _ => plan_restore(store, candidates, point).await?,
+        };
+        restore::restore(store, plan, target, options).await
     }
 
     /// Opens a backup read-only, without a restore.
@@ -142,7 +169,7 @@ impl BackupRepository {
         read_only::open(Arc::clone(&self.catalog.store), info.id, cache_bytes, options).await
     }
 
-    /// Checks that the objects of a backup exist and are undamaged.
+    /// Checks that the objects of a backup and its archived log exist and are undamaged.
     ///
     /// # Errors
     /// [`Error::UnknownBackup`], [`Error::NoBackups`], [`Error::NoBackupsOf`], [`Error::Store`]; [`Error::Damaged`] for the first object that is
@@ -171,7 +198,33 @@ impl BackupRepository {
         };
         let checks = stream::iter(manifest.files.iter().map(check));
         checks.buffer_unordered(options.files_at_once()).try_collect::<Vec<()>>().await?;
-        Ok(info)
+        let archived = self.verify_log(&info, depth).await?;
+        Ok(BackupInfo { archived, ..info })
+    }
+
+    /// Checks the chunks of the archived log of a backup.
+    async fn verify_log(
+        &self,
+        info: &BackupInfo,
+        depth: VerifyDepth,
+    ) -> Result<Option<ArchivedLog>, Error> {
+        let store = &*self.catalog.store;
+        let Some(archived) = archived_log(store, info.id).await? else { return Ok(None) };
+        let numbers = stream::iter(1..=archived.chunks);
+        let headers = numbers.map(|number| async move {
+            match depth {
+                VerifyDepth::Contents => Ok(read_chunk(store, info.id, number).await?.0),
+                VerifyDepth::Sizes => read_existing_header(store, info.id, number).await,
+            }
+        });
+        let mut headers = pin!(headers.buffered(TransferOptions::default().files_at_once()));
+        let mut last_seq = None;
+        while let Some(header) = headers.next().await {
+            let header = header?;
+            check_follows(&header, info, last_seq)?;
+            last_seq = Some(header.last_seq);
+        }
+        Ok(Some(archived))
     }
 
     /// Removes old backups, and deletes the objects that no backup needs. Other processes may create backups meanwhile.
@@ -184,6 +237,23 @@ impl BackupRepository {
     pub async fn prune(&self, retention: Retention) -> Result<PruneSummary, Error> {
         prune::prune(&self.catalog, retention).await
     }
+}
+
+/// Returns the backups of which a restore uses one, in ascending order.
+fn candidates(
+    catalog: &Catalog,
+    backup: Selection,
+    point: RestorePoint,
+) -> Result<Vec<BackupInfo>, Error> {
+    let is_fixed = point == RestorePoint::Backup || matches!(backup, Selection::Id(_));
+    let newest = select(catalog, backup)?;
+    if is_fixed {
+        return Ok(vec![newest]);
+    }
+    let of_writer = catalog.backups.iter().filter(|backup| backup.writer == newest.writer);
+    let mut candidates: Vec<_> = of_writer.cloned().collect();
+    candidates.sort_by_key(|backup| backup.id);
+    Ok(candidates)
 }
 
 pub(crate) fn select(catalog: &Catalog, backup: Selection) -> Result<BackupInfo, Error> {

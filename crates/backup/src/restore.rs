@@ -1,28 +1,38 @@
-//! Restore of a backup to a directory.
+//! Restore of a backup to a directory, with or without the archived log.
 //!
-//! A marker file states which backup is being restored. `CURRENT` makes the directory a database, so it is written last, under
+//! A marker file states which state is being restored. `CURRENT` makes the directory a database, so it is written last, under
 //! another name, and renamed. A directory with `CURRENT` is complete, and a restore changes nothing in it except that it removes the marker.
+//!
+//! The archived log is added after all files of the backup are complete: a new log segment, and a new manifest that lists it. An
+//! interrupted restore removes both files and adds the log again.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use lsmx::vfs::{OsVfs, Vfs};
+use lsmx::{LogExtender, SeqNo};
 use lsmx_base::checksum::StreamingChecksum;
-use lsmx_base::file_name::{CURRENT, LOCK};
+use lsmx_base::file_name::{CURRENT, FileName, LOCK};
 use lsmx_base::sync::Arc;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::blocking::run_blocking;
-use crate::catalog::BackupInfo;
+use crate::catalog::{ArchivedLog, BackupInfo};
+use crate::create::read_current;
 use crate::error::Error;
+use crate::log_chunk::{ChunkHeader, check_follows, chunk_path, read_chunk};
 use crate::manifest::{BackupFile, BackupManifest};
+use crate::restore_point::{RestorePlan, RestorePoint};
 use crate::transfer::{TransferMeter, TransferOptions};
 
-/// Name of the file that marks an incomplete restore. It contains the number of the backup.
+/// Name of the file that marks an incomplete restore. It contains a [`RestoreMarker`].
 const MARKER: &str = "RESTORE";
 /// Name of `CURRENT` before it is complete.
 const NEW_CURRENT: &str = "RESTORE-CURRENT";
+/// Upper bound of the size of the marker in bytes.
+const MARKER_BYTES_MAX: usize = 128;
 /// Size in bytes of the reads that compare an existing file.
 const READ_BYTES: usize = 1 << 20;
 
@@ -32,11 +42,16 @@ const READ_BYTES: usize = 1 << 20;
 pub struct RestoreOptions {
     vfs: Arc<dyn Vfs>,
     transfer: TransferOptions,
+    point: RestorePoint,
 }
 
 impl Default for RestoreOptions {
     fn default() -> RestoreOptions {
-        RestoreOptions { vfs: Arc::new(OsVfs), transfer: TransferOptions::default() }
+        RestoreOptions {
+            vfs: Arc::new(OsVfs),
+            transfer: TransferOptions::default(),
+            point: RestorePoint::Backup,
+        }
     }
 }
 
@@ -52,43 +67,129 @@ impl RestoreOptions {
         self.transfer = transfer;
         self
     }
+
+    /// The state to restore. Default: [`RestorePoint::Backup`].
+    pub fn to(mut self, point: RestorePoint) -> Self {
+        self.point = point;
+        self
+    }
+
+    pub(crate) fn point(&self) -> RestorePoint {
+        self.point
+    }
+
+    pub(crate) fn target(&self, dir: &Path) -> RestoreTarget {
+        RestoreTarget { vfs: Arc::clone(&self.vfs), dir: dir.to_owned() }
+    }
 }
 
-/// Restores a backup. See [`BackupRepository::restore`](crate::BackupRepository::restore).
+/// Returns the error for a chunk that the engine refuses.
+fn damaged_chunk(header: &ChunkHeader, error: lsmx::Error) -> Error {
+    match error {
+        lsmx::Error::MalformedLogChunk { .. } | lsmx::Error::LogChunkGap { .. } => {
+            Error::damaged(chunk_path(header.backup, header.number), error)
+        }
+        error => error.into(),
+    }
+}
+
+/// Restores a planned state. See [`BackupRepository::restore`](crate::BackupRepository::restore).
 pub(crate) async fn restore(
     store: &dyn ObjectStore,
-    info: BackupInfo,
-    target: &Path,
+    plan: RestorePlan,
+    target: RestoreTarget,
     options: &RestoreOptions,
 ) -> Result<BackupInfo, Error> {
+    let info = plan.info.clone();
     let manifest = BackupManifest::read(store, info.id).await?;
-    let restored = RestoreTarget { vfs: Arc::clone(&options.vfs), dir: target.to_owned() };
     let missing = {
-        let (restored, files) = (restored.clone(), manifest.files.clone());
-        run_blocking(move || restored.begin(info.id, files)).await?
+        let (target, files) = (target.clone(), manifest.files.clone());
+        let marker = RestoreMarker { backup: info.id, point: options.point, through: plan.through };
+        run_blocking(move || target.begin(marker, files)).await?
     };
-    let bytes = missing.iter().map(|file| file.bytes).sum();
-    let meter = TransferMeter::new(&options.transfer, missing.len() as u64, bytes);
-    let downloads = missing.iter().map(|file| {
-        let name = if file.name == CURRENT { NEW_CURRENT } else { &file.name };
-        restored.download(store, file, name, &meter)
-    });
-    let downloads = stream::iter(downloads).buffer_unordered(options.transfer.files_at_once());
-    downloads.try_collect::<Vec<()>>().await?;
-    run_blocking(move || restored.finish()).await?;
+    if let Some(missing) = missing {
+        let bytes = missing.iter().map(|file| file.bytes).sum();
+        let meter = TransferMeter::new(&options.transfer, missing.len() as u64, bytes);
+        let downloads = missing.iter().map(|file| {
+            let name = if file.name == CURRENT { NEW_CURRENT } else { &file.name };
+            target.download(store, file, name, &meter)
+        });
+        let downloads = stream::iter(downloads).buffer_unordered(options.transfer.files_at_once());
+        downloads.try_collect::<Vec<()>>().await?;
+        if let Some(log) = plan.info.archived {
+            target.add_log(store, &info, log, &options.transfer).await?;
+        }
+    }
+    run_blocking(move || target.finish()).await?;
     Ok(info)
+}
+
+/// Content of the marker file: the backup, the requested point, and the last sequence number that was chosen for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RestoreMarker {
+    pub(crate) backup: u64,
+    pub(crate) point: RestorePoint,
+    pub(crate) through: Option<u64>,
+}
+
+impl RestoreMarker {
+    /// Returns the number of the backup, and for a restore with the archived log the point and the last sequence number.
+    fn encode(&self) -> String {
+        let RestoreMarker { backup, point, through } = self;
+        let point = match point {
+            RestorePoint::Backup => return backup.to_string(),
+            RestorePoint::Commit(seq) => format!("commit {seq}"),
+            RestorePoint::Time(time_ms) => format!("time {time_ms}"),
+            RestorePoint::Newest => "newest 0".to_owned(),
+        };
+        format!("{backup} {point} through {} end", through.unwrap_or_default())
+    }
+
+    /// Returns `None` if the text is incomplete or malformed, as after a power loss.
+    fn decode(text: &str) -> Option<RestoreMarker> {
+        let words: Vec<_> = text.split(' ').collect();
+        let (backup, point, through) = match words[..] {
+            [backup] => (backup, RestorePoint::Backup, None),
+            [backup, kind, number, "through", through, "end"] => {
+                let number = number.parse().ok()?;
+                let point = match kind {
+                    "commit" => RestorePoint::Commit(number),
+                    "time" => RestorePoint::Time(number),
+                    "newest" => RestorePoint::Newest,
+                    _ => return None,
+                };
+                (backup, point, Some(through.parse().ok()?))
+            }
+            _ => return None,
+        };
+        Some(RestoreMarker { backup: backup.parse().ok()?, point, through })
+    }
 }
 
 /// The directory of a restore.
 #[derive(Clone)]
-struct RestoreTarget {
-    vfs: Arc<dyn Vfs>,
-    dir: PathBuf,
+pub(crate) struct RestoreTarget {
+    pub(crate) vfs: Arc<dyn Vfs>,
+    pub(crate) dir: PathBuf,
 }
 
 impl RestoreTarget {
-    /// Creates the directory and the marker. Returns the files that an interrupted restore has not completed.
-    fn begin(&self, id: u64, files: Vec<BackupFile>) -> Result<Vec<BackupFile>, Error> {
+    /// Returns the marker of an interrupted restore in the directory.
+    pub(crate) fn interrupted_restore(&self) -> Result<Option<RestoreMarker>, Error> {
+        let marker = self.dir.join(MARKER);
+        match self.vfs.exists(&marker).map_err(Error::io("look for", &marker))? {
+            true => self.read_marker(),
+            false => Ok(None),
+        }
+    }
+
+    /// Creates the directory and the marker. Returns the files that an interrupted restore has not completed, or `None` if the
+    /// directory is already a database.
+    fn begin(
+        &self,
+        wanted: RestoreMarker,
+        files: Vec<BackupFile>,
+    ) -> Result<Option<Vec<BackupFile>>, Error> {
         let (vfs, dir, marker) = (&self.vfs, &self.dir, self.dir.join(MARKER));
         if !vfs.exists(dir).map_err(Error::io("look for", dir))? {
             vfs.create_dir(dir).map_err(Error::io("create", dir))?;
@@ -98,10 +199,20 @@ impl RestoreTarget {
         }
         let mut names = vfs.list(dir).map_err(Error::io("list", dir))?;
         let is_resumed =
-            names.iter().any(|name| name == MARKER) && self.marked_backup()? == Some(id);
+            names.iter().any(|name| name == MARKER) && self.read_marker()? == Some(wanted);
+        let is_complete = names.iter().any(|name| name == CURRENT);
+        let is_known = |name: &String| files.iter().any(|file| file.name == *name);
+        // The segment and the manifest that add the archived log.
+        let is_of_log = |name: &String| {
+            let kind = FileName::parse(name);
+            wanted.through.is_some()
+                && matches!(kind, Some(FileName::Segment(_) | FileName::Manifest(_)))
+        };
         let is_expected = |name: &String| {
-            let is_known = |name: &String| files.iter().any(|file| file.name == *name);
-            is_resumed && ([MARKER, NEW_CURRENT].contains(&name.as_str()) || is_known(name))
+            is_resumed
+                && ([MARKER, NEW_CURRENT].contains(&name.as_str())
+                    || is_known(name)
+                    || is_of_log(name))
         };
         if let Some(found) = names.iter().find(|name| *name != LOCK && !is_expected(name)) {
             // A marker without a number, after a power loss. No other file was created.
@@ -113,38 +224,99 @@ impl RestoreTarget {
         }
         if !is_resumed {
             let file = vfs.create(&marker).map_err(Error::io("create", &marker))?;
-            file.append(id.to_string().as_bytes()).map_err(Error::io("write", &marker))?;
+            file.append(wanted.encode().as_bytes()).map_err(Error::io("write", &marker))?;
             file.sync().map_err(Error::io("sync", &marker))?;
             self.sync_dir()?;
-            return Ok(files);
+            return Ok(Some(files));
         }
-        if names.iter().any(|name| name == CURRENT) {
-            return Ok(Vec::new());
+        if is_complete {
+            return Ok(None);
         }
-        if let Some(at) = names.iter().position(|name| name == NEW_CURRENT) {
-            let path = dir.join(names.swap_remove(at));
-            vfs.remove(&path).map_err(Error::io("remove", &path))?;
+        let is_rewritten =
+            |name: &mut String| name == NEW_CURRENT || !is_known(name) && is_of_log(name);
+        for name in names.extract_if(.., is_rewritten) {
+            self.remove(&name)?;
         }
         let mut missing = Vec::new();
         for file in files {
             if !names.contains(&file.name) {
                 missing.push(file);
             } else if !self.is_complete(&file)? {
-                let path = dir.join(&file.name);
-                vfs.remove(&path).map_err(Error::io("remove", &path))?;
+                self.remove(&file.name)?;
                 missing.push(file);
             }
         }
-        Ok(missing)
+        Ok(Some(missing))
     }
 
-    /// Returns the number of the backup in the marker file. Returns `None` if the file is empty or malformed, as after a power loss.
-    fn marked_backup(&self) -> Result<Option<u64>, Error> {
+    fn remove(&self, name: &str) -> Result<(), Error> {
+        let path = self.dir.join(name);
+        self.vfs.remove(&path).map_err(Error::io("remove", &path))
+    }
+
+    /// Reads the marker file. Returns `None` if it is empty or malformed, as after a power loss.
+    fn read_marker(&self) -> Result<Option<RestoreMarker>, Error> {
         let path = self.dir.join(MARKER);
         let file = self.vfs.open(&path).map_err(Error::io("open", &path))?;
-        let mut text = [0; 20];
+        let mut text = [0; MARKER_BYTES_MAX];
         let read = file.read_at(&mut text, 0).map_err(Error::io("read", &path))?;
-        Ok(std::str::from_utf8(&text[..read]).ok().and_then(|text| text.parse().ok()))
+        Ok(std::str::from_utf8(&text[..read]).ok().and_then(RestoreMarker::decode))
+    }
+
+    /// Adds the commits of the archived log to the downloaded backup.
+    async fn add_log(
+        &self,
+        store: &dyn ObjectStore,
+        info: &BackupInfo,
+        log: ArchivedLog,
+        transfer: &TransferOptions,
+    ) -> Result<(), Error> {
+        let rate =
+            TransferOptions { bytes_per_s: transfer.bytes_per_s, ..TransferOptions::default() };
+        let meter = TransferMeter::new(&rate, 0, 0);
+        let (options, dir) =
+            (lsmx::Options::default().vfs(Arc::clone(&self.vfs)), self.dir.clone());
+        let new_current = self.dir.join(NEW_CURRENT);
+        let mut extender = {
+            let (vfs, new_current) = (Arc::clone(&self.vfs), new_current.clone());
+            run_blocking(move || {
+                let current = read_current(&*vfs, &new_current)?;
+                Ok(LogExtender::new(dir, &options, &current)?)
+            })
+            .await?
+        };
+        let numbers = stream::iter(1..=log.chunks);
+        let chunks = numbers.map(|number| read_chunk(store, info.id, number));
+        let mut chunks = pin!(chunks.buffered(transfer.files_at_once()));
+        let mut last_seq = None;
+        while let Some(read) = chunks.next().await {
+            let (header, chunk) = read?;
+            check_follows(&header, info, last_seq)?;
+            last_seq = Some(header.last_seq);
+            let (bytes, through) = (header.bytes, SeqNo(log.last_seq));
+            extender = run_blocking(move || {
+                let added = extender.add_chunk(&chunk, through);
+                added.map_err(|error| damaged_chunk(&header, error))?;
+                Ok(extender)
+            })
+            .await?;
+            meter.add_bytes(bytes).await;
+        }
+        let (found, expected) = (extender.last_seq().0, log.last_seq);
+        if found != expected {
+            let object = chunk_path(info.id, log.chunks);
+            let reason = format!("the log ends at {found}, expected {expected}");
+            return Err(Error::damaged(object, reason));
+        }
+        let vfs = Arc::clone(&self.vfs);
+        run_blocking(move || {
+            let current = extender.finish()?;
+            vfs.remove(&new_current).map_err(Error::io("remove", &new_current))?;
+            let file = vfs.create(&new_current).map_err(Error::io("create", &new_current))?;
+            file.append(&current).map_err(Error::io("write", &new_current))?;
+            file.sync().map_err(Error::io("sync", &new_current))
+        })
+        .await
     }
 
     /// Returns whether a file has the right size and checksum, and makes it durable in this case.

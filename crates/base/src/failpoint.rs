@@ -326,6 +326,14 @@ failpoints! {
     FollowerShowsUnsynced = "follower-shows-unsynced" of 13,
     /// A follower does not check that the keyspaces are unchanged since it read the manifest.
     FollowerSkipsManifestCheck = "follower-skips-manifest-check" of 13,
+    /// A log archiver returns commits that are not on stable storage.
+    ArchiveReturnsUnsynced = "archive-returns-unsynced" of 13,
+    /// A log archiver continues after a change of the database that is not in the log.
+    ArchiveIgnoresStructure = "archive-ignores-structure" of 39,
+    /// Retired log segments are deleted although a log archiver needs them.
+    HeldSegmentDeleted = "held-segment-deleted" of 6,
+    /// A chunk of an archive is added to a database that lacks commits before it.
+    ArchiveGapIgnored = "archive-gap-ignored" of 13,
 }
 
 /// The enabled failpoint as `u8`, or `u8::MAX`.

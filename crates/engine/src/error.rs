@@ -427,6 +427,30 @@ pub enum Error {
         /// The output path.
         path: PathBuf,
     },
+    /// A [`LogArchiver`](crate::LogArchiver) cannot return further commits. A new archiver and a new backup are needed.
+    #[error("the log archiver ended after commit {last_seq}: {reason}")]
+    LogArchiveEnded {
+        /// Last sequence number that the archiver has returned.
+        last_seq: u64,
+        /// Reason.
+        reason: LogArchiveEnd,
+    },
+    /// The bytes are not a chunk of a [`LogArchiver`](crate::LogArchiver), or were changed.
+    #[error("the log chunk is corrupt at byte {offset}: {source}")]
+    MalformedLogChunk {
+        /// Offset in the chunk.
+        offset: u64,
+        /// Reason why the bytes cannot be decoded.
+        source: Malformed,
+    },
+    /// Commits between a checkpoint and a log chunk, or between two chunks, are missing.
+    #[error("the log chunk begins at sequence number {first_seq}, expected at most {}", last_seq + 1)]
+    LogChunkGap {
+        /// Last sequence number before the chunk.
+        last_seq: u64,
+        /// First sequence number of the chunk.
+        first_seq: u64,
+    },
     /// The keyspace handle belongs to another database.
     #[error("keyspace {name:?} belongs to another database")]
     ForeignKeyspace {
@@ -516,6 +540,30 @@ pub enum JobRule {
     /// The inputs must be in the tree, newest first, and the outputs must not precede newer data.
     #[error(transparent)]
     Shape(lsmx_compaction::Error),
+}
+
+/// Reason why a [`LogArchiver`](crate::LogArchiver) ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogArchiveEnd {
+    /// A change that is not in the log: a keyspace was created, dropped, renamed or cloned, its stored options were changed, or
+    /// tables were ingested or loaded.
+    #[error("the next change of the database is not in the log")]
+    StructureChanged,
+    /// The retired log segments that the archiver needed exceeded its limit. They were deleted.
+    #[error("it needed {bytes} bytes of retired log segments, and its limit is {limit} bytes")]
+    HeldBytesExceeded {
+        /// Size of the segments in bytes.
+        bytes: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// [`Db::resume`](crate::Db::resume) started a new log.
+    #[error("the database was resumed with a new log")]
+    Resumed,
+    /// The database was closed.
+    #[error("the database was closed")]
+    Closed,
 }
 
 /// Code of the user that the engine calls.

@@ -152,10 +152,11 @@ pub use crate::db::{
 pub use crate::db::{DEFAULT_KEYSPACE, Db, Follower, Keyspace, Snapshot, Update};
 pub use crate::db::{Explanation, MetadataSizes, Observation, observe};
 pub use crate::db::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
+pub use crate::db::{LogArchiver, LogChunk, LogExtender};
 pub use crate::db::{MetricsReading, read_metrics_file};
 pub use crate::db::{Savepoint, Transaction, TransactionRange};
 pub use crate::db::{VerifyReport, verify};
-pub use crate::error::{Error, JobRule, Result, UserCode};
+pub use crate::error::{Error, JobRule, LogArchiveEnd, Result, UserCode};
 pub use crate::event::{Event, EventListener};
 pub use crate::format::block::Compression;
 pub use crate::format::prefix_extractor::PrefixExtractor;

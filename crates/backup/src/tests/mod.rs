@@ -3,6 +3,7 @@
 mod crashes;
 mod fault_store;
 mod interleavings;
+mod point_in_time;
 mod read_only;
 mod round_trips;
 

@@ -14,7 +14,7 @@ use crate::db::deadline::run_with_deadline;
 use crate::db::inner::DbInner;
 use crate::db::metrics_file::remove_metrics_file;
 use crate::env::{Background, WaitCause};
-use crate::error::{Error, Result};
+use crate::error::{Error, LogArchiveEnd, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 
 /// Closes the database. The lock is free when this returns `Ok`. A second call waits for the first.
@@ -75,6 +75,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
     let marked = mark_clean_close(inner);
     state.tables.reserve.release_space();
     state.release_dropped_keyspaces(true);
+    state.discard_segments(state.log_holds.end_all(&LogArchiveEnd::Closed));
     state.obsolete_files.retry_files_of_followers();
     state.remove_discarded();
     state.keep_files_of_iterators_open();

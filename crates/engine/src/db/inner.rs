@@ -405,7 +405,7 @@ impl DbInner {
             // would show the edit.
             false => state.wal.sync_with_mark(),
         };
-        let appended = synced.and_then(|()| state.manifest.append(&VersionEdit { changes }));
+        let appended = synced.and_then(|()| state.append_edit(&VersionEdit { changes }));
         appended.map_err(|error| state.make_read_only_under_lock(error))
     }
 

@@ -17,6 +17,7 @@ pub(crate) mod inner;
 pub(crate) mod inspect;
 pub(crate) mod key_locks;
 pub(crate) mod keyspace;
+pub(crate) mod log_archive;
 pub(crate) mod metrics;
 pub(crate) mod metrics_file;
 pub(crate) mod multi_get;
@@ -77,6 +78,7 @@ pub use crate::db::inspect::health::{BlockedCompaction, Health, QuarantinedFile}
 pub use crate::db::inspect::metadata_sizes::MetadataSizes;
 pub use crate::db::inspect::observe::{Observation, ObservedKeyspace, ObservedLevel, observe};
 pub use crate::db::keyspace::Keyspace;
+pub use crate::db::log_archive::{LogArchiver, LogChunk, LogExtender};
 pub use crate::db::metrics_file::{MetricsReading, read_metrics_file};
 pub use crate::db::snapshot::Snapshot;
 pub use crate::db::transaction::Transaction;
@@ -675,6 +677,33 @@ impl Db {
     /// ```
     pub fn set_latency_sampling(&self, sampling: LatencySampling) {
         self.inner().state.latencies.set_sampling(sampling);
+    }
+
+    /// Creates an archiver, which returns the commits from now on as chunks for an archive.
+    ///
+    /// A checkpoint that is created afterwards, and the chunks, restore the database at any later commit, see
+    /// [`LogExtender`]. The database keeps the files of retired log segments with commits that the archiver has not returned, up to
+    /// `held_bytes_max` bytes. Beyond this limit it deletes them, and the archiver ends.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// let mut archiver = db.archive_log(1 << 30)?;
+    /// db.put("ada", "1815")?;
+    /// db.sync()?;
+    /// let chunk = archiver.next_chunk(4 << 20)?.expect("a commit is durable");
+    /// assert!(chunk.first_seq <= chunk.last_seq);
+    /// assert!(archiver.next_chunk(4 << 20)?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::OpenedReadOnly`], [`Error::ReadOnly`].
+    pub fn archive_log(&self, held_bytes_max: u64) -> Result<LogArchiver> {
+        check_reentry("archive_log")?;
+        LogArchiver::new(Arc::clone(&self.handle), held_bytes_max)
     }
 
     /// Returns all counters and the shape of all trees.

@@ -9,6 +9,7 @@ pub(crate) mod expiry;
 pub(crate) mod follower_files;
 pub mod footer;
 pub mod index;
+pub(crate) mod log_chunk;
 pub mod log_record;
 pub mod manifest_header;
 pub mod prefix_extractor;

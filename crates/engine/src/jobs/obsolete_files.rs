@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::state::DbState;
 
-/// Queues all WAL segments for deletion that no memtable needs. Before a segment is deleted, a manifest edit records a
+/// Queues all WAL segments for deletion that no memtable and no log archiver needs. Before a segment is deleted, a manifest edit records a
 /// newer segment as the oldest one.
 ///
 /// # Errors
@@ -34,15 +34,13 @@ fn retire_segments_locked(state: &DbState) -> Result<()> {
     let oldest = state.wal.segments().first().map(|segment| segment.id);
     if let Some(segment) = oldest {
         if failpoint::is_on(Failpoint::SegmentDeletedEarly) {
-            for &id in &retired {
-                let _ = state.vfs.remove(&FileName::Segment(id).in_dir(&state.dir));
+            for segment in &retired {
+                let _ = state.vfs.remove(&FileName::Segment(segment.id).in_dir(&state.dir));
             }
         }
         let edit = VersionEdit { changes: vec![Change::WalOldest { segment }] };
         state.manifest.append(&edit).map_err(|error| state.make_read_only_under_lock(error))?;
-        for id in retired {
-            state.obsolete_files.discard(FileName::Segment(id).in_dir(&state.dir));
-        }
+        state.discard_segments(state.log_holds.keep_retired_segments(retired));
     }
     Ok(())
 }

@@ -81,7 +81,7 @@ fn install_locked(
         outputs.keep_files();
     }
     let edit = VersionEdit { changes: edit };
-    measure_wait(&state.env, IoKind::Sync, || state.manifest.append(&edit))
+    measure_wait(&state.env, IoKind::Sync, || state.append_edit(&edit))
         .map_err(|error| state.make_read_only_under_lock(error))?;
     debug_assert!(state.manifest.with_state(|manifest| {
         manifest.keyspaces.get(&tree.id).is_none_or(|keyspace| keyspace.tree == *after.shape())

@@ -8,6 +8,7 @@
 //!    appends then fail. Files that are listed before or after the unknown edit must not be deleted, until
 //!    [`Manifest::rewrite`] has written a new manifest and `CURRENT` points to this manifest.
 
+mod observable;
 mod reader;
 mod state;
 mod value_log;
@@ -15,6 +16,7 @@ mod value_log;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+pub(crate) use observable::is_observable;
 pub use reader::{LoadedManifest, SalvagedManifest};
 pub use state::{KeyspaceState, ManifestState};
 pub use value_log::ValueLogState;
@@ -175,6 +177,33 @@ impl Manifest {
     /// version is newer than supported, or when the manifest or `CURRENT` is corrupt.
     pub fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
         reader::load(vfs, dir)
+    }
+
+    /// Reads the manifest that `current` points to. Writes nothing.
+    ///
+    /// # Errors
+    /// Fails as [`Manifest::load`] does.
+    pub(crate) fn load_named(
+        vfs: &dyn Vfs,
+        dir: &Path,
+        current: CurrentFile,
+    ) -> Result<LoadedManifest> {
+        reader::load_named(vfs, dir, current)
+    }
+
+    /// Writes `state` to a new manifest. Returns the content of `CURRENT` that points to it. The file and the directory are
+    /// synced, and `CURRENT` does not change.
+    ///
+    /// # Errors
+    /// Fails when I/O fails.
+    pub(crate) fn create_unnamed(
+        vfs: &dyn Vfs,
+        dir: &Path,
+        number: u64,
+        state: &ManifestState,
+    ) -> Result<CurrentFile> {
+        let factory = ManifestFactory { vfs, dir, db_uid: state.db_uid };
+        factory.create_unnamed_file(number, state).map(|log| factory.current_file(&log))
     }
 
     /// Like [`Manifest::load`], but ignores the edits that are not known to be on stable storage. The owner of the
@@ -370,6 +399,13 @@ impl ManifestFactory<'_> {
         number: u64,
         state: &ManifestState,
     ) -> std::result::Result<ManifestFile, CreateError> {
+        let log = self.create_unnamed_file(number, state)?;
+        self.replace_current(&log)?;
+        Ok(log)
+    }
+
+    /// Creates a manifest to which `CURRENT` does not point.
+    fn create_unnamed_file(&self, number: u64, state: &ManifestState) -> Result<ManifestFile> {
         let path = FileName::Manifest(number).in_dir(self.dir);
         let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
         let seed = LogChecksumSeed::new(self.db_uid, number);
@@ -380,13 +416,17 @@ impl ManifestFactory<'_> {
         log.write_edit(&state.to_edit())?;
         log.snapshot_bytes = log.bytes;
         self.sync_dir()?;
-        self.replace_current(&log)?;
         Ok(log)
+    }
+
+    /// Returns the content of `CURRENT` that points to a manifest.
+    fn current_file(&self, log: &ManifestFile) -> CurrentFile {
+        CurrentFile { manifest: log.number, db_uid: self.db_uid, bytes: log.synced }
     }
 
     /// Replaces `CURRENT` atomically: writes and syncs a temporary file, renames the file, and syncs the directory.
     fn replace_current(&self, log: &ManifestFile) -> std::result::Result<(), CreateError> {
-        let current = CurrentFile { manifest: log.number, db_uid: self.db_uid, bytes: log.synced };
+        let current = self.current_file(log);
         let path = FileName::Temporary(log.number).in_dir(self.dir);
         let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
         let written = file.append(current.encode().as_bytes());

@@ -103,7 +103,15 @@ pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<S
 }
 
 pub(crate) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
-    let current = read_current_file(vfs, dir)?;
+    load_named(vfs, dir, read_current_file(vfs, dir)?)
+}
+
+/// Implements [`Manifest::load_named`](crate::manifest::Manifest::load_named).
+pub(crate) fn load_named(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    current: CurrentFile,
+) -> Result<LoadedManifest> {
     load_edits(vfs, dir, current, EditsToApply::Complete, &mut |_, _, _| {})
 }
 

@@ -18,7 +18,8 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::event::{BackgroundError, Event, EventListener};
 use crate::followers::PinnedFiles;
-use crate::manifest::{Manifest, ManifestState};
+use crate::format::version_edit::VersionEdit;
+use crate::manifest::{Manifest, ManifestState, is_observable};
 use crate::metrics::{LatencyHistogram, OperationLatencies};
 use crate::options::stored::kept_logs;
 use crate::state::keyspaces::Keyspaces;
@@ -33,7 +34,7 @@ use crate::tree::snapshots::{ReadPoint, SnapshotGuard, SnapshotTracker};
 use crate::tree::super_version::SuperVersion;
 use crate::tree::version::Version;
 use crate::vfs::Vfs;
-use crate::wal::{DiskReserveDemand, Wal};
+use crate::wal::{DiskReserveDemand, LogHolds, Wal};
 
 pub(crate) mod keyspaces;
 pub(crate) mod memtable_budget;
@@ -48,6 +49,8 @@ pub(crate) struct DbState {
     pub(crate) env: Env,
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) wal: Arc<Wal>,
+    /// Positions of log archivers.
+    pub(crate) log_holds: LogHolds,
     pub(crate) error_state: BackgroundErrorState,
     pub(crate) sequence: Arc<SnapshotTracker>,
     pub(crate) guard_history: GuardHistory,
@@ -126,6 +129,7 @@ impl DbState {
             tables,
             manifest: parts.manifest,
             wal: parts.wal,
+            log_holds: LogHolds::default(),
             error_state: BackgroundErrorState::default(),
             sequence: parts.sequence,
             guard_history: parts.guard_history,
@@ -348,6 +352,28 @@ impl DbState {
             keyspace,
             cause: Arc::new(error.clone()),
         })
+    }
+
+    /// Appends an edit to the manifest. If reads can observe the edit, log archivers end before it, because the log does not
+    /// contain it.
+    ///
+    /// # Errors
+    /// The errors of [`Manifest::append`].
+    pub(crate) fn append_edit(&self, edit: &VersionEdit) -> Result<()> {
+        if self.log_holds.has_holds()
+            && self.manifest.with_state(|state| is_observable(state, edit))
+        {
+            // No durable commit depends on the edit yet.
+            self.log_holds.record_structure_change(self.wal.durable_seq());
+        }
+        self.manifest.append(edit)
+    }
+
+    /// Queues WAL segments for deletion.
+    pub(crate) fn discard_segments(&self, ids: Vec<u64>) {
+        for id in ids {
+            self.obsolete_files.discard(FileName::Segment(id).in_dir(&self.dir));
+        }
     }
 
     /// Returns whether the database is being closed.

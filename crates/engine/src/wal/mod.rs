@@ -13,12 +13,14 @@
 
 mod copy;
 mod disk_reserve;
+mod hold;
 mod reader;
 mod segment;
 mod writer;
 
 pub(crate) use copy::{LogLocation, copy_segment};
 pub(crate) use disk_reserve::{DiskReserve, DiskReserveDemand, is_disk_full, remove_reserve};
+pub(crate) use hold::{HeldLog, LogHolds};
 pub(crate) use reader::{LogPosition, replay_from, replay_segments};
 pub use reader::{RecoveryMode, RecoveryReport, ReplayStart, ReplayedRecord, replay};
 pub use segment::DurableSegment;

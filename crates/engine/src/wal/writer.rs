@@ -521,7 +521,6 @@ impl Wal {
     }
 
     /// Returns the last sequence number known to be on stable storage.
-    #[cfg(any(test, feature = "internals"))]
     pub fn durable_seq(&self) -> SeqNo {
         SeqNo(self.log.lock().durable_seq)
     }
@@ -585,12 +584,12 @@ impl Wal {
         self.syncs.load(Ordering::Relaxed)
     }
 
-    /// Removes the oldest segments that contain no commit after `seq`. Returns the ids of the removed segments.
+    /// Removes the oldest segments that contain no commit after `seq`. Returns the removed segments.
     ///
     /// Only closed and synced segments are removed, and the oldest remaining segment is registered in the manifest. The
     /// caller must first list the oldest remaining segment as the oldest in the manifest, durably, and then delete the
     /// files.
-    pub fn retire_segments(&self, seq: SeqNo) -> Vec<u64> {
+    pub fn retire_segments(&self, seq: SeqNo) -> Vec<SegmentSummary> {
         let mut log = self.log.lock();
         // An unsynced segment is not retired. Until the manifest is updated, a replay reads this segment before newer
         // segments, so later syncs must include it. The first remaining segment becomes the oldest in the manifest.
@@ -606,7 +605,7 @@ impl Wal {
             .count();
         let retired_segments: Vec<Segment> = log.segments.drain(..retired).collect();
         self.set_live_bytes(&log);
-        retired_segments.into_iter().map(|segment| segment.id).collect()
+        retired_segments.into_iter().map(|segment| segment.summary(true)).collect()
     }
 
     /// Starts a new chain in a new segment and clears the stored failure. The old chain is not used any more.

@@ -203,8 +203,8 @@ pub(crate) fn workload(
                     promises.oldest = oldest;
                     promises.named.retain(|&id| id >= oldest);
                 });
-                for id in retired {
-                    vfs.remove(&dir().join(format!("{id:06}.wal"))).unwrap();
+                for segment in retired {
+                    vfs.remove(&dir().join(format!("{:06}.wal", segment.id))).unwrap();
                 }
             }
             _ if rng.is_one_in(8) => {

@@ -107,10 +107,12 @@ const BACKUP: &[&[&str]] = &[
     &["error"],
     &["blocking", "record", "transfer", "staging"],
     &["catalog"],
-    &["manifest"],
-    &["read_only"],
-    &["create", "prune", "restore"],
+    &["manifest", "log_chunk"],
+    &["read_only", "restore_point"],
+    &["create", "prune"],
+    &["restore"],
     &["repository"],
+    &["archiver"],
 ];
 
 /// Crates with layers of modules. Each row has the directory of the crate and the layers, lowest first.

@@ -33,7 +33,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::followers::FollowerPin;
 use crate::format::version_edit::{Change, VersionEdit};
-use crate::manifest::{LoadedManifest, Manifest, ManifestState};
+use crate::manifest::{LoadedManifest, Manifest, ManifestState, is_observable};
 use crate::options::db::Options;
 use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::vfs::Vfs;
@@ -196,7 +196,7 @@ fn pin_open_files(obsolete_files: &ObsoleteFiles) -> Result<()> {
 }
 
 /// Reads the manifest, and then finds the end of the synced commits in the log. Repeats both if the owner has meanwhile
-/// added an edit to the manifest whose effect users can observe, see [`can_observe`]. Reads only those edits of the
+/// added an edit to the manifest whose effect users can observe, see [`is_observable`]. Reads only those edits of the
 /// manifest that are not in `before`.
 fn read_matching_state(
     vfs: &dyn Vfs,
@@ -255,11 +255,11 @@ fn has_observable_edit_after(
     dir: &Path,
     loaded: &Arc<LoadedManifest>,
 ) -> Result<bool> {
-    let mut is_observable = false;
+    let mut has_observable = false;
     let now = load_manifest(vfs, dir, Some(loaded), &mut |number, state, edit| {
-        is_observable |= number > loaded.edits && can_observe(state, edit);
+        has_observable |= number > loaded.edits && is_observable(state, edit);
     })?;
-    Ok(is_observable || now.number != loaded.number)
+    Ok(has_observable || now.number != loaded.number)
 }
 
 /// Reads the edits of the manifest that are not in `before`. Returns `None` if one of them is not only about the log, or if
@@ -284,38 +284,4 @@ fn load_log_edits(
         });
     })?;
     Ok(Some(now).filter(|now| is_log_only && now.number == before.number))
-}
-
-/// Returns whether an edit changes the results of reads, as the drop of a keyspace or an ingest does. Flushes and
-/// compactions change no result. `state` is the state before the edit.
-fn can_observe(state: &ManifestState, edit: &VersionEdit) -> bool {
-    edit.changes.iter().any(|change| match change {
-        // An ingest adds a table with sequence numbers that no flush covers.
-        Change::AddFile { keyspace, file, .. } => {
-            let flushed = edit.changes.iter().find_map(|change| match change {
-                Change::FlushedThrough { keyspace: flushed, seq } if flushed == keyspace => {
-                    Some(*seq)
-                }
-                _ => None,
-            });
-            let before = state.keyspaces.get(keyspace).map(|keyspace| keyspace.flushed_through);
-            SeqNo(file.seq_largest) > flushed.max(before).unwrap_or_default()
-        }
-        Change::RemoveFile { .. }
-        | Change::AddBlob { .. }
-        | Change::RemoveBlob { .. }
-        | Change::RunOrder { .. }
-        | Change::RunIdNext { .. }
-        | Change::Cursor { .. }
-        | Change::OperandToken { .. }
-        | Change::CleanClose { .. }
-        | Change::FlushedThrough { .. }
-        | Change::WalOldest { .. }
-        | Change::WalSegment { .. }
-        | Change::WalMark { .. }
-        | Change::FileNumberNext(_)
-        | Change::LastSeq(_)
-        | Change::ClockUs(_) => false,
-        _ => true,
-    })
 }

@@ -258,7 +258,7 @@ fn install(
     // From here on the manifest may name the files, even if the call fails or panics.
     new_files.keep();
     let edit = VersionEdit { changes: edit };
-    measure_wait(&state.env, IoKind::Sync, || state.manifest.append(&edit))
+    measure_wait(&state.env, IoKind::Sync, || state.append_edit(&edit))
         .map_err(|error| state.make_read_only_under_lock(error))?;
     for TreeInstall { tree, version, placed } in &installs {
         // The entries stay invisible until `seq` is published.

@@ -15,7 +15,7 @@ use crate::db::inner::DbInner;
 use crate::db::open::memtable_flush::{MemtableFlush, next_version_with_flushed_run};
 use crate::db::open::new_manifest::{discard_manifest, new_log_changes};
 use crate::env::WaitCause;
-use crate::error::{Error, Result};
+use crate::error::{Error, LogArchiveEnd, Result};
 use crate::event::Event;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::job_tracing::{JobSpan, JobSpanFields};
@@ -160,6 +160,7 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
         rewritten.push(rewrite_tree(store, tree, last_seq)?);
     }
     sync_directory(store.vfs.as_ref(), &store.dir)?;
+    store.discard_segments(store.log_holds.end_all(&LogArchiveEnd::Resumed));
     let segment = store.wal.restart_in_new_segment(next_seq)?;
     let number = store.files.allocate();
     let mut edits =

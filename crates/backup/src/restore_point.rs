@@ -1,0 +1,132 @@
+//! Choice of the backup and of the part of its archived log for a restore.
+
+use object_store::ObjectStore;
+
+use crate::catalog::BackupInfo;
+use crate::error::Error;
+use crate::log_chunk::{archived_log, archived_log_through, archived_log_until, chunk_path};
+
+/// The state that [`BackupRepository::restore`](crate::BackupRepository::restore) restores.
+///
+/// All points except [`RestorePoint::Backup`] need the log that an [`Archiver`](crate::Archiver) has uploaded. They choose the backup among those
+/// of one database: of the selected writer, or of the writer of the newest backup. With
+/// [`Selection::Id`](crate::Selection::Id) they use this backup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RestorePoint {
+    /// The state of the selected backup.
+    #[default]
+    Backup,
+    /// The state after the commit with this sequence number, and after all earlier commits. A commit with later numbers is not
+    /// contained, also if some of its numbers are not later. [`Snapshot::seq`](lsmx::Snapshot::seq) returns such a number.
+    Commit(u64),
+    /// The newest archived state that contains only commits before this time, in milliseconds since 1970-01-01 UTC, by the clock of the
+    /// archiver. The archive has one state per chunk, and one per backup.
+    Time(u64),
+    /// The newest archived state.
+    Newest,
+}
+
+/// A backup, and the commits that are added to it.
+#[derive(Clone, Debug)]
+pub(crate) struct RestorePlan {
+    /// The backup. Its archived log is the part to restore, or `None` if no commit is added.
+    pub(crate) info: BackupInfo,
+    /// Last sequence number of the restored state. `None`: that of the backup.
+    pub(crate) through: Option<u64>,
+}
+
+/// Chooses among `candidates`, which are the backups of one database in ascending order.
+pub(crate) async fn plan_restore(
+    store: &dyn ObjectStore,
+    candidates: Vec<BackupInfo>,
+    point: RestorePoint,
+) -> Result<RestorePlan, Error> {
+    match point {
+        RestorePoint::Backup => {
+            let info = candidates.into_iter().next_back().ok_or(Error::NoBackups)?;
+            Ok(RestorePlan { info, through: None })
+        }
+        RestorePoint::Commit(seq) => plan_commit(store, candidates, seq).await,
+        RestorePoint::Time(time_ms) => plan_time(store, candidates, time_ms).await,
+        RestorePoint::Newest => plan_time(store, candidates, u64::MAX).await,
+    }
+}
+
+/// Chooses the newest backup whose archived log extends it to the commit.
+async fn plan_commit(
+    store: &dyn ObjectStore,
+    candidates: Vec<BackupInfo>,
+    seq: u64,
+) -> Result<RestorePlan, Error> {
+    check_extensible(&candidates)?;
+    let mut ranges = Vec::new();
+    for mut info in candidates.into_iter().rev() {
+        let Some(backup_seq) = info.last_seq else { continue };
+        info.archived = match backup_seq == seq {
+            true => None,
+            false => archived_log(store, info.id).await?,
+        };
+        let last = info.last_restorable_seq().unwrap_or(backup_seq);
+        if (backup_seq..=last).contains(&seq) {
+            return RestorePlan::through(store, info, seq).await;
+        }
+        ranges.push((backup_seq, last));
+    }
+    let before = ranges.iter().filter(|(_, last)| *last < seq).max_by_key(|(_, last)| *last);
+    let after = ranges.iter().filter(|(first, _)| *first > seq).min_by_key(|(first, _)| *first);
+    let ranges = before.into_iter().chain(after).copied().collect();
+    Err(Error::CommitNotArchived { seq, ranges })
+}
+
+/// Chooses the backup whose archived log reaches the latest state that is not later than the time.
+async fn plan_time(
+    store: &dyn ObjectStore,
+    candidates: Vec<BackupInfo>,
+    time_ms: u64,
+) -> Result<RestorePlan, Error> {
+    check_extensible(&candidates)?;
+    let mut best: Option<BackupInfo> = None;
+    for mut info in candidates {
+        if info.checkpoint_ms.is_none_or(|checkpoint_ms| checkpoint_ms > time_ms) {
+            continue;
+        }
+        if let Some(log) = archived_log(store, info.id).await? {
+            info.archived = archived_log_until(store, info.id, log, time_ms).await?;
+        }
+        if best.as_ref().is_none_or(|best| best.last_restorable_seq() <= info.last_restorable_seq())
+        {
+            best = Some(info);
+        }
+    }
+    let info = best.ok_or(Error::NoBackupBefore { time_ms })?;
+    let through = info.last_restorable_seq().unwrap_or_default();
+    RestorePlan::through(store, info, through).await
+}
+
+/// Fails if no backup can be extended by the archived log.
+fn check_extensible(candidates: &[BackupInfo]) -> Result<(), Error> {
+    match candidates.iter().all(|info| info.last_seq.is_none()) {
+        true => Err(candidates
+            .last()
+            .map_or(Error::NoBackups, |last| Error::NotExtensible { id: last.id })),
+        false => Ok(()),
+    }
+}
+
+impl RestorePlan {
+    /// Restores the state after the commit `seq` of a backup and its archived log, which must contain it.
+    pub(crate) async fn through(
+        store: &dyn ObjectStore,
+        mut info: BackupInfo,
+        seq: u64,
+    ) -> Result<RestorePlan, Error> {
+        let added = info.archived.filter(|_| info.last_seq.is_some_and(|last_seq| seq > last_seq));
+        info.archived = match added {
+            Some(log) => Some(archived_log_through(store, info.id, log, seq).await?),
+            None if info.last_seq.is_some_and(|last_seq| seq <= last_seq) => None,
+            None => return Err(Error::damaged(chunk_path(info.id, 1), "it does not exist")),
+        };
+        Ok(RestorePlan { info, through: Some(seq) })
+    }
+}

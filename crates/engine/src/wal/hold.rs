@@ -1,0 +1,228 @@
+//! Holds on the write-ahead log: positions after which commits are still to be archived.
+//!
+//! The log retires segments as if there were no holds. A hold therefore does not change when memtables are flushed, which
+//! segments a checkpoint copies, or which segments the next open replays. Only the files of retired segments are kept until no
+//! hold needs them. After a crash, no manifest lists these files, and the next open removes them.
+
+use std::collections::BTreeMap;
+
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Mutex;
+
+use crate::error::{Error, LogArchiveEnd, Result};
+use crate::wal::segment::SegmentSummary;
+
+/// The holds on the log of a database, and the retired segments that they need.
+#[derive(Debug, Default)]
+pub(crate) struct LogHolds(Mutex<HoldsState>);
+
+#[derive(Debug, Default)]
+struct HoldsState {
+    holds: BTreeMap<u64, LogHold>,
+    id_next: u64,
+    /// Retired segments that a hold needs, oldest first.
+    segments: Vec<SegmentSummary>,
+}
+
+/// A hold of one archiver.
+#[derive(Debug)]
+struct LogHold {
+    /// Last sequence number that the archiver does not need any more.
+    position: SeqNo,
+    /// Maximum size of the retired segments that the hold keeps, in bytes.
+    bytes_max: u64,
+    /// Reason why later commits are not available, and the last sequence number that is. A hold that has ended keeps no segment.
+    end: Option<(SeqNo, LogArchiveEnd)>,
+}
+
+impl LogHold {
+    fn needs(&self, segment: &SegmentSummary) -> bool {
+        let is_available = |&(last, _): &(SeqNo, LogArchiveEnd)| self.position < last;
+        segment.last_seq > self.position && self.end.as_ref().is_none_or(is_available)
+    }
+}
+
+impl HoldsState {
+    /// Removes and returns the retired segments that no hold needs.
+    fn take_unneeded_segments(&mut self) -> Vec<u64> {
+        let holds = &self.holds;
+        let is_unneeded =
+            |segment: &mut SegmentSummary| !holds.values().any(|hold| hold.needs(segment));
+        self.segments.extract_if(.., is_unneeded).map(|segment| segment.id).collect()
+    }
+}
+
+/// The part of the log that an archiver can read.
+#[derive(Debug)]
+pub(crate) struct HeldLog {
+    /// Last sequence number that the archiver has returned.
+    pub(crate) position: SeqNo,
+    /// See [`LogHold::end`].
+    pub(crate) end: Option<(SeqNo, LogArchiveEnd)>,
+    /// Retired segments, oldest first.
+    pub(crate) segments: Vec<SegmentSummary>,
+}
+
+impl HeldLog {
+    /// Returns the error of a hold that has ended.
+    pub(crate) fn ended_error(&self) -> Option<Error> {
+        let (last, reason) = self.end.as_ref()?;
+        let last_seq = self.position.max(*last).0;
+        Some(Error::LogArchiveEnded { last_seq, reason: reason.clone() })
+    }
+}
+
+impl LogHolds {
+    /// Adds a hold of all commits after `position`. Returns its id.
+    pub(crate) fn add(&self, position: SeqNo, bytes_max: u64) -> u64 {
+        let mut state = self.0.lock();
+        let id = state.id_next;
+        state.id_next += 1;
+        state.holds.insert(id, LogHold { position, bytes_max, end: None });
+        id
+    }
+
+    /// Removes a hold. Returns the retired segments that the caller must delete.
+    pub(crate) fn remove(&self, id: u64) -> Vec<u64> {
+        let mut state = self.0.lock();
+        state.holds.remove(&id);
+        state.take_unneeded_segments()
+    }
+
+    /// Returns the state of a hold.
+    pub(crate) fn held_log(&self, id: u64) -> Option<HeldLog> {
+        let state = self.0.lock();
+        let hold = state.holds.get(&id)?;
+        let segments = state.segments.iter().filter(|segment| hold.needs(segment)).copied();
+        Some(HeldLog {
+            position: hold.position,
+            end: hold.end.clone(),
+            segments: segments.collect(),
+        })
+    }
+
+    /// Moves a hold forward to `position`. Returns the retired segments that the caller must delete.
+    ///
+    /// # Errors
+    /// The hold ended before `position`. It does not move.
+    pub(crate) fn advance(&self, id: u64, position: SeqNo) -> Result<Vec<u64>> {
+        let mut state = self.0.lock();
+        if let Some(hold) = state.holds.get_mut(&id) {
+            match &hold.end {
+                Some((_, reason)) if *reason != LogArchiveEnd::StructureChanged => {
+                    let last_seq = hold.position.0;
+                    return Err(Error::LogArchiveEnded { last_seq, reason: reason.clone() });
+                }
+                _ => hold.position = hold.position.max(position),
+            }
+        }
+        Ok(state.take_unneeded_segments())
+    }
+
+    /// Receives segments that the log has retired. Ends the holds whose segments exceed their limit. Returns the segments that
+    /// the caller must delete.
+    pub(crate) fn keep_retired_segments(&self, retired: Vec<SegmentSummary>) -> Vec<u64> {
+        let mut state = self.0.lock();
+        if failpoint::is_on(Failpoint::HeldSegmentDeleted) {
+            return retired.into_iter().map(|segment| segment.id).collect();
+        }
+        state.segments.extend(retired);
+        let HoldsState { holds, segments, .. } = &mut *state;
+        for hold in holds.values_mut() {
+            let needed = segments.iter().filter(|segment| hold.needs(segment));
+            let bytes = needed.map(|segment| segment.bytes).sum();
+            if bytes > hold.bytes_max {
+                let limit = hold.bytes_max;
+                hold.end = Some((hold.position, LogArchiveEnd::HeldBytesExceeded { bytes, limit }));
+            }
+        }
+        state.take_unneeded_segments()
+    }
+
+    /// Records that the structure of the database changes after the commit `last`. Earlier commits remain available.
+    pub(crate) fn record_structure_change(&self, last: SeqNo) {
+        if failpoint::is_on(Failpoint::ArchiveIgnoresStructure) {
+            return;
+        }
+        for hold in self.0.lock().holds.values_mut() {
+            hold.end.get_or_insert((last, LogArchiveEnd::StructureChanged));
+        }
+    }
+
+    /// Ends all holds. Returns the retired segments that the caller must delete.
+    pub(crate) fn end_all(&self, reason: &LogArchiveEnd) -> Vec<u64> {
+        let mut state = self.0.lock();
+        for hold in state.holds.values_mut() {
+            hold.end = Some((hold.position, reason.clone()));
+        }
+        state.take_unneeded_segments()
+    }
+
+    /// Returns whether a hold exists.
+    pub(crate) fn has_holds(&self) -> bool {
+        !self.0.lock().holds.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(id: u64, last_seq: u64) -> SegmentSummary {
+        let (first_seq, last_seq) = (SeqNo(1), SeqNo(last_seq));
+        SegmentSummary { id, first_seq, last_seq, bytes: 100, closed: true }
+    }
+
+    fn end(holds: &LogHolds, id: u64) -> Option<(SeqNo, LogArchiveEnd)> {
+        holds.held_log(id).unwrap().end
+    }
+
+    #[test]
+    fn retired_segments_are_kept_until_each_hold_has_passed_them() {
+        let holds = LogHolds::default();
+        assert_eq!(holds.keep_retired_segments(vec![segment(1, 5)]), [1]);
+        let (first, second) = (holds.add(SeqNo(10), 1000), holds.add(SeqNo(15), 1000));
+        assert_eq!(holds.keep_retired_segments(vec![segment(2, 10), segment(3, 20)]), [2]);
+        assert_eq!(holds.keep_retired_segments(vec![segment(4, 30)]), []);
+        let ids = |id| -> Vec<_> {
+            holds.held_log(id).unwrap().segments.iter().map(|segment| segment.id).collect()
+        };
+        assert_eq!((ids(first), ids(second)), (vec![3, 4], vec![3, 4]));
+        assert_eq!(holds.advance(second, SeqNo(30)).unwrap(), []);
+        assert_eq!((ids(first), ids(second)), (vec![3, 4], vec![]));
+        assert_eq!(holds.advance(first, SeqNo(20)).unwrap(), [3]);
+        assert_eq!(holds.remove(first), [4]);
+        assert!(holds.has_holds());
+        assert_eq!(holds.remove(second), []);
+        assert!(!holds.has_holds());
+    }
+
+    #[test]
+    fn hold_beyond_its_limit_ends_and_keeps_no_segment() {
+        let holds = LogHolds::default();
+        let (small, large) = (holds.add(SeqNo(0), 150), holds.add(SeqNo(0), 1000));
+        assert_eq!(holds.keep_retired_segments(vec![segment(1, 10)]), []);
+        assert_eq!(holds.keep_retired_segments(vec![segment(2, 20)]), []);
+        let exceeded = LogArchiveEnd::HeldBytesExceeded { bytes: 200, limit: 150 };
+        assert_eq!(end(&holds, small), Some((SeqNo(0), exceeded)));
+        assert!(holds.held_log(small).unwrap().segments.is_empty());
+        let refused = holds.advance(small, SeqNo(20)).unwrap_err();
+        assert!(matches!(refused, Error::LogArchiveEnded { last_seq: 0, .. }), "{refused}");
+        assert_eq!(end(&holds, large), None);
+        assert_eq!(holds.remove(large), [1, 2]);
+    }
+
+    #[test]
+    fn structure_change_keeps_the_segments_before_it() {
+        let holds = LogHolds::default();
+        let id = holds.add(SeqNo(0), 1000);
+        holds.record_structure_change(SeqNo(15));
+        holds.record_structure_change(SeqNo(25));
+        assert_eq!(end(&holds, id), Some((SeqNo(15), LogArchiveEnd::StructureChanged)));
+        assert_eq!(holds.keep_retired_segments(vec![segment(1, 10), segment(2, 20)]), []);
+        assert_eq!(holds.advance(id, SeqNo(15)).unwrap(), [1, 2]);
+        holds.end_all(&LogArchiveEnd::Resumed);
+        assert_eq!(end(&holds, id), Some((SeqNo(15), LogArchiveEnd::Resumed)));
+    }
+}
