@@ -206,7 +206,10 @@ impl RestoreTarget {
         let is_of_log = |name: &String| {
             let kind = FileName::parse(name);
             wanted.through.is_some()
-                && matches!(kind, Some(FileName::Segment(_) | FileName::Manifest(_)))
+                && matches!(
+                    kind,
+                    Some(FileName::Segment(_) | FileName::Manifest(_) | FileName::Temporary(_))
+                )
         };
         let is_expected = |name: &String| {
             is_resumed

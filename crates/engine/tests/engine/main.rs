@@ -41,6 +41,7 @@ mod ingest;
 mod keyspaces;
 mod limits;
 mod liveness;
+mod log_archive;
 mod merge_operators;
 mod model;
 mod multi_get;

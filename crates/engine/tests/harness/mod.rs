@@ -26,6 +26,7 @@ pub(crate) mod guards;
 pub(crate) mod history;
 pub(crate) mod identity;
 pub(crate) mod liveness;
+pub(crate) mod log_archives;
 pub(crate) mod log_crashes;
 pub(crate) mod lost_log;
 pub(crate) mod memory;

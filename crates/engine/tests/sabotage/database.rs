@@ -15,6 +15,7 @@ use crate::harness::gate::{self, Gate, each, returns_while_blocked};
 use crate::harness::guards::{guards_during_large_batches, guards_older_than_the_memtables};
 use crate::harness::history::draw_commit;
 use crate::harness::liveness::{self, Kind, Mode};
+use crate::harness::log_archives;
 use crate::harness::log_crashes::enumerate_crashes;
 use crate::harness::recorder::Sampling;
 use crate::harness::transactions::{locked_increments, random_transactions};
@@ -116,6 +117,12 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::FollowerShowsUnsynced
         | Failpoint::FollowerSkipsManifestCheck => {
             ("followers", followers::history_equals_the_model)
+        }
+        Failpoint::ArchiveReturnsUnsynced
+        | Failpoint::ArchiveIgnoresStructure
+        | Failpoint::HeldSegmentDeleted
+        | Failpoint::ArchiveGapIgnored => {
+            ("archives of the log", log_archives::history_equals_the_model)
         }
         Failpoint::KeyNotLocked | Failpoint::DeadlockNotFound => ("locks", locked_increments),
         Failpoint::ExpiryUncoversOlderVersion

@@ -1,8 +1,8 @@
 //! Adds archived commits to the log of a checkpoint.
 //!
-//! The commits are written to one new segment, which follows the last segment of the checkpoint. A new manifest lists it. All files of
-//! the checkpoint remain unchanged, and `CURRENT` is neither read nor written. If the process dies, the checkpoint is as before, with
-//! files that its manifest does not list.
+//! The commits are written to one new segment, which follows the last segment of the checkpoint. It has a temporary name until all
+//! commits are durable, because a replay follows the chain of segments beyond those that the manifest lists. A new manifest then lists
+//! it. All files of the checkpoint remain unchanged, and `CURRENT` is neither read nor written.
 
 use std::path::{Path, PathBuf};
 
@@ -68,10 +68,11 @@ pub struct LogExtender {
     added: Option<AddedSegment>,
 }
 
-/// The new segment.
+/// The new segment, which has a temporary name.
 #[derive(Debug)]
 struct AddedSegment {
     file: Arc<dyn File>,
+    /// The temporary name.
     path: PathBuf,
     seed: LogChecksumSeed,
     bytes: u64,
@@ -135,6 +136,9 @@ impl LogExtender {
             let what = Malformed::Identity { what: "database uid", expected, found: db_uid };
             return Err(malformed((what, 0)));
         }
+        if self.last_seq >= through {
+            return Ok(());
+        }
         if first_seq > self.last_seq.0 + 1 && !failpoint::is_on(Failpoint::ArchiveGapIgnored) {
             return Err(Error::LogChunkGap { last_seq: self.last_seq.0, first_seq });
         }
@@ -166,7 +170,7 @@ impl LogExtender {
             Some(added) => added,
             None => {
                 let (id, predecessor) = (self.state.file_number_next, self.predecessor()?);
-                let path = FileName::Segment(id).in_dir(&self.dir);
+                let path = FileName::Temporary(id).in_dir(&self.dir);
                 let file = self.vfs.create(&path);
                 let file = file.map_err(|error| Error::io("create", &path, error))?;
                 let (db_uid, first_seq) = (self.state.db_uid, self.last_seq.0 + 1);
@@ -196,7 +200,8 @@ impl LogExtender {
 
     /// Makes the commits durable. Returns the content of the file `CURRENT` with which the directory is a database that contains them.
     ///
-    /// The caller replaces `CURRENT` atomically. Without added commits, the content is that of the checkpoint.
+    /// The caller replaces `CURRENT` atomically. Without added commits, the content is that of the checkpoint. If the process dies
+    /// during the call, the checkpoint contains none or all of the added commits. Before the call, it contains none.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if a commit is not valid in this database, for example because its keyspace does not exist;
@@ -204,10 +209,23 @@ impl LogExtender {
     pub fn finish(mut self) -> Result<Vec<u8>> {
         let Some(added) = self.added.take() else { return Ok(self.current) };
         added.file.sync().map_err(|error| Error::io("sync", &added.path, error))?;
+        let path = FileName::Segment(self.state.file_number_next).in_dir(&self.dir);
+        let renamed = self.vfs.rename(&added.path, &path);
+        renamed.map_err(|error| Error::io("rename", &added.path, error))?;
+        let current = self.write_manifest(added.bytes);
+        if let Err(Error::Corrupt { .. }) = &current {
+            // The checkpoint without the commits remains usable.
+            let _ = self.vfs.remove(&path);
+        }
+        current
+    }
+
+    /// Checks the new segment, and writes a manifest that lists it.
+    fn write_manifest(&mut self, segment_bytes: u64) -> Result<Vec<u8>> {
         let state = &mut self.state;
         let (segment, number) = (state.file_number_next, state.file_number_next + 1);
         state.wal_named.push(segment);
-        state.wal_mark = Some((segment, added.bytes));
+        state.wal_mark = Some((segment, segment_bytes));
         state.file_number_next = number + 1;
         let source = LogSource {
             vfs: &*self.vfs,
