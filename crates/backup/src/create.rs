@@ -90,6 +90,12 @@ impl BackupOptions {
         self
     }
 
+    #[cfg(test)]
+    pub(crate) fn with_staging(mut self, staging: &str) -> Self {
+        self.staging = staging.into();
+        self
+    }
+
     pub(crate) fn clock(&self) -> WallClock {
         self.clock.clone()
     }

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use object_store::memory::InMemory;
 
 use super::fault_store::{Crash, FaultStore};
+use super::point_in_time::{ArchivedDb, restored_to, writer_a};
 use super::*;
-use crate::VerifyDepth;
 use crate::catalog::Catalog;
+use crate::log_chunk::{archived_log, chunk_path};
 use crate::manifest::BackupManifest;
+use crate::{RestorePoint, VerifyDepth};
 
 async fn catalog(inner: &Arc<InMemory>) -> Catalog {
     repository(FaultStore::new(inner)).catalog.load().await.unwrap()
@@ -40,6 +42,9 @@ async fn check_no_unused_objects(inner: &Arc<InMemory>, text: &str) {
         used.push(BackupManifest::path(backup.id).to_string());
         let manifest = BackupManifest::read(&store, backup.id).await.unwrap();
         used.extend(manifest.files.into_iter().map(|file| file.object));
+        let log = archived_log(&store, backup.id).await.unwrap();
+        let chunks = 1..=log.map_or(0, |log| log.chunks);
+        used.extend(chunks.map(|number| chunk_path(backup.id, number).to_string()));
     }
     let mut objects = store.paths().await;
     objects.retain(|path| !path.starts_with("catalog/"));
@@ -122,5 +127,71 @@ fn interrupted_run_is_resumed_without_uploading_its_files_again() {
         assert_eq!(info.id, 2);
         // Each checkpoint encodes the log and the manifest again.
         assert!(info.uploaded_bytes * 2 < info.bytes, "{info:?}");
+    });
+}
+
+/// Archives commits, changes the structure, prunes and restores. Stops at the first error. Returns the last sequence number that the
+/// archiver reported.
+async fn archived_history(
+    store: FaultStore,
+    db: &mut ArchivedDb,
+    archived: &mut u64,
+) -> Result<(), crate::Error> {
+    let repository = repository(store);
+    for round in 0..5_u64 {
+        db.put("key", &round.to_string());
+        db.put(&format!("key {round}"), "value");
+        if round == 3 {
+            drop(db.db.keyspace("users", KeyspaceOptions::default()).unwrap());
+            db.put("key", "after the change");
+        }
+        db.db.sync().unwrap();
+        *archived = db.archiver.run_once(&repository).await?.last_seq;
+    }
+    repository.prune(keep_last(1)).await?;
+    restored_to(&repository, RestorePoint::Newest).await?;
+    db.put("key", "last");
+    db.db.sync().unwrap();
+    *archived = db.archiver.run_once(&repository).await?.last_seq;
+    Ok(())
+}
+
+#[test]
+fn archive_survives_the_death_of_the_process_and_failed_calls_at_every_call() {
+    run(async {
+        let inner = Arc::new(InMemory::new());
+        let store = FaultStore::new(&inner);
+        archived_history(store.clone(), &mut ArchivedDb::new(), &mut 0).await.unwrap();
+        let calls = store.calls();
+        assert!(calls > 60, "{calls}");
+        for crash in
+            (0..calls).flat_map(|call| [true, false].map(|has_effect| Crash { call, has_effect }))
+        {
+            let text = format!("{crash:?}");
+            let (inner, mut db) = (Arc::new(InMemory::new()), ArchivedDb::new());
+            let (mut archived, store) = (0, FaultStore::new(&inner).with_crash(crash));
+            archived_history(store, &mut db, &mut archived).await.unwrap_err();
+            let repository = repository(FaultStore::new(&inner));
+            if archived > 0 {
+                let found = restored_to(&repository, RestorePoint::Commit(archived)).await;
+                assert_eq!(found.unwrap(), db.states[&archived], "{text}");
+                let found = restored_to(&repository, RestorePoint::Newest).await.unwrap();
+                let mut later = db.states.range(archived..).map(|(_, state)| state);
+                assert!(later.any(|state| *state == found), "{text}");
+            }
+            // The same process continues, and then another one.
+            for _ in 0..2 {
+                db.put("key", "continued");
+                let summary = db.archive(&repository).await;
+                let newest = db.record_state();
+                assert_eq!(summary.last_seq, newest, "{text}");
+                let found = restored_to(&repository, RestorePoint::Newest).await.unwrap();
+                assert_eq!(found, db.states[&newest], "{text}");
+                db.restart_archiver();
+            }
+            repository.verify(writer_a(), VerifyDepth::Contents).await.unwrap();
+            repository.prune(keep_last(1)).await.unwrap();
+            check_no_unused_objects(&inner, &text).await;
+        }
     });
 }

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::task::Poll;
 
-use lsmx_testkit::case_seeds;
+use lsmx_testkit::{TestRng, case_seeds};
 use object_store::memory::InMemory;
 
 use super::fault_store::FaultStore;
+use super::point_in_time::{ArchivedDb, restored_to};
 use super::*;
-use crate::Error;
+use crate::{Error, RestorePoint};
 
 /// Contents of the backups by number.
 type Expected = Mutex<BTreeMap<u64, Contents>>;
@@ -60,6 +62,95 @@ fn concurrent_backups_and_prunes_lose_no_backup() {
             }
             let newest = expected.last_key_value().map(|(id, _)| *id);
             assert_eq!(backups.last().map(|backup| backup.id), newest, "seed {seed}");
+        });
+    }
+}
+
+/// Archives commits and checks after each call that the reported state can be restored.
+async fn archive_commits(repository: &BackupRepository, db: &mut ArchivedDb, rng: &mut TestRng) {
+    for _ in 0..5 {
+        for _ in 0..3 {
+            db.commit(rng);
+        }
+        let mut run = Box::pin(async {
+            db.db.sync().unwrap();
+            db.archiver.run_once(repository).await
+        });
+        // The caller may drop the future at any time.
+        let polls = if rng.is_one_in(3) { rng.below(40) } else { usize::MAX };
+        let mut count = 0;
+        let result = std::future::poll_fn(|context| match run.as_mut().poll(context) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending => {
+                count += 1;
+                if count > polls { Poll::Ready(None) } else { Poll::Pending }
+            }
+        })
+        .await;
+        drop(run);
+        match result {
+            None | Some(Err(Error::Superseded { .. })) => {}
+            Some(Err(error)) => panic!("{error}"),
+            Some(Ok(summary)) => assert_eq!(summary.last_seq, db.db.snapshot().seq().0),
+        }
+    }
+}
+
+#[test]
+fn concurrent_archivers_backups_and_prunes_lose_no_commit() {
+    for seed in case_seeds(&[], 40) {
+        run(async {
+            let store = FaultStore::new(&Arc::new(InMemory::new())).with_delays(seed);
+            let process = || repository(store.clone());
+            let mut db = ArchivedDb::new();
+            let second_archiver = db.new_archiver();
+            let rng = &mut TestRng::new(seed);
+            let prune = async |repository: BackupRepository| {
+                for _ in 0..3 {
+                    repository.prune(keep_last(2)).await.unwrap();
+                }
+            };
+            let second = async |repository: BackupRepository, mut archiver: crate::Archiver| {
+                for _ in 0..3 {
+                    match archiver.run_once(&repository).await {
+                        Ok(_) | Err(Error::Superseded { .. } | Error::StagingInUse { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            };
+            let (first, other) = (process(), process());
+            let expected = Expected::default();
+            let other_db = TestDb::new("b");
+            tokio::join!(
+                archive_commits(&first, &mut db, rng),
+                second(process(), second_archiver),
+                create_backups(&other, &other_db, &expected),
+                prune(process()),
+            );
+            let repository = process();
+            let summary = loop {
+                db.db.sync().unwrap();
+                match db.archiver.run_once(&repository).await {
+                    Ok(summary) => break summary,
+                    Err(Error::Superseded { .. }) => {}
+                    Err(error) => panic!("seed {seed}: {error}"),
+                }
+            };
+            let newest = db.record_state();
+            assert_eq!(summary.last_seq, newest, "seed {seed}");
+            let mut restored = 0;
+            for (&seq, expected) in &db.states {
+                match restored_to(&repository, RestorePoint::Commit(seq)).await {
+                    Ok(found) => {
+                        assert_eq!(found, *expected, "seed {seed}, commit {seq}");
+                        restored += 1;
+                    }
+                    // The backups that contain it were removed, or it lies between two archives.
+                    Err(Error::CommitNotArchived { .. }) => assert_ne!(seq, newest, "seed {seed}"),
+                    Err(error) => panic!("seed {seed}, commit {seq}: {error}"),
+                }
+            }
+            assert!(restored > 0, "seed {seed}");
         });
     }
 }

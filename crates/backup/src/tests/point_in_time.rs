@@ -63,8 +63,8 @@ pub(super) fn state(db: &Db) -> State {
 
 /// A database whose log is archived, and its states.
 pub(super) struct ArchivedDb {
-    pub(super) vfs: MemVfs,
     pub(super) db: Db,
+    options: ArchiveOptions,
     pub(super) archiver: Archiver,
     pub(super) clock_ms: Arc<AtomicU64>,
     keyspaces: Vec<Keyspace>,
@@ -93,8 +93,20 @@ impl ArchivedDb {
             .manual_clock(&clock_ms);
         let mut archive = ArchiveOptions { chunk_bytes: 200, ..ArchiveOptions::new(backup) };
         limit(&mut archive);
-        let archiver = Archiver::new(&db, archive);
-        ArchivedDb { vfs, db, archiver, clock_ms, keyspaces, states: BTreeMap::new() }
+        let (archiver, options) = (Archiver::new(&db, archive.clone()), archive);
+        ArchivedDb { db, options, archiver, clock_ms, keyspaces, states: BTreeMap::new() }
+    }
+
+    /// Returns another archiver of the database, as that of another process.
+    pub(super) fn new_archiver(&self) -> Archiver {
+        let mut options = self.options.clone();
+        options.backup = options.backup.with_staging("staging2");
+        Archiver::new(&self.db, options)
+    }
+
+    /// Replaces the archiver, as after a restart of the process.
+    pub(super) fn restart_archiver(&mut self) {
+        self.archiver = Archiver::new(&self.db, self.options.clone());
     }
 
     pub(super) fn record_state(&mut self) -> u64 {
@@ -186,10 +198,316 @@ fn each_commit_and_the_newest_state_can_be_restored() {
                 let found = restored_to(&repository, RestorePoint::Commit(seq)).await.unwrap();
                 assert_eq!(found, *expected, "seed {seed}, commit {seq} of {newest}");
             }
+            // A number inside of a commit does not contain it.
+            for _ in 0..4 {
+                let seq = first + rng.below(newest - first + 1);
+                let expected = db.states.range(..=seq).next_back().unwrap().1;
+                let found = restored_to(&repository, RestorePoint::Commit(seq)).await.unwrap();
+                assert_eq!(found, *expected, "seed {seed}, number {seq} of {newest}");
+            }
             let found = restored_to(&repository, RestorePoint::Newest).await.unwrap();
             assert_eq!(found, db.states[&newest], "seed {seed}");
             let verified = repository.verify(writer_a(), VerifyDepth::Contents).await.unwrap();
             assert_eq!(verified, repository.backups().await.unwrap()[0]);
         });
     }
+}
+
+/// Checks that each recorded commit in a range can be restored.
+async fn check_commits(
+    repository: &BackupRepository,
+    db: &ArchivedDb,
+    range: std::ops::RangeInclusive<u64>,
+) {
+    for (&seq, expected) in db.states.range(range) {
+        let found = restored_to(repository, RestorePoint::Commit(seq)).await.unwrap();
+        assert_eq!(found, *expected, "commit {seq}");
+    }
+}
+
+#[test]
+fn times_select_the_last_chunk_or_backup_before_them() {
+    run(async {
+        let repository = repository(InMemory::new());
+        let mut db = ArchivedDb::new();
+        let mut states = vec![(0, None)];
+        for round in 0..5 {
+            db.put("key", &round.to_string());
+            let expected = Some(db.states.values().next_back().unwrap().clone());
+            db.archive(&repository).await;
+            states.push((db.clock_ms.load(Ordering::Relaxed), expected));
+        }
+        // The clock of the archiver goes back. Times of chunks do not.
+        db.clock_ms.store(1_000, Ordering::Relaxed);
+        db.put("key", "last");
+        db.archive(&repository).await;
+        let last = states.last_mut().unwrap();
+        last.1 = db.states.values().next_back().cloned();
+        for time_ms in 1_005..1_065 {
+            let expected = states.iter().rev().find(|(at, _)| *at <= time_ms).unwrap().1.as_ref();
+            match (restored_to(&repository, RestorePoint::Time(time_ms)).await, expected) {
+                (Ok(found), Some(expected)) => assert_eq!(found, *expected, "time {time_ms}"),
+                (Err(Error::NoBackupBefore { time_ms: named }), None) => assert_eq!(named, time_ms),
+                (other, _) => panic!("time {time_ms}: {other:?}"),
+            }
+        }
+        let listed = repository.backups().await.unwrap();
+        let archived = listed[0].archived.unwrap();
+        assert_eq!((archived.chunks, archived.time_ms), (5, 1_050));
+        assert_eq!(archived.last_seq, *db.states.keys().next_back().unwrap());
+    });
+}
+
+#[test]
+fn structural_change_begins_a_new_backup_and_leaves_a_gap() {
+    run(async {
+        let repository = repository(InMemory::new());
+        let mut db = ArchivedDb::new();
+        db.archive(&repository).await;
+        let before = db.put("key", "before");
+        let users = db.db.keyspace("users", keyspace_options("users")).unwrap();
+        users.put("ada", "1815").unwrap();
+        let gap = db.db.snapshot().seq().0;
+        db.put("key", "in the backup");
+        let summary = db.archive(&repository).await;
+        let (info, reason) = summary.backup.unwrap();
+        assert_eq!(reason, BackupReason::LogEnded(LogArchiveEnd::StructureChanged));
+        assert_eq!((info.id, summary.chunks), (2, 1));
+        let from = db.record_state();
+        let after = db.put("key", "after");
+        let summary = db.archive(&repository).await;
+        assert_eq!((summary.backup, summary.last_seq), (None, after));
+        check_commits(&repository, &db, before..=before).await;
+        check_commits(&repository, &db, from..=after).await;
+        let refused = restored_to(&repository, RestorePoint::Commit(gap)).await.unwrap_err();
+        let start = repository.backups().await.unwrap()[0].last_seq.unwrap();
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "the commit {gap} cannot be restored; the nearest restorable commits are {start} to {before} and \
+                 {from} to {after}"
+            )
+        );
+        let late = restored_to(&repository, RestorePoint::Commit(after + 1)).await.unwrap_err();
+        assert!(late.to_string().ends_with(&format!("are {from} to {after}")), "{late}");
+    });
+}
+
+#[test]
+fn lost_hold_begins_a_new_backup() {
+    run(async {
+        let repository = repository(InMemory::new());
+        let mut db = ArchivedDb::with_limits(|options| options.held_bytes_max = 1_000);
+        db.archive(&repository).await;
+        for round in 0..40 {
+            db.put("key", &format!("{round:0100}"));
+        }
+        db.db.flush().unwrap();
+        db.put("key", "newest");
+        let summary = db.archive(&repository).await;
+        let (_, reason) = summary.backup.unwrap();
+        let lost = LogArchiveEnd::HeldBytesExceeded { bytes: 0, limit: 1_000 };
+        match reason {
+            BackupReason::LogEnded(LogArchiveEnd::HeldBytesExceeded { bytes, limit: 1_000 }) => {
+                assert!(bytes > 1_000);
+            }
+            other => panic!("expected {lost:?}, found {other:?}"),
+        }
+        let newest = db.record_state();
+        check_commits(&repository, &db, newest..=newest).await;
+        assert_eq!(
+            restored_to(&repository, RestorePoint::Newest).await.unwrap(),
+            db.states[&newest]
+        );
+    });
+}
+
+#[test]
+fn large_log_begins_a_new_backup_without_a_gap() {
+    run(async {
+        let repository = repository(InMemory::new());
+        let mut db = ArchivedDb::with_limits(|options| options.backup_after_bytes = 1_500);
+        db.put("key", "first");
+        db.archive(&repository).await;
+        let first = db.record_state();
+        let rng = &mut TestRng::new(1);
+        for _ in 0..8 {
+            for _ in 0..4 {
+                db.commit(rng);
+            }
+            let summary = db.archive(&repository).await;
+            let reason = summary.backup.map(|(_, reason)| reason);
+            assert!(reason.is_none_or(|reason| reason == BackupReason::LogSize));
+        }
+        assert!(repository.backups().await.unwrap().len() > 2);
+        check_commits(&repository, &db, first..=u64::MAX).await;
+        repository.prune(keep_last(2)).await.unwrap();
+        let oldest = repository.backups().await.unwrap()[0].last_seq.unwrap();
+        check_commits(&repository, &db, oldest..=u64::MAX).await;
+        let removed = restored_to(&repository, RestorePoint::Commit(first)).await.unwrap_err();
+        assert!(matches!(removed, Error::CommitNotArchived { .. }), "{removed}");
+    });
+}
+
+#[test]
+fn changed_truncated_or_missing_chunk_is_an_error_that_names_it() {
+    run(async {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let repository = BackupRepository::new(Arc::clone(&store));
+        let mut db = ArchivedDb::new();
+        for round in 0..5 {
+            db.put("key", &format!("{round:0300}"));
+            db.archive(&repository).await;
+        }
+        let newest = *db.states.keys().next_back().unwrap();
+        let chunks: Vec<_> =
+            (1..=4).map(|number| crate::log_chunk::chunk_path(1, number)).collect();
+        for object in &chunks {
+            let bytes = store.get(object).await.unwrap().bytes().await.unwrap();
+            let mut versions = vec![None, Some(bytes.slice(..bytes.len() - 1))];
+            for at in (0..bytes.len()).step_by(7) {
+                let mut damaged = bytes.to_vec();
+                damaged[at] ^= 0x10;
+                versions.push(Some(damaged.into()));
+            }
+            for (number, version) in versions.into_iter().enumerate() {
+                match version {
+                    None => store.delete(object).await.unwrap(),
+                    Some(damaged) => drop(store.put(object, damaged.into()).await.unwrap()),
+                }
+                let text = format!("{object}, version {number}");
+                let is_last = object == &chunks[3];
+                for point in [RestorePoint::Newest, RestorePoint::Commit(newest)] {
+                    match restored_to(&repository, point).await {
+                        Err(Error::Damaged { object: named, .. }) => {
+                            assert_eq!(named, object.to_string(), "{text}");
+                        }
+                        // Without the last chunk, the archive ends earlier.
+                        Ok(found) if number == 0 && is_last && point == RestorePoint::Newest => {
+                            let earlier = db.states.values().rev().nth(1).unwrap();
+                            assert_eq!(found, *earlier, "{text}");
+                        }
+                        Err(Error::CommitNotArchived { .. }) if number == 0 && is_last => {}
+                        other => panic!("{text}: {other:?}"),
+                    }
+                }
+                let verified = repository.verify(writer_a(), VerifyDepth::Contents).await;
+                assert!(verified.is_err() || (number == 0 && is_last), "{text}");
+                if number < 2 {
+                    let verified = repository.verify(writer_a(), VerifyDepth::Sizes).await;
+                    assert!(verified.is_err() || (number == 0 && is_last), "{text}");
+                }
+            }
+            store.put(object, bytes.into()).await.unwrap();
+        }
+        // A chunk of another position.
+        let third = store.get(&chunks[2]).await.unwrap().bytes().await.unwrap();
+        store.put(&chunks[1], third.into()).await.unwrap();
+        let error = restored_to(&repository, RestorePoint::Newest).await.unwrap_err();
+        assert!(error.to_string().ends_with("it is chunk 3 of the backup 1"), "{error}");
+    });
+}
+
+#[test]
+fn chunk_of_another_archiver_is_refused_and_a_new_backup_begins() {
+    run(async {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let repository = BackupRepository::new(Arc::clone(&store));
+        let mut db = ArchivedDb::new();
+        db.archive(&repository).await;
+        let object: ObjectPath = crate::log_chunk::chunk_path(1, 1);
+        store.put(&object, "another archiver".into()).await.unwrap();
+        db.put("key", "value");
+        db.db.sync().unwrap();
+        let refused = db.archiver.run_once(&repository).await.unwrap_err();
+        assert!(matches!(refused, Error::ChunkExists { .. }), "{refused}");
+        let summary = db.archive(&repository).await;
+        assert_eq!(summary.backup.unwrap().1, BackupReason::Started);
+        let newest = db.record_state();
+        check_commits(&repository, &db, newest..=newest).await;
+    });
+}
+
+#[test]
+fn backup_without_a_last_commit_cannot_be_extended() {
+    run(async {
+        let repository = repository(InMemory::new());
+        let mut db = ArchivedDb::new();
+        db.archive(&repository).await;
+        let forget = |catalog: &mut crate::catalog::Catalog| {
+            catalog.backups[0].last_seq = None;
+            Ok(())
+        };
+        repository.catalog.update(forget).await.unwrap();
+        let refused = restored_to(&repository, RestorePoint::Newest).await.unwrap_err();
+        assert!(matches!(refused, Error::NotExtensible { id: 1 }), "{refused}");
+        restored_to(&repository, RestorePoint::Backup).await.unwrap();
+    });
+}
+
+/// A power loss at each operation of a restore leaves no database or the requested state, and the next call completes the
+/// restore, even if the archive has grown.
+#[test]
+fn restore_with_the_log_continues_after_power_loss_at_each_operation() {
+    run(async {
+        let repository = repository(InMemory::new());
+        let mut db = ArchivedDb::new();
+        db.archive(&repository).await;
+        let rng = &mut TestRng::new(3);
+        for _ in 0..6 {
+            db.commit(rng);
+            db.archive(&repository).await;
+        }
+        let seqs: Vec<u64> = db.states.keys().copied().collect();
+        let points = [RestorePoint::Newest, RestorePoint::Commit(seqs[3])];
+        let expected = [db.states[seqs.last().unwrap()].clone(), db.states[&seqs[3]].clone()];
+        for (point, expected) in points.into_iter().zip(&expected) {
+            let vfs = MemVfs::new();
+            let crashes = Arc::new(std::sync::Mutex::new(Vec::new()));
+            let observer = {
+                let crashes = Arc::clone(&crashes);
+                move |vfs: &MemVfs, operation: lsmx::internals::vfs::MemOperation<'_>| {
+                    for image in CrashImage::ALL {
+                        let text = format!("{point:?}, {image:?} before {operation:?}");
+                        crashes.lock().unwrap().push((text, vfs.crash(image, operation.index)));
+                    }
+                }
+            };
+            vfs.set_observer(Some(Arc::new(observer)));
+            let restore = |vfs: &MemVfs| {
+                let restore = RestoreOptions::default().vfs(Arc::new(vfs.clone())).to(point);
+                restore.transfer(one_at_a_time())
+            };
+            repository.restore(writer_a(), "copy", &restore(&vfs)).await.unwrap();
+            vfs.set_observer(None);
+            // The archive grows. An interrupted restore keeps its goal.
+            db.put("key", "later");
+            db.archive(&repository).await;
+            let crashes = std::mem::take(&mut *crashes.lock().unwrap());
+            assert!(crashes.len() > 100, "{}", crashes.len());
+            for (text, vfs) in crashes {
+                let must_exist = || options(&vfs).create_if_missing(false);
+                let was_begun = vfs.exists("copy/RESTORE".as_ref()).unwrap();
+                if let Ok(_copy) = Db::open("copy", must_exist().read_only(true)) {
+                    let copy = open("copy", options(&vfs.crash(CrashImage::Keep, 0)));
+                    assert_eq!(state(&copy), *expected, "{text}");
+                }
+                match repository.restore(writer_a(), "copy", &restore(&vfs)).await {
+                    Ok(_) => {}
+                    // The restore was complete.
+                    Err(Error::TargetNotEmpty { .. }) => assert!(!was_begun, "{text}"),
+                    Err(error) => panic!("{text}: {error}"),
+                }
+                let report = lsmx::verify("copy", &options(&vfs)).unwrap();
+                // The manifest of the backup, which the next open removes.
+                let is_manifest =
+                    |path: &std::path::PathBuf| path.to_string_lossy().contains("MANIFEST-");
+                assert!(report.orphans.iter().all(is_manifest), "{text}: {report:?}");
+                let found = state(&open("copy", options(&vfs)));
+                let newest = state(&db.db);
+                let is_new = point == RestorePoint::Newest && found == newest;
+                assert!(found == *expected || is_new, "{text}");
+            }
+        }
+    });
 }
