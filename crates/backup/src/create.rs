@@ -310,7 +310,8 @@ impl RunUpload<'_> {
         let bytes = missing.iter().map(|file| file.bytes).sum();
         let concurrency = self.options.transfer.files_at_once();
         let meter = TransferMeter::new(&self.options.transfer, missing.len() as u64, bytes);
-        let uploads = missing.iter().map(|file| self.upload(file, &meter));
+        // Collected, because a stream with a closure that borrows would make the future of the caller not `Send`.
+        let uploads: Vec<_> = missing.iter().map(|file| self.upload(file, &meter)).collect();
         stream::iter(uploads).buffer_unordered(concurrency).try_collect::<Vec<()>>().await?;
         let with_object = |file: &SourceFile| BackupFile {
             name: file.name.clone(),

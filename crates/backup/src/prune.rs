@@ -123,8 +123,9 @@ async fn used_objects(
     backups: &BTreeSet<u64>,
 ) -> Result<HashSet<Path>, Error> {
     let store = &*catalog.store;
-    let manifests = stream::iter(backups.iter().map(|&id| BackupManifest::read(store, id)));
-    let objects = manifests.buffer_unordered(CONCURRENCY).map_ok(|manifest| {
+    // Collected, because a stream with a closure that borrows would make the future of the caller not `Send`.
+    let manifests: Vec<_> = backups.iter().map(|&id| BackupManifest::read(store, id)).collect();
+    let objects = stream::iter(manifests).buffer_unordered(CONCURRENCY).map_ok(|manifest| {
         stream::iter(manifest.files.into_iter().map(|file| Ok(file.object_path())))
     });
     objects.try_flatten().try_collect().await

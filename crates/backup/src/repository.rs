@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::pin::pin;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use lsmx::{Db, Options};
 use lsmx_base::sync::Arc;
 use object_store::local::LocalFileSystem;
@@ -181,7 +181,8 @@ impl BackupRepository {
         let meter = TransferMeter::new(&options, info.files, info.bytes);
         let check = async |file| match depth {
             VerifyDepth::Contents => {
-                download_object(&*self.catalog.store, file, &meter, async |_| Ok(())).await
+                let discard = |_| async { Ok(()) }.boxed();
+                download_object(&*self.catalog.store, file, &meter, discard).await
             }
             VerifyDepth::Sizes => {
                 let object = file.object_path();
@@ -196,7 +197,8 @@ impl BackupRepository {
                 }
             }
         };
-        let checks = stream::iter(manifest.files.iter().map(check));
+        let checks: Vec<_> = manifest.files.iter().map(check).collect();
+        let checks = stream::iter(checks);
         checks.buffer_unordered(options.files_at_once()).try_collect::<Vec<()>>().await?;
         let archived = self.verify_log(&info, depth).await?;
         Ok(BackupInfo { archived, ..info })

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use lsmx::vfs::{OsVfs, Vfs};
 use lsmx::{LogExtender, SeqNo};
 use lsmx_base::checksum::StreamingChecksum;
@@ -114,6 +115,8 @@ pub(crate) async fn restore(
             let name = if file.name == CURRENT { NEW_CURRENT } else { &file.name };
             target.download(store, file, name, &meter)
         });
+        // Collected, because a stream with a closure that borrows would make the future of the caller not `Send`.
+        let downloads: Vec<_> = downloads.collect();
         let downloads = stream::iter(downloads).buffer_unordered(options.transfer.files_at_once());
         downloads.try_collect::<Vec<()>>().await?;
         if let Some(log) = plan.info.archived {
@@ -357,11 +360,11 @@ impl RestoreTarget {
         let target =
             run_blocking(move || vfs.create(&created).map_err(Error::io("create", &created)))
                 .await?;
-        download_object(store, file, meter, async |part: Bytes| {
+        let append = |part: Bytes| {
             let (target, path) = (Arc::clone(&target), path.clone());
-            run_blocking(move || target.append(&part).map_err(Error::io("write", &path))).await
-        })
-        .await?;
+            run_blocking(move || target.append(&part).map_err(Error::io("write", &path))).boxed()
+        };
+        download_object(store, file, meter, append).await?;
         run_blocking(move || target.sync().map_err(Error::io("sync", &path))).await
     }
 
@@ -388,7 +391,7 @@ pub(crate) async fn download_object(
     store: &dyn ObjectStore,
     file: &BackupFile,
     meter: &TransferMeter,
-    consume: impl AsyncFn(Bytes) -> Result<(), Error>,
+    consume: impl Fn(Bytes) -> BoxFuture<'static, Result<(), Error>>,
 ) -> Result<(), Error> {
     let object = file.object_path();
     let found = store.get(&object).await.map_err(|error| missing_or(&object, error))?;

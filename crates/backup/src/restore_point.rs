@@ -94,14 +94,20 @@ async fn plan_time(
         if let Some(log) = archived_log(store, info.id).await? {
             info.archived = archived_log_until(store, info.id, log, time_ms).await?;
         }
-        if best.as_ref().is_none_or(|best| best.last_restorable_seq() <= info.last_restorable_seq())
-        {
+        if best.as_ref().is_none_or(|best| state_order(best) <= state_order(&info)) {
             best = Some(info);
         }
     }
     let info = best.ok_or(Error::NoBackupBefore { time_ms })?;
     let through = info.last_restorable_seq().unwrap_or_default();
     RestorePlan::through(store, info, through).await
+}
+
+/// Returns a key that orders the states of a database. The time comes first, because a database that was restored and continued may
+/// repeat sequence numbers of later commits of the original.
+fn state_order(info: &BackupInfo) -> (Option<u64>, Option<u64>) {
+    let archived_ms = info.archived.map(|archived| archived.time_ms);
+    (archived_ms.max(info.checkpoint_ms), info.last_restorable_seq())
 }
 
 /// Fails if no backup can be extended by the archived log.

@@ -96,6 +96,35 @@ async fn archive_commits(repository: &BackupRepository, db: &mut ArchivedDb, rng
     }
 }
 
+/// Commits during the creation of a backup are in the backup or in the chunks after it.
+#[test]
+fn commits_during_the_first_run_of_an_archiver_can_be_restored() {
+    for seed in case_seeds(&[], 30) {
+        run(async {
+            let store = FaultStore::new(&Arc::new(InMemory::new())).with_delays(seed);
+            let repository = repository(store);
+            let mut db = ArchivedDb::new();
+            let mut archiver = db.new_archiver();
+            let commits = async {
+                for number in 0..40_u32 {
+                    db.put("key", &number.to_string());
+                    db.db.sync().unwrap();
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::join!(commits, async { archiver.run_once(&repository).await.unwrap() });
+            archiver.run_once(&repository).await.unwrap();
+            let first = repository.backups().await.unwrap()[0].last_seq.unwrap();
+            let newest = *db.states.keys().next_back().unwrap();
+            assert!(first < newest, "seed {seed}");
+            for (&seq, expected) in db.states.range(first..) {
+                let found = restored_to(&repository, RestorePoint::Commit(seq)).await.unwrap();
+                assert_eq!(found, *expected, "seed {seed}, commit {seq}");
+            }
+        });
+    }
+}
+
 #[test]
 fn concurrent_archivers_backups_and_prunes_lose_no_commit() {
     for seed in case_seeds(&[], 40) {

@@ -511,3 +511,39 @@ fn restore_with_the_log_continues_after_power_loss_at_each_operation() {
         }
     });
 }
+
+/// A restored database continues under the name of the original. Its newest state is newer than those of the original, although
+/// the original may have used larger sequence numbers.
+#[test]
+fn newest_state_is_that_of_the_database_that_was_archived_last() {
+    run(async {
+        let repository = repository(InMemory::new());
+        let mut original = ArchivedDb::new();
+        for round in 0..50 {
+            original.put("key", &round.to_string());
+        }
+        original.archive(&repository).await;
+        let mut restored = ArchivedDb::new();
+        restored.clock_ms.store(10_000, Ordering::Relaxed);
+        restored.put("key", "restored");
+        let summary = restored.archive(&repository).await;
+        assert!(summary.last_seq < *original.states.keys().next_back().unwrap());
+        let newest = restored_to(&repository, RestorePoint::Newest).await.unwrap();
+        assert_eq!(newest, restored.states[&summary.last_seq]);
+        let found = restored_to(&repository, RestorePoint::Commit(summary.last_seq)).await.unwrap();
+        assert_eq!(found, newest);
+    });
+}
+
+/// Services spawn tasks that archive and restore.
+#[test]
+fn futures_of_archives_and_restores_can_be_sent_to_other_threads() {
+    fn check(_: &impl Send) {}
+    let repository = repository(InMemory::new());
+    let mut db = ArchivedDb::new();
+    check(&db.archiver.run_once(&repository));
+    check(&repository.restore(writer_a(), "copy", &RestoreOptions::default()));
+    check(&repository.backups());
+    check(&repository.verify(writer_a(), VerifyDepth::Contents));
+    check(&repository.prune(keep_last(1)));
+}

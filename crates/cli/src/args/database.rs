@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use lsmx_bench::workload::record::RecordFormat;
 
-use super::values::{bytes, count, sort_memory_bytes};
+use super::values::{bytes, count, sort_memory_bytes, unix_ms};
 
 /// Arguments of `lsmx db`.
 #[derive(Debug, Args)]
@@ -180,7 +180,7 @@ pub(crate) struct BackupsArgs {
     /// Include the backups of other databases.
     #[arg(long, conflicts_with = "writer")]
     pub(crate) all: bool,
-    /// Check that all objects of the listed backups exist and have the right sizes.
+    /// Check that all objects of the listed backups and their archived logs exist and have the right sizes.
     #[arg(long)]
     pub(crate) verify: bool,
     /// Read the objects and compare their checksums.
@@ -205,6 +205,17 @@ pub(crate) struct RestoreArgs {
     /// Restore the newest backup of this database. Required if the repository contains backups of several databases.
     #[arg(long, value_name = "NAME")]
     pub(crate) writer: Option<String>,
+    /// Restore the state after the commit with this sequence number, from a backup and the archived log.
+    ///
+    /// `backups` prints the commits that can be restored.
+    #[arg(long, value_name = "SEQ", value_parser = count, group = "point")]
+    pub(crate) to_commit: Option<u64>,
+    /// Restore the newest archived state that contains only commits before this time in UTC, such as `2026-11-28T12:00:00Z`.
+    #[arg(long, value_name = "TIME", value_parser = unix_ms, group = "point")]
+    pub(crate) to_time: Option<u64>,
+    /// Restore the newest archived state: a backup and all commits of the archived log.
+    #[arg(long, group = "point")]
+    pub(crate) newest_log: bool,
     #[command(flatten)]
     pub(crate) transfer: TransferArgs,
 }

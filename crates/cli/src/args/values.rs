@@ -1,5 +1,7 @@
 //! Parsers of the values of flags.
 
+use std::time::UNIX_EPOCH;
+
 use lsmx_bench::quantity::{parse_bytes, parse_count, parse_rate};
 use lsmx_compaction::PolicySpec;
 
@@ -38,6 +40,14 @@ pub(crate) fn split_outside_brackets(text: &str) -> Vec<&str> {
 /// Parses a count.
 pub(super) fn count(text: &str) -> Result<u64, String> {
     parse_count(text).map_err(|must| format!("must be {must}"))
+}
+
+/// Parses a time in UTC, such as `2026-11-28T12:00:00Z`. Returns milliseconds since 1970-01-01 UTC.
+pub(super) fn unix_ms(text: &str) -> Result<u64, String> {
+    let must = || "must be a time in UTC, such as 2026-11-28T12:00:00Z".to_owned();
+    let time = humantime::parse_rfc3339_weak(text).map_err(|_| must())?;
+    let since = time.duration_since(UNIX_EPOCH).map_err(|_| must())?;
+    u64::try_from(since.as_millis()).map_err(|_| must())
 }
 
 /// Parses a size in bytes.

@@ -528,6 +528,67 @@ fn backups_are_listed_verified_removed_and_restored() {
     data.run(&format!("backups {repository} --verify --contents")).ok();
 }
 
+/// Backs up a database, writes `key` three times, and archives each commit. Returns the sequence numbers of the commits.
+fn archive_three_commits(data: &TestDatabase, repository: &str) -> Vec<u64> {
+    use lsmx_backup::{ArchiveOptions, Archiver, BackupOptions, BackupRepository};
+    fs::create_dir(repository).unwrap();
+    let db = lsmx::Db::open(data.dir.root().join("data"), lsmx::Options::default()).unwrap();
+    let backup = BackupOptions::new(data.dir.root().join("staging")).writer("data");
+    let mut archiver = Archiver::new(&db, ArchiveOptions::new(backup));
+    let repository = BackupRepository::at(repository).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut commits = Vec::new();
+    runtime.block_on(archiver.run_once(&repository)).unwrap();
+    for value in ["one", "two", "three"] {
+        db.put("key", value).unwrap();
+        db.sync().unwrap();
+        commits.push(runtime.block_on(archiver.run_once(&repository)).unwrap().last_seq);
+    }
+    commits
+}
+
+#[test]
+fn archived_log_is_listed_and_restored_to_commits_and_times() {
+    let data = TestDatabase::filled();
+    let repository = data.dir.path("backups");
+    let commits = archive_three_commits(&data, &repository);
+    let list = data.run(&format!("backups {repository} --verify --contents")).ok();
+    assert_contains(&list, &["commit", "log to", "log time", &commits[2].to_string()]);
+    let json = data.run(&format!("backups {repository} --json")).ok();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let archived = &json[0]["archived"];
+    assert_eq!((&archived["chunks"], &archived["last_seq"]), (&3.into(), &commits[2].into()));
+
+    let restore = |name: &str, flags: &str| {
+        let target = data.dir.root().join(name);
+        (db(&target, &format!("restore {repository} {flags}")), target)
+    };
+    let to_commit = format!("--to-commit {}", commits[1]);
+    for (name, flags, value) in [
+        ("commit", to_commit.as_str(), "two\n"),
+        ("commit-of-id", &format!("{to_commit} --id 1"), "two\n"),
+        ("newest", "--newest-log", "three\n"),
+        ("time", "--to-time 2100-01-01T00:00:00Z", "three\n"),
+    ] {
+        let (output, target) = restore(name, flags);
+        assert_contains(
+            &output.ok(),
+            &["restored backup 1 of 20", "restored the log through commit"],
+        );
+        assert_eq!(db(&target, "get key").ok(), value);
+    }
+    let (output, target) = restore("backup", "");
+    assert!(!output.ok().contains("the log"));
+    db(&target, "get key").fails(1, &["key"]);
+    let late = format!("--to-commit {}", commits[2] + 1);
+    let expected = ["cannot be restored", "the nearest restorable commits are"];
+    restore("late", &late).0.fails(1, &expected);
+    let early = "--to-time 2000-01-01T00:00:00Z";
+    restore("early", early).0.fails(1, &["the repository has no backup that contains only"]);
+    restore("x", "--to-time yesterday").0.fails(2, &["must be a time in UTC"]);
+    restore("x", "--newest-log --to-commit 1").0.fails(2, &["cannot be used with"]);
+}
+
 #[test]
 fn backup_and_restore_accept_relative_paths() {
     let data = TestDatabase::filled();

@@ -10,7 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use lsmx_backup::{
     BackupInfo, BackupOptions, BackupRepository, Progress, ProgressCallback, PruneSummary,
-    RestoreOptions, Retention, Selection, TransferOptions, VerifyDepth,
+    RestoreOptions, RestorePoint, Retention, Selection, TransferOptions, VerifyDepth,
 };
 use lsmx_bench::experiment::Progress as _;
 use lsmx_bench::report::text::format_bytes;
@@ -74,7 +74,13 @@ pub(super) fn restore(arguments: &DbArgs, flags: &RestoreArgs) -> Result<(), Fai
     super::reject_keyspace(arguments, "restore")?;
     let repository = BackupRepository::at(&flags.repository)?;
     let transfer = transfer_options(&flags.transfer, "downloading")?;
-    let options = RestoreOptions::default().transfer(transfer);
+    let point = match (flags.to_commit, flags.to_time, flags.newest_log) {
+        (Some(seq), _, _) => RestorePoint::Commit(seq),
+        (_, Some(time_ms), _) => RestorePoint::Time(time_ms),
+        (_, _, true) => RestorePoint::Newest,
+        _ => RestorePoint::Backup,
+    };
+    let options = RestoreOptions::default().transfer(transfer).to(point);
     let info = block_on(async {
         let selection = match (flags.id, &flags.writer) {
             (Some(id), _) => Selection::Id(id),
@@ -85,10 +91,13 @@ pub(super) fn restore(arguments: &DbArgs, flags: &RestoreArgs) -> Result<(), Fai
     })?;
     let (id, bytes) = (info.id, format_bytes(info.bytes));
     let (time, path) = (utc_time(info.created_ms), arguments.path.display());
-    output::stdout(
-        format!("restored backup {id} of {time} to {path}: {} files, {bytes}\n", info.files)
-            .as_bytes(),
-    )
+    let mut text =
+        format!("restored backup {id} of {time} to {path}: {} files, {bytes}\n", info.files);
+    if let Some(log) = info.archived {
+        let time = utc_time_ms(log.time_ms);
+        text += &format!("restored the log through commit {}, archived by {time}\n", log.last_seq);
+    }
+    output::stdout(text.as_bytes())
 }
 
 /// Returns the newest backup if all backups have the same writer.
@@ -106,17 +115,20 @@ async fn newest_of_only_writer(repository: &BackupRepository) -> Result<Selectio
 
 fn text(backups: &[BackupInfo], pruned: Option<&PruneSummary>, verified: bool) -> String {
     let mut text = format!(
-        "{:>6}  {:<20}  {:>6}  {:>10}  {:>10}  database\n",
-        "id", "time", "files", "size", "uploaded"
+        "{:>6}  {:<20}  {:>6}  {:>10}  {:>10}  {:>12}  {:>12}  {:<24}  database\n",
+        "id", "time", "files", "size", "uploaded", "commit", "log to", "log time"
     );
     for backup in backups {
         text += &format!(
-            "{:>6}  {:<20}  {:>6}  {:>10}  {:>10}  {}\n",
+            "{:>6}  {:<20}  {:>6}  {:>10}  {:>10}  {:>12}  {:>12}  {:<24}  {}\n",
             backup.id,
             utc_time(backup.created_ms),
             backup.files,
             format_bytes(backup.bytes),
             format_bytes(backup.uploaded_bytes),
+            backup.last_seq.map_or_else(String::new, |seq| seq.to_string()),
+            backup.archived.map_or_else(String::new, |log| log.last_seq.to_string()),
+            backup.archived.map_or_else(String::new, |log| utc_time_ms(log.time_ms)),
             backup.writer,
         );
     }
@@ -135,6 +147,12 @@ fn text(backups: &[BackupInfo], pruned: Option<&PruneSummary>, verified: bool) -
 fn utc_time(unix_ms: u64) -> String {
     let time = UNIX_EPOCH + Duration::from_millis(unix_ms / 1000 * 1000);
     humantime::format_rfc3339_seconds(time).to_string().replace('T', " ")
+}
+
+/// Formats a time as `2026-11-27 23:05:00.123Z`.
+fn utc_time_ms(unix_ms: u64) -> String {
+    let time = UNIX_EPOCH + Duration::from_millis(unix_ms);
+    humantime::format_rfc3339_millis(time).to_string().replace('T', " ")
 }
 
 /// Returns the name of the database in the repository.
