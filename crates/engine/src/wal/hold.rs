@@ -169,6 +169,9 @@ impl LogHolds {
 mod tests {
     use super::*;
 
+    /// No segment.
+    const NONE: [u64; 0] = [];
+
     fn segment(id: u64, last_seq: u64) -> SegmentSummary {
         let (first_seq, last_seq) = (SeqNo(1), SeqNo(last_seq));
         SegmentSummary { id, first_seq, last_seq, bytes: 100, closed: true }
@@ -184,17 +187,17 @@ mod tests {
         assert_eq!(holds.keep_retired_segments(vec![segment(1, 5)]), [1]);
         let (first, second) = (holds.add(SeqNo(10), 1000), holds.add(SeqNo(15), 1000));
         assert_eq!(holds.keep_retired_segments(vec![segment(2, 10), segment(3, 20)]), [2]);
-        assert_eq!(holds.keep_retired_segments(vec![segment(4, 30)]), []);
+        assert_eq!(holds.keep_retired_segments(vec![segment(4, 30)]), NONE);
         let ids = |id| -> Vec<_> {
             holds.held_log(id).unwrap().segments.iter().map(|segment| segment.id).collect()
         };
         assert_eq!((ids(first), ids(second)), (vec![3, 4], vec![3, 4]));
-        assert_eq!(holds.advance(second, SeqNo(30)).unwrap(), []);
+        assert_eq!(holds.advance(second, SeqNo(30)).unwrap(), NONE);
         assert_eq!((ids(first), ids(second)), (vec![3, 4], vec![]));
         assert_eq!(holds.advance(first, SeqNo(20)).unwrap(), [3]);
         assert_eq!(holds.remove(first), [4]);
         assert!(holds.has_holds());
-        assert_eq!(holds.remove(second), []);
+        assert_eq!(holds.remove(second), NONE);
         assert!(!holds.has_holds());
     }
 
@@ -202,8 +205,8 @@ mod tests {
     fn hold_beyond_its_limit_ends_and_keeps_no_segment() {
         let holds = LogHolds::default();
         let (small, large) = (holds.add(SeqNo(0), 150), holds.add(SeqNo(0), 1000));
-        assert_eq!(holds.keep_retired_segments(vec![segment(1, 10)]), []);
-        assert_eq!(holds.keep_retired_segments(vec![segment(2, 20)]), []);
+        assert_eq!(holds.keep_retired_segments(vec![segment(1, 10)]), NONE);
+        assert_eq!(holds.keep_retired_segments(vec![segment(2, 20)]), NONE);
         let exceeded = LogArchiveEnd::HeldBytesExceeded { bytes: 200, limit: 150 };
         assert_eq!(end(&holds, small), Some((SeqNo(0), exceeded)));
         assert!(holds.held_log(small).unwrap().segments.is_empty());
@@ -220,7 +223,7 @@ mod tests {
         holds.record_structure_change(SeqNo(15));
         holds.record_structure_change(SeqNo(25));
         assert_eq!(end(&holds, id), Some((SeqNo(15), LogArchiveEnd::StructureChanged)));
-        assert_eq!(holds.keep_retired_segments(vec![segment(1, 10), segment(2, 20)]), []);
+        assert_eq!(holds.keep_retired_segments(vec![segment(1, 10), segment(2, 20)]), NONE);
         assert_eq!(holds.advance(id, SeqNo(15)).unwrap(), [1, 2]);
         holds.end_all(&LogArchiveEnd::Resumed);
         assert_eq!(end(&holds, id), Some((SeqNo(15), LogArchiveEnd::Resumed)));
