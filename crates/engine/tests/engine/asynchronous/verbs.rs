@@ -36,6 +36,7 @@ const WITHOUT_TWIN: &[(&str, &[&str])] = &[
     (
         "Db",
         &[
+            "archive_log",
             "checkpoint",
             "drop_keyspace",
             "env",
