@@ -132,7 +132,8 @@ struct SourceFile {
     bytes: u64,
     /// XXH3-64 of the whole file.
     checksum: u64,
-    /// Last component of the path of an object with these contents. Files with equal identifiers have equal contents.
+    /// Identifier of the contents, and file name of the object that stores them. Files with equal identifiers have equal
+    /// contents.
     content: String,
 }
 

@@ -241,7 +241,7 @@ impl BackupRepository {
     }
 }
 
-/// Returns the backups of which a restore uses one, in ascending order.
+/// Returns the backups from which a restore may start, in ascending order.
 fn candidates(
     catalog: &Catalog,
     backup: Selection,

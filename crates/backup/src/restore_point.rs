@@ -121,7 +121,8 @@ fn check_extensible(candidates: &[BackupInfo]) -> Result<(), Error> {
 }
 
 impl RestorePlan {
-    /// Restores the state after the commit `seq` of a backup and its archived log, which must contain it.
+    /// Returns the plan that restores the state after the commit `seq`. The backup or its archived log must contain the
+    /// commit.
     pub(crate) async fn through(
         store: &dyn ObjectStore,
         mut info: BackupInfo,

@@ -123,7 +123,7 @@ impl FollowerPin {
         Ok(())
     }
 
-    /// Prevents only the deletion of the files in the last list. The follower must not use other files.
+    /// Makes the last list valid again, so that the owner may delete all other files. The follower must not use them.
     ///
     /// This call needs no disk space. If the disk is full, the owner can therefore delete the other files.
     pub(crate) fn restore(&self) -> Result<()> {

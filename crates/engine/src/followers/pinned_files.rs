@@ -17,7 +17,8 @@ use crate::vfs::Vfs;
 pub(crate) struct PinnedFiles {
     /// Number of open followers.
     pub(crate) followers: u64,
-    /// Numbers of the tables and blob files, or `None` if followers may use all files.
+    /// File numbers of the tables and blob files that followers use. `None` if they are not known, so that no file can be
+    /// deleted.
     pub(crate) numbers: Option<BTreeSet<u64>>,
 }
 

@@ -575,7 +575,8 @@ impl SegmentChain<'_> {
         Ok(())
     }
 
-    /// Returns whether the position of the stop was on stable storage according to the manifest.
+    /// Returns whether, according to the manifest, the log was on stable storage beyond the position at which the replay
+    /// stopped.
     fn is_covered_by_manifest(&self, stop: &ReplayStop) -> bool {
         let is_in_header = stop.offset < len_u64(SEGMENT_HEADER_BYTES);
         // A segment is listed in the manifest only after its header and all older segments were synced.

@@ -103,7 +103,7 @@ pub(super) fn read_first_state(
     Ok((inner, FollowedState::new(loaded, end, replayed)))
 }
 
-/// Opens the view after `before`, whose state is `state`, unless nothing has changed.
+/// Opens the next view, unless nothing has changed. `before` is the current view, and `state` its position in the log.
 pub(super) fn read_next_state(before: &DbInner, state: &FollowedState) -> Result<CatchUp> {
     // After an error, the whole state is read. If the error persists, that read returns it.
     if let Ok(Some(next)) = extend_state(before, state) {
