@@ -97,8 +97,10 @@ pub enum Error {
     },
     /// Background work, such as a compaction, has failed before this write. The write was not done.
     ///
-    /// The error does not affect later writes. The engine repeats the work after a pause. It reports the next
-    /// error of this kind only after such work has succeeded in between.
+    /// The engine repeats compactions and collections after a pause. A file that was not removed stays until the next
+    /// open. One write returns the error. The next error of this kind is returned only after such work has succeeded in
+    /// between. Exception: while L0 is at the hard stop of the policy and compactions fail, every write to the keyspace
+    /// returns the error.
     #[error("{work}{} failed in the background; this write was not done, later writes may succeed: {cause}", of_keyspace(keyspace.as_deref()))]
     Background {
         /// Failed work: `compaction`, `collection`, `removal`, `delete-only compaction`.

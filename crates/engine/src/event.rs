@@ -312,7 +312,8 @@ pub enum Event {
     CompactionFilterFailed(CompactionFilterFailed),
     /// An ingest or a bulk load succeeded. Sent once per keyspace.
     Ingest(IngestEnd),
-    /// Background work failed. The engine repeats it, or the database is read-only.
+    /// Background work failed. The engine repeats it, or the database is read-only. A file that was not removed stays
+    /// until the next open.
     Failure(BackgroundError),
     /// A job read corrupt bytes, but a second read that bypassed all caches succeeded. The value is the error of
     /// the first read.

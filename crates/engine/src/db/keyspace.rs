@@ -515,8 +515,9 @@ impl Keyspace {
     ///
     /// A table inside the range counts exactly. A table that extends beyond the range counts in proportion to its index
     /// blocks in the range. Per sorted run and bound, the error is at most the number of entries of one table. If the
-    /// index blocks of the table hold equal numbers of entries, the error is at most that number. After a
-    /// [`Keyspace::compact_range`] of the whole keyspace without snapshots, the count of all keys is exact.
+    /// index blocks of the table hold equal numbers of entries, the error is at most that number. The count of all keys
+    /// is exact if a [`Keyspace::compact_range`] has merged all runs into one and no snapshot existed when its tables
+    /// were written.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -569,8 +570,13 @@ impl Keyspace {
     ///
     /// Memtables are flushed first. One job then merges all files that overlap the range, with the files that have
     /// to move with them. It drops tombstones and obsolete entries that no snapshot needs. Reads and writes continue.
-    /// In a keyspace with a [`CompactionFilter`](crate::CompactionFilter), the job rewrites all files of the range, so
-    /// that the filter sees every value that no snapshot sees.
+    ///
+    /// If all files of the range are already in the oldest run of the deepest level, the job rewrites only those that
+    /// contain tombstones. The others keep the options with which they were written. They also keep obsolete entries
+    /// that a snapshot needed at that time. [`Db::clone_keyspace`](crate::Db::clone_keyspace) writes all data anew. In a
+    /// keyspace with a [`CompactionFilter`](crate::CompactionFilter), the job rewrites all files of the range, so that
+    /// the filter sees every value that no snapshot sees.
+    ///
     /// The inputs are removed at the end, so the range temporarily needs twice its space. The compaction policy may
     /// reshape the tree afterwards. The deadline of [`Keyspace::with_write_options`] is checked between two blocks.
     ///

@@ -603,7 +603,8 @@ impl Db {
     /// Makes the database writable again after an error made it read-only.
     ///
     /// All acknowledged writes are first written to new files; failed commits stay lost. This needs about as much
-    /// free space as the memtables. Quarantined files are verified, and intact ones are used again.
+    /// free space as the memtables. A close and a new open without `resume` may lose acknowledged writes that are newer
+    /// than the last successful sync. Quarantined files are verified, and intact ones are used again.
     /// [`Db::health`] still lists the others.
     ///
     /// # Errors
@@ -731,7 +732,8 @@ impl Db {
     /// Closes the database: flushes, stops background work, marks the WAL and releases the lock.
     ///
     /// Later calls on any handle return [`Error::Closed`]. Memtables that are not flushed before the deadline are
-    /// replayed from the WAL by the next open. Iterators and running reads continue. A running read returns
+    /// replayed from the WAL by the next open. The memtables of a database that is read-only after a write error are not
+    /// flushed, see [`Db::resume`]. Iterators and running reads continue. A running read returns
     /// [`Error::Closed`] if the next owner of the database has removed a file that it needs.
     ///
     /// # Errors
