@@ -138,7 +138,7 @@ pub(crate) struct CompareArgs {
     /// Fail if a cost or a rate is worse by more than this percentage, or if B lacks a cell of A. Ignores times.
     #[arg(long, value_name = "PCT", value_parser = percent)]
     pub(crate) fail_above: Option<f64>,
-    /// Fail if a latency, a stall or another time is worse by more than this percentage.
+    /// Fail if a latency, a stall or another time is worse by more than this percentage, or if B lacks a cell of A.
     #[arg(long, value_name = "PCT", value_parser = percent)]
     pub(crate) fail_latency_above: Option<f64>,
     /// Print every number that differs.

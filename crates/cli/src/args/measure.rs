@@ -53,7 +53,8 @@ pub(crate) struct StressArgs {
 pub(crate) struct BenchArgs {
     /// Workloads, which run in this order on one database: fillseq, fillrandom, overwrite, readrandom,
     /// readmissing, seekrandom, scan, readwhilewriting, deleterandom, fillsync, ycsb-a … ycsb-f, mixgraph. Settings after
-    /// a colon replace flags: seekrandom:entries=100, readrandom:threads=2,ops=500K (keys: threads, ops, entries, rate).
+    /// a colon replace flags: seekrandom:entries=100, readrandom:threads=2,ops=500K (keys: threads, ops, entries,
+    /// rate, writer-rate).
     #[arg(required_unless_present_any = ["experiment", "run_cell", "collect"], value_name = "WORKLOAD")]
     pub(crate) workloads: Vec<WorkloadArgument>,
     /// Experiment to run in place of workloads: caching (reads by contents of the block cache), filter-size

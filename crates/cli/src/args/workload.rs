@@ -21,7 +21,8 @@ pub(crate) struct RecordArgs {
 /// Shares of the writes that do not insert a key.
 #[derive(Debug, Default, PartialEq, Args)]
 pub(crate) struct WriteArgs {
-    /// Share of the writes that update an existing key [default: 0.5 without any other flag of the workload, else 0].
+    /// Share of the writes that update an existing key [default: 0.5; 0 if another flag of the
+    /// writes or reads is given, or --data of explore].
     #[arg(long, value_name = "F")]
     pub(crate) updates: Option<f64>,
     /// Share of the writes that delete an existing key [default: 0].

@@ -779,7 +779,7 @@ pub(crate) fn metric_families(metrics: &Metrics) -> Vec<MetricFamily<'_>> {
     let latency = &metrics.operation_latency;
     families.add_latencies(
         "lsmx_operation_duration_seconds",
-        "Durations of sampled operations. Empty while latency sampling is off.",
+        "Durations of sampled operations. Does not change while latency sampling is off.",
         1e9,
         [
             ("get", &latency.get_ns),

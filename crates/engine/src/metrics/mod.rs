@@ -581,7 +581,7 @@ impl Metrics {
     ///
     /// Each sample gets the given labels in addition to its own, such as `keyspace` and `level`. A process with several
     /// databases passes a label for each of them. A label name consists of ASCII letters, digits and `_`, and does not
-    /// start with a digit. The metrics that Prometheus receives are listed in `docs/reference/metrics.md`.
+    /// start with a digit. The metrics that Prometheus receives are listed in `docs/reference/prometheus.md`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
