@@ -166,7 +166,8 @@ pub enum Error {
     RuntimeEnded,
     /// A call that may wait for background work was made on a thread that this work may need. Nothing was done.
     ///
-    /// Such threads are the threads of the engine and threads that run a listener or a merge operator.
+    /// Such threads are the threads of the engine and threads that run a listener, a merge operator, a compaction policy
+    /// or a compaction filter.
     #[error(
         "{call} was called from {context} and might wait for itself; call it from a thread of your own"
     )]

@@ -19,9 +19,8 @@ use crate::wal::RecoveryReport;
 ///
 /// A listener may read. A write fails with [`Error::WouldWait`] if it would have to wait for a flush or a
 /// compaction. `flush`, `wait_idle`, `compact_range`, `checkpoint`, `resume`, `drop_keyspace`, `rename_keyspace`,
-/// `clone_keyspace`, `operands_to_tree`, `ingest`, `bulk_load` and `close` fail with [`Error::Reentrant`], because they might
-/// wait for the thread of the listener. Call them from a
-/// thread of your own.
+/// `clone_keyspace`, `operands_to_tree`, `ingest`, `bulk_load`, `archive_log`, `close` and `Follower::catch_up` fail with
+/// [`Error::Reentrant`], because they might wait for the thread of the listener. Call them from a thread of your own.
 ///
 /// If a listener drops the last handle, another thread closes the database. A panic in a listener is caught and
 /// has no effect on the engine.
@@ -225,7 +224,8 @@ pub struct QuarantineEnd {
 /// Error of background work.
 #[derive(Clone, Debug)]
 pub struct BackgroundError {
-    /// Failed work: `flush`, `compaction`, `collection`, `sync` or `removal`.
+    /// Failed work: `flush`, `compaction`, `delete-only compaction`, `collection`, `sync`, `removal`, or `catch-up` of a
+    /// follower.
     pub work: &'static str,
     /// Name of the keyspace, if the work belongs to one.
     pub keyspace: Option<String>,

@@ -44,9 +44,14 @@
 //! | memory and disk | `docs/guide/sizing.md` | [`Options::memory_budget`], [`metrics::MemoryMetrics`] |
 //! | compaction policies | `docs/guide/compaction.md` | [`PolicySpec`], [`compaction`] |
 //! | merge operators, atomic updates | `docs/guide/merge-operators.md` | [`merge_operator`], [`Update`] |
+//! | compaction filters | `docs/guide/compaction-filters.md` | [`CompactionFilter`] |
 //! | bulk loads, ingest of files | `docs/guide/bulk-load.md` | [`Keyspace::bulk_load`], [`Db::ingest`] |
+//! | values that expire | `docs/guide/expiry.md` | [`Keyspace::put_with_ttl`], [`KeyspaceOptions::default_ttl`] |
+//! | removal of deleted values within a time | `docs/guide/deletion.md` | [`KeyspaceOptions::delete_persistence`] |
 //! | large values | `docs/guide/value-log.md` | [`ValueSeparation`] |
 //! | backup and repair | `docs/guide/backup.md` | [`Db::checkpoint`], [`verify`](fn@verify), [`repair`](fn@repair) |
+//! | readers in other processes | `docs/guide/follower.md` | [`Follower`], [`Db::open_follower`] |
+//! | several machines | `docs/guide/replication.md` | the crate `lsmx-raft` |
 //! | operation and monitoring | `docs/guide/operations.md` | [`Metrics`], [`Health`], [`EventListener`] |
 //! | Prometheus, latencies, a view of a running database | `docs/guide/observability.md` | [`Metrics::to_prometheus`], [`read_metrics_file`] |
 //! | recording workloads | `docs/guide/traces.md` | [`workload_trace`] |

@@ -368,7 +368,8 @@ impl Keyspace {
     /// Returns the value of a key, read with options.
     ///
     /// # Errors
-    /// The errors of [`Keyspace::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
+    /// The errors of [`Keyspace::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory);
+    /// [`Error::Deadline`].
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
         self.inner().get(&self.tree, key.as_ref(), None, options)
     }

@@ -105,8 +105,9 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::NotADatabase`], [`Error::Locked`], [`Error::UnsupportedVersion`], [`Error::Corrupt`],
-    /// [`Error::Missing`], [`Error::Contradiction`], [`Error::InvalidOption`], [`Error::Io`];
-    /// [`Error::NoCompactionPolicy`] for the default keyspace. After an error, existing data is unchanged.
+    /// [`Error::Missing`], [`Error::Contradiction`], [`Error::InvalidOption`], [`Error::Policy`],
+    /// [`Error::TooFewDescriptors`], [`Error::Io`]; [`Error::NoCompactionPolicy`] for the default keyspace. After an error,
+    /// existing data is unchanged.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         // A panic in user code, such as an operand store, fails the open and releases the lock.
@@ -360,7 +361,8 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Io`] if a block cannot be read; [`Error::NoMergeOperator`],
-    /// [`Error::MergeFailed`] if the operands of the key cannot be combined; [`Error::Closed`].
+    /// [`Error::MergeFailed`] if the operands of the key cannot be combined; [`Error::NoOperandStore`];
+    /// [`Error::KeyspaceDropped`]; [`Error::Closed`].
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         let options = ReadOptions::default();
         self.inner().get(&self.inner().default_tree, key.as_ref(), None, &options)
@@ -369,9 +371,10 @@ impl Db {
     /// Commits a batch atomically, across all its keyspaces.
     ///
     /// # Errors
-    /// - [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::NoMergeOperator`], [`Error::Conflict`],
-    ///   [`Error::ConflictUnknown`], [`Error::WouldWait`], [`Error::Deadline`], [`Error::Background`],
-    ///   [`Error::CompactionBlocked`], [`Error::PolicyStalled`]: the batch is not committed.
+    /// - [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::KeyspaceDropped`], [`Error::NoMergeOperator`],
+    ///   [`Error::NoOperandStore`], [`Error::ExpiryRefused`], [`Error::Conflict`], [`Error::ConflictUnknown`],
+    ///   [`Error::WouldWait`], [`Error::Deadline`], [`Error::Background`], [`Error::CompactionBlocked`],
+    ///   [`Error::PolicyStalled`], [`Error::OpenedReadOnly`], [`Error::Closed`]: the batch is not committed.
     /// - [`Error::Undecided`]: the deadline has passed, and the batch may still become visible.
     /// - [`Error::ReadOnly`] with the cause: the batch is not visible. The next open may find it, as a whole.
     pub fn write(&self, batch: WriteBatch, options: impl Into<WriteOptions>) -> Result<()> {

@@ -62,7 +62,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// The errors of [`Snapshot::get`]; [`Error::WouldBlock`](crate::Error::WouldBlock) with
-    /// [`ReadTier::Memory`](crate::ReadTier::Memory).
+    /// [`ReadTier::Memory`](crate::ReadTier::Memory); [`Error::Deadline`](crate::Error::Deadline).
     pub fn get_with(
         &self,
         keyspace: &Keyspace,

@@ -31,8 +31,9 @@ use crate::workload_trace::ScanTrace;
 /// until it is dropped.
 ///
 /// After an error, all further calls return the same error. The caller must therefore stop at the first error, as `?`
-/// and `collect::<Result<_, _>>` do. [`Error::MergeFailed`] is an exception: it is returned in place of one entry whose
-/// operands cannot be combined, and the next call returns the following entry.
+/// and `collect::<Result<_, _>>` do. There are two exceptions. [`Error::MergeFailed`] is returned in place of one entry
+/// whose operands cannot be combined, and the next call returns the following entry. After [`Error::WouldBlock`], the
+/// next call tries to read the same entry again.
 pub struct Range {
     lower: Bound<Bytes>,
     upper: Bound<Bytes>,

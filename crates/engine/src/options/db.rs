@@ -190,7 +190,7 @@ impl Options {
         self
     }
 
-    /// Limit of bytes per second that flushes and compactions read and write. Flushes have priority.
+    /// Limit of bytes per second that flushes, compactions, bulk loads and clones read and write. Flushes have priority.
     ///
     /// A lower limit disturbs reads and syncs less, but slows writes down earlier if compactions cannot keep up.
     /// [`Db::set_background_io_rate`](crate::Db::set_background_io_rate) changes it while the database is open. It has no

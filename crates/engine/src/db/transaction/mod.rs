@@ -162,7 +162,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Transaction::get`].
+    /// The errors of [`Transaction::get`]; in a locking transaction [`Error::LockTimeout`](crate::Error::LockTimeout) and
+    /// [`Error::Deadlock`](crate::Error::Deadlock).
     pub fn get_for_update(
         &self,
         keyspace: &Keyspace,
@@ -239,8 +240,9 @@ impl Transaction {
     ///
     /// # Errors
     /// [`Error::TooLarge`](crate::Error::TooLarge), [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace),
-    /// [`Error::OpenedReadOnly`](crate::Error::OpenedReadOnly), [`Error::Closed`](crate::Error::Closed). The transaction stays
-    /// usable, without this write.
+    /// [`Error::KeyspaceDropped`](crate::Error::KeyspaceDropped), [`Error::OpenedReadOnly`](crate::Error::OpenedReadOnly),
+    /// [`Error::Closed`](crate::Error::Closed); in a locking transaction [`Error::LockTimeout`](crate::Error::LockTimeout)
+    /// and [`Error::Deadlock`](crate::Error::Deadlock). The transaction stays usable, without this write.
     pub fn put(
         &self,
         keyspace: &Keyspace,
