@@ -6,7 +6,7 @@ use std::future::Future;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lsmx_backup::{
     BackupInfo, BackupOptions, BackupRepository, Progress, ProgressCallback, PruneSummary,
@@ -87,7 +87,11 @@ pub(super) fn restore(arguments: &DbArgs, flags: &RestoreArgs) -> Result<(), Fai
             (None, Some(writer)) => Selection::NewestOf(writer.clone()),
             (None, None) => newest_of_only_writer(&repository).await?,
         };
-        Ok::<_, Failure>(repository.restore(selection, &arguments.path, &options).await?)
+        let restored = repository.restore(selection, &arguments.path, &options).await;
+        restored.map_err(|error| match error {
+            lsmx_backup::Error::NoBackupBefore { time_ms } => no_backup_before(time_ms),
+            error => error.into(),
+        })
     })?;
     let (id, bytes) = (info.id, format_bytes(info.bytes));
     let (time, path) = (utc_time(info.created_ms), arguments.path.display());
@@ -98,6 +102,13 @@ pub(super) fn restore(arguments: &DbArgs, flags: &RestoreArgs) -> Result<(), Fai
         text += &format!("restored the log through commit {}, archived by {time}\n", log.last_seq);
     }
     output::stdout(text.as_bytes())
+}
+
+/// Returns the error of a restore to a time that is before all backups.
+fn no_backup_before(time_ms: u64) -> Failure {
+    let time = utc_time_ms(time_ms);
+    let text = format!("the repository has no backup that contains only commits before {time}");
+    Failure::Run(text.into())
 }
 
 /// Returns the newest backup if all backups have the same writer.
@@ -145,14 +156,18 @@ fn text(backups: &[BackupInfo], pruned: Option<&PruneSummary>, verified: bool) -
 
 /// Formats a time as `2026-11-27 23:05:00Z`.
 fn utc_time(unix_ms: u64) -> String {
-    let time = UNIX_EPOCH + Duration::from_millis(unix_ms / 1000 * 1000);
-    humantime::format_rfc3339_seconds(time).to_string().replace('T', " ")
+    humantime::format_rfc3339_seconds(system_time(unix_ms)).to_string().replace('T', " ")
 }
 
 /// Formats a time as `2026-11-27 23:05:00.123Z`.
 fn utc_time_ms(unix_ms: u64) -> String {
-    let time = UNIX_EPOCH + Duration::from_millis(unix_ms);
-    humantime::format_rfc3339_millis(time).to_string().replace('T', " ")
+    humantime::format_rfc3339_millis(system_time(unix_ms)).to_string().replace('T', " ")
+}
+
+/// Returns the time, or the end of the year 9999 if it is later, because RFC 3339 has no later years.
+fn system_time(unix_ms: u64) -> SystemTime {
+    const LAST_MS: u64 = 253_402_300_799_999;
+    UNIX_EPOCH + Duration::from_millis(unix_ms.min(LAST_MS))
 }
 
 /// Returns the name of the database in the repository.
