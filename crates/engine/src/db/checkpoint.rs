@@ -293,10 +293,14 @@ fn check_target_empty(vfs: &dyn Vfs, target: &Path) -> Result<()> {
 /// Removes the files of a failed checkpoint, so that it can be retried. The removal of `CURRENT` comes first and is
 /// synced, so that no partial copy opens.
 fn remove_created_files(vfs: &dyn Vfs, target: &Path, created: &[PathBuf]) {
-    // Files that cannot be removed are harmless. Without `CURRENT` the target is not a database. With it, all listed
-    // files exist.
-    let _ = vfs.remove(&FileName::Current.in_dir(target));
-    let _ = vfs.sync_dir(target);
+    // A target with `CURRENT` is a database, which needs all of its files. `CURRENT` must be removed durably first.
+    let removed = match vfs.remove(&FileName::Current.in_dir(target)) {
+        Ok(()) => vfs.sync_dir(target).is_ok(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    if !removed {
+        return;
+    }
     for path in created {
         let _ = vfs.remove(path);
     }

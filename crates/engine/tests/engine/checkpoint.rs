@@ -161,6 +161,34 @@ fn checkpoint_failed_leaves_no_database() {
     }
 }
 
+/// In round k, the k-th file system call of the checkpoint fails, and no file can be removed afterwards.
+#[test]
+fn checkpoint_failed_without_removals_leaves_no_incomplete_database() {
+    for k in 0.. {
+        let disk = MemVfs::new();
+        let vfs = FaultVfs::new(Arc::new(disk.clone()), k);
+        let db = create(&vfs);
+        fill(&db, 0..400);
+        db.sync().unwrap();
+        vfs.add_rule(FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(VfsCall::ALL).nth(k));
+        vfs.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Remove]));
+        let made = db.checkpoint("copy");
+        vfs.clear_rules();
+        if vfs.fired_counts().is_empty() {
+            made.unwrap();
+            assert!(k > 20, "only {k} calls");
+            break;
+        }
+        for disk in [disk.clone(), disk.crash(CrashImage::Drop, k), disk.crash(CrashImage::Keep, k)]
+        {
+            match open(&disk, "copy") {
+                Err(Error::NotADatabase { .. }) => {}
+                opened => assert_eq!(count(&opened.unwrap()), 400, "call {k}"),
+            }
+        }
+    }
+}
+
 /// In round k, the k-th read of the checkpoint returns altered bytes. Without hard links, the checkpoint also reads the
 /// tables in order to copy them.
 #[test]
