@@ -87,6 +87,9 @@ fn entry(index: u64, value_bytes: usize) -> Entry<Types> {
 }
 
 /// Repeats an operation in each of the clients and prints its rate and latencies.
+///
+/// The latency of an operation begins when the previous operation of the client ends. So it includes the time in which
+/// operations of other clients block the threads of the runtime.
 async fn measure<F>(
     name: &str,
     clients: u64,
@@ -101,11 +104,13 @@ where
         .map(|_| {
             let (next, operation) = (Arc::clone(&next), operation.clone());
             tokio::spawn(async move {
-                let mut latencies = Vec::new();
+                let (mut latencies, mut begun) = (Vec::new(), Instant::now());
                 while started.elapsed() < duration {
-                    let begun = Instant::now();
                     operation(next.fetch_add(1, Ordering::Relaxed)).await?;
-                    latencies.push(begun.elapsed());
+                    let ended = Instant::now();
+                    latencies.push(ended - begun);
+                    begun = ended;
+                    tokio::task::yield_now().await;
                 }
                 Ok::<_, Box<dyn Error + Send + Sync>>(latencies)
             })
