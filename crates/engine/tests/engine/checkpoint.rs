@@ -72,6 +72,18 @@ fn checkpoint_is_an_independent_database_with_earlier_commits() {
     assert_clean(&disk);
 }
 
+/// A checkpoint into an empty directory did not sync the parent, so a power loss removed the checkpoint.
+#[test]
+fn checkpoint_in_an_unsynced_directory_survives_a_power_loss() {
+    let disk = MemVfs::new();
+    let db = create(&disk);
+    fill(&db, 0..10);
+    disk.create_dir(Path::new("copy")).unwrap();
+    db.checkpoint("copy").unwrap();
+    let copy = open(&disk.crash(CrashImage::Drop, 0), "copy").unwrap();
+    assert_eq!(count(&copy), 10);
+}
+
 #[test]
 fn checkpoint_links_tables_or_copies_them_if_links_are_unsupported() {
     for cannot in [false, true] {

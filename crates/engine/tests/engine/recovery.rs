@@ -1,9 +1,12 @@
 //! WAL recovery on several threads, into one or more memtables.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use lsmx::KeyspaceOptions;
 use lsmx::env::Background;
 use lsmx::merge_operator::Counter;
-use lsmx::vfs::{CrashImage, MemVfs};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{Db, Options};
 
 use crate::harness::database::{self, Entries, assert_clean, assert_entries, metrics, policy};
@@ -104,4 +107,21 @@ fn recovery_of_a_log_larger_than_a_memtable_flushes_during_replay() {
     assert_entries(&db.default_keyspace(), &model);
     db.wait_idle().unwrap();
     assert_entries(&db.default_keyspace(), &model);
+}
+
+/// An open that was killed, or another process, had created a directory without a sync of its parent. The next open did
+/// not sync the parent either, so a power loss removed the database with its synced commits.
+#[test]
+fn commits_in_an_unsynced_directory_survive_a_power_loss() {
+    for (unsynced, path) in [("db", "db"), ("parent", "parent/db"), ("parent", "parent/new/db")] {
+        let disk = MemVfs::new();
+        disk.create_dir(Path::new(unsynced)).unwrap();
+        let options = || options(1 << 20).vfs(Arc::new(disk.clone()));
+        let db = Db::open(path, options()).unwrap();
+        db.put("key", "value").unwrap();
+        db.sync().unwrap();
+        let after = Arc::new(disk.crash(CrashImage::Drop, 0));
+        let db = Db::open(path, options().create_if_missing(false).vfs(after)).unwrap();
+        assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+    }
 }

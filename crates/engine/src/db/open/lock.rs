@@ -74,7 +74,7 @@ impl DirectoryClaim {
                     Err(Error::NotADatabase { path: dir.to_owned(), why })
                 }
                 // If the directory has another error, taking the lock reports it.
-                _ => Ok(()),
+                _ => self.sync_existing_name(dir),
             };
         }
         let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -87,10 +87,34 @@ impl DirectoryClaim {
             Err(error) => return Err(Error::io("create", dir, error)),
         }
         let parent = parent.unwrap_or(Path::new("."));
+        self.sync_dir(parent).map_err(|error| Error::io("sync", parent, error))
+    }
+
+    /// Makes the name of an existing directory durable. The process that created the directory may not have synced the
+    /// parent.
+    fn sync_existing_name(&self, dir: &Path) -> Result<()> {
+        let parent = match (dir.file_name(), dir.parent()) {
+            (Some(_), Some(parent)) if parent.as_os_str().is_empty() => PathBuf::from("."),
+            (Some(_), Some(parent)) => parent.to_owned(),
+            // The path is `/`, or ends with `.` or `..`.
+            _ => dir.join(".."),
+        };
+        self.sync_dir(&parent).or_else(|error| match error.kind() {
+            // This process may not read the parent, or the file system of the parent has no sync, as above some mount
+            // points. Such a process has not created the directory.
+            io::ErrorKind::PermissionDenied
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::Unsupported => Ok(()),
+            _ => Err(Error::io("sync", &parent, error)),
+        })
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         if failpoint::is_on(Failpoint::DirectoryNotSynced) {
             return Ok(());
         }
-        self.vfs.sync_dir(parent).map_err(|error| Error::io("sync", parent, error))
+        self.vfs.sync_dir(dir)
     }
 
     /// Returns the lock. The created directories and the lock file are kept.
