@@ -385,7 +385,8 @@ impl Wal {
     /// may call this method. Other threads can append during the sync.
     ///
     /// # Errors
-    /// Fails when a sync fails, or an earlier append or sync failed. All later syncs then fail, too.
+    /// Fails when a sync or the append of a sync mark fails, or an earlier append or sync failed. All later syncs then fail,
+    /// too. [`Wal::durable_seq`] may have increased nevertheless.
     pub fn sync(&self) -> Result<SeqNo> {
         let _serialized = self.syncing.lock();
         self.sync_locked(&Segment::needs_sync)
@@ -428,8 +429,6 @@ impl Wal {
         let mut closed = Vec::new();
         let mut log = self.log.lock();
         synced.map_err(|error| log.record_failure(error))?;
-        // If an append failed during the sync, the end of the file is unknown, so no mark is appended.
-        log.check_failure()?;
         for done in &pending {
             let segment = log.segments.iter_mut().find(|segment| segment.id == done.id);
             if let Some(segment) = segment {
@@ -444,6 +443,8 @@ impl Wal {
         // another sync.
         self.sync_requested.store(false, Ordering::Release);
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        // If an append failed during the sync, the end of the file is unknown, so no mark is appended.
+        log.check_failure()?;
         log.write_mark().map_err(|error| log.record_failure(error))?;
         if let Some((_, older)) = log.segments.split_last_mut() {
             let synced = older.iter_mut().filter(|segment| !segment.needs_sync());

@@ -424,11 +424,13 @@ impl Committer {
                 self.insert(group);
                 self.publish(group);
             }
-            Ok(()) => {
-                self.put_in_flight(group);
-                self.insert(group);
-                self.publish_in_order(group);
-            }
+            Ok(()) => match self.put_in_flight(group) {
+                Ok(()) => {
+                    self.insert(group);
+                    self.publish_in_order(group);
+                }
+                Err(error) => self.fail_group(group, &error),
+            },
             Err(error) => self.fail_group(group, &error),
         }
     }
@@ -503,13 +505,20 @@ impl Committer {
     }
 
     /// Adds the group to the unpublished groups, and hands over the leadership before the group is inserted.
-    fn put_in_flight(&self, group: &mut CommitGroup) {
+    ///
+    /// # Errors
+    /// The insertion of an earlier group has failed, so that this group cannot be published.
+    fn put_in_flight(&self, group: &mut CommitGroup) -> Result<()> {
         let (members, last_seq) = (Arc::new(group.members.clone()), group.last_seq());
         let mut queue = self.queue.lock();
+        if let Some(error) = &queue.incomplete_insert {
+            return Err(error.clone());
+        }
         queue.in_flight.push_back(InFlightGroup { members, last_seq, is_inserted: false });
         let next = queue.pass_lead(group);
         drop(queue);
         self.wake_leader(next.as_ref());
+        Ok(())
     }
 
     /// Marks an unpublished group as inserted. Publishes the oldest groups up to the first one that is not inserted.
@@ -611,8 +620,9 @@ impl Committer {
                 self.state.wal.append(&records)?;
             }
             if sync {
+                self.state.env.yield_point(YieldKind::Commit);
                 let start_ns = self.state.env.monotonic_ns();
-                self.state.wal.sync()?;
+                self.sync_log(group.last_seq())?;
                 let us = self.state.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
                 let average = self.sync_us.load(Ordering::Relaxed);
                 self.sync_us.store(average - average / 8 + us / 8, Ordering::Relaxed);
@@ -620,6 +630,18 @@ impl Committer {
             Ok(())
         };
         write().map_err(|error| self.state.make_read_only(error))
+    }
+
+    /// Syncs the WAL, which contains all commits up to `last_seq`.
+    ///
+    /// # Errors
+    /// The sync failed, and the last commits may not be on stable storage.
+    fn sync_log(&self, last_seq: SeqNo) -> Result<()> {
+        let Err(error) = self.state.wal.sync() else { return Ok(()) };
+        let error = self.state.make_read_only(error);
+        // Another thread may have synced the commits before the failure. A follower may show them already, so they must not
+        // fail.
+        if self.state.wal.durable_seq() >= last_seq { Ok(()) } else { Err(error) }
     }
 
     /// Publishes all sequence numbers that have been assigned. No commit may be in progress.

@@ -32,6 +32,7 @@ mod expiry;
 mod faults;
 mod follower;
 mod follower_extension;
+mod follower_faults;
 mod golden_database;
 mod golden_log;
 mod golden_table;

@@ -1,0 +1,84 @@
+//! Followers while calls of the file system fail, and while the owner changes files that they read.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lsmx::env::Background;
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall, VfsLayer};
+use lsmx::merge_operator::Append;
+use lsmx::vfs::{MemVfs, Vfs};
+use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
+
+use crate::harness::small_database::files;
+
+fn options(vfs: Arc<dyn Vfs>) -> Options {
+    Options::default().background(Background::Inline).vfs(vfs)
+}
+
+fn put_synced(db: &Db, key: &str, value: &str) -> lsmx::Result<()> {
+    let mut batch = WriteBatch::new();
+    batch.put(&db.default_keyspace(), key, value);
+    db.write(batch, Durability::Sync)
+}
+
+/// The append of the sync mark fails after the sync of a commit. The commit was then reported as failed, and `resume`
+/// discarded it, although a follower may show it.
+#[test]
+fn synced_commit_succeeds_if_its_mark_cannot_be_written() {
+    let faults = FaultVfs::new(Arc::new(MemVfs::new()), 1);
+    let owner = Db::open("db", options(Arc::new(faults.clone()))).unwrap();
+    let mark = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]);
+    faults.add_rule(mark.path_contains(".wal").nth(1));
+    put_synced(&owner, "key", "value").unwrap();
+    assert_eq!(faults.fired_counts().len(), 1);
+    let refused = owner.put("other", "value");
+    assert!(matches!(refused, Err(Error::ReadOnly { .. })), "{refused:?}");
+    owner.resume().unwrap();
+    assert_eq!(owner.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+    assert_eq!(owner.get("other").unwrap(), None);
+}
+
+/// A new keyspace syncs the log twice. The first sync makes the commit of another thread durable, and a follower shows the
+/// commit. The second sync fails. The commit was then reported as failed, and `resume` discarded it.
+#[test]
+fn shown_commit_is_kept_if_a_sync_of_another_thread_fails() {
+    let mut kept = 0;
+    for seed in 0..60 {
+        let disk = Arc::new(MemVfs::new());
+        let faults = FaultVfs::new(disk.clone(), seed);
+        let stepped = Background::Stepped { seed, workers: 1 };
+        let owner = Db::open("db", options(Arc::new(faults.clone())).background(stepped)).unwrap();
+        let follower = Db::open_follower("db", options(disk)).unwrap();
+        let env = owner.env().clone();
+        let (result, writer) = {
+            let (owner, result) = (owner.clone(), Arc::new(std::sync::OnceLock::new()));
+            let of_writer = Arc::clone(&result);
+            let write = move || of_writer.set(put_synced(&owner, "key", "value")).unwrap();
+            (result, env.spawn("writer", write).unwrap())
+        };
+        let of_rule = follower.clone();
+        let catch_up = move |path: &Path| {
+            // The calling thread holds locks, which a follower must not be called with.
+            let follower = of_rule.clone();
+            std::thread::spawn(move || follower.catch_up().unwrap()).join().unwrap();
+            path.extension().is_some_and(|extension| extension == "wal")
+        };
+        let second_sync = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Sync]);
+        faults.add_rule(second_sync.path_where(catch_up).nth(1));
+        let created = owner.keyspace("new", KeyspaceOptions::default());
+        env.join(writer).unwrap();
+        faults.clear_rules();
+        let is_shown = follower.view().get("key").unwrap().is_some();
+        let result = result.get().unwrap();
+        assert!(result.is_ok() || !is_shown, "seed {seed}: {result:?}");
+        if created.is_err() {
+            kept += u64::from(is_shown);
+            owner.resume().unwrap();
+        }
+        assert_eq!(owner.get("key").unwrap().is_some(), result.is_ok(), "seed {seed}");
+        owner.close(None).unwrap();
+    }
+    assert!(kept > 0);
+}
