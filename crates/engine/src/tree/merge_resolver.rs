@@ -30,14 +30,20 @@ impl FoldCounter {
     }
 }
 
-/// Merges the operands of a keyspace.
-#[derive(Debug)]
-pub(crate) struct MergeResolver {
-    keyspace: Arc<KeyspaceName>,
+/// Merge operator of a keyspace. The states of a follower share it.
+#[derive(Debug, Default)]
+struct OperatorSlot {
     /// Name of the merge operator in the manifest. Set before `operator`.
     name: OnceLock<String>,
     /// Merge operator. Set at most once, because operators with the same name are interchangeable.
     operator: OnceLock<Arc<dyn MergeOperator>>,
+}
+
+/// Merges the operands of a keyspace.
+#[derive(Debug)]
+pub(crate) struct MergeResolver {
+    keyspace: Arc<KeyspaceName>,
+    slot: Arc<OperatorSlot>,
     /// Merges by reads, and merges by writers in memtables.
     pub(crate) reads: FoldCounter,
     /// Merges by flushes and compactions.
@@ -58,8 +64,7 @@ impl MergeResolver {
     ) -> MergeResolver {
         let resolver = MergeResolver {
             keyspace,
-            name: OnceLock::new(),
-            operator: OnceLock::new(),
+            slot: Arc::default(),
             reads: FoldCounter::default(),
             jobs: FoldCounter::default(),
             failures: AtomicU64::new(0),
@@ -89,7 +94,7 @@ impl MergeResolver {
     /// # Errors
     /// [`Error::Contradiction`] if the keyspace has a merge operator with another name.
     pub(crate) fn set_stored_name(&self, stored: String) -> Result<()> {
-        let name = self.name.get_or_init(|| stored.clone());
+        let name = self.slot.name.get_or_init(|| stored.clone());
         self.check_operator_name(&stored, name)
     }
 
@@ -105,21 +110,37 @@ impl MergeResolver {
     }
 
     /// Sets the merge operator, which must have passed [`MergeResolver::check_operator`]. Does nothing if an operator
-    /// is already set.
+    /// is already set, or if another state of a follower has meanwhile read another name from the manifest.
     pub(crate) fn set_operator(&self, operator: Arc<dyn MergeOperator>) {
-        self.name.get_or_init(|| operator.name().to_owned());
-        self.operator.get_or_init(|| operator);
+        let name = self.slot.name.get_or_init(|| operator.name().to_owned());
+        if name == operator.name() {
+            self.slot.operator.get_or_init(|| operator);
+        }
+    }
+
+    /// Shares the merge operator with an earlier state of the keyspace in a follower, also if it is set later. Does nothing
+    /// if the names of their operators differ.
+    pub(crate) fn share_operator(&mut self, before: &MergeResolver) {
+        if let Some(name) = self.name()
+            && before.slot.name.get_or_init(|| name.to_owned()) != name
+        {
+            return;
+        }
+        if let Some(operator) = self.shared_operator() {
+            before.set_operator(operator);
+        }
+        self.slot = Arc::clone(&before.slot);
     }
 
     /// Returns the name of the merge operator. The name is known even if the options contain no operator, because the
     /// manifest records it.
     pub(crate) fn name(&self) -> Option<&str> {
-        self.name.get().map(String::as_str)
+        self.slot.name.get().map(String::as_str)
     }
 
     /// Returns the operator, if it is set.
     pub(crate) fn shared_operator(&self) -> Option<Arc<dyn MergeOperator>> {
-        self.operator.get().cloned()
+        self.slot.operator.get().cloned()
     }
 
     /// Returns the merge operator.
@@ -127,9 +148,10 @@ impl MergeResolver {
     /// # Errors
     /// [`Error::NoMergeOperator`] if the options contain no merge operator.
     pub(crate) fn operator(&self) -> Result<&dyn MergeOperator> {
-        self.operator.get().map(|operator| &**operator).ok_or_else(|| Error::NoMergeOperator {
+        let operator = self.slot.operator.get().map(|operator| &**operator);
+        operator.ok_or_else(|| Error::NoMergeOperator {
             keyspace: self.keyspace.get(),
-            operator: self.name.get().cloned(),
+            operator: self.name().map(str::to_owned),
         })
     }
 
@@ -215,7 +237,7 @@ impl MergeResolver {
         older: &[u8],
         newer: &[u8],
     ) -> Option<Vec<u8>> {
-        let operator = self.operator.get()?;
+        let operator = self.slot.operator.get()?;
         let merged =
             merge_operator::partial_merge(&**operator, key, older, newer, value_bytes_max())?;
         self.jobs.record(2);
@@ -231,4 +253,44 @@ impl MergeResolver {
 /// Returns the maximum size in bytes of a value that a merge operator or a compaction filter may return.
 pub(crate) fn value_bytes_max() -> usize {
     usize::try_from(VALUE_BYTES_MAX).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::merge_operator::Append;
+
+    fn resolver(stored: Option<&str>) -> MergeResolver {
+        let resolver = MergeResolver::new(KeyspaceName::new("keyspace"), None);
+        if let Some(stored) = stored {
+            resolver.set_stored_name(stored.to_owned()).unwrap();
+        }
+        resolver
+    }
+
+    #[test]
+    fn operator_is_shared_unless_the_names_differ() {
+        let operator: Arc<dyn MergeOperator> = Arc::new(Append::default());
+        for (before, after, is_shared) in [
+            (None, None, true),
+            (None, Some("lsmx.append"), true),
+            (Some("lsmx.append"), Some("lsmx.append"), true),
+            (None, Some("other"), false),
+            (Some("lsmx.append"), Some("other"), false),
+        ] {
+            let (before, mut after) = (resolver(before), resolver(after));
+            after.share_operator(&before);
+            before.set_operator(Arc::clone(&operator));
+            assert_eq!(after.operator().is_ok(), is_shared);
+        }
+    }
+
+    #[test]
+    fn operator_of_options_is_shared_with_the_state_before() {
+        let operator: Arc<dyn MergeOperator> = Arc::new(Append::default());
+        let (before, mut after) = (resolver(None), resolver(None));
+        after.set_operator(operator);
+        after.share_operator(&before);
+        assert!(before.operator().is_ok() && after.operator().is_ok());
+    }
 }

@@ -82,3 +82,36 @@ fn shown_commit_is_kept_if_a_sync_of_another_thread_fails() {
     }
     assert!(kept > 0);
 }
+
+/// The options were passed to a view that was not the current one any more. Later views did not have the operator.
+#[test]
+fn merge_operator_of_an_earlier_view_is_kept_by_later_views() {
+    let disk = Arc::new(MemVfs::new());
+    let with_operator = || KeyspaceOptions::default().merge_operator(Append::default());
+    for has_flush in [false, true] {
+        let owner = Db::open("db", options(disk.clone())).unwrap();
+        let counters = owner.keyspace("counters", with_operator()).unwrap();
+        let follower = Db::open_follower("db", options(disk.clone())).unwrap();
+        let add = |operand: &str| {
+            counters.merge("key", operand).unwrap();
+            owner.sync().unwrap();
+            if has_flush {
+                owner.flush().unwrap();
+            }
+            assert!(follower.catch_up().unwrap());
+            follower.view().open_keyspace("counters", None).unwrap()
+        };
+        let first = follower.view();
+        let second = add("1");
+        assert!(matches!(second.get("key"), Err(Error::NoMergeOperator { .. })));
+        first.keyspace("counters", with_operator()).unwrap();
+        for later in [add("2"), second] {
+            assert!(later.get("key").unwrap().is_some());
+        }
+        let other = KeyspaceOptions::default().merge_operator(Append::with_separator(b","));
+        let refused = follower.view().keyspace("counters", other);
+        assert!(matches!(refused, Err(Error::Contradiction { .. })));
+        drop(counters);
+        owner.close(None).unwrap();
+    }
+}

@@ -82,7 +82,7 @@ impl TreeOpener<'_> {
         let (env, latencies) = (self.tables.env.clone(), Arc::clone(self.latencies));
         let origin = TreeContext { open_id: self.open_id, env, latencies };
         let name = KeyspaceName::new(&*keyspace.name);
-        let tree = Tree::new(origin, id, name, options, policy, version, SeqNo(1));
+        let mut tree = Tree::new(origin, id, name, options, policy, version, SeqNo(1));
         if keyspace.name != DEFAULT_KEYSPACE {
             tree.set_awaits_options();
         }
@@ -92,10 +92,10 @@ impl TreeOpener<'_> {
         if let Some(operator) = &persisted.merge_operator {
             tree.merge_resolver.set_stored_name(operator.clone())?;
         }
-        if let Some(operator) =
-            self.tree_before(id).and_then(|it| it.merge_resolver.shared_operator())
-        {
-            tree.merge_resolver.set_operator(operator);
+        if let Some(before) = self.tree_before(id) {
+            let resolver = Arc::get_mut(&mut tree.merge_resolver);
+            let resolver = resolver.expect("no other thread has the new tree");
+            resolver.share_operator(&before.merge_resolver);
         }
         tree.operand_store.set_kept_log(persisted.kept_log().cloned());
         self.open_operand_store(&tree, persisted.store_name(), keyspace.operand_token)?;
