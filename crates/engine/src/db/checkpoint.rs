@@ -79,6 +79,9 @@ impl<'a> Checkpoint<'a> {
     /// Reads the current state.
     fn new(inner: &'a DbInner, deadline_us: Option<u64>) -> Result<Checkpoint<'a>> {
         let state = &inner.state;
+        // No keyspace is created between the reads of the manifest and of the log. Otherwise, the log could contain commits to
+        // a keyspace that is missing in the manifest.
+        let changes = inner.keyspace_changes.lock();
         let trees = state.all_trees();
         let with_store: Vec<_> = trees.iter().filter(|tree| tree.operand_store.is_used()).collect();
         let (mut manifest, segments, stores) = {
@@ -99,6 +102,7 @@ impl<'a> Checkpoint<'a> {
             let stores = stores.collect();
             (manifest, state.wal.durable_segments()?, stores)
         };
+        drop(changes);
         let number = state.files.allocate();
         if !failpoint::is_on(Failpoint::CheckpointKeepsUid) {
             manifest.db_uid = new_uid(manifest.db_uid, number, state.env.random_u64());
