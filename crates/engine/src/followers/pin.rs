@@ -42,6 +42,10 @@ impl FollowerPaths {
 /// Suffix of the lock files.
 pub(super) const LOCK_SUFFIX: &str = ".lock";
 
+/// Maximum number of times that [`FollowerPin::create`] creates the directory. It may remain missing, because its name can
+/// be a symbolic link without a target.
+const ATTEMPTS_MAX: u32 = 100;
+
 /// The files of one open follower. Dropping the value removes them.
 #[derive(Debug)]
 pub(crate) struct FollowerPin {
@@ -55,7 +59,7 @@ pub(crate) struct FollowerPin {
 impl FollowerPin {
     /// Creates the files of a new follower. The owner deletes no file from now on.
     pub(crate) fn create(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<FollowerPin> {
-        let mut number = 1;
+        let (mut number, mut missing) = (1, 0);
         loop {
             let paths = FollowerPaths::new(dir, &format!("{number:06}"));
             match vfs.lock(&paths.lock) {
@@ -65,11 +69,19 @@ impl FollowerPin {
                     let (vfs, listed) = (Arc::clone(vfs), Mutex::default());
                     return Ok(FollowerPin { vfs, paths, listed, _lock: lock });
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => number += 1,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    create_follower_dir(vfs.as_ref(), dir)?;
-                }
-                Err(error) => return Err(Error::io("lock", &paths.lock, error)),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => number += 1,
+                    // The file is that of a follower of another user.
+                    io::ErrorKind::PermissionDenied if vfs.exists(&paths.lock).unwrap_or(false) => {
+                        number += 1;
+                    }
+                    // The directory does not exist yet, or the last follower has removed it.
+                    io::ErrorKind::NotFound if missing < ATTEMPTS_MAX => {
+                        missing += 1;
+                        create_follower_dir(vfs.as_ref(), dir)?;
+                    }
+                    _ => return Err(Error::io("lock", &paths.lock, error)),
+                },
             }
         }
     }

@@ -28,7 +28,7 @@ impl PinnedFiles {
         let mut pinned = PinnedFiles { followers: 0, numbers: Some(BTreeSet::new()) };
         let listed = list_followers(vfs, dir)?;
         for paths in &listed {
-            if remove_ended_follower(vfs, paths)? {
+            if remove_if_ended(vfs, paths)? {
                 continue;
             }
             pinned.followers += 1;
@@ -62,7 +62,7 @@ impl PinnedFiles {
 /// Returns the lock file of an open follower, if there is one.
 pub(crate) fn find_open_follower(vfs: &dyn Vfs, dir: &Path) -> Result<Option<PathBuf>> {
     for paths in list_followers(vfs, dir)? {
-        if !remove_ended_follower(vfs, &paths)? {
+        if !remove_if_ended(vfs, &paths)? {
             return Ok(Some(paths.lock));
         }
     }
@@ -81,18 +81,28 @@ fn list_followers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<FollowerPaths>> {
     }
 }
 
-/// Removes the files of a follower if its lock is free. Returns whether it was free.
-fn remove_ended_follower(vfs: &dyn Vfs, paths: &FollowerPaths) -> Result<bool> {
-    match vfs.lock(&paths.lock) {
-        Ok(_lock) => paths.remove_all(vfs).map(|()| true),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+/// Returns whether a follower has ended. Removes its files, unless they belong to another user.
+fn remove_if_ended(vfs: &dyn Vfs, paths: &FollowerPaths) -> Result<bool> {
+    let locked = match vfs.lock(&paths.lock) {
+        Ok(_lock) => return paths.remove_all(vfs).map(|()| true),
+        // A shared lock needs only the permission to read the file.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            vfs.lock_shared(&paths.lock).map(drop)
+        }
+        Err(error) => Err(error),
+    };
+    let Err(error) = locked else { return Ok(true) };
+    match error.kind() {
+        // The follower is open, or its state is unknown.
+        io::ErrorKind::WouldBlock | io::ErrorKind::PermissionDenied => Ok(false),
         // The last follower has removed the directory.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        Err(error) => Err(Error::io("lock", &paths.lock, error)),
+        io::ErrorKind::NotFound => Ok(true),
+        _ => Err(Error::io("lock", &paths.lock, error)),
     }
 }
 
-/// Reads the numbers in the list of a follower. Returns `None` if the list is missing or damaged.
+/// Reads the numbers in the list of a follower. Returns `None` if the list is missing, damaged or not readable for this
+/// user.
 fn read_list(vfs: &dyn Vfs, path: &Path) -> Result<Option<BTreeSet<u64>>> {
     let read = || -> io::Result<Vec<u8>> {
         let file = vfs.open(path)?;
@@ -104,8 +114,10 @@ fn read_list(vfs: &dyn Vfs, path: &Path) -> Result<Option<BTreeSet<u64>>> {
     };
     match read() {
         Ok(text) => Ok(decode_follower_files(&text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io("read", path, error)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Ok(None),
+            _ => Err(Error::io("read", path, error)),
+        },
     }
 }
 
@@ -116,6 +128,8 @@ mod tests {
 
     use crate::followers::FollowerPin;
     use crate::vfs::MemVfs;
+    use crate::vfs::call::VfsCall;
+    use crate::vfs::layer::VfsLayer;
 
     #[test]
     fn pinned_files_follow_lists_and_locks() {
@@ -174,6 +188,56 @@ mod tests {
         assert_eq!(find_open_follower(&*vfs, dir).unwrap(), None);
         let none = PinnedFiles { followers: 0, numbers: Some(BTreeSet::new()) };
         assert_eq!(PinnedFiles::read(&*vfs, dir).unwrap(), none);
+    }
+
+    /// A file system whose user lacks the permission to write the files of a follower, and maybe also to read them.
+    #[derive(Debug)]
+    struct OtherUser {
+        disk: Arc<dyn Vfs>,
+        can_read: bool,
+    }
+
+    impl VfsLayer for OtherUser {
+        fn inner(&self) -> &dyn Vfs {
+            &*self.disk
+        }
+
+        fn before_call(&self, call: VfsCall, path: &Path) -> io::Result<()> {
+            let is_of_follower = path.parent().is_some_and(|dir| dir.ends_with(FOLLOWERS));
+            let is_denied = match call {
+                VfsCall::Lock | VfsCall::Remove => self.disk.exists(path)?,
+                VfsCall::LockShared | VfsCall::Open => !self.can_read,
+                _ => false,
+            };
+            match is_of_follower && is_denied {
+                true => Err(io::ErrorKind::PermissionDenied.into()),
+                false => Ok(()),
+            }
+        }
+    }
+
+    /// The owner failed to read the files of a follower of another user, so it deleted no file and failed a write.
+    #[test]
+    fn pinned_files_of_other_user_are_read_or_unknown() {
+        let disk: Arc<dyn Vfs> = Arc::new(MemVfs::new());
+        let dir = Path::new("db");
+        disk.create_dir(dir).unwrap();
+        let follower = FollowerPin::create(&disk, dir).unwrap();
+        follower.pin(BTreeSet::from([3])).unwrap();
+        let other = |can_read| OtherUser { disk: Arc::clone(&disk), can_read };
+        let read = |can_read| PinnedFiles::read(&other(can_read), dir).unwrap();
+        assert_eq!(read(true), PinnedFiles { followers: 1, numbers: Some(BTreeSet::from([3])) });
+        assert_eq!(read(false), PinnedFiles { followers: 1, numbers: None });
+        let vfs: Arc<dyn Vfs> = Arc::new(other(true));
+        drop(FollowerPin::create(&vfs, dir).unwrap());
+        disk.remove(&dir.join(FOLLOWERS).join("000002.lock")).unwrap();
+        let lock = dir.join(FOLLOWERS).join("000001.lock");
+        drop(follower);
+        disk.create_dir(&dir.join(FOLLOWERS)).unwrap();
+        disk.create(&lock).unwrap();
+        assert_eq!(read(true), PinnedFiles { followers: 0, numbers: Some(BTreeSet::new()) });
+        assert_eq!(find_open_follower(&other(true), dir).unwrap(), None);
+        assert_eq!(find_open_follower(&other(false), dir).unwrap(), Some(lock));
     }
 
     #[test]

@@ -115,3 +115,18 @@ fn merge_operator_of_an_earlier_view_is_kept_by_later_views() {
         owner.close(None).unwrap();
     }
 }
+
+/// The open did not end.
+#[cfg(unix)]
+#[test]
+fn follower_open_fails_if_its_directory_is_a_dangling_link() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let threads = || Options::default().background(Background::Inline);
+    let _owner = Db::open(&path, threads()).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("missing"), path.join("FOLLOWERS")).unwrap();
+    match Db::open_follower(&path, threads()) {
+        Err(Error::Io { path: named, .. }) => assert!(named.starts_with(path.join("FOLLOWERS"))),
+        other => panic!("{other:?}"),
+    }
+}
