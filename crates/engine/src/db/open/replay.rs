@@ -253,7 +253,7 @@ impl Drop for InsertThread {
     }
 }
 
-/// Body of the inserting thread: inserts batches until the handle of the thread is dropped.
+/// Body of the inserting thread: inserts batches until the handle of the thread is dropped or an insertion fails.
 fn insert_batches(
     env: &Env,
     targets: &BTreeMap<u32, ReplayTarget>,
@@ -274,14 +274,19 @@ fn insert_batches(
         let mut full = Vec::new();
         let insert = || insert_batch(&mut batch, targets, &mut full);
         let inserted = catch_unwind(AssertUnwindSafe(insert));
+        let failed = inserted.err().map(|panic| Error::from_panic(&*panic));
+        let has_failed = failed.is_some();
         {
             let mut shared = shared.lock();
             shared.is_inserting = false;
             shared.full.extend(full);
             shared.spare = Some(batch);
-            shared.failed = inserted.err().map(|panic| Error::from_panic(&*panic));
+            shared.failed = failed;
         }
         changed.notify();
+        if has_failed {
+            return;
+        }
     }
 }
 
