@@ -116,6 +116,24 @@ fn merge_operator_of_an_earlier_view_is_kept_by_later_views() {
     }
 }
 
+/// The memtables of the view contain a later commit, which the view does not show.
+#[test]
+fn locking_transaction_on_a_view_has_no_conflict() {
+    let disk = Arc::new(MemVfs::new());
+    let owner = Db::open("db", options(disk.clone())).unwrap();
+    put_synced(&owner, "key", "first").unwrap();
+    let follower = Db::open_follower("db", options(disk)).unwrap();
+    let view = follower.view();
+    let tx = view.locking_transaction(Duration::from_secs(1));
+    let keyspace = view.default_keyspace();
+    assert_eq!(tx.get_for_update(&keyspace, "key").unwrap().as_deref(), Some(&b"first"[..]));
+    put_synced(&owner, "key", "second").unwrap();
+    assert!(follower.catch_up().unwrap());
+    assert_eq!(follower.metrics().extensions, 1);
+    assert_eq!(tx.get(&keyspace, "key").unwrap().as_deref(), Some(&b"first"[..]));
+    tx.commit(Durability::Buffered).unwrap();
+}
+
 /// The open did not end.
 #[cfg(unix)]
 #[test]

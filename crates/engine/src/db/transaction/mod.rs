@@ -419,8 +419,9 @@ impl Transaction {
     /// Removes and returns all writes, with guards on the reads that the commit checks.
     pub(crate) fn take_batch(&self) -> WriteBatch {
         let (mut batch, reads) = self.state.lock().take_writes_and_reads();
-        if batch.is_empty() && self.locks.is_none() {
-            // All reads show the same snapshot.
+        // All reads show the same snapshot. A read-only database does not change, although the memtables of a follower's view
+        // may contain later commits.
+        if batch.is_empty() && (self.locks.is_none() || self.inner().read_only.is_some()) {
             return batch;
         }
         let read_seq = match failpoint::is_on(Failpoint::ReadsValidatedFromCommit) {
