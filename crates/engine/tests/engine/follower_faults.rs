@@ -23,6 +23,12 @@ fn put_synced(db: &Db, key: &str, value: &str) -> lsmx::Result<()> {
     db.write(batch, Durability::Sync)
 }
 
+fn replace_all_tables(owner: &Db, value: &str) {
+    owner.put("key", value).unwrap();
+    owner.flush().unwrap();
+    owner.default_keyspace().compact_range::<&str>(..).unwrap();
+}
+
 /// The append of the sync mark fails after the sync of a commit. The commit was then reported as failed, and `resume`
 /// discarded it, although a follower may show it.
 #[test]
@@ -132,6 +138,31 @@ fn locking_transaction_on_a_view_has_no_conflict() {
     assert_eq!(follower.metrics().extensions, 1);
     assert_eq!(tx.get(&keyspace, "key").unwrap().as_deref(), Some(&b"first"[..]));
     tx.commit(Durability::Buffered).unwrap();
+}
+
+/// The catch-up returned the error of the rename by which it allows the deletion of files again.
+#[test]
+fn catch_up_returns_its_first_error() {
+    let disk = Arc::new(MemVfs::new());
+    let owner = Db::open("db", options(disk.clone())).unwrap();
+    let faults = FaultVfs::new(disk.clone(), 1);
+    let follower = Db::open_follower("db", options(Arc::new(faults.clone()))).unwrap();
+    replace_all_tables(&owner, "first");
+    let error = |errno| FaultRule::new(Fault::Error(errno));
+    faults.add_rule(error(Errno::Io).for_calls(&[VfsCall::Open]).path_contains(".sst"));
+    faults.add_rule(error(Errno::NoSpace).for_calls(&[VfsCall::Rename]).path_contains(".old"));
+    match follower.catch_up() {
+        Err(Error::Io { path, .. }) => assert_eq!(path, files(&disk, ".sst")[0]),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(faults.fired_counts().values().sum::<u64>(), 2);
+    faults.clear_rules();
+    replace_all_tables(&owner, "second");
+    assert!(files(&disk, ".sst").len() > 1, "the owner does not know which files are used");
+    assert!(follower.catch_up().unwrap());
+    assert_eq!(follower.view().get("key").unwrap().as_deref(), Some(&b"second"[..]));
+    replace_all_tables(&owner, "third");
+    assert_eq!(files(&disk, ".sst").len(), 2);
 }
 
 /// The open did not end.

@@ -117,7 +117,8 @@ pub(super) fn read_next_state(before: &DbInner, state: &FollowedState) -> Result
     let pinned = next.and_then(|next| pin_open_files(obsolete_files).map(|()| next));
     // An error has closed the files that only the next state uses.
     if let (Err(_), Some(pin)) = (&pinned, obsolete_files.follower_pin()) {
-        pin.restore()?;
+        // After another error, the owner keeps all files until the next catch-up.
+        let _ = pin.restore();
     }
     pinned
 }
