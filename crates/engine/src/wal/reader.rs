@@ -31,6 +31,7 @@
 //! acknowledged as synced.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::len_u64;
@@ -213,7 +214,11 @@ pub(crate) fn replay_from(
     visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
 ) -> Result<RecoveryReport> {
     let first = from.map_or(expect.oldest_segment, |from| from.segment);
-    let candidates = SegmentCandidate::open_all(vfs, dir, db_uid, &|id| id >= first)?;
+    // The owner may remove files that a follower lists. A follower that reads the whole log has pinned the segments of its
+    // manifest, so only other files are removed. If it reads only the end of the log, it has pinned nothing.
+    let skips_removed = from.is_none();
+    let candidates =
+        SegmentCandidate::open_all(vfs, (dir, db_uid), &|id| id >= first, skips_removed)?;
     replay_chain(&SegmentChain { dir, db_uid, expect, from, candidates }, mode, visit)
 }
 
@@ -237,7 +242,7 @@ pub(crate) fn replay_segments(
         named_by: named_by.to_owned(),
     };
     let is_one = |id| segments.iter().any(|segment| segment.id == id);
-    let candidates = SegmentCandidate::open_all(vfs, dir, db_uid, &is_one)?;
+    let candidates = SegmentCandidate::open_all(vfs, (dir, db_uid), &is_one, false)?;
     let chain = SegmentChain { dir, db_uid, expect: &expect, from: None, candidates };
     replay_chain(&chain, mode, visit)
 }
@@ -267,12 +272,13 @@ struct SegmentCandidate {
 }
 
 impl SegmentCandidate {
-    /// Opens the segment files whose ids `is_wanted` accepts, in ascending order of the ids.
+    /// Opens the segment files whose ids `is_wanted` accepts, in ascending order of the ids. If `skips_removed` is true, files
+    /// that are removed meanwhile are not an error.
     fn open_all(
         vfs: &dyn Vfs,
-        dir: &Path,
-        db_uid: u64,
+        (dir, db_uid): (&Path, u64),
         is_wanted: &dyn Fn(u64) -> bool,
+        skips_removed: bool,
     ) -> Result<Vec<SegmentCandidate>> {
         let names = vfs.list(dir).map_err(|source| Error::io("list", dir, source))?;
         let mut ids: Vec<u64> = names
@@ -283,7 +289,17 @@ impl SegmentCandidate {
             })
             .collect();
         ids.sort_unstable();
-        ids.into_iter().map(|id| SegmentCandidate::open(vfs, dir, db_uid, id)).collect()
+        let opened = ids.into_iter().map(|id| match SegmentCandidate::open(vfs, dir, db_uid, id) {
+            Err(Error::Io { path, source, .. })
+                if skips_removed
+                    && source.kind() == io::ErrorKind::NotFound
+                    && matches!(vfs.exists(&path), Ok(false)) =>
+            {
+                Ok(None)
+            }
+            opened => opened.map(Some),
+        });
+        opened.filter_map(Result::transpose).collect()
     }
 
     fn open(vfs: &dyn Vfs, dir: &Path, db_uid: u64, id: u64) -> Result<SegmentCandidate> {

@@ -165,6 +165,50 @@ fn catch_up_returns_its_first_error() {
     assert_eq!(files(&disk, ".sst").len(), 2);
 }
 
+/// A file system on which another process removes a file before it is opened.
+#[derive(Debug)]
+struct RemovedBeforeOpen {
+    disk: MemVfs,
+    path: PathBuf,
+}
+
+impl VfsLayer for RemovedBeforeOpen {
+    fn inner(&self) -> &dyn Vfs {
+        &self.disk
+    }
+
+    fn before_call(&self, call: VfsCall, path: &Path) -> io::Result<()> {
+        if call == VfsCall::Open && path == self.path {
+            self.disk.remove(path)?;
+        }
+        Ok(())
+    }
+}
+
+/// The owner removes the segment of a failed resume after the follower has listed the directory.
+#[test]
+fn follower_needs_only_the_segments_of_the_log() {
+    let disk = MemVfs::new();
+    let owner = Db::open("db", options(Arc::new(disk.clone()))).unwrap();
+    put_synced(&owner, "key", "value").unwrap();
+    let live = files(&disk, ".wal").pop().unwrap();
+    let orphan = PathBuf::from("db/000900.wal");
+    disk.create(&orphan).unwrap();
+    let open = |path: &Path| {
+        let disk = disk.crash(lsmx::vfs::CrashImage::Keep, 0);
+        Db::open_follower(
+            "db",
+            options(Arc::new(RemovedBeforeOpen { disk, path: path.to_owned() })),
+        )
+    };
+    let follower = open(&orphan).unwrap();
+    assert_eq!(follower.view().get("key").unwrap().as_deref(), Some(&b"value"[..]));
+    match open(&live) {
+        Err(Error::Missing { path, .. }) => assert_eq!(path, live),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// The open did not end.
 #[cfg(unix)]
 #[test]
