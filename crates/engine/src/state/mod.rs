@@ -505,24 +505,24 @@ impl DbState {
         if !self.obsolete_files.has_deletable_files() {
             return Vec::new();
         }
-        self.obsolete_files.retry_files_of_followers();
-        let mut paths = self.obsolete_files.take_deletable_files();
+        let mut files = self.obsolete_files.take_deletable_files();
         // The files must be read after the paths were queued, see `followers`.
         let pinned = PinnedFiles::read(&*self.vfs, &self.dir).unwrap_or_else(|error| {
             self.report_failed_removal(&error);
             let followers = self.obsolete_files.follower_files().followers;
             PinnedFiles { followers, numbers: None }
         });
-        let used = paths.extract_if(.., |path| pinned.contains(path));
-        let used = used.map(|path| {
-            let bytes = self.file_bytes(&path);
-            (path, bytes)
-        });
-        let changed = self.obsolete_files.keep_for_followers(pinned.followers, used.collect());
-        if let Some(files) = changed {
-            self.emit(&Event::Followers(files));
+        let used: Vec<_> = files
+            .extract_if(.., |(path, _)| pinned.contains(path))
+            .map(|(path, bytes)| {
+                let bytes = bytes.unwrap_or_else(|| self.file_bytes(&path));
+                (path, bytes)
+            })
+            .collect();
+        if let Some(metrics) = self.obsolete_files.keep_for_followers(pinned.followers, used) {
+            self.emit(&Event::Followers(metrics));
         }
-        paths
+        files.into_iter().map(|(path, _)| path).collect()
     }
 
     /// Returns the size of an obsolete file in bytes, or 0 if it cannot be read.

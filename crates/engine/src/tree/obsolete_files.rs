@@ -2,7 +2,7 @@
 //!
 //! Readers never delete files. They queue the paths, and a background job deletes the files.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::len_u64;
@@ -72,7 +72,7 @@ pub(crate) struct ObsoleteFiles {
     /// Open table and blob files.
     open: Mutex<HashMap<FileId, OpenFileState>>,
     /// Obsolete files that followers used at the last attempt to delete files, with their sizes in bytes.
-    used_by_followers: Mutex<Vec<(PathBuf, u64)>>,
+    used_by_followers: Mutex<BTreeMap<PathBuf, u64>>,
     /// Metrics of these files after the last attempt.
     follower_files: Mutex<FollowerFileMetrics>,
     /// Files by which this follower prevents the owner from deleting files. Set in a follower only. Every open file holds
@@ -143,29 +143,34 @@ impl ObsoleteFiles {
         DeletionPause(Arc::clone(self))
     }
 
-    /// Removes and returns all queued paths. Returns none while deletions are paused.
-    pub(crate) fn take_deletable_files(&self) -> Vec<PathBuf> {
+    /// Removes and returns all queued paths, and those of the files that followers used at the last attempt, with the sizes
+    /// of these files in bytes. Returns none while deletions are paused.
+    pub(crate) fn take_deletable_files(&self) -> Vec<(PathBuf, Option<u64>)> {
         let mut deletable = self.deletable.lock();
-        match self.pauses.load(Ordering::Acquire) {
-            0 => std::mem::take(&mut deletable),
-            _ => Vec::new(),
+        if self.pauses.load(Ordering::Acquire) > 0 {
+            return Vec::new();
         }
+        let used = std::mem::take(&mut *self.used_by_followers.lock());
+        // A resume queues used files again.
+        deletable.retain(|path| !used.contains_key(path));
+        let queued = deletable.drain(..).map(|path| (path, None));
+        queued.chain(used.into_iter().map(|(path, bytes)| (path, Some(bytes)))).collect()
     }
 
-    /// Keeps files that followers use, with their sizes in bytes. They are queued again before the next deletion.
+    /// Keeps files that followers use, with their sizes in bytes, until the next deletion.
     ///
     /// Returns the metrics of all kept files if the number of followers has changed.
     pub(crate) fn keep_for_followers(
         &self,
         followers: u64,
-        files: Vec<(PathBuf, u64)>,
+        files: impl IntoIterator<Item = (PathBuf, u64)>,
     ) -> Option<FollowerFileMetrics> {
         let mut used = self.used_by_followers.lock();
         used.extend(files);
         let metrics = FollowerFileMetrics {
             followers,
             files: len_u64(used.len()),
-            file_bytes: used.iter().map(|(_, bytes)| bytes).sum(),
+            file_bytes: used.values().sum(),
         };
         let before = std::mem::replace(&mut *self.follower_files.lock(), metrics);
         (before.followers != followers).then_some(metrics)
@@ -179,7 +184,7 @@ impl ObsoleteFiles {
     /// Queues the files again that followers used at the last attempt.
     pub(crate) fn retry_files_of_followers(&self) {
         let files = std::mem::take(&mut *self.used_by_followers.lock());
-        self.deletable.lock().extend(files.into_iter().map(|(path, _)| path));
+        self.deletable.lock().extend(files.into_keys());
     }
 
     /// Sets the files by which this follower prevents the owner from deleting files. Must be called at most once.
@@ -238,9 +243,10 @@ mod tests {
         let before = signal.generation();
         obsolete_files.remove_open_file(FileId(1), path.clone(), false);
         assert!(signal.generation() > before);
-        assert_eq!(obsolete_files.take_deletable_files(), std::slice::from_ref(&path));
+        let expected = [(path.clone(), None)];
+        assert_eq!(obsolete_files.take_deletable_files(), expected);
         obsolete_files.discard_table(FileId(1), path.clone());
-        assert_eq!(obsolete_files.take_deletable_files(), std::slice::from_ref(&path));
+        assert_eq!(obsolete_files.take_deletable_files(), expected);
         obsolete_files.add_open_file(FileId(1));
         obsolete_files.remove_open_file(FileId(1), path, false);
         assert!(!obsolete_files.has_deletable_files());

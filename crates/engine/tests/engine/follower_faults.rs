@@ -165,6 +165,39 @@ fn catch_up_returns_its_first_error() {
     assert_eq!(files(&disk, ".sst").len(), 2);
 }
 
+/// A resume queues all files that the manifest does not list, also those that the owner already keeps for a follower. They
+/// were counted twice. Each deletion also read the sizes of all kept files.
+#[test]
+fn file_kept_for_a_follower_is_counted_once() {
+    let disk = Arc::new(MemVfs::new());
+    let faults = FaultVfs::new(disk.clone(), 1);
+    let owner = Db::open("db", options(Arc::new(faults.clone()))).unwrap();
+    replace_all_tables(&owner, "first");
+    let table = files(&disk, ".sst").pop().unwrap();
+    let bytes = disk.open(&table).unwrap().len().unwrap();
+    let follower = Db::open_follower("db", options(disk.clone())).unwrap();
+    let opens = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Open]).chance(1.0);
+    faults.add_rule(opens.path_contains(table.to_str().unwrap()));
+    let kept = || {
+        let metrics = owner.metrics().followers;
+        (metrics.followers, metrics.files, metrics.file_bytes)
+    };
+    replace_all_tables(&owner, "second");
+    assert_eq!(kept(), (1, 1, bytes));
+    let opened = faults.fired_counts()[&Fault::Delay];
+    faults.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Sync]));
+    put_synced(&owner, "other", "value").unwrap_err();
+    owner.resume().unwrap();
+    assert_eq!(kept(), (1, 1, bytes));
+    replace_all_tables(&owner, "third");
+    assert_eq!(kept(), (1, 1, bytes));
+    assert_eq!(faults.fired_counts()[&Fault::Delay], opened, "the size is known");
+    drop(follower);
+    replace_all_tables(&owner, "fourth");
+    assert_eq!(kept(), (0, 0, 0));
+    assert!(!disk.exists(&table).unwrap());
+}
+
 /// A file system on which another process removes a file before it is opened.
 #[derive(Debug)]
 struct RemovedBeforeOpen {

@@ -251,7 +251,7 @@ impl Recovery {
                 obsolete_files.discard(FileName::Segment(segment.id).in_dir(&self.tables.dir));
             }
         }
-        for path in obsolete_files.take_deletable_files() {
+        for (path, _) in obsolete_files.take_deletable_files() {
             // If the removal fails, the next open removes the file.
             let _ = self.tables.vfs.remove(&path);
         }
