@@ -31,12 +31,13 @@ use crate::options::db::Options;
 /// and shows only commits that are on stable storage. It may lag behind the owner: the owner syncs buffered commits
 /// after [`WalOptions::sync_every_us`](crate::WalOptions::sync_every_us), in [`Db::sync`] and before a flush.
 ///
-/// A view never changes, so it is consistent across keyspaces. Keyspaces, snapshots and iterators of a view remain valid
+/// A view never shows other commits, so it is consistent across keyspaces. Values with an expiry time disappear from it when
+/// they expire, except from a snapshot. Keyspaces, snapshots and iterators of a view remain valid
 /// after a catch-up. While they exist, the owner keeps the files of their state. Calls that would change the database
 /// fail with [`Error::OpenedReadOnly`].
 ///
 /// A follower never blocks the owner. It creates files in the directory `FOLLOWERS` of the database, and needs the
-/// permission to do so. Clones share the follower; dropping the last clone stops the background catch-up.
+/// permission to do so. The owner must be allowed to read these files, otherwise it deletes no obsolete files. Clones share the follower; dropping the last clone stops the background catch-up.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -148,8 +149,8 @@ impl Follower {
 
     /// Returns the current view.
     ///
-    /// [`Db::close`] on a view closes only this view. A [`Db::keyspace`] call on a view passes options such as a merge
-    /// operator, which later views keep.
+    /// [`Db::close`] on a view closes only this view. A [`Db::keyspace`] call on a view passes options. Later views keep the
+    /// merge operator. The other options apply to this view only.
     #[must_use]
     pub fn view(&self) -> Db {
         self.0.shared.view.read().0.clone()
