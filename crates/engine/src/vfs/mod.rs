@@ -80,7 +80,7 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// Renames a file. If a file with the new name exists, replaces that file.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Creates a hard link: the file `from` also gets the name `to`.
+    /// Creates a hard link: the file `from` also gets the name `to`. If `from` is a symbolic link, links its target.
     ///
     /// # Errors
     /// `AlreadyExists` if the new name exists; `CrossesDevices` or `Unsupported` if the file system cannot link.

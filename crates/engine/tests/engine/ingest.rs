@@ -11,7 +11,7 @@ use lsmx::ingest::{
     BulkLoadOptions, BulkLoadPhase, ExternalTableWriter, IngestOptions, IngestSummary,
 };
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, MemOperation, VfsCall};
-use lsmx::vfs::{CrashImage, MemVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs, OsVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, WriteBatch};
 use lsmx_testkit::TestRng;
 use lsmx_testkit::simple_store::SimpleStore;
@@ -112,6 +112,27 @@ fn ingested_file_is_read_and_survives_reopening() {
     let db = open(&disk, options());
     assert_eq!(contents(&db.default_keyspace()), expected);
     assert!(db.snapshot().seq() > summary.seq);
+}
+
+/// Bug: the database contained a symbolic link, and lost the entries when the user removed the ingested file.
+#[cfg(unix)]
+#[test]
+fn ingested_symbolic_link_outlives_its_target() {
+    let dir = tempfile::tempdir().unwrap();
+    let [file, link, data] = ["table.sst", "link.sst", "data"].map(|name| dir.path().join(name));
+    let mut table = ExternalTableWriter::create(&file, &keyspace_options()).unwrap();
+    table.put("key", "value").unwrap();
+    table.finish().unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let db = Db::open(&data, options()).unwrap();
+    let ingested = db.default_keyspace().ingest([&link]).unwrap();
+    assert_eq!(ingested.files, 1);
+    drop(db);
+    for path in [link, file] {
+        OsVfs.remove(&path).unwrap();
+    }
+    let db = Db::open(&data, options()).unwrap();
+    assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"value"[..]));
 }
 
 #[test]

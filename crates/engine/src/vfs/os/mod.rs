@@ -50,8 +50,17 @@ impl Vfs for OsVfs {
         fs::rename(from, to)
     }
 
+    #[cfg(unix)]
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::hard_link(from, to)
+        use rustix::fs::{AtFlags, CWD, linkat};
+        // `fs::hard_link` would link a symbolic link itself.
+        Ok(linkat(CWD, from, CWD, to, AtFlags::SYMLINK_FOLLOW)?)
+    }
+
+    #[cfg(not(unix))]
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        // `fs::hard_link` would link a symbolic link itself.
+        fs::hard_link(fs::canonicalize(from)?, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -354,6 +363,27 @@ mod tests {
         OsVfs.remove(&path)?;
         assert!(!OsVfs.exists(&path)?);
         assert!(OsVfs.reserve_space(&path, u64::MAX / 4).is_err());
+        Ok(())
+    }
+
+    /// Bug: the new name was a symbolic link, which did not keep the file.
+    #[cfg(unix)]
+    #[test]
+    fn hard_link_of_symbolic_link_keeps_the_file() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let [target, symbolic, link] =
+            ["target", "symbolic", "link"].map(|name| dir.path().join(name));
+        OsVfs.create(&target)?.append(b"abc")?;
+        std::os::unix::fs::symlink(&target, &symbolic)?;
+        OsVfs.hard_link(&symbolic, &link)?;
+        assert!(fs::symlink_metadata(&link)?.is_file());
+        OsVfs.remove(&symbolic)?;
+        OsVfs.remove(&target)?;
+        assert_eq!(OsVfs.open(&link)?.len()?, 3);
+        // The target of the symbolic link does not exist.
+        std::os::unix::fs::symlink(&target, &symbolic)?;
+        let refused = OsVfs.hard_link(&symbolic, &dir.path().join("other")).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::NotFound);
         Ok(())
     }
 
