@@ -239,8 +239,9 @@ pub enum Error {
     /// the transaction has locked. The call did nothing. The caller drops the transaction and repeats it.
     #[error("deadlock of transactions: {}", display_cycle(cycle))]
     Deadlock {
-        /// Keyspaces and keys. The first key is the one of the call. The owner of each key waits for the next key, and the
-        /// transaction itself has locked the last one.
+        /// Keyspaces and keys. The transaction waits for the first key. The owner of each key waits for the next key, and the
+        /// transaction itself has locked the last one. If another call of the transaction waits, the key of this call may
+        /// be the last one.
         cycle: Vec<(String, Vec<u8>)>,
     },
     /// The savepoint belongs to another transaction, or the transaction was rolled back to an earlier savepoint.

@@ -66,10 +66,13 @@ impl LockingTransaction {
         let Some(mut wait) = self.0.as_blocking().begin_lock(keyspace, key)? else { return Ok(()) };
         let env = &self.0.db().db_inner().state.env;
         let (signal, limit_us) = (wait.signal(), Some(wait.limit_us()));
-        match wait_until(env, signal, limit_us, || wait.try_lock()).await {
-            true => Ok(()),
-            false => Err(wait.timeout_error()),
-        }
+        let mut locked = Ok(false);
+        let has_ended = || {
+            locked = wait.try_lock();
+            !matches!(locked, Ok(false))
+        };
+        wait_until(env, signal, limit_us, has_ended).await;
+        wait.finish(locked)
     }
 
     /// Returns the value of a key: the newest value if the transaction has locked the key, otherwise that at the start of the

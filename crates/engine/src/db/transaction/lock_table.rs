@@ -1,8 +1,11 @@
 //! Locks of keys that locking transactions hold until they end.
 //!
-//! A transaction waits for a key that another transaction has locked. Before it waits, it searches for a deadlock: it
-//! follows the keys that the owners of locks wait for. Every deadlock is found, because the last transaction that begins to
-//! wait closes the cycle.
+//! A transaction waits for a key that another transaction has locked. Two events can close a cycle of waits. Both search for
+//! a deadlock: they follow the keys that the owners of locks wait for.
+//!
+//! 1. A transaction begins to wait for a key.
+//! 2. A transaction locks a free key for which others wait. It closes a cycle only if another call of the same transaction
+//!    waits.
 
 use std::collections::{HashMap, HashSet};
 
@@ -46,13 +49,35 @@ impl LockTable {
 
 impl LockTableState {
     /// Locks a free key. Returns whether the transaction owns the key now.
-    fn try_lock(&mut self, id: TransactionId, tree: &Arc<Tree>, key: &LockedKey) -> bool {
-        match self.owners.get(key) {
-            Some((owner, _)) => *owner == id,
-            None => {
-                self.owners.insert(key.clone(), (id, Arc::clone(tree)));
-                true
+    ///
+    /// # Errors
+    /// [`Error::Deadlock`] if another call of the transaction waits, and the lock would close a cycle.
+    fn try_lock(&mut self, id: TransactionId, tree: &Arc<Tree>, key: &LockedKey) -> Result<bool> {
+        if let Some((owner, _)) = self.owners.get(key) {
+            return Ok(*owner == id);
+        }
+        self.owners.insert(key.clone(), (id, Arc::clone(tree)));
+        let is_foreign = |key: &LockedKey| self.owners.get(key).is_some_and(|owner| owner.0 != id);
+        let waiting = self.waiting.get(&id).into_iter().flatten();
+        let checked =
+            waiting.filter(|key| is_foreign(key)).try_for_each(|key| self.check_no_cycle(id, key));
+        if checked.is_err() {
+            self.owners.remove(key);
+        }
+        checked.map(|()| true)
+    }
+
+    /// Checks that a wait of a transaction for `key` closes no cycle.
+    ///
+    /// # Errors
+    /// [`Error::Deadlock`].
+    fn check_no_cycle(&self, id: TransactionId, key: &LockedKey) -> Result<()> {
+        match self.find_cycle(id, key) {
+            Some(cycle) if !failpoint::is_on(Failpoint::DeadlockNotFound) => {
+                let cycle = cycle.iter().map(|key| self.describe(key)).collect();
+                Err(Error::Deadlock { cycle })
             }
+            _ => Ok(()),
         }
     }
 
@@ -135,17 +160,12 @@ impl TransactionLocks {
     ) -> Result<Option<KeyWait<'a>>> {
         let key: LockedKey = (tree.id, Bytes::copy_from_slice(key));
         let mut state = table.state.lock();
-        if state.try_lock(self.id, tree, &key) {
+        if state.try_lock(self.id, tree, &key)? {
             drop(state);
             self.held.lock().insert(key);
             return Ok(None);
         }
-        if let Some(cycle) = state.find_cycle(self.id, &key)
-            && !failpoint::is_on(Failpoint::DeadlockNotFound)
-        {
-            let cycle = cycle.iter().map(|key| state.describe(key)).collect();
-            return Err(Error::Deadlock { cycle });
-        }
+        state.check_no_cycle(self.id, &key)?;
         state.waiting.entry(self.id).or_default().push(key.clone());
         let limit_us = tree.env().now_us().saturating_add(self.timeout_us);
         Ok(Some(KeyWait { table, locks: self, tree, key, limit_us, is_waiting: true }))
@@ -194,10 +214,13 @@ impl<'a> KeyWait<'a> {
     }
 
     /// Locks the key if it is free. Returns whether the transaction has locked it.
-    pub(crate) fn try_lock(&mut self) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::Deadlock`].
+    pub(crate) fn try_lock(&mut self) -> Result<bool> {
         let is_locked = {
             let mut state = self.table.state.lock();
-            let is_locked = state.try_lock(self.locks.id, self.tree, &self.key);
+            let is_locked = state.try_lock(self.locks.id, self.tree, &self.key)?;
             if is_locked {
                 // In the same step, so that no other search finds an owner that waits for its own key.
                 state.remove_waiting(self.locks.id, &self.key);
@@ -208,24 +231,35 @@ impl<'a> KeyWait<'a> {
             self.is_waiting = false;
             self.locks.held.lock().insert(self.key.clone());
         }
-        is_locked
+        Ok(is_locked)
     }
 
     /// Blocks the thread until the key is locked.
     ///
     /// # Errors
-    /// [`Error::LockTimeout`].
+    /// [`Error::Deadlock`], [`Error::LockTimeout`].
     pub(super) fn wait(mut self) -> Result<()> {
         let (env, signal, limit_us) = (self.tree.env(), &self.table.released, self.limit_us);
-        match env.wait(WaitCause::KeyLock, signal, Some(limit_us), &mut || self.try_lock()) {
-            true => Ok(()),
-            false => Err(self.timeout_error()),
-        }
+        let mut locked = Ok(false);
+        env.wait(WaitCause::KeyLock, signal, Some(limit_us), &mut || {
+            locked = self.try_lock();
+            !matches!(locked, Ok(false))
+        });
+        self.finish(locked)
     }
 
-    /// Returns the error of a wait that has reached its end.
-    pub(crate) fn timeout_error(&self) -> Error {
-        Error::LockTimeout { keyspace: self.tree.name(), key: self.key.1.to_vec() }
+    /// Returns the result of a wait that has ended. `locked` is the result of the last call of [`KeyWait::try_lock`].
+    ///
+    /// # Errors
+    /// The error in `locked`; [`Error::LockTimeout`] if the key is not locked.
+    pub(crate) fn finish(self, locked: Result<bool>) -> Result<()> {
+        match locked? {
+            true => Ok(()),
+            false => {
+                let (keyspace, key) = (self.tree.name(), self.key.1.to_vec());
+                Err(Error::LockTimeout { keyspace, key })
+            }
+        }
     }
 }
 
@@ -283,6 +317,56 @@ mod tests {
             second.join().unwrap().unwrap();
             first.join().unwrap().unwrap();
         });
+    }
+
+    /// Bug: the lock of a free key closed a cycle over another wait of the same transaction, and no call searched for it.
+    #[test]
+    fn cycle_over_two_waits_of_one_transaction_is_found() {
+        for waits_before in [false, true] {
+            let db = open();
+            let keyspace = db.default_keyspace();
+            let [one, two, three] = [begin(&db), begin(&db), begin(&db)];
+            let lock = |tx: &Transaction, key: &str| tx.put(&keyspace, key, "value").unwrap();
+            lock(&one, "m");
+            lock(&two, "k");
+            let mut first = one.begin_lock(&keyspace, b"k").unwrap().unwrap();
+            let mut second = three.begin_lock(&keyspace, b"m").unwrap().unwrap();
+            let refused = if waits_before {
+                let mut third = three.begin_lock(&keyspace, b"k").unwrap().unwrap();
+                assert!(!third.try_lock().unwrap());
+                drop(two);
+                third.try_lock().map(drop)
+            } else {
+                drop(two);
+                three.begin_lock(&keyspace, b"k").map(drop)
+            };
+            let Err(Error::Deadlock { cycle }) = refused else { panic!("{refused:?}") };
+            let keys: Vec<_> = cycle.iter().map(|(_, key)| key.as_slice()).collect();
+            assert_eq!(keys, [b"m", b"k"]);
+            assert!(cycle.iter().all(|(keyspace, _)| keyspace == "default"));
+            assert!(first.try_lock().unwrap() && !second.try_lock().unwrap());
+            drop(first);
+            drop(one);
+            assert!(second.try_lock().unwrap());
+        }
+    }
+
+    #[test]
+    fn two_waits_of_one_transaction_without_cycle_lock_their_keys() {
+        let db = open();
+        let keyspace = db.default_keyspace();
+        let [one, two, three] = [begin(&db), begin(&db), begin(&db)];
+        one.put(&keyspace, "a", "1").unwrap();
+        two.put(&keyspace, "b", "2").unwrap();
+        let begin_lock = |key| three.begin_lock(&keyspace, key).unwrap().unwrap();
+        // Two calls wait for the same key.
+        let mut waits = [b"a", b"b", b"b"].map(|key| begin_lock(key));
+        drop(two);
+        assert!(waits[1].try_lock().unwrap() && waits[2].try_lock().unwrap());
+        assert!(!waits[0].try_lock().unwrap());
+        three.put(&keyspace, "c", "3").unwrap();
+        drop(one);
+        assert!(waits[0].try_lock().unwrap());
     }
 
     #[test]
