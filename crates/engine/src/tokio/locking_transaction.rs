@@ -112,6 +112,7 @@ impl LockingTransaction {
 
     async fn read_locked_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>> {
         consume_budget().await;
+        self.0.db().db_inner().check_open()?;
         let keyspace = keyspace.as_blocking();
         let (read, value) = self.0.db().read_to_update(keyspace.tree(), key).await?;
         self.0.as_blocking().finish_locked_read(keyspace, key, read, value)

@@ -850,6 +850,18 @@ fn locking_transaction_reads_newest_value_of_locked_keys() {
     assert_eq!(keyspace.get("1").unwrap().as_deref(), Some(&b"11,12"[..]));
 }
 
+/// Bug: the newest value of a locked key was read from a closed database.
+#[test]
+fn locking_transaction_on_closed_database_reads_nothing() {
+    let (db, keyspace) = hermitage();
+    let tx = db.locking_transaction(Duration::ZERO);
+    tx.get_for_update(&keyspace, "1").unwrap();
+    db.close(None).unwrap();
+    for read in [tx.get(&keyspace, "1"), tx.get_for_update(&keyspace, "2")] {
+        assert!(matches!(read, Err(Error::Closed)), "{read:?}");
+    }
+}
+
 #[test]
 fn transaction_decides_at_its_start_which_values_have_expired() {
     let (db, keyspace) = hermitage();

@@ -460,6 +460,7 @@ impl Transaction {
     /// Locks a key and returns its newest value.
     fn read_locked_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>> {
         self.lock_key(keyspace, key)?;
+        self.inner().check_open()?;
         let (read, value) =
             self.inner().read_to_update(keyspace.tree(), key, ReadScope::Storage)?;
         self.finish_locked_read(keyspace, key, read, value)

@@ -177,6 +177,23 @@ fn dropped_wait_for_a_key_locks_nothing_and_is_no_longer_listed() {
     });
 }
 
+/// Bug: the newest value of a locked key was read from a closed database.
+#[test]
+fn locking_task_on_closed_database_reads_nothing() {
+    for runtime in runtimes() {
+        run(&runtime, async {
+            let (db, keyspace) = open().await;
+            keyspace.put("a", "in memory").await.unwrap();
+            let tx = begin(&db).await;
+            tx.get_for_update(&keyspace, "a").await.unwrap();
+            db.close(None).await.unwrap();
+            for read in [tx.get(&keyspace, "a").await, tx.get_for_update(&keyspace, "b").await] {
+                assert!(matches!(read, Err(Error::Closed)), "{read:?}");
+            }
+        });
+    }
+}
+
 /// Futures are dropped after each possible number of polls. Then the transaction ends, and its locks are free.
 #[test]
 fn futures_dropped_at_any_poll_leave_no_lock_after_the_transaction() {
