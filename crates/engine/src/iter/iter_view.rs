@@ -131,7 +131,9 @@ impl IterView {
         let (memtables, version) = (self.super_version.memtables(), &self.super_version.version);
         let mut sources: Vec<_> = memtables.flat_map(|at| at.tombstone_indexes()).collect();
         sources.extend(match self.options.tier {
-            ReadTier::Storage => version.range_tombstones_between(lower, upper)?,
+            ReadTier::Storage => {
+                version.range_tombstones_between(lower, upper, self.deadline.as_ref())?
+            }
             ReadTier::Memory => version.cached_range_tombstones()?,
         });
         let mut sources: Vec<_> = sources.into_iter().map(|at| (at, self.read_point.seq)).collect();

@@ -308,7 +308,14 @@ impl Table {
     /// # Errors
     /// Fails if the range tombstones are corrupt or cannot be read.
     pub fn range_tombstones(&self, purpose: ReadPurpose) -> Result<FragmentedTombstones> {
-        let context = &mut ReadContext::new(purpose);
+        self.range_tombstones_in_context(&mut ReadContext::new(purpose))
+    }
+
+    /// Like [`Table::range_tombstones`], but as part of a larger read.
+    pub(crate) fn range_tombstones_in_context(
+        &self,
+        context: &mut ReadContext,
+    ) -> Result<FragmentedTombstones> {
         self.with_range_tombstones(context, FragmentedTombstones::clone)
             .map(Option::unwrap_or_default)
     }

@@ -13,7 +13,7 @@ use lsmx_compaction::{FileId, SortedRun, TreeShape};
 use crate::deferred_drop::DeferredDrop;
 use crate::error::Error;
 use crate::format::range_tombstones::FragmentedTombstones;
-use crate::table::{DeviceWaits, ReadPurpose};
+use crate::table::{DeviceWaits, ReadContext, ReadDeadline, ReadPurpose};
 use crate::tree::blob_set::BlobSet;
 use crate::tree::table_file::TableFile;
 
@@ -218,11 +218,18 @@ impl Version {
     /// Returns the range tombstones of all tables, or `None` if there are none. The first call reads them from the
     /// files.
     pub(crate) fn range_tombstones(&self) -> Result<Option<Arc<TombstoneIndex>>, Error> {
+        self.range_tombstones_until(None)
+    }
+
+    fn range_tombstones_until(
+        &self,
+        deadline: Option<&Arc<ReadDeadline>>,
+    ) -> Result<Option<Arc<TombstoneIndex>>, Error> {
         match self.cached_range_tombstones() {
             Err(Error::WouldBlock) => {}
             cached => return cached,
         }
-        let index = self.read_range_tombstones(|_| true)?;
+        let index = self.read_range_tombstones(deadline, |_| true)?;
         // Another thread may have stored an equal index concurrently.
         Ok(Some(Arc::clone(self.range_tombstones.get_or_init(|| Arc::new(index)))))
     }
@@ -231,10 +238,14 @@ impl Version {
     ///
     /// Returns `None` if there are none. If the range tombstones of another table cannot be read, each call reads the
     /// range tombstones of the overlapping tables again.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] if the deadline has passed before a read from a file, and the errors of the reads.
     pub(crate) fn range_tombstones_between(
         &self,
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
+        deadline: Option<&Arc<ReadDeadline>>,
     ) -> Result<Option<Arc<TombstoneIndex>>, Error> {
         let overlaps = |table: &TableFile| {
             let range = &table.shape().range;
@@ -250,9 +261,10 @@ impl Version {
             };
             !ends_before && !begins_after
         };
-        match self.range_tombstones() {
+        match self.range_tombstones_until(deadline) {
+            Err(error @ Error::Deadline { .. }) => Err(error),
             Err(error) if failpoint::is_on(Failpoint::DamagedSpansFailAllScans) => Err(error),
-            Err(_) => Ok(Some(Arc::new(self.read_range_tombstones(overlaps)?))),
+            Err(_) => Ok(Some(Arc::new(self.read_range_tombstones(deadline, overlaps)?))),
             all => all,
         }
     }
@@ -263,12 +275,15 @@ impl Version {
     /// order.
     fn read_range_tombstones(
         &self,
+        deadline: Option<&Arc<ReadDeadline>>,
         filter: impl Fn(&TableFile) -> bool,
     ) -> Result<TombstoneIndex, Error> {
         let mut all = Vec::new();
+        let mut context = ReadContext::new(ReadPurpose::Lookup);
+        context.set_deadline(deadline.cloned());
         let tables = self.runs.iter().flat_map(|run| run.tables.iter());
         for table in tables.filter(|table| table.has_range_tombstones() && filter(table)) {
-            all.push(table.table().range_tombstones(ReadPurpose::Lookup)?);
+            all.push(table.table().range_tombstones_in_context(&mut context)?);
         }
         Ok(build_index(all.iter().flat_map(FragmentedTombstones::as_slice)))
     }

@@ -419,6 +419,36 @@ fn deadline_of_zero_allows_no_file_read() {
     }
 }
 
+/// Bug: iterators read range tombstones from files after their deadline.
+#[test]
+fn deadline_of_zero_allows_no_read_of_range_tombstones() {
+    let disk = MemVfs::new();
+    let options = || inline().keyspace_defaults(one_large_table());
+    let db = database::open(&disk, options());
+    fill(&db, 30);
+    for number in 0..3 {
+        db.default_keyspace().delete_range(key(number * 10)..key(number * 10 + 5)).unwrap();
+        db.flush().unwrap();
+    }
+    // The scanned range contains only this entry of the memtable, and no table overlaps it.
+    db.put(key(100), "in memory").unwrap();
+    // A read-only database has no jobs, which would read the range tombstones.
+    let image = Arc::new(CountingVfs::new(Arc::new(disk.crash(CrashImage::Keep, 0))));
+    let db = Db::open("db", options().read_only(true).vfs(image)).unwrap();
+    let (keyspace, options) = (db.default_keyspace(), with_deadline(Duration::ZERO));
+    let mut cursor = keyspace.cursor(&options).unwrap();
+    let range = || keyspace.range(key(50)..).options(&options).next().unwrap();
+    let before = CountingVfs::reads_of_this_thread();
+    assert!(is_deadline(&range()) && is_deadline(&cursor.seek(key(50))));
+    assert_eq!(CountingVfs::reads_of_this_thread(), before);
+    // After a read without a deadline, the range tombstones are in memory.
+    assert_eq!(keyspace.range(key(50)..).count(), 1);
+    assert!(CountingVfs::reads_of_this_thread() > before);
+    assert_eq!(&*range().unwrap().1, b"in memory");
+    cursor.seek(key(50)).unwrap();
+    assert_eq!(cursor.key(), Some(&key(100)[..]));
+}
+
 #[test]
 fn deadline_begins_again_with_each_move() {
     let db = database::open(&MemVfs::new(), inline().keyspace_defaults(one_large_table()));
