@@ -253,3 +253,36 @@ fn change_options(
     inner.state.work.push(WorkKind::Compaction, tree.id);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::{Db, Keyspace};
+    use crate::memtable::MemtableKind;
+    use crate::options::db::Options;
+    use crate::vfs::MemVfs;
+
+    /// Bug: all memtables of a keyspace had the kind of its first memtable.
+    #[test]
+    fn changed_memtable_kind_applies_to_the_next_memtable() {
+        let vfs = Arc::new(MemVfs::new());
+        let open = || Db::open("db", Options::default().vfs(vfs.clone())).unwrap();
+        let options = |kind| KeyspaceOptions::default().memtable_kind(kind);
+        let active_kind = |keyspace: &Keyspace| keyspace.tree().super_version().active.kind();
+        let [tree, list] = [MemtableKind::BLinkTree, MemtableKind::SkipList];
+        let db = open();
+        drop(db.keyspace("a", options(tree)).unwrap());
+        drop(db);
+        let db = open();
+        let keyspace = db.keyspace("a", options(list)).unwrap();
+        keyspace.put("key", "1").unwrap();
+        db.flush().unwrap();
+        assert_eq!((keyspace.options().memtable_kind, active_kind(&keyspace)), (list, list));
+        keyspace.set_options(|options| options.memtable_kind(tree)).unwrap();
+        keyspace.put("key", "2").unwrap();
+        assert_eq!((keyspace.options().memtable_kind, active_kind(&keyspace)), (tree, list));
+        db.flush().unwrap();
+        assert_eq!(active_kind(&keyspace), tree);
+        assert_eq!(keyspace.get("key").unwrap().as_deref(), Some(&b"2"[..]));
+    }
+}

@@ -6,6 +6,7 @@ use lsmx_base::sync::Arc;
 use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 
 use crate::loom_models::open;
+use crate::memtable::MemtableKind;
 use crate::write::batch::WriteBatch;
 
 /// A reader finds an entry during a flush, either in the memtable or in the new table.
@@ -58,9 +59,14 @@ fn concurrent_changes_of_the_super_version_are_kept() {
         let (_, db) = open();
         let tree = Arc::clone(&db.inner().default_tree);
         let other = Arc::clone(&tree);
-        let change =
-            spawn(move || other.update_super_version(|view| view.with_sealed_memtable(SeqNo(2))));
-        tree.update_super_version(|view| view.with_sealed_memtable(SeqNo(2)));
+        let change = spawn(move || {
+            other.update_super_version(|view| {
+                view.with_sealed_memtable(MemtableKind::default(), SeqNo(2))
+            })
+        });
+        tree.update_super_version(|view| {
+            view.with_sealed_memtable(MemtableKind::default(), SeqNo(2))
+        });
         change.join().unwrap();
         assert_eq!(tree.pin_super_version().sealed.len(), 2);
     });
@@ -75,8 +81,12 @@ fn pinned_super_version_is_listed() {
         let tree = Arc::clone(&db.inner().default_tree);
         let other = Arc::clone(&tree);
         let reader = spawn(move || other.pin_super_version());
-        tree.update_super_version(|view| view.with_sealed_memtable(SeqNo(1)));
-        tree.update_super_version(|view| view.with_sealed_memtable(SeqNo(1)));
+        tree.update_super_version(|view| {
+            view.with_sealed_memtable(MemtableKind::default(), SeqNo(1))
+        });
+        tree.update_super_version(|view| {
+            view.with_sealed_memtable(MemtableKind::default(), SeqNo(1))
+        });
         let pinned = reader.join().unwrap();
         let held = tree.pinned_super_versions();
         assert!(held.iter().any(|view| Arc::ptr_eq(view, &pinned)));

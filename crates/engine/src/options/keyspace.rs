@@ -148,7 +148,7 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Data structure of memtables. Default: [`MemtableKind::BLinkTree`].
+    /// Data structure of memtables. Another kind applies from the next memtable on. Default: [`MemtableKind::BLinkTree`].
     pub fn memtable_kind(mut self, kind: MemtableKind) -> Self {
         self.memtable_kind = kind;
         self

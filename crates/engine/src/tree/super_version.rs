@@ -43,13 +43,16 @@ impl SuperVersion {
         SuperVersion { operand_view, ..self }
     }
 
-    /// Returns a copy in which the active memtable is sealed. The sequence numbers of the new active memtable start at
-    /// `first_seq`.
-    pub(crate) fn with_sealed_memtable(&self, first_seq: SeqNo) -> SuperVersion {
+    /// Returns a copy in which the active memtable is sealed. The sequence numbers of the new active memtable, which has
+    /// this kind, start at `first_seq`.
+    pub(crate) fn with_sealed_memtable(
+        &self,
+        kind: MemtableKind,
+        first_seq: SeqNo,
+    ) -> SuperVersion {
         let mut sealed = Vec::with_capacity(self.sealed.len() + 1);
         sealed.push(Arc::clone(&self.active));
         sealed.extend(self.sealed.iter().cloned());
-        let kind = self.active.kind();
         let active = Arc::new(Memtable::new(kind, first_seq, self.version.deferred_drop()));
         SuperVersion { active, sealed, ..self.clone() }
     }
@@ -156,7 +159,7 @@ mod tests {
         let version = Arc::new(Version::empty(&deferred_drop));
         let values = (1..=2).map(|seq| {
             let view = SuperVersion::new(MemtableKind::default(), &version, SeqNo(seq));
-            let view = view.with_sealed_memtable(SeqNo(seq + 1));
+            let view = view.with_sealed_memtable(MemtableKind::default(), SeqNo(seq + 1));
             let memtable = &view.sealed[0];
             memtable.insert(b"key", SeqNo(seq), EntryKind::Put, &[7; 100]);
             let (_, _, value) = memtable.get(b"key", SeqNo::MAX).expect("the key was inserted");
@@ -185,7 +188,7 @@ mod tests {
         let first = SuperVersion::new(MemtableKind::default(), &version, SeqNo(1));
         let first = Arc::new(first);
         first.active.insert(b"key", SeqNo(1), EntryKind::Put, b"value");
-        let second = first.with_sealed_memtable(SeqNo(2));
+        let second = first.with_sealed_memtable(MemtableKind::default(), SeqNo(2));
         let old = OldSuperVersions::default();
         old.add(Arc::clone(&first));
         assert_eq!((old.count_in_use(), old.memtable_bytes(&second)), ((1, 1), 0));

@@ -138,7 +138,8 @@ impl CommitGroup {
 /// Seals the active memtable of a tree and schedules its flush. Does nothing if no commit uses the memtable yet.
 fn seal_active_memtable_of(state: &DbState, tree: &Arc<Tree>, first_seq: SeqNo) {
     if tree.super_version().active.first_announced().is_some() {
-        tree.update_super_version(|view| view.with_sealed_memtable(first_seq));
+        let kind = tree.settings().options.memtable_kind;
+        tree.update_super_version(|view| view.with_sealed_memtable(kind, first_seq));
         state.work.push(QueuedWork::Flush, tree.id);
     }
 }
