@@ -167,6 +167,14 @@ struct JumpDetection {
     reports: Vec<ClockJumpReport>,
 }
 
+/// Time according to a pending reading.
+#[derive(Clone, Copy, Debug)]
+struct PendingTime {
+    us: u64,
+    /// Whether no reading has been accepted since the open.
+    is_first: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct UnconfirmedReading {
     /// Wall clock minus monotonic clock.
@@ -279,13 +287,20 @@ impl SystemClock {
 
     /// Returns the later of the database clock and the time according to a pending reading, in microseconds.
     pub(crate) fn creation_time_us(&self) -> u64 {
-        let (database_time_us, pending_us) = self.read();
-        database_time_us.max(pending_us)
+        let (database_time_us, pending) = self.read();
+        pending.map_or(database_time_us, |pending| pending.us.max(database_time_us))
     }
 
-    /// Returns the database clock, and the time according to the pending reading. The second time is 0 without a
-    /// pending reading.
-    fn read(&self) -> (u64, u64) {
+    /// Returns the time from which a time to live counts, in microseconds: the database clock, or a later pending
+    /// reading if no reading has been accepted since the open.
+    pub(crate) fn lifetime_start_us(&self) -> u64 {
+        let (database_time_us, pending) = self.read();
+        let first = pending.filter(|pending| pending.is_first);
+        first.map_or(database_time_us, |pending| pending.us.max(database_time_us))
+    }
+
+    /// Returns the database clock and the time according to the pending reading.
+    fn read(&self) -> (u64, Option<PendingTime>) {
         // A preemption between the two reads must not advance the database clock. Because the monotonic clock is read
         // second, a preemption makes the computed offset smaller. `advance_clock_offset` ignores smaller offsets.
         let (wall_us, elapsed_us) = (self.wall_us(), self.elapsed_us());
@@ -293,16 +308,18 @@ impl SystemClock {
         let limit_us = database_time_us.saturating_add(self.jump_us_max.load(Ordering::Relaxed));
         let settled = self.is_settled.load(Ordering::Acquire);
         if settled && wall_us <= limit_us && wall_us < CLOCK_READING_END_US {
-            return (self.accept_reading(wall_us, elapsed_us), 0);
+            return (self.accept_reading(wall_us, elapsed_us), None);
         }
         let mut detection = self.detection.lock();
         let (database_time_us, pending) = self.judge_reading(&mut detection, wall_us, elapsed_us);
         let settled = pending.is_none() && !detection.is_first && !detection.is_ignoring;
         self.is_settled.store(settled, Ordering::Release);
-        (
-            database_time_us,
-            pending.map_or(0, |pending| pending.offset_us.saturating_add(elapsed_us)),
-        )
+        let is_first = detection.is_first;
+        let pending = pending.map(|pending| PendingTime {
+            us: pending.offset_us.saturating_add(elapsed_us),
+            is_first,
+        });
+        (database_time_us, pending)
     }
 
     /// Applies the rules of this module to one reading of the wall clock. Returns the database clock, and the pending

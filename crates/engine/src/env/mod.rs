@@ -245,6 +245,18 @@ impl Env {
         }
     }
 
+    /// Returns the time from which the time to live of a new value counts: the database clock, or a later first reading
+    /// of the wall clock after an open that is not accepted yet. After a downtime, the value then does not expire as soon
+    /// as the reading is accepted. A later jump of the wall clock has no effect, because the expiry time of a value cannot
+    /// be corrected if the reading turns out to be wrong.
+    #[must_use]
+    pub(crate) fn lifetime_start_us(&self) -> u64 {
+        match &self.0.clock {
+            Clock::System(clock) => clock.lifetime_start_us(),
+            Clock::Virtual(now_us) => now_us.load(Ordering::Acquire),
+        }
+    }
+
     /// Starts the database clock at the time stored in the manifest, 0 if there is none. Returns the stored time, or 0
     /// if it is ignored.
     ///

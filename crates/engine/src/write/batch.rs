@@ -191,9 +191,6 @@ impl WriteBatch {
     }
 
     /// Adds a put with a value that expires in `ttl_us` microseconds.
-    ///
-    /// During the first minute after an open, the database clock may be behind the wall clock. The expiry time is
-    /// computed from the later of the two clocks, so that the value does not expire too early.
     pub(crate) fn add_put_with_ttl(
         &mut self,
         tree: &Arc<Tree>,
@@ -201,7 +198,7 @@ impl WriteBatch {
         value: &[u8],
         ttl_us: u64,
     ) {
-        let expiry_us = tree.env().creation_time_us().saturating_add(ttl_us);
+        let expiry_us = tree.env().lifetime_start_us().saturating_add(ttl_us);
         self.add_put_until(tree, key, value, expiry_us);
     }
 

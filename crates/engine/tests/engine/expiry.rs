@@ -16,6 +16,7 @@ use lsmx::{
 use lsmx_testkit::simple_store::SimpleStore;
 use lsmx_testkit::{EventLog, case_seeds};
 
+use crate::harness::clock::YEAR_US;
 use crate::harness::database::{
     self, assert_clean, compact, entries, inline, metrics, policy, settle, small, try_open,
 };
@@ -149,6 +150,44 @@ fn value_written_after_downtime_lives_for_its_time_to_live() {
 }
 
 /// Writes of values that expire were once counted as deletes.
+/// The downtime exceeds the limit of clock jumps, so the clock follows after one hour.
+#[test]
+fn value_written_after_long_downtime_lives_for_its_time_to_live() {
+    let (disk, clock) = (MemVfs::new(), ManualClock::new(1_800_000_000 * SECOND_US));
+    let options = || inline().clock(clock.clone()).keyspace_defaults(small());
+    drop(database::open(&disk, options()));
+    clock.advance_us(3 * 86_400 * SECOND_US);
+    let db = database::open(&disk, options());
+    for (key, written_after) in [("a", 0), ("b", 1_800)] {
+        clock.advance_us(written_after * SECOND_US);
+        db.default_keyspace().put_with_ttl(key, "v", SECOND * 7_200).unwrap();
+    }
+    for (seconds, expected) in [(5_399, vec!["a=v", "b=v"]), (1_800, vec!["b=v"]), (2, vec![])] {
+        clock.advance_us(seconds * SECOND_US);
+        assert_eq!(pairs(&db), expected);
+    }
+}
+
+/// Bug: the time to live counted from a wall clock that had jumped by a century. The value stayed visible for a century
+/// after the wall clock was set back.
+#[test]
+fn time_to_live_does_not_count_from_a_jump_of_the_wall_clock() {
+    let clock = ManualClock::new(1_800_000_000 * SECOND_US);
+    let db = Db::open("db", inline().clock(clock.clone()).vfs(Arc::new(MemVfs::new()))).unwrap();
+    clock.advance_us(61 * SECOND_US);
+    db.put("before", "1").unwrap();
+    clock.set_wall_us(clock.wall_us() + 100 * YEAR_US);
+    let keyspace = db.default_keyspace();
+    keyspace.put_with_ttl("key", "2", Duration::from_secs(3_600)).unwrap();
+    clock.advance_us(600 * SECOND_US);
+    keyspace.put_with_ttl("later", "3", Duration::from_secs(3_600)).unwrap();
+    clock.set_wall_us(clock.wall_us() - 100 * YEAR_US);
+    clock.advance_us(2_999 * SECOND_US);
+    assert_eq!(pairs(&db), ["before=1", "key=2", "later=3"]);
+    clock.advance_us(602 * SECOND_US);
+    assert_eq!(pairs(&db), ["before=1"]);
+}
+
 #[test]
 fn metrics_count_expiring_values_as_puts_without_their_expiry_times() {
     let db = open(&MemVfs::new(), small());
