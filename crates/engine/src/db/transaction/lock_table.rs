@@ -13,12 +13,16 @@ use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal};
 
+use crate::db::transaction::state::TransactionState;
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::tree::Tree;
 
 /// Number of a locking transaction.
 type TransactionId = u64;
+
+/// The map of owners shrinks if it has at least this capacity and is nearly empty.
+const SHRINK_CAPACITY_MIN: usize = 1 << 12;
 
 /// Keyspace id and key.
 type LockedKey = (u32, Bytes);
@@ -65,6 +69,25 @@ impl LockTableState {
             self.owners.remove(key);
         }
         checked.map(|()| true)
+    }
+
+    /// Locks a free key, or adds a wait for a key that another transaction has locked. Returns whether the transaction owns
+    /// the key now.
+    ///
+    /// # Errors
+    /// [`Error::Deadlock`].
+    fn lock_or_wait(
+        &mut self,
+        id: TransactionId,
+        tree: &Arc<Tree>,
+        key: &LockedKey,
+    ) -> Result<bool> {
+        let is_locked = self.try_lock(id, tree, key)?;
+        if !is_locked {
+            self.check_no_cycle(id, key)?;
+            self.waiting.entry(id).or_default().push(key.clone());
+        }
+        Ok(is_locked)
     }
 
     /// Checks that a wait of a transaction for `key` closes no cycle.
@@ -115,6 +138,17 @@ impl LockTableState {
         (keyspace.unwrap_or_default(), key.1.to_vec())
     }
 
+    /// Removes the owners of keys.
+    fn unlock<'a>(&mut self, keys: impl IntoIterator<Item = &'a LockedKey>) {
+        for key in keys {
+            self.owners.remove(key);
+        }
+        let (count, capacity) = (self.owners.len(), self.owners.capacity());
+        if capacity >= SHRINK_CAPACITY_MIN && count < capacity / 8 {
+            self.owners.shrink_to(2 * count);
+        }
+    }
+
     fn remove_waiting(&mut self, id: TransactionId, key: &LockedKey) {
         if let Some(keys) = self.waiting.get_mut(&id) {
             if let Some(index) = keys.iter().position(|waiting| waiting == key) {
@@ -148,27 +182,26 @@ impl TransactionLocks {
     }
 
     /// Begins to lock a key until [`TransactionLocks::release`]. Returns the wait for the key, or `None` if the transaction
-    /// has locked it.
+    /// has locked it. `state` is the state of the transaction. It counts the memory of the lock.
     ///
     /// # Errors
-    /// [`Error::Deadlock`].
+    /// [`Error::Deadlock`]; [`Error::TooLarge`] if transactions use too much memory.
     pub(super) fn begin_lock<'a>(
         &'a self,
         table: &'a LockTable,
+        state: &'a Mutex<TransactionState>,
         tree: &'a Arc<Tree>,
         key: &[u8],
     ) -> Result<Option<KeyWait<'a>>> {
+        state.lock().add_lock(key)?;
         let key: LockedKey = (tree.id, Bytes::copy_from_slice(key));
-        let mut state = table.state.lock();
-        if state.try_lock(self.id, tree, &key)? {
-            drop(state);
+        let is_locked = table.state.lock().lock_or_wait(self.id, tree, &key);
+        if is_locked.inspect_err(|_| state.lock().subtract_lock(&key.1))? {
             self.held.lock().insert(key);
             return Ok(None);
         }
-        state.check_no_cycle(self.id, &key)?;
-        state.waiting.entry(self.id).or_default().push(key.clone());
         let limit_us = tree.env().now_us().saturating_add(self.timeout_us);
-        Ok(Some(KeyWait { table, locks: self, tree, key, limit_us, is_waiting: true }))
+        Ok(Some(KeyWait { table, locks: self, state, tree, key, limit_us, is_waiting: true }))
     }
 
     /// Releases all locks.
@@ -177,12 +210,7 @@ impl TransactionLocks {
         if held.is_empty() {
             return;
         }
-        {
-            let mut state = table.state.lock();
-            for key in &held {
-                state.owners.remove(key);
-            }
-        }
+        table.state.lock().unlock(&held);
         table.released.notify();
     }
 }
@@ -192,6 +220,8 @@ impl TransactionLocks {
 pub(crate) struct KeyWait<'a> {
     table: &'a LockTable,
     locks: &'a TransactionLocks,
+    /// Counts the memory of the lock.
+    state: &'a Mutex<TransactionState>,
     tree: &'a Arc<Tree>,
     key: LockedKey,
     /// End of the wait, in microseconds of the clock of the environment.
@@ -267,6 +297,7 @@ impl Drop for KeyWait<'_> {
     fn drop(&mut self) {
         if self.is_waiting {
             self.table.state.lock().remove_waiting(self.locks.id, &self.key);
+            self.state.lock().subtract_lock(&self.key.1);
         }
     }
 }
@@ -389,6 +420,43 @@ mod tests {
             drop(two);
             assert!(db.inner().lock_table.state.lock().owners.is_empty());
         }
+    }
+
+    /// Bug: each failed or cancelled attempt to lock a key used memory of the transaction until its end.
+    #[test]
+    fn failed_and_cancelled_locks_release_their_memory() {
+        let db = open();
+        let keyspace = db.default_keyspace();
+        let [one, two] = [begin(&db), db.locking_transaction(Duration::ZERO)];
+        let [key, other] = [[1; 60 << 10], [2; 60 << 10]];
+        one.put(&keyspace, key, "1").unwrap();
+        two.put(&keyspace, other, "2").unwrap();
+        let before = db.metrics().memory.transactions;
+        for _ in 0..100 {
+            assert!(matches!(two.delete(&keyspace, key), Err(Error::LockTimeout { .. })));
+            drop(two.begin_lock(&keyspace, &key).unwrap().unwrap());
+        }
+        let _wait = one.begin_lock(&keyspace, &other).unwrap().unwrap();
+        for _ in 0..100 {
+            assert!(matches!(two.delete(&keyspace, key), Err(Error::Deadlock { .. })));
+        }
+        // Each attempt counted 120 KiB.
+        assert!(db.metrics().memory.transactions <= before + (1 << 20));
+    }
+
+    #[test]
+    fn map_of_owners_shrinks_after_a_large_transaction() {
+        let db = open();
+        let keyspace = db.default_keyspace();
+        let [small, large] = [begin(&db), begin(&db)];
+        small.put(&keyspace, "a", "1").unwrap();
+        for number in 0..10_000u32 {
+            large.put(&keyspace, number.to_be_bytes(), "2").unwrap();
+        }
+        drop(large);
+        let state = db.inner().lock_table.state.lock();
+        assert_eq!(state.owners.len(), 1);
+        assert!(state.owners.capacity() < SHRINK_CAPACITY_MIN);
     }
 
     #[test]

@@ -506,8 +506,7 @@ impl Transaction {
         if locks.holds(tree, key) || failpoint::is_on(Failpoint::KeyNotLocked) {
             return Ok(None);
         }
-        self.state.lock().add_lock(key)?;
-        locks.begin_lock(&self.inner().lock_table, tree, key)
+        locks.begin_lock(&self.inner().lock_table, &self.state, tree, key)
     }
 
     /// Returns the own versions of a key. If older versions are needed, or if `is_always_checked`, adds the key to the

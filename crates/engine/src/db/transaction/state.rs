@@ -142,7 +142,12 @@ impl TransactionState {
     /// # Errors
     /// As [`TransactionMemory::add`].
     pub(super) fn add_lock(&mut self, key: &[u8]) -> Result<()> {
-        self.memory.add(LOCK_BYTES + 2 * len_u64(key.len()))
+        self.memory.add(lock_bytes(key))
+    }
+
+    /// Subtracts the memory for the lock of a key that the transaction did not get.
+    pub(super) fn subtract_lock(&mut self, key: &[u8]) {
+        self.memory.subtract(lock_bytes(key));
     }
 
     /// Adds a range to the read set, and the own writes to its entries. Returns the number of the range in the read set.
@@ -172,4 +177,9 @@ impl TransactionState {
         self.own.clear();
         (std::mem::take(&mut self.batch), std::mem::take(&mut self.reads))
     }
+}
+
+/// Returns the assumed memory of the lock of a key.
+fn lock_bytes(key: &[u8]) -> u64 {
+    LOCK_BYTES + 2 * len_u64(key.len())
 }
