@@ -259,8 +259,10 @@ impl Db {
     /// - [`Error::UnknownKeyspace`] for `source`; [`Error::KeyspaceExists`] for `new`; [`Error::InvalidOption`] and
     ///   [`Error::Contradiction`] for the name, an operand store, another merge operator or an option out of range;
     ///   [`Error::NoOperandStore`], [`Error::NoMergeOperator`], [`Error::MergeFailed`], [`Error::Corrupt`], [`Error::Io`] if
-    ///   an entry cannot be read or written, also on a full disk; [`Error::CloneInterrupted`] after a concurrent
-    ///   [`Db::resume`]; [`Error::OpenedReadOnly`]; [`Error::Closed`]: no keyspace is created.
+    ///   an entry cannot be read or written, also on a full disk; [`Error::TooLarge`] if a combined value and the 8
+    ///   bytes of its expiry time exceed [`VALUE_BYTES_MAX`](crate::limits::VALUE_BYTES_MAX);
+    ///   [`Error::CloneInterrupted`] after a concurrent [`Db::resume`]; [`Error::OpenedReadOnly`]; [`Error::Closed`]: no
+    ///   keyspace is created.
     /// - [`Error::ReadOnly`] with the cause: the next open may find the clone, as a whole.
     pub fn clone_keyspace(
         &self,

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use lsmx::compaction::JobReason;
 use lsmx::compaction_filter::{FilterContext, FilterDecision, FilterError, FilterValue};
 use lsmx::env::ManualClock;
+use lsmx::limits::VALUE_BYTES_MAX;
 use lsmx::merge_operator::Append;
 use lsmx::metrics::ExpiryMetrics;
 use lsmx::vfs::MemVfs;
@@ -505,6 +506,38 @@ impl CompactionFilter for Recorder {
         self.0.lock().unwrap().push(*context);
         Ok(FilterDecision::Change([value.bytes()?, b"!"].concat()))
     }
+}
+
+/// Returns values without room for an expiry time.
+#[derive(Debug)]
+struct Enlarging;
+
+impl CompactionFilter for Enlarging {
+    fn name(&self) -> &'static str {
+        "enlarging"
+    }
+
+    fn filter(
+        &self,
+        _: &[u8],
+        _: &FilterValue<'_>,
+        _: &FilterContext,
+    ) -> Result<FilterDecision, FilterError> {
+        Ok(FilterDecision::Change(vec![0; usize::try_from(VALUE_BYTES_MAX).unwrap() - 7]))
+    }
+}
+
+/// Bug: all compactions of the value failed, because it exceeded the limit together with its expiry time.
+#[test]
+fn filtered_value_without_room_for_its_expiry_is_an_error_of_the_filter() {
+    let options = without_jobs().compaction_filter(Arc::new(Enlarging));
+    let db = open(&MemVfs::new(), options);
+    db.default_keyspace().put_with_ttl("a", "1", SECOND).unwrap();
+    db.flush().unwrap();
+    compact(&db).unwrap();
+    assert_eq!(pairs(&db), ["a=1"]);
+    let metrics = metrics(&db).compaction_filter;
+    assert_eq!((metrics.errors, metrics.changed), (1, 0));
 }
 
 #[test]

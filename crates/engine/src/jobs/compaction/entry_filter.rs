@@ -24,7 +24,7 @@ use crate::compaction_filter::{
     CompactionFilter, FilterContext, FilterDecision, FilterError, FilterValue, call_filter,
 };
 use crate::error::Result;
-use crate::format::expiry::{expiry_of, without_expiry};
+use crate::format::expiry::{EXPIRY_BYTES, expiry_of, without_expiry};
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::table::{ReadContext, ReadPurpose};
 use crate::tree::Tree;
@@ -150,7 +150,10 @@ impl<'a> EntryFilter<'a> {
             _ => FilterValue::from(value),
         };
         let context = FilterContext { seq: key.seq, expiry_us, ..self.context };
-        let decision = call_filter(self.filter, key.user_key, &passed, &context, value_bytes_max());
+        // The stored value contains the expiry time.
+        let expiry_bytes = expiry_us.map_or(0, |_| EXPIRY_BYTES);
+        let bytes_max = value_bytes_max() - expiry_bytes;
+        let decision = call_filter(self.filter, key.user_key, &passed, &context, bytes_max);
         self.outcome.passed += 1;
         match decision {
             Ok(FilterDecision::Keep) => FilterDecision::Keep,
