@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 
 use lsmx::env::Background;
+use lsmx::ingest::BulkLoadOptions;
 use lsmx::internals::vfs::{CrashImage, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
 use lsmx::vfs::MemVfs;
@@ -628,6 +629,23 @@ fn open_of_tables_costs_n_log_n() {
         db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
         drop(db);
         Cost::measure(|| drop(open(&disk, keyspace())))
+    });
+}
+
+/// Bug: the commit leader compared each table with each range tombstone of the memtables.
+#[test]
+fn bulk_load_among_range_deletes_costs_n_log_n() {
+    let _alone = lsmx_testkit::run_alone();
+    grows_at_most_as_n_log_n("bulk load among range deletes", 1_000, |n| {
+        let db = new(keyspace_options().table_bytes(512).block_bytes(256));
+        let keyspace = db.default_keyspace();
+        // The range deletes do not overlap the tables, so they stay in the memtable.
+        for number in n..2 * n {
+            keyspace.delete_range(ordered(2 * number)..ordered(2 * number + 1)).unwrap();
+        }
+        let entries = (0..n).map(|number| (ordered(number), [7; 64]));
+        let load = || keyspace.bulk_load(entries, BulkLoadOptions::default()).unwrap();
+        Cost::measure(|| assert!(load().files > n / 10))
     });
 }
 

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
+use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::sync::{Arc, Ordering};
+use lsmx_base::work_counter;
 use lsmx_compaction::{FileId, KeyRange, Level, TableMeta};
 
 use crate::cursor::Cursor;
@@ -172,19 +175,22 @@ fn has_overlapping_memtable(of_tree: &TreeTables) -> bool {
         return false;
     }
     let view = of_tree.tree.pin_super_version();
+    let ranges: Vec<_> = of_tree.tables.iter().map(|prepared| &prepared.meta.range).collect();
     view.memtables().any(|memtable| {
-        let tombstones = memtable.range_tombstones();
-        of_tree.tables.iter().any(|prepared| {
-            let range = &prepared.meta.range;
-            let mut tombstones = tombstones.iter();
-            contains_key_in(memtable, range)
-                || tombstones.any(|tombstone| {
-                    let ends_after = |end: &bytes::Bytes| *end > range.smallest;
-                    tombstone.start <= range.largest
-                        && tombstone.end.as_ref().is_none_or(ends_after)
-                })
-        })
+        ranges.iter().any(|range| contains_key_in(memtable, range))
+            || memtable.range_tombstones().iter().any(|it| overlaps_any(it, &ranges))
     })
+}
+
+/// Returns whether a range tombstone overlaps one of the ranges, which are disjoint and in key order.
+fn overlaps_any(tombstone: &RangeTombstone, ranges: &[&KeyRange]) -> bool {
+    // Commits wait meanwhile, so each range tombstone is searched among the ranges.
+    let first = ranges.partition_point(|range| {
+        work_counter::add(work_counter::WorkKind::LeaderVisits, 1);
+        range.largest < tombstone.start
+    });
+    let begins_before = |end: &Bytes| ranges[first].smallest < *end;
+    first < ranges.len() && tombstone.end.as_ref().is_none_or(begins_before)
 }
 
 fn contains_key_in(memtable: &Arc<Memtable>, range: &KeyRange) -> bool {
@@ -353,4 +359,27 @@ pub(in crate::db) fn count_ingest(tree: &Tree, placed: &[PlacedTable], seq: SeqN
     let entry_bytes = placed.iter().map(|placed| placed.entry_bytes).sum();
     tree.counters.count_ingested_bytes(entry_bytes);
     end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlaps_any_finds_exactly_the_overlaps() {
+        let key = |number: u8| Bytes::copy_from_slice(&[number]);
+        let ranges = [(2, 4), (6, 6), (8, 9)].map(|(from, to)| KeyRange::new(key(from), key(to)));
+        let ranges: Vec<_> = ranges.iter().collect();
+        for start in 0..12 {
+            for end in (start + 1..13).map(Some).chain([None]) {
+                let is_covered = |at: u8| at >= start && end.is_none_or(|end| at < end);
+                let tombstone =
+                    RangeTombstone { start: key(start), end: end.map(key), seqs: vec![SeqNo(1)] };
+                let expected = [2, 3, 4, 6, 8, 9].into_iter().any(is_covered);
+                assert_eq!(overlaps_any(&tombstone, &ranges), expected, "{start}..{end:?}");
+            }
+            let tombstone = RangeTombstone { start: key(start), end: None, seqs: vec![SeqNo(1)] };
+            assert!(!overlaps_any(&tombstone, &[]));
+        }
+    }
 }
