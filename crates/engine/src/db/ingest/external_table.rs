@@ -68,8 +68,8 @@ pub struct ExternalTableWriter {
 impl ExternalTableWriter {
     /// Creates a file on the file system of the operating system.
     ///
-    /// Block size, restart interval, block tags and compression are those of the options. Other options have no effect.
-    /// The filter has 8 bits per key.
+    /// Block size, restart interval, block tags, compression and prefix filter are those of the options. Other options have
+    /// no effect. The filter has 8 bits per key.
     ///
     /// # Errors
     /// [`Error::Io`] if the file exists or cannot be created; [`Error::InvalidOption`]; [`Error::OutputInDatabase`] if

@@ -6,8 +6,8 @@
 //! 3. The commit adds a guard on each element of the read set to the batch. The commit leader writes the batch only if
 //!    no commit after the snapshot has written or deleted a guarded key.
 //!
-//! The transaction then has the same result as if it had run at the moment of its commit. Transactions without writes are not
-//! checked: their result is that of a run at the moment of their snapshot.
+//! The transaction then has the same result as if it had run at the moment of its commit. Transactions without writes and locks
+//! are not checked: their result is that of a run at the moment of their snapshot.
 //!
 //! A locking transaction also locks each key that it writes or reads for update (`lock_table.rs`). It reads the newest value of
 //! a key that it reads for update, so that an earlier owner of the lock causes no conflict. The guards stay, because other
@@ -52,10 +52,10 @@ use crate::write::group::check_reads;
 /// [`Db::transaction`](crate::Db::transaction) starts a transaction. Reads see the state of the database at the start, and the
 /// writes of the transaction itself. [`Transaction::commit`] fails with [`Error::Conflict`](crate::Error::Conflict) if another
 /// commit has written a key or a range that the transaction read. [`Db::transact`](crate::Db::transact) then retries. Committed
-/// transactions are serializable. A transaction without writes never fails because of a conflict.
+/// transactions are serializable. A transaction without writes and without locks never fails because of a conflict.
 ///
-/// All reads decide at the time of the start which values have expired. Only [`Transaction::get_for_update`] of a transaction
-/// with locks decides at the time of the call.
+/// All reads decide at the time of the start which values have expired. A transaction with locks decides at the time of the
+/// call if it reads a key that it has locked.
 ///
 /// Dropping a transaction discards it. A transaction keeps a [`Snapshot`] until it ends.
 ///
