@@ -2,14 +2,19 @@
 //!
 //! 1. Create a log archiver, which holds the log, and then a backup. The backup contains all commits before the archiver.
 //! 2. Upload each chunk of the log as an object. The next chunk is read after the object exists.
-//! 3. Begin again with step 1 if the log cannot be continued, or if the backup was removed.
+//! 3. Check that the catalog still contains the backup.
+//! 4. Begin again with step 1 if the log cannot be continued, or if the backup was removed. If the archived log is large, also begin
+//!    again, and archive the commits after the previous backup until the new backup exists.
 //!
 //! The chunk that is being uploaded is kept in memory. If an upload fails or its future is dropped, the next run repeats it with the
 //! same contents.
 
 use std::num::NonZeroU64;
+use std::pin::pin;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use lsmx::{Db, LogArchiveEnd, LogArchiver, SeqNo};
 use lsmx_base::coding::len_u64;
 use lsmx_base::sync::{Arc, Mutex};
@@ -30,6 +35,11 @@ const CHUNK_BYTES_DEFAULT: usize = 4 << 20;
 const HELD_BYTES_MAX_DEFAULT: u64 = 1 << 30;
 /// Default of [`ArchiveOptions::backup_after_bytes`]: 4 GiB.
 const BACKUP_AFTER_BYTES_DEFAULT: u64 = 4 << 30;
+/// Interval in which commits are archived while a new backup is created.
+const INTERVAL_DURING_BACKUP: Duration = Duration::from_secs(1);
+/// Difference in milliseconds by which the clock may move back before a new backup begins. Until then, the times of chunks do not
+/// advance.
+const CLOCK_TOLERANCE_MS: u64 = 60_000;
 
 /// Options of an [`Archiver`].
 #[derive(Clone, Debug)]
@@ -69,8 +79,17 @@ pub enum BackupReason {
     LogEnded(LogArchiveEnd),
     /// The previous backup was removed from the repository, and its chunks with it.
     Removed,
-    /// The archived log has reached [`ArchiveOptions::backup_after_bytes`].
+    /// The archived log has reached [`ArchiveOptions::backup_after_bytes`]. All commits before the backup were archived.
     LogSize,
+    /// The clock is more than one minute behind the time of the last chunk. All commits before the backup were archived.
+    ClockMovedBack,
+}
+
+impl BackupReason {
+    /// Returns whether the previous archive can be continued until the new backup exists.
+    fn keeps_previous(&self) -> bool {
+        matches!(self, BackupReason::LogSize | BackupReason::ClockMovedBack)
+    }
 }
 
 /// Result of [`Archiver::run_once`].
@@ -141,6 +160,13 @@ struct ActiveArchive {
     source: Arc<Mutex<ChunkSource>>,
 }
 
+impl ActiveArchive {
+    /// Returns the last sequence number of the uploaded chunks, or of the backup.
+    fn last_seq(&self) -> u64 {
+        self.source.lock().last_seq
+    }
+}
+
 /// The log of the database, and the chunk that is being uploaded.
 #[derive(Debug)]
 struct ChunkSource {
@@ -150,7 +176,7 @@ struct ChunkSource {
     number: u64,
     /// Time of the last chunk.
     time_ms: u64,
-    /// Size of all uploaded chunks in bytes.
+    /// Size in bytes of the chunks that were uploaded since the last attempt to begin a new backup.
     bytes: u64,
     /// Last sequence number of the uploaded chunks, or of the backup.
     last_seq: u64,
@@ -165,7 +191,7 @@ struct PendingChunk {
 
 /// Reason why an archive cannot be continued, or must not be.
 enum UploadEnd {
-    /// All durable commits are uploaded.
+    /// The commits that were durable at the start of the call are uploaded.
     Complete,
     NeedsBackup(BackupReason),
 }
@@ -180,42 +206,106 @@ impl Archiver {
     /// Uploads the commits that are on stable storage. Creates a backup first if one is needed.
     ///
     /// Buffered commits are on stable storage after at most one second, or after [`Db::sync`]. If the call fails or its future is
-    /// dropped, a later call continues.
+    /// dropped, a later call continues. The runtime needs a timer.
     ///
     /// # Errors
     /// [`Error::Store`]; [`Error::Engine`]; the errors of [`BackupRepository::create`]; [`Error::ChunkExists`] if another archiver has
-    /// written a chunk of the same backup. After [`Error::ChunkExists`], the next call creates a new backup.
+    /// written a chunk of the same backup; [`Error::UnknownBackup`] if the new backup was removed during the call. After the last two
+    /// errors, the next call creates a new backup.
     pub async fn run_once(
         &mut self,
         repository: &BackupRepository,
     ) -> Result<ArchiveSummary, Error> {
-        let catalog = &repository.catalog;
         let mut summary = ArchiveSummary::default();
-        loop {
-            let reason = match &self.active {
-                None => BackupReason::Started,
-                Some(active) => match self.upload(catalog, active, &mut summary).await {
-                    Ok(UploadEnd::NeedsBackup(reason)) if summary.backup.is_none() => reason,
-                    Ok(_) => return Ok(summary),
-                    Err(error) => {
-                        if matches!(error, Error::ChunkExists { .. }) {
-                            self.active = None;
-                        }
-                        return Err(error);
-                    }
-                },
-            };
-            // Without a gap, the previous archive is continued up to the new backup.
-            let previous = self.active.take_if(|_| reason != BackupReason::LogSize);
-            drop(previous);
-            let (active, info) = self.begin(catalog).await?;
-            if let Some(previous) = &self.active {
-                // Its commits are also in the new backup, so the result does not matter.
-                self.upload(catalog, previous, &mut summary).await?;
+        let archived = self.archive(&repository.catalog, &mut summary).await;
+        if matches!(archived, Err(Error::ChunkExists { .. } | Error::UnknownBackup { .. })) {
+            self.active = None;
+        }
+        summary.last_seq = archived?;
+        Ok(summary)
+    }
+
+    /// Implements [`Archiver::run_once`]. Returns the last sequence number that can be restored.
+    async fn archive(
+        &mut self,
+        catalog: &CatalogStore,
+        summary: &mut ArchiveSummary,
+    ) -> Result<u64, Error> {
+        let mut reason = BackupReason::Started;
+        if let Some(active) = &self.active {
+            match self.upload(catalog, active, summary).await? {
+                UploadEnd::Complete => return Ok(active.last_seq()),
+                UploadEnd::NeedsBackup(needed) => reason = needed,
             }
-            summary.last_seq = info.last_seq.unwrap_or_default();
-            summary.backup = Some((info, reason));
-            self.active = Some(active);
+        }
+        // A hold that cannot be continued is released before the next one is created.
+        drop(self.active.take_if(|_| !reason.keeps_previous()));
+        let (new, info) = match &self.active {
+            Some(previous) => {
+                let (new, info, ended) = self.begin_after(catalog, previous, summary).await?;
+                reason = ended.unwrap_or(reason);
+                (new, info)
+            }
+            None => self.begin(catalog).await?,
+        };
+        summary.backup = Some((info, reason.clone()));
+        let end = self.upload(catalog, &new, summary).await?;
+        if let UploadEnd::NeedsBackup(BackupReason::Removed) = end {
+            return Err(Error::UnknownBackup { id: new.backup });
+        }
+        if let (UploadEnd::NeedsBackup(BackupReason::LogEnded(_)), Some(previous)) =
+            (&end, &self.active)
+            && reason.keeps_previous()
+        {
+            // During the backup, the new hold exceeded its limit. The previous archive has no gap, so it is continued.
+            previous.source.lock().bytes = 0;
+            return Ok(previous.last_seq());
+        }
+        Ok(self.active.insert(new).last_seq())
+    }
+
+    /// Creates the next backup while the commits after the previous one are archived. Returns a reason if the previous archive does
+    /// not reach the new backup.
+    async fn begin_after(
+        &self,
+        catalog: &CatalogStore,
+        previous: &ActiveArchive,
+        summary: &mut ArchiveSummary,
+    ) -> Result<(ActiveArchive, BackupInfo, Option<BackupReason>), Error> {
+        let ((new, info), ended) = {
+            let begin = pin!(self.begin(catalog));
+            let continued = pin!(self.upload_until_end(catalog, previous, summary));
+            match select(begin, continued).await {
+                Either::Left((begun, _)) => (begun?, None),
+                Either::Right((ended, begin)) => {
+                    let ended = ended?;
+                    (begin.await?, Some(ended))
+                }
+            }
+        };
+        if ended.is_some() {
+            return Ok((new, info, ended));
+        }
+        match self.upload(catalog, previous, summary).await? {
+            UploadEnd::NeedsBackup(reason) if !reason.keeps_previous() => {
+                Ok((new, info, Some(reason)))
+            }
+            _ => Ok((new, info, None)),
+        }
+    }
+
+    /// Uploads chunks in an interval until the archive cannot be continued. Returns the reason.
+    async fn upload_until_end(
+        &self,
+        catalog: &CatalogStore,
+        active: &ActiveArchive,
+        summary: &mut ArchiveSummary,
+    ) -> Result<BackupReason, Error> {
+        loop {
+            match self.upload(catalog, active, summary).await? {
+                UploadEnd::NeedsBackup(reason) if !reason.keeps_previous() => return Ok(reason),
+                _ => tokio::time::sleep(INTERVAL_DURING_BACKUP).await,
+            }
         }
     }
 
@@ -235,7 +325,7 @@ impl Archiver {
         Ok((ActiveArchive { backup: info.id, source: Arc::new(Mutex::new(source)) }, info))
     }
 
-    /// Uploads all chunks of the log.
+    /// Uploads the chunks of the durable commits, and checks that the backup still exists.
     async fn upload(
         &self,
         catalog: &CatalogStore,
@@ -245,11 +335,12 @@ impl Archiver {
         let rate: Option<NonZeroU64> = self.options.backup.bytes_per_s();
         let rate = TransferOptions { bytes_per_s: rate, ..TransferOptions::default() };
         let meter = TransferMeter::new(&rate, 0, 0);
-        let chunks_before = summary.chunks;
+        // Later commits are left to the next run. Otherwise, a call during a steady load would not end.
+        let last_seq = self.db.snapshot().seq().0;
         let end = loop {
             let pending = match self.pending_chunk(active).await {
-                Ok(Some(pending)) => pending,
-                Ok(None) => break UploadEnd::Complete,
+                Ok(Some(pending)) if active.last_seq() < last_seq => pending,
+                Ok(_) => break UploadEnd::Complete,
                 Err(Error::Engine(lsmx::Error::LogArchiveEnded { reason, .. })) => {
                     break UploadEnd::NeedsBackup(BackupReason::LogEnded(reason));
                 }
@@ -268,21 +359,23 @@ impl Archiver {
             }
             meter.add_bytes(bytes).await;
         };
-        let (bytes, last_seq) = {
-            let source = active.source.lock();
-            (source.bytes, source.last_seq)
-        };
-        summary.last_seq = last_seq;
-        // A prune may have removed the backup before the chunks were written.
-        if summary.chunks > chunks_before && catalog.load().await?.backup(active.backup).is_err() {
+        // A prune may have removed the backup and its chunks since the last run, or before the chunks were written.
+        if catalog.load().await?.backup(active.backup).is_err() {
             return Ok(UploadEnd::NeedsBackup(BackupReason::Removed));
         }
-        match end {
-            UploadEnd::Complete if bytes >= self.options.backup_after_bytes => {
-                Ok(UploadEnd::NeedsBackup(BackupReason::LogSize))
-            }
-            end => Ok(end),
-        }
+        let UploadEnd::Complete = end else { return Ok(end) };
+        let (bytes, time_ms) = {
+            let source = active.source.lock();
+            (source.bytes, source.time_ms)
+        };
+        let clock_ms = self.options.backup.clock().now_ms();
+        Ok(if clock_ms.saturating_add(CLOCK_TOLERANCE_MS) < time_ms {
+            UploadEnd::NeedsBackup(BackupReason::ClockMovedBack)
+        } else if bytes >= self.options.backup_after_bytes {
+            UploadEnd::NeedsBackup(BackupReason::LogSize)
+        } else {
+            UploadEnd::Complete
+        })
     }
 
     /// Returns the chunk whose upload has not been completed. Reads the next one if there is none.
@@ -312,10 +405,12 @@ async fn put_chunk(catalog: &CatalogStore, chunk: &PendingChunk) -> Result<(), E
     let payload = PutPayload::from(chunk.bytes.clone());
     match store.put_opts(object, payload, PutMode::Create.into()).await {
         Ok(_) => Ok(()),
-        Err(object_store::Error::AlreadyExists { .. }) => {
+        Err(error @ object_store::Error::AlreadyExists { .. }) => {
             match read_if_exists(&**store, object).await? {
                 Some(existing) if existing == chunk.bytes => Ok(()),
-                _ => Err(Error::ChunkExists { object: object.to_string() }),
+                Some(_) => Err(Error::ChunkExists { object: object.to_string() }),
+                // A store may refuse a conditional write that meets another operation on the object.
+                None => Err(Error::store("write", object)(error)),
             }
         }
         Err(error) => Err(Error::store("write", object)(error)),

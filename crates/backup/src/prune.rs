@@ -5,6 +5,9 @@
 //! only objects of its own run, of interrupted runs that it resumes, and of its base, which is a needed backup when the run starts. A crash
 //! leaves unused objects, which the next prune deletes. A chunk of the log is unused if its backup is not in this catalog: chunks are
 //! written after their backup was added, and a number is never added again. A stale listing has the same effect.
+//!
+//! A backup whose archived log has later commits than all newer kept backups of its writer is kept. Usually an archiver continues this
+//! log, and no other object contains these commits.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::num::NonZeroUsize;
@@ -12,9 +15,9 @@ use std::num::NonZeroUsize;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 
-use crate::catalog::CatalogStore;
+use crate::catalog::{BackupInfo, Catalog, CatalogStore};
 use crate::error::Error;
-use crate::log_chunk::{LOG, backup_of_chunk};
+use crate::log_chunk::{LOG, archived_log, backup_of_chunk};
 use crate::manifest::{BackupManifest, DATA, MANIFESTS, run_of_object};
 
 /// Number of objects that are deleted, or of manifests that are read, at the same time.
@@ -23,7 +26,8 @@ const CONCURRENCY: usize = 8;
 /// The backups that [`BackupRepository::prune`](crate::BackupRepository::prune) keeps.
 #[derive(Clone, Debug)]
 pub struct Retention {
-    /// Number of newest backups of each writer that are kept.
+    /// Number of newest backups of each writer that are kept. An older one is kept, too, while its archived log has later commits than
+    /// all newer kept backups of the writer.
     pub keep_last: NonZeroUsize,
     /// Backups that were created at this time or later are kept, too, in milliseconds since 1970-01-01 UTC.
     pub keep_since_ms: Option<u64>,
@@ -83,27 +87,76 @@ pub(crate) async fn prune(
 
 /// Removes backups from the catalog.
 async fn remove_backups(catalog: &CatalogStore, retention: Retention) -> Result<Vec<u64>, Error> {
-    let mut all_removed = BTreeSet::new();
+    let before = catalog.load().await?;
+    let mut expired = retention.expired_backups(&before);
+    for live in backups_with_newest_log(catalog, before, &expired).await? {
+        expired.remove(&live);
+    }
+    let mut removed = BTreeSet::new();
     let update = catalog.update(|catalog| {
-        let mut newer = BTreeMap::<String, usize>::new();
-        catalog.backups.sort_by_key(|backup| std::cmp::Reverse(backup.id));
-        catalog.backups.retain(|backup| {
-            let newer = newer.entry(backup.writer.clone()).or_default();
-            *newer += 1;
-            let is_recent =
-                retention.keep_since_ms.is_some_and(|since_ms| backup.created_ms >= since_ms);
-            let is_other = retention.writer.as_ref().is_some_and(|only| *only != backup.writer);
-            let is_kept = *newer <= retention.keep_last.get() || is_recent || is_other;
-            if !is_kept {
-                all_removed.insert(backup.id);
-            }
-            is_kept
-        });
-        catalog.backups.reverse();
+        let of_catalog = catalog.backups.extract_if(.., |backup| expired.contains(&backup.id));
+        removed.extend(of_catalog.map(|backup| backup.id));
         Ok(())
     });
     update.await?;
-    Ok(all_removed.into_iter().collect())
+    Ok(removed.into_iter().collect())
+}
+
+impl Retention {
+    /// Returns the numbers of the backups that are too old.
+    fn expired_backups(&self, catalog: &Catalog) -> BTreeSet<u64> {
+        let mut newer = BTreeMap::<&str, usize>::new();
+        let mut expired = BTreeSet::new();
+        let mut backups: Vec<_> = catalog.backups.iter().collect();
+        backups.sort_by_key(|backup| std::cmp::Reverse(backup.id));
+        for backup in backups {
+            let newer = newer.entry(&backup.writer).or_default();
+            *newer += 1;
+            let is_recent =
+                self.keep_since_ms.is_some_and(|since_ms| backup.created_ms >= since_ms);
+            let is_other = self.writer.as_ref().is_some_and(|only| *only != backup.writer);
+            if *newer > self.keep_last.get() && !is_recent && !is_other {
+                expired.insert(backup.id);
+            }
+        }
+        expired
+    }
+}
+
+/// Returns the expired backups whose archived logs have later commits than all newer kept backups of their writers.
+async fn backups_with_newest_log(
+    catalog: &CatalogStore,
+    before: Catalog,
+    expired: &BTreeSet<u64>,
+) -> Result<BTreeSet<u64>, Error> {
+    let mut with_newest_log = BTreeSet::new();
+    if expired.is_empty() {
+        return Ok(with_newest_log);
+    }
+    let mut backups = before.backups;
+    backups.sort_by_key(|backup| std::cmp::Reverse(backup.id));
+    let with_log = async |info: BackupInfo| match archived_log(&*catalog.store, info.id).await {
+        Ok(archived) => Ok(BackupInfo { archived, ..info }),
+        // A damaged log must not prevent the removal of its backup.
+        Err(Error::Damaged { .. }) => Ok(info),
+        Err(error) => Err(error),
+    };
+    // Collected, because a stream with a closure that borrows would make the future of the caller not `Send`.
+    let backups: Vec<_> = backups.into_iter().map(with_log).collect();
+    let backups = stream::iter(backups).buffered(CONCURRENCY).try_collect::<Vec<_>>().await?;
+    let mut newest_seqs = BTreeMap::<&str, Option<u64>>::new();
+    for info in &backups {
+        let newest_seq = newest_seqs.entry(&info.writer).or_default();
+        let has_newest_log = info.archived.is_some_and(|log| Some(log.last_seq) > *newest_seq);
+        if expired.contains(&info.id) && !has_newest_log {
+            continue;
+        }
+        *newest_seq = info.last_restorable_seq().max(*newest_seq);
+        if expired.contains(&info.id) {
+            with_newest_log.insert(info.id);
+        }
+    }
+    Ok(with_newest_log)
 }
 
 /// Returns the path and size of all objects below `data`, `backups` and `log`.

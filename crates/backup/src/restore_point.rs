@@ -94,7 +94,7 @@ async fn plan_time(
         if let Some(log) = archived_log(store, info.id).await? {
             info.archived = archived_log_until(store, info.id, log, time_ms).await?;
         }
-        if best.as_ref().is_none_or(|best| state_order(best) <= state_order(&info)) {
+        if best.as_ref().is_none_or(|best| is_newer_state(&info, best)) {
             best = Some(info);
         }
     }
@@ -103,11 +103,13 @@ async fn plan_time(
     RestorePlan::through(store, info, through).await
 }
 
-/// Returns a key that orders the states of a database. The time comes first, because a database that was restored and continued may
-/// repeat sequence numbers of later commits of the original.
-fn state_order(info: &BackupInfo) -> (Option<u64>, Option<u64>) {
-    let archived_ms = info.archived.map(|archived| archived.time_ms);
-    (archived_ms.max(info.checkpoint_ms), info.last_restorable_seq())
+/// Returns whether the state of a backup and its log is newer than that of an earlier backup. The times decide only if its last
+/// sequence number is smaller: a database that was restored and continued may repeat numbers of later commits of the original. After
+/// an error of the clock, times of the earlier backup may be too late.
+fn is_newer_state(info: &BackupInfo, earlier: &BackupInfo) -> bool {
+    let time_ms =
+        |info: &BackupInfo| info.archived.map(|archived| archived.time_ms).max(info.checkpoint_ms);
+    info.last_restorable_seq() >= earlier.last_restorable_seq() || time_ms(info) > time_ms(earlier)
 }
 
 /// Fails if no backup can be extended by the archived log.

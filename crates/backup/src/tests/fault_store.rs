@@ -10,7 +10,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 /// The call that fails. All later calls fail without effect, as after the death of the process.
@@ -30,6 +30,8 @@ struct State {
     history: Vec<Vec<ObjectMeta>>,
     /// Draws delays and the ages of listings. `None`: no delays and current listings.
     rng: Option<TestRng>,
+    /// Prefix of the objects whose next conditional write is refused without effect.
+    refused: Option<&'static str>,
 }
 
 /// A process with access to a shared [`InMemory`].
@@ -52,7 +54,7 @@ fn failure() -> object_store::Error {
 
 impl FaultStore {
     pub(super) fn new(inner: &Arc<InMemory>) -> FaultStore {
-        let state = State { calls: 0, crash: None, history: Vec::new(), rng: None };
+        let state = State { calls: 0, crash: None, history: Vec::new(), rng: None, refused: None };
         FaultStore { inner: Arc::clone(inner), state: Arc::new(Mutex::new(state)) }
     }
 
@@ -64,6 +66,12 @@ impl FaultStore {
     /// Delays calls and returns old listings at random.
     pub(super) fn with_delays(self, seed: u64) -> FaultStore {
         self.state.lock().unwrap().rng = Some(TestRng::new(seed));
+        self
+    }
+
+    /// Refuses the next conditional write of an object with this prefix, as a store does if the write meets another operation.
+    pub(super) fn with_conflict(self, prefix: &'static str) -> FaultStore {
+        self.state.lock().unwrap().refused = Some(prefix);
         self
     }
 
@@ -138,6 +146,13 @@ impl ObjectStore for FaultStore {
         options: PutOptions,
     ) -> Result<PutResult> {
         let outcome = self.begin().await;
+        let is_refused = |prefix: &mut &str| {
+            options.mode == PutMode::Create && location.as_ref().starts_with(*prefix)
+        };
+        if self.state.lock().unwrap().refused.take_if(is_refused).is_some() {
+            let (path, source) = (location.to_string(), "a conflicting operation".into());
+            return Err(object_store::Error::AlreadyExists { path, source });
+        }
         if !matches!(outcome, Outcome::FailWithoutEffect) {
             self.record_listing().await;
             let put = self.inner.put_opts(location, payload, options).await?;

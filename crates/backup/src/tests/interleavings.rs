@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::task::Poll;
 
+use futures_util::FutureExt;
 use lsmx_testkit::{TestRng, case_seeds};
 use object_store::memory::InMemory;
 
 use super::fault_store::FaultStore;
 use super::point_in_time::{ArchivedDb, restored_to};
 use super::*;
+use crate::catalog::Catalog;
 use crate::{Error, RestorePoint};
 
 /// Contents of the backups by number.
@@ -66,30 +68,35 @@ fn concurrent_backups_and_prunes_lose_no_backup() {
     }
 }
 
-/// Archives commits and checks after each call that the reported state can be restored.
+/// Polls a future a number of times. Returns `None` if it has not completed, and drops it.
+pub(super) async fn poll_at_most<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
+    let mut future = Box::pin(future);
+    let mut count = 0;
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending => {
+            count += 1;
+            if count > polls { Poll::Ready(None) } else { Poll::Pending }
+        }
+    })
+    .await
+}
+
+/// Archives commits and checks the number that each call returns.
 async fn archive_commits(repository: &BackupRepository, db: &mut ArchivedDb, rng: &mut TestRng) {
     for _ in 0..5 {
         for _ in 0..3 {
             db.commit(rng);
         }
-        let mut run = Box::pin(async {
+        let run = async {
             db.db.sync().unwrap();
             db.archiver.run_once(repository).await
-        });
+        };
         // The caller may drop the future at any time.
         let polls = if rng.is_one_in(3) { rng.below(40) } else { usize::MAX };
-        let mut count = 0;
-        let result = std::future::poll_fn(|context| match run.as_mut().poll(context) {
-            Poll::Ready(result) => Poll::Ready(Some(result)),
-            Poll::Pending => {
-                count += 1;
-                if count > polls { Poll::Ready(None) } else { Poll::Pending }
-            }
-        })
-        .await;
-        drop(run);
+        let result = poll_at_most(run, polls).await;
         match result {
-            None | Some(Err(Error::Superseded { .. })) => {}
+            None | Some(Err(Error::Superseded { .. } | Error::UnknownBackup { .. })) => {}
             Some(Err(error)) => panic!("{error}"),
             Some(Ok(summary)) => assert_eq!(summary.last_seq, db.db.snapshot().seq().0),
         }
@@ -180,6 +187,108 @@ fn concurrent_archivers_backups_and_prunes_lose_no_commit() {
                 }
             }
             assert!(restored > 0, "seed {seed}");
+        });
+    }
+}
+
+/// `run_once` returned numbers of commits that could not be restored, because a backup that was removed twice during one call was
+/// not noticed.
+#[test]
+fn number_that_run_once_returns_can_be_restored_while_backups_are_removed() {
+    let mut removed_twice = 0;
+    for seed in case_seeds(&[], 60) {
+        run(async {
+            let inner = Arc::new(InMemory::new());
+            let store = FaultStore::new(&inner).with_delays(seed);
+            let process = || repository(store.clone());
+            let mut db = ArchivedDb::new();
+            let rng = &mut TestRng::new(seed);
+            let (first, second) = (process(), process());
+            let (database, options) = (db.db.clone(), db.second_backup_options());
+            let others_rng = &mut TestRng::new(!seed);
+            let others = async {
+                for _ in 0..40 {
+                    if others_rng.is_one_in(8) {
+                        match second.create(&database, &options).await {
+                            Ok(_) | Err(Error::Superseded { .. }) => {}
+                            Err(error) => panic!("seed {seed}: {error}"),
+                        }
+                        second.prune(keep_last(1)).await.unwrap();
+                    } else {
+                        let remove = |catalog: &mut Catalog| {
+                            catalog.backups.clear();
+                            Ok(())
+                        };
+                        second.catalog.update(remove).await.unwrap();
+                    }
+                }
+            };
+            let archive = async {
+                for _ in 0..8 {
+                    db.commit(rng);
+                    db.db.sync().unwrap();
+                    match db.archiver.run_once(&first).await {
+                        Ok(summary) => {
+                            let direct = repository(FaultStore::new(&inner));
+                            let point = RestorePoint::Commit(summary.last_seq);
+                            // Without delays, no other process continues before the end of the restore.
+                            let found = restored_to(&direct, point).now_or_never().unwrap();
+                            let expected = &db.states[&summary.last_seq];
+                            assert_eq!(found.unwrap(), *expected, "seed {seed}");
+                        }
+                        Err(Error::UnknownBackup { .. }) => removed_twice += 1,
+                        Err(Error::Superseded { .. }) => {}
+                        Err(error) => panic!("seed {seed}: {error}"),
+                    }
+                }
+            };
+            tokio::join!(archive, others);
+        });
+    }
+    assert!(removed_twice > 0, "the case does not occur");
+}
+
+/// A list of backups and a restore failed if a prune deleted chunks after the catalog was read.
+#[test]
+fn backups_are_listed_and_restored_during_prunes() {
+    for seed in case_seeds(&[], 20) {
+        run(async {
+            let inner = Arc::new(InMemory::new());
+            let reader = repository(FaultStore::new(&inner).with_delays(seed));
+            let mut db = ArchivedDb::with_limits(|options| options.backup_after_bytes = 1_500);
+            let rng = &mut TestRng::new(seed);
+            // Its calls take no time.
+            let writer = repository(FaultStore::new(&inner));
+            db.archive(&writer).await;
+            let is_running = std::cell::Cell::new(true);
+            let list = async {
+                while is_running.get() {
+                    assert!(!reader.backups().await.unwrap().is_empty(), "seed {seed}");
+                }
+            };
+            let restore = async {
+                while is_running.get() {
+                    match restored_to(&reader, RestorePoint::Newest).await {
+                        // The backup was removed after it was chosen.
+                        Ok(_) | Err(Error::Damaged { .. }) => {}
+                        Err(error) => panic!("seed {seed}: {error}"),
+                    }
+                }
+            };
+            let archive = async {
+                for _ in 0..40 {
+                    for _ in 0..rng.below(20) {
+                        tokio::task::yield_now().await;
+                    }
+                    for _ in 0..3 {
+                        db.commit(rng);
+                    }
+                    db.archive(&writer).await;
+                    writer.prune(keep_last(1)).await.unwrap();
+                }
+                is_running.set(false);
+            };
+            tokio::join!(list, restore, archive);
         });
     }
 }

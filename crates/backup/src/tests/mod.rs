@@ -9,7 +9,7 @@ mod round_trips;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -90,6 +90,11 @@ fn one_at_a_time() -> TransferOptions {
     TransferOptions { concurrency: 1, ..TransferOptions::default() }
 }
 
+/// Transfers in a fixed order with a maximum rate.
+fn with_rate(bytes_per_s: u64) -> TransferOptions {
+    TransferOptions { bytes_per_s: NonZeroU64::new(bytes_per_s), ..one_at_a_time() }
+}
+
 fn contents(db: &Db) -> Contents {
     let entries = db.default_keyspace().iter();
     entries.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap()).collect()
@@ -114,8 +119,8 @@ async fn restored(repository: &BackupRepository, id: u64) -> Contents {
     contents(&Db::open("copy", options(&vfs)).unwrap())
 }
 
-/// Runs a test on one thread.
+/// Runs a test on one thread. Time passes when all tasks wait for it.
 fn run<T>(test: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_time().build().unwrap().block_on(test)
+    runtime.enable_time().start_paused(true).build().unwrap().block_on(test)
 }

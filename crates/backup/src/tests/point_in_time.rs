@@ -12,6 +12,8 @@ use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
 
+use super::fault_store::{Crash, FaultStore};
+use super::interleavings::poll_at_most;
 use super::*;
 use crate::{
     ArchiveOptions, ArchiveSummary, Archiver, BackupReason, Error, RestorePoint, VerifyDepth,
@@ -99,9 +101,14 @@ impl ArchivedDb {
 
     /// Returns another archiver of the database, as that of another process.
     pub(super) fn new_archiver(&self) -> Archiver {
-        let mut options = self.options.clone();
-        options.backup = options.backup.with_staging("staging2");
+        let options =
+            ArchiveOptions { backup: self.second_backup_options(), ..self.options.clone() };
         Archiver::new(&self.db, options)
+    }
+
+    /// Returns the options of another process that creates backups of the database.
+    pub(super) fn second_backup_options(&self) -> BackupOptions {
+        self.options.backup.clone().with_staging("staging2")
     }
 
     /// Replaces the archiver, as after a restart of the process.
@@ -258,6 +265,38 @@ fn times_select_the_last_chunk_or_backup_before_them() {
     });
 }
 
+/// After an error of the clock, a restore to the newest state chose the old backup with the late time, and a restore to a time
+/// excluded all later chunks.
+#[test]
+fn clock_that_was_ahead_begins_a_new_backup_whose_states_are_newer() {
+    run(async {
+        let repository = repository(InMemory::new());
+        let mut db = ArchivedDb::new();
+        db.archive(&repository).await;
+        db.clock_ms.store(1_000_000_000, Ordering::Relaxed);
+        db.put("key", "dated too late");
+        db.archive(&repository).await;
+        db.clock_ms.store(2_000, Ordering::Relaxed);
+        let first = db.put("key", "correct again");
+        let (info, reason) = db.archive(&repository).await.backup.unwrap();
+        assert_eq!((info.id, reason), (2, BackupReason::ClockMovedBack));
+        let second = db.put("key", "newest");
+        assert_eq!(db.archive(&repository).await.backup, None);
+        for point in [RestorePoint::Newest, RestorePoint::Time(3_000)] {
+            assert_eq!(restored_to(&repository, point).await.unwrap(), db.states[&second]);
+        }
+        check_commits(&repository, &db, first..=second).await;
+        // Another process has the correct time from the start.
+        db.restart_archiver();
+        let third = db.put("key", "after a restart");
+        db.archive(&repository).await;
+        assert_eq!(
+            restored_to(&repository, RestorePoint::Newest).await.unwrap(),
+            db.states[&third]
+        );
+    });
+}
+
 #[test]
 fn structural_change_begins_a_new_backup_and_leaves_a_gap() {
     run(async {
@@ -349,6 +388,77 @@ fn large_log_begins_a_new_backup_without_a_gap() {
     });
 }
 
+/// During the upload of a backup, no commits were archived. If the log grew beyond the limit meanwhile, commits were lost from the
+/// archive, although the reason of the backup was the size of the log.
+#[test]
+fn large_log_begins_a_new_backup_without_a_gap_while_the_log_exceeds_the_limit_during_the_backup() {
+    run(async {
+        let repository = repository(InMemory::new());
+        let mut db = ArchivedDb::with_limits(|options| {
+            options.backup_after_bytes = 4_000;
+            options.held_bytes_max = 2_500;
+            options.chunk_bytes = 1_000;
+            options.backup = options.backup.clone().transfer(with_rate(1_200));
+        });
+        let mut archiver = db.new_archiver();
+        archiver.run_once(&repository).await.unwrap();
+        let first = db.put("key", "first");
+        let is_running = std::cell::Cell::new(true);
+        let write = async {
+            for round in 0..240 {
+                db.put(&format!("key{}", round % 7), &format!("{round:0100}"));
+                if round % 5 == 0 {
+                    db.db.flush().unwrap();
+                }
+                db.db.sync().unwrap();
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
+            is_running.set(false);
+        };
+        let archive = async {
+            let mut reasons = Vec::new();
+            while is_running.get() {
+                let summary = archiver.run_once(&repository).await.unwrap();
+                reasons.extend(summary.backup.map(|(_, reason)| reason));
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            reasons
+        };
+        let ((), reasons) = tokio::join!(write, archive);
+        assert!(reasons.len() >= 2, "{reasons:?}");
+        assert!(reasons.iter().all(|reason| *reason == BackupReason::LogSize), "{reasons:?}");
+        let summary = archiver.run_once(&repository).await.unwrap();
+        assert_eq!(summary.last_seq, db.record_state());
+        check_commits(&repository, &db, first..=u64::MAX).await;
+    });
+}
+
+/// A run did not end while commits were added in a shorter time than the upload of a chunk takes.
+#[test]
+fn run_ends_during_a_steady_load() {
+    run(async {
+        let repository = repository(InMemory::new());
+        let mut db = ArchivedDb::with_limits(|options| {
+            options.backup = options.backup.clone().transfer(with_rate(1_000));
+        });
+        let mut archiver = db.new_archiver();
+        archiver.run_once(&repository).await.unwrap();
+        db.put("key", "first");
+        let commits = async {
+            for number in 0..500_u32 {
+                db.put("key", &number.to_string());
+                db.db.sync().unwrap();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let summary = tokio::select! {
+            summary = archiver.run_once(&repository) => summary.unwrap(),
+            () = commits => panic!("the run has not ended"),
+        };
+        check_commits(&repository, &db, summary.last_seq..=summary.last_seq).await;
+    });
+}
+
 #[test]
 fn changed_truncated_or_missing_chunk_is_an_error_that_names_it() {
     run(async {
@@ -425,6 +535,90 @@ fn chunk_of_another_archiver_is_refused_and_a_new_backup_begins() {
         assert_eq!(summary.backup.unwrap().1, BackupReason::Started);
         let newest = db.record_state();
         check_commits(&repository, &db, newest..=newest).await;
+    });
+}
+
+/// `run_once` returned the number of a commit whose chunk was deleted with its backup, if the check of the backup had failed before.
+#[test]
+fn number_that_run_once_returns_can_be_restored_after_a_removal_and_a_fault_at_any_call() {
+    run(async {
+        for call in 0.. {
+            let inner = Arc::new(InMemory::new());
+            let healthy = repository(FaultStore::new(&inner));
+            let mut db = ArchivedDb::new();
+            db.put("key", "before");
+            db.archive(&healthy).await;
+            healthy.create(&db.db, &db.second_backup_options()).await.unwrap();
+            assert_eq!(healthy.prune(keep_last(1)).await.unwrap().removed, [1]);
+            db.put("key", "after");
+            db.db.sync().unwrap();
+            let mut has_failed = false;
+            for has_effect in [true, false] {
+                let crash = Crash { call, has_effect };
+                let faulty = repository(FaultStore::new(&inner).with_crash(crash));
+                has_failed |= db.archiver.run_once(&faulty).await.is_err();
+            }
+            // The future is dropped at this poll.
+            let delayed = repository(FaultStore::new(&inner).with_delays(call));
+            poll_at_most(db.archiver.run_once(&delayed), usize::try_from(call).unwrap()).await;
+            let summary = db.archiver.run_once(&healthy).await.unwrap();
+            assert_eq!(summary.last_seq, db.record_state());
+            check_commits(&healthy, &db, summary.last_seq..=u64::MAX).await;
+            if !has_failed {
+                assert!(call > 10, "{call}");
+                break;
+            }
+        }
+    });
+}
+
+/// A prune deleted the newest archived commits with the backup that they extend, and idle runs returned their numbers.
+#[test]
+fn prune_keeps_the_backup_with_the_newest_archived_commits() {
+    run(async {
+        let repository = repository(InMemory::new());
+        let mut db = ArchivedDb::new();
+        db.archive(&repository).await;
+        repository.create(&db.db, &db.second_backup_options()).await.unwrap();
+        let archived = db.put("key", "archived");
+        db.archive(&repository).await;
+        assert_eq!(repository.prune(keep_last(1)).await.unwrap().removed, [0; 0]);
+        check_commits(&repository, &db, archived..=archived).await;
+        // The catalog changes in another way.
+        let remove = |catalog: &mut crate::catalog::Catalog| {
+            catalog.backups.retain(|backup| backup.id == 2);
+            Ok(())
+        };
+        repository.catalog.update(remove).await.unwrap();
+        let summary = db.archiver.run_once(&repository).await.unwrap();
+        assert_eq!(
+            summary.backup.map(|(info, reason)| (info.id, reason)),
+            Some((3, BackupReason::Removed))
+        );
+        check_commits(&repository, &db, summary.last_seq..=summary.last_seq).await;
+        assert_eq!(repository.prune(keep_last(1)).await.unwrap().removed, [2]);
+    });
+}
+
+/// A conditional write that the store refused without effect ended the archive.
+#[test]
+fn chunk_that_the_store_refuses_without_effect_is_uploaded_again() {
+    run(async {
+        let inner = Arc::new(InMemory::new());
+        let healthy = repository(FaultStore::new(&inner));
+        let mut db = ArchivedDb::new();
+        db.archive(&healthy).await;
+        let archived = db.put("key", "value");
+        db.db.sync().unwrap();
+        let refusing = repository(FaultStore::new(&inner).with_conflict("log/"));
+        let refused = db.archiver.run_once(&refusing).await.unwrap_err();
+        assert!(matches!(refused, Error::Store { action: "write", .. }), "{refused}");
+        let summary = db.archiver.run_once(&refusing).await.unwrap();
+        assert_eq!((summary.backup, summary.last_seq), (None, archived));
+        check_commits(&healthy, &db, archived..=archived).await;
+        // A change of the catalog is repeated.
+        let refusing = repository(FaultStore::new(&inner).with_conflict("catalog/"));
+        refusing.create(&db.db, &db.second_backup_options()).await.unwrap();
     });
 }
 
