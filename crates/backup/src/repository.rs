@@ -1,5 +1,6 @@
 //! A repository of backups.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::pin::pin;
 
@@ -8,7 +9,7 @@ use lsmx::{Db, Options};
 use lsmx_base::sync::Arc;
 use object_store::local::LocalFileSystem;
 use object_store::prefix::PrefixStore;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme};
 use url::Url;
 
 use crate::blocking::run_blocking;
@@ -60,27 +61,44 @@ impl BackupRepository {
     }
 
     /// Uses the repository at a location: the path of a directory, which must exist, or a URL such as
-    /// `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`.
+    /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `file:///path`.
     ///
-    /// Writes to a directory are synced. A URL needs the feature `aws`, `gcp` or `azure`. The store reads its credentials and
-    /// options from environment variables, such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT`.
+    /// Writes to a directory are synced. The URL of a bucket needs the feature `aws`, `gcp` or `azure`. The store reads its credentials
+    /// and options from environment variables with the prefixes `AWS_`, `GOOGLE_` and `AZURE_`, such as `AWS_ACCESS_KEY_ID` and
+    /// `AWS_ENDPOINT`.
     ///
     /// # Errors
     /// [`Error::Location`] if the directory does not exist, or if the URL or an option is invalid.
     pub fn at(location: &str) -> Result<BackupRepository, Error> {
-        let invalid =
-            |source| Error::Location { location: location.to_owned(), source: Box::new(source) };
-        if !location.contains("://") {
-            let store = LocalFileSystem::new_with_prefix(location).map_err(invalid)?;
-            return Ok(BackupRepository::new(Arc::new(store.with_fsync(true))));
-        }
-        let url = Url::parse(location).map_err(|error| Error::Location {
+        let invalid = |source: Box<dyn std::error::Error + Send + Sync>| Error::Location {
             location: location.to_owned(),
-            source: Box::new(error),
-        })?;
-        let (store, prefix) =
-            object_store::parse_url_opts(&url, std::env::vars()).map_err(invalid)?;
-        Ok(BackupRepository::new(Arc::new(PrefixStore::new(store, prefix))))
+            source,
+        };
+        let directory = |path: &Path| {
+            let store = LocalFileSystem::new_with_prefix(path);
+            let store = store.map_err(|error| invalid(error.into()))?;
+            Ok(BackupRepository::new(Arc::new(store.with_fsync(true))))
+        };
+        if !location.contains("://") {
+            return directory(Path::new(location));
+        }
+        let url = Url::parse(location).map_err(|error| invalid(error.into()))?;
+        if url.scheme() == "file" {
+            let path = url.to_file_path();
+            return directory(&path.map_err(|()| invalid("it is not a path of this host".into()))?);
+        }
+        let scheme = ObjectStoreScheme::parse(&url).map_err(|error| invalid(error.into()))?.0;
+        match scheme {
+            ObjectStoreScheme::AmazonS3
+            | ObjectStoreScheme::GoogleCloudStorage
+            | ObjectStoreScheme::MicrosoftAzure => {
+                let options = store_options(std::env::vars_os());
+                let opened = object_store::parse_url_opts(&url, options);
+                let (store, prefix) = opened.map_err(|error| invalid(error.into()))?;
+                Ok(BackupRepository::new(Arc::new(PrefixStore::new(store, prefix))))
+            }
+            _ => Err(invalid("this kind of URL is not supported".into())),
+        }
     }
 
     /// Creates a backup of an open database. Reads and writes of the database continue.
@@ -104,12 +122,35 @@ impl BackupRepository {
     /// # Errors
     /// [`Error::Store`], [`Error::Damaged`], [`Error::UnsupportedFormat`].
     pub async fn backups(&self) -> Result<Vec<BackupInfo>, Error> {
-        let mut backups = self.catalog.load().await?.backups;
+        let mut catalog = self.catalog.load().await?;
+        loop {
+            match self.with_archived_logs(&catalog).await {
+                Ok(backups) => return Ok(backups),
+                Err(error) => catalog = self.newer_catalog(&catalog, error).await?,
+            }
+        }
+    }
+
+    async fn with_archived_logs(&self, catalog: &Catalog) -> Result<Vec<BackupInfo>, Error> {
+        let mut backups = catalog.backups.clone();
         backups.sort_by_key(|backup| backup.id);
         for backup in &mut backups {
             backup.archived = archived_log(&*self.catalog.store, backup.id).await?;
         }
         Ok(backups)
+    }
+
+    /// Returns a newer catalog after an error of a read of the objects of all backups in `catalog`. Returns the error if it is not
+    /// damage, or if the backups are the same. A prune may have deleted the objects of a removed backup.
+    async fn newer_catalog(&self, catalog: &Catalog, error: Error) -> Result<Catalog, Error> {
+        if !matches!(error, Error::Damaged { .. }) {
+            return Err(error);
+        }
+        let newer = self.catalog.load().await?;
+        match newer.backups == catalog.backups {
+            true => Err(error),
+            false => Ok(newer),
+        }
     }
 
     /// Restores a backup to a directory that does not exist or is empty. Its parent must exist.
@@ -129,25 +170,41 @@ impl BackupRepository {
         target: impl AsRef<Path>,
         options: &RestoreOptions,
     ) -> Result<BackupInfo, Error> {
-        let store = &*self.catalog.store;
-        let catalog = self.catalog.load().await?;
         let (target, point) = (options.target(target.as_ref()), options.point());
-        let candidates = candidates(&catalog, backup, point)?;
         let interrupted = {
             let target = target.clone();
             run_blocking(move || target.interrupted_restore()).await?
         };
-        let plan = match interrupted {
+        let mut catalog = self.catalog.load().await?;
+        let plan = loop {
+            match self.plan_restore(&catalog, &backup, point, interrupted).await {
+                Ok(plan) => break plan,
+                Err(error) => catalog = self.newer_catalog(&catalog, error).await?,
+            }
+        };
+        restore::restore(&*self.catalog.store, plan, target, options).await
+    }
+
+    /// Chooses the backup and the commits of a restore, which may continue an interrupted one.
+    async fn plan_restore(
+        &self,
+        catalog: &Catalog,
+        backup: &Selection,
+        point: RestorePoint,
+        interrupted: Option<RestoreMarker>,
+    ) -> Result<RestorePlan, Error> {
+        let store = &*self.catalog.store;
+        let candidates = candidates(catalog, backup, point)?;
+        match interrupted {
             Some(RestoreMarker { backup, point: chosen_for, through: Some(through) })
                 if chosen_for == point && candidates.iter().any(|info| info.id == backup) =>
             {
                 let info = catalog.backup(backup)?.clone();
                 let archived = archived_log(store, backup).await?;
-                RestorePlan::through(store, BackupInfo { archived, ..info }, through).await?
+                RestorePlan::through(store, BackupInfo { archived, ..info }, through).await
             }
-            _ => plan_restore(store, candidates, point).await?,
-        };
-        restore::restore(store, plan, target, options).await
+            _ => plan_restore(store, candidates, point).await,
+        }
     }
 
     /// Opens a backup read-only, without a restore.
@@ -165,7 +222,7 @@ impl BackupRepository {
         cache_bytes: u64,
         options: Options,
     ) -> Result<Db, Error> {
-        let info = select(&self.catalog.load().await?, backup)?;
+        let info = select(&self.catalog.load().await?, &backup)?;
         read_only::open(Arc::clone(&self.catalog.store), info.id, cache_bytes, options).await
     }
 
@@ -175,7 +232,7 @@ impl BackupRepository {
     /// [`Error::UnknownBackup`], [`Error::NoBackups`], [`Error::NoBackupsOf`], [`Error::Store`]; [`Error::Damaged`] for the first object that is
     /// missing or damaged.
     pub async fn verify(&self, backup: Selection, depth: VerifyDepth) -> Result<BackupInfo, Error> {
-        let info = select(&self.catalog.load().await?, backup)?;
+        let info = select(&self.catalog.load().await?, &backup)?;
         let manifest = BackupManifest::read(&*self.catalog.store, info.id).await?;
         let options = TransferOptions::default();
         let meter = TransferMeter::new(&options, info.files, info.bytes);
@@ -241,10 +298,23 @@ impl BackupRepository {
     }
 }
 
+/// Returns the environment variables that configure stores. Names without the prefix of a service belong to other programs.
+fn store_options(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> impl Iterator<Item = (String, String)> {
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    let has_prefix = |(name, _): &(String, String)| {
+        ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| name.starts_with(prefix))
+    };
+    variables.filter_map(text).filter(has_prefix)
+}
+
 /// Returns the backups from which a restore may start, in ascending order.
 fn candidates(
     catalog: &Catalog,
-    backup: Selection,
+    backup: &Selection,
     point: RestorePoint,
 ) -> Result<Vec<BackupInfo>, Error> {
     let is_fixed = point == RestorePoint::Backup || matches!(backup, Selection::Id(_));
@@ -258,12 +328,61 @@ fn candidates(
     Ok(candidates)
 }
 
-pub(crate) fn select(catalog: &Catalog, backup: Selection) -> Result<BackupInfo, Error> {
+pub(crate) fn select(catalog: &Catalog, backup: &Selection) -> Result<BackupInfo, Error> {
     match backup {
         Selection::Newest => catalog.newest_backup(None).cloned().ok_or(Error::NoBackups),
         Selection::NewestOf(writer) => {
-            catalog.newest_backup(Some(&writer)).cloned().ok_or(Error::NoBackupsOf { writer })
+            let newest = catalog.newest_backup(Some(writer)).cloned();
+            newest.ok_or_else(|| Error::NoBackupsOf { writer: writer.clone() })
         }
-        Selection::Id(id) => catalog.backup(id).cloned(),
+        Selection::Id(id) => catalog.backup(*id).cloned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn location_of_a_directory_is_a_path_or_a_file_url_and_writes_are_synced() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("a b");
+        std::fs::create_dir(&dir).unwrap();
+        let url = Url::from_file_path(&dir).unwrap();
+        for location in [dir.to_str().unwrap(), url.as_str()] {
+            let repository = BackupRepository::at(location).unwrap();
+            let store = format!("{:?}", repository.catalog.store);
+            assert!(store.contains("fsync: true"), "{store}");
+            assert!(store.contains("a%20b"), "{store}");
+        }
+    }
+
+    #[test]
+    fn location_that_is_no_directory_and_no_bucket_is_refused() {
+        let locations = [
+            "/does/not/exist",
+            "file:///does/not/exist",
+            "memory:///",
+            "http://host/path",
+            "ftp://host/",
+        ];
+        for location in locations {
+            let error = BackupRepository::at(location).unwrap_err();
+            assert!(matches!(error, Error::Location { .. }), "{location}: {error}");
+            assert!(error.to_string().contains(location), "{error}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn options_of_stores_are_unicode_variables_with_the_prefix_of_a_service() {
+        use std::os::unix::ffi::OsStringExt;
+        let variables = ["AWS_REGION", "ENDPOINT", "TOKEN", "GOOGLE_BUCKET", "AZURE_X", "MY_AWS_X"];
+        let pairs = variables.map(|name| (OsString::from(name), OsString::from("value")));
+        let not_unicode = OsString::from_vec(b"AWS_\xff".to_vec());
+        let malformed = [(not_unicode.clone(), "value".into()), ("AWS_TOKEN".into(), not_unicode)];
+        let options = store_options(pairs.into_iter().chain(malformed));
+        let names: Vec<_> = options.map(|(name, _)| name).collect();
+        assert_eq!(names, ["AWS_REGION", "GOOGLE_BUCKET", "AZURE_X"]);
     }
 }
