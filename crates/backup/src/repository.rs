@@ -158,10 +158,11 @@ impl BackupRepository {
     /// With a [`RestorePoint`], the commits of the archived log are added to the backup, and the next open replays them. Each file is
     /// verified by its checksum and made durable. The directory opens as a database when the call returns, and not before. A call
     /// with the directory of an interrupted restore of the same backup and the same point continues that restore, with the state that
-    /// was chosen before. The result has the backup and the part of its archived log that was restored.
+    /// was chosen before. The directory is locked during the call. The result has the backup and the part of its archived log that was
+    /// restored.
     ///
     /// # Errors
-    /// [`Error::UnknownBackup`], [`Error::NoBackups`], [`Error::NoBackupsOf`], [`Error::TargetNotEmpty`], [`Error::Store`], [`Error::Io`];
+    /// [`lsmx::Error::Locked`] if another restore into the directory is running; [`Error::UnknownBackup`], [`Error::NoBackups`], [`Error::NoBackupsOf`], [`Error::TargetNotEmpty`], [`Error::Store`], [`Error::Io`];
     /// [`Error::Damaged`] for an object that is missing or damaged; [`Error::CommitNotArchived`], [`Error::NoBackupBefore`] and
     /// [`Error::NotExtensible`] if the point cannot be restored; [`Error::Engine`] if the commits do not fit the backup.
     pub async fn restore(

@@ -2,6 +2,7 @@
 //!
 //! A marker file states which state is being restored. `CURRENT` makes the directory a database, so it is written last, under
 //! another name, and renamed. A directory with `CURRENT` is complete, and a restore changes nothing in it except that it removes the marker.
+//! The directory is locked during the restore, like an open database.
 //!
 //! The archived log is added after all files of the backup are complete: a new log segment, and a new manifest that lists it. An
 //! interrupted restore removes both files and adds the log again.
@@ -12,7 +13,7 @@ use std::pin::pin;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
-use lsmx::vfs::{OsVfs, Vfs};
+use lsmx::vfs::{LockGuard, OsVfs, Vfs};
 use lsmx::{LogExtender, SeqNo};
 use lsmx_base::checksum::StreamingChecksum;
 use lsmx_base::file_name::{CURRENT, FileName, LOCK};
@@ -80,7 +81,7 @@ impl RestoreOptions {
     }
 
     pub(crate) fn target(&self, dir: &Path) -> RestoreTarget {
-        RestoreTarget { vfs: Arc::clone(&self.vfs), dir: dir.to_owned() }
+        RestoreTarget { vfs: Arc::clone(&self.vfs), dir: dir.to_owned(), lock: None }
     }
 }
 
@@ -102,12 +103,9 @@ pub(crate) async fn restore(
     options: &RestoreOptions,
 ) -> Result<BackupInfo, Error> {
     let info = plan.info.clone();
-    let manifest = BackupManifest::read(store, info.id).await?;
-    let missing = {
-        let (target, files) = (target.clone(), manifest.files.clone());
-        let marker = RestoreMarker { backup: info.id, point: options.point, through: plan.through };
-        run_blocking(move || target.begin(marker, files)).await?
-    };
+    let files = BackupManifest::read(store, info.id).await?.files;
+    let marker = RestoreMarker { backup: info.id, point: options.point, through: plan.through };
+    let (target, missing) = run_blocking(move || target.begin(marker, files)).await?;
     if let Some(missing) = missing {
         let bytes = missing.iter().map(|file| file.bytes).sum();
         let meter = TransferMeter::new(&options.transfer, missing.len() as u64, bytes);
@@ -123,7 +121,7 @@ pub(crate) async fn restore(
             target.add_log(store, &info, log, &options.transfer).await?;
         }
     }
-    run_blocking(move || target.finish()).await?;
+    target.run_blocking(RestoreTarget::finish).await?;
     Ok(info)
 }
 
@@ -172,8 +170,32 @@ impl RestoreMarker {
 /// The directory of a restore.
 #[derive(Clone)]
 pub(crate) struct RestoreTarget {
-    pub(crate) vfs: Arc<dyn Vfs>,
-    pub(crate) dir: PathBuf,
+    vfs: Arc<dyn Vfs>,
+    dir: PathBuf,
+    /// Lock of the directory, or `None` before [`RestoreTarget::begin`].
+    lock: Option<Arc<dyn LockGuard>>,
+}
+
+/// Files in the directory of a restore.
+struct FoundFiles {
+    /// All names except that of the lock file.
+    names: Vec<String>,
+    /// Whether an interrupted restore of the wanted state has created the files.
+    is_resumed: bool,
+}
+
+/// Returns whether a file belongs to the backup.
+fn is_known(files: &[BackupFile], name: &str) -> bool {
+    files.iter().any(|file| file.name == name)
+}
+
+/// Returns whether a file is the segment or the manifest that adds the archived log.
+fn is_of_log(wanted: RestoreMarker, name: &str) -> bool {
+    wanted.through.is_some()
+        && matches!(
+            FileName::parse(name),
+            Some(FileName::Segment(_) | FileName::Manifest(_) | FileName::Temporary(_))
+        )
 }
 
 impl RestoreTarget {
@@ -186,60 +208,92 @@ impl RestoreTarget {
         }
     }
 
-    /// Creates the directory and the marker. Returns the files that an interrupted restore has not completed, or `None` if the
-    /// directory is already a database.
-    fn begin(
+    /// Runs `work` on a thread for blocking calls. The directory remains locked until it ends, also if the future is dropped.
+    async fn run_blocking<T: Send + 'static>(
         &self,
+        work: impl FnOnce(&RestoreTarget) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let target = self.clone();
+        run_blocking(move || work(&target)).await
+    }
+
+    /// Creates and locks the directory, and creates the marker. Returns the locked directory and the files that an interrupted restore
+    /// has not completed, or `None` if the directory is already a database.
+    fn begin(
+        mut self,
         wanted: RestoreMarker,
         files: Vec<BackupFile>,
-    ) -> Result<Option<Vec<BackupFile>>, Error> {
-        let (vfs, dir, marker) = (&self.vfs, &self.dir, self.dir.join(MARKER));
+    ) -> Result<(RestoreTarget, Option<Vec<BackupFile>>), Error> {
+        let (vfs, dir) = (&self.vfs, &self.dir);
         if !vfs.exists(dir).map_err(Error::io("look for", dir))? {
             vfs.create_dir(dir).map_err(Error::io("create", dir))?;
             let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
             let parent = parent.unwrap_or(Path::new("."));
             vfs.sync_dir(parent).map_err(Error::io("sync", parent))?;
         }
-        let mut names = vfs.list(dir).map_err(Error::io("list", dir))?;
-        let is_resumed =
-            names.iter().any(|name| name == MARKER) && self.read_marker()? == Some(wanted);
-        let is_complete = names.iter().any(|name| name == CURRENT);
-        let is_known = |name: &String| files.iter().any(|file| file.name == *name);
-        // The segment and the manifest that add the archived log.
-        let is_of_log = |name: &String| {
-            let kind = FileName::parse(name);
-            wanted.through.is_some()
-                && matches!(
-                    kind,
-                    Some(FileName::Segment(_) | FileName::Manifest(_) | FileName::Temporary(_))
-                )
+        // No lock file is created in a directory that is refused.
+        self.find_files(wanted, &files)?;
+        let path = dir.join(LOCK);
+        let lock = vfs.lock(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => lsmx::Error::Locked { path: path.clone() }.into(),
+            _ => Error::io("lock", &path)(error),
+        })?;
+        self.lock = Some(Arc::from(lock));
+        // Another process may have changed the directory before it was locked.
+        let found = self.find_files(wanted, &files)?;
+        let missing = self.missing_files(wanted, files, found)?;
+        Ok((self, missing))
+    }
+
+    /// Lists the directory. Fails if it contains a file that no restore of the wanted state has created.
+    fn find_files(&self, wanted: RestoreMarker, files: &[BackupFile]) -> Result<FoundFiles, Error> {
+        let mut names = self.vfs.list(&self.dir).map_err(Error::io("list", &self.dir))?;
+        names.retain(|name| name != LOCK);
+        let marker = match names.iter().any(|name| name == MARKER) {
+            true => self.read_marker()?,
+            false => None,
         };
+        let is_resumed = marker == Some(wanted);
         let is_expected = |name: &String| {
             is_resumed
                 && ([MARKER, NEW_CURRENT].contains(&name.as_str())
-                    || is_known(name)
-                    || is_of_log(name))
+                    || is_known(files, name)
+                    || is_of_log(wanted, name))
         };
-        if let Some(found) = names.iter().find(|name| *name != LOCK && !is_expected(name)) {
-            // A marker without a number, after a power loss. No other file was created.
-            if *found != MARKER || names.len() > 1 {
-                let (path, found) = (dir.clone(), found.clone());
-                return Err(Error::TargetNotEmpty { path, found });
+        // After a power loss, a marker without a number is the only file.
+        let is_empty = names.is_empty() || names == [MARKER] && marker.is_none();
+        match names.iter().find(|name| !is_expected(name)).filter(|_| !is_empty) {
+            Some(found) => {
+                Err(Error::TargetNotEmpty { path: self.dir.clone(), found: found.clone() })
             }
-            vfs.remove(&marker).map_err(Error::io("remove", &marker))?;
+            None => Ok(FoundFiles { names, is_resumed }),
         }
+    }
+
+    /// Creates the marker, or removes the incomplete files of the interrupted restore.
+    fn missing_files(
+        &self,
+        wanted: RestoreMarker,
+        files: Vec<BackupFile>,
+        FoundFiles { mut names, is_resumed }: FoundFiles,
+    ) -> Result<Option<Vec<BackupFile>>, Error> {
+        let (vfs, marker) = (&self.vfs, self.dir.join(MARKER));
         if !is_resumed {
+            if !names.is_empty() {
+                self.remove(MARKER)?;
+            }
             let file = vfs.create(&marker).map_err(Error::io("create", &marker))?;
             file.append(wanted.encode().as_bytes()).map_err(Error::io("write", &marker))?;
             file.sync().map_err(Error::io("sync", &marker))?;
             self.sync_dir()?;
             return Ok(Some(files));
         }
-        if is_complete {
+        if names.iter().any(|name| name == CURRENT) {
             return Ok(None);
         }
-        let is_rewritten =
-            |name: &mut String| name == NEW_CURRENT || !is_known(name) && is_of_log(name);
+        let is_rewritten = |name: &mut String| {
+            name == NEW_CURRENT || !is_known(&files, name) && is_of_log(wanted, name)
+        };
         for name in names.extract_if(.., is_rewritten) {
             self.remove(&name)?;
         }
@@ -280,16 +334,13 @@ impl RestoreTarget {
         let rate =
             TransferOptions { bytes_per_s: transfer.bytes_per_s, ..TransferOptions::default() };
         let meter = TransferMeter::new(&rate, 0, 0);
-        let (options, dir) =
-            (lsmx::Options::default().vfs(Arc::clone(&self.vfs)), self.dir.clone());
-        let new_current = self.dir.join(NEW_CURRENT);
         let mut extender = {
-            let (vfs, new_current) = (Arc::clone(&self.vfs), new_current.clone());
-            run_blocking(move || {
-                let current = read_current(&*vfs, &new_current)?;
-                Ok(LogExtender::new(dir, &options, &current)?)
-            })
-            .await?
+            let extender = self.run_blocking(|target| {
+                let current = read_current(&*target.vfs, &target.dir.join(NEW_CURRENT))?;
+                let options = lsmx::Options::default().vfs(Arc::clone(&target.vfs));
+                Ok(LogExtender::new(&target.dir, &options, &current)?)
+            });
+            extender.await?
         };
         let numbers = stream::iter(1..=log.chunks);
         let chunks = numbers.map(|number| read_chunk(store, info.id, number));
@@ -300,12 +351,12 @@ impl RestoreTarget {
             check_follows(&header, info, last_seq)?;
             last_seq = Some(header.last_seq);
             let (bytes, through) = (header.bytes, SeqNo(log.last_seq));
-            extender = run_blocking(move || {
+            let added = self.run_blocking(move |_| {
                 let added = extender.add_chunk(&chunk, through);
                 added.map_err(|error| damaged_chunk(&header, error))?;
                 Ok(extender)
-            })
-            .await?;
+            });
+            extender = added.await?;
             meter.add_bytes(bytes).await;
         }
         let (found, expected) = (extender.last_seq().0, log.last_seq);
@@ -314,15 +365,15 @@ impl RestoreTarget {
             let reason = format!("the log ends at {found}, expected {expected}");
             return Err(Error::damaged(object, reason));
         }
-        let vfs = Arc::clone(&self.vfs);
-        run_blocking(move || {
+        let finished = self.run_blocking(|target| {
             let current = extender.finish()?;
-            vfs.remove(&new_current).map_err(Error::io("remove", &new_current))?;
-            let file = vfs.create(&new_current).map_err(Error::io("create", &new_current))?;
-            file.append(&current).map_err(Error::io("write", &new_current))?;
-            file.sync().map_err(Error::io("sync", &new_current))
-        })
-        .await
+            target.remove(NEW_CURRENT)?;
+            let path = target.dir.join(NEW_CURRENT);
+            let file = target.vfs.create(&path).map_err(Error::io("create", &path))?;
+            file.append(&current).map_err(Error::io("write", &path))?;
+            file.sync().map_err(Error::io("sync", &path))
+        });
+        finished.await
     }
 
     /// Returns whether a file has the right size and checksum, and makes it durable in this case.
@@ -356,16 +407,25 @@ impl RestoreTarget {
         meter: &TransferMeter,
     ) -> Result<(), Error> {
         let path = self.dir.join(name);
-        let (vfs, created) = (Arc::clone(&self.vfs), path.clone());
-        let target =
-            run_blocking(move || vfs.create(&created).map_err(Error::io("create", &created)))
-                .await?;
+        let created = {
+            let path = path.clone();
+            self.run_blocking(move |target| {
+                target.vfs.create(&path).map_err(Error::io("create", &path))
+            })
+        };
+        let created = created.await?;
         let append = |part: Bytes| {
-            let (target, path) = (Arc::clone(&target), path.clone());
-            run_blocking(move || target.append(&part).map_err(Error::io("write", &path))).boxed()
+            let (target, created, path) = (self.clone(), Arc::clone(&created), path.clone());
+            let append = async move {
+                let append = move |_: &RestoreTarget| {
+                    created.append(&part).map_err(Error::io("write", &path))
+                };
+                target.run_blocking(append).await
+            };
+            append.boxed()
         };
         download_object(store, file, meter, append).await?;
-        run_blocking(move || target.sync().map_err(Error::io("sync", &path))).await
+        self.run_blocking(move |_| created.sync().map_err(Error::io("sync", &path))).await
     }
 
     fn sync_dir(&self) -> Result<(), Error> {
@@ -380,8 +440,7 @@ impl RestoreTarget {
             self.vfs.rename(&new, &current).map_err(Error::io("rename", &new))?;
             self.sync_dir()?;
         }
-        let marker = self.dir.join(MARKER);
-        self.vfs.remove(&marker).map_err(Error::io("remove", &marker))?;
+        self.remove(MARKER)?;
         self.sync_dir()
     }
 }

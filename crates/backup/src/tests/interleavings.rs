@@ -9,7 +9,7 @@ use lsmx_testkit::{TestRng, case_seeds};
 use object_store::memory::InMemory;
 
 use super::fault_store::FaultStore;
-use super::point_in_time::{ArchivedDb, restored_to};
+use super::point_in_time::{ArchivedDb, open, restored_to, state, writer_a};
 use super::*;
 use crate::catalog::Catalog;
 use crate::{Error, RestorePoint};
@@ -291,4 +291,49 @@ fn backups_are_listed_and_restored_during_prunes() {
             tokio::join!(list, restore, archive);
         });
     }
+}
+
+/// A restore completed an incomplete directory, because another restore had begun to replace its files.
+#[test]
+fn second_restore_into_a_directory_is_refused_while_the_first_one_is_running() {
+    run(async {
+        let inner = Arc::new(InMemory::new());
+        let mut db = ArchivedDb::new();
+        let writer = repository(FaultStore::new(&inner));
+        db.archive(&writer).await;
+        let newest = db.put("key", "value");
+        db.archive(&writer).await;
+        let mut refused = 0;
+        for (first_polls, second_polls) in
+            (1..50).flat_map(|polls| [(polls, 25), (polls, usize::MAX)])
+        {
+            let text = format!("{first_polls} and {second_polls} polls");
+            let reader = repository(FaultStore::new(&inner).with_delays(first_polls as u64));
+            let vfs = MemVfs::new();
+            let options =
+                RestoreOptions::default().vfs(Arc::new(vfs.clone())).to(RestorePoint::Newest);
+            let options = options.transfer(one_at_a_time());
+            let restore = || reader.restore(writer_a(), "copy", &options);
+            let mut first = Box::pin(restore());
+            let completed = poll_at_most(first.as_mut(), first_polls).await;
+            let second = poll_at_most(restore(), second_polls).await;
+            let is_refused = matches!(second, Some(Err(Error::Engine(lsmx::Error::Locked { .. }))));
+            refused += u32::from(is_refused);
+            let first = match completed {
+                Some(completed) => completed,
+                None => first.await,
+            };
+            match first {
+                Ok(_) => {}
+                Err(Error::Engine(lsmx::Error::Locked { .. }) | Error::TargetNotEmpty { .. }) => {
+                    continue;
+                }
+                Err(error) => panic!("{text}: {error}"),
+            }
+            lsmx::verify("copy", &super::options(&vfs)).unwrap();
+            let copy = open("copy", super::options(&vfs));
+            assert_eq!(state(&copy), db.states[&newest], "{text}");
+        }
+        assert!(refused > 10, "{refused}");
+    });
 }

@@ -41,7 +41,7 @@ fn keyspace_options(name: &str) -> KeyspaceOptions {
 }
 
 /// Opens a database and those of its keyspaces that exist.
-fn open(dir: &str, options: Options) -> Db {
+pub(super) fn open(dir: &str, options: Options) -> Db {
     let db = Db::open(dir, options).unwrap();
     for name in db.keyspaces() {
         db.keyspace(&name, keyspace_options(&name)).unwrap();
