@@ -38,7 +38,8 @@ struct LogHold {
 
 impl LogHold {
     fn needs(&self, segment: &SegmentSummary) -> bool {
-        let is_available = |&(last, _): &(SeqNo, LogArchiveEnd)| self.position < last;
+        let is_available =
+            |&(last, _): &(SeqNo, LogArchiveEnd)| self.position < last && segment.first_seq <= last;
         segment.last_seq > self.position && self.end.as_ref().is_none_or(is_available)
     }
 }
@@ -100,6 +101,29 @@ impl LogHolds {
             end: hold.end.clone(),
             segments: segments.collect(),
         })
+    }
+
+    /// Returns the state of a hold, and the list of segments that `list` returns for it. The list contains all durable commits before the
+    /// end of the hold.
+    ///
+    /// # Errors
+    /// Those of `list`.
+    pub(crate) fn read_with<T>(
+        &self,
+        id: u64,
+        mut list: impl FnMut(&HeldLog) -> Result<T>,
+    ) -> Result<Option<(HeldLog, T)>> {
+        let Some(mut before) = self.held_log(id) else { return Ok(None) };
+        loop {
+            let listed = list(&before)?;
+            // A change of the structure after this point is newer than all durable commits in the list.
+            let Some(held) = self.held_log(id) else { return Ok(None) };
+            if held.end == before.end {
+                return Ok(Some((held, listed)));
+            }
+            // The list may be older than commits before the end.
+            before = held;
+        }
     }
 
     /// Moves a hold forward to `position`. Returns the retired segments that the caller must delete.
@@ -172,8 +196,9 @@ mod tests {
     /// No segment.
     const NONE: [u64; 0] = [];
 
+    /// A segment with ten sequence numbers.
     fn segment(id: u64, last_seq: u64) -> SegmentSummary {
-        let (first_seq, last_seq) = (SeqNo(1), SeqNo(last_seq));
+        let (first_seq, last_seq) = (SeqNo(last_seq - 9), SeqNo(last_seq));
         SegmentSummary { id, first_seq, last_seq, bytes: 100, closed: true }
     }
 
@@ -184,7 +209,7 @@ mod tests {
     #[test]
     fn retired_segments_are_kept_until_each_hold_has_passed_them() {
         let holds = LogHolds::default();
-        assert_eq!(holds.keep_retired_segments(vec![segment(1, 5)]), [1]);
+        assert_eq!(holds.keep_retired_segments(vec![segment(1, 10)]), [1]);
         let (first, second) = (holds.add(SeqNo(10), 1000), holds.add(SeqNo(15), 1000));
         assert_eq!(holds.keep_retired_segments(vec![segment(2, 10), segment(3, 20)]), [2]);
         assert_eq!(holds.keep_retired_segments(vec![segment(4, 30)]), NONE);
@@ -223,9 +248,30 @@ mod tests {
         holds.record_structure_change(SeqNo(15));
         holds.record_structure_change(SeqNo(25));
         assert_eq!(end(&holds, id), Some((SeqNo(15), LogArchiveEnd::StructureChanged)));
-        assert_eq!(holds.keep_retired_segments(vec![segment(1, 10), segment(2, 20)]), NONE);
+        // The last segment begins after the change.
+        let retired = vec![segment(1, 10), segment(2, 20), segment(3, 30)];
+        assert_eq!(holds.keep_retired_segments(retired), [3]);
         assert_eq!(holds.advance(id, SeqNo(15)).unwrap(), [1, 2]);
         holds.end_all(&LogArchiveEnd::Resumed);
         assert_eq!(end(&holds, id), Some((SeqNo(15), LogArchiveEnd::Resumed)));
+    }
+
+    /// Commits that became durable after the segments were listed, and before a change of the structure, were not returned.
+    #[test]
+    fn segments_are_listed_again_if_the_structure_changes_meanwhile() {
+        let holds = LogHolds::default();
+        let id = holds.add(SeqNo(0), 1000);
+        let (mut durable, mut lists) = (5, 0);
+        let read = holds.read_with(id, |_| {
+            let listed = durable;
+            lists += 1;
+            if lists == 1 {
+                durable = 10;
+                holds.record_structure_change(SeqNo(durable));
+            }
+            Ok(listed)
+        });
+        let (held, listed) = read.unwrap().unwrap();
+        assert_eq!((held.end.unwrap().0, listed, lists), (SeqNo(10), 10, 2));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use lsmx::env::Background;
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, LogArchiveEnd, LogExtender, Options, SeqNo, WriteBatch};
 use lsmx_testkit::case_seeds;
@@ -154,7 +156,7 @@ fn extender_refuses_gaps_damage_and_opened_checkpoints() {
     let mut archiver = db.archive_log(1 << 20).unwrap();
     db.checkpoint("copy").unwrap();
     let options = || Options::default().vfs(Arc::new(vfs.clone()));
-    let current = || {
+    let current = |vfs: &MemVfs| {
         let mut text = vec![0; 256];
         let file = vfs.open("copy/CURRENT".as_ref()).unwrap();
         let read = file.read_at(&mut text, 0).unwrap();
@@ -167,7 +169,7 @@ fn extender_refuses_gaps_damage_and_opened_checkpoints() {
         db.sync().unwrap();
         chunks.push(archiver.next_chunk(1).unwrap().unwrap());
     }
-    let mut extender = LogExtender::new("copy", &options(), &current()).unwrap();
+    let mut extender = LogExtender::new("copy", &options(), &current(&vfs)).unwrap();
     let before = extender.last_seq();
     let gap = extender.add_chunk(&chunks[1].bytes, SeqNo::MAX).unwrap_err();
     assert!(matches!(gap, Error::LogChunkGap { .. }), "{gap}");
@@ -181,15 +183,59 @@ fn extender_refuses_gaps_damage_and_opened_checkpoints() {
     assert!(matches!(damaged, Error::MalformedLogChunk { .. }), "{damaged}");
     drop(extender);
     // The checkpoint has not changed, and an open does not find the commits.
-    let interrupted = vfs.crash(lsmx::internals::vfs::CrashImage::Keep, 0);
+    let interrupted = vfs.crash(CrashImage::Keep, 0);
     let interrupted = Db::open("copy", inline().vfs(Arc::new(interrupted))).unwrap();
     assert_eq!(interrupted.get("a").unwrap(), None);
-    let extender = LogExtender::new("copy", &options(), &current()).unwrap();
+    let extender = LogExtender::new("copy", &options(), &current(&vfs)).unwrap();
     assert_eq!(extender.last_seq(), before);
-    assert_eq!(extender.finish().unwrap(), current());
-    let copy = vfs.crash(lsmx::internals::vfs::CrashImage::Keep, 0);
-    drop(Db::open("copy", inline().vfs(Arc::new(copy.clone()))).unwrap());
-    let reopened = Options::default().vfs(Arc::new(copy));
-    let stale = LogExtender::new("copy", &reopened, &current());
-    assert!(stale.is_err(), "the manifest of the checkpoint was replaced");
+    assert_eq!(extender.finish().unwrap(), current(&vfs));
+    // The first open ends without a close, the second one with it.
+    for is_closed in [false, true] {
+        let copy = vfs.crash(CrashImage::Keep, 0);
+        let db = Db::open("copy", inline().vfs(Arc::new(copy.clone()))).unwrap();
+        db.put("key", "value").unwrap();
+        db.sync().unwrap();
+        if is_closed {
+            db.close(None).unwrap();
+        }
+        let options = Options::default().vfs(Arc::new(copy.crash(CrashImage::Keep, 0)));
+        let old = LogExtender::new("copy", &options, &current(&vfs));
+        assert!(old.is_err(), "the manifest of the checkpoint was replaced");
+        // Without this error, no commit was added.
+        let new = LogExtender::new("copy", &options, &current(&copy)).unwrap_err();
+        assert!(matches!(new, Error::NotADatabase { .. }), "{new}");
+    }
+}
+
+/// The archiver returned an error about a damaged log after an edit of the manifest had failed, although the log was intact.
+#[test]
+fn archiver_after_a_failed_edit_of_the_manifest_returns_read_only() {
+    let disk = MemVfs::new();
+    let vfs = FaultVfs::new(Arc::new(disk.clone()), 1);
+    let db = Db::open("db", small_database::options(Background::Inline).vfs(Arc::new(vfs.clone())));
+    let db = db.unwrap();
+    let mut archiver = db.archive_log(1 << 20).unwrap();
+    // Each flush writes an edit that lists tables, and one that removes segments. The second one fails.
+    for failing in 0..10 {
+        for key in 0..40_u8 {
+            db.put([key], [b'v'; 100]).unwrap();
+        }
+        let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Sync]);
+        vfs.add_rule(rule.path_contains("MANIFEST").nth(failing));
+        let _ = db.flush();
+        vfs.clear_rules();
+        match archiver.next_chunk(1 << 20) {
+            Ok(_) => {}
+            Err(Error::ReadOnly { .. }) => {
+                db.resume().unwrap();
+                let ended = archiver.next_chunk(1 << 20).unwrap_err();
+                assert!(matches!(
+                    ended,
+                    Error::LogArchiveEnded { reason: LogArchiveEnd::Resumed, .. }
+                ));
+                archiver = db.archive_log(1 << 20).unwrap();
+            }
+            Err(error) => panic!("{failing}: {error}"),
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! Reads the durable commits of an open database, and keeps their log segments until then.
 //!
 //! 1. Take the list of the retired segments that the hold keeps, and of the durable part of the log.
-//! 2. Read the end of the hold. If the structure of the database changed after step 1, no commit in the list depends on the change.
+//! 2. Read the end of the hold. If it was set after step 1 began, repeat step 1, because further commits before the end may have become
+//!    durable. If the structure of the database changes after step 2, no commit in the list depends on the change.
 //! 3. Copy the commits after the position of the hold.
 //! 4. Move the hold forward. The next chunk begins here.
 
@@ -102,26 +103,27 @@ impl LogArchiver {
         let state = &self.handle.0.state;
         // Segments move from the log to the hold while this lock is held.
         let _retiring = state.retiring.lock();
+        // After a failed edit of the manifest, neither the log nor the hold lists the retired segments.
+        state.error_state.check_writable()?;
         let Some(held) = state.log_holds.held_log(self.hold) else { return Ok(None) };
         if held.end.as_ref().is_some_and(|(last, _)| *last <= held.position)
             && let Some(error) = held.ended_error()
         {
             return Err(error);
         }
-        let mut segments: Vec<_> = held
-            .segments
-            .iter()
-            .map(|segment| DurableSegment { id: segment.id, bytes: segment.bytes })
-            .collect();
-        segments.extend(match failpoint::is_on(Failpoint::ArchiveReturnsUnsynced) {
-            false => state.wal.durable_segments()?,
-            true => {
-                let live = state.wal.segments().into_iter();
-                live.map(|it| DurableSegment { id: it.id, bytes: it.bytes }).collect()
-            }
-        });
-        // A change of the structure after this point is newer than all durable commits in the list.
-        Ok(state.log_holds.held_log(self.hold).map(|held| (held, segments)))
+        state.log_holds.read_with(self.hold, |held| {
+            let held = held.segments.iter();
+            let mut segments: Vec<_> =
+                held.map(|it| DurableSegment { id: it.id, bytes: it.bytes }).collect();
+            segments.extend(match failpoint::is_on(Failpoint::ArchiveReturnsUnsynced) {
+                false => state.wal.durable_segments()?,
+                true => {
+                    let live = state.wal.segments().into_iter();
+                    live.map(|it| DurableSegment { id: it.id, bytes: it.bytes }).collect()
+                }
+            });
+            Ok(segments)
+        })
     }
 
     /// Copies the commits after `position` and up to `end`. Returns the position after the last copied commit.

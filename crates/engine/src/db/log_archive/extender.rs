@@ -59,6 +59,8 @@ pub struct LogExtender {
     current: Vec<u8>,
     state: ManifestState,
     manifest: PathBuf,
+    /// Last segment of the checkpoint, and its size in bytes.
+    log_end: (u64, u64),
     /// Last sequence number in the log of the checkpoint.
     log_last_seq: SeqNo,
     /// All commits up to this number are in the checkpoint or were added.
@@ -83,7 +85,7 @@ impl LogExtender {
     /// the file system ([`Options::vfs`]) of the options is used.
     ///
     /// # Errors
-    /// [`Error::NotADatabase`] if the database was opened since the checkpoint was created; [`Error::Corrupt`],
+    /// [`Error::NotADatabase`] if the directory is not a checkpoint, or was opened since it was created; [`Error::Corrupt`],
     /// [`Error::UnsupportedVersion`], [`Error::Missing`], [`Error::Io`].
     pub fn new(dir: impl AsRef<Path>, options: &Options, current: &[u8]) -> Result<LogExtender> {
         let (dir, vfs) = (dir.as_ref(), options.file_system());
@@ -91,6 +93,14 @@ impl LogExtender {
             .map_err(|what| Error::malformed(what, &dir.join(CURRENT), 0))?;
         let loaded = Manifest::load_named(&*vfs, dir, named)?;
         let (state, manifest) = (loaded.state, loaded.path);
+        let newest = state.wal_named.iter().max();
+        let log_end = state.wal_mark.filter(|(id, bytes)| {
+            Some(id) == newest && *bytes >= len_u64(SEGMENT_HEADER_BYTES) && !state.clean_close
+        });
+        let Some(log_end) = log_end else {
+            let why = "it is not a checkpoint, or it was opened after it was created";
+            return Err(Error::NotADatabase { path: dir.to_owned(), why });
+        };
         let source = LogSource {
             vfs: &*vfs,
             dir,
@@ -108,6 +118,7 @@ impl LogExtender {
             current,
             state,
             manifest,
+            log_end,
             log_last_seq,
             last_seq,
             chunk_uid,
@@ -124,8 +135,7 @@ impl LogExtender {
     /// Adds the commits of a chunk whose last sequence number is at most `through`. Skips the commits that the database has already.
     ///
     /// # Errors
-    /// [`Error::LogChunkGap`] if commits between the database and the chunk are missing; [`Error::MalformedLogChunk`];
-    /// [`Error::NotADatabase`] if the database is not a new checkpoint; [`Error::Io`]. After an error of the file system, the
+    /// [`Error::LogChunkGap`] if commits between the database and the chunk are missing; [`Error::MalformedLogChunk`]; [`Error::Io`]. After an error of the file system, the
     /// extender must be dropped.
     pub fn add_chunk(&mut self, chunk: &[u8], through: SeqNo) -> Result<()> {
         let malformed = |(source, offset)| Error::MalformedLogChunk { offset, source };
@@ -169,11 +179,13 @@ impl LogExtender {
         let added = match self.added.take() {
             Some(added) => added,
             None => {
-                let (id, predecessor) = (self.state.file_number_next, self.predecessor()?);
+                let id = self.state.file_number_next;
                 let path = FileName::Temporary(id).in_dir(&self.dir);
                 let file = self.vfs.create(&path);
                 let file = file.map_err(|error| Error::io("create", &path, error))?;
                 let (db_uid, first_seq) = (self.state.db_uid, self.last_seq.0 + 1);
+                let (last_seq, (segment, bytes)) = (self.log_last_seq.0, self.log_end);
+                let predecessor = PredecessorSegment { id: segment, last_seq, bytes, mark: bytes };
                 let header =
                     SegmentHeader { db_uid, id, first_seq, predecessor: Some(predecessor) };
                 encoded.extend_from_slice(&header.encode());
@@ -181,21 +193,6 @@ impl LogExtender {
             }
         };
         Ok(self.added.insert(added))
-    }
-
-    /// Returns the description of the last segment of the checkpoint.
-    fn predecessor(&self) -> Result<PredecessorSegment> {
-        let newest = self.state.wal_named.iter().copied().max();
-        match self.state.wal_mark {
-            Some((id, bytes)) if Some(id) == newest && bytes >= len_u64(SEGMENT_HEADER_BYTES) => {
-                let last_seq = self.log_last_seq.0;
-                Ok(PredecessorSegment { id, last_seq, bytes, mark: bytes })
-            }
-            _ => {
-                let why = "it is not a checkpoint, or it was opened after it was created";
-                Err(Error::NotADatabase { path: self.dir.clone(), why })
-            }
-        }
     }
 
     /// Makes the commits durable. Returns the content of the file `CURRENT` with which the directory is a database that contains them.
