@@ -46,13 +46,14 @@ const CLOCK_TOLERANCE_MS: u64 = 60_000;
 pub struct ArchiveOptions {
     /// Options of the backups that the archiver creates.
     pub backup: BackupOptions,
-    /// Size in bytes at which a chunk ends. An archiver needs about twice this memory. Default: 4 MiB.
+    /// Size in bytes at which a chunk ends. A chunk contains complete commits, so that it may be larger by one commit. An archiver needs
+    /// about twice the memory of the largest chunk. Default: 4 MiB.
     pub chunk_bytes: usize,
     /// Maximum size in bytes of the retired log segments that the database keeps until they are uploaded. Beyond it, the archive has a
-    /// gap until the next backup. Default: 1 GiB.
+    /// gap until the next backup. It must be larger than the log that is written during one backup. Default: 1 GiB.
     pub held_bytes_max: u64,
     /// Size in bytes of the archived log after which the archiver creates a new backup, so that a restore replays less. The archive has
-    /// no gap. Default: 4 GiB.
+    /// no gap. If the log exceeds `held_bytes_max` during the backup, the archive of the previous backup is continued. Default: 4 GiB.
     pub backup_after_bytes: u64,
 }
 
@@ -102,13 +103,14 @@ pub struct ArchiveSummary {
     pub chunks: u64,
     /// Total size of these chunks in bytes.
     pub bytes: u64,
-    /// Last sequence number that can be restored now: that of the last chunk or of the backup.
+    /// Last sequence number that can be restored now: that of the last chunk or of the backup. After a clone of a keyspace it is
+    /// smaller than [`Snapshot::seq`](lsmx::Snapshot::seq) until the next commit.
     pub last_seq: u64,
 }
 
 /// Archives the commits of one database.
 ///
-/// Each call of [`run_once`](Archiver::run_once) uploads the commits that are on stable storage. There is no background thread: the
+/// Each call of [`run_once`](Archiver::run_once) uploads the commits that are on stable storage when it begins. There is no background thread: the
 /// program calls it in an interval, for example every second. The first call, and the call after a change of the structure of the
 /// database, also create a backup. [`BackupRepository::restore`] with a
 /// [`RestorePoint`](crate::RestorePoint) restores a backup and the commits after it.
@@ -203,7 +205,7 @@ impl Archiver {
         Archiver { db: db.clone(), options, active: None }
     }
 
-    /// Uploads the commits that are on stable storage. Creates a backup first if one is needed.
+    /// Uploads the commits that are on stable storage when the call begins. Creates a backup first if one is needed.
     ///
     /// Buffered commits are on stable storage after at most one second, or after [`Db::sync`]. If the call fails or its future is
     /// dropped, a later call continues. The runtime needs a timer.

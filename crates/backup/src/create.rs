@@ -146,8 +146,24 @@ pub(crate) async fn create(
     let BackupOptions { vfs, staging, .. } = options;
     let (vfs, dir) = (Arc::clone(vfs), staging.clone());
     let staging = run_blocking(move || Staging::claim(vfs, &dir)).await?;
+    let created = create_from(catalog, db, options, staging.checkpoint()).await;
+    run_blocking(move || {
+        drop(staging);
+        Ok(())
+    })
+    .await?;
+    created
+}
+
+/// Creates a backup through a checkpoint in the directory `staged`.
+async fn create_from(
+    catalog: &CatalogStore,
+    db: &Db,
+    options: &BackupOptions,
+    staged: PathBuf,
+) -> Result<BackupInfo, Error> {
     let run = begin_run(catalog, options).await?;
-    let (db, checkpoint, vfs) = (db.clone(), staging.checkpoint(), Arc::clone(&options.vfs));
+    let (db, checkpoint, vfs) = (db.clone(), staged.clone(), Arc::clone(&options.vfs));
     let clock = options.clock();
     let (files, contents) = run_blocking(move || {
         db.checkpoint(&checkpoint)?;
@@ -156,17 +172,11 @@ pub(crate) async fn create(
         Ok((source_files(&vfs, &checkpoint)?, CheckpointContents { last_seq, checkpoint_ms }))
     })
     .await?;
-    let upload = RunUpload { catalog, options, run: &run, checkpoint: staging.checkpoint() };
+    let upload = RunUpload { catalog, options, run: &run, checkpoint: staged };
     let (files, uploaded_bytes) = upload.upload_missing(files).await?;
     let manifest = BackupManifest { id: run.id, files };
     manifest.write(&*catalog.store).await?;
-    let completed = commit_run(catalog, &run, &manifest, uploaded_bytes, contents).await;
-    run_blocking(move || {
-        drop(staging);
-        Ok(())
-    })
-    .await?;
-    completed
+    commit_run(catalog, &run, &manifest, uploaded_bytes, contents).await
 }
 
 /// Extent of the commits in a checkpoint.

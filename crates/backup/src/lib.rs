@@ -48,6 +48,7 @@ mod read_only;
 mod record;
 mod repository;
 mod restore;
+mod restore_marker;
 mod restore_point;
 mod staging;
 #[cfg(test)]

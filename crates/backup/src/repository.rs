@@ -20,7 +20,8 @@ use crate::log_chunk::{archived_log, check_follows, read_chunk, read_existing_he
 use crate::manifest::BackupManifest;
 use crate::prune::{self, PruneSummary, Retention};
 use crate::read_only;
-use crate::restore::{self, RestoreMarker, RestoreOptions, download_object, missing_or};
+use crate::restore::{self, RestoreOptions, download_object, missing_or};
+use crate::restore_marker::RestoreMarker;
 use crate::restore_point::{RestorePlan, RestorePoint, plan_restore};
 use crate::transfer::{TransferMeter, TransferOptions};
 

@@ -18,7 +18,8 @@ pub enum RestorePoint {
     #[default]
     Backup,
     /// The state after the commit with this sequence number, and after all earlier commits. A commit with later numbers is not
-    /// contained, also if some of its numbers are not later. [`Snapshot::seq`](lsmx::Snapshot::seq) returns such a number.
+    /// contained, also if some of its numbers are not later. [`Snapshot::seq`](lsmx::Snapshot::seq) returns such a number, but after a
+    /// clone of a keyspace it returns the number of the clone, which is not a commit.
     Commit(u64),
     /// The newest archived state that contains only commits before this time, in milliseconds since 1970-01-01 UTC, by the clock of the
     /// archiver. The archive has one state per chunk, and one per backup.
