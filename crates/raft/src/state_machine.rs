@@ -17,7 +17,6 @@ use crate::config::StoreConfig;
 use crate::error::Error;
 use crate::record::{APPLIED, AppliedState, encode};
 use crate::snapshot::dir::SnapshotDir;
-use crate::snapshot::receiver::SnapshotReceiver;
 use crate::snapshot::source::SnapshotSource;
 use crate::snapshot::stream::SnapshotStream;
 use crate::state_reader::StateReader;
@@ -53,7 +52,21 @@ impl<C: StoreConfig, A: Application<C>> StateMachine<C, A> {
 
 impl<C: StoreConfig, A> Drop for StateMachine<C, A> {
     fn drop(&mut self) {
-        self.store.abandon_installation();
+        self.store.end_installations();
+    }
+}
+
+/// Fails the calls that wait for an installation, unless the installation completes.
+struct RunningInstallation<'a, C: StoreConfig> {
+    store: &'a Store<C>,
+    is_complete: bool,
+}
+
+impl<C: StoreConfig> Drop for RunningInstallation<'_, C> {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.store.fail_installation();
+        }
     }
 }
 
@@ -131,22 +144,21 @@ fn apply_entry<C: StoreConfig, A: Application<C>>(
     }
 }
 
-/// Returns the directory of a received snapshot. A snapshot of another store in the same process is copied.
-async fn received_dir<C: StoreConfig>(
+/// Completes a received snapshot and returns its directory. Replaces a snapshot of another store in the same process by a copy.
+async fn complete_receipt<C: StoreConfig>(
     store: &Store<C>,
-    mut stream: SnapshotStream,
+    stream: &mut SnapshotStream,
 ) -> Result<Arc<SnapshotDir>, Error> {
     let path = || store.snapshots.path().to_owned();
     if !stream.is_receiver() {
-        let receiver = SnapshotReceiver::new(store.snapshots.clone());
-        let mut copy = SnapshotStream::from_receiver(receiver);
-        tokio::io::copy(&mut stream, &mut copy)
+        let mut copy = store.new_receiving_stream();
+        tokio::io::copy(stream, &mut copy)
             .await
             .map_err(Error::io("copy a snapshot to", path()))?;
-        stream = copy;
+        *stream = copy;
     }
     stream.shutdown().await.map_err(Error::io("complete a snapshot in", path()))?;
-    let received = stream.into_received();
+    let received = stream.received().map(Arc::clone);
     received.ok_or_else(|| Error::io("find", path())(std::io::ErrorKind::NotFound.into()))
 }
 
@@ -187,28 +199,25 @@ impl<C: StoreConfig, A: Application<C>> RaftStateMachine<C> for StateMachine<C, 
     async fn begin_receiving_snapshot(
         &mut self,
     ) -> Result<Box<SnapshotStream>, StorageError<C::NodeId>> {
-        let receiver = SnapshotReceiver::new(self.store.snapshots.clone());
-        Ok(Box::new(SnapshotStream::from_receiver(receiver)))
+        Ok(Box::new(self.store.new_receiving_stream()))
     }
 
     async fn install_snapshot(
         &mut self,
         meta: &SnapshotMeta<C::NodeId, C::Node>,
-        snapshot: Box<SnapshotStream>,
+        mut snapshot: Box<SnapshotStream>,
     ) -> Result<(), StorageError<C::NodeId>> {
+        // It is dropped before the stream: until then, the store knows that an installation may follow.
+        let mut running = RunningInstallation { store: &self.store, is_complete: false };
         let subject = |error: Error| {
             let signature = Some(meta.signature());
             error.into_storage(ErrorSubject::Snapshot(signature), ErrorVerb::Write)
         };
-        let dir = received_dir(&self.store, *snapshot).await;
-        let dir = dir.inspect_err(|_| self.store.abandon_installation()).map_err(subject)?;
+        let dir = complete_receipt(&self.store, &mut snapshot).await.map_err(subject)?;
         let new_meta = meta.clone();
         let install = move |store: &Store<C>| install_snapshot(store, &new_meta, dir);
-        let installed = self.store.run_blocking(install).await;
-        if installed.is_err() {
-            self.store.abandon_installation();
-        }
-        self.applied = installed.map_err(subject)?;
+        self.applied = self.store.run_blocking(install).await.map_err(subject)?;
+        running.is_complete = true;
         Ok(())
     }
 

@@ -28,6 +28,8 @@ use crate::record::{
     log_key, read_record,
 };
 use crate::snapshot::dir::{SnapshotDir, SnapshotRoot};
+use crate::snapshot::receiver::SnapshotReceiver;
+use crate::snapshot::stream::SnapshotStream;
 
 pub(crate) const META_KEYSPACE: &str = "raft.meta";
 const LOG_KEYSPACE: &str = "raft.log";
@@ -48,6 +50,8 @@ pub(crate) struct Store<C: StoreConfig> {
     pub(crate) log: lsmx::tokio::Keyspace,
     pub(crate) meta: Keyspace,
     pub(crate) snapshots: SnapshotRoot,
+    /// The stream of each received snapshot holds a clone, until the installation has ended.
+    receipts: Arc<()>,
     pub(crate) state_options: KeyspaceOptions,
     /// The current keyspace of the state machine.
     state: RwLock<Keyspace>,
@@ -89,6 +93,7 @@ impl<C: StoreConfig> Store<C> {
             log,
             meta,
             snapshots,
+            receipts: Arc::new(()),
             state_options,
             state,
             current_snapshot,
@@ -151,6 +156,12 @@ impl<C: StoreConfig> Store<C> {
         Ok(())
     }
 
+    /// Returns a stream that receives a snapshot.
+    pub(crate) fn new_receiving_stream(&self) -> SnapshotStream {
+        let receiver = SnapshotReceiver::new(self.snapshots.clone());
+        SnapshotStream::from_receiver(receiver, Arc::clone(&self.receipts))
+    }
+
     pub(crate) fn current_snapshot(&self) -> Option<CurrentSnapshot<C>> {
         self.current_snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -176,7 +187,12 @@ impl<C: StoreConfig> Store<C> {
     pub(crate) fn purge(&self, log_id: &LogId<C::NodeId>) -> Result<(), Error> {
         let mut deferred = self.deferred_purge.lock();
         let applied: AppliedState<C> = read_record(&self.meta, APPLIED)?.unwrap_or_default();
-        if Some(log_id) > applied.last_log_id.as_ref() && self.snapshots.has_received() {
+        let is_applied = Some(log_id) <= applied.last_log_id.as_ref();
+        let state = *self.deferred_purge.state.borrow();
+        if !is_applied && matches!(state, PurgeState::Failed | PurgeState::Ended) {
+            return Err(Error::InstallationFailed);
+        }
+        if !is_applied && Arc::strong_count(&self.receipts) > 1 {
             *deferred = Some(log_id.clone());
             self.deferred_purge.publish(PurgeState::Deferred);
             return Ok(());
@@ -197,20 +213,25 @@ impl<C: StoreConfig> Store<C> {
         let mut states = self.deferred_purge.state.subscribe();
         let state = states.wait_for(|state| *state != PurgeState::Deferred).await;
         match state {
-            Ok(state) if *state == PurgeState::Idle => Ok(()),
+            Ok(state) if *state != PurgeState::Failed => Ok(()),
             _ => Err(Error::InstallationFailed),
         }
     }
 
-    /// Fails the calls that wait for an installation.
-    pub(crate) fn abandon_installation(&self) {
+    /// Fails the calls that need the installation that has failed.
+    pub(crate) fn fail_installation(&self) {
         let _deferred = self.deferred_purge.lock();
-        self.deferred_purge.state.send_if_modified(|state| {
-            let is_deferred = *state == PurgeState::Deferred;
-            if is_deferred {
-                *state = PurgeState::Failed;
-            }
-            is_deferred
+        self.deferred_purge.publish(PurgeState::Failed);
+    }
+
+    /// Fails the calls that need an installation, because none can follow. Other calls still succeed.
+    pub(crate) fn end_installations(&self) {
+        let _deferred = self.deferred_purge.lock();
+        self.deferred_purge.state.send_modify(|state| {
+            *state = match *state {
+                PurgeState::Deferred | PurgeState::Failed => PurgeState::Failed,
+                PurgeState::Idle | PurgeState::Ended => PurgeState::Ended,
+            };
         });
     }
 
@@ -240,6 +261,8 @@ enum PurgeState {
     Deferred,
     /// The installation has failed.
     Failed,
+    /// The state machine was dropped, and no installation was necessary.
+    Ended,
 }
 
 impl<C: StoreConfig> Default for DeferredPurge<C> {

@@ -1,10 +1,9 @@
 //! Directories of snapshots.
 
 use std::path::{Path, PathBuf};
-use std::sync::Weak;
 
 use lsmx::vfs::Vfs;
-use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
+use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 use rand::TryRng;
 use rand::rngs::SysRng;
 use tokio::runtime::Handle;
@@ -16,8 +15,6 @@ use crate::error::Error;
 pub(crate) struct SnapshotRoot {
     pub(crate) vfs: Arc<dyn Vfs>,
     path: PathBuf,
-    /// The last completely received snapshot.
-    received: Arc<Mutex<Weak<SnapshotDir>>>,
 }
 
 impl SnapshotRoot {
@@ -28,21 +25,11 @@ impl SnapshotRoot {
             let parent = path.parent().unwrap_or(Path::new(""));
             vfs.sync_dir(parent).map_err(Error::io("sync", parent))?;
         }
-        Ok(SnapshotRoot { vfs, path, received: Arc::default() })
+        Ok(SnapshotRoot { vfs, path })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Records a completely received snapshot.
-    pub(crate) fn set_received(&self, dir: &Arc<SnapshotDir>) {
-        *self.received.lock() = Arc::downgrade(dir);
-    }
-
-    /// Returns whether the last received snapshot is in use: it will be installed, or it is the current snapshot.
-    pub(crate) fn has_received(&self) -> bool {
-        self.received.lock().strong_count() > 0
     }
 
     /// Returns a new directory with a random name, which does not exist yet.

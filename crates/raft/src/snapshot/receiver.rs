@@ -111,7 +111,6 @@ impl SnapshotReceiver {
         verify(&dir.path, &Options::default().vfs(Arc::clone(&self.root.vfs)))?;
         self.root.vfs.sync_dir(&dir.path).map_err(Error::io("sync", &dir.path))?;
         self.root.sync()?;
-        self.root.set_received(&dir);
         self.received = Some(Arc::clone(&dir));
         Ok(dir)
     }

@@ -23,6 +23,10 @@ use crate::snapshot::source::SnapshotSource;
 ///
 /// A write returns before its bytes are on the disk. The next call returns its error; after an error, the stream must be
 /// written again from offset 0. [`shutdown`](tokio::io::AsyncWriteExt::shutdown) verifies that the stream is complete.
+///
+/// Pass only the stream of `Raft::begin_receiving_snapshot` to `Raft::install_full_snapshot`. Copy the stream of another store in
+/// the same process into it first. openraft purges the log during the installation, and the storage defers the purge only if it
+/// has created the stream.
 #[derive(Debug)]
 pub struct SnapshotStream {
     endpoint: Endpoint,
@@ -33,6 +37,8 @@ pub struct SnapshotStream {
     task: Option<JoinHandle<Result<TaskOutput, Error>>>,
     /// The complete received snapshot.
     received: Option<Arc<SnapshotDir>>,
+    /// Of a received snapshot: shows the store that an installation may follow.
+    _receipt: Option<Arc<()>>,
 }
 
 #[derive(Debug)]
@@ -51,15 +57,23 @@ enum TaskOutput {
 
 impl SnapshotStream {
     pub(crate) fn from_source(source: SnapshotSource) -> SnapshotStream {
-        SnapshotStream::new(Endpoint::Source(Arc::new(source)))
+        SnapshotStream::new(Endpoint::Source(Arc::new(source)), None)
     }
 
-    pub(crate) fn from_receiver(receiver: SnapshotReceiver) -> SnapshotStream {
-        SnapshotStream::new(Endpoint::Receiver(Arc::new(Mutex::new(receiver))))
+    /// Creates a stream that holds `receipt` until it is dropped.
+    pub(crate) fn from_receiver(receiver: SnapshotReceiver, receipt: Arc<()>) -> SnapshotStream {
+        SnapshotStream::new(Endpoint::Receiver(Arc::new(Mutex::new(receiver))), Some(receipt))
     }
 
-    fn new(endpoint: Endpoint) -> SnapshotStream {
-        SnapshotStream { endpoint, position: 0, frame: None, task: None, received: None }
+    fn new(endpoint: Endpoint, receipt: Option<Arc<()>>) -> SnapshotStream {
+        SnapshotStream {
+            endpoint,
+            position: 0,
+            frame: None,
+            task: None,
+            received: None,
+            _receipt: receipt,
+        }
     }
 
     /// Returns whether the stream is written.
@@ -68,8 +82,8 @@ impl SnapshotStream {
     }
 
     /// Returns the directory of a received snapshot after its shutdown.
-    pub(crate) fn into_received(self) -> Option<Arc<SnapshotDir>> {
-        self.received
+    pub(crate) fn received(&self) -> Option<&Arc<SnapshotDir>> {
+        self.received.as_ref()
     }
 
     fn start(

@@ -129,9 +129,8 @@ fn power_loss_leaves_the_state_after_a_call_and_no_acknowledged_write_is_lost() 
     assert!(images > 100, "{images}");
 }
 
-/// A node with six log entries, of which three are applied, that has received the state after entry 20 and purged the log up to
-/// it. openraft purges the log before the end of the installation.
-async fn purge_before_installation(vfs: &MemVfs) -> (Stores, Snapshot<Types>) {
+/// A node with six log entries, of which three are applied, that has received the state after entry 20.
+async fn receive_snapshot(vfs: &MemVfs) -> (Stores, Snapshot<Types>) {
     let (mut log, mut state_machine) = open_in_memory(vfs).await;
     log.blocking_append((0..6).map(entry_at)).await.unwrap();
     state_machine.apply((0..3).map(entry_at)).await.unwrap();
@@ -141,28 +140,64 @@ async fn purge_before_installation(vfs: &MemVfs) -> (Stores, Snapshot<Types>) {
         leader.get_snapshot_builder().await.build_snapshot().await.unwrap();
     let mut snapshot = state_machine.begin_receiving_snapshot().await.unwrap();
     tokio::io::copy(&mut sent, &mut snapshot).await.unwrap();
-    snapshot.shutdown().await.unwrap();
-    log.purge(log_id(20)).await.unwrap();
     ((log, state_machine), Snapshot { meta, snapshot })
+}
+
+/// Purges the log up to the end of the received snapshot. openraft does this before the end of the installation.
+async fn purge_before_installation(vfs: &MemVfs) -> (Stores, Snapshot<Types>) {
+    let (mut stores, snapshot) = receive_snapshot(vfs).await;
+    stores.0.purge(log_id(20)).await.unwrap();
+    (stores, snapshot)
+}
+
+/// Checks that the node can continue after a restart: it has the log entries that follow its state.
+async fn check_not_purged(disk: &MemVfs) {
+    let (mut log, mut state_machine) = open_in_memory(disk).await;
+    assert_eq!(state_machine.applied_state().await.unwrap().0, Some(log_id(2)));
+    assert_eq!(log.get_log_state().await.unwrap().last_purged_log_id, None);
+    assert_eq!(log.try_get_log_entries(3..).await.unwrap().len(), 3);
 }
 
 #[test]
 fn purge_before_an_installation_is_durable_only_with_it() {
+    // A transport of the application may leave the shutdown to the installation.
+    for is_shut_down in [true, false] {
+        run(async {
+            let vfs = MemVfs::new();
+            let ((mut log, mut state_machine), mut snapshot) = receive_snapshot(&vfs).await;
+            if is_shut_down {
+                snapshot.snapshot.shutdown().await.unwrap();
+            }
+            log.purge(log_id(20)).await.unwrap();
+            let killed = vfs.crash(CrashImage::Keep, 0);
+            let mut append = log.clone();
+            let append = tokio::spawn(async move { append.blocking_append([entry_at(21)]).await });
+            state_machine.install_snapshot(&snapshot.meta, snapshot.snapshot).await.unwrap();
+            append.await.unwrap().unwrap();
+            assert_eq!(log.get_log_state().await.unwrap().last_purged_log_id, Some(log_id(20)));
+            assert_eq!(log.try_get_log_entries(..).await.unwrap(), [entry_at(21)]);
+            check_not_purged(&killed).await;
+        });
+    }
+}
+
+#[test]
+fn purge_after_a_failed_installation_is_an_error() {
     run(async {
         let vfs = MemVfs::new();
-        let ((mut log, mut state_machine), snapshot) = purge_before_installation(&vfs).await;
-        let killed = vfs.crash(CrashImage::Keep, 0);
-        let mut append = log.clone();
-        let append = tokio::spawn(async move { append.blocking_append([entry_at(21)]).await });
-        state_machine.install_snapshot(&snapshot.meta, snapshot.snapshot).await.unwrap();
-        append.await.unwrap().unwrap();
-        assert_eq!(log.get_log_state().await.unwrap().last_purged_log_id, Some(log_id(20)));
-        assert_eq!(log.try_get_log_entries(..).await.unwrap(), [entry_at(21)]);
+        let ((mut log, mut state_machine), mut snapshot) = receive_snapshot(&vfs).await;
+        snapshot.meta.last_log_id = Some(log_id(19));
+        state_machine.install_snapshot(&snapshot.meta, snapshot.snapshot).await.unwrap_err();
+        log.purge(log_id(20)).await.unwrap_err();
+        check_not_purged(&vfs.crash(CrashImage::Keep, 0)).await;
+        log.purge(log_id(2)).await.unwrap();
 
-        let (mut log, mut state_machine) = open_in_memory(&killed).await;
-        assert_eq!(state_machine.applied_state().await.unwrap().0, Some(log_id(2)));
-        assert_eq!(log.get_log_state().await.unwrap().last_purged_log_id, None);
-        assert_eq!(log.try_get_log_entries(3..).await.unwrap().len(), 3);
+        // The state machine has ended before it received the request of the installation.
+        let vfs = MemVfs::new();
+        let ((mut log, state_machine), snapshot) = receive_snapshot(&vfs).await;
+        drop((state_machine, snapshot));
+        log.purge(log_id(20)).await.unwrap_err();
+        check_not_purged(&vfs.crash(CrashImage::Keep, 0)).await;
     });
 }
 
