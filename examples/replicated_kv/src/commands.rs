@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 'k' key           value
-//! 'c' client id     number of the last applied request of the client
+//! 'c' client id     number of the last executed request of the client, followed by a byte if the request was refused
 //! 'n'               number of registered clients, which is the newest client id
 //! ```
 //!
@@ -67,7 +67,7 @@ pub(crate) struct RequestId {
 /// Response of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Outcome {
-    /// The command was applied, now or as an earlier copy of the request.
+    /// The command was applied, now or when an earlier copy of the request was executed.
     Applied,
     /// The id of a new client.
     Registered(u64),
@@ -75,7 +75,7 @@ pub(crate) enum Outcome {
     UnknownClient,
     /// The client has already sent a later request.
     OldRequest,
-    /// The value would be longer than [`VALUE_BYTES_MAX`].
+    /// The value would be longer than [`VALUE_BYTES_MAX`], now or when an earlier copy of the request was executed.
     ValueTooLong,
 }
 
@@ -108,22 +108,40 @@ pub(crate) fn get_value(view: &StateView<Types>, key: &str) -> lsmx::Result<Opti
 fn register(state: &State<'_>) -> lsmx::Result<Outcome> {
     let client = get_number(state, LAST_CLIENT)?.unwrap_or(0) + 1;
     state.put(LAST_CLIENT, client.to_le_bytes())?;
-    state.put(client_key(client), 0_u64.to_le_bytes())?;
+    put_last_request(state, RequestId { client, number: 0 }, Outcome::Applied)?;
     if let Some(oldest) = client.checked_sub(CLIENTS_MAX) {
         state.delete(client_key(oldest))?;
     }
     Ok(Outcome::Registered(client))
 }
 
-/// Returns the outcome of a request that must not be applied.
+/// Returns the number and the outcome of the last executed request of a client.
+fn get_last_request(state: &State<'_>, client: u64) -> lsmx::Result<Option<(u64, Outcome)>> {
+    let stored = state.get(client_key(client))?;
+    Ok(stored.map(|bytes| {
+        let (number, refusal) = bytes.split_first_chunk().expect("written by put_last_request");
+        let outcome = if refusal.is_empty() { Outcome::Applied } else { Outcome::ValueTooLong };
+        (u64::from_le_bytes(*number), outcome)
+    }))
+}
+
+fn put_last_request(state: &State<'_>, request: RequestId, outcome: Outcome) -> lsmx::Result<()> {
+    let mut value = request.number.to_le_bytes().to_vec();
+    if outcome == Outcome::ValueTooLong {
+        value.push(1);
+    }
+    state.put(client_key(request.client), value)
+}
+
+/// Returns the outcome of a request that must not be executed. A late copy of a refused request must be refused, too.
 fn check_request(state: &State<'_>, request: RequestId) -> lsmx::Result<Option<Outcome>> {
     if is_on(Bug::RetryAppliedTwice) {
         return Ok(None);
     }
-    Ok(match get_number(state, &client_key(request.client))? {
+    Ok(match get_last_request(state, request.client)? {
         None => Some(Outcome::UnknownClient),
-        Some(last) if request.number < last => Some(Outcome::OldRequest),
-        Some(last) if request.number == last => Some(Outcome::Applied),
+        Some((last, _)) if request.number < last => Some(Outcome::OldRequest),
+        Some((last, outcome)) if request.number == last => Some(outcome),
         Some(_) => None,
     })
 }
@@ -155,10 +173,8 @@ impl Application<Types> for KeyValues {
             return Ok(outcome);
         }
         let outcome = apply_change(state, key, change)?;
-        if let Some(request) = request
-            && outcome == Outcome::Applied
-        {
-            state.put(client_key(request.client), request.number.to_le_bytes())?;
+        if let Some(request) = request {
+            put_last_request(state, *request, outcome)?;
         }
         Ok(outcome)
     }

@@ -140,6 +140,30 @@ fn requests_of_clients_are_applied_once() {
 }
 
 #[test]
+fn refused_request_of_a_client_stays_refused() {
+    time_test();
+    run(async {
+        let cluster = Cluster::start(3, None).await;
+        let client = cluster.register(1).await.to_string();
+        cluster.expect_done(1, Method::PUT, "/kv/a", &"v".repeat(64 << 10)).await;
+        let append = async |node, number, status, body| {
+            let headers = [(CLIENT_ID, &*client), (REQUEST_NUMBER, number)];
+            cluster.expect(node, (Method::POST, "/kv/a", "x"), &headers, status, body).await;
+        };
+        let error = "the value would be longer than 65536 bytes";
+        append(1, "1", StatusCode::PAYLOAD_TOO_LARGE, error).await;
+        cluster.expect_done(2, Method::DELETE, "/kv/a", "").await;
+        // A copy of the request that was delayed.
+        append(3, "1", StatusCode::PAYLOAD_TOO_LARGE, error).await;
+        cluster.expect_value(1, "/kv/a", None).await;
+        append(2, "2", DONE, "").await;
+        append(3, "2", DONE, "").await;
+        cluster.expect_value(1, "/kv/a", Some("x")).await;
+        cluster.finish().await;
+    });
+}
+
+#[test]
 fn invalid_requests_are_refused() {
     time_test();
     run(async {
