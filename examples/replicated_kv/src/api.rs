@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Json, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Json, Path, Request, State};
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
@@ -50,8 +50,8 @@ pub(crate) fn router(node: Arc<Node>) -> Router {
         .route("/clients", post(register_client))
         .route("/cluster/nodes/{id}", put(add_node))
         .route("/cluster/voters", put(change_voters))
-        .layer(DefaultBodyLimit::max(VALUE_BYTES_MAX))
-        .layer(from_fn_with_state(Arc::clone(&node), route_to_leader));
+        .layer(from_fn_with_state(Arc::clone(&node), route_to_leader))
+        .layer(DefaultBodyLimit::max(VALUE_BYTES_MAX));
     let raft = Router::new()
         .route("/raft/append", post(append_entries))
         .route("/raft/vote", post(vote))
@@ -107,13 +107,16 @@ impl Node {
         }
     }
 
-    async fn forward(&self, mut request: Request, address: &str) -> Result<Response, Failure> {
-        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-        let uri = format!("http://{address}{path}").parse().map_err(unavailable_failure)?;
-        *request.uri_mut() = uri;
-        request.headers_mut().remove(CONNECTION);
-        request.headers_mut().insert(FORWARDED, HeaderValue::from(self.id));
-        let response = self.client.request(request).await;
+    async fn forward(&self, request: Request, address: &str) -> Result<Response, Failure> {
+        let (mut parts, body) = request.into_parts();
+        // The leader would close the connection before it has received a body above the limit, and its response could be lost.
+        let body = Bytes::from_request(Request::from_parts(parts.clone(), body), &()).await;
+        let body = body.map_err(|error| failure(error.status(), error.body_text()))?;
+        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+        parts.uri = format!("http://{address}{path}").parse().map_err(unavailable_failure)?;
+        parts.headers.remove(CONNECTION);
+        parts.headers.insert(FORWARDED, HeaderValue::from(self.id));
+        let response = self.client.request(Request::from_parts(parts, Body::from(body))).await;
         let response = response.map_err(|error| {
             unavailable_failure(format_args!("the leader at {address} does not answer: {error}"))
         })?;

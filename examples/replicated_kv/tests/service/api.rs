@@ -11,6 +11,8 @@ use lsmx_replicated_kv::{CLIENT_ID, REQUEST_NUMBER};
 use lsmx_testkit::time_test;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use crate::cluster::{Cluster, DEADLINE, POLL_INTERVAL};
@@ -188,6 +190,27 @@ fn invalid_requests_are_refused() {
         assert_eq!(absent.0, StatusCode::CONFLICT, "{}", absent.1);
         let vote = cluster.request(1, (Method::POST, "/raft/vote", "x"), &[]).await;
         assert_eq!(vote.0, bad, "{}", vote.1);
+        cluster.finish().await;
+    });
+}
+
+#[test]
+fn large_body_is_refused_by_each_node() {
+    time_test();
+    run(async {
+        let cluster = Cluster::start(3, None).await;
+        for node in 1..=3 {
+            let stream = TcpStream::connect(cluster.nodes[&node].address()).await.unwrap();
+            let (mut response, mut request) = stream.into_split();
+            let bytes = 64 << 20;
+            let head = format!("PUT /kv/a HTTP/1.1\r\nhost: a\r\ncontent-length: {bytes}\r\n\r\n");
+            request.write_all(head.as_bytes()).await.unwrap();
+            // The node closes the connection before it has received the body, so the write fails.
+            tokio::spawn(async move { request.write_all(&vec![b'v'; bytes]).await });
+            let mut status = [0; 12];
+            response.read_exact(&mut status).await.unwrap();
+            assert_eq!(str::from_utf8(&status), Ok("HTTP/1.1 413"), "node {node}");
+        }
         cluster.finish().await;
     });
 }
