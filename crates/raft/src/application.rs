@@ -18,8 +18,10 @@ pub trait Application<C: RaftTypeConfig>: Send + Sync + 'static {
     /// # Errors
     /// An error of the engine, which stops the Raft node. To refuse a command, return a response that says so.
     ///
-    /// The engine limits the memory of the reads and writes of one command, see [`lsmx::Transaction`]. A command above the
-    /// limit stops the node. The application should therefore refuse large commands before it writes them to the log.
+    /// The engine limits the memory of the reads and writes of all transactions together, see [`lsmx::Transaction`]. If other
+    /// transactions of the application leave too little memory for a command, the storage repeats the command for up to 10
+    /// seconds, and then stops the node. A command that alone exceeds the limit stops the node after each restart again. The
+    /// application should therefore refuse large commands before it writes them to the log.
     fn apply(&self, state: &State<'_>, command: &C::D) -> Result<C::R>;
 
     /// Returns the response of log entries without a command: those of a new leader and of membership changes.

@@ -1,6 +1,7 @@
 //! The state machine and its snapshots.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use lsmx::Durability;
 use lsmx_base::sync::Arc;
@@ -10,6 +11,7 @@ use openraft::{
     Snapshot, SnapshotMeta, StorageError, StoredMembership,
 };
 use tokio::io::AsyncWriteExt;
+use tokio::time::sleep;
 
 use crate::application::{Application, State};
 use crate::build_install::{build_snapshot, install_snapshot};
@@ -25,6 +27,11 @@ use crate::store::{CurrentSnapshot, Store};
 /// Number of log entries that one commit applies at most. A commit applies fewer if its transaction would need too much
 /// memory.
 const ENTRIES_PER_COMMIT: usize = 128;
+
+/// Pause until an entry is applied again, while other transactions of the application use the memory of transactions.
+const MEMORY_PAUSE: Duration = Duration::from_millis(10);
+/// Maximum number of pauses in one call of `apply`.
+const MEMORY_PAUSES_MAX: u32 = 1_000;
 
 /// The state machine of a Raft node.
 ///
@@ -74,6 +81,8 @@ impl<C: StoreConfig> Drop for RunningInstallation<'_, C> {
 struct AppliedEntries<C: StoreConfig> {
     responses: Vec<C::R>,
     state: AppliedState<C>,
+    /// Error of the next entry, if the memory of transactions did not suffice for it alone.
+    too_large: Option<Box<StorageError<C::NodeId>>>,
 }
 
 /// Applies entries in commits of limited size.
@@ -85,8 +94,8 @@ fn apply_entries<C: StoreConfig, A: Application<C>>(
 ) -> Result<AppliedEntries<C>, Box<StorageError<C::NodeId>>> {
     let keyspace = store.state_keyspace();
     let mut responses = Vec::with_capacity(entries.len());
-    let mut count_max = ENTRIES_PER_COMMIT;
-    while !entries.is_empty() {
+    let (mut count_max, mut too_large) = (ENTRIES_PER_COMMIT, None);
+    while too_large.is_none() && !entries.is_empty() {
         let (head, tail) = entries.split_at(entries.len().min(count_max));
         let mut current = None;
         let committed = store.db.as_blocking().transact(Durability::Buffered, |transaction| {
@@ -109,13 +118,18 @@ fn apply_entries<C: StoreConfig, A: Application<C>>(
                 count_max = head.len() / 2;
             }
             Err(error) => {
+                let is_too_large = matches!(error, Error::Engine(lsmx::Error::TooLarge { .. }));
                 let log_id = current.cloned();
                 let subject = log_id.map_or(ErrorSubject::StateMachine, ErrorSubject::Apply);
-                return Err(Box::new(error.into_storage(subject, ErrorVerb::Write)));
+                let error = Box::new(error.into_storage(subject, ErrorVerb::Write));
+                if !is_too_large {
+                    return Err(error);
+                }
+                too_large = Some(error);
             }
         }
     }
-    Ok(AppliedEntries { responses, state: applied })
+    Ok(AppliedEntries { responses, state: applied, too_large })
 }
 
 fn apply_entry<C: StoreConfig, A: Application<C>>(
@@ -179,17 +193,29 @@ impl<C: StoreConfig, A: Application<C>> RaftStateMachine<C> for StateMachine<C, 
         I: IntoIterator<Item = C::Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let entries: Vec<Entry<C>> = entries.into_iter().collect();
-        let (application, applied) = (Arc::clone(&self.application), self.applied.clone());
-        let apply =
-            move |store: &Store<C>| Ok(apply_entries(store, &*application, &entries, applied));
-        let done =
-            self.store.run_blocking(apply).await.map_err(|error| {
+        let entries: Arc<Vec<Entry<C>>> = Arc::new(entries.into_iter().collect());
+        let (mut responses, mut pauses) = (Vec::with_capacity(entries.len()), 0);
+        loop {
+            let (application, applied) = (Arc::clone(&self.application), self.applied.clone());
+            let (entries, from) = (Arc::clone(&entries), responses.len());
+            let apply = move |store: &Store<C>| {
+                Ok(apply_entries(store, &*application, &entries[from..], applied))
+            };
+            let done = self.store.run_blocking(apply).await.map_err(|error| {
                 error.into_storage(ErrorSubject::StateMachine, ErrorVerb::Write)
             })?;
-        let done = done.map_err(|error| *error)?;
-        self.applied = done.state;
-        Ok(done.responses)
+            let done = done.map_err(|error| *error)?;
+            self.applied = done.state;
+            responses.extend(done.responses);
+            match done.too_large {
+                None => return Ok(responses),
+                Some(error) if pauses == MEMORY_PAUSES_MAX => return Err(*error),
+                Some(_) => {
+                    pauses += 1;
+                    sleep(MEMORY_PAUSE).await;
+                }
+            }
+        }
     }
 
     async fn get_snapshot_builder(&mut self) -> Self::SnapshotBuilder {

@@ -7,6 +7,7 @@ mod cluster;
 mod crashes;
 mod histories;
 mod history;
+mod memory;
 mod snapshot_stream;
 mod suite;
 mod views;
