@@ -14,7 +14,9 @@ use openraft::{
 
 use crate::config::StoreConfig;
 use crate::error::Error;
-use crate::record::{COMMITTED, LOG_ENTRY, PURGED, VOTE, decode, encode, log_key, read_record};
+use crate::record::{
+    APPLIED, AppliedState, COMMITTED, LOG_ENTRY, PURGED, VOTE, decode, encode, log_key, read_record,
+};
 use crate::store::Store;
 
 /// Bytes of encoded entries after which [`RaftLogReader::limited_get_log_entries`] stops.
@@ -43,6 +45,15 @@ fn decode_entry<C: StoreConfig>(key: &[u8], value: &[u8]) -> Result<Entry<C>, Er
         Ok(entry)
     } else {
         Err(Error::LogIndex { index, key: key.to_vec() })
+    }
+}
+
+impl<C: StoreConfig> Store<C> {
+    /// Returns the id of the last entry of the log.
+    fn last_log_id(&self) -> Result<Option<LogId<C::NodeId>>, Error> {
+        let last = self.log.as_blocking().last()?;
+        let last = last.map(|(key, value)| decode_entry::<C>(&key, &value)).transpose()?;
+        Ok(last.map(|entry| entry.log_id))
     }
 }
 
@@ -130,11 +141,7 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStore<C> {
     type LogReader = LogStore<C>;
 
     async fn get_log_state(&mut self) -> Result<LogState<C>, StorageError<C::NodeId>> {
-        let read = |store: &Store<C>| {
-            let last = store.log.as_blocking().last()?;
-            let last = last.map(|(key, value)| decode_entry::<C>(&key, &value)).transpose()?;
-            Ok((last.map(|entry| entry.log_id), read_record(&store.meta, PURGED)?))
-        };
+        let read = |store: &Store<C>| Ok((store.last_log_id()?, read_record(&store.meta, PURGED)?));
         let state = self.store.run_blocking(read).await;
         let (last_log_id, last_purged_log_id) =
             state.map_err(|error| error.into_storage(ErrorSubject::Logs, ErrorVerb::Read))?;
@@ -155,9 +162,19 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStore<C> {
         written.map_err(|error| subject(error.into()))
     }
 
+    /// Returns the vote. It is not committed if the log contains entries that are not applied.
+    ///
+    /// openraft reads the vote when a node starts. With a committed vote for itself, the node is the leader at once, and serves
+    /// linearizable reads as soon as the entries are applied that it knows to be committed. These may be fewer than it had
+    /// acknowledged before a power loss. A new election lets it first commit and apply an entry that follows all of them.
     async fn read_vote(&mut self) -> Result<Option<Vote<C::NodeId>>, StorageError<C::NodeId>> {
-        let vote = self.read(VOTE).await;
-        vote.map_err(|error| error.into_storage(ErrorSubject::Vote, ErrorVerb::Read))
+        let vote = self.store.run_blocking(|store| {
+            let vote: Option<Vote<C::NodeId>> = read_record(&store.meta, VOTE)?;
+            let applied: AppliedState<C> = read_record(&store.meta, APPLIED)?.unwrap_or_default();
+            let is_applied = store.last_log_id()? <= applied.last_log_id;
+            Ok(vote.map(|vote| Vote { committed: vote.committed && is_applied, ..vote }))
+        });
+        vote.await.map_err(|error| error.into_storage(ErrorSubject::Vote, ErrorVerb::Read))
     }
 
     async fn save_committed(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,10 +16,14 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse,
     VoteRequest, VoteResponse,
 };
-use openraft::{BasicNode, Config, Raft, RaftNetwork, RaftNetworkFactory, SnapshotPolicy};
+use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
+use openraft::{
+    BasicNode, Config, Entry, EntryPayload, Membership, Raft, RaftNetwork, RaftNetworkFactory,
+    SnapshotPolicy, Vote,
+};
 use tempfile::TempDir;
 
-use crate::application::{Command, Counters, Types, decode_count, options, run};
+use crate::application::{Command, Counters, Types, decode_count, entry, log_id, options, run};
 
 const WAIT: Option<Duration> = Some(Duration::from_secs(20));
 
@@ -29,6 +33,8 @@ struct Network {
     nodes: Arc<Mutex<BTreeMap<u64, Raft<Types>>>>,
     /// Number of chunks of snapshots that were sent.
     chunks: Arc<AtomicUsize>,
+    /// Whether only requests that transfer no entries and compare none reach their target: the heartbeats of a read.
+    is_replication_cut: Arc<AtomicBool>,
 }
 
 struct Connection {
@@ -61,6 +67,10 @@ impl RaftNetwork<Types> for Connection {
         request: AppendEntriesRequest<Types>,
         _option: RPCOption,
     ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
+        let is_read = request.entries.is_empty() && request.prev_log_id.is_none();
+        if !is_read && self.network.is_replication_cut.load(Ordering::SeqCst) {
+            return Err(unreachable());
+        }
         let response = self.target().ok_or_else(unreachable)?.append_entries(request).await;
         response.map_err(|error| self.remote_error(error))
     }
@@ -209,6 +219,49 @@ fn cluster_elects_replicates_installs_a_snapshot_and_continues() {
             node.raft.wait(WAIT).applied_index_at_least(Some(last), "caught up").await.unwrap();
             assert_eq!(node.count("sum").await, 125);
         }
+        for (id, node) in nodes {
+            node.stop(id, &network).await;
+        }
+    });
+}
+
+/// Creates the directory of a node that has lost the last part of its state by a power loss. Its log ends with an addition that
+/// node 1 has acknowledged as the leader.
+async fn create_dir_with_unapplied_entry() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let opened = lsmx_raft::open(dir.path(), Counters, options(Arc::new(OsVfs)));
+    let (mut log, mut state_machine) = opened.await.unwrap();
+    let members = Membership::new(vec![[1, 2, 3].into()], None);
+    let entries = [
+        Entry { log_id: log_id(0), payload: EntryPayload::Membership(members) },
+        Entry { log_id: log_id(1), payload: EntryPayload::Blank },
+        entry(2, Command::Add("sum".to_owned(), 1)),
+    ];
+    log.save_vote(&Vote::new_committed(1, 1)).await.unwrap();
+    log.blocking_append(entries.clone()).await.unwrap();
+    state_machine.apply(entries[..2].to_vec()).await.unwrap();
+    log.db().close(None).await.unwrap();
+    dir
+}
+
+#[test]
+fn restarted_leader_serves_no_stale_read() {
+    run(async {
+        let (network, mut nodes) = (Network::default(), BTreeMap::new());
+        network.is_replication_cut.store(true, Ordering::SeqCst);
+        for id in [2, 3, 1] {
+            let dir = create_dir_with_unapplied_entry().await;
+            nodes.insert(id, Node::start(id, dir, &network).await);
+        }
+        // Node 1 must not answer before it knows that the addition was committed.
+        let read = nodes[&1].raft.ensure_linearizable();
+        if let Ok(Ok(_)) = tokio::time::timeout(Duration::from_millis(500), read).await {
+            assert_eq!(nodes[&1].count("sum").await, 1);
+        }
+        network.is_replication_cut.store(false, Ordering::SeqCst);
+        let leader = write(&nodes, additions(1)).await;
+        nodes[&leader].raft.ensure_linearizable().await.unwrap();
+        assert_eq!(nodes[&leader].count("sum").await, 2);
         for (id, node) in nodes {
             node.stop(id, &network).await;
         }

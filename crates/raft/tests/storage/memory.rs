@@ -45,9 +45,8 @@ fn apply_waits_for_the_memory_of_other_transactions() {
             lsmx_raft::open("node", application, options(vfs)).await.unwrap();
         let db = log.db().as_blocking();
         let transaction = db.transaction();
-        let put = |key: u32| {
-            transaction.put(&db.default_keyspace(), key.to_be_bytes(), [0; VALUE_BYTES])
-        };
+        let put =
+            |key: u32| transaction.put(&db.default_keyspace(), key.to_be_bytes(), [0; VALUE_BYTES]);
         let error = (0..).find_map(|key| put(key).err()).unwrap();
         assert!(matches!(error, Error::TooLarge { .. }), "{error}");
         *other.transaction.lock().unwrap() = Some(transaction);
