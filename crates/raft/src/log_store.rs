@@ -15,7 +15,7 @@ use openraft::{
 use crate::config::StoreConfig;
 use crate::error::Error;
 use crate::record::{
-    APPLIED, AppliedState, COMMITTED, LOG_ENTRY, PURGED, VOTE, decode, encode, log_key, read_record,
+    APPLIED, AppliedState, LOG_ENTRY, PURGED, VOTE, decode, encode, log_key, read_record,
 };
 use crate::store::Store;
 
@@ -27,6 +27,9 @@ const LIMITED_READ_BYTES: usize = 1 << 20;
 /// The vote and log entries are synced. The engine groups the syncs of concurrent appends, also with other synced commits of the
 /// database. A truncation or a purge is one range delete, and need not be synced: all keyspaces share one write-ahead log, so
 /// the next synced commit makes it durable, and a crash never keeps a later commit without an earlier one.
+///
+/// `save_committed` stores nothing. After a restart, openraft continues from the last applied entry and applies the later ones
+/// when the leader has confirmed them.
 #[derive(Debug)]
 pub struct LogStore<C: StoreConfig> {
     store: Arc<Store<C>>,
@@ -100,22 +103,6 @@ impl<C: StoreConfig> LogStore<C> {
         }
         Ok(self.store.db.write(batch, Durability::Sync).await?)
     }
-
-    async fn write_committed(&self, log_id: Option<LogId<C::NodeId>>) -> Result<(), Error> {
-        let mut batch = WriteBatch::new();
-        match log_id {
-            Some(log_id) => batch.put(&self.store.meta, COMMITTED, encode(COMMITTED, &log_id)?),
-            None => batch.delete(&self.store.meta, COMMITTED),
-        }
-        Ok(self.store.db.write(batch, Durability::Buffered).await?)
-    }
-
-    async fn read<T: serde::de::DeserializeOwned + Send + 'static>(
-        &self,
-        record: &'static str,
-    ) -> Result<Option<T>, Error> {
-        self.store.run_blocking(move |store| read_record(&store.meta, record)).await
-    }
 }
 
 impl<C: StoreConfig> RaftLogReader<C> for LogStore<C> {
@@ -175,22 +162,6 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStore<C> {
             Ok(vote.map(|vote| Vote { committed: vote.committed && is_applied, ..vote }))
         });
         vote.await.map_err(|error| error.into_storage(ErrorSubject::Vote, ErrorVerb::Read))
-    }
-
-    async fn save_committed(
-        &mut self,
-        committed: Option<LogId<C::NodeId>>,
-    ) -> Result<(), StorageError<C::NodeId>> {
-        // Not synced: an older value only makes openraft apply fewer entries at the next start.
-        let written = self.write_committed(committed).await;
-        written.map_err(|error| error.into_storage(ErrorSubject::Store, ErrorVerb::Write))
-    }
-
-    async fn read_committed(
-        &mut self,
-    ) -> Result<Option<LogId<C::NodeId>>, StorageError<C::NodeId>> {
-        let committed = self.read(COMMITTED).await;
-        committed.map_err(|error| error.into_storage(ErrorSubject::Store, ErrorVerb::Read))
     }
 
     async fn append<I>(

@@ -4,7 +4,7 @@
 //! key          value, encoded by postcard
 //! "format"     u32, FORMAT_VERSION
 //! "vote"       Vote
-//! "committed"  LogId of the last entry that openraft reported as committed
+//! "committed"  LogId, ignored. Earlier builds stored the last committed entry.
 //! "purged"     LogId of the last purged log entry
 //! "applied"    AppliedState
 //! "snapshot"   StoredSnapshot
@@ -24,7 +24,6 @@ pub(crate) const FORMAT_VERSION: u32 = 1;
 
 pub(crate) const FORMAT: &str = "format";
 pub(crate) const VOTE: &str = "vote";
-pub(crate) const COMMITTED: &str = "committed";
 pub(crate) const PURGED: &str = "purged";
 pub(crate) const APPLIED: &str = "applied";
 pub(crate) const SNAPSHOT: &str = "snapshot";
