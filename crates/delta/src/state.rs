@@ -4,9 +4,9 @@
 //! commits later. Each of them extends the newest view, called the base view.
 //!
 //! A delivery or collection that fails leaves files in an unknown state and marks the base view as stale. The next
-//! delivery then recovers the base view from the log, at the token of the last prepared view. After the engine
-//! abandoned the prepared views, it uses the token of the committed view. After a recovery, the store does not append
-//! to older bucket files.
+//! delivery, or the engine before the next collection, then recovers the base view from the log, at the token of the last
+//! prepared view. After the engine abandoned the prepared views, the recovery uses the token of the committed view. After
+//! a recovery, the store does not append to older bucket files.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -179,7 +179,8 @@ impl StoreState {
 
     /// Returns the base view of the next delivery or collection. Recovers the view from the log if it is stale.
     ///
-    /// Callers are deliveries and the end of a collection. The engine runs only one of them at a time.
+    /// Callers are deliveries, the end of a collection and [`OperandStore::recover`](lsmx::operand_store::OperandStore::recover).
+    /// The engine runs only one of them at a time.
     pub fn load_base_view(&self) -> Result<Arc<StoreView>> {
         self.check_writable()?;
         let token = {
@@ -195,9 +196,13 @@ impl StoreState {
         for file in view.files() {
             file.seal();
         }
-        let mut latest = self.latest.lock();
-        latest.view = view.clone();
-        latest.is_stale = false;
+        {
+            let mut latest = self.latest.lock();
+            latest.view = view.clone();
+            latest.is_stale = false;
+        }
+        // The last check may have been that of an abandoned view.
+        self.update_collection_due(&view);
         Ok(view)
     }
 
@@ -490,8 +495,7 @@ impl StoreState {
         Ok(bytes.load(Ordering::Relaxed))
     }
 
-    /// Returns whether a collection is due. Returns false if the base view is stale, because only a delivery recovers
-    /// it.
+    /// Returns whether a collection is due. Returns false if the base view is stale.
     pub fn is_collection_due(&self) -> bool {
         let is_due = self.is_due.load(Ordering::Acquire);
         is_due && !self.resources.files.context.read_only && !self.latest.lock().is_stale

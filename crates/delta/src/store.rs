@@ -48,6 +48,10 @@ impl OperandStore for DeltaStore {
         self.state.abandon_prepared_views();
     }
 
+    fn recover(&self) -> Result<()> {
+        self.state.load_base_view().map(drop)
+    }
+
     fn is_collection_due(&self) -> bool {
         self.state.is_collection_due()
     }

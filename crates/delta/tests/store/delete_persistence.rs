@@ -96,6 +96,25 @@ fn only_requested_deletes_make_buckets_due() {
     assert_eq!(search(&driver, "a"), []);
 }
 
+/// Regression: the check of the abandoned view stated that no collection is due, and the recovery did not repeat it.
+#[test]
+fn abandoned_collection_is_due_again_after_recovery() {
+    let mut driver = Driver::new(DeltaOptions::default());
+    driver.flush(&[operand("a"), operand("b")]);
+    driver.flush(&[delete("a")]);
+    driver.store.remove_void_operands(SeqNo(driver.seq), &driver.snapshots());
+    let store = driver.store.clone();
+    let collection = store.collect(&driver.snapshots()).unwrap().unwrap();
+    collection.prepare().unwrap();
+    store.abandon();
+    assert!(!store.is_collection_due());
+    store.recover().unwrap();
+    assert!(store.is_collection_due());
+    assert!(remove_all(&mut driver) > 0);
+    assert_eq!(search(&driver, "a"), []);
+    driver.check().unwrap();
+}
+
 /// After an open, it is not known which buckets contain markers. Buckets without markers are read once, and not
 /// written.
 #[test]

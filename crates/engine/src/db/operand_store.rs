@@ -82,6 +82,7 @@ impl StoreOpener<'_> {
             lifetime: StoreLifetime::new(files),
             opened: token,
             is_collecting: AtomicBool::new(false),
+            is_abandoned: AtomicBool::new(false),
             collection_count: AtomicU64::new(0),
             cache: Arc::clone(&tables.cache),
             charged_bytes: AtomicU64::new(0),

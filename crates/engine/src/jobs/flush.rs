@@ -64,7 +64,7 @@ pub(crate) fn flush_oldest_memtable(
     if let Err(error) = &flushed {
         span.record_error(error);
         if let Some(guard) = &guard {
-            guard.attached.store.abandon();
+            guard.attached.abandon();
         }
     }
     drop(guard);

@@ -277,12 +277,22 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
     /// soon as no view needs them.
     fn mark_committed(&self, token: StoreToken);
 
-    /// Abandons all data that was prepared since the last commit. Called after an error that made the database
-    /// read-only.
+    /// Abandons all data that was prepared since the last commit. Called after a failed delivery or collection.
     ///
-    /// It is unknown whether the manifest edit is durable. The next delivery is based on the committed state, and must
+    /// It may be unknown whether the manifest edit is durable. The next delivery is based on the committed state, and must
     /// write to new files. Files of the abandoned state must be kept until the next commit.
     fn abandon(&self);
+
+    /// Recovers the state on which the next delivery or collection is based. Called after [`OperandStore::abandon`],
+    /// before the next collection. No delivery, collection or commit runs during the call.
+    ///
+    /// The default implementation does nothing. It suits a store whose `abandon` restores the committed state.
+    ///
+    /// # Errors
+    /// Fails if a file is corrupt or cannot be read. The engine then repeats the call before the next collection.
+    fn recover(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Returns whether a collection is needed. The call must be cheap, because it follows every flush and every
     /// collection.

@@ -132,6 +132,11 @@ impl OperandStore for PanicGuardStore {
         let _ = self.report_outcome(Some(OutcomeCall::Abandon));
     }
 
+    fn recover(&self) -> Result<()> {
+        self.report_outcome(None)?;
+        self.guard.catch_result(|| self.inner.recover())
+    }
+
     fn is_collection_due(&self) -> bool {
         let is_due = self.guard.catch(|| self.inner.is_collection_due());
         is_due.unwrap_or_else(|error| error.resume_panic())

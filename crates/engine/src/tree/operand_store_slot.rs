@@ -30,6 +30,9 @@ pub(crate) struct AttachedStore {
     pub(crate) opened: Option<StoreToken>,
     /// Whether a collection of the store is running.
     pub(crate) is_collecting: AtomicBool,
+    /// Whether the store must be recovered before the next collection. Written only by the thread that has reserved the
+    /// store.
+    pub(crate) is_abandoned: AtomicBool,
     /// Number of collections since the store was opened. Written only by the thread that has reserved the store.
     pub(crate) collection_count: AtomicU64,
     /// Block cache to whose budget the memory of the store is charged.
@@ -62,6 +65,24 @@ impl AttachedStore {
         let before = self.rewrite_bytes.swap(bytes, Ordering::Relaxed);
         self.total_rewrite_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.total_rewrite_bytes.fetch_sub(before, Ordering::Relaxed);
+    }
+
+    /// Abandons all prepared changes. The caller must have reserved the store, or no other thread uses it.
+    pub(crate) fn abandon(&self) {
+        self.store.abandon();
+        self.is_abandoned.store(true, Ordering::Release);
+    }
+
+    /// Returns whether [`AttachedStore::recover`] must be called before the next collection.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.is_abandoned.load(Ordering::Acquire)
+    }
+
+    /// Recovers the store after [`AttachedStore::abandon`]. The caller must have reserved the store.
+    pub(crate) fn recover(&self) -> Result<()> {
+        self.store.recover()?;
+        self.is_abandoned.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Begins a collection. Returns `None` if a collection is already running.
@@ -129,7 +150,7 @@ impl Drop for StoreInstallGuard<'_> {
     fn drop(&mut self) {
         // A thread that fails without a panic has already abandoned its changes.
         if std::thread::panicking() {
-            self.attached.store.abandon();
+            self.attached.abandon();
         }
         self.slot.release(self.progress);
     }

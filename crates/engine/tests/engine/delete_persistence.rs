@@ -1,16 +1,19 @@
 //! Tests of the bound for deleted values. The virtual clock advances only by calls of the tests.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lsmx::compaction::{CompactionPolicy, Debt, Job, RunningJobs, TreeShape};
-use lsmx::internals::vfs::CrashImage;
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs};
 use lsmx::merge_operator::Append;
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Error, KeySearchReport, KeyspaceOptions, Options, ValueSeparation, search_key};
+use lsmx::{
+    Db, Error, Event, KeySearchReport, KeyspaceOptions, Options, ValueSeparation, search_key,
+};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::simple_store::SimpleStore;
-use lsmx_testkit::{case_seeds, scale};
+use lsmx_testkit::{EventLog, case_seeds, scale};
 
 use crate::harness::database::{self, inline, metrics, policy, small};
 use crate::harness::delete_persistence::play_history;
@@ -154,6 +157,52 @@ fn deleted_operand_in_idle_store_is_gone_within_bound() {
     assert_eq!(written_bytes(&db), before);
     assert_eq!(metrics(&db).delete_persistence.overdue_us, 0);
     assert_eq!(db.get("stays").unwrap().as_deref(), Some(&b"operand"[..]));
+}
+
+/// Regression: after a failed collection, the store waited for the next flush, and the engine dropped the error. Without
+/// later writes, the deleted operand stayed in the files.
+#[test]
+fn failed_collection_of_idle_store_is_repeated_without_writes() {
+    let store = DeltaStoreFactory::new(DeltaOptions::default());
+    let options = bounded().merge_operator(Append::default()).operand_store(store.clone());
+    let (mut failed_collections, mut resumes) = (0, 0);
+    for k in 0.. {
+        let (disk, events) = (MemVfs::new(), EventLog::default());
+        let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
+        let options =
+            inline().keyspace_defaults(options.clone()).listener(Arc::new(events.clone()));
+        let db = database::open(&faults, options);
+        db.default_keyspace().merge("gone", "operand").unwrap();
+        db.flush().unwrap();
+        db.delete("gone").unwrap();
+        db.flush().unwrap();
+        let is_of_store = |path: &Path| {
+            let suffix = path.extension().and_then(|suffix| suffix.to_str());
+            matches!(suffix, Some("operands" | "bucket" | "sst")) || path.ends_with("db")
+        };
+        faults.add_rule(FaultRule::new(Fault::Error(Errno::Io)).path_where(is_of_store).nth(k));
+        for _ in 0..96 {
+            db.env().advance_us(SECOND_US / 32);
+            // The error of the last collection, until its retry succeeds.
+            let _ = db.wait_idle();
+            if db.health().read_only.is_some() {
+                db.resume().unwrap();
+                resumes += 1;
+            }
+        }
+        db.wait_idle().unwrap();
+        let image = disk.crash(CrashImage::Keep, 0);
+        let options = Options::default().vfs(Arc::new(image)).operand_store(store.clone());
+        let report = search_key("db", &options, None, b"gone").unwrap();
+        assert!(report.is_clear(), "fault {k}: {report:?}");
+        failed_collections += events.count(
+            |event| matches!(event, Event::Failure(failure) if failure.work == "collection"),
+        );
+        if faults.fired_counts().is_empty() {
+            break;
+        }
+    }
+    assert!(failed_collections > 5 && resumes > 0, "{failed_collections}, {resumes}");
 }
 
 #[test]

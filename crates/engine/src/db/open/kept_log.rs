@@ -215,7 +215,7 @@ pub(crate) fn deliver(
     let delivered = deliver_kept_log_locked(db, tree, attached, &kept);
     db.state.emit_pending_events();
     if delivered.is_err() {
-        attached.store.abandon();
+        attached.abandon();
     }
     delivered
 }

@@ -68,7 +68,7 @@ impl RewrittenTree<'_> {
 impl Drop for RewrittenTree<'_> {
     fn drop(&mut self) {
         if let Some(turn) = &self.turn {
-            turn.attached.store.abandon();
+            turn.attached.abandon();
         }
     }
 }

@@ -55,7 +55,8 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
     if is_blocked() {
         return false;
     }
-    if !attached.store.is_collection_due() {
+    // Only a recovered store can state whether a collection is due.
+    if !attached.is_abandoned() && !attached.store.is_collection_due() {
         // The failed collection is no longer due.
         clear_failures(state, tree);
         return false;
@@ -143,23 +144,25 @@ fn run_collection(
     span: &JobSpan,
 ) -> Result<bool> {
     let start_ns = state.env.monotonic_ns();
+    if attached.is_abandoned() {
+        let Some(guard) = reserve_store(state, tree, attached) else { return Ok(false) };
+        guard.attached.recover()?;
+        drop(guard);
+        if !attached.store.is_collection_due() {
+            return Ok(false);
+        }
+    }
     let snapshots = list_snapshots(&state.sequence);
     let Some(collection) = attached.store.collect(&snapshots)? else { return Ok(false) };
     state.env.yield_point(YieldKind::JobStep);
-    // If the tree no longer has a store, the keyspace now keeps its operands in the tree.
-    let Some(guard) = tree.operand_store.reserve(&state.env, &state.progress) else {
-        return Ok(false);
-    };
-    if !std::ptr::eq(&*guard.attached, attached) {
-        return Ok(false);
-    }
+    let Some(guard) = reserve_store(state, tree, attached) else { return Ok(false) };
     state.error_state.check_writable()?;
     if state.is_closing() {
         return Err(Error::Closed);
     }
     tree.check_live()?;
     let moved = move_to_tree(state, tree, &guard, collection, MoveMode::Fold, Vec::new());
-    let MoveResult { entries, written_bytes } = moved.inspect_err(|_| attached.store.abandon())?;
+    let MoveResult { entries, written_bytes } = moved.inspect_err(|_| attached.abandon())?;
     let elapsed_us = state.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
     span.record_success(0, written_bytes, elapsed_us);
     state.emit(&Event::OperandsCollected(OperandsCollected {
@@ -169,6 +172,17 @@ fn run_collection(
         elapsed_us,
     }));
     Ok(true)
+}
+
+/// Waits until no other thread has reserved the operand store, and reserves it. Returns `None` if the tree no longer has
+/// this store: the keyspace now keeps its operands in the tree.
+fn reserve_store<'a>(
+    state: &'a DbState,
+    tree: &'a Tree,
+    attached: &AttachedStore,
+) -> Option<StoreInstallGuard<'a>> {
+    let guard = tree.operand_store.reserve(&state.env, &state.progress)?;
+    std::ptr::eq(&*guard.attached, attached).then_some(guard)
 }
 
 /// Moves all operands of a store to the tree and removes the store. `changes` records the removal in the manifest.
@@ -187,7 +201,7 @@ pub(crate) fn move_all_to_tree(
     let attached = &guard.attached;
     let collection = attached.store.collect_all()?;
     let moved = move_to_tree(state, tree, guard, collection, MoveMode::CopyAll, changes);
-    moved.map(drop).inspect_err(|_| attached.store.abandon())
+    moved.map(drop).inspect_err(|_| attached.abandon())
 }
 
 /// How operands are written to the tree.

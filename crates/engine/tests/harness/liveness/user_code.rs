@@ -233,6 +233,10 @@ impl OperandStore for FaultyStore {
         self.inner.abandon();
     }
 
+    fn recover(&self) -> Result<()> {
+        self.inner.recover()
+    }
+
     fn is_collection_due(&self) -> bool {
         self.trigger.hit("StoreDue");
         self.inner.is_collection_due()
