@@ -264,7 +264,7 @@ impl<'a> Decoder<'a> {
     /// Reads a varint as a length.
     ///
     /// # Errors
-    /// Fails as [`Decoder::varint`] and [`to_usize`] do.
+    /// Fails in the same cases as [`Decoder::varint`] and [`to_usize`].
     #[inline]
     pub fn length(&mut self, what: &'static str) -> Result<usize, Malformed> {
         to_usize(what, self.varint(what)?)

@@ -73,15 +73,15 @@ failpoints! {
     ReadErrorIsNotFound = "read-error-is-not-found" of 16,
     /// A compaction drops a tombstone while an older run contains the key.
     TombstoneDroppedEarly = "tombstone-dropped-early" of 18,
-    /// With a bound for deleted values, a job drops a tombstone below a newer put, although an older run contains the key.
+    /// With delete persistence, a job drops a tombstone below a newer put, although an older run contains the key.
     CoveredTombstoneDropped = "covered-tombstone-dropped" of 46,
-    /// With a bound for deleted values, log segments with old commits are kept until they are full.
+    /// With delete persistence, WAL segments with old commits are kept until they are full.
     LogNotEmptied = "log-not-emptied" of 46,
-    /// With a bound for deleted values, garbage in blob files is kept until its share is large.
+    /// With delete persistence, garbage in blob files is kept until its share is large.
     GarbageAgeIgnored = "garbage-age-ignored" of 46,
-    /// With a bound for deleted values, operand stores keep void operands until their bucket is full.
+    /// With delete persistence, operand stores keep deleted operands until the bucket is full.
     VoidOperandsKept = "void-operands-kept" of 46,
-    /// With a bound for deleted values, the log of an operand store is kept until it is full.
+    /// With delete persistence, the log of an operand store is kept until it is full.
     StoreLogNotReplaced = "store-log-not-replaced" of 46,
     /// The filter of a table lacks the prefix of a tombstone, so that scans skip the tombstone.
     PrefixOfTombstoneOmitted = "prefix-of-tombstone-omitted" of 21,
@@ -153,9 +153,9 @@ failpoints! {
     CoveredFileDroppedEarly = "covered-file-dropped-early" of 22,
     /// A compaction drops an expired entry without a tombstone while an older run contains the key.
     ExpiryUncoversOlderVersion = "expiry-uncovers-older-version" of 18,
-    /// A snapshot decides by the current time whether an entry has expired.
+    /// A read at a snapshot compares expiry times with the current time, not with the time of the snapshot.
     SnapshotIgnoresItsTime = "snapshot-ignores-its-time" of 22,
-    /// A compaction combines merge operands with a base value that expires later.
+    /// A compaction combines merge operands with a base value that has an expiry time.
     OperandsFoldedOntoExpiringBase = "operands-folded-onto-expiring-base" of 23,
     /// An entry loses its expiry time when its value is moved to a blob file.
     ExpiryLostAtSeparation = "expiry-lost-at-separation" of 29,
@@ -181,7 +181,7 @@ failpoints! {
     WakeUpLost = "wake-up-lost" of 34,
     /// An iterator continues after an error.
     IteratorContinuesAfterError = "iterator-continues-after-error" of 16,
-    /// A read during `close` that finds a file removed returns an error with the file name, not
+    /// If `close` has removed a file, a concurrent read of the file returns an error with the file name instead of
     /// `Closed`.
     ReadDuringCloseNamesFile = "read-during-close-names-file" of 16,
     /// Files of operand stores do not count toward the limit of open files.
@@ -254,13 +254,14 @@ failpoints! {
     DeadlineIgnoresDevice = "deadline-ignores-device" of 34,
     /// A write waits beyond its deadline if another thread commits it.
     FollowerExceedsDeadline = "follower-exceeds-deadline" of 34,
-    /// A listener may call functions that wait for background work.
+    /// An event listener may call functions that wait for background work.
     ReentryUnchecked = "reentry-unchecked" of 34,
-    /// A listener runs while its thread leads a commit group.
+    /// An event listener runs while its thread leads a commit group.
     EventsDuringLead = "events-during-lead" of 34,
     /// Only one thread flushes, and it waits while another thread uses the operand store.
     FlushWaitsForStore = "flush-waits-for-store" of 34,
-    /// After a panic of a commit leader, the commits of its group never end, and no other thread becomes the leader.
+    /// After a panic of a commit leader, the commits of its group never complete, and no other thread becomes the
+    /// leader.
     PanicStrandsGroup = "panic-strands-group" of 43,
     /// A panic ends a background thread.
     PanicEndsThread = "panic-ends-thread" of 43,
@@ -302,7 +303,8 @@ failpoints! {
     RangeReadsNotValidated = "range-reads-not-validated" of 35,
     /// Reads of a transaction do not see its own writes.
     OwnWritesUnseen = "own-writes-unseen" of 35,
-    /// A commit of a transaction checks its reads against writes after the commit began, not after its snapshot.
+    /// A commit of a transaction checks its reads only against writes since the start of the commit, not since the
+    /// snapshot of the transaction.
     ReadsValidatedFromCommit = "reads-validated-from-commit" of 35,
     /// A commit of a transaction checks its range reads only against published commits.
     UnpublishedRangesIgnored = "unpublished-ranges-ignored" of 35,
@@ -314,13 +316,14 @@ failpoints! {
     QueuedRangesNotChecked = "queued-ranges-not-checked" of 35,
     /// A locking transaction does not lock keys.
     KeyNotLocked = "key-not-locked" of 35,
-    /// A locking transaction that would close a cycle of waits waits until its timeout.
+    /// If the lock request of a transaction closes a cycle of waiting transactions, the transaction waits until its
+    /// timeout.
     DeadlockNotFound = "deadlock-not-found" of 35,
     /// A locking transaction without writes commits although other commits have written keys that it read.
     LockedReadsNotChecked = "locked-reads-not-checked" of 35,
     /// The owner of a database deletes files that followers use.
     FollowerFilesDeleted = "follower-files-deleted" of 6,
-    /// A follower reads a new state before the owner has stopped to delete files.
+    /// A follower reads a new state without preventing the owner from deleting files.
     FollowerReadsUnpinned = "follower-reads-unpinned" of 6,
     /// A follower shows commits that are not on stable storage. The owner may discard them.
     FollowerShowsUnsynced = "follower-shows-unsynced" of 13,

@@ -66,8 +66,8 @@ impl FileHeaderFormat {
     /// [`encode`](Self::encode) received.
     ///
     /// # Errors
-    /// Fails if there are too few bytes, or if the magic number, version or checksum is wrong. A file of another kind
-    /// and a file of a newer version have their own errors, although their checksums do not match either.
+    /// Fails if there are too few bytes, or if the magic number, version or checksum is wrong. A wrong magic number and
+    /// a newer version are reported before a wrong checksum.
     pub fn decode<const FIELDS: usize>(
         &self,
         bytes: &[u8],

@@ -19,11 +19,12 @@ pub const METRICS: &str = "METRICS";
 /// Name of a metrics file under construction.
 pub const METRICS_TEMPORARY: &str = "METRICS.tmp";
 
-/// Name of the directory with the files of followers: read-only handles of a database that another handle has open for writing.
+/// Name of the directory with the files of followers. A follower is a read-only handle of a database that another
+/// handle has open for writing.
 pub const FOLLOWERS: &str = "FOLLOWERS";
 
 /// Maximum difference between a file number on disk and the next file number in the manifest. Jobs allocate fewer
-/// numbers between two manifest edits. A file with a greater number therefore belongs to another program.
+/// numbers between two manifest edits. A file beyond this distance therefore belongs to another program.
 const NUMBER_DISTANCE_MAX: u64 = 1 << 32;
 /// Exclusive upper bound of file numbers in a database without a manifest.
 const NUMBER_END: u64 = 1 << 55;

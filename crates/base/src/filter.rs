@@ -1,5 +1,5 @@
-//! Filter block: a binary fuse filter over the user keys of one table, and over prefixes of them if the table has a
-//! prefix extractor. Numbers are little-endian.
+//! Filter block: a binary fuse filter over the user keys of one table. If the table has a prefix extractor, the filter
+//! also contains the prefixes of these keys. Numbers are little-endian.
 //!
 //! ```text
 //!  0  1  coding                u8, 0 for 8-bit fingerprints, 1 for 16-bit fingerprints

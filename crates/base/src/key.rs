@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-/// Sequence number: the position of a write in the single order of all writes of a database.
+/// Sequence number: the position of a write in the total order of all writes of a database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeqNo(pub u64);
 
@@ -73,7 +73,7 @@ impl EntryKind {
         }
     }
 
-    /// Returns the kind of a value with an expiry time. Other kinds stay unchanged.
+    /// Returns the kind of the same entry with an expiry time. Kinds without a value stay unchanged.
     #[inline]
     #[must_use]
     pub fn with_expiry(self) -> EntryKind {

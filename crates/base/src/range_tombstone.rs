@@ -104,8 +104,8 @@ pub fn fragment(spans: &[RangeTombstone]) -> Vec<RangeTombstone> {
 /// between two adjacent snapshots, only the largest is kept. For n range tombstones and a fixed number of snapshots,
 /// the function takes O(n log n) time and O(n) memory.
 ///
-/// Adjacent fragments may have equal sequence numbers after this selection. They are not joined if [`fragment`] returns
-/// different sequence numbers for them. [`join_adjacent`] joins them.
+/// The result may contain adjacent fragments with equal sequence numbers, where the result of [`fragment`] has
+/// different sequence numbers. [`join_adjacent`] joins such fragments.
 #[must_use]
 pub fn fragment_for_snapshots(
     spans: &[RangeTombstone],

@@ -1,4 +1,4 @@
-//! Immutable byte slices with shared ownership. They return values from cached blocks without a copy.
+//! Immutable byte slices with shared ownership. Reads return values from cached blocks without a copy.
 
 use std::cmp::Ordering;
 use std::fmt;

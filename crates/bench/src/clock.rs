@@ -38,8 +38,9 @@ pub fn shorten_timer_slack() {
     let _ = std::fs::write(path, "1");
 }
 
-/// Waits until `watch` has run for `ns` nanoseconds. The last 40 µs are a spin loop, because a sleeping thread wakes up
-/// late, see [`shorten_timer_slack`]. A longer loop would take processor time from the threads of the engine.
+/// Waits until `watch` has run for `ns` nanoseconds. The thread spins during the last 40 µs, because a sleeping thread
+/// wakes up late (see [`shorten_timer_slack`]). A longer spin loop would take processor time from the threads of the
+/// engine.
 pub fn wait_until_elapsed(watch: Stopwatch, ns: u64) {
     const SPIN_NS: u64 = 40_000;
     let left = ns.saturating_sub(watch.elapsed_ns());

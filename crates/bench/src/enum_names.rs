@@ -1,4 +1,4 @@
-//! Conversions between enums and the names of their variants, which users type on the command line.
+//! Converts between enum variants and the names that users type on the command line.
 
 /// Implements `Display` and `FromStr` for an enum with a constant `ALL` and a method `name`. The error for an
 /// unknown name lists the known names.

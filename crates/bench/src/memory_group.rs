@@ -154,8 +154,8 @@ fn write_control_file(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes()).map_err(failed)
 }
 
-/// Removes groups whose creator has ended without removing them, for example because it was killed. Ignores groups that
-/// cannot be removed.
+/// Removes groups whose creator process has ended, for example groups of a killed process. Ignores groups that cannot
+/// be removed.
 fn remove_abandoned_groups(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -222,9 +222,11 @@ fn parse_mount(line: &str, version: GroupVersion) -> Option<(PathBuf, PathBuf)> 
     is_wanted.then(|| (path(root), path(mount)))
 }
 
-/// Returns the directories of the group that contains this process, of its parent, and of the root of the mount. `own`
-/// is the path of the group in the hierarchy. `root` is the directory of the hierarchy that is mounted, and `mount` is
-/// the mount point. Groups outside `root` are omitted.
+/// Returns the directories of three groups: the group that contains this process, its parent, and the root of the
+/// mount. Omits groups outside `root`.
+///
+/// `own` is the path of the first group in the hierarchy. `root` is the mounted directory of the hierarchy, and `mount`
+/// is the mount point.
 fn candidate_parents(own: &str, root: &Path, mount: &Path) -> Vec<PathBuf> {
     // In a container, the group of this process can be outside the mounted directory.
     let below_root = Path::new(own)

@@ -1,5 +1,5 @@
-//! Actions when SIGINT interrupts a command, and temporary directories that are removed when the command ends or is
-//! interrupted.
+//! Runs actions when SIGINT interrupts a command, and creates temporary directories. A temporary directory is removed
+//! when the command ends or is interrupted.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,8 @@
 //! The command-line program `lsmx`.
 //!
 //! Exit codes: 0 success, 1 the run failed, 2 invalid arguments or an invalid spec file, 3 a repair lost data or would
-//! lose data. A command prints an error as one line on standard error. The causes of the error follow after colons.
+//! lose data, 4 an entry of a searched key remains or a file was not searched. A command prints an error as one line on
+//! standard error. The causes of the error follow after colons.
 
 mod args;
 mod cmd;

@@ -21,13 +21,14 @@ use crate::shape::{LevelShape, TreeShape};
 use crate::table_meta::TableMeta;
 use crate::tree_edit::{AddedFile, TreeEdit, TreeUpdate};
 
-/// If more than this number of ranges and files of a run change, the run is rebuilt as a whole.
+/// Maximum number of removed ranges plus added files for which a run is changed in place. With more changes, the run is
+/// rebuilt.
 const REBUILD_MIN: usize = 8;
 
-/// Position of a run or of a gap between runs, ordered from newest to oldest.
+/// Position of a run, or of a gap before or after a run. Positions are ordered from newest to oldest.
 ///
-/// The first field is the level. The second field is `2 * index + 1` for the run with this index in its level. For the
-/// gap before this run, the second field is `2 * index`.
+/// The first field is the level. For the run at `index` in its level, the second field is `2 * index + 1`. For the gap
+/// before that run, the second field is `2 * index`.
 type RunPosition = (Level, usize);
 
 fn run_position(level: Level, index: usize) -> RunPosition {
@@ -66,7 +67,8 @@ struct RemovedFiles {
     ranges: Vec<Range<usize>>,
 }
 
-/// Checked change of a tree by a job. Only the overlap of outputs with their neighbours in the run is not checked yet.
+/// Change of a tree by a job. All rules are checked, except that the outputs do not overlap their neighbours in the
+/// run.
 struct JobChange {
     removed: Vec<RemovedFiles>,
     destination: Option<OutputPosition>,
@@ -77,8 +79,8 @@ struct JobChange {
 impl TreeShape {
     /// Returns the tree after `job`, which wrote `outputs` in key order. A move or drop has no outputs.
     ///
-    /// The input files are removed from their runs. Runs and last levels that become empty are removed. A merge or move
-    /// sets the cursor of its newest input level to the largest key that it took from this level.
+    /// The input files are removed from their runs. Empty runs, and empty levels at the end, are removed. A merge or
+    /// move sets the cursor of its newest input level to the largest key that it took from this level.
     ///
     /// The inputs must still exist, but the tree may have changed since the job was picked. Jobs that [can
     /// run](crate::RunningJobs::can_run_job) at the same time may end in any order. If the target run no longer exists,
@@ -94,12 +96,12 @@ impl TreeShape {
         self.clone().make_change(job, change)
     }
 
-    /// Works like [`TreeShape::apply_job`], but changes the tree in place where runs and levels are not shared. The
-    /// cost of a small job then hardly depends on the size of the tree.
+    /// Works like [`TreeShape::apply_job`], but changes runs and levels in place if no other tree shares them. The cost
+    /// of a small job then hardly depends on the size of the tree.
     ///
     /// # Errors
     ///
-    /// Fails in the same cases as [`TreeShape::apply_job`]. The tree is lost then.
+    /// Fails in the same cases as [`TreeShape::apply_job`]. A failure drops the tree.
     pub fn apply_job_in_place(
         self,
         job: &Job,
@@ -224,7 +226,8 @@ impl TreeShape {
         if inputs.is_empty() { Err(Error::NoInputs) } else { Ok(inputs) }
     }
 
-    /// Returns the position of the outputs. Uses a substitute if the target run no longer exists.
+    /// Returns the position of the outputs. If the target run no longer exists, the outputs form a new run, as
+    /// documented at [`TreeShape::apply_job`].
     fn target_destination(&self, job: &Job, inputs: &[ResolvedInput<'_>]) -> OutputPosition {
         let level = job.target.level;
         let runs = self.runs_of(level);
@@ -449,7 +452,8 @@ fn check_outputs(
 /// Checks that no output has the number of an input or of another output.
 fn check_file_ids(inputs: &[ResolvedInput<'_>], outputs: &[Arc<TableMeta>]) -> Result<(), Error> {
     let mut input_ids = inputs.iter().flat_map(ResolvedInput::files).map(|file| file.id);
-    // Usually the outputs have ascending numbers above those of the inputs. In this case no set of numbers is needed.
+    // Usually the outputs have ascending numbers that are greater than those of all inputs. The numbers are then
+    // unique.
     let ascend = outputs.windows(2).all(|pair| pair[0].id < pair[1].id);
     if ascend && outputs.first().is_none_or(|first| input_ids.all(|id| id < first.id)) {
         return Ok(());
@@ -471,7 +475,7 @@ fn find_source_cursor(inputs: &[ResolvedInput<'_>]) -> Option<(Level, Key)> {
     Some((level, largest.clone()))
 }
 
-/// Returns the runs of a level, with the files in `removed` removed and `files` added at `output`.
+/// Returns the runs of a level without the files in `removed`, and with `files` added at the position `output`.
 fn rebuild_runs<'a>(
     runs: Vec<Arc<SortedRun>>,
     level: Level,

@@ -10,7 +10,7 @@ use crate::policy::CompactionPolicy;
 use crate::rng::TestRng;
 use crate::running_jobs::RunningJobs;
 
-/// Maximum number of jobs after which the policy must return no further job.
+/// Maximum number of jobs that a policy may pick while no data is written.
 const SETTLE_JOBS_MAX: u64 = 2000;
 /// Number of keys of a random tree.
 const KEYS: u64 = 400;
@@ -112,7 +112,7 @@ pub struct PolicyViolation {
 }
 
 /// Tests the properties in [`PolicyProperty`] on random trees and on random histories of flushes, jobs and snapshots.
-/// In half of the seeds, some entries expire.
+/// For half of the seeds, some entries expire.
 ///
 /// Jobs run in parallel and end in any order. Each file contains real keys. After each of at least `steps` operations,
 /// lookups of all keys are tested. A thousand steps take less than a second.

@@ -1,4 +1,4 @@
-//! Deletion within a bound: parts of the bound for the steps of a deletion.
+//! Delete persistence: divides the time within which a deleted value must be removed among the steps of its removal.
 //!
 //! A deleted value may pass through three steps, one after the other. Each step has a part of the bound D:
 //!
@@ -9,26 +9,32 @@
 //! | The blob file that contains the value is collected. | 1/8 |
 //! | The jobs themselves: waiting, merging, deletion of files. | 1/4 |
 //!
-//! The tombstone of a deleted value has the write time of the delete. The tombstone of an expired value has the time of
-//! the rewrite. The log is emptied independently of these steps.
+//! The age of a tombstone counts from the delete. If the value expired, it counts from the rewrite that wrote the
+//! tombstone. The WAL is emptied independently of these steps.
 //!
-//! Operand stores run in parallel to the tree. A flush delivers the delete marker of a deleted key within D/4. The next
-//! check within D/8 (and 1/64 of D, see the engine) records its sequence number. After a further D/8, the next check
-//! within D/8 requests the collection. The collection therefore starts within 41/64 of D.
+//! Operand stores remove the operands of deleted keys in parallel to these steps:
+//!
+//! 1. A flush delivers the delete marker of the key within D/4.
+//! 2. The next check, within D/8 + D/64, records the sequence number of the delete marker. The term D/64 is the minimum
+//!    time between two records of the engine.
+//! 3. The delete marker is old after a further D/8. The next check, within D/8, requests the collection of the deleted
+//!    operands.
+//!
+//! The collection therefore starts within 41/64 of D.
 //!
 //! Source: Sarkar et al., "Lethe", SIGMOD 2020, for the second step.
 
 use crate::shape::TreeShape;
 use crate::ttl::TombstoneAges;
 
-/// Parts of a bound within which deleted and expired values must be gone.
+/// Bound within which deleted and expired values must be removed, divided among the steps of the removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeletePersistence {
     bound_us: u64,
 }
 
 impl DeletePersistence {
-    /// Returns the parts of a bound in microseconds.
+    /// Divides a bound, in microseconds.
     #[must_use]
     pub fn new(bound_us: u64) -> DeletePersistence {
         DeletePersistence { bound_us }
@@ -58,14 +64,14 @@ impl DeletePersistence {
         self.bound_us / 8
     }
 
-    /// Returns the age of a delete marker in an operand store from which on the operands that it voids must be removed,
-    /// in microseconds. The age counts from the check that has recorded the marker.
+    /// Returns the age of a delete marker in an operand store at which the deleted operands must be removed, in
+    /// microseconds. The age counts from the check that recorded the delete marker.
     #[must_use]
     pub fn void_operand_us(&self) -> u64 {
         self.bound_us / 8
     }
 
-    /// Returns the maximum age of a commit in the log when its memtable is sealed, in microseconds.
+    /// Returns the age of a commit in the WAL at which its memtable is sealed at the latest, in microseconds.
     #[must_use]
     pub fn log_us(&self) -> u64 {
         self.bound_us / 4

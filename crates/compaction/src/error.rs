@@ -44,7 +44,7 @@ pub enum Error {
         /// Parameters of the policy, separated by commas.
         known: String,
     },
-    /// The value of a parameter is out of its domain.
+    /// The value of a parameter is outside its allowed range.
     #[error("policy {policy}: parameter {parameter} = {value:?} is not {expected}")]
     BadParameter {
         /// Canonical name of the policy.
@@ -168,7 +168,7 @@ pub enum Error {
         /// Run in the job.
         run: RunId,
     },
-    /// A job names a file that is not in the named run, or names the files of a run in another order than that of their keys.
+    /// A job names a file that is not in the named run, or it names the files of a run out of key order.
     #[error("input file {} is not in run {} of {level}, or not in key order", file.0, run.0)]
     NoSuchFile {
         /// Level in the job.

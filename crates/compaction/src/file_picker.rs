@@ -27,9 +27,9 @@ pub enum FilePicker {
     RoundRobin,
     /// The file that lookups have not read for the longest time ("Cold").
     ColdestAccess,
-    /// The file whose newest entry is the oldest, which is the file with the smallest largest sequence number.
+    /// The file whose newest entry is older than the newest entry of any other file: the smallest `seq_largest`.
     ColdestWrite,
-    /// The file with the smallest sequence number: its key range was not compacted for the longest time ("Old").
+    /// The file with the smallest `seq_smallest`. Its key range has not been compacted for the longest time ("Old").
     Oldest,
     /// The file with the most tombstones, among all levels including L0.
     MostTombstones,
@@ -94,8 +94,8 @@ impl FilePicker {
         order
     }
 
-    /// Returns the first index in the result of [`FilePicker::order_files`]. Examines only files that have changed
-    /// since the last call.
+    /// Returns the first index in the result of [`FilePicker::order_files`]. Examines only groups of files that have
+    /// changed since the last call.
     #[must_use]
     pub fn first_file(
         self,

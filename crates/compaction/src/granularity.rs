@@ -5,8 +5,8 @@
 pub enum JobGranularity {
     /// All files of two adjacent levels.
     Level,
-    /// Full preemptive merge: one merge of several levels. It ends at the first deeper level that can hold the data of
-    /// all of them. If several levels are full, each entry is rewritten once instead of once per level.
+    /// Full preemptive merge: one merge of several levels. The target is the first deeper level that can hold the data
+    /// of all merged levels. If several levels are full, each entry is rewritten once instead of once per level.
     ///
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 2, "full preemptive merge".
     Preemptive,
@@ -20,8 +20,8 @@ pub enum JobGranularity {
     },
     /// Whole runs.
     Runs,
-    /// One file and the files that it overlaps in the next level. Adjacent files are included if the job then overlaps
-    /// no further file of the next level.
+    /// One file and the files that it overlaps in the next level. Adjacent files are added if they overlap no other
+    /// files of the next level.
     File,
     /// Up to `count` adjacent files, and the files that they overlap in the next level.
     Files {

@@ -22,7 +22,7 @@ impl Level {
         usize::from(self.0)
     }
 
-    /// Returns the level with this index, or `None` above 255.
+    /// Returns the level with this index, or `None` if the index exceeds 255.
     #[must_use]
     pub fn from_index(index: usize) -> Option<Level> {
         u8::try_from(index).ok().map(Level)

@@ -1,12 +1,13 @@
 //! Positions of ingested files in a tree.
 //!
-//! An ingested file is newer than all other files. It is added to the deepest level such that
+//! An ingested file is newer than all other files. It is added to the deepest level that satisfies two conditions:
 //!
-//! 1. no file of this level and of the levels above overlaps it, so that no older entry is above a newer one;
-//! 2. no running job with an overlapping key range reads from this level or a level above, or writes to one of them,
-//!    so that the outputs of the job neither overlap the file nor pass it.
+//! 1. No file of this level or of a level above overlaps the ingested file. Otherwise an older entry would be above a
+//!    newer entry.
+//! 2. No running job that overlaps the ingested file reads from or writes to this level or a level above. Otherwise the
+//!    outputs of the job could overlap the ingested file, or change their order of age relative to it.
 //!
-//! If there is no such level below L0, the file becomes a part of the newest run of L0, like the output of a flush.
+//! If there is no such level below L0, the file becomes part of a new run of L0, like the output of a flush.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +22,15 @@ use crate::table_meta::TableMeta;
 use crate::tree_edit::{AddedFile, EditError, TreeEdit, TreeUpdate};
 
 impl TreeShape {
-    /// Returns the tree with ingested files, each in the deepest level in which it hides no newer entry.
+    /// Returns the tree with ingested files, each in the deepest level in which no older entry hides its entries.
     ///
-    /// The files are disjoint and newer than all files of the tree. Levels below the deepest level are not used. In a
-    /// level with several runs, a file joins the oldest run.
+    /// The files are disjoint and newer than all files of the tree. Levels below the deepest level of the tree are not
+    /// used, except L1. In a level with several runs, a file joins the oldest run.
     ///
     /// # Errors
     ///
-    /// [`Error::Overlap`] or [`Error::InvertedRange`] if the files overlap each other; [`Error::DuplicateFile`].
+    /// Fails with [`Error::Overlap`] or [`Error::InvertedRange`] if the files overlap each other, and with
+    /// [`Error::DuplicateFile`] if a file is already in the tree.
     ///
     /// ```
     /// use lsmx_compaction::{FileId, KeyRange, Level, RunningJobs, TableMeta, TreeShape};

@@ -142,10 +142,10 @@ pub enum JobReason {
     Expired {
         /// The file.
         file: FileId,
-        /// Time since half of the entries have expired, in microseconds.
+        /// Time since half of the entries had expired, in microseconds.
         age_us: u64,
     },
-    /// An entry of a file expired longer ago than the bound for deleted values permits.
+    /// An entry of a file expired longer ago than delete persistence permits.
     EntryExpired {
         /// The file.
         file: FileId,
@@ -164,7 +164,7 @@ pub enum JobReason {
         /// Unreferenced bytes per million bytes of the file.
         ppm: u64,
     },
-    /// Range tombstones cover all entries of the files, and no snapshot needs them.
+    /// Range tombstones cover all entries of the files, and no snapshot needs these entries.
     RangeDeleted,
     /// A quarantined file blocks the job that the policy picked. The job merges other runs of L0 instead, so that L0
     /// stays below its stop limit.

@@ -47,7 +47,7 @@ impl KeyRange {
         }
     }
 
-    /// Returns the smallest range that covers all `ranges`, or `None` without ranges.
+    /// Returns the smallest range that covers all `ranges`, or `None` if there are no ranges.
     pub fn enclosing_range<'a>(ranges: impl IntoIterator<Item = &'a KeyRange>) -> Option<KeyRange> {
         let mut ranges = ranges.into_iter();
         let first = ranges.next()?;

@@ -8,15 +8,19 @@ pub enum TreeLayout {
     /// One run in each level below L0, except for tiered levels at the top. L0 receives flushes.
     ///
     /// If the run-count trigger is 1 and no level is tiered, the whole tree is leveled. A larger run count gives
-    /// 1-leveling, in which only the first level is tiered.
+    /// 1-leveling, in which only L0 is tiered.
     Leveling {
         /// Maximum number of runs in L1, L2, …. The levels after these are leveled. Empty if no level below L0 is
         /// tiered.
         ///
-        /// A tiered level with more runs is merged as a whole into the next level. The last tiered level is merged
-        /// earlier, with at least two runs, if its target is the last level of the tree and the merge rewrites at most
-        /// as many bytes of the target as the runs have. A tiered level that has twice the runs of a due level receives
-        /// no more runs. Writes then stop before reads become slow.
+        /// A tiered level with more runs is merged as a whole into the next level.
+        ///
+        /// The last tiered level is merged as soon as it has two runs if its target is the last level of the tree and
+        /// the merge is efficient. A merge is efficient if it rewrites at most as many bytes of the target as the runs
+        /// have.
+        ///
+        /// A tiered level with twice the runs of a due level receives no more runs. L0 then fills up and writes stop
+        /// before reads become slow.
         tiered: Vec<usize>,
     },
     /// Each level holds up to a maximum number of runs. A level with more runs is merged as a whole, and the result
@@ -36,7 +40,7 @@ pub enum TreeLayout {
         /// T: a level is full after T − 1 arrivals.
         size_ratio: usize,
     },
-    /// The tree is a list of runs. A level only states where a run is stored.
+    /// The tree is a list of runs. Levels have no capacity. The level of a run only gives its position in the list.
     RunList {
         /// Level that stores the oldest run after a merge of all runs.
         bottom: Level,

@@ -4,10 +4,10 @@
 //! returns the next [`Job`]. This crate has no I/O, threads or clock, so a storage engine and a simulator can
 //! use the same policies. A job is processed in three steps:
 //!
-//! 1. [`CompactionPolicy::pick`] returns it, given the [`TreeShape`] and the [`RunningJobs`].
+//! 1. [`CompactionPolicy::pick`] examines the [`TreeShape`] and the [`RunningJobs`], and returns the job.
 //! 2. The engine merges the inputs. An [`OutputSplitter`] decides where each output file ends.
-//! 3. [`TreeShape::apply_job`] returns the tree after the job. It checks every step, so a mistake in a policy causes
-//!    an [`Error`] and no loss of data.
+//! 3. [`TreeShape::apply_job`] returns the tree after the job. It checks the job and its outputs. A mistake in a policy
+//!    therefore causes an [`Error`] and no loss of data.
 //!
 //! # Primitives
 //!
@@ -73,11 +73,11 @@
 //!
 //! A type that implements [`CompactionPolicy`] can make any decision. Its jobs must obey these rules:
 //!
-//! - The policy accepts any valid tree, including trees that another policy has left. Without writes, it picks no more
-//!   jobs after a finite number of jobs.
+//! - The policy accepts any valid tree, including a tree that another policy has shaped. Without writes, the policy
+//!   stops picking jobs after a finite number of jobs.
 //! - A job can run at the same time as the running jobs ([`RunningJobs::can_run_job`]).
-//! - If files of two runs overlap, a job that takes both also takes the overlapping files of all runs between them in
-//!   age. A job takes whole runs from L0, the oldest runs first.
+//! - If a job takes overlapping files of two runs, it also takes the overlapping files of all runs whose age is between
+//!   them. A job takes whole runs from L0, the oldest runs first.
 //!
 //! [`check_policy`](check_policy()) tests these rules with random trees. This policy merges the whole tree into
 //! one run whenever L0 has four runs:

@@ -289,8 +289,10 @@ impl ModelTree {
         Ok(outputs)
     }
 
-    /// Returns whether the job can drop tombstones. This is the case if no file that stays in the tree overlaps its key
-    /// range, in the newest input run or in an older run.
+    /// Returns whether the job can drop tombstones.
+    ///
+    /// Tombstones can be dropped if no file that stays in the tree overlaps the key range of the job. Only files of the
+    /// newest input run and of older runs matter.
     fn is_oldest_in_range(&self, job: &Job) -> Result<bool, Error> {
         let range = job.input_key_range(&self.shape)?;
         let mut is_below = false;

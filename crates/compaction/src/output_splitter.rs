@@ -22,14 +22,14 @@ use crate::shape::TreeShape;
 pub struct OutputSplitter {
     file_bytes: u64,
     boundaries: Vec<Key>,
-    /// Index of the next boundary that no key has reached.
+    /// Index of the first boundary that no key has reached yet.
     boundary_next: usize,
     grandparents: Vec<GrandparentRun>,
     /// Maximum bytes of the grandparent level that one output may overlap.
     overlap_bytes_max: u64,
     /// Bytes of the grandparent level that the current output overlaps.
     overlapped_bytes: u64,
-    /// Whether the first output has begun.
+    /// True if the first output has begun.
     has_begun: bool,
 }
 
@@ -70,7 +70,8 @@ impl OutputSplitter {
     pub fn should_split_before(&mut self, user_key: &[u8], output_bytes: u64) -> bool {
         let passes_boundary = self.skip_boundaries(user_key);
         if !self.has_begun {
-            // Many files may end before the first key. No output overlaps these files, so the scan starts after them.
+            // Many grandparent files may end before the first key. No output overlaps them, so the scan starts after
+            // them.
             for grandparent in &mut self.grandparents {
                 let first = grandparent.run.files.lower_bound(user_key);
                 (grandparent.first, grandparent.next) = (first, first);

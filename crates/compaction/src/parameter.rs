@@ -1,4 +1,4 @@
-//! Parameters of presets: names, domains, and the syntax of their values.
+//! Parameters of presets: names, allowed values, and the syntax of values.
 
 use std::fmt::Write as _;
 

@@ -265,9 +265,8 @@ impl Preset {
     /// With file granularity, L1 is as large as a full L0, which has 2 runs in leveled presets and 4 runs in
     /// `1-leveling`. Data from L0 is then rewritten about once. This follows the tuning advice of RocksDB.
     ///
-    /// The value for `full` reproduces the study, in which `full` moves twice as many bytes as `lo+1` and needs a third
-    /// as many merges. For T = 10, half the square of the size ratio gives these proportions
-    /// (`tests/policies/study.rs`).
+    /// The value for `full` is half the square of the size ratio. With this value and T = 10, `full` moves twice as
+    /// many bytes as `lo+1` in a third as many merges, as in the study (`tests/policies/study.rs`).
     fn l1_memtables_default(self, size_ratio: u64) -> u64 {
         match self {
             Preset::Full => (size_ratio.saturating_mul(size_ratio) / 2)

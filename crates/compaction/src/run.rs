@@ -3,11 +3,11 @@
 //! A run may have 100,000 files. A policy makes a decision after each job, but a job changes only few files. Three
 //! structures keep the cost of a decision nearly independent of the number of files:
 //!
-//! - Arrays hold the key prefixes and the sizes of all files. Searches and sums read the arrays. They read a file only
-//!   if two key prefixes are equal.
+//! - Arrays hold the key prefixes and the sizes of all files. Searches and sums read these arrays. A search reads the
+//!   metadata of a file only if its key prefix equals that of the searched key.
 //! - A run with at least `INDEXED_FILES_MIN` files has an index by file number.
 //! - Neighbouring files form a group. Each group caches the file that the file picker prefers, so a decision examines
-//!   only files of changed groups. In a run of 100,000 files, examining all files takes 40 times as long.
+//!   only files of changed groups. In a run of 100,000 files, a decision without these groups takes 40 times as long.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use crate::ids::{FileId, Level, RunId};
 use crate::key_range::KeyRange;
 use crate::table_meta::TableMeta;
 
-/// Number of files in a new group of neighbouring files.
+/// Half of the maximum number of files in a group of neighbouring files.
 const GROUP_FILES: usize = 32;
 /// Minimum number of files of a run that has an index by file number.
 const INDEXED_FILES_MIN: usize = 64;
@@ -86,7 +86,7 @@ impl SortedRun {
             return Err(Error::InvertedRange { level, file: file.id });
         }
         for pair in files.windows(2) {
-            // Two files must not have a key in common either, because outputs end only between user keys.
+            // Two files with one user key in common are an error too, because outputs end only between user keys.
             if pair[0].range.largest >= pair[1].range.smallest {
                 let (left, right) = (pair[0].id, pair[1].id);
                 return Err(Error::Overlap { level, run: self.id, left, right });
@@ -109,7 +109,8 @@ pub struct RunFiles {
     totals: RunTotals,
     /// Groups of neighbouring files, in key order.
     groups: Vec<FileGroup>,
-    /// For each file number, the [`key_prefix`] of the smallest key of the file. The first search builds this index.
+    /// For each file number, the [`key_prefix`] of the smallest key of the file. The first search by file number builds
+    /// this index.
     prefixes_by_id: OnceLock<HashMap<FileId, u64>>,
 }
 
@@ -250,7 +251,7 @@ impl RunFiles {
         if self.first_prefixes.get(from).is_none_or(|other| *other > prefix) {
             return start..from;
         }
-        // The prefixes of these files are equal to that of the key, so the keys are compared.
+        // The files in `from..until` have the prefix of the searched key, so the full keys are compared.
         let until = from + self.first_prefixes[from..].partition_point(|other| *other <= prefix);
         let equal = &self.files[from..until];
         start..from + equal.partition_point(|file| file.range.smallest <= range.largest)
@@ -264,7 +265,7 @@ impl RunFiles {
         if self.last_prefixes.get(from).is_none_or(|other| *other > prefix) {
             return from;
         }
-        // The prefixes of these files are equal to that of the key, so the keys are compared.
+        // The files in `from..until` have the prefix of the searched key, so the full keys are compared.
         let until = self.last_prefixes.partition_point(|other| *other <= prefix);
         from + self.files[from..until].partition_point(|file| *file.range.largest < *key)
     }
@@ -400,7 +401,7 @@ impl RunFiles {
         }
     }
 
-    /// Returns, for each of `files`, the number of bytes that it overlaps in `below`. Reads each run once.
+    /// Returns the number of bytes of `below` that each of these files overlaps. Reads each run once.
     pub(crate) fn overlaps(&self, files: Range<usize>, below: &[Arc<SortedRun>]) -> Vec<u64> {
         let mut overlaps = vec![0u64; files.len()];
         let Some(first_file) = self.files.get(files.start) else { return overlaps };
@@ -426,7 +427,7 @@ impl RunFiles {
                     *overlap = overlap.saturating_add(below.sizes[next]);
                     next += 1;
                 }
-                // Of the files of `below` visited so far, only the last file can overlap the next file of this run.
+                // Among the visited files of `below`, only the last one can overlap the next file of this run.
                 first = first.max(next.saturating_sub(1));
             }
         }
@@ -440,8 +441,8 @@ impl RunFiles {
         OverlapCost { overlap, own, seq_smallest: file.seq_smallest }
     }
 
-    /// Returns the index of the file with the smallest [`OverlapCost`] for `below`. Among equal files, the file with
-    /// the smallest key is returned.
+    /// Returns the index of the file with the smallest [`OverlapCost`] for `below`. Among files of equal cost, returns
+    /// the file with the smallest key.
     pub(crate) fn find_least_overlap(&self, below: &[Arc<SortedRun>]) -> Option<usize> {
         let mut cursors: Vec<GroupCursor<'_>> =
             below.iter().map(|run| GroupCursor { groups: &run.files.groups, next: 0 }).collect();
@@ -467,8 +468,8 @@ impl RunFiles {
         cheapest.map(|(_, index)| index)
     }
 
-    /// Returns the index of the file with the smallest rank. Among equal files, the file with the smallest key is
-    /// returned.
+    /// Returns the index of the file with the smallest rank. Among files of equal rank, returns the file with the
+    /// smallest key.
     ///
     /// The rank of a file must depend only on that file. `rank_id` identifies the rank function and must be below
     /// [`RANK_IDS_END`].
@@ -503,7 +504,7 @@ impl GroupCursor<'_> {
     /// Returns a hash of the versions of all groups that may have keys between two key prefixes.
     ///
     /// `from` must not decrease from call to call. The hash may also include the group before `from`. If only that
-    /// group changes, the caller repeats a search without need.
+    /// group changes, the caller repeats a search unnecessarily.
     fn hash_versions(&mut self, from: u64, to: u64) -> u64 {
         while self.groups.get(self.next + 1).is_some_and(|next| next.first_prefix < from) {
             self.next += 1;

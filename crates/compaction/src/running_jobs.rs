@@ -14,7 +14,7 @@ pub struct RunningJobs {
     pub files: HashSet<FileId>,
     /// Running jobs, each with the number of bytes that it still has to write.
     pub jobs: Vec<(Job, u64)>,
-    /// Busy files that a call of [`RunningJobs::block_file`] blocked. Subset of `files`.
+    /// Files blocked by [`RunningJobs::block_file`]. Subset of `files`.
     blocked: HashSet<FileId>,
 }
 
@@ -104,7 +104,7 @@ impl RunningJobs {
             let writes = running.kind != JobKind::Drop;
             if writes && running.target.level == job.target.level {
                 // Inputs stay in the tree until their job ends. If an input is missing, the running job has just ended
-                // but is not removed yet. It then counts as a conflict.
+                // but is not removed from `jobs` yet. It still counts as a conflict.
                 if running.input_key_range(shape).map_or(true, |other| other.overlaps(&range)) {
                     return Ok(false);
                 }

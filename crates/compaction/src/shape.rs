@@ -31,8 +31,8 @@ pub struct TreeShape {
     pub run_id_next: u64,
     /// Current time, in microseconds of the tree's clock.
     pub now_us: u64,
-    /// Time up to which entries have expired for all readers, in microseconds: the earlier of `now_us` and the time of the
-    /// oldest snapshot. 0 if entries do not expire.
+    /// Entries with an expiry time up to this time have expired for all readers. This time is the earlier of `now_us`
+    /// and the time of the oldest snapshot, in microseconds. 0 if entries do not expire.
     pub expiry_limit_us: u64,
     /// Sequence number of the oldest registered snapshot.
     pub oldest_snapshot: Option<u64>,
@@ -42,7 +42,7 @@ pub struct TreeShape {
     pub memtable_bytes: u64,
     /// Target size of a table file in bytes.
     pub table_bytes: u64,
-    /// Whether all memtables are empty, so nothing was written since the last flush.
+    /// True if all memtables are empty: nothing was written since the last flush.
     pub memtables_empty: bool,
     /// Time within which deleted and expired values must leave the tree and its blob files, in microseconds. `None`
     /// without such a bound. See [`DeletePersistence`](crate::DeletePersistence).
@@ -167,13 +167,15 @@ impl TreeShape {
     ///
     /// 1. The files of a run are in key order and have no user key in common. No run is empty.
     /// 2. The numbers of runs and files are unique. Run numbers are below `run_id_next`.
-    /// 3. If two files of different runs certainly contain the same key, the file of the newer run is not entirely
-    ///    older.
+    /// 3. If two files of different runs certainly contain the same key, the newest entry of the file in the newer run
+    ///    is not older than the oldest entry of the other file.
     ///
-    /// Two files certainly contain the same key if they have a bound in common and no tombstones. With a range
-    /// tombstone, a bound need not be the key of an entry. An overlap of the key ranges alone is not enough: entries
-    /// from an operand store are newer than the tree's entries of the same key, but may have smaller sequence numbers
-    /// than entries of other keys. Therefore [`TreeShape::apply_job`] checks each job too.
+    /// Two files certainly contain the same key if their key ranges have a bound in common and both files have no
+    /// tombstones. If a file has a range tombstone, a bound of its key range need not be the key of an entry.
+    ///
+    /// Files whose key ranges only overlap are not compared. Entries from an operand store are newer than the tree's
+    /// entries of the same key, but may have smaller sequence numbers than entries of other keys. Therefore
+    /// [`TreeShape::apply_job`] also checks the order of age for each job.
     ///
     /// # Errors
     ///

@@ -6,11 +6,12 @@ use crate::key_range::KeyRange;
 /// Expiry times of the entries of a table file, in microseconds of the tree's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpirySummary {
-    /// Number of entries that expire, at least one.
+    /// Number of entries that have an expiry time. At least one.
     pub entries: u64,
     /// Earliest expiry time.
     pub earliest_us: u64,
-    /// Approximate median of the expiry times. At most 2 % of them lie between this time and the exact median.
+    /// Approximate median of the expiry times. At most 2 % of the expiry times are between this time and the exact
+    /// median.
     pub median_us: u64,
     /// Latest expiry time.
     pub latest_us: u64,
@@ -45,8 +46,8 @@ pub struct TableMeta {
     pub seq_smallest: u64,
     /// Largest sequence number of an entry.
     pub seq_largest: u64,
-    /// Time of the last block read by a lookup, in microseconds of the tree's clock. The initial value is the creation
-    /// time.
+    /// Time at which a lookup last read a block of the file, in microseconds of the tree's clock. The initial value is
+    /// the creation time.
     pub last_read_us: u64,
     /// Creation time, in microseconds of the tree's clock.
     pub created_us: u64,
@@ -84,16 +85,16 @@ impl TableMeta {
 
     /// Returns the smallest sequence number of a tombstone, or `None` without tombstones.
     ///
-    /// If this number was not recorded, returns the largest sequence number of the file instead. A snapshot that sees
-    /// this number sees all tombstones of the file.
+    /// If this number was not recorded, returns the largest sequence number of the file. A snapshot that sees the
+    /// largest sequence number sees all tombstones of the file.
     #[must_use]
     pub fn tombstone_seq_bound(&self) -> Option<u64> {
         let bound = || (self.tombstones > 0).then_some(self.seq_largest);
         self.tombstone_seq_smallest.or_else(bound)
     }
 
-    /// Returns the time at which half of the expiring entries have expired. Returns `None` if fewer than half of the
-    /// entries expire.
+    /// Returns the time at which half of the expiring entries have expired. Returns `None` if fewer than half of all
+    /// entries have an expiry time.
     #[must_use]
     pub fn half_expired_us(&self) -> Option<u64> {
         let expiry = self.expiry.as_ref()?;
@@ -102,8 +103,8 @@ impl TableMeta {
 
     /// Returns the size in bytes that triggers and file pickers use.
     ///
-    /// If more than half of the entries are tombstones, each tombstone above that half adds the size of two average
-    /// values. Files with many tombstones are therefore merged earlier.
+    /// If a file has more tombstones than other entries, each tombstone in excess of that number adds the size of two
+    /// average values. Files with many tombstones are therefore merged earlier.
     ///
     /// Source: RocksDB, `compensated_file_size`.
     #[must_use]

@@ -70,7 +70,7 @@ impl TreeShape {
     ///
     /// # Errors
     ///
-    /// Fails if the edit does not fit the tree. The edit is then applied in part, and the tree must be dropped.
+    /// Fails if the edit does not fit the tree. A failure leaves the tree partly changed, so the caller must drop it.
     pub fn apply_edit(&mut self, edit: &TreeEdit) -> Result<(), EditError> {
         for &file in &edit.removed {
             self.remove_file(file)?;

@@ -6,19 +6,23 @@ use crate::shape::TreeShape;
 /// Condition that makes a job due. A policy has one or more triggers, in order of priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// A level has reached its capacity. The level has a single run.
+    /// A level with a single run has reached its capacity.
     LevelFull(LevelCapacity),
     /// L0 or a tiered level has this number of runs. In a run list, the whole tree has this number of runs.
     ///
     /// A merge from L0 into a level with a single run rewrites the overlapping data of that level. The merge therefore
-    /// waits until L0 has as many bytes as the merge rewrites, or until L0 has `wait` runs. A run with the data of
-    /// several memtables counts as several runs. In other layouts a merge rewrites no data of the target level, so
-    /// merges never wait.
+    /// waits until L0 has as many bytes as the merge rewrites, or until L0 has `wait` runs. For `wait`, a run with the
+    /// data of several memtables counts as several runs. A merge into a tiered level rewrites no data of that level and
+    /// never waits. Merges of a run list never wait either.
     ///
-    /// In two cases the runs of L0 are merged with each other instead. First, writes have stopped. Second, L0 has
-    /// `wait` runs, but a merge into the next level would rewrite more than the size ratio times their bytes. If one
-    /// run of L0 has more than the size ratio times the bytes of all newer runs, only these newer runs are merged with
-    /// each other. They count as memtables by their bytes.
+    /// In two cases the runs of L0 are merged with each other instead:
+    ///
+    /// - No data is written.
+    /// - L0 has `wait` runs, but a merge into the next level would rewrite more than the size ratio times the bytes of
+    ///   these runs.
+    ///
+    /// If one run of L0 has more than the size ratio times the bytes of all newer runs, only these newer runs are
+    /// merged with each other. For `wait`, they count as the number of memtables that their bytes fill.
     RunCount {
         /// Number of runs that makes a merge due, provided that the merge rewrites at most as many bytes as L0 has. At
         /// least 1.
@@ -117,8 +121,8 @@ pub enum LevelCapacity {
     /// The last level has no capacity. The capacity of the level above it is the size of the last level divided by
     /// `size_ratio`. The capacity of each level further up is the capacity of the level below divided by `size_ratio`.
     ///
-    /// The base level receives the data from L0. It is the smallest level with a capacity of at least `base_memtables`,
-    /// or the last level if there is none. Levels between L0 and the base level are empty.
+    /// The base level receives the data from L0. It is the uppermost level whose capacity is at least `base_memtables`,
+    /// or the last level if there is no such level. Levels between L0 and the base level are empty.
     ///
     /// Source: Dong et al., "Optimizing Space Amplification in RocksDB", CIDR 2017.
     FromBottom {
@@ -144,12 +148,12 @@ pub struct LevelCapacities {
     pub size_ratio: u64,
 }
 
-/// Number of the last level for [`LevelCapacity::FromTop`]. Even with a size ratio of 2, its capacity is 2^62 times
-/// that of L1, which no tree reaches.
+/// Number of the last level for [`LevelCapacity::FromTop`]. Even with a size ratio of 2, the capacity of this level is
+/// 2^62 times that of L1, which no tree reaches.
 const LAST_LEVEL_FROM_TOP: Level = Level(63);
 
 impl LevelCapacity {
-    /// Returns the level capacities for a tree. `first` is the smallest number that the base level may have.
+    /// Returns the level capacities for a tree. The base level is `first` or a deeper level.
     #[must_use]
     pub fn level_capacities(&self, shape: &TreeShape, first: Level) -> LevelCapacities {
         let deepest = shape.deepest_level().unwrap_or(Level(0));
@@ -169,8 +173,8 @@ impl LevelCapacity {
                     base = Level(base.0 - 1);
                     bytes /= size_ratio.max(2);
                 }
-                // In a small tree, the last level may have fewer bytes than the minimum. With a smaller base capacity,
-                // each run in L0 would be due at once.
+                // In a small tree, the last level may have fewer bytes than the minimum. If the base level had this
+                // smaller capacity, each run in L0 would be due at once.
                 let base_bytes = bytes.max(base_bytes_min);
                 LevelCapacities { base, last, base_bytes, size_ratio }
             }

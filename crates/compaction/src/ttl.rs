@@ -12,7 +12,7 @@ use crate::ids::Level;
 use crate::shape::TreeShape;
 use crate::table_meta::TableMeta;
 
-/// The memtable gets the maximum age divided by this number.
+/// The maximum age of a tombstone in a memtable is D divided by this number.
 const MEMTABLE_DIVISOR: u64 = 10;
 
 /// Maximum ages of tombstones, computed for one tree.

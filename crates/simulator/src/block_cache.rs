@@ -94,7 +94,8 @@ pub(crate) fn group_by_popularity(
     while ranks.0 < keys && blocks >= 1.0 {
         let to = ranks.1.min(keys);
         let requests = requests_per_lookup * zipf_weight(exponent, ranks.0, to) / all;
-        // Some of these keys are in blocks that also contain a more popular key, and thus belong to other groups.
+        // A block that also contains a more popular key belongs to an earlier group. That group gets a part of the
+        // requests.
         for group in &mut groups {
             group.requests_per_lookup += requests * group.blocks / blocks;
         }

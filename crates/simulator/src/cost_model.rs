@@ -96,7 +96,7 @@ pub struct TreeDesign {
     pub runs: RunsPerLevel,
     /// Amount of data per merge.
     pub granularity: MergeGranularity,
-    /// Whether the capacities of levels are computed from the size of the last level, so that the last level is always
+    /// True if the capacities of levels are computed from the size of the last level. The last level is then always
     /// full.
     pub dynamic_capacity: bool,
     /// B, the number of entries per block.
@@ -119,7 +119,7 @@ impl Default for DeviceCosts {
     }
 }
 
-/// All costs of a design, as reports contain them.
+/// All costs of a design, in the form that reports use.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     /// L, the number of levels.
@@ -211,7 +211,7 @@ impl TreeDesign {
         }
     }
 
-    /// Returns W, the I/Os per update. The I/Os of merges are divided among the entries that they move.
+    /// Returns W, the I/Os per update. The I/Os of a merge are divided among the entries that it moves.
     #[must_use]
     pub fn update_ios(&self, device: DeviceCosts) -> f64 {
         device.write_over_read / (device.sequential_over_random * self.entries_per_block)
@@ -234,7 +234,8 @@ impl TreeDesign {
         if filters != FilterAllocation::Optimal {
             return vec![false_positive_rate(bits_per_entry); levels.len()];
         }
-        // While the formula gives the last levels a negative number of bits, these levels get no filter.
+        // If the formula gives a level a negative number of bits, the last level that has a filter loses it, and the
+        // rates are computed again.
         let mut without_filter = 0;
         loop {
             let filtered = &levels[..levels.len() - without_filter];

@@ -13,8 +13,8 @@
 //! - the share inserted(b) ÷ population(a) meets an insert in `b`,
 //! - the share updated(b) ÷ population(a) meets an update in `b`.
 //!
-//! After the merge with the oldest set, the population is empty, and every entry has met the insert of its key. This
-//! gives the number of distinct keys.
+//! After the merge with the oldest set, the population is empty, and every entry has met the insert of its key. The
+//! number of inserts is then the number of distinct keys.
 
 use crate::math::ratio;
 
@@ -31,7 +31,7 @@ pub(crate) struct EntryCounts {
     pub(crate) pending_tombstones: f64,
     /// Tombstones that have met the insert of their key, so no older entry is left.
     pub(crate) matched_tombstones: f64,
-    /// Number of keys that are older than this set and that it does not delete.
+    /// Number of keys that are older than this set and that the set does not delete.
     pub(crate) population: f64,
 }
 
@@ -80,7 +80,7 @@ impl EntryCounts {
         }
     }
 
-    /// Merges an older set of entries into this set. Both sets are of the same range of keys.
+    /// Merges an older set of entries into this set. Both sets cover the same range of keys.
     pub(crate) fn merge_older(&mut self, older: &EntryCounts) {
         if self.has_only_new_keys() && older.has_only_new_keys() {
             // Fast path for workloads that only insert. The two sets have no key in common.
@@ -130,9 +130,11 @@ impl EntryCounts {
         self.add(&older);
     }
 
-    /// Removes tombstones and the entries that they hide. The caller states that no older run can contain the keys.
+    /// Removes tombstones and the entries that they hide. The caller must ensure that no older run can contain the
+    /// keys.
     ///
-    /// In the last run, every entry must have met the insert of its key, even if the estimates differ.
+    /// Without older runs, every entry has met the insert of its key. Other counts are estimation errors and are
+    /// discarded.
     pub(crate) fn compact_last_run(&mut self) {
         let inserted = (self.inserted - self.pending_tombstones).max(0.0);
         *self = EntryCounts { inserted, ..EntryCounts::default() };

@@ -1,8 +1,8 @@
 //! Grouping: a simulated file may represent several tables, if the jobs of the policy take whole runs.
 //!
-//! In this case the number of files in a run does not affect which jobs the policy picks. A tree with tens of thousands
-//! of tables is then simulated with fewer and larger files, which takes less time. Reports convert the number of files
-//! to the number of tables.
+//! If jobs take whole runs, the number of files in a run does not affect which jobs the policy picks. A tree with tens
+//! of thousands of tables is then simulated with fewer and larger files, which takes less time. Reports convert the
+//! number of files to the number of tables.
 
 use lsmx_compaction::{CompactionPolicy, TableMeta};
 

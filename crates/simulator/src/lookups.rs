@@ -179,8 +179,8 @@ impl LookupModel {
     ) -> PointLookupReport {
         let absent = self.block_reads(None);
         let all_puts: f64 = self.runs.iter().map(|run| run.puts).sum();
-        // The puts of a run are counted as the newest entries of their keys. This ends when the counts of the newer
-        // runs add up to the number of live keys.
+        // Each put of a run is assumed to be the newest entry of its key, until the puts of the newer runs add up to
+        // the number of live keys.
         let (mut left, mut present) = (self.live_keys.min(all_puts), BlockReads::default());
         let mut found = 0.0;
         for (at, run) in self.runs.iter().enumerate() {

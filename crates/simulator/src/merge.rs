@@ -5,7 +5,8 @@
 //! 2. Merge the entries of the older inputs into those of the newest input. Drop tombstones where no older run can
 //!    contain the keys.
 //! 3. Call the engine's `OutputSplitter` wherever its result may change. This is at split boundaries, at the start of
-//!    each grandparent file, and where the output reaches its target size. This last position is sampled too.
+//!    each grandparent file, and where the output reaches its target size. The position at which the output reaches its
+//!    target size is sampled.
 
 use crate::entry_counts::EntryCounts;
 use crate::histogram::HistogramBin;
@@ -17,7 +18,7 @@ use crate::sampler::Sampler;
 use crate::split_points::SplitPoints;
 use crate::workload::RANGE_DELETE_RECORDS;
 
-/// Files of older runs that are not inputs. Where such a file overlaps a merge, the merge keeps its tombstones.
+/// Files of older runs that are not inputs. A merge keeps tombstones where such a file overlaps the merge.
 #[derive(Debug, Default)]
 pub(crate) struct OlderRuns {
     /// For each run, the file ranges in key order, and the index of the first range that ends at or after the current

@@ -17,8 +17,8 @@ pub(crate) struct MergeInput<'a> {
     position: u64,
     /// Entry counts of the unread part of the bin, by popularity class.
     counts: Vec<EntryCounts>,
-    /// First and last position of the current file, at which keys are known to be. `None` for memtables, whose smallest
-    /// and largest key are not known.
+    /// First and last position of the current file. Keys are known to be at both positions. `None` for memtables, whose
+    /// smallest and largest keys are not known.
     file_range: Option<(u64, u64)>,
 }
 
@@ -59,7 +59,8 @@ impl<'a> MergeInput<'a> {
         self.bin.as_ref().map(|_| self.position)
     }
 
-    /// Returns the last position such that the input has a constant density from `at` to it.
+    /// Returns the last position up to which the density of the input is the same as at `at`. Returns `None` at the end
+    /// of the input.
     pub(crate) fn end_of_constant_density(&self, at: u64) -> Option<u64> {
         let bin = self.bin.as_ref()?;
         Some(if self.position > at { self.position - 1 } else { bin.end })

@@ -15,7 +15,7 @@ use crate::table_size::{EntryTotals, SizeModel, TableBytesPerEntry};
 const ENTRIES_MIN: f64 = 0.5;
 /// Target size above which a job writes a single output.
 const OUTPUT_BYTES_MAX: f64 = 1e18;
-/// Factor by which the key density must change before the sizes are computed again.
+/// Factor by which the key density must change before the entry sizes are recomputed.
 const DENSITY_STEP: f64 = 2.0;
 /// Maximum number of histograms kept for reuse.
 const SPARE_HISTOGRAMS_MAX: usize = 100;
@@ -128,7 +128,7 @@ impl<'a> OutputWriter<'a> {
 
     /// Adds the bin that starts at `from`. Ends outputs where `splits` requires it.
     ///
-    /// `keys_at_ends` states for the first and for the last position whether a key is known to be there.
+    /// `keys_at_ends` states whether keys are known to be at the first and at the last position of the bin.
     pub(crate) fn add_bin(
         &mut self,
         from: u64,
@@ -158,13 +158,13 @@ impl<'a> OutputWriter<'a> {
                 from = from.saturating_add(distance).min(bin.end);
                 self.start_output(from, splits, sampler);
             }
-            // The output ends before the first key for which the output has already reached its target size.
+            // An output that has reached its target size ends before the next key.
             let room = (splits.file_bytes - self.written_bytes()).max(0.0);
             let bytes = self.rates.written_bytes(&totals);
             let Some(current) = self.current.as_mut() else { return };
             let fitting = if bytes > 0.0 { entries * room / bytes } else { entries };
             let fitting = libm::ceil(fitting.max(1.0));
-            // A single position cannot be divided.
+            // A bin with a single position cannot be divided.
             if fitting >= entries - ENTRIES_MIN || from >= bin.end {
                 current.contents.push(bin, counts);
                 current.totals.add(&totals);

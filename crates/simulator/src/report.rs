@@ -73,20 +73,21 @@ pub struct CompactionReport {
     pub written_bytes: u64,
 }
 
-/// Estimated costs of the point lookups of a phase that have the same share of absent keys.
+/// Estimated costs of a group of point lookups with the same share of absent keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointLookupReport {
     /// Share of lookups of absent keys.
     pub alpha: f64,
     /// Number of lookups.
     pub ops: u64,
-    /// Number of blocks of all kinds per lookup that are not in the cache.
+    /// Mean number of blocks that a lookup reads from storage because they are not in the cache. Includes all kinds of
+    /// blocks.
     pub ios_per_get: f64,
-    /// Number of blocks for all lookups that are not in the cache, by kind.
+    /// Number of blocks that are not in the cache, for all lookups together, by kind.
     pub blocks_read: BTreeMap<String, u64>,
     /// Share of absent keys for which the filter of a table returns true.
     pub filter_false_positive_rate: f64,
-    /// Number of runs per lookup whose key range contains the key. Includes runs that a filter excludes.
+    /// Mean number of runs whose key range contains the looked-up key. Includes runs that a filter excludes.
     #[serde(rename = "runs_asked")]
     pub runs_probed: f64,
 }
@@ -98,9 +99,9 @@ pub struct RangeLookupReport {
     pub ops: u64,
     /// Number of entries returned by all lookups.
     pub entries: u64,
-    /// Number of runs per lookup that are read.
+    /// Mean number of runs that a lookup reads.
     pub runs_touched: f64,
-    /// Number of blocks for all lookups that are not in the cache, by kind.
+    /// Number of blocks that are not in the cache, for all lookups together, by kind.
     pub blocks_read: BTreeMap<String, u64>,
 }
 
@@ -148,7 +149,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the report of a tree. The report of lookups is empty.
+    /// Returns the report of a tree. The reports of lookups are empty.
     pub(crate) fn new(
         shape: &TreeShape,
         grouping: &FileGrouping,

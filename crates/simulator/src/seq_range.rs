@@ -1,8 +1,8 @@
 //! Range of the sequence numbers of a set of entries.
 //!
 //! Some policies pick files by their oldest or newest entry. When a set is split, one random draw decides which part
-//! gets the oldest entry, and another draw decides which part gets the newest entry. The output files of a merge thus
-//! have random ranges, as in a real tree, that do not depend on the position.
+//! gets the oldest entry, and another draw decides which part gets the newest entry. The sequence ranges of output
+//! files are therefore random and do not depend on the position, as in a real tree.
 
 use crate::math::{round_to_u64, to_f64};
 use crate::sampler::Sampler;

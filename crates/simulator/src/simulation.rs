@@ -1,7 +1,7 @@
 //! Runs a workload under a policy on a tree without data.
 //!
-//! The simulation behaves like the engine if all jobs run on the thread of the writer. A write that finds the memtable
-//! full flushes it and then runs jobs until the policy picks no more.
+//! The simulation models an engine that runs all jobs on the thread of the writer. If the memtable is full, a write
+//! flushes it and then runs jobs until the policy picks no more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::write_model::WriteModel;
 
 /// Maximum number of bins in the histogram of a file.
 const BINS_MAX: usize = 32;
-/// Minimum number of flushes for which a file may represent several tables.
+/// Minimum number of flushes of a simulation in which a file may represent several tables.
 const GROUPED_FLUSHES_MIN: f64 = 2000.0;
 /// Number of tree states for which the lookups of a phase with writes are estimated.
 const LOOKUP_SAMPLES: u32 = 32;
@@ -66,7 +66,7 @@ pub fn simulate(
 /// Simulates a workload under any policy. See [`simulate`].
 ///
 /// # Errors
-/// The same as those of [`simulate`].
+/// Fails in the same cases as [`simulate`].
 pub fn simulate_policy(
     config: &Config,
     policy: &dyn CompactionPolicy,
@@ -295,7 +295,7 @@ impl<'a> Simulation<'a> {
 
     /// Flushes the memtable to a run of L0, and then runs jobs until the policy picks no more.
     ///
-    /// If `is_resting` is true, the policy is informed that no writes follow for now.
+    /// If `is_resting` is true, no writes follow for now, and the policy sees empty memtables.
     fn flush(&mut self, is_resting: bool) -> Result<(), Error> {
         let memtable = std::mem::take(&mut self.memtable);
         self.memtable_bytes = MEMTABLE_BYTES_EMPTY;

@@ -20,7 +20,7 @@ pub(crate) struct SplitPoints<'a> {
     subcompaction_ends: Vec<u64>,
     /// Next position at which the splitter may end an output that is below the target size.
     next_split: u64,
-    /// Whether the merge has reached [`next_split`](Self::next_split) since the last call of the splitter.
+    /// True if the merge has reached [`next_split`](Self::next_split) since the last call of the splitter.
     split_passed: bool,
 }
 

@@ -37,8 +37,8 @@ const INDEX_ENTRY_BYTES: f64 = 1.7;
 const INDEX_FRAME_BYTES: f64 = 45.0;
 /// Bytes of the top index per index block. Measured.
 const TOP_INDEX_ENTRY_BYTES: f64 = 9.0;
-/// Maximum number of index blocks of a table for which the engine counts data block bytes when it divides a merge. For
-/// larger tables the engine counts the whole file.
+/// When the engine divides a merge, it counts the data block bytes of tables with at most this number of index blocks.
+/// For larger tables, it counts the whole file.
 const INDEX_BLOCKS_MANY: f64 = 15.0;
 /// Bytes of the properties and the footer, without the two keys in the properties.
 const TABLE_FRAME_BYTES: f64 = 221.0;
@@ -150,8 +150,8 @@ impl SizeModel {
         totals.bytes_by_kind([to_f64(self.value_bytes), to_f64(self.operand_bytes()), 0.0])
     }
 
-    /// Returns the mean number of stored bytes of a key. `density` is the number of keys in the key domain, if all of
-    /// it were as dense as the table.
+    /// Returns the mean number of stored bytes of a key. `density` is the number of keys that the whole key domain
+    /// would have at the density of the table.
     ///
     /// If the density grows by a factor of 256, keys become one byte shorter, except at restart points.
     fn stored_key_bytes(&self, density: f64) -> f64 {
@@ -216,8 +216,8 @@ impl SizeModel {
         }
     }
 
-    /// Returns the size of a finished table. `density` is the number of keys in the key domain, if all of it were as
-    /// dense as the table.
+    /// Returns the size of a finished table. `density` is the number of keys that the whole key domain would have at
+    /// the density of the table.
     pub(crate) fn table_size(&self, totals: &EntryTotals, density: f64) -> TableSize {
         let rates = self.table_bytes_per_entry(totals, density);
         let data_bytes = totals.bytes_by_kind(rates.entry_bytes);
@@ -246,7 +246,7 @@ impl SizeModel {
         }
     }
 
-    /// Returns the size of a table that the engine uses to divide a merge.
+    /// Returns the size that the engine assumes for a table when it divides a merge.
     ///
     /// This is the size of its data blocks. For a table with many index blocks, it is the size of the whole file.
     pub(crate) fn subcompaction_bytes(&self, file: &TableMeta) -> f64 {

@@ -132,7 +132,7 @@ pub struct Phase {
     /// Number of range deletes, each of [`RANGE_DELETE_RECORDS`] records.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub range_deletes: u64,
-    /// Point lookups, by their share of absent keys.
+    /// Point lookups, grouped by their share of absent keys.
     pub lookups: Vec<LookupGroup>,
     /// Number of range lookups.
     pub ranges: u64,
@@ -147,7 +147,7 @@ pub struct Phase {
     /// keys.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hot: u64,
-    /// Whether the phase ends with a flush and waits for all compactions.
+    /// True if the phase ends with a flush and then waits for all compactions.
     pub settle: bool,
 }
 

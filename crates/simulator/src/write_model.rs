@@ -7,9 +7,9 @@
 //! Updates, deletes and merges access existing keys. Keys are grouped into popularity classes. All keys of a class are
 //! equally popular.
 //!
-//! The number of accesses to one key during one memtable has a Poisson distribution. If its mean is l, the share e⁻ˡ of
-//! the keys that existed before is not accessed. Each accessed key has one entry in the memtable, however often it is
-//! accessed. An access to a key that the same memtable inserted adds no entry.
+//! The number of accesses to one key while a memtable is filled has a Poisson distribution. If its mean is l, the share
+//! e⁻ˡ of the keys that existed before is not accessed. Each accessed key has one entry in the memtable, however often
+//! it is accessed. An access to a key that the same memtable inserted adds no entry.
 
 use crate::entry_counts::EntryCounts;
 use crate::histogram::{Histogram, HistogramBin};
@@ -37,7 +37,7 @@ struct InsertRange {
     share: f64,
 }
 
-/// Share of a popularity class in the number of keys and in the number of accesses.
+/// Shares of all keys and of all accesses that belong to one popularity class.
 #[derive(Clone, Copy, Debug)]
 struct PopularityClassShare {
     keys: f64,
@@ -60,7 +60,7 @@ pub(crate) struct WriteModel {
     popularity_class_count: usize,
     /// For each class, the number of more popular ranks.
     class_starts: Vec<f64>,
-    /// Whether the last writes increased the number of keys beyond a power of two.
+    /// True if the last writes increased the number of keys beyond a power of two.
     needs_new_popularity: bool,
 }
 
@@ -163,7 +163,7 @@ impl WriteModel {
         }
         let live = self.live_by_zone.clone();
         let width = 1.0 / to_f64(len_to_u64(zones));
-        // The weights are proportional to the overlap with a part of the domain. Zones without keys have weight 0.
+        // Returns weights proportional to the overlap of each zone with `from..to`. Zones without keys have weight 0.
         let overlap = |from: f64, to: f64| -> Vec<f64> {
             (0..zones)
                 .map(|zone| {
@@ -227,7 +227,7 @@ impl WriteModel {
 
     /// Distributes the entries of a file over the popularity classes again.
     ///
-    /// Each time the number of keys has doubled, the popularity of each key is drawn again.
+    /// This happens each time the number of keys has doubled, because the popularity of each key is then drawn again.
     pub(crate) fn reassign_popularity(&self, file: &mut Histogram) {
         let shares = self.popularity_class_shares(None, self.inserted);
         for classes in file.counts.chunks_mut(self.popularity_class_count) {

@@ -73,8 +73,8 @@ pub(crate) fn close_and_verify(db: Db, dir: &Path) -> Outcome {
     let options = Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
     let mut report =
         lsmx::verify(dir, &options).map_err(|error| format!("verification: {error:?}"))?;
-    // A bucket file without a reference is allowed if its records are still in the operand log. The next open removes
-    // such files.
+    // An unreferenced bucket file is allowed while its records are still in the operand log. The next open removes the
+    // file.
     let is_bucket =
         |path: &PathBuf| path.extension().is_some_and(|extension| extension == "bucket");
     report.orphans.retain(|orphan| !is_bucket(orphan));

@@ -18,11 +18,11 @@ use crate::options::{draw_counted, draw_delete_persistence};
 use crate::{Orders, counter_key, keyspace_churn, merged_key, open};
 use lsmx_testkit::TestRng;
 
-/// Number of calls of [`ConcurrentTasks::run_one`] after which the child reports its operation counts to the parent.
+/// The child sends its operation counts to the parent after this many calls of [`ConcurrentTasks::run_one`].
 const TASKS_PER_MESSAGE: u64 = 4;
 /// Maximum time for which a commit is retried after injected faults, in nanoseconds.
 const RETRY_NS_MAX: u64 = 10_000_000_000;
-/// Number of commits after which a writer reads and checks its commit counters.
+/// A writer reads and checks its commit counters after this many commits.
 const COMMITS_PER_READ: u64 = 8;
 
 /// Opens the database and writes to it until the process is killed. Sends the parent a message for each acknowledged
@@ -92,7 +92,7 @@ impl Writer<'_> {
             match committed {
                 Err(error) if self.disk.may_have_caused(&error) => {
                     self.disk.recover(self.db)?;
-                    // The failed commit may have been applied. The commit counters in the database show it.
+                    // The failed commit may have been applied. The commit counters show whether it was applied.
                     let found = self.view.commits_of(self.number)?;
                     if found + 1 == number {
                         if env.monotonic_ns() - committed_ns > RETRY_NS_MAX {
@@ -136,7 +136,7 @@ impl Writer<'_> {
         for (keyspace, change) in changes {
             let keyspace = &keyspaces[keyspace];
             match change {
-                // Some values expire, but not during the test.
+                // Some values get a time to live. They do not expire during the test.
                 Change::Put(key, value)
                     if value.len().is_multiple_of(3)
                         && keyspace.options().operand_store.is_none() =>
@@ -154,7 +154,7 @@ impl Writer<'_> {
     }
 }
 
-/// Time to live of some values.
+/// Time to live of the values that expire. It exceeds the duration of every test.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Operations that the main thread runs while the writers commit.
@@ -166,8 +166,8 @@ struct ConcurrentTasks<'a> {
     rng: TestRng,
     /// Number of completed keyspace churn steps.
     steps: u64,
-    /// An open snapshot, with its expected contents. The vector has the number of commits of each writer in the
-    /// snapshot, followed by the number of keyspace churn steps.
+    /// An open snapshot, and the counts that it must contain: the number of commits of each writer, followed by the
+    /// number of keyspace churn steps.
     snapshot: Option<(Snapshot, Vec<u64>)>,
     reached: ChildCounts,
 }

@@ -9,8 +9,8 @@ use lsmx_testkit::{TestRng, mix_seeds};
 const KEYS: u64 = 300;
 /// Number of keys in each keyspace to which a writer applies merges.
 const MERGED_KEYS: u64 = 30;
-/// Each commit of a writer appends a byte to one value. Every commit with a number divisible by this number puts a new
-/// value instead.
+/// Each commit of a writer appends a byte to the same value. If the commit number is divisible by this constant, the
+/// commit replaces the value by a single byte instead.
 const APPENDS: u64 = 500;
 
 /// Expected contents of a keyspace.
@@ -58,7 +58,7 @@ fn draw_range(rng: &mut TestRng, writer: u64) -> Range<Vec<u8>> {
 
 /// Draws the changes of the commit `number`, which is at least 1. The updates of the commit counters are not included.
 ///
-/// Returns each change with the index of its keyspace, and whether the commit is synced.
+/// Returns the changes, each with the index of its keyspace. The boolean is true if the commit is synced.
 pub(crate) fn draw_changes(seed: u64, writer: u64, number: u64) -> (Vec<(usize, Change)>, bool) {
     let mut rng = TestRng::new(mix_seeds(mix_seeds(seed, writer), number));
     let count = if rng.is_one_in(50) { 60 } else { rng.below(5) };

@@ -94,7 +94,8 @@ fn expected(seed: u64, counts: &[u64]) -> Outcome<[Model; KEYSPACES.len()]> {
     let mut models = [const { Model::new() }; KEYSPACES.len()];
     let (steps, counts) = counts.split_last().ok_or("there are no counts")?;
     for (writer, &count) in (0..).zip(counts) {
-        // Builds a separate map for each writer first. Writers have disjoint keys, and small maps are faster.
+        // The contents of each writer are computed in a separate map, because updates of small maps are faster. The
+        // writers have disjoint keys.
         let mut own = [const { Model::new() }; KEYSPACES.len()];
         for number in 1..=count {
             for (keyspace, change) in draw_changes(seed, writer, number).0 {

@@ -52,8 +52,8 @@ impl ChildCounts {
         ]
     }
 
-    /// Sets each count to its value in the database metrics, unless the count is larger already. It can be larger,
-    /// because the counters of a new operand store start at 0.
+    /// Raises each count to its value in the database metrics. A count never decreases, although the counters of a new
+    /// operand store start at 0.
     pub(crate) fn update_from(&mut self, metrics: &Metrics) {
         let mut now = ChildCounts::default();
         for keyspace in metrics.keyspaces.values() {

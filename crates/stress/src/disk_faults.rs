@@ -20,7 +20,7 @@ const WRITES: &[VfsCall] =
 const FAULTY_ONE_IN: u64 = 3;
 /// Constant that is combined with the seed of a child. It makes random faults independent of random options.
 const SEED_SALT: u64 = 0x0064_6973_6b21;
-/// Choices for the maximum number of write calls until the next fault. One of them is drawn for each fault.
+/// Choices for the maximum number of write calls until the next fault. One choice is drawn for each fault.
 const CALLS_UNTIL_FAULT: [u64; 3] = [30, 300, 3000];
 
 /// File system of a child process.
@@ -54,8 +54,8 @@ impl FaultyDisk {
         }
     }
 
-    /// Schedules the next fault if fault injection is enabled. Either a single write call fails, or all write calls
-    /// from one call on fail.
+    /// Schedules the next fault if fault injection is enabled. Either one write call fails, or one write call and all
+    /// later write calls fail.
     pub(crate) fn arm_fault(&self) {
         let Some(faults) = &self.faults else { return };
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,9 +10,9 @@ use crate::number;
 use crate::options::{draw_keyspace, draw_store, draw_without_store};
 use lsmx_testkit::TestRng;
 
-/// First name of the keyspace that is repeatedly created, renamed and dropped.
+/// Name of the churned keyspace from its creation to its rename.
 ///
-/// In the first keyspace, the key with this name stores the number of the last step that put an entry.
+/// In the first keyspace of the database, the key with this name stores the number of the last step that put an entry.
 pub(crate) const NAME: &str = "passing";
 /// Name of the keyspace after its rename.
 const SECOND_NAME: &str = "passing-renamed";
@@ -98,12 +98,12 @@ pub(crate) fn run_step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
         drop_clone(db)?;
         return db.drop_keyspace(&keyspace.name());
     }
-    // A kill may have interrupted the step after the rename.
+    // An earlier attempt may have been killed after the rename, so the keyspace may already have its second name.
     if at == RENAME && keyspace.name() == NAME {
         db.rename_keyspace(NAME, SECOND_NAME)?;
     }
     if at == CLONE {
-        // A kill may have interrupted the step after the clone.
+        // An earlier attempt may have been killed after it created the clone.
         drop_clone(db)?;
         let options = draw_without_store(&mut TestRng::new(step)).merge_operator(Append::default());
         db.clone_keyspace(&keyspace.name(), CLONE_NAME, options)?;
@@ -167,7 +167,8 @@ pub(crate) fn count_steps(db: &Db, notes: &Keyspace) -> Outcome<u64> {
         Err(Error::UnknownKeyspace { .. }) if life_is_over => return Ok(noted + 1),
         Err(error) => return Err(format!("{NAME} after step {noted}: {error:?}")),
     };
-    // An entry of the current incarnation was written before, at or after the rename.
+    // `Some(true)` if the keyspace must have its second name, `None` if both names are possible. The step that renames
+    // the keyspace may have been killed between the rename and the put.
     let renamed = match noted {
         0 => Some(false),
         _ if life_is_over => None,

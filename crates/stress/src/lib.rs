@@ -65,8 +65,8 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Parses the environment variable [`ORDERS`]. Returns `None` if it is not set, so this process is not a child of a
-    /// stress test.
+    /// Parses the environment variable [`ORDERS`]. Returns `None` if the variable is not set, which means that this
+    /// process is not a child of a stress test.
     ///
     /// # Errors
     /// Returns an error if the value of [`ORDERS`] is malformed.

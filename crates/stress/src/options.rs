@@ -13,8 +13,8 @@ use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::TestRng;
 use lsmx_testkit::world::KeyspaceSettings;
 
-/// Draws keyspace options. Half of the draws set a compaction policy, and half of them set an operand store. Options
-/// that are not set keep their previous values.
+/// Draws keyspace options. Half of the draws set a compaction policy, and half of the draws set an operand store.
+/// Opening a keyspace keeps the previous values of options that are not set.
 pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
     let options = draw_without_store(rng);
     match rng.is_one_in(2) {
@@ -51,7 +51,7 @@ pub(crate) fn draw_counted(rng: &mut TestRng, keyspace: usize) -> KeyspaceOption
     }
 }
 
-/// Draws a bound for deleted values. Half of the draws set none.
+/// Draws the keyspace option `delete_persistence`. Half of the draws set no bound.
 pub(crate) fn draw_delete_persistence(rng: &mut TestRng) -> Option<Duration> {
     let bound_ms = *rng.choose(&[20, 200, 2_000]);
     rng.is_one_in(2).then(|| Duration::from_millis(bound_ms))

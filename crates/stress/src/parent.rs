@@ -49,7 +49,7 @@ pub struct KillPlan {
     pub acknowledgements_max: u64,
     /// Whether some children run with injected write errors.
     pub faults: bool,
-    /// Whether the database files of a failed run are kept, together with a copy of them from before the last check.
+    /// True if the database files of a failed run are kept. A copy of the files from before the last check is kept too.
     pub keep: bool,
 }
 
@@ -129,8 +129,8 @@ impl<'a> KillRun<'a> {
         KillRun { plan, children, dir, before, rng, writers, counts, kills_since_check, sum }
     }
 
-    /// Starts a child, kills it, and checks the database. Sometimes skips the check. The next child then opens a
-    /// database that was not recovered, and may be killed during recovery.
+    /// Starts a child, kills it, and checks the database. Some rounds skip the check. The next child then recovers the
+    /// database, and may be killed during recovery.
     fn run_round(&mut self, round: u64) -> Outcome {
         let dir = self.dir.to_str().ok_or_else(|| format!("{:?} is not UTF-8", self.dir))?;
         let dir = dir.to_owned();
@@ -277,7 +277,7 @@ impl WatchedChild {
     }
 
     fn note_message(&self) {
-        // A full channel already contains a notice for the watchdog. One notice is enough.
+        // A full channel already contains a notification for the watchdog, so this one is not needed.
         let _ = self.messages.try_send(());
     }
 

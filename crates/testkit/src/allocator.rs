@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 thread_local! {
     /// `LIVE` is the number of bytes that this thread allocated minus the bytes that it freed. `PEAK` is the maximum of
-    /// `LIVE`.
+    /// `LIVE` since the start of the thread or of the last `peak_in_thread` call.
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
@@ -46,8 +46,8 @@ impl CountingAllocator {
         self.total.load(Ordering::Relaxed) as u64
     }
 
-    /// Runs `work` and returns its result. Also returns by how many bytes the live memory of this thread grew at most
-    /// during `work`.
+    /// Runs `work`. Returns its result, and the maximum growth of the live memory of this thread during `work`, in
+    /// bytes.
     pub fn peak_in_thread<T>(&self, work: impl FnOnce() -> T) -> (T, isize) {
         let before = LIVE.get();
         PEAK.set(before);

@@ -3,8 +3,8 @@
 use lsmx::CompactionFilter;
 use lsmx::compaction_filter::{FilterContext, FilterDecision, FilterError, FilterValue};
 
-/// Replaces the values of half of the keys by equal values, keeps those of a quarter, and fails for the other keys. The
-/// model of a history therefore does not depend on which values a compaction has passed to the filter.
+/// Replaces the values of half of the keys by equal values, keeps the values of a quarter, and fails for the other
+/// keys. No value changes, so the model of a history does not depend on which values compactions pass to the filter.
 #[derive(Debug)]
 pub(crate) struct RewritingFilter;
 

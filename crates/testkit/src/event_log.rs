@@ -14,7 +14,7 @@ impl EventListener for EventLog {
 }
 
 impl EventLog {
-    /// Returns the results of `select` that are not `None`, for the events in order of their occurrence.
+    /// Calls `select` with each event in order, and returns the results that are not `None`.
     pub fn select<T>(&self, select: impl Fn(&Event) -> Option<T>) -> Vec<T> {
         self.0.lock().iter().filter_map(select).collect()
     }

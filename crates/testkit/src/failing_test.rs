@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::test_run::scale;
 
-/// Shortens a failing list. Removes smaller and smaller parts, as long as the rest still fails. Stops after `time_max`.
+/// Shortens a failing list by removing parts of decreasing size, as long as the rest still fails. Stops after
+/// `time_max`.
 #[expect(clippy::disallowed_methods, reason = "the limit is one of real time")]
 pub fn shrink_list<T: Clone>(
     list: &[T],

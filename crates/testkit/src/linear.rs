@@ -1,7 +1,7 @@
 //! A linearizability checker for recorded calls of several threads.
 //!
-//! The store under test has a few places, such as keys. The checker represents the state of a place by the number of
-//! its last write.
+//! The store under test consists of a few places, such as keys. The state of a place is the number of the last write to
+//! it.
 //!
 //! Source: Wing and Gong, JPDC 17 (1993), with Lowe's cache of tried states.
 
@@ -42,9 +42,9 @@ struct Search<'a> {
     tried: HashSet<(Vec<usize>, Store)>,
 }
 
-/// Returns whether the results of the calls are possible in some order of the calls.
+/// Returns true if some sequential order of the calls explains all results.
 ///
-/// If one call ended before another call began, the first call must be before the second call in this order.
+/// A call that ended before another call began must precede the other call in this order.
 pub fn linearizable(threads: &[Vec<Record>]) -> bool {
     let deletes = threads.iter().flatten().filter_map(|record| match record.call {
         Call::Write { id, deletes: true, .. } => Some(id),
@@ -67,7 +67,7 @@ impl Search<'_> {
         let first_end = (0..threads.len()).filter_map(|t| next(t, done)).map(|at| at.end).min();
         for thread in 0..threads.len() {
             let Some(record) = next(thread, done) else { continue };
-            // Another call without a position in the order ended before this call began, so that call must come first.
+            // A call that is not ordered yet ended before this call began, so that call must come first.
             if first_end.is_some_and(|end| end < record.begin) {
                 continue;
             }

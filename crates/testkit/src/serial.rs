@@ -1,11 +1,11 @@
 //! A serializability checker for histories of transactions on lists.
 //!
-//! 1. The writing transactions are given in the order of their commits. This order is the version order of every key.
-//! 2. All reads of a transaction must match one state between two commits, with the own writes of the transaction. The checker
-//!    searches the latest such state before the commit.
-//! 3. The dependency graph has an edge for each pair of transactions of which one must precede the other: both write a key
-//!    (ww), one reads what the other wrote (wr), or one reads what the other replaces later (rw). A range read reads all
-//!    keys of the range, whether they exist or not. The history is serializable if the graph has no cycle.
+//! 1. The caller passes the writing transactions in commit order. This order is the version order of every key.
+//! 2. All reads of a transaction must match its own writes on top of one state between two commits. The checker uses
+//!    the latest such state before the commit of the transaction.
+//! 3. The dependency graph has an edge from transaction A to transaction B if A must precede B. There are three cases:
+//!    both write a key (ww), B reads a write of A (wr), or A reads a value that B replaces later (rw). A range read
+//!    reads all keys of the range, including absent keys. The history is serializable if the graph has no cycle.
 //!
 //! Sources: Adya, Liskov and O'Neil, "Generalized isolation level definitions", ICDE 2000; Kingsbury and Alvaro, "Elle",
 //! PVLDB 14 (2020).
@@ -55,7 +55,7 @@ struct Effect {
     /// Keys that were read from the state, as a bit mask.
     reads: u32,
     writes: u32,
-    /// Keys whose lists depend only on own writes.
+    /// Keys whose lists do not depend on the initial state, because the transaction replaced or deleted them.
     replaced: u32,
 }
 
@@ -63,7 +63,7 @@ fn mask(keys: impl IntoIterator<Item = u8>) -> u32 {
     keys.into_iter().fold(0, |mask, key| mask | 1 << key)
 }
 
-/// Executes a transaction. Returns `None` if a read has another result.
+/// Executes a transaction. Returns `None` if a read returns a result other than the recorded one.
 fn execute(lists: &Lists, steps: &[Step]) -> Option<Effect> {
     let mut now = Effect { lists: lists.clone(), ..Effect::default() };
     let mut saved = now.clone();
@@ -120,7 +120,7 @@ fn execute(lists: &Lists, steps: &[Step]) -> Option<Effect> {
 
 /// A committed transaction in the dependency graph.
 struct Node {
-    /// Position in the order of commits; `None` without writes.
+    /// Position in the commit order. `None` if the transaction has no writes.
     position: Option<usize>,
     /// Number of commits whose writes the transaction sees.
     snapshot: usize,
@@ -129,7 +129,7 @@ struct Node {
 }
 
 impl Node {
-    /// Returns whether this transaction must precede another one.
+    /// Returns whether this transaction must precede `other` in a serial order.
     fn must_precede(&self, other: &Node) -> bool {
         let write_first = self.position.zip(other.position).is_some_and(|(one, other)| one < other);
         let is_seen = self.position.is_some_and(|position| position < other.snapshot);
@@ -144,7 +144,7 @@ impl Node {
 /// the other committed transactions. Returns the state after the last commit.
 ///
 /// # Errors
-/// A description of the anomaly.
+/// Returns a description of the anomaly if the history is not serializable.
 pub fn check_serializable(writers: &[Vec<Step>], readers: &[Vec<Step>]) -> Result<Lists, String> {
     let mut states = vec![Lists::new()];
     let mut nodes = Vec::new();
@@ -164,8 +164,8 @@ pub fn check_serializable(writers: &[Vec<Step>], readers: &[Vec<Step>]) -> Resul
             states.push(after);
         }
     }
-    // A transaction is on no cycle if no other one must precede it, or if it must precede no other one. Such transactions
-    // are removed until none is left.
+    // A transaction without predecessors or without successors is on no cycle. Such transactions are removed until each
+    // remaining transaction has both.
     let mut left: Vec<usize> = (0..nodes.len()).collect();
     loop {
         let precedes =

@@ -6,10 +6,10 @@ use crate::test_report::time_test;
 
 static RUNNING: RwLock<()> = RwLock::new(());
 
-/// Waits until no other test of the program holds a guard of this module. Returns the guard.
+/// Waits until no other test of the program holds a guard of this module. The returned guard then blocks these tests.
 ///
-/// For tests that change or count something that belongs to the whole process, such as failpoints, allocated bytes or
-/// descriptors.
+/// Tests call this function if they change or measure state of the whole process, such as failpoints, allocated bytes
+/// or file descriptors.
 pub fn run_alone() -> RwLockWriteGuard<'static, ()> {
     let guard = RUNNING.write().unwrap_or_else(PoisonError::into_inner);
     time_test();

@@ -41,7 +41,8 @@ impl Timer {
 
 /// If `LSMX_TEST_TIMES=1` is set, prints the time from the first call in a test to the end of the test.
 ///
-/// [`seed`](crate::seed) calls this function. Other tests that take more than a second call it when they start.
+/// [`seed`](crate::seed) calls this function. A test without a seed calls it at its start if the test takes more than a
+/// second.
 pub fn time_test() {
     thread_local! {
         static TIMER: Timer = Timer::start();

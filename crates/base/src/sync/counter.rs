@@ -27,7 +27,7 @@ impl<const N: usize> CounterShard<N> {
     /// Adds `count` to a counter and returns the new value of this shard.
     ///
     /// # Panics
-    /// If `counter` is not below `N`.
+    /// Panics if `counter` is not below `N`.
     #[inline]
     pub fn add(&self, counter: usize, count: u64) -> u64 {
         self.0[counter].fetch_add(count, Ordering::Relaxed).wrapping_add(count)
@@ -35,10 +35,10 @@ impl<const N: usize> CounterShard<N> {
 }
 
 /// A set of `N` counters that many threads increment without contention. Each thread adds to one shard, and a reader
-/// sums all shards. The counters of a set share the cost of finding the shard, and its cache lines.
+/// sums all shards. A thread looks up its shard once for all counters of a set, and these counters share cache lines.
 ///
 /// The sum includes all additions that happened before the read. It may miss concurrent additions. The first addition
-/// allocates the shards, which take 2 KiB for up to 16 counters. A set that is never used needs no shards, and a
+/// allocates the shards, which take 2 KiB for up to 16 counters. Unused sets take no memory for shards, because a
 /// database may have thousands of unused keyspaces.
 #[derive(Debug)]
 pub struct ShardedCounters<const N: usize> {

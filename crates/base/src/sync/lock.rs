@@ -18,7 +18,7 @@ thread_local! {
     static HELD_LOCKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// A lock that the current thread holds. Debug builds count these values.
+/// Represents one lock that the current thread holds. Debug builds count these values.
 #[derive(Debug)]
 struct HeldLock;
 

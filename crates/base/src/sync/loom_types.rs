@@ -67,8 +67,8 @@ impl Condvar {
     }
 }
 
-/// Replacement of `arc_swap::ArcSwap` with the same guarantees. A load acquires and returns the last stored value. A
-/// store acquires and releases.
+/// Replacement of `arc_swap::ArcSwap` with the same guarantees. Loads have acquire ordering and return the last stored
+/// value. Stores have acquire-release ordering.
 #[derive(Debug)]
 pub struct ArcSwap<T> {
     /// Number of stores. At accesses to this counter, the model switches threads. The accesses also establish the same

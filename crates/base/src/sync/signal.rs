@@ -173,7 +173,7 @@ impl TaskWaiter {
             state.remove_sleeper();
         }
         drop(tasks);
-        // The destructor of a waker is code of the runtime, so it runs after the unlock.
+        // The destructor of a waker is code of the async runtime, so it runs after the unlock.
         drop(replaced);
         is_unchanged
     }

@@ -151,10 +151,10 @@ pub fn read_listed_cell(path: &Path, index: u64) -> Result<ListedCell> {
     Err(refuse(path, format!("it has no cell {index}")))
 }
 
-/// Returns the file for the result of a cell. If `path` is a directory, the name of the file is the index of the cell.
+/// Returns the path of the result file of a cell. If `path` is a directory, the file name is the index of the cell.
 ///
 /// # Errors
-/// The file cannot be written. A file is not created, because its content exists only after the run.
+/// The file cannot be written. The check does not create the file, because its content exists only after the run.
 pub fn result_path(path: &Path, cell: &ListedCell) -> Result<PathBuf> {
     let path = match path.is_dir() {
         true => path.join(format!("{:06}.json", cell.index)),
@@ -284,7 +284,8 @@ fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
 fn create_temporary_file(path: &Path) -> io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".cell-").suffix(".tmp");
-    // Temporary files are private by default. Other users may collect the results.
+    // Temporary files are private by default. Their permissions are extended, because other users may collect the
+    // results.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     builder.tempfile_in(parent(path)).map_err(|error| {

@@ -61,7 +61,7 @@ impl LatenciesByKind {
         self.0[kind as usize].as_ref().map_or(0, Latencies::count)
     }
 
-    /// Returns the latency of operations of this kind, or zeros if there were no such operations.
+    /// Returns the latency of operations of this kind, or zeros if no operation of this kind was measured.
     pub(super) fn summary(&self, kind: OperationKind) -> LatencyUs {
         self.0[kind as usize].as_ref().map(Latencies::summary).unwrap_or_default()
     }
@@ -152,7 +152,7 @@ impl OperationMeasurements {
         self.latencies.count(kind)
     }
 
-    /// Returns the latency of operations of this kind, or zeros if there were no such operations.
+    /// Returns the latency of operations of this kind, or zeros if no operation of this kind was measured.
     pub(super) fn latency(&self, kind: OperationKind) -> LatencyUs {
         self.latencies.summary(kind)
     }
@@ -264,9 +264,9 @@ impl<'a> ThreadGroup<'a> {
         Ok((played, flush_and_wait_idle(self.engine, title, progress)?))
     }
 
-    /// Like [`ThreadGroup::run_work`], with an additional thread that runs `writer` without a target rate until the
-    /// other threads end. Also returns the measurements of the writer. The calling thread calls `check` every 25 ms
-    /// with the nanoseconds since the start.
+    /// Like [`ThreadGroup::run_work`], but an additional thread runs `writer` without a target rate until the other
+    /// threads end. The result also contains the measurements of this thread. The calling thread calls `check` about
+    /// every 25 ms with the nanoseconds since the start.
     pub(super) fn run_work_with_writer(
         &self,
         (title, ops): (&str, u64),

@@ -30,7 +30,7 @@ const MIDDLE_BY: [&str; 3] = ["data_moved_ratio", "write_amplification", "ops_pe
 pub struct Repeats {
     /// Seeds of the repetitions. All lists in this struct have the order of the seeds.
     pub seeds: Vec<u64>,
-    /// Digests of the repetitions. `None` if a repetition has no digest.
+    /// Digests of the repetitions. An element is `None` if the repetition has no digest.
     pub digests: Vec<Option<String>>,
     /// Measurements by flat name, see [`metric::flatten_scalars`].
     pub metrics: BTreeMap<String, RepeatedNumber>,
@@ -39,7 +39,7 @@ pub struct Repeats {
 /// Values of one measurement in all repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RepeatedNumber {
-    /// Values in the order of the seeds. `None` if the repetition lacks the measurement.
+    /// Values in the order of the seeds. An element is `None` if the repetition lacks the measurement.
     pub values: Vec<Option<Number>>,
     /// Median of the values. For an even count, the lower of the two middle values.
     pub median: Number,

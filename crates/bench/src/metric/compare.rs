@@ -3,9 +3,10 @@
 //! 1. Measurements with the same policy, spec, engine, workload, sweep point and number of threads are paired. Write
 //!    control and job threads may differ, so that a measured engine can be compared with a simulation.
 //! 2. A difference of a cost or a rate is *better* or *worse*. A difference of any other number is *changed*.
-//! 3. If both measurements are deterministic, every difference is *beyond noise*, except that of a time. If both have
-//!    repetitions, a difference is beyond noise if their intervals do not overlap. Otherwise it must exceed [`NOISE`],
-//!    or [`NOISE_OF_TIMES`] for times, and is marked as a guess.
+//! 3. If both measurements are deterministic, every difference except that of a time is *beyond noise*. If both
+//!    measurements have repetitions, a difference is beyond noise if their intervals do not overlap. In all other
+//!    cases, a difference is beyond noise if it exceeds [`NOISE`], or [`NOISE_OF_TIMES`] for a time. The decision is
+//!    then marked as a guess.
 
 use std::collections::BTreeMap;
 
@@ -72,17 +73,17 @@ pub struct MetricDifference {
     pub new: f64,
     /// Ratio of the new value to the old value. `None` if the old value is 0.
     pub ratio: Option<f64>,
-    /// Confidence interval of the old value. With too few repetitions for an interval, the minimum and the maximum.
-    /// `None` without repetitions.
+    /// Confidence interval of the old value, or its minimum and maximum if there are too few repetitions for an
+    /// interval. `None` without repetitions.
     pub old_interval: Option<[f64; 2]>,
-    /// Confidence interval of the new value. With too few repetitions for an interval, the minimum and the maximum.
-    /// `None` without repetitions.
+    /// Confidence interval of the new value, or its minimum and maximum if there are too few repetitions for an
+    /// interval. `None` without repetitions.
     pub new_interval: Option<[f64; 2]>,
     pub meaning: ChangeKind,
     /// Whether the number is a time. Times depend on the machine and its load.
     pub time: bool,
     pub beyond_noise: bool,
-    /// Whether `beyond_noise` is a guess. Without repetitions the noise is unknown.
+    /// True if `beyond_noise` is a guess, because the noise is unknown without repetitions.
     pub noise_unknown: bool,
     /// Whether this difference can make `lsmx compare --fail-above` fail.
     #[serde(skip)]
@@ -113,7 +114,7 @@ impl MetricDifference {
 
 impl Comparison {
     /// Compares two results. `registry` declares the metrics of the first result. If `registry` is `None`, the first
-    /// command that declares a metric with the name of a number decides how the number is compared.
+    /// declaration of a metric name in any command determines how a number is compared.
     pub fn new(registry: Option<&MetricRegistry>, old: &[Value], new: &[Value]) -> Comparison {
         let mut others: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
         for cell in new.iter().rev() {
@@ -130,8 +131,8 @@ impl Comparison {
         Comparison { pairs, only_old, only_new }
     }
 
-    /// Returns the costs and rates for which `lsmx compare` fails. A time is returned if it is worse by more than the
-    /// fraction `share_of_times`, another number if it is worse by more than `share`. `None` disables a limit.
+    /// Returns the differences for which `lsmx compare` fails: times that are worse by more than the fraction
+    /// `share_of_times`, and other costs and rates that are worse by more than `share`. `None` disables a limit.
     pub fn list_worse<'a>(
         &'a self,
         share: Option<f64>,

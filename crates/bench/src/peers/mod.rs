@@ -52,8 +52,8 @@ pub trait Engine: Send + Sync {
     /// entries.
     fn scan(&self, backward: bool, entries: u64, visit: &mut EntryVisitor<'_>) -> Result<u64>;
 
-    /// Flushes the memtables and waits for all compactions. Returns the delay with which the end of the compactions was
-    /// detected, in nanoseconds.
+    /// Flushes the memtables and waits for all compactions. Returns the time from the end of the compactions to its
+    /// detection, in nanoseconds.
     fn flush_and_wait_idle(&self) -> Result<u64>;
 
     /// Waits until the engine has no background work. Does not flush the memtables.

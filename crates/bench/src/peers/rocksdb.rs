@@ -22,7 +22,7 @@ use super::{
 
 /// Number of memtables if a memory budget is set: one receives writes while the other is flushed.
 const MEMTABLES_OF_BUDGET: u64 = 2;
-/// Ratio of the size of L1 to the size of a memtable, if a memory budget is set. The defaults of RocksDB have the same
+/// Size of L1 divided by the size of a memtable, if a memory budget is set. The default sizes of RocksDB have the same
 /// ratio.
 const MEMTABLES_PER_LEVEL: u64 = 4;
 

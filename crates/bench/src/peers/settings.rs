@@ -41,7 +41,7 @@ pub struct EngineSettings {
     /// cache too. fjall ignores the setting.
     pub direct_io: bool,
     pub merge_operator: Option<FieldUpdate>,
-    /// Whether the merge operator may combine operands with each other, without the value that they update.
+    /// True if the merge operator supports partial merges, which combine operands without the value that they update.
     pub partial_merges: bool,
     pub value_separation: Option<ValueSeparation>,
     pub operand_store: Option<DeltaOptions>,

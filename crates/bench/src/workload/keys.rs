@@ -113,8 +113,8 @@ pub struct KeySpace {
     seed: u64,
     /// Number of values that the first eight key bytes can have.
     domain: u64,
-    /// Cumulative numbers of keys. The key domain is divided into intervals of equal width, and each element counts the
-    /// keys up to the end of an interval.
+    /// Cumulative numbers of keys. The key domain is divided into steps of equal width. Each element is the number of
+    /// keys up to the end of a step.
     ranks: Vec<u64>,
     permutation: Permutation,
     window: Permutation,
@@ -214,8 +214,8 @@ impl KeySpace {
         self.write_key_at(start + hash_u64(rank ^ self.seed) % (width / 2), out);
     }
 
-    /// Appends a key that no record has and that directly follows the key of record `i`. `salt` selects one of several
-    /// such keys.
+    /// Appends an absent key that lies between the key of record `i` and the next key. `salt` selects one of these
+    /// absent keys.
     pub fn write_absent(&self, i: u64, salt: u64, out: &mut Vec<u8>) {
         let (start, width) = self.rank_interval(self.rank(i));
         let half = width / 2;

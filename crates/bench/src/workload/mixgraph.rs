@@ -32,7 +32,7 @@ const KEY_B: f64 = 0.3467;
 const SCAN_K: f64 = 2.517;
 /// Scale of the distribution of scan lengths, in entries.
 const SCAN_SIGMA: f64 = 14.236;
-/// Scan lengths are reduced modulo this number, as in `db_bench`. 5 % of the drawn lengths exceed it.
+/// Scan lengths are reduced modulo this number, as in `db_bench`. 5 % of the drawn lengths exceed this number.
 const SCAN_ENTRIES_MAX: f64 = 10_000.0;
 
 /// Generator of operations and keys for a database of a given size.

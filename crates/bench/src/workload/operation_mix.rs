@@ -6,8 +6,8 @@ use crate::numbers;
 use super::keys::Permutation;
 use super::random::{Random, Zipf};
 
-/// Number of operations to which the shares of the UP2X mix refer. [`UP2X_UPDATES`] of them are updates, [`UP2X_GETS`]
-/// are gets, and the rest are puts.
+/// The UP2X mix is specified per this number of operations: [`UP2X_UPDATES`] updates and [`UP2X_GETS`] gets. The
+/// remaining operations are puts.
 const UP2X_OPS: u64 = 100_000;
 const UP2X_UPDATES: u64 = 92_530;
 const UP2X_GETS: u64 = 7_460;
@@ -131,7 +131,7 @@ impl OperationMix {
         self != OperationMix::C
     }
 
-    /// Draws an operation. `number` is the number of operations drawn before.
+    /// Draws an operation. `number` is the index of the operation, counted from 0.
     pub fn draw(self, number: u64, read_ratio: f64, random: &mut Random) -> MixedOperation {
         let other = match self {
             OperationMix::D | OperationMix::E if (number + 1).is_multiple_of(OPS_PER_INSERT) => {

@@ -80,7 +80,7 @@ impl RecordPicker {
         let placed = keys.map(KeySpace::distribution);
         let seed = if hot == 0 { seed } else { hash_u64(seed ^ hash_u64(hot)) };
         let density = match distribution {
-            // If the keys already follow this distribution, a uniform choice of records follows this distribution too.
+            // If the keys themselves follow this distribution, a uniform choice of records also follows it.
             KeyDistribution::PrefixZipf | KeyDistribution::Normal
                 if placed != Some(distribution) || hot > 0 =>
             {
@@ -128,7 +128,7 @@ impl RecordPicker {
         progress: f64,
         random: &mut Random,
     ) -> u64 {
-        // `n` is the number of positions in key order, including those of records that are not inserted yet.
+        // `n` is the number of positions in key order. Records that are not inserted yet also have a position.
         let n = keys.map_or(inserted, KeySpace::len);
         let record_at = |rank: u64| keys.map_or(rank, |keys| keys.record_at(rank.min(n - 1)));
         match (self.distribution, &self.density) {

@@ -29,7 +29,7 @@ pub enum Operation {
     DeleteRange { record: u64, until: Option<u64> },
     /// Looks up a present record. `lookups` is the index of a lookup group in the phase.
     GetPresent { record: u64, lookups: usize },
-    /// Looks up an absent key that follows the key of `record`. `salt` selects one of several such keys.
+    /// Looks up an absent key that follows the key of `record`. `salt` selects one of the possible absent keys.
     GetAbsent { record: u64, salt: u64, lookups: usize },
     /// Scans `entries` entries in key order, starting at `record`.
     Range { record: u64, entries: u64 },

@@ -76,8 +76,8 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
     }
 }
 
-/// Returns the workloads of a command line. `limits` is false if only results are combined. Other machines limited the
-/// memory of their engines, and this machine need not be able to.
+/// Returns the workloads of a command line. If `limits` is false, no memory limit is set. This machine need not support
+/// memory limits if the command only combines results of other machines.
 fn prepare(
     arguments: &BenchArgs,
     words: &[OsString],

@@ -27,9 +27,9 @@ impl<S> PreparedStudy<S> {
     }
 }
 
-/// Executes the flag in `flags`. Returns `false` if no flag is given.
+/// Executes the flag that `flags` contains. Returns `false` if no flag is given.
 ///
-/// `prepare` returns the experiment of a parsed command line, or `None` if the command line is of another command.
+/// `prepare` returns the experiment of a parsed command line, or `None` if the command line runs another command.
 pub(super) fn run<S: CellStudy>(
     flags: &CellArgs,
     output: &OutputArgs,
@@ -55,7 +55,7 @@ pub(super) fn run<S: CellStudy>(
             list.write(path)?;
         }
         CellArgs { run_cell: Some(address), .. } => {
-            // `--run-cell` requires `--json`.
+            // The argument parser rejects `--run-cell` without `--json`.
             let Some(target) = &output.json else { return Ok(false) };
             let cell = cells::read_listed_cell(&address.list, address.index)?;
             let (PreparedStudy { mut study, .. }, list) =

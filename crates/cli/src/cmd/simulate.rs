@@ -36,7 +36,8 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
     arguments.output.write(&result)
 }
 
-/// Returns the configuration, and a line about the size of memtables that is empty if the default size has no limit.
+/// Returns the configuration and a heading. The heading states the limited memtable size. It is empty if no size was
+/// limited.
 fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<(Config, String), Failure> {
     let mut config = explore::config(arguments, words, check_flags)?;
     let limits =
@@ -50,7 +51,7 @@ fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<(Config, String
     Ok((config, head))
 }
 
-/// Rejects flags that have an effect only on the engine.
+/// Rejects flags that only `lsmx explore` supports.
 fn check_flags(arguments: &ExploreArgs) -> Result<(), Failure> {
     let of_explore_only = [
         ("--data", arguments.data.is_some()),

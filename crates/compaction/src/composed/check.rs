@@ -1,4 +1,5 @@
-//! Rejects combinations of primitives in which a part has no effect or the tree never settles.
+//! Rejects combinations of primitives in which a primitive has no effect, or with which a tree never settles. A tree
+//! settles if the policy stops picking jobs while no data is written.
 
 use crate::composed::fluid::FluidRunLimits;
 use crate::composed::primitives::{CompactionRule, L0, PolicyPrimitives};

@@ -67,7 +67,7 @@ impl<'a> PickContext<'a> {
         Level::from_index(target.index() + 1).filter(|_| self.job_bytes_max() < u64::MAX)
     }
 
-    /// Returns the rule that decides where a job that writes to level `target` starts a new output file.
+    /// Returns the split rule for the outputs of a job that writes to level `target`.
     pub(super) fn split_rule(&self, target: Level) -> SplitRule {
         let grandparent = self.grandparent(target).map(|level| (level, self.job_bytes_max()));
         SplitRule { grandparent, ..SplitRule::by_size(self.file_bytes()) }
@@ -98,8 +98,8 @@ impl<'a> PickContext<'a> {
         run_inputs(level, self.shape.runs_of(level))
     }
 
-    /// Returns a job that merges `inputs` with files of level `target`, which has at most one run. Returns `None` if a
-    /// running job conflicts.
+    /// Returns a job that merges `inputs` with files of level `target`. Returns `None` if the level has several runs or
+    /// a running job conflicts.
     pub(super) fn build_job_into_level(
         &self,
         mut inputs: Vec<JobInput>,
@@ -131,7 +131,7 @@ impl<'a> PickContext<'a> {
     /// Returns whether the files can be moved to level `target` without a merge.
     ///
     /// The files must overlap neither each other nor files of that level. The later merge of each file into the level
-    /// below `target` must not exceed [`PickContext::job_bytes_max`].
+    /// below `target` must read at most [`PickContext::job_bytes_max`] bytes.
     pub(super) fn is_trivial_move(&self, sources: &[&Arc<TableMeta>], target: Level) -> bool {
         let bytes_max = self.job_bytes_max();
         let grandparent = self.grandparent(target);

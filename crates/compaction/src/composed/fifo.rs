@@ -1,7 +1,7 @@
 //! FIFO layout: flushed runs stay in order of age, and the oldest files are dropped without being read.
 //!
-//! Only files of the oldest run are dropped, because no older run has entries that they hide. A file is kept as long as
-//! a snapshot can read it.
+//! Only files of the oldest run are dropped. Dropping a newer file could uncover older entries. A file is kept as long
+//! as a snapshot can read it.
 //!
 //! Source: RocksDB, "FIFO compaction style".
 

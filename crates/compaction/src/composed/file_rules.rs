@@ -2,8 +2,8 @@
 //! bound within which deleted values must be removed.
 //!
 //! A file with tombstones moves down, one level at a time, until no older file overlaps it. It is then rewritten
-//! without its tombstones. The sequence of such jobs is therefore finite. Tombstones that a snapshot needs do not make
-//! a job due.
+//! without its tombstones. The sequence of such jobs is therefore finite. Tombstones that a snapshot needs make a job
+//! due only for delete persistence.
 
 use std::sync::Arc;
 
@@ -94,8 +94,8 @@ impl<'a> FileDueCondition<'a> {
         }
     }
 
-    /// Returns whether the condition depends on tombstones. If so, a rewrite of a file that no older file overlaps
-    /// removes the tombstones and ends the condition.
+    /// Returns whether the condition depends on tombstones. If so, rewriting a file that no older file overlaps removes
+    /// its tombstones, and the file is no longer due.
     fn needs_tombstones(&self) -> bool {
         !matches!(self, FileDueCondition::Stale { .. })
     }
@@ -126,7 +126,8 @@ pub(super) struct FileToCompact<'a> {
     /// Index of the file in its run.
     pub(super) index: usize,
     pub(super) reason: JobReason,
-    /// Whether a rewrite can remove the tombstones. This is the case if no older file overlaps the file.
+    /// True if the job rewrites the file in place instead of merging it into older runs. For a file with due
+    /// tombstones, this is possible if no older file overlaps the file.
     pub(super) can_rewrite: bool,
 }
 
@@ -162,18 +163,18 @@ pub(super) fn find_due_files<'a>(
     due
 }
 
-/// Returns the range of a job that rewrites a file. A job takes whole runs from L0.
+/// Returns the key range of a job that rewrites a file. In L0, the job takes the whole run.
 fn rewritten_range(level: Level, run: &SortedRun, file: &TableMeta) -> KeyRange {
     run.range().filter(|_| level == L0).unwrap_or_else(|| file.range.clone())
 }
 
-/// A file that the bound of delete persistence makes due at some time.
+/// A file, and the time at which delete persistence makes the file due.
 struct PersistenceDeadline<'a> {
     due_us: u64,
     level: Level,
     run: &'a Arc<SortedRun>,
     index: usize,
-    /// Whether the file has entries that expire then. Otherwise a tombstone reaches its maximum age.
+    /// True if an expired entry makes the file due, false if a tombstone does.
     has_expired: bool,
 }
 
@@ -183,12 +184,12 @@ impl<'a> PersistenceDeadline<'a> {
     }
 }
 
-/// Returns the files that the bound of delete persistence makes due, now or later without further writes. A file with
-/// tombstones and with expiring entries occurs twice.
+/// Returns the files that delete persistence makes due without further writes, each with the time at which it is due. A
+/// file with tombstones and with expiring entries occurs twice.
 ///
-/// 1. A tombstone is due at the maximum age of its level. If a snapshot needs the tombstone, the file still moves down,
-///    because jobs then remove the values that no snapshot needs. The file is not due where no older file overlaps it.
-///    A tombstone of unknown age is due at once.
+/// 1. A tombstone is due at the maximum age of its level, or at once if its age is unknown. If a snapshot needs the
+///    tombstone, the file still moves down, so that jobs remove the values that no snapshot needs. Such a file is due
+///    only while an older file overlaps it.
 /// 2. An expired entry is due after its part of the bound, unless a snapshot still sees it.
 fn persistence_deadlines<'a>(
     primitives: &PolicyPrimitives,
@@ -216,7 +217,7 @@ fn persistence_deadlines<'a>(
         }
         for (index, file) in run.files.with_expiring_entries() {
             let Some(expiry) = &file.expiry else { continue };
-            // Without a snapshot, the limit is the current time.
+            // Without a snapshot, `expiry_limit_us` is the current time, so no entry is held.
             let is_held =
                 expiry.earliest_us <= shape.now_us && expiry.earliest_us > shape.expiry_limit_us;
             if !is_held {
@@ -229,7 +230,7 @@ fn persistence_deadlines<'a>(
     deadlines
 }
 
-/// Returns the files that are due because of the bound of delete persistence and not busy, the earliest first.
+/// Returns the files that delete persistence makes due and that are not busy. The file that was due first comes first.
 pub(super) fn find_files_due_by_persistence<'a>(
     context: &PickContext<'a>,
 ) -> Vec<FileToCompact<'a>> {
@@ -266,7 +267,7 @@ pub(super) fn find_files_due_by_persistence<'a>(
     due
 }
 
-/// Returns whether a snapshot holds a tombstone or an expired entry beyond its part of the bound of delete persistence.
+/// Returns whether delete persistence is set and a snapshot prevents the removal of a tombstone or an expired entry.
 pub(super) fn is_persistence_held(shape: &TreeShape) -> bool {
     let is_held = |us: u64| us <= shape.now_us && us > shape.expiry_limit_us;
     shape.delete_persistence_us.is_some()
@@ -276,7 +277,7 @@ pub(super) fn is_persistence_held(shape: &TreeShape) -> bool {
         })
 }
 
-/// Returns a job that rewrites the file, or its whole run in L0.
+/// Returns a job that rewrites the file. In L0, the job rewrites the whole run of the file.
 pub(super) fn rewrite_job(context: &PickContext<'_>, due: &FileToCompact<'_>) -> Option<Job> {
     let FileToCompact { level, run, index, .. } = *due;
     let input = match level {
@@ -287,11 +288,11 @@ pub(super) fn rewrite_job(context: &PickContext<'_>, due: &FileToCompact<'_>) ->
     context.build_job(JobKind::Rewrite, vec![input], target, due.reason.clone())
 }
 
-/// Returns a job for the file whose entries expired first, if half of the entries of a file have expired.
+/// Returns a job for a file of which half of the entries have expired. Prefers the file that reached this share first.
 ///
-/// Every layout except FIFO has this condition. The job rewrites the file in place. It drops each expired entry, or
-/// replaces the entry by a tombstone if an older version may exist. The remaining entries expire later, so the condition
-/// no longer holds.
+/// Every layout except FIFO uses this rule. The job rewrites the file in place. It drops each expired entry, or
+/// replaces the entry by a tombstone if an older version may exist. The remaining entries expire later, so the file is
+/// no longer due.
 pub(super) fn pick_expired_file_job(context: &PickContext<'_>) -> Option<Job> {
     let shape = context.shape;
     let mut due = Vec::new();
@@ -328,7 +329,7 @@ pub(super) fn is_expired_file_held(shape: &TreeShape) -> bool {
     })
 }
 
-/// Returns the first time after now at which half of the entries of a file have expired.
+/// Returns the first time after the current time at which half of the entries of a file have expired.
 fn next_half_expired_us(shape: &TreeShape) -> Option<u64> {
     let times = shape.runs().flat_map(|(_, run)| {
         run.files.with_expiring_entries().filter_map(|(_, file)| file.half_expired_us())
@@ -336,7 +337,7 @@ fn next_half_expired_us(shape: &TreeShape) -> Option<u64> {
     times.filter(|us| *us > shape.now_us).min()
 }
 
-/// Returns the first time after now at which a file becomes due without further writes.
+/// Returns the first time after the current time at which a file becomes due without further writes.
 pub(super) fn next_file_due_us(primitives: &PolicyPrimitives, shape: &TreeShape) -> Option<u64> {
     let is_fifo = primitives.can_drop_data();
     let is_later = |at_us: &u64| *at_us > shape.now_us;

@@ -7,7 +7,7 @@
 //! level.
 //!
 //! The number of arrivals in a run is not stored. It is computed as the size of the run divided by the size of the
-//! arriving data. Therefore levels need no capacities, and updates and deletes are taken into account.
+//! arriving data. Therefore levels need no capacities, and the number reflects updates and deletes.
 
 use crate::composed::context::{PickContext, SCORE_DUE, len_u64, ratio_milli};
 use crate::composed::file_rules::{FileToCompact, find_due_files, rewrite_job};

@@ -86,13 +86,13 @@ impl<'a> LevelingPicker<'a> {
                 return job;
             }
         }
-        // A merge of L0 or of a tiered level is due but must wait for running jobs. Its runs are not merged with each
-        // other.
+        // If a merge of L0 or of a tiered level is due but waits for running jobs, the runs of these levels are not
+        // merged with each other.
         if is_merge_due { None } else { self.pick_no_writes_job() }
     }
 
-    /// Returns the bytes that the next job that takes data from L0 will write, and its target level. Returns `None` if
-    /// no such job is due.
+    /// Returns the estimated output bytes and the target level of the next job that takes data from L0. Returns `None`
+    /// if no such job is due.
     pub(super) fn next_l0_job_size(&self) -> Option<(u64, Level)> {
         let context = &self.context;
         match self.rule.granularity {
@@ -119,13 +119,14 @@ impl<'a> LevelingPicker<'a> {
         PreemptivePicker { context: self.context, capacities: &self.capacities }
     }
 
-    /// Returns the feeder, the level whose runs are merged into the base level. This is the last tiered level, or L0.
+    /// Returns the feeder: the level whose runs are merged into the base level. This is the last tiered level, or L0 if
+    /// no level below L0 is tiered.
     fn feeder(&self) -> Level {
         Level(len_u8(self.tiered.len()))
     }
 
-    /// Returns a job of the due level with the highest score that permits a job. Also returns whether L0 or a tiered
-    /// level is due.
+    /// Returns a job for a due level. Tries the due levels in descending order of their scores. Also returns whether L0
+    /// or a tiered level is due.
     fn pick_by_score(&self) -> (Option<Job>, bool) {
         if let Some(job) = self.pick_small_runs_job() {
             return (Some(job), true);
@@ -144,7 +145,7 @@ impl<'a> LevelingPicker<'a> {
                 return feeder_job.clone();
             }
             if level < feeder {
-                // If the next level has twice its maximum number of runs, it gets no more runs. L0 then fills up until
+                // A next level with twice the number of runs that make it due gets no more runs. L0 then fills up until
                 // writes stop.
                 let next = Level(level.0 + 1);
                 let runs_max = self.runs_max(next).saturating_add(1).saturating_mul(2);
@@ -155,7 +156,8 @@ impl<'a> LevelingPicker<'a> {
             if self.context.shape.runs_of(level).len() > 1 {
                 return self.context.merge_in_place(level, JobReason::Shape { level });
             }
-            // Another job into the base level would block the feeder again.
+            // The feeder waits until it can merge into the base level. A new job that takes files of the base level
+            // would delay it further.
             if level == self.capacities.base && is_feeder_blocked {
                 return None;
             }
@@ -177,8 +179,8 @@ impl<'a> LevelingPicker<'a> {
 
     /// Returns the size at which a tiered level is merged into the next level, even if it has few runs.
     ///
-    /// This is the size of the full level if each of its runs was merged from full memtables, at the run count that
-    /// triggers a merge of L0. It is at least the capacity of the base level.
+    /// This is the size of the full level if each run of L0 is a full memtable, and L0 is merged as soon as its
+    /// run-count trigger permits. The result is at least the capacity of the base level.
     fn tiered_level_bytes(&self, level: Level) -> u64 {
         let trigger = self.context.primitives.run_counts().map_or(1, |(trigger, _)| trigger);
         let memtables = len_u64(trigger);
@@ -237,8 +239,13 @@ impl<'a> LevelingPicker<'a> {
 
     /// Returns L0 if its merge into the next level is due.
     ///
-    /// L0 is due if it has enough runs, and the merge [is efficient](Self::is_merge_efficient) or the limit of waiting
-    /// runs is reached. L0 is also due if its size exceeds the capacity of the base level.
+    /// L0 is due if it has enough runs and its merge need not wait. The merge does not wait in these cases:
+    ///
+    /// - `wait` is at most `runs`.
+    /// - The merge [is efficient](Self::is_merge_efficient).
+    /// - L0 holds the data of at least `wait` memtables, and its runs [are not small](Self::are_runs_small).
+    ///
+    /// If no level below L0 is tiered, L0 is also due if its size exceeds the capacity of the base level.
     fn check_l0_due(&self) -> Option<LevelDueForJob> {
         let idle: Vec<_> = self.context.idle_runs(L0).collect();
         let runs = idle.len();
@@ -271,8 +278,8 @@ impl<'a> LevelingPicker<'a> {
 
     /// Returns the number of memtables that these runs of L0 hold, computed from their bytes.
     ///
-    /// Each run counts as at least one memtable. The runs of [`small_run_count`](Self::small_run_count) are counted
-    /// together instead.
+    /// Each run counts as at least one memtable. Exception: the bytes of the small runs, see
+    /// [`small_run_count`](Self::small_run_count), are added up before they are divided by the memtable size.
     fn memtable_count(&self, runs: &[&Arc<SortedRun>]) -> u64 {
         let memtable_bytes = self.context.shape.memtable_bytes.max(1);
         let (small, others) = runs.split_at(self.small_run_count(runs).unwrap_or(0));
@@ -283,8 +290,8 @@ impl<'a> LevelingPicker<'a> {
 
     /// Returns the number of newest runs that are small compared to the next older run.
     ///
-    /// This is the smallest number such that the next older run has more than the size ratio times their bytes
-    /// together. Returns `None` if there is no such run, or if fewer than two runs are newer.
+    /// Searches for the newest run that has more than the size ratio times the bytes of all newer runs together.
+    /// Returns the number of newer runs. Returns `None` if there is no such run, or if fewer than two runs are newer.
     fn small_run_count(&self, runs: &[&Arc<SortedRun>]) -> Option<usize> {
         let mut newer_bytes = 0_u64;
         let larger = runs.iter().position(|run| {
@@ -305,8 +312,8 @@ impl<'a> LevelingPicker<'a> {
     /// Returns whether a merge of these runs of `level` rewrites more than the size ratio times `bytes` in the next
     /// level. `bytes` is the size of the runs.
     ///
-    /// Merges of deeper levels rewrite at most that much. Runs are small if memtables were flushed before they were
-    /// full, or if an operand store took most of their data.
+    /// Merges of deeper levels rewrite at most the size ratio times their input. Runs are small if memtables were
+    /// flushed before they were full, or if an operand store took most of their data.
     fn are_runs_small(&self, level: Level, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
         let bytes_max = bytes.saturating_mul(self.capacities.size_ratio);
         self.rewritten_bytes(level, runs).is_some_and(|rewritten| rewritten > bytes_max)
@@ -385,13 +392,13 @@ impl<'a> LevelingPicker<'a> {
             return self.build_level_runs_job(level, reason);
         }
         if shape.runs_of(level).len() > 1 {
-            return None; // The runs of the target level must first be merged into one run.
+            return None; // The runs of the level must first be merged into one run.
         }
         let target = next_target_level(shape, &self.capacities, level)?;
         self.build_file_job(rule, level, due.run, due.index, target, reason)
     }
 
-    /// Returns a job that merges a file into an older run, because of the bound of delete persistence.
+    /// Returns a job that merges a file into an older run, because delete persistence makes the file due.
     pub(super) fn build_persistence_job(&self, due: &FileToCompact<'_>) -> Option<Job> {
         match self.rule.granularity {
             JobGranularity::Preemptive => self.preemptive_picker().build_due_file_job(due),
@@ -419,8 +426,8 @@ impl<'a> LevelingPicker<'a> {
         if !self.rule.granularity.is_file_granular() {
             return whole_level_job();
         }
-        // If the target is empty, a level above the base level is moved as a whole. It may have many files, because
-        // another policy has left it.
+        // If the target is empty, a level above the base level is moved as a whole. Another policy may have left many
+        // files in this level.
         if level < self.capacities.base
             && context.shape.runs_of(target).is_empty()
             && let Some(job) = whole_level_job().filter(|job| job.kind == JobKind::Move)
@@ -476,9 +483,9 @@ impl<'a> LevelingPicker<'a> {
 
     /// Returns the file at `index` and adjacent files of the same run.
     ///
-    /// With [`JobGranularity::Files`], includes the following files up to the limits of the rule. Otherwise includes
-    /// adjacent files if the job then overlaps the same files of `target`. Files of one run have no user key in common,
-    /// so a job may take any of them.
+    /// With [`JobGranularity::Files`], includes the following files up to the limits of the rule. Also includes
+    /// adjacent files that do not add files of `target` to the job. Files of one run have no user key in common, so a
+    /// job may take any of them.
     fn expand_to_adjacent_files<'r>(
         &self,
         rule: &CompactionRule,
@@ -522,8 +529,8 @@ impl<'a> LevelingPicker<'a> {
 
     /// Returns a job that merges runs of L0 and of the tiered levels with each other while no data is written.
     ///
-    /// The merge rewrites only these runs, and later lookups search fewer runs. If the newest runs are small, they are
-    /// merged without the next older run, which has many times their size.
+    /// The merge rewrites only these runs, and later lookups search fewer runs. If the newest runs are small, the job
+    /// does not take the next older run, which has many times their size.
     fn pick_no_writes_job(&self) -> Option<Job> {
         let context = &self.context;
         let levels = (0..=self.feeder().0).map(Level);

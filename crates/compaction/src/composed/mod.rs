@@ -56,7 +56,7 @@ impl ComposedPolicy {
         Ok(ComposedPolicy { name: name.into(), primitives })
     }
 
-    /// Returns a policy. The primitives must have been checked before.
+    /// Returns a policy without checking the primitives. The caller must have checked them.
     pub(crate) fn from_checked_primitives(name: &str, primitives: PolicyPrimitives) -> Self {
         debug_assert_eq!(check_primitives(&primitives), Ok(()), "{name}");
         ComposedPolicy { name: name.into(), primitives }
@@ -100,7 +100,7 @@ impl ComposedPolicy {
         picked.or_else(|| file_rules::pick_expired_file_job(&context))
     }
 
-    /// Returns a job for a file that the bound of delete persistence makes due.
+    /// Returns a job for a file that delete persistence makes due.
     ///
     /// The job rewrites the file if no older file overlaps it, and otherwise merges it into an older run, as the layout
     /// permits.
@@ -121,8 +121,8 @@ impl ComposedPolicy {
         })
     }
 
-    /// Returns the bytes that the next job that takes data from L0 will write, and its target level. Returns `None` if
-    /// no such job is due.
+    /// Returns the estimated output bytes and the target level of the next job that takes data from L0. Returns `None`
+    /// if no such job is due.
     fn next_l0_job_size(&self, shape: &TreeShape, running: &RunningJobs) -> Option<(u64, Level)> {
         let explanation = ExplanationBuilder::default();
         let context = self.pick_context(shape, running, &explanation);
@@ -159,7 +159,8 @@ impl CompactionPolicy for ComposedPolicy {
     fn debt(&self, shape: &TreeShape, running: &RunningJobs) -> Debt {
         let work = self.next_l0_job_size(shape, running);
         let target = work.map(|(_, target)| target);
-        // A running job counts if it takes data from L0, or if the next job that takes data from L0 must wait for it.
+        // The debt includes a running job if it takes data from L0, or if the next job that takes data from L0 must
+        // wait for it.
         let running_bytes = running.unwritten_bytes(|job| {
             job.source_level() == Some(L0)
                 || target.is_some_and(|level| {

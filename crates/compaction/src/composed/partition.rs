@@ -8,7 +8,7 @@
 //!    file of X, and the files of deeper levels with the same key range. The target is the first level whose capacity
 //!    holds the data of X and of all levels from X to the target.
 //!
-//! Each partitioned merge is small, overlaps all its files completely, and needs little temporary space.
+//! Each partitioned merge is small and needs little temporary space. Its key range contains each input file completely.
 //!
 //! A *pass* over X merges all of its files once. The only state of a pass is the cursor of X: a pass is in progress
 //! while all files of X are after the cursor.
@@ -211,8 +211,8 @@ impl<'a> PartitionPicker<'a> {
     /// Returns the key range of all files from `level` to `target` that overlap `range`, directly or through other
     /// files.
     ///
-    /// If the files of the last level in this range are smaller than a quarter of the target file size, the following
-    /// file is added.
+    /// If `target` is the last level and its files in this range together have less than a quarter of the target file
+    /// size, the next file of the last level is added.
     fn file_group_range(&self, level: Level, target: Level, range: &KeyRange) -> KeyRange {
         let shape = self.context.shape;
         let mut range = range.clone();

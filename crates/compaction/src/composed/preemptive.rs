@@ -69,8 +69,8 @@ impl PreemptivePicker<'_> {
         due.into_iter().map(|(_, level, reason)| (level, reason)).collect()
     }
 
-    /// Returns the first level below `source` that can hold the data of all levels from `source` to it. The result is
-    /// at most `limit`.
+    /// Returns the first level below `source` that can hold its own data and the data of all levels from `source` on.
+    /// Returns `limit` if no level above `limit` can hold the data.
     pub(super) fn find_target_level(&self, source: Level, limit: Level) -> Option<Level> {
         let shape = self.context.shape;
         let mut sum = shape.level_bytes(source);

@@ -26,8 +26,8 @@ pub struct CompactionRule {
 pub struct PolicyPrimitives {
     /// Rules in order of priority.
     ///
-    /// Exception: in a leveling layout, level-full and run-count triggers have the same priority, that of the first of
-    /// them. Among these, the level with the highest score comes first.
+    /// Exception: in a leveling layout, the level-full rule and the run-count rule both have the priority of the first
+    /// of them. Among the levels that they make due, the level with the highest score comes first.
     pub rules: Vec<CompactionRule>,
     /// Maximum number of runs in each level.
     pub layout: TreeLayout,
@@ -79,8 +79,7 @@ impl PolicyPrimitives {
         }
     }
 
-    /// Returns the primitives without tombstone triggers. In a tree without tombstones, both policies pick the same
-    /// jobs.
+    /// Returns the primitives without tombstone triggers. In a tree without tombstones, the picked jobs do not change.
     #[must_use]
     pub fn without_tombstone_triggers(mut self) -> PolicyPrimitives {
         self.rules.retain(|rule| !rule.trigger.needs_tombstones());

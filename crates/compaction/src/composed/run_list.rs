@@ -1,10 +1,10 @@
 //! Run-list layout: RocksDB's universal compaction.
 //!
-//! r1 is the newest run and rn the oldest. A run is idle if none of its files is busy. Nothing is merged if there are
-//! fewer runs than the run count. Otherwise the first applicable rule decides, in the order of the triggers:
+//! A run is idle if none of its files is busy. Nothing is merged if there are fewer runs than the run count. Otherwise
+//! the first applicable rule decides, in the order of the triggers:
 //!
-//! 1. *Space amplification*: if the size of all newer runs is at least a percentage of the size of rn, all runs are
-//!    merged.
+//! 1. *Space amplification*: if the size of all runs except the oldest is at least a percentage of the size of the
+//!    oldest run, all runs are merged.
 //! 2. *Size ratio*: a sequence starts at each run. The next older run joins the sequence if it is at most as large as
 //!    the sequence plus the tolerance. The newest sequence with at least the minimum number of runs is merged.
 //! 3. *Run count*: if there are more than `runs` idle runs, the newest runs are merged so that `runs` runs remain.
@@ -181,7 +181,8 @@ fn run_count(runs: &[RunCandidate<'_>], count: usize) -> Option<RunSequence> {
 /// Returns the position of the run that a merge of `range` writes.
 ///
 /// If the sequence includes the oldest run, the position is in the bottom level. Otherwise it is in the level above the
-/// next older run. If the sequence has runs of the same level as the next older run, it is directly before that run.
+/// next older run. If the sequence ends in the level of the next older run, the position is in that level, directly
+/// before that run.
 fn sequence_target(runs: &[RunCandidate<'_>], range: Range<usize>, bottom: Level) -> OutputTarget {
     let oldest_level = runs[..range.end].last().map_or(L0, |run| run.level);
     let Some(next) = runs.get(range.end) else {

@@ -245,8 +245,8 @@ impl PolicySpec {
 
     /// Returns the primitives of the policy.
     ///
-    /// The preset `tsa` limits the age of tombstones. If the limit is a share of the duration of an experiment, the policy
-    /// has no limit. If the spec sets no limit, it is [`BOUND_US_DEFAULT`].
+    /// The preset `tsa` limits the age of tombstones. A limit that is a share of the duration of an experiment has no
+    /// effect. If the spec sets no limit, the limit is [`BOUND_US_DEFAULT`].
     #[must_use]
     pub fn primitives(&self) -> PolicyPrimitives {
         match &self.0 {
@@ -295,7 +295,7 @@ fn value_or_default(
     given.get(&parameter).copied().unwrap_or_else(|| preset.default_value(parameter, &value))
 }
 
-/// Sets a parameter. Fails if the preset does not have it or the value is out of its domain.
+/// Sets a parameter. Fails if the preset does not have the parameter or the value is outside the allowed range.
 fn set_parameter(
     preset: Preset,
     given: &mut BTreeMap<PolicyParameter, u64>,
@@ -331,8 +331,8 @@ fn check_parameters(
         Preset::Fluid => PolicyParameter::UpperRuns,
         _ => PolicyParameter::Trigger,
     };
-    // Without a due merge, L0 can keep as many runs as the trigger of `universal`, or one run less in other presets.
-    // With a lower stop limit, writes would wait although no merge is due.
+    // L0 can keep `runs` runs (in `universal`) or `runs - 1` runs (in other presets) without a due merge. With a lower
+    // stop limit, writes would wait although no merge is due.
     let (stop, runs) = (value(PolicyParameter::Stop), value(trigger));
     if preset.parameters().contains(&PolicyParameter::Stop) && stop <= runs {
         let expected = format!("above {} = {runs}", trigger.name());

@@ -59,7 +59,7 @@ fn position_of_offset(text: &str, offset: usize) -> (u64, u64) {
     (number(before.matches('\n').count()), number(before[line_start..].chars().count()))
 }
 
-/// Reads the fields of a TOML table, and reports fields that were not read.
+/// Reads the fields of a TOML table. Reports fields that no call has read as unknown.
 struct TableReader<'a> {
     text: &'a str,
     table: &'a DeTable<'a>,
@@ -114,7 +114,7 @@ impl<'a> TableReader<'a> {
         }
     }
 
-    /// Returns the value of a field. Its text must be one of `words`.
+    /// Returns the value that `words` assigns to the text of a field, or `default` if the field is missing.
     fn read_word<T: Copy>(
         &self,
         name: &'static str,
@@ -154,7 +154,7 @@ impl<'a> TableReader<'a> {
         })
     }
 
-    /// Returns the integer value of a field. It must be in the domain of a preset parameter.
+    /// Returns the integer value of a field. It must be in the allowed range of the preset parameter `like`.
     fn read_number(
         &self,
         name: &'static str,
@@ -206,7 +206,7 @@ impl<'a> TableReader<'a> {
         values.iter().map(number).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Returns a time, a size or a share, written in the syntax of a preset parameter.
+    /// Returns a time, a size or a share, written in the syntax of the preset parameter `like`.
     fn read_with_unit(
         &self,
         name: &'static str,
@@ -280,7 +280,8 @@ impl<'a> TableReader<'a> {
         Ok(TomlPolicy::Composition(PolicyComposition { name: name.to_owned(), primitives }))
     }
 
-    /// Returns the offset of the field that causes a conflict, or of the nearest part of the text that exists.
+    /// Returns the offset of the field that causes a conflict. If the field is missing, returns the offset of another
+    /// field of the rule, or of the table.
     fn offset_of_conflict(&self, conflict: &PrimitiveConflict) -> usize {
         let value_offset = |table: &DeTable<'_>, name| table.get(name).map(|it| it.span().start);
         let rules = self.table.get("rule").map(Spanned::get_ref);

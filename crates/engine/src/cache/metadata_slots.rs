@@ -154,7 +154,8 @@ pub(crate) enum SlotState {
     Idle,
 }
 
-/// Metadata slots of an open table. When they are dropped, their bytes are subtracted from those of the block cache.
+/// Metadata slots of an open table. Dropping the slots subtracts their bytes from the metadata bytes of the block
+/// cache.
 #[derive(Debug)]
 pub(crate) struct TableMetadataSlots {
     cache: Arc<BlockCache>,

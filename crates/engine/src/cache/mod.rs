@@ -31,8 +31,8 @@ pub(crate) use metadata_slots::{
 };
 use metadata_slots::{SlotRef, SlotState};
 
-/// The capacity of the data cache is a multiple of the budget divided by this number. Each change of the capacity locks
-/// all shards of the data cache. Coarse steps make such changes rare.
+/// The capacity of the data cache changes in steps of the budget divided by this number. Each change of the capacity
+/// locks all shards of the data cache. Coarse steps make such changes rare.
 const CAPACITY_STEPS: u64 = 256;
 
 /// References to filled slots of one kind, oldest first.

@@ -1,16 +1,16 @@
-//! Copy of a database at one moment.
+//! Checkpoints: consistent copies of an open database.
 //!
-//! 1. Sync the WAL. From here on no file is removed.
-//! 2. Read the manifest state, then the durable length of the WAL. An edit that records a flush is written only after
-//!    a sync of the flushed commits. So the WAL reaches at least as far as the tables, and both together are a state
-//!    that a crash at this moment could leave.
-//! 3. Operand stores copy the view that readers had at this moment. Tables and blob files are linked, or copied if the
-//!    file system cannot link. Segments are copied up to the durable length and synced. Copied files are read again
-//!    and verified, so that a read error does not enter the copy.
+//! 1. Sync the WAL, and pause the removal of files until the copy is complete.
+//! 2. Read the manifest state, then the durable length of the WAL. The manifest records a flush only after a sync of
+//!    the flushed commits. So the WAL ends at or after the newest flushed commit. The copy has a state that a crash at
+//!    this moment could leave.
+//! 3. Operand stores copy the view that was current in step 2. Tables and blob files are linked, or copied if the file
+//!    system cannot link. Segments are copied up to the durable length and synced. Copied files are read again and
+//!    verified, so that a read error does not enter the copy.
 //! 4. Write a new manifest and finally `CURRENT`. Without `CURRENT` the target is not a database.
 //!
-//! Memtables are not flushed. So a checkpoint does not change the tree, works while flushes wait, and copies at most
-//! the maximum size of the WAL.
+//! A checkpoint does not flush memtables. It therefore does not change the tree, and it works while flushes are
+//! stalled. It copies at most the maximum size of the WAL.
 //!
 //! The copy has its own database uid, which seeds the checksums of manifest and WAL. Segments are therefore encoded
 //! again. A manifest or segment that is moved between a checkpoint and its original is detected as an error.
@@ -85,9 +85,9 @@ impl<'a> Checkpoint<'a> {
         let trees = state.all_trees();
         let with_store: Vec<_> = trees.iter().filter(|tree| tree.operand_store.is_used()).collect();
         let (mut manifest, segments, stores) = {
-            // Keeps the views of the stores equal to their tokens in the manifest.
+            // Held so that the view of each store and its token in the manifest belong to the same state.
             let _installs: Vec<_> = with_store.iter().map(|tree| tree.install.lock()).collect();
-            // Keeps the oldest segment of the WAL equal to that of the manifest.
+            // Held so that the oldest segment of the WAL is the one in the manifest.
             let _retiring = state.retiring.lock();
             let manifest = state.manifest.state();
             let has_token = |tree: &&&Arc<Tree>| {
@@ -170,7 +170,7 @@ impl<'a> Checkpoint<'a> {
         created.push(FileName::Temporary(self.number).in_dir(target));
         let vfs = Arc::clone(&self.state.vfs);
         Manifest::create(vfs, target, self.number, &self.manifest)?;
-        // After the deadline the caller has an error and may retry, so this copy must not remain.
+        // After the deadline, the caller may retry with the same target. The error makes `create` remove the files.
         self.check_deadline()
     }
 
@@ -199,7 +199,7 @@ impl<'a> Checkpoint<'a> {
         Ok(())
     }
 
-    /// Links a file into the target, or copies it if it cannot be linked. Returns whether it was copied.
+    /// Links a file into the target, or copies it if it cannot be linked. Returns true if it was copied.
     fn link_or_copy(
         &self,
         name: FileName,
@@ -220,7 +220,8 @@ impl<'a> Checkpoint<'a> {
         }
     }
 
-    /// Yields. Fails if the database is closing, because close waits for the checkpoint, or after the deadline.
+    /// Yields to other tasks. Fails after the deadline. Also fails if the database is closing, because `close` waits
+    /// for the checkpoint.
     fn yield_and_check_deadline(&self) -> Result<()> {
         self.state.env.yield_point(YieldKind::JobStep);
         self.inner.check_open()?;
@@ -237,8 +238,8 @@ impl<'a> Checkpoint<'a> {
     }
 }
 
-/// Returns the uid of a checkpoint. It differs from the uids of the original and of its other checkpoints, even if a
-/// fixed seed repeats the random numbers, because no manifest number is used twice.
+/// Returns the uid of a checkpoint, which differs from those of the original and of all its other checkpoints. No
+/// manifest number is used twice, so the uids differ even if a fixed seed repeats the random numbers.
 fn new_uid(original: u64, manifest: u64, random: u64) -> u64 {
     let mut identity = [0; 24];
     for (field, number) in identity.chunks_exact_mut(8).zip([original, manifest, random]) {
@@ -248,8 +249,7 @@ fn new_uid(original: u64, manifest: u64, random: u64) -> u64 {
     if uid == original { !uid } else { uid }
 }
 
-/// Fails if a path that a caller chose for a new file or directory names an engine file in a database directory, or
-/// lies below such a file.
+/// Fails if an output path has the name of an engine file in a database directory, or lies below such a path.
 ///
 /// The next open of that database would remove the output as an orphan, or a new engine file would collide with it.
 /// Each component is checked in its directory, so relative paths, `..` and symbolic links are recognized.
@@ -294,8 +294,8 @@ fn check_target_empty(vfs: &dyn Vfs, target: &Path) -> Result<()> {
     }
 }
 
-/// Removes the files of a failed checkpoint, so that it can be retried. The removal of `CURRENT` comes first and is
-/// synced, so that no partial copy opens.
+/// Removes the files of a failed checkpoint, so that it can be retried. `CURRENT` is removed first, and its removal is
+/// synced, so that no partial copy can be opened.
 fn remove_created_files(vfs: &dyn Vfs, target: &Path, created: &[PathBuf]) {
     // A target with `CURRENT` is a database, which needs all of its files. `CURRENT` must be removed durably first.
     let removed = match vfs.remove(&FileName::Current.in_dir(target)) {

@@ -45,7 +45,7 @@ use crate::tree::version_edit::NextVersion;
 use crate::tree::{Tree, TreeContext, last_run_filter};
 use crate::write::backpressure;
 
-/// Number of entries between two checks whether the call must end.
+/// Number of entries that are copied between two checks that the database is open and writable.
 const ENTRIES_PER_CHECK: u64 = 64;
 
 /// Creates the keyspace `name` with the contents of the keyspace `source`.
@@ -66,7 +66,7 @@ pub(crate) fn clone_keyspace(
     let CloneSource { source, snapshot, tree, seq, rewrites } = begun?;
     let mut outputs = create_outputs(inner, &tree);
     {
-        // Close and resume wait for the end of the copy, which fails then.
+        // While this guard exists, `close` and `resume` wait. The copy fails at its next check of the database state.
         let _writes = inner.begin_file_writes()?;
         copy_entries(inner, &source, snapshot, seq, &mut outputs)?;
     }
@@ -83,16 +83,16 @@ pub(crate) fn clone_keyspace(
     Ok(tree)
 }
 
-/// The source and the target of a clone at its sequence number.
+/// Source and target of a clone, and the sequence number of the clone.
 struct CloneSource {
     source: Arc<Tree>,
-    /// Sees all commits before the number of the clone.
+    /// Snapshot of all commits before `seq`.
     snapshot: Arc<SnapshotGuard>,
     /// The tree of the new keyspace, which no other thread sees.
     tree: Arc<Tree>,
     /// Sequence number of all entries of the clone.
     seq: SeqNo,
-    /// [`DbInner::rewrites`] at the sequence number.
+    /// Value of [`DbInner::rewrites`] before `seq` was assigned.
     rewrites: u64,
 }
 
@@ -125,7 +125,8 @@ fn begin(
         if let Some(begun) = inner.committer.run_exclusive(None, register)? {
             break begun;
         }
-        // An edit that removes data which a snapshot could see is being installed. It always ends.
+        // No snapshot can be registered while an edit is installed that removes data which the snapshot could see. The
+        // installation always ends.
         let ended = &mut || !state.sequence.has_entry_removal();
         state.env.wait(WaitCause::BackgroundWork, &state.progress, None, ended);
     };
@@ -150,8 +151,7 @@ fn check_name_is_free(inner: &DbInner, name: &str) -> Result<()> {
     }
 }
 
-/// Checks whether a clone of a keyspace can have these options, and adds the merge operator of the source. Returns the name
-/// of the operator.
+/// Checks the options of a clone, and adds the merge operator of the source. Returns the name of the operator.
 fn check_compatible(source: &Tree, options: &mut KeyspaceOptions) -> Result<Option<String>> {
     if let Some(store) = &options.operand_store {
         return Err(Error::InvalidOption {
@@ -200,7 +200,7 @@ fn copy_entries(
     outputs: &mut JobOutputs<'_>,
 ) -> Result<()> {
     let state = &inner.state;
-    // The entries stay in the cache of the readers of the source.
+    // Does not fill the block cache, so that the copy evicts no blocks of other readers.
     let options = ReadOptions { fill_cache: Some(false), ..ReadOptions::default() };
     let read_point = state.read_point_of_snapshot(&snapshot);
     let mut view = IterView::new(source.pin_super_version(), source, read_point, Some(snapshot));
@@ -246,14 +246,15 @@ fn install(
     let _lock = inner.lock_admin(None)?;
     inner.check_can_write_files()?;
     if inner.rewrites.load(Ordering::Acquire) != rewrites {
-        // A resume removes files that the manifest does not list.
+        // `resume` ran after the copy began. It removes files that the manifest does not list, such as those of the
+        // clone.
         return Err(Error::CloneInterrupted { name: name.to_owned() });
     }
     if !outputs.tables().is_empty() {
         sync_directory(state.vfs.as_ref(), &state.dir)?;
     }
     let _changes = inner.keyspace_changes.lock();
-    // Close sets the flag, then acquires the lock once. No keyspace changes after that.
+    // `close` sets `closed`, and then acquires this lock once. After that, no keyspace changes.
     inner.check_open()?;
     check_name_is_free(inner, name)?;
     let before = Arc::clone(&tree.pin_super_version().version);
@@ -269,7 +270,7 @@ fn install(
     let placed: Vec<_> = placed.collect();
     let NextVersion { version, changes } =
         NextVersion::new(tree.id, &before, update, outputs.tables())?;
-    // The number of the clone is not in the WAL, see `flush_memtable`.
+    // The WAL does not contain `seq`, so `FlushedThrough` must not exceed `synced`; see `flush_memtable`.
     let synced = state.wal.sync().map_err(|error| state.make_read_only_under_lock(error))?;
     let options = tree.stored_options().encode();
     let create = Change::CreateKeyspace { id: tree.id, name: name.to_owned(), options };
@@ -289,13 +290,13 @@ fn install(
     if version.shape().files().any(|file| file.expiry.is_some()) {
         tree.set_may_expire();
     }
-    // The memtable is empty. A new one starts at the current position of the log.
+    // Replaces the empty memtable by one that starts at the next sequence number.
     let first_seq = inner.committer.next_seq();
     tree.update_super_version(|view| SuperVersion::new(view.active.kind(), &version, first_seq));
     if !tree.uses_last_run_filter() {
         last_run_filter::release_filters(&version);
     }
-    // A guard that is older than the clone cannot be checked.
+    // Write guards that are older than `seq` cannot be checked. They fail with [`Error::ConflictUnknown`].
     if let Some(range) = KeyRange::enclosing_range(placed.iter().map(|it| &it.file.range)) {
         tree.ingested_ranges.add(seq, range);
     }

@@ -41,7 +41,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
             return Err(deadline_error());
         }
         if inner.is_follower() {
-            // The iterators pin their files, and other states of the follower use the descriptor cache.
+            // Iterators pin their files themselves. Other views of the follower still use the descriptor cache.
             inner.lock_released.store(true, Ordering::Release);
             return Ok(());
         }
@@ -59,7 +59,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
     // Calls that began earlier may still run. From now on commits and keyspace changes fail, and waits end.
     state.closing.store(true, Ordering::Release);
     state.progress.notify();
-    // Waits for a keyspace change that has passed this check.
+    // Waits for a keyspace change that began before `closed` was set.
     drop(inner.keyspace_changes.lock());
     let has_stopped = inner.committer.wait_until_idle(deadline_us)
         && inner.scheduler.pause(deadline_us)
@@ -70,7 +70,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
     if !has_stopped {
         return Err(deadline_error());
     }
-    // No thread is left that defers drops.
+    // All threads that defer drops have ended.
     state.tables.deferred_drop.stop();
     let marked = mark_clean_close(inner);
     state.tables.reserve.release_space();
@@ -83,7 +83,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
         remove_metrics_file(&*state.vfs, &state.dir);
     }
     release_lock(inner);
-    // After a flush that failed or was late, the next open replays the WAL.
+    // If the flush failed or exceeded the deadline, the next open replays the WAL.
     flushed.and(marked)
 }
 
@@ -106,7 +106,7 @@ fn mark_clean_close(inner: &DbInner) -> Result<()> {
 
 /// Releases the lock on the directory.
 ///
-/// This instance changes no file afterwards, because the next owner may read it. Running reads return
+/// Afterwards this instance changes no file, because another process may open the database. Running reads return
 /// [`Error::Closed`] if the next owner has removed their file.
 fn release_lock(inner: &DbInner) {
     if !failpoint::is_on(Failpoint::SegmentCutAfterClose) {

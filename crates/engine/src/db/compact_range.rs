@@ -26,13 +26,13 @@ pub(crate) fn compact_range(
     tree.check_live()?;
     inner.begin_operation();
     let state = &inner.state;
-    // A manual compaction checks quarantined files at once, without the pause of background retries.
+    // Reads quarantined files again at once, without the pause between background retries.
     quarantine::recheck_all_files(state, tree);
     inner.flush_trees(&[Arc::clone(tree)], deadline_us)?;
     tree.jobs.lock().manual_waiting += 1;
     let picked = wait_for_files(inner, tree, bounds, deadline_us);
     tree.jobs.lock().manual_waiting -= 1;
-    // The policy continues with the other files.
+    // While `manual_waiting` is above 0, the policy starts no jobs. It may now use the other files.
     state.work.push(WorkKind::Compaction, tree.id);
     let compacted = match picked {
         Ok(Some(picked)) => {
@@ -86,7 +86,7 @@ fn try_reserve_files(
     if state.is_closing() {
         return Err(Error::Closed);
     }
-    // The lock is held from the read of the shape to the reservation, as when a policy picks a job.
+    // The lock is held until the files are reserved, so that no other job can reserve them in between.
     let mut jobs = tree.jobs.lock();
     let shape = tree.shape(state.env.database_time_us(), &state.sequence);
     let has_filter = tree.settings().options.compaction_filter.is_some();

@@ -15,7 +15,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Copies the first `bytes` of a file and syncs the copy. Calls `check` after each chunk.
 ///
 /// # Errors
-/// Those of `check`; [`Error::Io`]; [`Error::Corrupt`] if the file is shorter.
+/// Those of `check`; [`Error::Io`]; [`Error::Corrupt`] if the file is shorter than `bytes`.
 pub(super) fn copy_file(
     (source_vfs, from): (&dyn Vfs, &Path),
     (target_vfs, to): (&dyn Vfs, &Path),
@@ -43,7 +43,7 @@ pub(super) fn copy_file(
     target.sync().map_err(|error| Error::io("sync", to, error))
 }
 
-/// Returns whether a failed link means that the file system cannot link the two paths.
+/// Returns true if a hard link failed because the file system cannot link the two paths.
 pub(super) fn is_link_unsupported(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -66,7 +66,8 @@ fn drop_tree(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
         attached.lifetime.set_obsolete();
     }
     view.version.blobs().files().for_each(|used| used.file.set_obsolete());
-    // Releases the bytes of each memtable only once. Operands that are combined in a memtable later are not counted.
+    // Releases the bytes of each memtable only once. Folded values that are added to a memtable afterwards are not
+    // counted.
     let released =
         |memtable: &Arc<Memtable>| match failpoint::is_on(Failpoint::DroppedMemtableCounted) {
             true => memtable.bytes(),

@@ -1,4 +1,4 @@
-//! A background thread of an open database other than those of the job scheduler.
+//! A background thread of an open database that does not belong to the job scheduler.
 
 use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 
@@ -9,7 +9,7 @@ use crate::state::DbState;
 /// A thread that `close` waits for.
 #[derive(Debug, Default)]
 pub(crate) struct EngineThread {
-    /// Whether the thread has finished. Stored with Release by the thread and loaded with Acquire by `join`.
+    /// True if the thread has finished. The thread stores it with Release, and `join` loads it with Acquire.
     ended: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle>>,
 }

@@ -14,13 +14,14 @@ pub(crate) struct DbHandle(pub(crate) Arc<DbInner>);
 
 impl Drop for DbHandle {
     fn drop(&mut self) {
-        // Errors of the close were sent to the event listener. Callers that need the result call `close`.
-        // The close of a state of a follower joins no thread on which the listener runs.
+        // Errors of the close were sent to the event listener. Callers that need the result call `close`. The close of
+        // a follower's view joins no thread that calls the event listener, so it may run in a callback.
         if !callback::has_context() || self.0.is_follower() {
             let _ = close::close(&self.0, None);
             return;
         }
-        // The close joins the engine threads, and the current thread may be an engine thread.
+        // A close joins the engine threads, and the current thread may be one of them. So another thread closes the
+        // database.
         let inner = Arc::clone(&self.0);
         let close = move || drop(close::close(&inner, None));
         if self.0.state.env.spawn("lsmx-close", close).is_err() {

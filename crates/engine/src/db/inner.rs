@@ -1,4 +1,4 @@
-//! The parts of an open database.
+//! The shared state of an open database.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
 use crate::write::ticket::LongOperandChain;
 
-/// The parts of one open database.
+/// The state of one open database, shared by its handles and threads.
 pub(crate) struct DbInner {
     pub(crate) state: Arc<DbState>,
     pub(crate) committer: Arc<Committer>,
@@ -50,13 +50,13 @@ pub(crate) struct DbInner {
     pub(crate) open_id: OpenId,
     /// Tree of the default keyspace.
     pub(crate) default_tree: Arc<Tree>,
-    /// Size of the WAL found by the open. `None` if the database is writable.
+    /// Size of the WAL at the open of a read-only database. `None` if the database is writable.
     pub(super) read_only: Option<WalMetrics>,
     /// Lock on the directory. Close releases it.
     pub(super) lock: Mutex<Option<Box<dyn LockGuard>>>,
     /// Serializes changes of keyspaces and their options. Held during I/O, and locked before `Tree::install`.
     pub(super) keyspace_changes: Mutex<()>,
-    /// Set at the start of close. Pairs with [`DbInner::check_open`].
+    /// True after the start of `close`. Stored with Release; [`DbInner::check_open`] loads it with Acquire.
     pub(super) closed: AtomicBool,
     /// Number of threads that run calls with a deadline.
     pub(super) call_threads: AtomicUsize,
@@ -71,15 +71,15 @@ pub(crate) struct DbInner {
     /// Number of failed writes of the metrics file.
     pub(super) metrics_file_failures: AtomicU64,
     pub(super) recording: Arc<ActiveTrace>,
-    /// Whether an [`AdminLock`] exists.
+    /// True while an [`AdminLock`] exists.
     pub(super) admin_locked: AtomicBool,
-    /// Number of [`FileWrites`].
+    /// Number of existing [`FileWrites`] guards.
     pub(super) file_writes: AtomicUsize,
     /// Number of calls of `resume` that rewrote the database. They remove the files of unfinished bulk loads.
     pub(super) rewrites: AtomicU64,
 }
 
-/// A call that writes table files in the database directory outside of jobs. `close` and `resume` wait for its end.
+/// Guard of a call that writes table files outside of jobs. `close` and `resume` wait until it is dropped.
 #[derive(Debug)]
 pub(super) struct FileWrites<'a>(&'a DbInner);
 
@@ -148,7 +148,7 @@ impl DbInner {
         if self.read_only.is_some() { Err(Error::OpenedReadOnly) } else { Ok(()) }
     }
 
-    /// Returns whether this is a state of a follower.
+    /// Returns true if this is a view of a follower.
     pub(super) fn is_follower(&self) -> bool {
         self.state.obsolete_files.follower_pin().is_some()
     }
@@ -176,7 +176,8 @@ impl DbInner {
     ) -> Result<AdminLock<'_>> {
         let state = &self.state;
         let is_locked = state.env.wait(cause, &state.progress, deadline_us, &mut || {
-            // A failed exchange stores nothing. To loom, the store of a failed `swap` looks like an acquisition.
+            // A failed `compare_exchange` stores nothing. Loom would treat the store of a failed `swap` as an
+            // acquisition.
             let locked = &self.admin_locked;
             locked.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
@@ -192,19 +193,20 @@ impl DbInner {
     /// [`Error::Closed`], [`Error::OpenedReadOnly`], [`Error::ReadOnly`].
     pub(super) fn begin_file_writes(&self) -> Result<FileWrites<'_>> {
         self.file_writes.fetch_add(1, Ordering::AcqRel);
-        // The checks follow the increment, so that `close` and `resume` either wait or are seen.
+        // The check follows the increment. So either `close` and `resume` see the increment and wait, or the check sees
+        // them and fails.
         let writes = FileWrites(self);
         self.check_can_write_files()?;
         Ok(writes)
     }
 
-    /// Fails if a call that writes table files must end.
+    /// Fails if table files must not be written, because the database is closed or read-only.
     pub(super) fn check_can_write_files(&self) -> Result<()> {
         self.check_writable()?;
         self.state.error_state.check_writable()
     }
 
-    /// Waits until no call writes table files. New calls must fail. Returns false at the deadline.
+    /// Waits until no call writes table files. The caller must have made new calls fail. Returns false at the deadline.
     pub(super) fn wait_for_file_writes(&self, cause: WaitCause, deadline_us: Option<u64>) -> bool {
         let state = &self.state;
         state.env.wait(cause, &state.progress, deadline_us, &mut || {
@@ -247,14 +249,15 @@ impl DbInner {
         Ok(true)
     }
 
-    /// Combines long operand chains and stores the values in their memtables, so that reads need not do it again.
+    /// Combines long operand chains and stores the values in their memtables, so that later reads need not combine the
+    /// operands.
     ///
     /// A chain that cannot be combined is skipped; reads of its key report the error.
     pub(crate) fn fold_operand_chains(&self, chains: Vec<LongOperandChain>, reads: ReadScope) {
         for LongOperandChain { tree, memtable, key, seq } in chains {
             let view = tree.pin_super_version();
-            // Older versions are complete only while the view has the memtable, because tables then hold older
-            // sequence numbers only. Afterwards, hidden versions that no snapshot needs may be missing.
+            // While the view contains the memtable, tables hold only older sequence numbers, so all older versions of
+            // the key exist. After the flush, jobs may have dropped hidden versions that no snapshot needs.
             if !view.memtables().any(|current| Arc::ptr_eq(current, &memtable)) {
                 continue;
             }
@@ -284,7 +287,8 @@ impl DbInner {
         self.scheduler.run_inline();
     }
 
-    /// Returns the value of a key at a snapshot, or the newest value. Measures sampled lookups, except for those that fail.
+    /// Returns the value of a key at a snapshot, or the newest value. Measures the latency of sampled lookups, except
+    /// failed ones.
     pub(crate) fn get(
         &self,
         tree: &Tree,
@@ -311,7 +315,7 @@ impl DbInner {
         let read = point::get_with_combined_operands(tree, &view, key, read_point, reads_until);
         if reads == ReadScope::Memory {
             if matches!(read, Err(Error::WouldBlock)) {
-                // Only the retry is counted.
+                // Not counted. If the caller repeats the lookup with I/O, that lookup is counted.
                 return read.map(|(value, _)| value);
             }
             self.begin_operation();
@@ -339,9 +343,9 @@ impl DbInner {
         key: &[u8],
         reads: ReadScope,
     ) -> Result<(SeqNo, Option<Slice>)> {
-        // The memtable may be sealed between the load of the view and that of `read_seq`. The view then lacks later
-        // commits, which go to the new memtable. The guard refuses the update after such a commit, because the number
-        // of the guard is loaded before the view.
+        // `guard_seq` is loaded before the view. The memtable may be sealed between the loads of the view and of
+        // `read_point`. The view then lacks commits to the new memtable. They are newer than `guard_seq`, so the guard
+        // rejects the update.
         let mut guard_seq = self.state.sequence.published();
         let value = {
             // The view is released before the closure of the caller runs, because the closure may take long.
@@ -401,8 +405,8 @@ impl DbInner {
         let state = &self.state;
         let synced = match failpoint::is_on(Failpoint::EditWithoutWalSync) {
             true => Ok(()),
-            // Without a sync mark on stable storage that covers all earlier commits, followers would not show them, but
-            // would show the edit.
+            // Followers show only commits that a sync mark on stable storage covers. Without this mark, they would show
+            // the edit, but not all commits before it.
             false => state.wal.sync_with_mark(),
         };
         let appended = synced.and_then(|()| state.append_edit(&VersionEdit { changes }));

@@ -1,4 +1,4 @@
-//! The handle of a keyspace, and the operations of a write batch that take one.
+//! The handle of a keyspace, and the methods of a write batch that take a keyspace.
 
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
@@ -38,7 +38,7 @@ use crate::tree::snapshots::SnapshotGuard;
 use crate::tree::table_file::TableFile;
 use crate::write::batch::WriteBatch;
 
-/// A named tree of one database. Clones share it.
+/// A handle of a keyspace: a named tree of a database. Clones of the handle refer to the same keyspace.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
     handle: Arc<DbHandle>,
@@ -80,10 +80,11 @@ impl Keyspace {
         self.write_options
     }
 
-    /// Returns a handle of the same keyspace that writes with these options, by default [`WriteOptions::default`].
+    /// Returns a handle of the same keyspace that writes with `options`. Other handles use [`WriteOptions::default`] or
+    /// their own options.
     ///
-    /// They apply to all writes of single keys and ranges, and to updates. [`WriteOptions::deadline`] also limits
-    /// [`Keyspace::compact_range`]. Other handles and batches are not affected.
+    /// The options apply to all writes of single keys and ranges, and to updates. [`WriteOptions::deadline`] also
+    /// limits [`Keyspace::compact_range`]. Other handles and batches are not affected.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -168,8 +169,8 @@ impl Keyspace {
 
     /// Writes a value that expires after `ttl`.
     ///
-    /// From its expiry on, the value counts as deleted. It also hides older values of the key. The time counts from this
-    /// call. See `docs/guide/expiry.md`.
+    /// The TTL begins with this call. An expired value counts as deleted, and older values of the key stay hidden. See
+    /// `docs/guide/expiry.md`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -229,8 +230,8 @@ impl Keyspace {
     /// keyspace; see `docs/guide/merge-operators.md`.
     ///
     /// # Errors
-    /// The errors of [`Db::write`](crate::Db::write); [`Error::NoMergeOperator`]. An operand that the operator cannot
-    /// apply is reported by reads only.
+    /// The errors of [`Db::write`](crate::Db::write); [`Error::NoMergeOperator`]. Only reads report an operand that the
+    /// operator cannot apply.
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
         self.write_entry(EntryKind::Merge, key.as_ref(), operand.as_ref())
     }
@@ -264,9 +265,9 @@ impl Keyspace {
 
     /// Replaces the value of a key by a function of the value, atomically, and returns the previous value.
     ///
-    /// `update` returns an [`Update`], the new value, or an `Option` of it where `None` deletes the key. It is
-    /// called again if another commit writes the key, so it must have no side effects. It may call the database;
-    /// if it writes the same key in each call, this call never returns. If it panics, the key is unchanged. The
+    /// `update` returns an [`Update`], the new value, or an `Option` of the new value. `None` deletes the key. `update`
+    /// is called again if another commit writes the key, so it must have no side effects. It may use the database. If
+    /// it writes the same key in each call, `fetch_update` never returns. If it panics, the key is unchanged. The
     /// deadline of [`Keyspace::with_write_options`] applies to each attempt.
     ///
     /// ```
@@ -330,8 +331,9 @@ impl Keyspace {
     ///
     /// `change` receives the current options and returns the new ones. It is called again if another thread changes the
     /// options meanwhile. Sizes and table options apply to the memtables and tables that are created later; existing
-    /// files are not rewritten. The stored options behave as in [`Db::keyspace`](crate::Db::keyspace), which also sets an
-    /// operand store. A program that passes other options at the next open changes them again.
+    /// files are not rewritten. The policy and the name of the merge operator are stored, as by
+    /// [`Db::keyspace`](crate::Db::keyspace). Only `Db::keyspace` can set an operand store. If the next open passes
+    /// other options, those options apply.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -498,9 +500,9 @@ impl Keyspace {
 
     /// Returns the approximate number of bytes that a range of keys occupies in table files.
     ///
-    /// Obsolete and expired entries count. Memtables and blob files do not count. A file that extends beyond the range counts
-    /// in proportion to its index blocks in the range, according to its top index. The maximum error per sorted run
-    /// and bound is the data of one index block (some hundred data blocks), or one file if that is smaller.
+    /// Obsolete and expired entries count. Memtables and blob files do not count. A file that extends beyond the range
+    /// counts in proportion to the number of its index blocks in the range. The maximum error per sorted run and bound
+    /// is the data of one index block (some hundred data blocks), or of one file if that is smaller.
     ///
     /// # Errors
     /// The errors of [`Keyspace::get`] if a top index cannot be read.
@@ -510,9 +512,8 @@ impl Keyspace {
 
     /// Returns the approximate number of keys that a range has in table files.
     ///
-    /// All entries except tombstones count. The result is therefore too large by the entries that newer entries or
-    /// range tombstones hide, by expired entries, and by all but one of the merge operands of a key. Memtables and operand stores do not
-    /// count.
+    /// All entries except tombstones count. The result therefore includes expired entries, entries that newer entries
+    /// or range tombstones hide, and all merge operands of a key. Memtables and operand stores do not count.
     ///
     /// A table inside the range counts exactly. A table that extends beyond the range counts in proportion to its index
     /// blocks in the range. Per sorted run and bound, the error is at most the number of entries of one table. If the
@@ -543,7 +544,7 @@ impl Keyspace {
         })
     }
 
-    /// Returns the sum of the amounts of all tables. A table that extends beyond the range counts in proportion.
+    /// Returns the sum of `amount` over all tables. A table that extends beyond the range counts in proportion.
     fn approximate_sum<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K>,
@@ -623,9 +624,10 @@ impl Keyspace {
 
     /// Loads many entries at once, all or nothing, without the log and without memtables.
     ///
-    /// The entries are written once, to tables of the deepest level in which they overlap no file, and become visible
-    /// together at one sequence number; see [`Db::ingest`](crate::Db::ingest). They must be in ascending order of distinct
-    /// keys, or the options set a memory bound for sorting. [`Keyspace::bulk_loader`] accepts entries one by one.
+    /// The entries are written once, to tables of the deepest level in which they overlap no file. They become visible
+    /// together at one sequence number; see [`Db::ingest`](crate::Db::ingest). Without
+    /// [`BulkLoadOptions::sort_memory_bytes`], the keys must be distinct and in ascending order.
+    /// [`Keyspace::bulk_loader`] accepts entries one by one.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -681,12 +683,12 @@ impl Keyspace {
     }
 }
 
-/// Returns a duration in microseconds, or the largest number.
+/// Converts a duration to microseconds. The result saturates at `u64::MAX`.
 fn duration_us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns the approximate share of an amount of a table between two bounds.
+/// Returns the approximate part of `amount` that belongs to the keys of a table between two bounds.
 fn share_between(
     table: &TableFile,
     amount: u64,
@@ -725,8 +727,8 @@ impl WriteBatch {
         self.add_put(keyspace.as_ref().tree(), key.as_ref(), value.as_ref());
     }
 
-    /// Adds a write of a value that expires after `ttl`, counted from this call; see [`Keyspace::put_with_ttl`]. With the
-    /// expiry time, a value has at most 1 GiB.
+    /// Adds a write of a value that expires after `ttl`, counted from this call; see [`Keyspace::put_with_ttl`]. The
+    /// value and its expiry time together have at most 1 GiB.
     pub fn put_with_ttl(
         &mut self,
         keyspace: &impl AsRef<Keyspace>,
@@ -782,10 +784,11 @@ impl WriteBatch {
     /// Adds the condition that a key was not written after the sequence number `read_seq`, such as that of
     /// [`Snapshot::seq`](crate::Snapshot::seq).
     ///
-    /// The write fails with [`Error::Conflict`] if the key was written or deleted later. It fails with
-    /// [`Error::ConflictUnknown`] if `read_seq` is older than the recent history, or than an ingest around the key. In both
-    /// cases the caller reads the key again and retries. The history consists of the memtables and of hashes of flushed
-    /// keys, up to 16 MiB and 1/16 of the memory budget. Under ordinary load it covers the last second.
+    /// The write fails with [`Error::Conflict`] if the key was written or deleted after `read_seq`. It fails with
+    /// [`Error::ConflictUnknown`] if `read_seq` is older than the recent history, or than an ingest whose key range
+    /// contains the key. In both cases the caller reads the key again and retries. The history consists of the
+    /// memtables and of hashes of flushed keys. The hashes use at most 16 MiB, and at most 1/16 of the memory budget.
+    /// Under ordinary load, the history covers the last second.
     pub fn guard(
         &mut self,
         keyspace: &impl AsRef<Keyspace>,

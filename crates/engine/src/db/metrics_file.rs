@@ -1,8 +1,8 @@
 //! The metrics file `METRICS`, which shows the metrics of an open database to other processes.
 //!
-//! A thread writes the file in an interval: first as `METRICS.tmp`, which it then renames. A reader therefore sees a
-//! complete file. The file is never synced. It uses no disk reserve and no retries, and a failure is only counted. The
-//! close removes the file. After a kill of the process, the next open removes it.
+//! A thread periodically writes `METRICS.tmp` and renames it to `METRICS`, so that readers see a complete file. The
+//! file is never synced. A failed write is counted and not retried. It does not release the disk reserve. `close`
+//! removes the file. If the process is killed, the next open removes it.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -90,7 +90,7 @@ pub(super) fn start_metrics_file(inner: &Arc<DbInner>) {
     }
 }
 
-/// Writes the file in an interval until the database is closed.
+/// Writes the file periodically until the database is closed.
 fn write_in_interval(inner: &DbInner, interval_us: u64) {
     let (state, vfs) = (&inner.state, inner.options.file_system());
     let open_us = state.env.now_us();
@@ -106,7 +106,7 @@ fn write_in_interval(inner: &DbInner, interval_us: u64) {
             };
             write_file(&*vfs, &state.dir, &reading)
         };
-        // The metrics of an operand store run user code.
+        // The metrics of an operand store run user code, which may panic.
         if !matches!(catch_unwind(AssertUnwindSafe(write)), Ok(Ok(()))) {
             add(&inner.metrics_file_failures, 1);
         }
@@ -120,7 +120,7 @@ fn write_file(vfs: &dyn Vfs, dir: &Path, reading: &MetricsReading) -> io::Result
     let text = serde_json::to_vec(reading)?;
     let temporary = dir.join(METRICS_TEMPORARY);
     let file = match vfs.create(&temporary) {
-        // The last write failed.
+        // The previous write failed and left its temporary file.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             vfs.remove(&temporary)?;
             vfs.create(&temporary)?
@@ -132,7 +132,7 @@ fn write_file(vfs: &dyn Vfs, dir: &Path, reading: &MetricsReading) -> io::Result
     vfs.rename(&temporary, &dir.join(METRICS))
 }
 
-/// Removes the metrics file of the previous owner of the database, or of this one. Failures have no effect.
+/// Removes the metrics file and its temporary file. Errors are ignored.
 pub(crate) fn remove_metrics_file(vfs: &dyn Vfs, dir: &Path) {
     for name in [METRICS_TEMPORARY, METRICS] {
         let _ = vfs.remove(&dir.join(name));

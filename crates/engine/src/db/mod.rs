@@ -147,11 +147,11 @@ impl Db {
         &self.handle.0
     }
 
-    /// Returns a handle of the same database with a maximum duration of [`Db::checkpoint`], [`Db::flush`], [`Db::resume`],
-    /// [`Db::sync`] and [`Db::wait_idle`]. Without it they wait without limit.
+    /// Returns a handle of the same database that limits the duration of [`Db::checkpoint`], [`Db::flush`],
+    /// [`Db::resume`], [`Db::sync`] and [`Db::wait_idle`]. On other handles, these calls wait without limit.
     ///
-    /// They then fail with [`Error::Deadline`], even if a device call hangs. Their work ends when the current device call
-    /// returns. [`WriteOptions::deadline`] limits writes.
+    /// After the deadline, these calls fail with [`Error::Deadline`], even if a device call hangs. Their work ends when
+    /// the current device call returns. [`WriteOptions::deadline`] limits writes.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -232,13 +232,14 @@ impl Db {
 
     /// Creates a keyspace with the contents of another one, durably. Later changes of one do not affect the other.
     ///
-    /// The clone has the contents as of one moment during the call. Commits, flushes and compactions continue. The entries are
-    /// written once, as tables in key order. Values that have expired are omitted, and the others keep their expiry times.
-    /// Merge operands are combined. A combined value expires with the value below its operands. Snapshots that are older than
-    /// the call see an empty keyspace.
+    /// The clone has the contents as of one moment during the call. Commits, flushes and compactions continue. The
+    /// entries are written once, as tables in key order. Values that have expired are omitted, and the others keep
+    /// their expiry times. Merge operands are combined. A combined value has the expiry time of the value to which the
+    /// operands were applied. Snapshots that are older than the call see an empty keyspace.
     ///
     /// The clone does not exist before the call returns. After an error or a crash it does not exist, and its files are
-    /// removed. It has the merge operator of the source, and otherwise these options. They must not contain an operand store.
+    /// removed. The clone has the merge operator of the source. All other options are those in `options`, which must
+    /// not contain an operand store.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -314,9 +315,9 @@ impl Db {
     /// the current device call returns. Until then the target is locked.
     ///
     /// # Errors
-    /// [`Error::Deadline`]; [`Error::TargetNotEmpty`]; [`Error::Locked`] if another process uses the target; [`Error::Io`];
-    /// [`Error::OutputInDatabase`] if the path has the name of an engine file in a database directory;
-    /// [`Error::Closed`]; [`Error::ReadOnly`]. The target then does not open as a database.
+    /// [`Error::Deadline`]; [`Error::TargetNotEmpty`]; [`Error::Locked`] if another process uses the target;
+    /// [`Error::Io`]; [`Error::OutputInDatabase`] if the path has the name of an engine file in a database directory;
+    /// [`Error::Closed`]; [`Error::ReadOnly`]. After an error, the target cannot be opened as a database.
     pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
         check_reentry("checkpoint")?;
         let target = target.as_ref().to_owned();
@@ -386,14 +387,14 @@ impl Db {
     /// Adds external tables to keyspaces, all or nothing, at one sequence number.
     ///
     /// The entries are newer than all earlier commits. They are on stable storage and visible together when the call
-    /// returns. Each file is linked into the database directory, or copied, and verified completely before it counts. It
-    /// becomes a table of the deepest level in which it overlaps no file, so that it usually needs no compaction. Files of
-    /// one keyspace must not overlap each other. [`ExternalTableWriter`] writes the files.
+    /// returns. Each file is linked or copied into the database directory, and verified completely before it is added.
+    /// It becomes a table of the deepest level in which it overlaps no file, so that it usually needs no compaction.
+    /// Files of one keyspace must not overlap each other. [`ExternalTableWriter`] writes the files.
     ///
-    /// Memtables that overlap a file are flushed first. Commits wait during the last step, one sync of the manifest.
-    /// Snapshots and iterators that exist before do not see the entries. A guard or a transaction that is older than the
-    /// ingest fails with [`Error::ConflictUnknown`] if its keys overlap the range from the smallest to the largest ingested
-    /// key of the keyspace.
+    /// Memtables that overlap a file are flushed first. Commits wait during the last step, which syncs the manifest
+    /// once. Existing snapshots and iterators do not see the entries. A guard or a transaction that is older than the
+    /// ingest fails with [`Error::ConflictUnknown`] if its keys overlap the ingested key range. This range extends from
+    /// the smallest to the largest ingested key of the keyspace.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -462,13 +463,14 @@ impl Db {
     /// Starts a transaction that locks the keys that it writes or reads with
     /// [`get_for_update`](Transaction::get_for_update).
     ///
-    /// Use it if several transactions often write the same keys: they wait for each other instead of failing at the commit.
-    /// The locks end with the transaction. A call waits at most `timeout` for a key, and then fails with
-    /// [`Error::LockTimeout`]. If a wait would never end, it fails with [`Error::Deadlock`].
+    /// Use it if several transactions often write the same keys: they wait for each other instead of failing at the
+    /// commit. The end of the transaction releases its locks. A call waits at most `timeout` for a key, and then fails
+    /// with [`Error::LockTimeout`]. If the wait would cause a deadlock, the call fails with [`Error::Deadlock`].
     ///
-    /// `get_for_update` returns the newest value of the key. All other reads show the state at the start, except of keys that
-    /// the transaction has locked. The commit checks all reads as that of [`Db::transaction`], because other writes do not
-    /// use the locks, and fails with [`Error::Conflict`] after such a write. Range deletes lock nothing.
+    /// `get_for_update` returns the newest value of the key. All other reads show the state at the start of the
+    /// transaction, except for keys that it has locked. Writes outside of locking transactions ignore the locks. The
+    /// commit therefore checks all reads, like the commit of a [`Db::transaction`]. It fails with [`Error::Conflict`]
+    /// if another commit has written a key that was read. Range deletes lock nothing.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -550,7 +552,8 @@ impl Db {
             if let Some(snapshot) = self.try_snapshot() {
                 return snapshot;
             }
-            // An edit that removes data which a snapshot could see is being installed. It always ends.
+            // No snapshot can be taken while an edit is installed that removes data which the snapshot could see. The
+            // installation always ends.
             let ended = &mut || !state.sequence.has_entry_removal();
             state.env.wait(WaitCause::BackgroundWork, &state.progress, None, ended);
         }
@@ -613,10 +616,10 @@ impl Db {
     /// [`Db::health`] still lists the others.
     ///
     /// # Errors
-    /// The obstacle; the database stays read-only. [`Error::CompactionBlocked`] if the database is writable,
-    /// except for a keyspace at the hard stop of its policy whose compaction a quarantined file blocks.
-    /// [`Error::Deadline`]: a resume in a device call continues when the call returns, and
-    /// [`Event::Resumed`](crate::Event::Resumed) reports its success.
+    /// The error that prevents the resume; the database stays read-only. [`Error::CompactionBlocked`] if the database
+    /// is writable again, except for one keyspace: its policy has stopped writes, and a quarantined file blocks its
+    /// compaction. [`Error::Deadline`]: if the resume is in a device call, it continues when this device call returns,
+    /// and [`Event::Resumed`](crate::Event::Resumed) reports its success.
     pub fn resume(&self) -> Result<()> {
         check_reentry("resume")?;
         self.run_with_deadline(WaitCause::BackgroundWork, open::resume::resume)
@@ -630,7 +633,7 @@ impl Db {
     /// Lookups continue meanwhile. [`Options::warm_up`] does the same in the background after an open.
     ///
     /// # Errors
-    /// [`Error::Closed`]; a block cannot be read or is damaged.
+    /// [`Error::Closed`]; the error of a block that cannot be read or is damaged.
     pub fn warm_up(&self) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
@@ -685,11 +688,11 @@ impl Db {
         self.inner().state.latencies.set_sampling(sampling);
     }
 
-    /// Creates an archiver, which returns the commits from now on as chunks for an archive.
+    /// Creates an archiver, which returns all later commits as chunks for an archive.
     ///
-    /// A checkpoint that is created afterwards, and the chunks, restore the database at any later commit, see
-    /// [`LogExtender`]. The database keeps the files of retired log segments with commits that the archiver has not returned, up to
-    /// `held_bytes_max` bytes. Beyond this limit it deletes them, and the archiver ends.
+    /// A checkpoint that is created after this call can be extended with the chunks to any later commit; see
+    /// [`LogExtender`]. The database keeps retired log segments until the archiver has returned their commits, up to
+    /// `held_bytes_max` bytes. Beyond this limit it deletes the segments, and the archiver ends.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -718,11 +721,12 @@ impl Db {
         metrics::metrics(self.inner())
     }
 
-    /// Sets all metrics in the recorder of the crate [`metrics`](https://docs.rs/metrics), with these labels in addition
-    /// to their own.
+    /// Publishes all metrics to the recorder of the crate [`metrics`](https://docs.rs/metrics). `labels` are added to
+    /// the labels of each metric.
     ///
-    /// The program calls it in an interval. Names and labels are those of [`Metrics::to_prometheus`]. Counters of seconds
-    /// and the sums and quantiles of durations are gauges, because counters of a recorder are integers.
+    /// The program calls this method periodically. Names and labels are those of [`Metrics::to_prometheus`]. Counters
+    /// in seconds, and sums and quantiles of durations, are published as gauges, because counters of a recorder are
+    /// integers.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self, labels: &[(&str, &str)]) {
         crate::metrics::publish::publish(&self.metrics(), labels);

@@ -65,7 +65,7 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         Ok(MultiGet { view, read_point, values: vec![None; keys.len()], keys, order, done: 0 })
     }
 
-    /// Looks up at most `count` of the remaining keys. Returns whether no key remains.
+    /// Looks up at most `count` of the remaining keys. Returns true if no key remains.
     ///
     /// # Errors
     /// The errors of [`Db::get`](crate::Db::get). After [`Error::WouldBlock`](crate::Error::WouldBlock), the caller may

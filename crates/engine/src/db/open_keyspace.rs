@@ -48,7 +48,7 @@ pub(crate) fn open_keyspace(
         inner.state.discard_unclaimed_files();
         if let Some(tree) = tree? {
             if inner.read_only.is_none() {
-                // Called without a lock, because it calls the policy and possibly the listener.
+                // Called without a lock, because the policy and the event listener are user code.
                 backpressure::refresh_write_limits(&inner.state, &inner.throttle, &tree);
             }
             return Ok(tree);
@@ -85,7 +85,8 @@ pub(crate) fn check_keyspace_name(name: &str) -> Result<()> {
 
 /// Opens or creates a keyspace with the operand store that was opened for it.
 ///
-/// Returns `None` if another keyspace has the name by now, and the caller must retry.
+/// Returns `None` if the keyspace or its operand store was replaced after `opened` was read. The caller must then
+/// retry.
 fn open_with_store(
     inner: &DbInner,
     shared_name: &Arc<KeyspaceName>,
@@ -95,7 +96,7 @@ fn open_with_store(
 ) -> Result<Option<Arc<Tree>>> {
     let name = &*shared_name.get();
     let _changes = inner.keyspace_changes.lock();
-    // Close sets the flag, then acquires the lock once. No keyspace changes after that.
+    // `close` sets `closed`, and then acquires this lock once. After that, no keyspace changes.
     inner.check_open()?;
     let existing = inner.state.trees.read().by_name(name).cloned();
     let is_replaced = |opened: &OpenedStore| opened.tree != existing.as_ref().map(|tree| tree.id);
@@ -124,7 +125,7 @@ fn open_with_store(
             if let Some(attached) = attached {
                 attach(&tree, attached);
             }
-            // Options in memory change, the stored policy does not.
+            // Only the options in memory change. The stored policy stays the same.
             let policy = tree.settings().stored_policy.clone();
             tree.set_settings(options, policy);
             Ok(Some(tree))
@@ -139,7 +140,7 @@ fn open_with_store(
     }
 }
 
-/// Changes options of an open keyspace. `change` returns the new options for the current ones. It is called again if
+/// Changes options of an open keyspace. `change` maps the current options to the new ones. It is called again if
 /// another thread changes the options meanwhile.
 pub(crate) fn set_options(
     inner: &DbInner,
@@ -151,7 +152,7 @@ pub(crate) fn set_options(
     inner.state.error_state.check_writable()?;
     let changed = loop {
         let settings = Arc::clone(&tree.settings());
-        // Called without a lock, because it is code of the user.
+        // Called without a lock, because it is user code.
         let options = change(settings.options.clone());
         if !options.has_same_operand_store(&settings.options) {
             return Err(Error::InvalidOption {
@@ -248,7 +249,7 @@ fn change_options(
         attach(tree, attached);
     }
     tree.set_settings(options, policy);
-    // The previous policy was blocked; the new one may not be.
+    // The new policy may be able to run jobs, even if the previous policy was blocked.
     tree.jobs.lock().blocked = None;
     inner.state.work.push(WorkKind::Compaction, tree.id);
     Ok(())

@@ -151,7 +151,7 @@ pub(crate) struct OpenedStore {
 /// Opens the operand store in `options` for a keyspace, unless the store is already open. If the keyspace does not
 /// exist yet, the store shares `keyspace` with the tree that is created later.
 ///
-/// No lock is held, because the open of a store reads files and may yield to other threads.
+/// The caller must hold no lock, because the open of a store reads files and may yield to other threads.
 ///
 /// # Errors
 /// [`Error::NoOperandStore`] if the keyspace needs a store and the options have none. [`Error::Contradiction`] if the
@@ -206,11 +206,11 @@ pub(crate) fn attach(tree: &Tree, attached: Arc<AttachedStore>) {
     tree.operand_store.attach(attached);
 }
 
-/// Blocks new snapshots while no snapshot exists.
+/// Blocks new snapshots while it exists.
 struct SnapshotBlock<'a>(&'a DbState);
 
 impl<'a> SnapshotBlock<'a> {
-    /// Blocks new snapshots until the returned value is dropped. Fails if a snapshot exists.
+    /// Blocks new snapshots until the returned guard is dropped. Fails if a snapshot exists.
     fn begin(state: &'a DbState) -> Result<SnapshotBlock<'a>> {
         match state.sequence.begin_entry_removal(SeqNo::ZERO) {
             true => Ok(SnapshotBlock(state)),
@@ -281,7 +281,7 @@ fn remove_store_from_options(inner: &DbInner, tree: &Tree) -> Result<()> {
     inner.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])
 }
 
-/// Returns the files of a store copy in another directory. Files that the copied store discards are not deleted.
+/// Returns the file access of a store copy in the directory `dir`. Files that the copy discards are not deleted.
 pub(crate) fn files_in_dir(tables: &TableFactory, dir: &Path) -> Arc<OperandStoreFiles> {
     let numbers = Arc::clone(&tables.files);
     Arc::new(OperandStoreFiles::without_limits(Arc::clone(&tables.vfs), dir.to_owned(), numbers))

@@ -1,9 +1,9 @@
 //! Renaming a keyspace.
 //!
 //! 1. The WAL is synced, so that the rename is ordered after all earlier commits.
-//! 2. One manifest edit replaces the name. The WAL, the tables and the blob files refer to the keyspace by its id, so no
-//!    data changes. Tables contain the name of the time at which they were written, which only a repair without a manifest
-//!    reads.
+//! 2. One manifest edit replaces the name. The WAL, the tables and the blob files refer to the keyspace by its id, so
+//!    no data changes. A table keeps the name that the keyspace had when the table was written. Only a repair without a
+//!    manifest reads this name.
 //! 3. The new name becomes visible to all handles at once.
 
 use lsmx_base::failpoint::{self, Failpoint};
@@ -21,7 +21,7 @@ pub(crate) fn rename_keyspace(inner: &DbInner, old: &str, new: &str) -> Result<(
     check_keyspace_name(new)?;
     inner.state.error_state.check_writable()?;
     let renamed = {
-        // A drop of the old name selects its tree and drops it under this lock.
+        // `drop_keyspace` looks up the name and drops the tree under this lock, so that no rename happens in between.
         let _lock = inner.lock_admin(None)?;
         rename_locked(inner, old, new)
     };
@@ -32,7 +32,7 @@ pub(crate) fn rename_keyspace(inner: &DbInner, old: &str, new: &str) -> Result<(
 fn rename_locked(inner: &DbInner, old: &str, new: &str) -> Result<()> {
     let state = &inner.state;
     let _changes = inner.keyspace_changes.lock();
-    // Close sets the flag, then acquires the lock once. No keyspace changes after that.
+    // `close` sets `closed`, and then acquires this lock once. After that, no keyspace changes.
     inner.check_open()?;
     let tree = inner.existing_tree(old)?;
     if old == new {

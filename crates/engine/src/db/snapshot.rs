@@ -18,7 +18,8 @@ use crate::tree::snapshots::{ReadPoint, SnapshotGuard};
 
 /// A consistent view of all keyspaces at one sequence number and one time.
 ///
-/// An entry that expires after the snapshot was taken stays visible to it. The entries that it sees are kept until the last clone is dropped.
+/// An entry that expires later stays visible in the snapshot. Entries that the snapshot sees are kept until its last
+/// clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     handle: Arc<DbHandle>,
@@ -44,7 +45,8 @@ impl Snapshot {
         self.inner().state.read_point_of_snapshot(&self.pinned)
     }
 
-    /// Returns the largest sequence number that the snapshot sees. Guards of a batch take it.
+    /// Returns the largest sequence number that the snapshot sees. [`WriteBatch::guard`](crate::WriteBatch::guard)
+    /// takes it.
     #[must_use]
     pub fn seq(&self) -> SeqNo {
         self.pinned.seq()

@@ -2,11 +2,12 @@
 //!
 //! 1. Load the published sequence number for the guard, and then read the key.
 //! 2. Call the closure of the caller with the value.
-//! 3. Commit the result with a guard on the key. If the guard is refused or cannot be decided, repeat from step 1.
+//! 3. Commit the result with a guard on the key. If the guard fails or cannot be checked, repeat from step 1.
 //!
-//! The guard alone makes the update atomic. Key locks only avoid refusals between concurrent updates of a key, so
-//! that none starves. A lock is held while the closure runs, and the closure may wait for another update of the same
-//! key. Therefore an update waits at most [`LOCK_WAIT_US_MAX`](crate::db::key_locks::LOCK_WAIT_US_MAX) for the lock and then continues without it.
+//! The guard alone makes the update atomic. Key locks only avoid conflicts between concurrent updates of a key, so that
+//! no update starves. The closure runs under the lock, and may itself wait for another update of the same key.
+//! Therefore an update waits at most [`LOCK_WAIT_US_MAX`](crate::db::key_locks::LOCK_WAIT_US_MAX) for the lock and then
+//! continues without it.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, SeqNo};
@@ -83,7 +84,7 @@ fn update_unmeasured(
         let (result, batch) = apply_update(tree, key, guard_seq, before, update);
         let Some(batch) = batch else { return Ok(result) };
         match write(inner, batch, options) {
-            // Another commit wrote the key, or later commits exceed the recorded history. Each retry implies that
+            // Another commit wrote the key, or the history does not reach back to `guard_seq`. Each retry implies that
             // other commits succeeded.
             Err(Error::Conflict { .. } | Error::ConflictUnknown { .. }) => {}
             written => return written.map(|()| result),

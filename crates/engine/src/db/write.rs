@@ -32,7 +32,7 @@ pub(super) fn write_entry(
     write(inner, batch, options)
 }
 
-/// Commits a batch. Waits until the batch is admitted. Measures sampled commits.
+/// Commits a batch. Waits until the batch is admitted. Measures the latency of sampled commits.
 pub(crate) fn write(inner: &DbInner, batch: WriteBatch, options: WriteOptions) -> Result<()> {
     let (env, latencies) = (&inner.state.env, &inner.state.latencies);
     let start = latencies.start(env);

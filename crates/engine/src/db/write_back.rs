@@ -28,7 +28,7 @@ use crate::tree::counters::add;
 use crate::tree::snapshots::ReadPoint;
 use crate::tree::super_version::SuperVersion;
 
-/// Number of gets of a key that read files and combined operands, after which the value is stored. A copy of a value
+/// Minimum number of gets of a key that read files and combined operands before the value is stored. A copy of a value
 /// that is read only once would waste memory.
 const GETS_MIN: u32 = 2;
 /// A get that read only memtables stores the value if the operands have at least 1 / `OPERAND_PART` of the bytes of the

@@ -4,8 +4,8 @@
 //! operation  code u8 · keyspace varint · key length varint · key
 //!            then, except for tombstones: value length varint · value
 //!
-//!            code 5, a range delete, whose key is the start of the range, has instead of a value:
-//!            the end of the range, `range_end.rs`
+//!            code 5 (range delete): the key is the start of the range, and the end of the range,
+//!            `range_end.rs`, follows instead of a value
 //! ```
 //!
 //! The code of an entry is its entry kind, which tables also use. Code 5 is not an entry kind. The first operation has
@@ -21,8 +21,8 @@ use lsmx_base::malformed::Malformed;
 use crate::format::expiry::{EXPIRY_BYTES, check_expiring_value};
 use crate::format::range_end::{decode_range_end, put_range_end};
 
-/// Code of a range delete. Entry kinds have the codes 0 to 4. Codes with the flag 0x80 are also entry kinds or reserved
-/// for them.
+/// Code of a range delete. Entry kinds use the codes 0 to 4. Codes with the flag 0x80 are also entry kinds, or are
+/// reserved for entry kinds.
 const RANGE_DELETE: u8 = 5;
 
 /// Appends a put, a merge or a delete of one key to a payload. `value` is ignored for a delete.

@@ -166,8 +166,8 @@ impl BlobTrailer {
     }
 }
 
-/// Returns the checksum of `covered`, which are the trailer fields before the checksum. `at` is the offset of the
-/// trailer in the file `uid`.
+/// Returns the checksum of a trailer at offset `at` of the file `uid`. `covered` contains the trailer fields before the
+/// checksum.
 pub fn trailer_checksum(covered: &[u8], uid: u64, at: u64) -> u64 {
     xxh3_seeded(covered, file_location_seed(uid, at))
 }

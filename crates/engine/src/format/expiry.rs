@@ -22,9 +22,9 @@ use lsmx_compaction::ExpirySummary;
 /// Size of an encoded expiry time in bytes.
 pub(crate) const EXPIRY_BYTES: usize = size_of::<u64>();
 
-/// Splits the stored value of an expiring entry into the expiry time in microseconds and the value. Decoders use
-/// [`check_expiring_value`] to reject stored values that are too short, so a short value cannot occur here. A short
-/// value would be returned with the latest possible expiry time.
+/// Splits the stored value of an expiring entry into the expiry time in microseconds and the value. Decoders reject
+/// stored values that are too short for an expiry time, see [`check_expiring_value`]. For such a value, the function
+/// would return the latest possible expiry time and the whole stored value.
 #[inline]
 pub(crate) fn split_expiry(stored: &[u8]) -> (u64, &[u8]) {
     match get_u64(stored, 0) {

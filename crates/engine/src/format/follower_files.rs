@@ -1,4 +1,5 @@
-//! List of the files that a follower uses, `FOLLOWERS/000001.files`: a text with one line per file and a last line.
+//! List of the files that a follower uses. The file `FOLLOWERS/000001.files` is a text with one line per file, followed
+//! by a line with a checksum.
 //!
 //! ```text
 //! 7                          number of a table or blob file, in ascending order

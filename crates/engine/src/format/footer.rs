@@ -74,8 +74,8 @@ impl Footer {
         let version = decoder.u32("format version")?;
         let found = decoder.u32("footer checksum")?;
         let magic = decoder.u64("magic number")?;
-        // The magic number is checked before the checksum. The error of a file that is not a table therefore differs
-        // from the error of a corrupt table.
+        // The magic number is checked before the checksum. A file that is not a table therefore causes a different
+        // error than a corrupt table.
         if magic.to_le_bytes() != MAGIC {
             return Err(Malformed::Magic { expected: u64::from_le_bytes(MAGIC), found: magic });
         }

@@ -12,8 +12,8 @@
 //! 56  +  records                as in a WAL segment, without sync marks
 //! ```
 //!
-//! A chunk contains all commits whose sequence numbers are between the first and the last one. The checksums of the records depend on
-//! the database uid, the first sequence number of the chunk, and the offset in the chunk.
+//! A chunk contains all commits whose sequence numbers are between the first and the last one. The uid of the database,
+//! the first sequence number of the chunk, and the offset of a record in the chunk seed the checksums of the record.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::file_header::FileHeaderFormat;

@@ -38,8 +38,8 @@ const OLDER_SYNCED: u64 = 1 << 63;
 pub struct SyncMark {
     /// Number of bytes of this file that were synced. 0 if the file was never synced.
     pub position: u64,
-    /// Whether all valid bytes of older segments were synced. True if `position` is not 0, because older segments are
-    /// synced before newer segments.
+    /// True if all valid bytes of older segments were synced. Always true if `position` is not 0, because older
+    /// segments are synced before newer segments.
     pub older_synced: bool,
 }
 

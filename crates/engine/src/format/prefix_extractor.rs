@@ -40,7 +40,7 @@ impl PrefixExtractor {
         lower: Bound<&'a [u8]>,
         upper: Bound<&[u8]>,
     ) -> Option<&'a [u8]> {
-        // If a key starts with this prefix, this prefix is the prefix of the key.
+        // The extractor returns this prefix for every key that starts with it.
         let prefix = match lower {
             Bound::Included(lower) | Bound::Excluded(lower) => self.prefix(lower)?,
             Bound::Unbounded => return None,

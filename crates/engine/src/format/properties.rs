@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0      fields, tags ascending, each
-//!     2   tag     u16; with the top bit a reader that does not know it must refuse the table
+//!     2   tag     u16; if the top bit is set, a reader that does not know the tag must reject the table
 //!     v   length  varint
 //!     n   value   as the tag says
 //! ```
@@ -50,8 +50,8 @@ const PREFIXES: u16 = 23;
 /// Present in external tables. A reader that does not know this tag must reject the table.
 const EXTERNAL_SEQ: u16 = REQUIRED | 20;
 
-/// Summary of expiry times. A reader that does not know this tag does not know the entry kinds of expiring entries
-/// either.
+/// Summary of expiry times. The tag is required: a reader that does not know it does not know the kinds of expiring
+/// entries either.
 const EXPIRY: u16 = REQUIRED | 22;
 
 /// Value of [`EXTERNAL_SEQ`]. It means that the manifest contains the sequence number of all entries.
@@ -78,10 +78,10 @@ pub struct TableProperties {
     pub value_bytes: u64,
     /// Smallest user key of an entry or start of a range tombstone.
     pub smallest: Bytes,
-    /// Upper bound of the user keys of all entries and range tombstones. It is the largest user key of an entry or the
-    /// largest key of a range tombstone, which is described at
-    /// [`RangeTombstone::largest_key`](lsmx_base::range_tombstone::RangeTombstone::largest_key). A range tombstone
-    /// without an end is counted with its start.
+    /// Upper bound of the user keys of all entries and range tombstones: the largest user key of an entry or the
+    /// largest key of a range tombstone, see
+    /// [`RangeTombstone::largest_key`](lsmx_base::range_tombstone::RangeTombstone::largest_key). For a range tombstone
+    /// without an end, its start is used.
     pub largest: Bytes,
     /// Smallest sequence number of an entry or range tombstone.
     pub seq_smallest: SeqNo,
@@ -108,7 +108,7 @@ pub struct TableProperties {
     pub expiry: Option<ExpirySummary>,
     /// Kind of the key prefixes in the filter. `None` if the filter contains only full keys.
     pub prefixes: Option<PrefixExtractor>,
-    /// Whether the table was written outside the database. All entries of such a table have the sequence number 0. When
+    /// True if the table was written outside the database. All entries of such a table have the sequence number 0. When
     /// the table is ingested, the manifest assigns one sequence number to all entries.
     pub is_external: bool,
 }

@@ -1,5 +1,6 @@
-//! Finds and reports data that exceeds the bound within which deleted values must be removed. Requests the removal of
-//! void operands from operand stores.
+//! Finds and reports data that exceeds its delete persistence bound, the maximum time until deleted values are removed.
+//! Also requests the removal of obsolete operands from operand stores. An operand is obsolete if a newer delete covers
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ use crate::tree::Tree;
 use crate::tree::delete_persistence::{OverdueData, RegisteredIterator};
 use crate::tree::snapshots::SnapshotTracker;
 
-/// Requests the removal of operands from the operand store of a tree, if deletes have voided them for too long.
+/// Requests the removal of operands from the operand store of a tree if deletes have covered them for too long.
 pub(crate) fn request_operand_removal(
     state: &DbState,
     tree: &Tree,
@@ -32,7 +33,7 @@ pub(crate) fn request_operand_removal(
     attached.store.remove_void_operands(through, &snapshots);
 }
 
-/// Sends an event for each holder of overdue data that was not reported since it began to hold data.
+/// Sends an event for each new holder of overdue data. A holder is not new if the previous check also found it.
 pub(crate) fn report_overdue_data(state: &DbState, tree: &Tree) {
     let overdue = find_overdue_data(tree, &state.sequence);
     let new_holders = tree.jobs.lock().reported_holders.take_new(overdue);
@@ -45,17 +46,16 @@ pub(crate) fn report_overdue_data(state: &DbState, tree: &Tree) {
     }
 }
 
-/// Returns the data of a tree that exceeds its bound. At most one element per holder.
+/// Returns the overdue data of a tree, with at most one element per holder. Data is overdue if its bound has passed:
 ///
-/// Tables and blob files of the current version are overdue by the write time of their oldest tombstone or the earliest
-/// expiry time. A snapshot holds them if it is older than the tombstone or does not see the expiry. Otherwise the jobs
-/// of the engine have not kept up.
-///
-/// Operands in an operand store are overdue by the time at which the delete that voids them was recorded. A snapshot
-/// holds them if it is older than the delete.
-///
-/// Files that only iterators use are overdue by the creation time of the iterator. Jobs remove deleted data from the
-/// current version within three quarters of the bound, so an iterator may exceed the bound after the last quarter.
+/// - For tables and blob files of the current version, the bound starts at the write time of the oldest tombstone, at
+///   the earliest expiry time, or at the time at which garbage was found. If a snapshot is older than the tombstone or
+///   does not see the expiry, the snapshot is the holder. Otherwise, background jobs are late and are the holder.
+/// - For operands in an operand store, the bound starts when the delete that covers them was recorded. If a snapshot is
+///   older than the delete, the snapshot is the holder. Otherwise, background jobs are the holder.
+/// - For files that only an iterator uses, the iterator is the holder. Jobs remove deleted data from the current
+///   version within three quarters of the bound. An iterator may therefore exceed the bound a quarter of the bound
+///   after its creation.
 pub(crate) fn find_overdue_data(tree: &Tree, tracker: &SnapshotTracker) -> Vec<OverdueData> {
     let Some(parts) = tree.delete_persistence() else { return Vec::new() };
     let now_us = tree.env().database_time_us();
@@ -102,14 +102,14 @@ pub(crate) fn find_overdue_data(tree: &Tree, tracker: &SnapshotTracker) -> Vec<O
     overdue
 }
 
-/// Returns the oldest delete that may void operands in the operand store of a tree, and the time of its record in
-/// microseconds.
+/// Returns the oldest delete that may cover operands in the operand store of a tree, and the time in microseconds at
+/// which this delete was recorded.
 fn find_void_operands(tree: &Tree) -> Option<(SeqNo, u64)> {
     let seq = tree.operand_store.attached()?.store.oldest_void_delete()?;
     Some((seq, tree.jobs.lock().void_operands.recorded_us(seq)?))
 }
 
-/// Returns the data that only iterators use, for each iterator that may exceed the bound.
+/// Returns the data that only iterators use, with one element for each iterator that may exceed the bound.
 fn find_data_of_iterators(tree: &Tree, parts: DeletePersistence, now_us: u64) -> Vec<OverdueData> {
     let reserve_us = parts.bound_us() / 4;
     let due_us = |iterator: &RegisteredIterator| iterator.created_us.saturating_add(reserve_us);

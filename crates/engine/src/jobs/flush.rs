@@ -89,7 +89,7 @@ fn flush_memtable(
     span: &JobSpan,
     guard: Option<&StoreInstallGuard<'_>>,
 ) -> Result<()> {
-    // Only a thread that has reserved the operand store adds older entries to the tree.
+    // While this thread has reserved the operand store, no collection can move older operands to the tree.
     let view = tree.pin_super_version();
     let Some((memtable, last_seq)) = view.oldest_sealed() else { return Ok(()) };
     // When the last sequence number of the memtable is published, all insertions into the memtable have ended.
@@ -101,7 +101,7 @@ fn flush_memtable(
         memtable_bytes: memtable.bytes(),
     }));
     let expiry_limit_us = if tree.may_expire() { state.expiry_limit_us() } else { 0 };
-    // Tombstones of expired entries get the current time.
+    // A tombstone that replaces an expired entry gets the current time.
     let now_us = (expiry_limit_us > 0).then(|| state.env.database_time_us());
     let (shape, tombstone_us) = (view.version.shape(), memtable.first_tombstone_us().or(now_us));
     let mut outputs = JobOutputs::for_flush(&state.tables, tree, memtable, shape, tombstone_us);
@@ -116,9 +116,9 @@ fn flush_memtable(
     let recorder = flushed_writes.as_mut();
     write_memtable(&state.env, filter, memtable, &mut outputs, delivery.as_mut(), recorder)?;
     state.env.yield_point(YieldKind::JobStep);
-    // The WAL is synced first. Otherwise, a commit could be durable in this keyspace, but not in others. The WAL does
-    // not contain the sequence number of an ingest and may therefore end before `last_seq`. Recovery requires that the
-    // WAL contains the sequence number that the manifest records.
+    // The WAL is synced before the manifest records the flush. Otherwise, a crash could keep a commit in this keyspace
+    // and lose it in others. The WAL does not contain the sequence number of an ingest and may therefore end before
+    // `last_seq`. Recovery requires that the WAL contains the sequence number that the manifest records.
     let flushed_through = match failpoint::is_on(Failpoint::FlushWithoutWalSync) {
         true => last_seq,
         false => last_seq.min(state.wal.sync()?),

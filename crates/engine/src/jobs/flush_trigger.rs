@@ -1,12 +1,16 @@
 //! Flush trigger: seals memtables before they are full.
 //!
-//! A memtable is sealed early if the WAL or all memtables together are too large, if the memtable prevents the deletion
-//! of many WAL segments, or if it has not been written for some time. The flush trigger also checks all trees
-//! periodically, and queues compactions that become due because of the time.
+//! A memtable is sealed early in these cases:
 //!
-//! If a keyspace bounds the time of deleted values, the trigger empties the log periodically: it closes the current
-//! segment and seals all memtables. After their flushes, no segment contains an older commit. The log may contain deleted
-//! values of any keyspace, so this includes the memtables of all keyspaces.
+//! - The WAL or all memtables together are too large.
+//! - The memtable prevents the deletion of many WAL segments.
+//! - The memtable has not been written for some time.
+//!
+//! The flush trigger also checks all trees periodically, and queues compactions that become due because of the time.
+//!
+//! If a keyspace has a delete persistence bound, the trigger empties the WAL periodically. It closes the current
+//! segment and seals the memtables of all keyspaces, because all keyspaces share the WAL. After the flushes, no segment
+//! contains an older commit.
 
 use std::collections::HashMap;
 
@@ -58,7 +62,7 @@ pub(crate) struct FlushTrigger {
     is_sealing: AtomicBool,
     /// Time of the next check of all trees in microseconds.
     next_check_us: AtomicU64,
-    /// Time at which the log is emptied next, in microseconds of the database clock. 0 if it was not yet emptied.
+    /// Time at which the WAL is emptied next, in microseconds of the database clock. 0 if it was never emptied.
     next_log_us: AtomicU64,
     /// The next search for pinning memtables is due when this number of bytes has been written to the WAL in total.
     next_pinned_check_bytes: AtomicU64,
@@ -96,8 +100,8 @@ impl FlushTrigger {
         trigger
     }
 
-    /// Returns the time of the next check of all trees or of the next work that becomes due, whichever is earlier, in
-    /// microseconds.
+    /// Returns the time of the next check in microseconds. This is the next check of all trees, or an earlier time at
+    /// which other work becomes due.
     pub(crate) fn next_check_us(&self) -> u64 {
         let env = &self.state.env;
         // Convert the remaining time from the database clock to the clock for scheduling.
@@ -113,8 +117,8 @@ impl FlushTrigger {
         half.clamp(CHECK_US_MIN, CHECK_US)
     }
 
-    /// Returns whether [`FlushTrigger::flush_if_due`] has work. This is the case if the WAL or the memtables exceed
-    /// their limit and no flush can run, or if a search for pinning memtables is due.
+    /// Returns true if [`FlushTrigger::flush_if_due`] has work. There is work if a search for pinning memtables is due.
+    /// There is also work if the WAL or the memtables exceed their limit, and no unblocked flush is queued or running.
     pub(crate) fn is_flush_due(&self) -> bool {
         let state = &self.state;
         let wal_is_large = state.wal.live_bytes() > self.limits.wal_bytes;
@@ -134,8 +138,8 @@ impl FlushTrigger {
 
     /// Returns the trees whose active memtable is small in comparison to the WAL segments that it pins.
     ///
-    /// A memtable pins all closed segments since its first write. The bytes that were written since then are counted in
-    /// whole segments. The segment of the first write is not included.
+    /// A memtable pins all closed segments since its first write. The growth of the WAL since this write is counted in
+    /// whole segments, without the segment that contains the write.
     fn find_pinning_trees(&self) -> Vec<Arc<Tree>> {
         let state = &self.state;
         let next = state.wal.written_bytes().saturating_add(PINNED_CHECK_BYTES);
@@ -275,8 +279,8 @@ impl FlushTrigger {
         }
     }
 
-    /// Empties the log if it is due, reports overdue data, and queues the trees that bound the time of deleted values.
-    /// Returns the time of the next check. Returns `None` if there are no such trees.
+    /// Checks the trees with a delete persistence bound: queues them for compaction, reports overdue data, and empties
+    /// the WAL if this is due. Returns the time of the next check, or `None` if there are no such trees.
     fn check_delete_persistence(&self, now_us: u64) -> Option<u64> {
         let state = &self.state;
         let trees = state.all_trees();
@@ -288,7 +292,7 @@ impl FlushTrigger {
             state.work.push(WorkKind::Compaction, tree.id);
             report_overdue_data(state, tree);
         }
-        // The bound may have become shorter since the time was set.
+        // The bound may have become shorter after `next_log_us` was set.
         let due_us = self.next_log_us.load(Ordering::Relaxed);
         let latest_us = now_us.saturating_add(parts.log_us());
         if due_us > now_us {
@@ -304,8 +308,8 @@ impl FlushTrigger {
         Some(next_us.min(self.next_log_us.load(Ordering::Relaxed)))
     }
 
-    /// Closes the current log segment and seals all memtables with commits. Segments without unflushed commits are retired
-    /// at once, the others after the flushes.
+    /// Closes the current WAL segment and seals all memtables with commits. Segments without unflushed commits are
+    /// retired at once, and the other segments after the flushes.
     ///
     /// # Errors
     /// A segment cannot be created or synced, or the manifest cannot be written.
@@ -315,7 +319,8 @@ impl FlushTrigger {
             return Ok(());
         }
         state.wal.rotate()?;
-        // A commit may be in the closed segment and not yet in its memtable.
+        // A commit may be in the closed segment and not yet in its memtable. Such commits are announced to the
+        // memtable.
         let has_commits =
             |tree: &&Arc<Tree>| tree.super_version().active.first_announced().is_some();
         let unflushed: Vec<_> = trees.iter().filter(has_commits).cloned().collect();

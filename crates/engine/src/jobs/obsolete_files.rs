@@ -9,8 +9,8 @@ use crate::event::Event;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::state::DbState;
 
-/// Queues all WAL segments for deletion that no memtable and no log archiver needs. Before a segment is deleted, a manifest edit records a
-/// newer segment as the oldest one.
+/// Queues WAL segments for deletion if no memtable and no log archiver needs them. Before a segment is deleted, a
+/// manifest edit records a newer segment as the oldest one.
 ///
 /// # Errors
 /// Fails if the manifest cannot be written. The database then becomes read-only.

@@ -29,7 +29,8 @@ use crate::tree::{RetryState, Tree, TreeJobState};
 use crate::value_log::BlobReader;
 use crate::vfs::is_out_of_descriptors;
 
-/// Returns whether an error shows that a file is corrupt or cannot be read. A lack of file descriptors does not count.
+/// Returns true if an error shows that a file is corrupt or cannot be read. Returns false for a lack of file
+/// descriptors.
 fn is_unreadable(error: &Error) -> bool {
     match error {
         Error::Corrupt { .. } | Error::UnsupportedVersion { .. } => true,
@@ -59,8 +60,8 @@ fn is_file_referenced(tree: &Tree, view: &SuperVersion, name: FileName) -> bool 
 
 /// Quarantines the table or blob file whose path is in an error of a background job.
 ///
-/// Returns false if the error does not contain such a path, or if the file is already quarantined. In this case, the
-/// caller must pause the work.
+/// Returns false if the error does not contain such a path, or if the file is already quarantined. The caller must then
+/// retry the work after a pause.
 pub(crate) fn quarantine_file(state: &DbState, tree: &Tree, error: &Error) -> bool {
     let name = if is_unreadable(error) {
         find_file_of_error(tree, &tree.pin_super_version(), error)
@@ -134,7 +135,7 @@ pub(crate) fn recheck_due_files(state: &DbState, tree: &Tree) {
     }
 }
 
-/// Reads all quarantined files of a tree again. Returns whether no file is quarantined afterwards.
+/// Reads all quarantined files of a tree again. Returns true if no file is quarantined afterwards.
 pub(crate) fn recheck_all_files(state: &DbState, tree: &Tree) -> bool {
     release_unneeded_files(state, tree);
     let names: Vec<_> = tree.jobs.lock().quarantine.files().map(|(name, _)| name).collect();

@@ -34,7 +34,7 @@ const TICK_US: u64 = 1_000_000;
 /// Minimum time in microseconds between two checks of trees with failed compactions.
 const RETRY_CHECK_US: u64 = 10_000;
 
-/// Ends the work on a tree when it is dropped.
+/// Marks the work on a tree as ended when the guard is dropped.
 struct WorkGuard<'a> {
     state: &'a DbState,
     kind: WorkKind,
@@ -142,8 +142,8 @@ impl JobScheduler {
         Ok(())
     }
 
-    /// Runs work of one kind until the database is closed. A panic makes the database read-only. It does not end the
-    /// thread, because `resume` and `close` need the thread.
+    /// Runs work of the given kind until the database is closed. A panic makes the database read-only. It does not end
+    /// the thread, because `resume` and `close` need the thread.
     fn run_thread(&self, kind: WorkKind) {
         let state = &self.state;
         while !state.is_closing() {
@@ -161,7 +161,7 @@ impl JobScheduler {
         }
     }
 
-    /// Runs work on one tree. If there is none, waits for work.
+    /// Runs work on one tree, or waits for work if there is none.
     fn run_once(&self, kind: WorkKind) {
         let state = &self.state;
         self.queue_unblocked_trees();
@@ -225,8 +225,8 @@ impl JobScheduler {
         Some(next.unwrap_or(u64::MAX).min(deadline_after(now_us, longest)?))
     }
 
-    /// Queues the trees whose files may have become droppable, because a snapshot was released. While a snapshot needs
-    /// such files, compactions cannot drop them. The release of a snapshot does not notify any thread.
+    /// Queues the trees whose files may have become droppable because a snapshot was released. The release of a
+    /// snapshot does not notify any thread.
     fn queue_unblocked_trees(&self) {
         let released = self.state.sequence.snapshot_release_count();
         let trees = self.state.trees.read();
@@ -260,7 +260,8 @@ impl JobScheduler {
         }
     }
 
-    /// Runs work of one kind on one tree, or a subcompaction of another thread's merge. Returns whether there was work.
+    /// Runs work of the given kind on one tree, or a subcompaction of another thread's merge. Returns whether there was
+    /// work.
     fn run_next(&self, kind: WorkKind) -> bool {
         let state = &self.state;
         if kind == WorkKind::Flush {
@@ -386,7 +387,7 @@ impl JobScheduler {
         Ok(())
     }
 
-    /// Waits until no memtable of the trees that was sealed before the sequence number `seq` is left unflushed.
+    /// Waits until the trees have no sealed memtable with writes before the sequence number `seq`.
     ///
     /// # Errors
     /// - [`Error::Deadline`] if the deadline passes first.
@@ -404,7 +405,7 @@ impl JobScheduler {
             tree.is_dropped()
                 || tree.super_version().sealed.last().is_none_or(|oldest| oldest.first_seq() >= seq)
         };
-        // A tree that is flushed stays flushed. It is not checked again.
+        // A tree that was flushed once is not checked again.
         let mut done = 0;
         let mut flushed = || {
             done += trees[done..].iter().take_while(|tree| is_flushed(tree)).count();

@@ -60,7 +60,7 @@ fn install_locked(
     next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<TreeUpdate, lsmx_compaction::Error>,
 ) -> Result<()> {
     let _order = tree.install.lock();
-    // The manifest does not contain a dropped keyspace.
+    // Fails if the keyspace was dropped. The manifest then no longer contains the keyspace.
     tree.check_live()?;
     let before = Arc::clone(&tree.pin_super_version().version);
     let update = next(before.shape(), outputs.table_metas())?;

@@ -95,8 +95,8 @@ impl WorkerPool {
         self.offers.lock().iter().any(|subcompactions| subcompactions.has_pending())
     }
 
-    /// Runs a pending subcompaction for the owner of its merge. Returns false if there is none, or if no work may
-    /// start.
+    /// Runs a pending subcompaction for the owner of its merge. Returns false if no subcompaction is pending, or if
+    /// compactions are paused.
     pub(crate) fn run_pending_subcompaction(&self, state: &DbState) -> bool {
         if !self.has_pending_subcompaction() || !state.work.begin_work(WorkKind::Compaction) {
             return false;

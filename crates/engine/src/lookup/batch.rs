@@ -45,18 +45,18 @@ struct MissingBlock<'a> {
     block: BlockHandle,
 }
 
-/// A lookup that only has to read a value from the value log.
+/// A lookup that is complete except for one read from the value log.
 struct PendingLookup<'a> {
     /// Index of the key.
     index: usize,
     /// `None` after a thread has taken it to read the value.
     pending: Mutex<Option<Box<PendingValue<'a>>>>,
-    /// Whether the file system prefetches the value or has it in memory.
+    /// True if the file system prefetches the value or has it in memory.
     is_announced: bool,
 }
 
 impl<'a> PendingLookup<'a> {
-    /// Creates the lookup, and hints to the file system that the value will be read.
+    /// Creates the lookup, and issues a read-ahead hint for the value.
     fn new(index: usize, pending: Box<PendingValue<'a>>) -> PendingLookup<'a> {
         let is_announced = pending.will_need();
         PendingLookup { index, pending: Mutex::new(Some(pending)), is_announced }
@@ -132,9 +132,8 @@ pub(crate) fn multi_get(
 
 /// Applies `read` to each item and returns all results.
 ///
-/// `announce` gives the file system a read-ahead hint for an item, and returns whether the file system supports such
-/// hints. If it returns true for all items, the items are read one after the other. Otherwise, several threads read
-/// them.
+/// `announce` issues a read-ahead hint for an item, and returns true if the file system supports such hints. If it
+/// returns true for all items, the items are read one after the other. Otherwise, several threads read them.
 pub(crate) fn read_concurrently<T: Sync, R: Send>(
     env: &Env,
     items: &[T],

@@ -63,7 +63,7 @@ pub(crate) struct CombinedOperands {
     pub(crate) searched_files: bool,
     /// Whether the newest operand is in a memtable.
     pub(crate) newest_in_memtable: bool,
-    /// Whether the base has an expiry time. The combined value then depends on the time of the read and must not be
+    /// True if the base has an expiry time. The combined value then depends on the time of the read and must not be
     /// stored.
     pub(crate) has_expiring_base: bool,
 }
@@ -73,7 +73,7 @@ struct LookupState<'a> {
     context: ReadContext,
     /// The table that was accessed last.
     table: Option<&'a Arc<Table>>,
-    /// The table of the last sorted run that was searched, and whether it contains the key.
+    /// The table of the last sorted run that the lookup searched, and true if this table contains the key.
     last_run: Option<(&'a Arc<Table>, bool)>,
     /// Location of the value in the value log.
     blob: Option<(Arc<BlobFile>, ValuePointer)>,
@@ -151,15 +151,15 @@ pub(crate) fn get_with_combined_operands(
     Ok((value?, state.combined))
 }
 
-/// A lookup that only has to read a value from the value log.
+/// A lookup that is complete except for one read from the value log.
 pub(crate) struct PendingValue<'a> {
     fold: OperandFold,
     state: LookupState<'a>,
 }
 
 impl PendingValue<'_> {
-    /// Hints to the file system that the value will be read. Returns whether the file system prefetches the value or
-    /// has it in memory.
+    /// Issues a read-ahead hint for the value. Returns true if the file system prefetches the value or has it in
+    /// memory.
     pub(crate) fn will_need(&self) -> bool {
         let Some((file, pointer)) = &self.state.blob else { return true };
         // If the file cannot be opened, the read returns the error.
@@ -188,7 +188,7 @@ impl PendingValue<'_> {
 pub(crate) enum LookupAttempt<'a> {
     /// The lookup is complete.
     Value(Option<Slice>),
-    /// Only the value must be read from the value log.
+    /// The value must be read from the value log. Otherwise, the lookup is complete.
     PendingValue(Box<PendingValue<'a>>),
     /// This block must be read. No metrics were counted.
     MissingBlock { table: &'a Arc<Table>, block: BlockHandle },
@@ -302,9 +302,11 @@ fn combine(
 
 /// Adds the versions of a key in the operand store and in the tables to `fold`.
 ///
-/// Operands in the store are newer than all entries of the key in tables. If an operand is not newer than the newest
-/// table entry or range tombstone of the key, it is void. The tables are searched first, because a lookup that fails
-/// with [`Error::WouldBlock`] must not count metrics, and the store counts its reads itself.
+/// An operand in the store applies only if it is newer than the newest table entry or range tombstone of the key. Other
+/// operands are ignored.
+///
+/// A lookup that fails with [`Error::WouldBlock`] must not count metrics. The store counts its reads itself, so the
+/// tables are searched first.
 #[cold]
 #[inline(never)]
 fn search_tables_and_operand_store<'a>(
@@ -397,7 +399,8 @@ fn search_tables<'a, const NEWEST: bool>(
     Ok(newest_seq)
 }
 
-/// Adds the versions of a key in one table to `fold` that are older than `operand` and newer than `covering`.
+/// Adds the versions of a key in one table to `fold`. Adds only versions that are older than `operand` and newer than
+/// `covering`.
 ///
 /// Returns whether a base or a range tombstone was found. The versions of a key are adjacent in a table, so the cursor
 /// reads each block once.

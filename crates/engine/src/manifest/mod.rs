@@ -4,8 +4,8 @@
 //!    of creation. The file `CURRENT` contains the number of the manifest in use and is always replaced atomically.
 //! 2. An edit is part of the state as soon as its record is synced. After each edit, a mark-only record is appended.
 //!    The sync mark of that record distinguishes a corrupt edit from an edit that was never acknowledged.
-//! 3. After a failed write it is unknown whether the last edit is on disk: the manifest is **in doubt**. All later
-//!    appends then fail. Files that are listed before or after the unknown edit must not be deleted, until
+//! 3. After a failed write, it is unknown whether the last edit is on disk. The manifest is then **in doubt**, and all
+//!    later appends fail. Files that the state before or after this edit contains must not be deleted until
 //!    [`Manifest::rewrite`] has written a new manifest and `CURRENT` points to this manifest.
 
 mod observable;
@@ -191,8 +191,8 @@ impl Manifest {
         reader::load_named(vfs, dir, current)
     }
 
-    /// Writes `state` to a new manifest. Returns the content of `CURRENT` that points to it. The file and the directory are
-    /// synced, and `CURRENT` does not change.
+    /// Writes `state` to a new manifest. Returns the content of `CURRENT` that would point to it. Syncs the file and
+    /// the directory, but does not change `CURRENT`.
     ///
     /// # Errors
     /// Fails when I/O fails.
@@ -206,13 +206,13 @@ impl Manifest {
         factory.create_unnamed_file(number, state).map(|log| factory.current_file(&log))
     }
 
-    /// Like [`Manifest::load`], but ignores the edits that are not known to be on stable storage. The owner of the
-    /// database may change the manifest during this call. Calls `observe` for each edit, with the number of the edit and
-    /// the state before the edit.
+    /// Like [`Manifest::load`], but ignores edits that are not known to be on stable storage. The owner of the database
+    /// may append edits during this call. Calls `observe` for each edit, with the number of the edit and the state
+    /// before the edit.
     ///
     /// # Errors
     /// Fails as [`Manifest::load`] does. An error about a corrupt manifest may be wrong if the owner has appended edits
-    /// during the call. The caller then repeats the call.
+    /// during the call. The caller must then repeat the call.
     pub(crate) fn load_synced(
         vfs: &dyn Vfs,
         dir: &Path,
@@ -235,11 +235,11 @@ impl Manifest {
         reader::load_synced_after(vfs, dir, before, observe)
     }
 
-    /// Reads the manifest. Returns the state of each keyspace before its first flush or ingest of writes after `seq`,
-    /// by keyspace id.
+    /// Reads the manifest. Finds the first edit of each keyspace that flushes or ingests writes after `seq`. Returns
+    /// the state of the keyspace before this edit, by keyspace id.
     ///
-    /// Keyspaces without such a flush or ingest are omitted. The state is `None` if the first edit of the manifest
-    /// already includes the flush or ingest. Writes nothing.
+    /// Keyspaces without such an edit are omitted. The state is `None` if the first edit of the manifest already
+    /// includes the flush or ingest. Writes nothing.
     ///
     /// # Errors
     /// Fails as [`Manifest::load`] does.
@@ -343,7 +343,7 @@ impl Manifest {
         self.writer.lock().may_be_named_by_current == Some(number)
     }
 
-    /// Returns whether the manifest is larger than twice its first edit and than [`REWRITE_BYTES_MIN`].
+    /// Returns true if the manifest is larger than [`REWRITE_BYTES_MIN`] and larger than twice its first edit.
     pub fn needs_rewrite(&self) -> bool {
         let writer = self.writer.lock();
         writer.log.bytes > REWRITE_BYTES_MIN.max(2 * writer.log.snapshot_bytes)

@@ -1,15 +1,16 @@
-//! Decides which manifest edits change the results of reads.
+//! Decides which manifest edits change the results of reads or the structure of the database.
 
 use lsmx_base::key::SeqNo;
 
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::ManifestState;
 
-/// Returns whether an edit changes the results of reads, as the drop of a keyspace or an ingest does. Flushes and
-/// compactions change no result. `state` is the state before the edit.
+/// Returns true if an edit changes the results of reads or the structure of the database. For example, the drop of a
+/// keyspace, new options and an ingest do, but flushes and compactions do not. `state` is the state before the edit.
 pub(crate) fn is_observable(state: &ManifestState, edit: &VersionEdit) -> bool {
     edit.changes.iter().any(|change| match change {
-        // An ingest adds a table with sequence numbers that no flush covers. A compaction may rewrite such a table.
+        // An ingest adds a table with sequence numbers that no flush covers. A compaction may rewrite such a table, so
+        // the sequence numbers are also compared with those of the removed tables.
         Change::AddFile { keyspace, file, .. } => {
             let flushed = edit.changes.iter().find_map(|change| match change {
                 Change::FlushedThrough { keyspace: flushed, seq } if flushed == keyspace => {

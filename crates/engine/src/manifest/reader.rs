@@ -157,7 +157,7 @@ pub(crate) fn load_synced_after(
 /// Called for each applied edit, with the number of the edit and the state before the edit.
 pub(crate) type EditObserver<'a> = dyn FnMut(u64, &ManifestState, &VersionEdit) + 'a;
 
-/// The edits at the end of a manifest that a reader applies.
+/// Determines which edits at the end of a manifest are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EditsToApply {
     /// All complete edits.
@@ -304,8 +304,8 @@ impl EditReader<'_> {
             if next.is_some() || offset < synced {
                 lost.get_or_insert(Error::malformed(what, self.path, offset));
             }
-            // Without a later record, and after the synced bytes, the invalid record is an edit that was never
-            // acknowledged.
+            // If no valid record follows, and the invalid record is not in the synced bytes, the invalid record is an
+            // edit that was never acknowledged.
             let Some(next) = next else { return Ok((removals, lost)) };
             offset = next;
         }

@@ -40,11 +40,11 @@ pub struct ManifestState {
     pub keyspaces: BTreeMap<u32, KeyspaceState>,
     /// Id of the next keyspace. Ids of dropped keyspaces are not reused.
     pub keyspace_id_next: u32,
-    /// Ids of keyspaces that running calls create later. The next open ends all reservations.
+    /// Reserved ids, with which running calls will create keyspaces. The next open ends all reservations.
     pub reserved_keyspace_ids: BTreeSet<u32>,
     /// Id of the WAL segment at which replay starts; 0 if no segment is listed.
     pub wal_oldest: u64,
-    /// Ids of the listed WAL segments in ascending order, none smaller than `wal_oldest`.
+    /// Ids of the listed WAL segments in ascending order. All of them are at least `wal_oldest`.
     pub wal_named: Vec<u64>,
     /// Id of a WAL segment and the number of its synced bytes. All older segments are completely synced.
     pub wal_mark: Option<(u64, u64)>,
@@ -54,7 +54,7 @@ pub struct ManifestState {
     pub last_seq: SeqNo,
     /// Largest time of the database clock that any edit states, in microseconds since the Unix epoch.
     pub clock_us: u64,
-    /// Whether the database was closed cleanly and not opened for writing afterwards.
+    /// True if the database was closed cleanly and was not opened for writing afterwards.
     pub clean_close: bool,
 }
 
@@ -65,9 +65,8 @@ impl ManifestState {
         self.keyspaces.iter().find(|(_, keyspace)| keyspace.name == name).map(|(id, k)| (*id, k))
     }
 
-    /// Returns, for each keyspace name, the sequence number up to which the keyspace is complete after a replay of the
-    /// WAL up to `log_end`. All operations up to this number are in tables or in the replayed log, and no later
-    /// operations.
+    /// Returns the last sequence number that each keyspace contains after a replay of the WAL up to `log_end`, by
+    /// keyspace name. Tables and the replayed log contain all operations up to this number, and no later operations.
     pub(crate) fn last_complete_seqs(&self, log_end: SeqNo) -> BTreeMap<String, SeqNo> {
         let end =
             |keyspace: &KeyspaceState| match failpoint::is_on(Failpoint::FlushesAfterDamageIgnored)
@@ -378,7 +377,8 @@ impl ManifestState {
     #[must_use]
     pub fn to_edit(&self) -> VersionEdit {
         let mut changes = Vec::new();
-        // Keyspaces and reservations follow in the order of their ids, because each id is new.
+        // Keyspaces and reservations are added in ascending order of their ids. A smaller id than an earlier one would
+        // be rejected as used.
         let mut reserved = self.reserved_keyspace_ids.iter().copied().peekable();
         for (&id, keyspace) in &self.keyspaces {
             while let Some(smaller) = reserved.next_if(|reserved| *reserved < id) {
@@ -428,7 +428,7 @@ impl ManifestState {
 pub(crate) struct StateDraft {
     /// Ids of the keyspaces that the edit creates, changes or drops.
     touched: BTreeSet<u32>,
-    /// New state. Its keyspaces are only the affected ones.
+    /// New state. It contains only the affected keyspaces.
     next: ManifestState,
 }
 

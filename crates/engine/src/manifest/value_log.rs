@@ -99,7 +99,7 @@ impl ValueLogState {
         self.blobs.is_empty() && self.references.is_empty()
     }
 
-    /// Returns the changes that create this state from an empty state. The tables must be added before.
+    /// Returns the changes that create this state from an empty state. The tables must be added before these changes.
     pub(crate) fn changes_from_empty_state(&self, keyspace: u32) -> impl Iterator<Item = Change> {
         let blobs = self.blobs.values().map(move |&blob| Change::AddBlob { keyspace, blob });
         let references = self.references.iter();

@@ -44,7 +44,8 @@ impl Keyspaces {
         self.by_name.get(name)
     }
 
-    /// Returns the names and trees, ordered by name. The names are those of one moment, because a rename takes the lock.
+    /// Returns the names and trees, ordered by name. The names are consistent, because a rename takes the lock of this
+    /// list.
     pub(crate) fn iter_by_name(&self) -> impl Iterator<Item = (&String, &Arc<Tree>)> {
         self.by_name.iter()
     }

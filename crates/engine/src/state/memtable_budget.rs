@@ -52,8 +52,8 @@ impl MemtableBudget {
         self.used_bytes().saturating_add(reserved_bytes) >= self.bytes_max
     }
 
-    /// Reserves bytes for a commit. Returns `None` if the limit is reached and `force` is false. One reservation may
-    /// exceed the limit, so the limit is exceeded by at most one batch.
+    /// Reserves bytes for a commit. Returns `None` if the limit is reached and `force` is false. The reservation itself
+    /// may exceed the limit. Without `force`, the limit is therefore exceeded by at most one batch.
     pub(crate) fn reserve(&self, bytes: u64, force: bool) -> Option<MemtableReservation<'_>> {
         let add = |reserved: u64| {
             let full = self.is_full_with_reserved(reserved)

@@ -67,8 +67,8 @@ pub(crate) struct DbState {
     /// Events that are not delivered yet, because they occurred while a lock was held, or because their thread defers
     /// events.
     ///
-    /// Each event is delivered by the thread that queued it. A listener may wait for another thread. This thread could
-    /// be blocked if it had to deliver the events of other threads first.
+    /// A thread delivers only the events that it has queued. A listener may wait for another thread. This other thread
+    /// could be blocked if it had to deliver the events of other threads first.
     pending: Mutex<Vec<(ThreadId, Event)>>,
     /// Serializes the deletion of WAL segments. Held during I/O.
     pub(crate) retiring: Mutex<()>,
@@ -82,7 +82,7 @@ pub(crate) struct DbState {
     pub(crate) latencies: Arc<OperationLatencies>,
     /// Ids of the trees whose last compaction failed. The set is small, and idle threads read it often.
     failing: Mutex<BTreeSet<u32>>,
-    /// Whether the last attempt to delete a file failed.
+    /// True if the last attempt to delete a file failed.
     removals_fail: AtomicBool,
     /// Number of threads that are currently in [`DbState::remove_discarded`].
     removing: AtomicUsize,
@@ -226,8 +226,8 @@ impl DbState {
         });
     }
 
-    /// Opens all files that iterators may read, and keeps them open. After this database is closed, another owner may
-    /// delete the files.
+    /// Opens all files that iterators may read, and keeps them open. This is necessary because another owner may delete
+    /// the files after this database is closed.
     pub(crate) fn keep_files_of_iterators_open(&self) {
         self.tables.descriptors.pin_store_files();
         let mut views: Vec<_> = self.held_views.lock().iter().filter_map(Weak::upgrade).collect();
@@ -354,11 +354,11 @@ impl DbState {
         })
     }
 
-    /// Appends an edit to the manifest. If reads can observe the edit, log archivers end before it, because the log does not
-    /// contain it.
+    /// Appends an edit to the manifest. If the edit changes the results of reads or the structure of the database, all
+    /// running log archives end before the edit, because the WAL does not contain it.
     ///
     /// # Errors
-    /// The errors of [`Manifest::append`].
+    /// Returns the errors of [`Manifest::append`].
     pub(crate) fn append_edit(&self, edit: &VersionEdit) -> Result<()> {
         if self.log_holds.has_holds()
             && self.manifest.with_state(|state| is_observable(state, edit))
@@ -500,7 +500,7 @@ impl DbState {
         self.progress.notify();
     }
 
-    /// Removes and returns the queued files that no follower uses. The others are kept until the next call.
+    /// Removes and returns the queued files that no follower uses. Other files are kept until the next call.
     fn take_files_without_followers(&self) -> Vec<PathBuf> {
         if !self.obsolete_files.has_deletable_files() {
             return Vec::new();

@@ -157,7 +157,7 @@ impl WorkQueues {
         self.queue(kind).lock().is_paused
     }
 
-    /// Returns whether no work is queued or running. Flushes are checked first, because a flush queues a compaction
+    /// Returns true if no work is queued or running. Flushes are checked first, because a flush queues a compaction
     /// before it ends.
     pub(crate) fn is_idle(&self) -> bool {
         KINDS.into_iter().all(|kind| {
@@ -187,7 +187,7 @@ impl WorkQueues {
         self.progress.notify();
     }
 
-    /// Returns whether no work is running.
+    /// Returns true if no work is running.
     pub(crate) fn has_no_running_work(&self) -> bool {
         KINDS.into_iter().all(|kind| self.queue(kind).lock().running == 0)
     }

@@ -119,7 +119,7 @@ impl BlobSet {
         self.files.keys().copied().collect()
     }
 
-    /// Returns whether the set contains no files.
+    /// Returns true if the set contains no files.
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
@@ -148,6 +148,7 @@ impl BlobSet {
 
     /// Reads the value of an entry from the value log. `entry` is the key and the sequence number of the entry.
     ///
+    /// # Errors
     /// - [`Error::Corrupt`](crate::Error::Corrupt) if the value is corrupt or belongs to another entry.
     /// - [`Error::Io`](crate::Error::Io) if the value cannot be read.
     /// - [`Error::WouldBlock`](crate::Error::WouldBlock) if the value is not cached and `access` does not allow reads

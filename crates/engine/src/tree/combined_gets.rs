@@ -1,5 +1,5 @@
-//! Counts the point lookups of each key that searched files and combined operands. Used for
-//! [`RmwMode::Adaptive`](crate::RmwMode::Adaptive).
+//! Counts recent point lookups that searched files and combined operands, for each key.
+//! [`RmwMode::Adaptive`](crate::RmwMode::Adaptive) uses the counts.
 
 use lsmx_base::coding::{high_u32, low_u32};
 use lsmx_base::sync::{AtomicU32, OnceLock, Ordering};
@@ -12,15 +12,15 @@ const SLOTS: u32 = 16 << 10;
 const COUNT_BITS: u32 = 4;
 const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
 
-/// Approximate number of recent point lookups of each key that searched files and combined operands.
+/// Approximate counts of recent point lookups that searched files and combined operands. There is one count per key.
 ///
 /// The hash of a key selects a slot. If the slot contains the count of another key, this count is overwritten. Counts
 /// of keys that are no longer read are therefore replaced over time. Two keys are counted together if their hashes
 /// agree in the bits that select the slot and in the bits that the slot stores.
 #[derive(Debug, Default)]
 pub(crate) struct CombinedGets {
-    /// Allocated on first use. Counts are accessed with relaxed ordering, because a lost or wrong count only changes
-    /// when a value is stored.
+    /// Allocated on first use. Counts are accessed with relaxed ordering, because a lost or wrong count only affects
+    /// when the combined value of a key is stored.
     slots: OnceLock<Box<[AtomicU32]>>,
 }
 

@@ -11,7 +11,7 @@ use crate::metrics::{
     TimedOperation,
 };
 
-/// A counter of operations of users.
+/// A counter of user operations.
 #[derive(Clone, Copy, Debug)]
 enum OperationCounter {
     Puts,
@@ -179,7 +179,7 @@ pub(crate) struct ScanCounter {
     counters: Arc<TreeCounters>,
     entries: u64,
     bytes: u64,
-    /// Whether the durations of some steps are measured. Updated together with the counters of the tree.
+    /// True if steps may be measured. Updated together with the counters of the tree.
     is_sampling: bool,
     /// Start of the current step. `None` if the step is not measured.
     step_start: Option<OperationStart>,
@@ -217,7 +217,7 @@ impl ScanCounter {
         }
     }
 
-    /// Adds bytes to those of the last entry.
+    /// Adds bytes to the size of the last entry.
     #[inline]
     pub(crate) fn add_bytes(&mut self, bytes: usize) {
         self.bytes += len_u64(bytes);

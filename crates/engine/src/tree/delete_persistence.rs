@@ -1,5 +1,5 @@
-//! State of a tree whose deleted values must be removed within a bound: iterators, ages of garbage and void operands,
-//! and overdue data.
+//! State of a tree with a delete persistence bound, the maximum time until deleted values are removed. The state
+//! consists of live iterators, the ages of blob garbage and of obsolete operands, and overdue data.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,10 +11,10 @@ use crate::event::PersistenceHolder;
 use crate::tree::blob_set::BlobSet;
 use crate::tree::super_version::SuperVersion;
 
-/// Registered iterators of a tree with a bound, by the order of their creation.
+/// Registered iterators of a tree with a delete persistence bound, in order of creation.
 #[derive(Debug, Default)]
 pub(crate) struct IteratorRegistry {
-    /// Whether iterators are registered. Without a bound, the creation of an iterator takes no lock.
+    /// True if the tree has a bound. Without a bound, iterators are not registered, and their creation takes no lock.
     is_enabled: AtomicBool,
     iterators: Mutex<RegisteredIterators>,
 }
@@ -25,19 +25,19 @@ struct RegisteredIterators {
     by_id: BTreeMap<u64, RegisteredIterator>,
 }
 
-/// An iterator that exists.
+/// A live iterator.
 #[derive(Clone, Debug)]
 pub(crate) struct RegisteredIterator {
     /// Identifies the iterator in its tree.
     pub(crate) id: u64,
     /// Sequence number up to which the iterator sees writes.
     pub(crate) seq: SeqNo,
-    /// Database clock at the creation, in microseconds.
+    /// Creation time in microseconds of the database clock.
     pub(crate) created_us: u64,
     pub(crate) view: Weak<SuperVersion>,
 }
 
-/// Registration of an iterator; ended by drop.
+/// Registration of an iterator. Dropping it ends the registration.
 #[derive(Debug)]
 pub(crate) struct IteratorRegistration {
     registry: Arc<IteratorRegistry>,
@@ -67,7 +67,7 @@ impl IteratorRegistry {
         Some(IteratorRegistration { registry: Arc::clone(self), id })
     }
 
-    /// Returns the iterators that exist, in the order of their creation.
+    /// Returns the live iterators in order of creation.
     pub(crate) fn iterators(&self) -> Vec<RegisteredIterator> {
         self.iterators.lock().by_id.values().cloned().collect()
     }
@@ -80,23 +80,23 @@ impl Drop for IteratorRegistration {
     }
 }
 
-/// Times at which blob files were first seen with garbage.
+/// Times at which garbage was first seen in blob files.
 #[derive(Debug, Default)]
 pub(crate) struct BlobGarbageAges {
     by_file: BTreeMap<FileId, GarbageAge>,
-    /// Whether the ages were updated before. The age of garbage in the first update is unknown.
+    /// True after the first update. The age of garbage that the first update finds is unknown.
     is_updated: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct GarbageAge {
     seen_us: u64,
-    /// Whether the garbage may be older than `seen_us`. Such garbage counts as older than every bound.
+    /// True if the garbage may be older than `seen_us`. Such garbage exceeds every maximum age.
     may_be_older: bool,
 }
 
 impl BlobGarbageAges {
-    /// Adds the files that have garbage now, and removes those that no longer exist.
+    /// Adds the files that have garbage now, and removes files that no longer exist.
     pub(crate) fn update(&mut self, blobs: &BlobSet, now_us: u64) {
         let may_be_older = !std::mem::replace(&mut self.is_updated, true);
         let age = GarbageAge { seen_us: now_us, may_be_older };
@@ -123,7 +123,7 @@ impl BlobGarbageAges {
         due.filter(|due_us| *due_us > now_us).min()
     }
 
-    /// Returns the time at which the oldest garbage was seen first.
+    /// Returns the earliest time at which garbage was first seen in a blob file.
     pub(crate) fn oldest_us(&self) -> Option<u64> {
         self.by_file.values().map(|age| age.seen_us).min()
     }
@@ -135,26 +135,28 @@ impl GarbageAge {
     }
 }
 
-/// A record is made only if the last one is older than this fraction of the bound. This limits the number of records.
+/// A check adds a record only if the last record is older than the bound divided by this number. This limits the number
+/// of records.
 const RECORDS_PER_BOUND: u64 = 64;
 
-/// Ages of the deletes that may void operands in an operand store.
+/// Ages of the deletes that may cover operands in an operand store. Operands that a delete covers are obsolete.
 ///
-/// Operand stores know sequence numbers, but no times. Each check records the published sequence number.
+/// Operand stores know sequence numbers, but no times. Each check therefore records the time and the published sequence
+/// number.
 #[derive(Debug, Default)]
 pub(crate) struct VoidOperandAges {
-    /// Times in microseconds, and the sequence numbers that were published then, in ascending order. The records cover
-    /// the time of one bound.
+    /// Records in ascending order: a time in microseconds, and the sequence number that was published at this time. The
+    /// records cover the time of one bound.
     published: VecDeque<(u64, SeqNo)>,
     /// Published sequence number of the first record. The age of earlier deletes is unknown.
     unknown_through: SeqNo,
-    /// Oldest delete of the last check, and the time of its record.
+    /// Oldest delete at the last check, and the time at which it was recorded.
     oldest: Option<(SeqNo, u64)>,
 }
 
 impl VoidOperandAges {
-    /// Records the published sequence number. `oldest` is a lower bound of the deletes that may void operands in the
-    /// store.
+    /// Adds a record of the published sequence number. `oldest` is a lower bound of the deletes that may cover operands
+    /// in the store.
     pub(crate) fn record(
         &mut self,
         (now_us, published): (u64, SeqNo),
@@ -173,8 +175,8 @@ impl VoidOperandAges {
                 }
             }
         }
-        // A delete that is older than all records has the time of the first one, so the newest record that is older
-        // than the bound must stay.
+        // A delete before the first record gets the time of the first record. The newest record that is older than the
+        // bound must therefore stay.
         let is_old = |(us, _): &(u64, SeqNo)| us.saturating_add(bound_us) <= now_us;
         while self.published.get(1).is_some_and(is_old) {
             self.published.pop_front();
@@ -182,8 +184,8 @@ impl VoidOperandAges {
         self.oldest = oldest.and_then(|seq| Some((seq, self.recorded_us(seq)?)));
     }
 
-    /// Returns the largest sequence number of the deletes whose operands must be removed now. Deletes of unknown age
-    /// count as too old.
+    /// Returns the sequence number up to which deletes are too old. The operands that these deletes cover must be
+    /// removed now. Deletes of unknown age count as too old.
     pub(crate) fn due_through(&self, parts: DeletePersistence, now_us: u64) -> SeqNo {
         let age_us = parts.void_operand_us();
         let is_old = |(us, _): &&(u64, SeqNo)| us.saturating_add(age_us) <= now_us;
@@ -191,9 +193,9 @@ impl VoidOperandAges {
         newest.map_or(SeqNo::ZERO, |(_, seq)| *seq).max(self.unknown_through)
     }
 
-    /// Returns the time of the first record that includes a delete. Returns `None` if no record includes it.
+    /// Returns the time of the first record at or after a delete. Returns `None` if there is no such record.
     ///
-    /// The time of the oldest delete stays known when its record is removed.
+    /// The time of the oldest delete remains known after its record is removed.
     pub(crate) fn recorded_us(&self, seq: SeqNo) -> Option<u64> {
         let known = self.oldest.filter(|(oldest, _)| *oldest == seq).map(|(_, us)| us);
         let first = || self.published.iter().find(|(_, published)| *published >= seq);
@@ -207,16 +209,16 @@ pub(crate) struct OverdueData {
     pub(crate) holder: PersistenceHolder,
     /// Maximum time by which the data exceeds the bound, in microseconds.
     pub(crate) overdue_us: u64,
-    /// Identifies the holder among those of the same kind.
+    /// Identifies the holder among the holders of the same kind.
     pub(crate) holder_id: u64,
 }
 
-/// Holders that events have named already.
+/// Holders that events have already reported.
 #[derive(Debug, Default)]
 pub(crate) struct ReportedHolders(BTreeSet<(u8, u64)>);
 
 impl ReportedHolders {
-    /// Returns the elements whose holder was not yet reported. Forgets the holders that hold nothing any more.
+    /// Returns the elements whose holder was not yet reported. Forgets the holders that no longer hold overdue data.
     pub(crate) fn take_new(&mut self, overdue: Vec<OverdueData>) -> Vec<OverdueData> {
         let key = |data: &OverdueData| match data.holder {
             PersistenceHolder::Jobs => (0, data.holder_id),

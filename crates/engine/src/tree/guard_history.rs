@@ -1,4 +1,5 @@
-//! History of flushed writes. Guards of transactions that are older than the memtables are checked against it.
+//! History of flushed writes. If a guard of a transaction is older than the memtables, it is checked against this
+//! history.
 //!
 //! A flush records the key hashes and range tombstones of its memtable before the memtable is removed from the super
 //! version. The history of a tree covers one interval of sequence numbers. This interval extends at least to the first

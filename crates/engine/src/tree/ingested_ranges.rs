@@ -1,4 +1,5 @@
-//! Key ranges of ingested files. Guards of transactions that are older than an ingest are checked against them.
+//! Key ranges of ingested files. If a guard of a transaction is older than an ingest, it is checked against these
+//! ranges.
 //!
 //! Ingested entries are neither in memtables nor in the history of flushed writes. If the keys of a guard overlap an
 //! ingested range, and the guard is older than the ingest, the guard cannot be decided.

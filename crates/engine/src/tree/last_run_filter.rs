@@ -30,7 +30,7 @@ const SAVED_READS_MIN: f64 = 0.01;
 /// A filter check takes less than a tenth of the time of a search in cached blocks.
 const ABSENT_SHARE_MIN: f64 = 0.1;
 
-/// The cache is not full if at least this part of its budget is free: one divided by this number.
+/// The cache is not full if the free part of its budget is at least the budget divided by this number.
 const FREE_PART: u64 = 16;
 
 /// Minimum ratio of the two rates for changing the decision.
@@ -94,8 +94,7 @@ impl LastRunFilter {
         let absent_share = absent.wrapping_sub(last.absent) as f64 / new_lookups as f64;
         let used = self.is_used();
         // Hit rates are compared instead of counts, because other trees use the cache, too. While the filter is used,
-        // it prevents misses of data blocks. The last miss rate that was measured without the filter is used in this
-        // case.
+        // it prevents misses of data blocks. The miss rate is then the last one that was measured without the filter.
         let hit_rate = hit_rate(last.data, data);
         let miss_rate = if used { last.miss_rate } else { 1.0 - hit_rate };
         let filter_bytes = filter_bytes(version);

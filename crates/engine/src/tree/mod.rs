@@ -92,7 +92,8 @@ pub(crate) struct TreeJobState {
     pub(crate) retry_at_us: u64,
     /// Error of the last compaction. `None` if it succeeded.
     pub(crate) last_error: Option<Error>,
-    /// Whether a write has returned the error, or will return it, since the last successful compaction.
+    /// True if a write has returned or will return a compaction error that occurred after the last successful
+    /// compaction.
     pub(crate) is_error_reported: bool,
     /// Set if the policy found no job at its last pick, although the tree needs a compaction.
     pub(crate) blocked: Option<CompactionBlock>,
@@ -100,9 +101,9 @@ pub(crate) struct TreeJobState {
     pub(crate) collection_retry: RetryState,
     /// Files that could not be read. The tables among them are blocked in `running`.
     pub(crate) quarantine: Quarantine,
-    /// Ages of the garbage in blob files. Updated only if the keyspace bounds the time of deleted values.
+    /// Ages of the garbage in blob files. Updated only if the keyspace has a delete persistence bound.
     pub(crate) blob_garbage: BlobGarbageAges,
-    /// Ages of void operands in the operand store. Updated only if the keyspace bounds the time of deleted values.
+    /// Ages of obsolete operands in the operand store. Updated only if the keyspace has a delete persistence bound.
     pub(crate) void_operands: VoidOperandAges,
     /// Holders of overdue data that were reported.
     pub(crate) reported_holders: ReportedHolders,
@@ -186,7 +187,7 @@ impl TreeSettings {
         self.options.default_ttl.map_or(0, |ttl| u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// Returns the parts of [`KeyspaceOptions::delete_persistence`].
+    /// Returns the parts of the bound [`KeyspaceOptions::delete_persistence`], or `None` if there is no bound.
     fn delete_persistence(&self) -> Option<DeletePersistence> {
         let bound = self.options.delete_persistence?;
         Some(DeletePersistence::new(u64::try_from(bound.as_micros()).unwrap_or(u64::MAX)))
@@ -232,7 +233,7 @@ pub(crate) struct Tree {
     pub(crate) last_run_filter: LastRunFilter,
     pub(crate) combined_gets: CombinedGets,
     pub(crate) ingested_ranges: IngestedRanges,
-    /// Iterators, if the keyspace bounds the time of deleted values.
+    /// Live iterators. They are registered only if the keyspace has a delete persistence bound.
     pub(crate) iterators: Arc<IteratorRegistry>,
     /// Whether writes must wait until an ingest has ended.
     is_ingest_waiting: AtomicBool,
@@ -241,8 +242,8 @@ pub(crate) struct Tree {
     admitted_write_rate: AtomicU64,
     /// Whether the tree has reached the hard stop of its policy.
     stopped: AtomicBool,
-    /// Number of released snapshots at the time when files were found that only snapshots need. [`NOT_HELD`] if there
-    /// are no such files.
+    /// Number of released snapshots when the last check found files that only snapshots need. [`NOT_HELD`] if it found
+    /// no such files.
     held_at: AtomicU64,
     /// Time at which a compaction becomes due without further writes, in microseconds. [`NEVER_US`] if there is none.
     due_us: AtomicU64,
@@ -251,14 +252,14 @@ pub(crate) struct Tree {
     /// Time at which the active memtable must be flushed because of the age of a tombstone. [`NEVER_US`] if there is
     /// none.
     memtable_due_us: AtomicU64,
-    /// Whether the policy uses the times of the last reads of tables.
+    /// True if the policy uses the last read times of tables.
     records_reads: AtomicBool,
     /// Whether values may have been written to the value log. Never reset.
     has_separated_values: AtomicBool,
     /// Whether memtables or tables may contain expiring entries. Set before the first expiring entry becomes visible,
     /// and never reset.
     may_expire: AtomicBool,
-    /// Whether the keyspace was opened from the manifest and its options were not given yet.
+    /// True if the keyspace was opened from the manifest, and the application has not passed its options yet.
     awaits_options: AtomicBool,
     /// [`KeyspaceOptions::default_ttl`] in microseconds. 0 if there is none.
     default_ttl_us: AtomicU64,
@@ -340,7 +341,7 @@ impl Tree {
         self.dropped.store(number, Ordering::Release);
     }
 
-    /// Returns whether the keyspace is dropped. Jobs, and waits for jobs, then end.
+    /// Returns true if the keyspace is dropped. Running jobs and threads that wait for jobs then end.
     pub(crate) fn is_dropped(&self) -> bool {
         !matches!(self.dropped.load(Ordering::Acquire), 0 | DROPPING)
     }
@@ -408,8 +409,8 @@ impl Tree {
         self.awaits_options.store(true, Ordering::Release);
     }
 
-    /// Returns whether jobs keep tombstones below newer entries, see [`KeyspaceOptions::delete_persistence`]. As long as
-    /// the options were not given, jobs keep them too, because the option may be among them.
+    /// Returns true if jobs must keep tombstones below newer entries, see [`KeyspaceOptions::delete_persistence`]. Jobs
+    /// also keep them until the application has passed the options, because the options may contain a bound.
     pub(crate) fn keeps_covered_tombstones(&self) -> bool {
         self.awaits_options.load(Ordering::Acquire) || self.delete_persistence().is_some()
     }
@@ -462,13 +463,13 @@ impl Tree {
         options.check_default_ttl(operator.or_else(store).as_deref())
     }
 
-    /// Returns the parts of the bound within which deleted values must be removed.
+    /// Returns the parts of the delete persistence bound, or `None` if the keyspace has no bound.
     pub(crate) fn delete_persistence(&self) -> Option<DeletePersistence> {
         self.settings().delete_persistence()
     }
 
-    /// Returns an error if the options bound the time of deleted values, but the policy or the open operand store has
-    /// no such bound.
+    /// Returns an error if the options contain a delete persistence bound that the policy or the open operand store
+    /// does not support.
     pub(crate) fn check_delete_persistence(
         &self,
         options: &KeyspaceOptions,
@@ -495,7 +496,8 @@ impl Tree {
         }
     }
 
-    /// Replaces the memtables by those of another tree. Both trees read them, each up to its own sequence number.
+    /// Replaces the memtables by the memtables of another tree. Both trees then read these memtables, each up to its
+    /// own sequence number.
     pub(crate) fn share_memtables(&self, other: &Tree) {
         if other.may_expire() {
             self.set_may_expire();
@@ -534,8 +536,8 @@ impl Tree {
         bits.width(shape, incoming, self.uses_last_run_filter(), |id| wide.contains(&id))
     }
 
-    /// Records a lookup in the last sorted run. Does nothing unless the engine decides whether the filter of this run
-    /// is used.
+    /// Records a lookup in the last sorted run. Does nothing unless the option `filter_last_run` is
+    /// [`FilterLastRun::Auto`].
     #[inline]
     pub(crate) fn record_last_run_lookup(&self, version: &Version, table: &Table, found: bool) {
         if self.settings().options.filter_last_run == FilterLastRun::Auto {
@@ -576,7 +578,7 @@ impl Tree {
         self.old_super_versions.add(self.super_version.rcu(|current| update(current)));
     }
 
-    /// Returns the current shape of the tree for its policy. `now_us` is a reading of the database clock before this
+    /// Returns the current shape of the tree for its policy. `now_us` must be read from the database clock before this
     /// call.
     pub(crate) fn shape(&self, now_us: u64, tracker: &SnapshotTracker) -> TreeShape {
         let snapshots = tracker.oldest_and_newest_snapshot();
@@ -671,8 +673,8 @@ impl Tree {
         self.held_at.load(Ordering::Relaxed) != NOT_HELD
     }
 
-    /// Returns whether a snapshot has been released since [`Tree::set_files_held_by_snapshots`] was called with such
-    /// files.
+    /// Returns true if there are files that only snapshots need, and a snapshot was released after the check that found
+    /// these files.
     pub(crate) fn may_snapshots_have_released_files(&self, snapshot_release_count: u64) -> bool {
         let held_at = self.held_at.load(Ordering::Relaxed);
         held_at != NOT_HELD && held_at != snapshot_release_count

@@ -75,12 +75,12 @@ pub(crate) struct ObsoleteFiles {
     used_by_followers: Mutex<BTreeMap<PathBuf, u64>>,
     /// Metrics of these files after the last attempt.
     follower_files: Mutex<FollowerFileMetrics>,
-    /// Files by which this follower prevents the owner from deleting files. Set in a follower only. Every open file holds
-    /// this value, so iterators of a closed follower can still read their files.
+    /// Prevents the owner of the database from deleting the files that this follower uses. Set in a follower only.
+    /// Every open file holds a reference to this value, so iterators of a closed follower can still read their files.
     follower_pin: OnceLock<FollowerPin>,
     /// Number of obsolete files that old versions still hold.
     held_count: AtomicU64,
-    /// Total size of these files in bytes.
+    /// Total size in bytes of the files in `held_count`.
     held_bytes: AtomicU64,
 }
 
@@ -176,7 +176,7 @@ impl ObsoleteFiles {
         (before.followers != followers).then_some(metrics)
     }
 
-    /// Returns the metrics after the last attempt to delete files.
+    /// Returns the metrics of the files that followers used at the last attempt to delete files.
     pub(crate) fn follower_files(&self) -> FollowerFileMetrics {
         *self.follower_files.lock()
     }
@@ -187,7 +187,7 @@ impl ObsoleteFiles {
         self.deletable.lock().extend(files.into_keys());
     }
 
-    /// Sets the files by which this follower prevents the owner from deleting files. Must be called at most once.
+    /// Sets the pin that prevents the owner from deleting the files of this follower. Must be called at most once.
     pub(crate) fn set_follower_pin(&self, pin: FollowerPin) {
         let _ = self.follower_pin.set(pin);
     }

@@ -132,7 +132,7 @@ pub(crate) struct OperandStoreSlot {
     unavailable: ArcSwapOption<UnavailableStore>,
     /// Whether `unavailable` is set.
     is_unavailable: AtomicBool,
-    /// WAL segments with operations that are missing in the operand store, because the store was not open during recovery.
+    /// WAL segments with operations that the operand store lacks, because the store was not open during recovery.
     kept_log: ArcSwapOption<KeptLog>,
     is_reserved: AtomicBool,
 }

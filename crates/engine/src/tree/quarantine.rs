@@ -50,7 +50,7 @@ pub(crate) struct Quarantine {
 }
 
 impl Quarantine {
-    /// Returns whether no file is quarantined.
+    /// Returns true if no file is quarantined.
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }

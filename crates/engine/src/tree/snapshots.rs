@@ -39,10 +39,10 @@ struct SnapshotHolders {
 pub(crate) struct SnapshotTracker {
     published: AtomicU64,
     snapshots: Mutex<BTreeMap<SeqNo, SnapshotHolders>>,
-    /// Number of running jobs that remove entries that a new snapshot could see. Modified only while `snapshots` is
-    /// locked.
+    /// Number of running jobs that remove live entries. Modified only while `snapshots` is locked.
     entry_removals: AtomicU64,
-    /// Number of sequence numbers whose last snapshot was released. Modified only while `snapshots` is locked.
+    /// Number of snapshot releases. A release counts only if no other registered snapshot has the same sequence number.
+    /// Modified only while `snapshots` is locked.
     releases: AtomicU64,
     /// If both locks are needed, `snapshots` is locked first.
     drops: Mutex<KeyspaceDrops>,
@@ -54,7 +54,7 @@ pub(crate) struct SnapshotTracker {
 struct KeyspaceDrops {
     /// Number of keyspaces that have been dropped.
     count: u64,
-    /// Number of registered snapshots for each number of drops before them.
+    /// Number of registered snapshots, by the number of keyspaces that had been dropped before.
     snapshot_counts: BTreeMap<u64, usize>,
 }
 
@@ -91,15 +91,13 @@ impl SnapshotTracker {
 
     /// Registers a snapshot of the newest visible state. `clock` returns the database clock in microseconds.
     ///
-    /// Returns `None` while a job removes entries that the snapshot could see, see
-    /// [`SnapshotTracker::begin_entry_removal`].
+    /// Returns `None` while a job removes live entries, see [`SnapshotTracker::begin_entry_removal`].
     ///
-    /// The sequence number is read while the lock is held that [`SnapshotTracker::snapshot_seqs`] also takes. A job
-    /// therefore either sees the snapshot, or drops only entries that are shadowed by an entry that the snapshot sees.
+    /// The sequence number is read under the lock that [`SnapshotTracker::snapshot_seqs`] also takes. A job therefore
+    /// either sees the snapshot, or drops only entries that a newer entry hides from the snapshot.
     ///
-    /// The clock is read while the same lock is held. A job reads the clock before [`SnapshotTracker::expiry_limit_us`]
-    /// takes the lock. The job therefore either sees the snapshot, or drops only entries that have expired for the
-    /// snapshot.
+    /// The clock is read under the same lock. A job reads the clock before [`SnapshotTracker::expiry_limit_us`] takes
+    /// this lock. The job therefore either sees the snapshot, or drops only entries that have expired for the snapshot.
     pub(crate) fn register(
         self: &Arc<Self>,
         now_us: u64,
@@ -127,8 +125,7 @@ impl SnapshotTracker {
         Some(SnapshotGuard { tracker: Arc::clone(self), read_point, keyspace_drops_before })
     }
 
-    /// Begins the removal of entries that were not deleted. `seq_smallest` is the smallest sequence number of these
-    /// entries.
+    /// Begins the removal of live entries. `seq_smallest` is the smallest sequence number of these entries.
     ///
     /// Returns false if a snapshot sees one of these entries. Otherwise, no snapshot can be registered until
     /// [`SnapshotTracker::end_entry_removal`] is called.
@@ -148,7 +145,7 @@ impl SnapshotTracker {
         debug_assert!(before > 0, "no removal of entries is running");
     }
 
-    /// Returns whether a job removes entries that a new snapshot could see.
+    /// Returns true while a job removes live entries.
     pub(crate) fn has_entry_removal(&self) -> bool {
         self.entry_removals.load(Ordering::Acquire) > 0
     }
@@ -182,7 +179,8 @@ impl SnapshotTracker {
         Some((*snapshots.first_key_value()?.0, *snapshots.last_key_value()?.0))
     }
 
-    /// Returns the number of sequence numbers whose last snapshot has been released.
+    /// Returns the number of snapshot releases. A release counts only if no other registered snapshot has the same
+    /// sequence number.
     pub(crate) fn snapshot_release_count(&self) -> u64 {
         self.releases.load(Ordering::Acquire)
     }
@@ -193,7 +191,7 @@ impl SnapshotTracker {
     }
 
     /// Returns the time up to which entries have expired for all readers, in microseconds. This is the earlier of
-    /// `now_us` and the time of the oldest snapshot. `now_us` is a reading of the database clock before this call.
+    /// `now_us` and the time of the oldest snapshot. `now_us` must be read from the database clock before this call.
     ///
     /// Sequence numbers and times of snapshots never decrease. The oldest snapshot therefore has the earliest time.
     pub(crate) fn expiry_limit_us(&self, now_us: u64) -> u64 {

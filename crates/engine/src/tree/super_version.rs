@@ -86,8 +86,8 @@ impl SuperVersion {
         std::iter::once(&self.active).chain(&self.sealed)
     }
 
-    /// Returns the smallest sequence number of all commits that use a memtable. The WAL is needed from this sequence
-    /// number on. Returns `None` if no commit uses a memtable.
+    /// Returns the smallest sequence number of the commits that write to a memtable of this super version. WAL records
+    /// from this number on must be kept. Returns `None` if there are no such commits.
     pub(crate) fn first_unflushed_seq(&self) -> Option<SeqNo> {
         self.memtables().filter_map(|memtable| memtable.first_announced()).min()
     }

@@ -234,7 +234,8 @@ impl Version {
         Ok(Some(Arc::clone(self.range_tombstones.get_or_init(|| Arc::new(index)))))
     }
 
-    /// Returns range tombstones that include those of all tables that overlap a key range.
+    /// Returns range tombstones for a key range. They include the range tombstones of all tables that overlap this
+    /// range.
     ///
     /// Returns `None` if there are none. If the range tombstones of another table cannot be read, each call reads the
     /// range tombstones of the overlapping tables again.

@@ -115,7 +115,7 @@ fn scan_pages(file: &[u8], page_kind: FrameKind) -> Vec<Record> {
     records
 }
 
-/// Checks a bucket file to which an operand log refers.
+/// Checks a bucket file. The log entry of the bucket is computed from the frames of the file.
 pub(super) fn check_bucket_file(input: &[u8]) {
     let vfs = vfs_with_file(OperandFileKind::Bucket, input);
     let (files, memory) = (FileTable::new(fuzz_context(&vfs, 0)), MemoryUsage::default());
@@ -161,7 +161,8 @@ pub(super) fn check_bucket_file(input: &[u8]) {
         ] {
             let query = KeyQuery { key, after, at, void_below };
             let mut found = find(query, OperandReadTier::Storage).expect("the file was verified");
-            // A lookup may omit records older than `void_below`, so these are not compared.
+            // A lookup may return or omit records with sequence numbers below `void_below`, so these records are not
+            // compared.
             found.retain(|(last, ..)| *last >= void_below);
             let is_visible = |record: &&Record| {
                 let is_after = after.is_none_or(|after| record.last > after);

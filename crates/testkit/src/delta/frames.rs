@@ -49,7 +49,7 @@ pub(super) fn check_frame(input: &[u8]) {
     );
 }
 
-/// Checks a sequence of records. Pages, tails of buckets and deliveries consist of such sequences.
+/// Checks a sequence of records. Pages, bucket tails and deliveries are encoded as sequences of records.
 pub(super) fn check_records(input: &[u8]) {
     let (input, memory) = (Bytes::copy_from_slice(input), MemoryUsage::default());
     let (decoded, tail) = (record::decode_records(&input), Tail::decode(&input, &memory));

@@ -57,9 +57,11 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget::new("delta_api", check_operations_with_store, 3),
 ];
 
-/// Applies operations to a database with operand stores. Their buckets are so small that splits and collections happen.
+/// Applies operations to a database with operand stores. The buckets are so small that bucket splits and collections
+/// occur.
 fn check_operations_with_store(input: &[u8]) {
-    // Options of a store with at most 4 buckets of 512 bytes, and a log of at most 1024 bytes.
+    // `SimpleStore::or_delta` converts these options to a store with at most 4 buckets of 512 bytes and a log of at
+    // most 1024 bytes.
     let store = SimpleStore { collect_after: 15, to_tree_one_in: 1, lazy: true };
     History::from_bytes(input, Some(store)).check();
 }

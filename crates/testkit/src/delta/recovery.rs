@@ -49,8 +49,8 @@ fn newest_seq(view: &StoreView) -> SeqNo {
     buckets.chain(markers).fold(view.through, SeqNo::max)
 }
 
-/// Delivers an operand and then runs collections until none is due. Returns the last store token, and the operands that
-/// the collections moved to the tree.
+/// Delivers an operand, and runs collections until none is due. Returns the last store token, and the operands that the
+/// collections moved to the tree.
 fn deliver_and_collect(store: &DeltaStore, through: SeqNo) -> Result<(StoreToken, Vec<Entry>)> {
     let mut delivery = store.deliver(through)?;
     delivery.add_operand(NEW_KEY, through, NEW_OPERAND)?;

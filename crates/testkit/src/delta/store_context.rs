@@ -83,8 +83,7 @@ impl OperandFiles for StoreDir {
 
     fn discard(&self, kind: OperandFileKind, number: u64) {
         self.discarded.lock().push((kind, number));
-        // The removal may fail. A changed log may name files that do not exist, and some tests inject file system
-        // errors.
+        // The removal may fail, because a changed log may name missing files and some tests inject file system errors.
         let _ = self.vfs.remove(&self.path(kind, number));
     }
 }
@@ -150,8 +149,8 @@ pub(super) fn path_under_test(kind: OperandFileKind) -> PathBuf {
     file_name(kind, FILE_NUMBER).in_dir(Path::new("/"))
 }
 
-/// Returns a context for a store in the root directory. It supports no partial merges, so that operands stay as they
-/// were delivered.
+/// Returns a context for a store in the root directory. The context supports no partial merges, so the store keeps
+/// operands as they were delivered.
 ///
 /// Stores with different values of `open_number` create files with different numbers.
 pub(super) fn fuzz_context(vfs: &MemVfs, open_number: u64) -> StoreContext {
@@ -165,7 +164,7 @@ pub(super) fn log_token(log: &[u8], bytes: usize) -> StoreToken {
     StoreToken([FILE_NUMBER, len_u64(bytes), file_uid(log), 0])
 }
 
-/// Returns whether the error is that a file does not exist. In most checks, the bucket files that a log names do not
+/// Returns true if a missing file caused the error. In most checks, the bucket files to which a log refers do not
 /// exist.
 pub(super) fn is_missing_file(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)

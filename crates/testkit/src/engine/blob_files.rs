@@ -44,8 +44,8 @@ pub(super) fn check_blob_record(input: &[u8]) {
     }
 }
 
-/// Checks a blob file. The open succeeds, because the manifest record has the size, uid, counts and checksum of the
-/// input.
+/// Checks a blob file. The manifest record is computed from the input, so its size, uid, counts and checksum match the
+/// file.
 pub(super) fn check_blob_file(input: &[u8]) {
     static CACHE: std::sync::OnceLock<Arc<BlockCache>> = std::sync::OnceLock::new();
     let cache = CACHE.get_or_init(|| BlockCache::new(1 << 20));

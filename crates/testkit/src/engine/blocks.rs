@@ -83,7 +83,7 @@ pub(super) fn check_data_block(input: &[u8]) {
     if block.check_invariants().is_err() || !is_sorted {
         return;
     }
-    // The block passed all checks. A builder could have written it, but with other distances between restart points.
+    // The block passed all checks, so a builder could have written it, except for the distances between restart points.
     assert_eq!(backward.as_ref(), Ok(&entries));
     for (index, entry) in entries.iter().enumerate() {
         let is_newest = index == 0 || entries[index - 1].0 != entry.0;

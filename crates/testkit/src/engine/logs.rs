@@ -44,7 +44,7 @@ pub(super) fn check_file_name(input: &[u8]) {
     }
 }
 
-/// Checks that a file header that was decoded encodes to the start of the input, unless it has an older version.
+/// Checks that a decoded file header encodes to the first bytes of the input. Skips headers of older format versions.
 pub(super) fn check_header(encoded: &[u8], input: &[u8]) {
     let version = get_u32(input, 8);
     assert!(version.is_some_and(|version| version <= FORMAT_VERSION), "version {version:?}");
@@ -157,7 +157,7 @@ pub(super) fn check_version_edit(input: &[u8]) {
     let Ok(edit) = VersionEdit::decode(input) else { return };
     let encoded = edit.encode();
     assert_eq!(VersionEdit::decode(&encoded).as_ref(), Ok(&edit));
-    // The decoder skips only optional changes of unknown kinds. Encoding the result therefore never takes more bytes.
+    // The decoder drops only optional changes of unknown kinds, so the encoded edit is never longer than the input.
     assert!(encoded.len() <= input.len());
     if encoded.len() == input.len() {
         assert_eq!(encoded, input, "edit is not canonical");
@@ -193,7 +193,8 @@ fn load_manifest(input: &[u8], synced_bytes: u64) -> Result<LoadedManifest> {
     Manifest::load(&vfs, Path::new(DIR))
 }
 
-/// Checks a manifest, once with a `CURRENT` file that states that all bytes are durable, and once with none durable.
+/// Checks a manifest with two `CURRENT` files. One states that all bytes of the manifest are durable, the other that no
+/// bytes are durable.
 pub(super) fn check_manifest(input: &[u8]) {
     if let Ok(header) = ManifestHeader::decode(input) {
         check_header(&header.encode(), input);

@@ -94,8 +94,8 @@ fn vfs_with_manifest(manifest: &[u8]) -> MemVfs {
     vfs
 }
 
-/// Files of a small database. Targets for changed manifests of this database need them, because recovery fails early if
-/// a table is missing.
+/// Files of a small database. Recovery fails early if a table is missing, so targets with changed manifests of this
+/// database need its other files.
 struct SampleDatabase {
     manifest: Vec<u8>,
     other_files: Vec<(FileName, Vec<u8>)>,

@@ -65,7 +65,7 @@ pub fn seeds_from_files(files: &BTreeMap<PathBuf, Vec<u8>>) -> Seeds {
     seeds
 }
 
-/// Adds a table, its footer and its blocks as seeds. Of each index block, adds only the first two data blocks.
+/// Adds a table, its footer and its blocks as seeds. Adds only the first two data blocks of each index block.
 fn add_table(seeds: &mut Seeds, table: &[u8]) -> Option<()> {
     seeds.add(&["table", "table_repaired"], table);
     let footer = &table[table.len().checked_sub(FOOTER_BYTES)?..];

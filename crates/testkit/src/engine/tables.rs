@@ -25,7 +25,7 @@ pub(super) fn check_footer(input: &[u8]) {
     }
 }
 
-/// Checks a table. The open succeeds, because the manifest entry has the size, uid and checksum of the input.
+/// Checks a table. The manifest entry is computed from the input, so its size, uid and checksum match the file.
 pub(super) fn check_table(input: &[u8]) {
     static CACHE: std::sync::OnceLock<Arc<BlockCache>> = std::sync::OnceLock::new();
     let cache = CACHE.get_or_init(|| BlockCache::new(1 << 20));

@@ -12,7 +12,7 @@ use super::logs::check_header;
 
 const PATH: &str = "/trace";
 
-/// Decodes a trace. Returns its items, encoded again.
+/// Decodes a trace. Returns the encoding of the decoded items, and a description of the end of the trace.
 fn read_trace(input: &[u8]) -> Result<(Vec<u8>, TraceEnd)> {
     let vfs = MemVfs::new();
     vfs.write_all(Path::new(PATH), input).expect("I/O in memory succeeds");

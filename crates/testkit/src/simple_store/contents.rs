@@ -83,8 +83,8 @@ impl Contents {
         items.insert(at, item);
     }
 
-    /// Removes deleted operands and merges adjacent operands. Does not change operands that a snapshot reads, or items
-    /// with sequence numbers above `through`.
+    /// Removes deleted operands and merges adjacent operands. Preserves the results of reads at `snapshots`. Does not
+    /// change operands with sequence numbers above `through`.
     pub(super) fn compact(
         &mut self,
         snapshots: &[SeqNo],

@@ -27,7 +27,7 @@ pub struct SimpleStore {
     pub collect_after: u64,
     /// A collection moves operands to the tree with a probability of 1 in this number.
     pub to_tree_one_in: u64,
-    /// Whether a view loads its contents from the file at the first read. If false, a view always has its contents in
+    /// True if a view loads its contents from the file at the first read. False if a view always has its contents in
     /// memory.
     pub lazy: bool,
 }
@@ -60,8 +60,8 @@ thread_local! {
     static USES_DELTA: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets which kind of store [`SimpleStore::or_delta`] returns on this thread: a `lsmx-delta` store if `uses_delta` is
-/// true.
+/// Selects the kind of store that [`SimpleStore::or_delta`] returns on this thread: a `lsmx-delta` store if
+/// `uses_delta` is true, or a simple store if it is false.
 ///
 /// A database can be opened only with the kind of operand store that created it.
 pub fn use_delta_stores(uses_delta: bool) {
@@ -131,7 +131,7 @@ impl OperandStoreFactory for AnyStore {
     }
 }
 
-/// Returns whether a file without references is allowed after a close.
+/// Returns true if a closed database may contain this file without a reference to it.
 ///
 /// A `lsmx-delta` store may leave bucket files whose records are still in its log. The next open writes these records
 /// to new files.

@@ -252,8 +252,8 @@ impl OperandDelivery for Delivery<'_> {
 struct Collection<'a> {
     store: &'a Store,
     snapshots: Vec<SeqNo>,
-    /// Operands with larger sequence numbers are not changed, because snapshots that are newer than `snapshots` may see
-    /// them.
+    /// Operands with larger sequence numbers are not changed, because snapshots that are newer than those in
+    /// `snapshots` may read them.
     through: SeqNo,
     to_tree: bool,
     moved_keys: BTreeSet<Vec<u8>>,
@@ -282,7 +282,7 @@ impl OperandCollection for Collection<'_> {
         for (key, items) in &contents.keys {
             let visible = contents.visible_operands(key, SeqNo::MAX);
             let operands = items.iter().filter_map(Item::operand).count();
-            // If a snapshot can read deleted operands of a key, the key stays in the store. In the tree, the operands
+            // If a snapshot can read deleted operands of a key, the key stays in the store. In the tree, these operands
             // would be placed above the delete that removes them.
             if visible.len() == operands || self.through == SeqNo::MAX {
                 self.moved_keys.insert(key.clone());

@@ -160,7 +160,7 @@ impl OperandView for View {
     }
 
     fn keep_files_open(&self) {
-        // Loads the contents, so that later reads need no file. An error is ignored here. A later read returns it.
+        // Loads the contents, so that later reads need no file. An error is ignored, because the next read returns it.
         let _ = self.contents();
     }
 

@@ -57,7 +57,7 @@ pub struct CheckedCursor {
     position: Option<Bytes>,
     /// Whether the last move failed because the read options allow no file read.
     was_refused: bool,
-    /// Number of moves that failed for this reason.
+    /// Number of moves that failed because the read options allow no file read.
     pub(super) refused_moves: u64,
 }
 
@@ -138,7 +138,8 @@ impl CheckedCursor {
         self.position = self.expected_key(step, before.as_ref());
         let expected = self.position.as_ref().map(|key| (Text(key), Text(&self.pairs[key])));
         let value = match self.cursor.value() {
-            // The value is in the value log.
+            // The value is in the value log, and the read options allow no file read. The comparison uses the value of
+            // the model.
             Err(error) if is_refusal(&error) => {
                 self.position.as_ref().map(|key| Text(&self.pairs[key]))
             }

@@ -18,8 +18,7 @@ pub(super) struct CheckedRange {
 }
 
 impl CheckedRange {
-    /// Returns a checked iterator. The expected pairs are those whose keys `is_expected` accepts, but at most `limit`
-    /// pairs.
+    /// Returns a checked iterator. The expected pairs are those whose keys `is_expected` accepts, up to `limit` pairs.
     pub(super) fn new(
         range: Range,
         pairs: Option<&Arc<Pairs>>,
@@ -70,8 +69,8 @@ impl CheckedRange {
         has_pair
     }
 
-    /// For each number, moves forward by this number of pairs, or backward if it is negative. Returns how often the
-    /// direction changed.
+    /// Moves by the given numbers of pairs: forward for a positive number, backward for a negative number. Returns how
+    /// often the direction changed.
     pub(super) fn steps(&mut self, steps: &[i8]) -> u64 {
         for &count in steps {
             for _ in 0..count.unsigned_abs() {

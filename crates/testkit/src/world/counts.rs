@@ -30,15 +30,16 @@ pub struct CaseCounts {
     pub cursor_moves: u64,
     /// Number of lookups that failed because the read options allow no file read.
     pub refused_gets: u64,
-    /// Number of cursor moves that failed for the same reason.
+    /// Number of cursor moves that failed because the read options allow no file read.
     pub refused_cursor_moves: u64,
     /// Number of keys that range deletes removed.
     pub range_deleted: u64,
     /// Number of delete-only compactions.
     pub drops: u64,
-    /// Tables of ingests and bulk loads.
+    /// Number of tables that ingests and bulk loads added.
     pub ingested_files: u64,
-    /// Values that expired, and expired entries that jobs dropped.
+    /// `expired_values` is the number of values that expired. `expired_dropped` is the number of expired entries that
+    /// jobs dropped.
     pub expired_values: u64,
     pub expired_dropped: u64,
     pub operands: u64,
@@ -55,9 +56,9 @@ pub struct CaseCounts {
     /// Number of rewritten blob files.
     #[serde(rename = "collections")]
     pub blob_rewrites: u64,
-    /// Values that compaction filters replaced.
+    /// Number of values that compaction filters changed.
     pub filtered: u64,
-    /// Merges that were repeated without a compaction filter.
+    /// Number of merges that were repeated without the compaction filter.
     pub repeated_merges: u64,
     #[serde(rename = "dropped")]
     pub dropped_keyspaces: u64,
@@ -79,7 +80,7 @@ pub struct CaseCounts {
     /// Number of keyspaces whose operand store was removed by a call that moved all operands to the tree.
     #[serde(rename = "brought_back")]
     pub stores_removed: u64,
-    /// Policy changes of open keyspaces. For each preset, a bit set has the presets that replaced it.
+    /// Policy changes of open keyspaces. Each preset has a bit set of the presets that replaced it.
     #[serde(rename = "took_over")]
     pub policy_changes: [u32; PRESETS],
 }

@@ -45,7 +45,7 @@ fn draw_keys(rng: &mut TestRng, count: usize) -> Vec<Bytes> {
             _ => rng.bytes(1),
         };
         if has_long_keys && number < 2 {
-            // Long keys slow down all jobs. They are shorter if the history has few keys.
+            // Long keys slow down all jobs, so they are shorter if the history has few keys.
             let bytes = if count < 40 { 4 << 10 } else { 64 << 10 };
             key = vec![[b'a', b'b'][number]; bytes];
         }

@@ -1,9 +1,9 @@
 //! Executes random operations, option changes and power losses on an in-memory database and on its model. All results
 //! of the database must equal those of the model.
 //!
-//! A history is a list of [`Operation`]s. A random generator ([`History::random`]) or an array of bytes
-//! ([`History::from_bytes`]) determines it. [`play`] executes the history, and panics with a shortened list if a result
-//! differs from the model.
+//! A history is a list of [`Operation`]s. It is drawn by a random generator ([`History::random`]) or decoded from an
+//! array of bytes ([`History::from_bytes`]). [`play`] executes the history, and panics with a shortened list if a
+//! result differs from the model.
 
 mod bytes;
 mod change;

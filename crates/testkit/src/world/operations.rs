@@ -1,5 +1,5 @@
-//! Operations of a history. An index is taken modulo the number of existing items, so every subset of a list of
-//! operations is valid too.
+//! Operations of a history. Each index is reduced modulo the number of existing items. Every subset of a list of
+//! operations is therefore a valid list.
 
 use lsmx::ReadOptions;
 use lsmx::vfs::CrashImage;
@@ -14,7 +14,8 @@ pub(super) const KEYSPACES: [&str; 4] = ["default", "second", "Ümläut / ../ \u
 /// Names that keyspaces get by a rename, in addition to [`KEYSPACES`].
 pub(super) const OTHER_NAMES: [&str; 2] = ["renamed", "5"];
 
-/// Unit of expiry times, in microseconds. Other operations of a history together advance the clock by less.
+/// Unit of expiry times, in microseconds. The operations other than [`Operation::AdvanceClock`] together advance the
+/// clock by less than this.
 pub(super) const HOUR_US: u64 = 3_600_000_000;
 
 /// A value, whose bytes are determined by its tag and its length.
@@ -41,7 +42,7 @@ impl Value {
     }
 }
 
-/// A key in a keyspace, given by their indexes.
+/// A key in a keyspace. Both are given by their indexes.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub keyspace: usize,
@@ -67,8 +68,8 @@ pub struct Span {
 #[derive(Clone, Copy, Debug)]
 pub enum Write {
     Put(Place, Value),
-    /// A value that expires at the end of an hour. The number is that of hours after the current one. A keyspace with an
-    /// operand store gets a value without an expiry time instead.
+    /// Puts a value that expires at the end of an hour. The number selects the hour, and 0 is the current hour. In a
+    /// keyspace with an operand store, the value does not expire.
     PutUntil(Place, Value, u64),
     Delete(Place),
     Merge(Place, Value),
@@ -147,7 +148,7 @@ pub enum Operation {
     OperandsToTree(usize),
     CreateKeyspace(usize, KeyspaceSettings),
     DropKeyspace(usize),
-    /// Clones the first keyspace as the second one.
+    /// Clones a keyspace. The indexes are those of the source and of the clone.
     CloneKeyspace(usize, usize, KeyspaceSettings),
     /// Renames a keyspace. The second number is the index of the new name in `KEYSPACES` and `OTHER_NAMES`.
     RenameKeyspace(usize, usize),

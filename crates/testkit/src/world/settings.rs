@@ -36,7 +36,7 @@ pub struct KeyspaceSettings {
     pub separation: Option<ValueSeparation>,
     /// Whether the keyspace has a `RewritingFilter`.
     pub has_filter: bool,
-    /// Bound for deleted values, unless the keyspace has an operand store that does not support it.
+    /// Value of the option `delete_persistence`. Ignored if the keyspace has an operand store that does not support it.
     pub delete_persistence: Option<Duration>,
 }
 
@@ -63,7 +63,7 @@ pub fn random_read_options(rng: &mut TestRng) -> ReadOptions {
         tier: if rng.is_one_in(5) { ReadTier::Memory } else { ReadTier::Storage },
         fill_cache: *rng.choose(&[None, Some(false), Some(true)]),
         read_ahead_bytes_max: *rng.choose(&[None, Some(0), Some(300)]),
-        // No move from files completes within a deadline of zero.
+        // With a deadline of zero, a move that reads files never completes in time.
         deadline: *rng.choose(&[None, None, Some(Duration::MAX), Some(Duration::ZERO)]),
     }
 }
@@ -159,7 +159,8 @@ impl KeyspaceSettings {
         }
     }
 
-    /// Returns the bound for deleted values of a keyspace with or without an operand store.
+    /// Returns the value of `delete_persistence`. Returns `None` if the keyspace has an operand store that does not
+    /// support this option.
     pub fn bound(&self, has_store: bool) -> Option<Duration> {
         let supports_bound = || SimpleStore::default().or_delta().supports_delete_persistence();
         self.delete_persistence.filter(|_| !has_store || supports_bound())

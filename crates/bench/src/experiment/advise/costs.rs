@@ -65,9 +65,9 @@ impl DesignCosts {
         self.weighted_costs(weights).iter().sum()
     }
 
-    /// Corrects these costs, which were simulated for a large tree, with the costs of a small tree. `measured` and
-    /// `simulated` are the measured and the simulated costs of the small tree. The write and space costs are multiplied
-    /// by measured ÷ simulated cost. The lookup costs are increased by the difference measured − simulated cost.
+    /// Corrects these costs, which were simulated for a large tree, by the simulation error for a small tree.
+    /// `measured` and `simulated` are the costs of the small tree. The write and space costs are multiplied by
+    /// `measured` ÷ `simulated`. The difference `measured` − `simulated` is added to the lookup costs.
     pub fn correct_by(&self, measured: &DesignCosts, simulated: &DesignCosts) -> DesignCosts {
         let scaled = |large: f64, measured: f64, simulated: f64| {
             if simulated > 0.0 { large * measured / simulated } else { large }
@@ -96,8 +96,8 @@ pub(super) fn find_undominated(costs: &[DesignCosts]) -> Vec<bool> {
     costs.iter().map(|it| !costs.iter().any(|other| other.dominates(it))).collect()
 }
 
-/// Returns the mean number of I/Os per lookup over all kinds of lookups. Each item of `kinds` is a pair: the number of
-/// lookups of one kind, and their mean number of I/Os.
+/// Returns the mean number of I/Os per lookup over all kinds of lookups. Each item of `kinds` contains the number of
+/// lookups of one kind and their mean number of I/Os.
 fn weighted_mean(kinds: impl Iterator<Item = (u64, f64)>) -> f64 {
     let (ops, ios) =
         kinds.fold((0, 0.0), |(ops, ios), (n, per_get)| (ops + n, ios + to_f64(n) * per_get));

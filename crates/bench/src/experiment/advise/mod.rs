@@ -189,8 +189,8 @@ impl Config {
 struct ConfirmationRun {
     /// Phases to run. If a trace is replayed, the phases approximate the trace.
     phases: Vec<Phase>,
-    /// Ratio of the number of measured writes to the number of planned writes. The memory of each design is scaled by
-    /// the same factor.
+    /// Number of measured writes divided by the number of planned writes. The memory of each design is scaled by the
+    /// same factor.
     factor: f64,
     trace: Option<Arc<TraceFile>>,
 }

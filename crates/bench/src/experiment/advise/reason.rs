@@ -7,7 +7,7 @@ use lsmx_compaction::trigger::Trigger;
 use super::costs::DesignCosts;
 use super::weights::CostWeights;
 
-/// Relative difference between two costs below which the text does not mention the difference.
+/// The text does not mention a relative difference between two costs that is smaller than this fraction.
 const ALIKE: f64 = 0.02;
 
 /// Describes the layout of the policy, the largest weighted cost, and the differences to the costs of another design.

@@ -7,8 +7,9 @@ use crate::workload::phases::{LookupGroup, Phase};
 /// that a range lookup reads. An original selectivity above this maximum is kept.
 const SELECTIVITY_MAX: f64 = 0.1;
 
-/// Returns the phases with the number of writes multiplied by `factor`. The number of lookups is kept, limited to
-/// `lookups_max` of each kind. A range lookup reads as many entries as in the original workload.
+/// Returns the phases with the number of writes multiplied by `factor`. Limits the number of lookups of each kind to
+/// `lookups_max`. A range lookup reads as many entries as in the original workload, unless [`SELECTIVITY_MAX`] limits
+/// the selectivity.
 pub(super) fn scale_phases(phases: &[Phase], factor: f64, lookups_max: u64) -> Vec<Phase> {
     let writes = |n: u64| if n == 0 { 0 } else { round_to_u64(to_f64(n) * factor).max(1) };
     let phases = phases.iter().map(|phase| Phase {

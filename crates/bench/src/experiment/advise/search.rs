@@ -204,8 +204,8 @@ impl SearchProblem {
     }
 }
 
-/// Converts a design to a workload and engine settings for `lsmx explore`. The last argument is a pair: the scale
-/// factor of the memtable size, and the scale factor of the block cache size.
+/// Converts a design to a workload and engine settings for `lsmx explore`. The last argument contains the scale factors
+/// of the memtable size and of the block cache size.
 pub(super) fn design_point(
     design: &CandidateDesign,
     source: RecordSource,

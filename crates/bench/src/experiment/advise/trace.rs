@@ -191,8 +191,8 @@ impl TraceStatistics {
         let keys = to_u64(accesses.len());
         let popular = (keys / 100).max(1);
         let taken = accesses.iter().take(accesses.len().div_ceil(100)).sum::<u64>();
-        // The threshold is halfway between the share that the Zipf distribution predicts and 0.05, an upper bound for
-        // the uniform distribution.
+        // The Zipf distribution is chosen if the share is closer to the share that it predicts than to 0.05, which is
+        // an upper bound for the uniform distribution.
         let zipf = harmonic_number(popular) / harmonic_number(keys);
         let uniform = 0.05;
         if ratio(taken, all) > f64::midpoint(zipf, uniform) {

@@ -22,7 +22,7 @@ pub struct CostWeights {
     pub points: f64,
     /// Weight of one I/O per range lookup.
     pub ranges: f64,
-    /// Weight of space amplification, that is, of one copy of the data on disk.
+    /// Weight of space amplification. Space amplification is 1 if the files contain a single copy of the data.
     pub space: f64,
 }
 
@@ -46,7 +46,7 @@ impl CostWeights {
     /// Checks that the workload has point lookups and range lookups if the corresponding weight is positive.
     ///
     /// # Errors
-    /// The weight of point or range lookups is positive, but the workload has no such lookups.
+    /// The weight of point or range lookups is positive, but the workload has no lookups of this kind.
     pub fn check(&self, phases: &[Phase]) -> Result<()> {
         let points = phases.iter().any(|phase| phase.lookups.iter().any(|it| it.ops > 0));
         let ranges = phases.iter().any(|phase| phase.ranges > 0);

@@ -26,8 +26,8 @@ pub(super) enum ReadingOperation {
 /// Measurements of point and range lookups. Each group of lookups has a row.
 ///
 /// The engine counts cache misses for the whole database. When the kind of operation changes, the meter assigns the
-/// misses since the last change to the previous kind. At any time, all threads run operations of the same kind, and
-/// compactions do not increment the miss counters.
+/// misses since the last change to the previous kind. This assignment is exact, because all threads run operations of
+/// the same kind at any time, and compactions do not increment the miss counters.
 #[derive(Debug, Default)]
 pub(super) struct LookupMeter {
     rows: Vec<PointRow>,

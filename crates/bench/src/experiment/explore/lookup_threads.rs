@@ -18,7 +18,7 @@ use super::lookup_meter::{ReadingOperation, ThreadLookups};
 #[derive(Debug)]
 pub(super) struct CheckedReader {
     pub(super) keyspace: Keyspace,
-    /// Whether the first key that each range lookup must return is known.
+    /// True if the first key of each range lookup is predictable. Range lookups then check this key.
     pub(super) exact: bool,
     /// Whether the policy can drop data. If so, a lookup of a present record may find nothing.
     pub(super) loses: bool,
@@ -92,7 +92,7 @@ impl CheckedReader {
                 })
             };
             let handles: Vec<_> = (0..threads).map(spawn).collect();
-            // The loop ends when each thread has dropped its sender.
+            // The loop ends when all senders are dropped. Each thread has a clone, so the original is dropped here.
             drop(sender);
             for ops in receiver {
                 progress.advance(ops);

@@ -20,11 +20,11 @@ use crate::workload::trace::TraceFile;
 use super::estimate;
 use super::result::{RecordsSummary, WorkloadSummary};
 
-/// Ratio of the data size to the default size of a memtable, of a table and of the block cache. The workload is based
-/// on Sarkar et al., PVLDB 14 (2021), which used 8 MiB for 1.28 GB of data.
+/// Data size divided by the default size of a memtable, of a table or of the block cache. Sarkar et al., PVLDB 14
+/// (2021), use 8 MiB for 1.28 GB of data.
 pub const DATA_PER_MEMTABLE: u64 = 150;
-/// Approximate overhead of an entry in a memtable, in bytes. The default memtable size includes the overhead. With this
-/// overhead, the number of flushes is the same as in Sarkar et al., PVLDB 14 (2021).
+/// Approximate overhead of an entry in a memtable, in bytes. The default memtable size includes this overhead, so that
+/// the number of flushes is the same as in Sarkar et al., PVLDB 14 (2021).
 const MEMTABLE_BYTES_PER_ENTRY: u64 = 112;
 /// Minimum default size of a memtable, a table or the block cache, in bytes.
 pub const MEMTABLE_BYTES_MIN: u64 = 256 << 10;

@@ -153,8 +153,8 @@ pub struct CompactionTotals {
     pub cpu_us_total: u64,
     #[serde(default)]
     pub cpu_fraction: f64,
-    /// Time that jobs waited for reads, without the processor time of the reads. The waits for writes and syncs follow.
-    /// The rest of `thread_us_total` is other waiting.
+    /// Time that jobs waited for reads, without the processor time of the reads. The next fields contain the waits for
+    /// writes and for syncs. `thread_us_total` also includes the processor time and all other waits.
     #[serde(default)]
     pub read_wait_us_total: u64,
     #[serde(default)]
@@ -169,7 +169,7 @@ pub struct CompactionTotals {
     pub sync_wait_fraction: f64,
 }
 
-/// Writes that waited for flushes or compactions.
+/// Totals over all writes that waited for flushes or compactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StallTotals {
     pub count: u64,

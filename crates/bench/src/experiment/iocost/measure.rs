@@ -17,8 +17,8 @@ use crate::workload::random::Random;
 use super::keys::LookupKeys;
 use super::result::{CacheSizePoint, LevelFilterChecks};
 
-/// Ratio of the number of measured lookups to the number of lookups of a warm-up round. A round has at least
-/// [`ROUND_MIN`] lookups.
+/// Number of measured lookups divided by the number of lookups of a warm-up round. A round has at least [`ROUND_MIN`]
+/// lookups.
 const ROUNDS_PER_GETS: u64 = 4;
 const ROUND_MIN: u64 = 2_000;
 const ROUNDS_MAX: u64 = 200;
@@ -39,7 +39,7 @@ struct MeasuredLookups {
 }
 
 /// Returns the number of reads that the device completed, and the bytes that this process read from the device. Both
-/// are `None` if the system does not report them or the file system has no device.
+/// numbers are `None` if the system does not report them, or if the file system has no device.
 fn read_device_counters(path: &Path) -> [Option<u64>; 2] {
     let reads = process::device_read_count(path);
     [reads, reads.and_then(|_| process::process_storage_read_bytes())]

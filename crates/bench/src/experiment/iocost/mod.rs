@@ -70,8 +70,8 @@ pub struct Config {
     /// Kinds of block cache. Each database is measured with every kind.
     pub cache_kinds: Vec<BlockCacheKind>,
     pub sweep: CacheSweep,
-    /// Number of measured lookups of present keys per cache size. The number of measured lookups of absent keys is the
-    /// same.
+    /// Number of measured lookups of present keys per cache size. The same number of lookups of absent keys is
+    /// measured.
     pub gets: u64,
     pub seed: u64,
     pub directory: PathBuf,

@@ -62,9 +62,9 @@ pub struct DatabaseCost {
     pub all_filters_bytes: u64,
     /// Size of all top indexes, all range tombstones, and the filters of all sorted runs except the last.
     pub inflection_1: ByteShare,
-    /// Size of the metadata of `inflection_1` and of all index blocks.
+    /// Size of the metadata that `inflection_1` includes, plus all index blocks.
     pub inflection_2: ByteShare,
-    /// Size of the metadata of `inflection_2` and of the filters of the last sorted run.
+    /// Size of the metadata that `inflection_2` includes, plus the filters of the last sorted run.
     pub all_metadata: ByteShare,
     pub build: Option<BuildTime>,
     pub points: Vec<CacheSizePoint>,

@@ -78,7 +78,7 @@ impl CellPlan {
         format!("{}{sweep}: {step}", self.design)
     }
 
-    /// Runs the measurement in an empty directory. The directory is empty again afterwards.
+    /// Runs the measurement in an empty directory. Removes all created files afterwards.
     pub(super) fn run_cell(
         &self,
         directory: &Path,

@@ -1,8 +1,11 @@
 //! `lsmx rmw`: compares ways to update a field of a value, and storage locations for values and merge operands.
 //!
-//! A record consists of fields. A read-modify-write replaces the bytes of one field. Each measurement creates a
-//! database, loads all records, waits until compaction is idle, warms up the caches, runs the operations, waits again,
-//! checks the values of a sample of records, and removes the database. All update modes must produce equal values.
+//! A record consists of fields. A read-modify-write replaces the bytes of one field. All update modes must produce
+//! equal values.
+//!
+//! Each measurement creates a database, loads all records, waits until compaction is idle, and warms up the caches. It
+//! runs the operations and waits until compaction is idle again. Finally it checks the values of a sample of records,
+//! and removes the database.
 
 mod cell;
 mod cells;

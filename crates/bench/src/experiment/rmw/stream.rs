@@ -14,7 +14,7 @@ use crate::workload::records::{GeneratedRecords, LengthDistribution};
 
 use super::design::UpdateMode;
 
-/// Number of measured operations divided by the number of lookups that warm up the caches.
+/// Number of measured operations per warm-up lookup.
 const OPS_PER_WARM_UP_READ: u64 = 10;
 const PURPOSE_STREAM: u64 = 0x726d_7773;
 const PURPOSE_WARM_UP: u64 = 0x7761_726d;

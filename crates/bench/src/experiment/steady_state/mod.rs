@@ -63,7 +63,7 @@ pub struct SteadyStateArguments {
 /// Arguments after range checks, with defaults filled in.
 #[derive(Clone, Copy, Debug)]
 struct Phases {
-    /// Length of the testing phase. `None` if there is no testing phase. In this case `rate` is set.
+    /// Length of the testing phase. If `None`, there is no testing phase, and `rate` is set.
     testing_ns: Option<u64>,
     /// Scheduled operations per second. If `None`, the rate is [`SCHEDULED_SHARE`] of the sustained rate.
     rate: Option<f64>,
@@ -75,7 +75,8 @@ impl SteadyStateArguments {
     /// Checks that no argument is given.
     ///
     /// # Errors
-    /// An argument is given. `with` names the workloads or the experiment that do not use the argument.
+    /// An argument is given. The error states that the argument contradicts `with`, which names the workloads or the
+    /// experiment.
     pub fn check_unused(&self, with: &str) -> Result<()> {
         for (flag, value) in [
             ("--testing-minutes", self.testing_minutes),

@@ -315,7 +315,7 @@ impl WorkloadOperations<'_> {
     fn run(&self, player: &mut Player<'_>) -> Result<()> {
         let (ops, records) = (self.ops, &self.plan.records);
         match self.workload {
-            // Record numbers of at least `ops` are reserved for workloads that insert.
+            // Records with numbers of at least `ops` are skipped. They are reserved for workloads that insert.
             Workload::Fillseq => {
                 player.for_each_own_number(records.keys().len(), |player, rank| {
                     let record = records.keys().record_at(rank);
@@ -370,9 +370,8 @@ impl WorkloadOperations<'_> {
         put_new_value(player, record)
     }
 
-    /// Puts new values until the other threads end.
-    /// With a target rate, the thread sleeps whenever it is ahead of the rate. It does not wait in a spin loop until
-    /// each put is due, because a spin loop would take processor time from the threads of the engine.
+    /// Puts new values until the other threads end. With a target rate, the thread sleeps while it is ahead of the
+    /// rate. A spin loop would take processor time from the threads of the engine.
     fn overwrite_until_stopped(&self, player: &mut Player<'_>) -> Result<()> {
         let watch = Stopwatch::start();
         let mut puts: u64 = 0;
@@ -427,7 +426,8 @@ impl WorkloadOperations<'_> {
     ) -> Result<()> {
         match operation {
             MixedOperation::Read if record < self.present.end() => player.get_present(record),
-            // Another thread may have reserved this record number without having put the record yet.
+            // Another thread may have reserved this record number but not yet put the record, so the record may be
+            // absent.
             MixedOperation::Read if player.group.threads > 1 => player.get(record).map(drop),
             MixedOperation::Read => player.get_present(record),
             MixedOperation::Scan(entries) => player.seek(record, entries),

@@ -23,13 +23,15 @@ const DURATION_S: f64 = 2.0;
 /// Name of the workload and of the engine in results.
 const WORKLOAD: &str = "page reads";
 const ENGINE: &str = "device";
-/// Purpose of the random number generator. It differs from the purposes in the workloads, so the random numbers differ
-/// too.
+/// Purpose of the random number generator. It differs from the purposes of the workloads, so the random numbers are
+/// different.
 const PURPOSE: u64 = 0x6465_7669_6365;
 
 /// Measures reads of random pages from the tables and blob files of an lsmx database. For each queue depth, pages are
-/// read with direct I/O for two seconds. Returns one result per queue depth, or `None` if the file system does not
-/// support direct I/O or the database has no such files.
+/// read with direct I/O for two seconds.
+///
+/// Returns one result per queue depth. Returns `None` if the file system does not support direct I/O, or if the
+/// database has neither tables nor blob files.
 pub(super) fn measure_device(
     database: &Path,
     seed: u64,

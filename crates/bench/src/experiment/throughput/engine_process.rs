@@ -58,7 +58,7 @@ pub struct EngineProcesses(Arc<Mutex<ProcessList>>);
 #[derive(Debug, Default)]
 struct ProcessList {
     running: Vec<RunningProcess>,
-    /// Whether [`EngineProcesses::kill_all`] was called. No process starts afterwards.
+    /// True after [`EngineProcesses::kill_all`] was called. No process starts afterwards.
     is_closed: bool,
 }
 

@@ -43,7 +43,7 @@ use workload_argument::WorkloadArgument;
 
 /// Maximum number of threads that run operations.
 pub const THREADS_MAX: u64 = 1024;
-/// Maximum number of records, of operations, and of entries that are read after a seek.
+/// Maximum number of records, of operations, and of entries per seek.
 const COUNT_MAX: u64 = 1 << 40;
 
 /// Configuration of `lsmx bench`.
@@ -298,7 +298,8 @@ impl CellStudy for Config {
         &mut self.directory
     }
 
-    /// The result contains each measurement of the device.
+    /// Runs one repetition. The result contains all measurements of the device, from which [`CellStudy::combine`]
+    /// selects the median.
     fn run_cell(&self, _: u64, progress: &mut dyn Progress) -> Result<ThroughputResult> {
         let steps = self.workload_steps();
         let plan = self.bench_plan(&steps)?;

@@ -55,8 +55,8 @@ pub struct ThroughputCell {
     pub elapsed_s: f64,
     pub settle_s: f64,
     pub cpu_s: Option<f64>,
-    /// Latency of an operation. With a target rate, latency is measured from the due time. Scans measure the time of
-    /// the step to every 64th entry.
+    /// Latency of an operation. With a target rate, latency is measured from the due time. For scans, the latency of
+    /// every 64th step to the next entry is measured.
     pub latency_us: LatencyUs,
     pub entries_read: u64,
     pub absent: u64,

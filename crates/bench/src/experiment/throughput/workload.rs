@@ -5,7 +5,7 @@ use crate::workload::operation_mix::{OPS_PER_INSERT, OperationMix};
 
 /// Zipf exponent of the access frequencies in YCSB.
 pub const YCSB_ZIPF_EXPONENT: f64 = 0.99;
-/// Ratio of the number of records to the default number of operations of `fillsync`.
+/// Number of records per operation of `fillsync`, if the number of operations is not given.
 pub const RECORDS_PER_SYNC: u64 = 100;
 /// Numbers of threads with which `fillsync` runs, if the number of threads is not given.
 pub const FILLSYNC_THREADS: [u64; 2] = [1, 8];
@@ -100,8 +100,8 @@ impl Workload {
     }
 
     /// Returns whether the rate includes the time until compaction is idle. The rates of `fillseq`, `fillrandom`,
-    /// `overwrite` and `deleterandom` include this time. Otherwise their compactions would slow down only the next
-    /// workload.
+    /// `overwrite` and `deleterandom` include this time. Without it, the compactions of these workloads would affect
+    /// only the rate of the next workload.
     pub fn includes_idle_wait(self) -> bool {
         matches!(
             self,

@@ -39,7 +39,8 @@ pub(super) fn create(arguments: &DbArgs, backup: &BackupArgs) -> Result<(), Fail
     output::stdout(format!("backup {id}: {files} files, {bytes}, {uploaded} uploaded\n").as_bytes())
 }
 
-/// Prints the backups. With flags, verifies them first, or removes old ones.
+/// Prints the backups. Removes old backups first if `--keep` is given, and then verifies the remaining backups if
+/// `--verify` is given.
 pub(super) fn list(arguments: &DbArgs, flags: &BackupsArgs) -> Result<(), Failure> {
     super::reject_keyspace(arguments, "backups")?;
     let repository = BackupRepository::at(&flags.repository.repository)?;

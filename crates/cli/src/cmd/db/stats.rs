@@ -1,6 +1,8 @@
 //! Implements the command `lsmx db PATH stats`. The command opens the database read-only and prints its metrics,
-//! without the counters of writes and background jobs. If another process has the database open, the command prints the
-//! metrics file of this process, or with `--follower` the metrics of a follower.
+//! without the counters of writes and background jobs.
+//!
+//! If another process has the database open, the command prints the metrics file of the other process. With
+//! `--follower`, the command prints the metrics of a follower instead.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -47,8 +49,8 @@ fn retain_keyspace(arguments: &DbArgs, metrics: &mut Metrics) -> Result<(), Fail
     }
 }
 
-/// Prints all metrics in the metrics file of the process that has the database open. Without a metrics file, returns
-/// `locked`.
+/// Prints all metrics in the metrics file of the process that has the database open. Returns the error `locked` if
+/// there is no metrics file.
 fn print_metrics_file(
     arguments: &DbArgs,
     stats: &StatsArgs,

@@ -22,7 +22,7 @@ use crate::output;
 
 /// Time between two views.
 const REFRESH: Duration = Duration::from_secs(1);
-/// Number of intervals of the metrics file after which a reading is out of date.
+/// A reading is out of date if its age exceeds this number of intervals of the metrics file.
 const INTERVALS_MAX: u64 = 5;
 
 pub(super) fn run(arguments: &DbArgs, top: &TopArgs) -> Result<(), Failure> {
@@ -91,13 +91,15 @@ impl View {
         matches!(self, View::Metrics(reading) if reading.time_us == other.time_us)
     }
 
-    /// Returns the view as text. Rates are those since `previous`, or averages since the open.
+    /// Returns the view as text. Rates are averages since `previous`. Without a comparable previous reading, they are
+    /// averages since the open.
     fn text(&self, previous: Option<&MetricsReading>) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = match self {
             View::Metrics(reading) => {
-                // After a restart of the owner, its counters have started at zero again.
+                // The counters restart at zero when the database is reopened, so a reading from before the reopen is
+                // ignored.
                 let previous = previous.filter(|it| it.open_us == reading.open_us);
                 write_reading(&mut text, reading, previous)
             }
@@ -117,7 +119,7 @@ fn write_observation(text: &mut String, observation: &Observation) -> fmt::Resul
     write!(text, "{observation}")
 }
 
-/// Rates between two readings.
+/// Computes rates from two readings of a counter.
 struct Rates {
     seconds: f64,
 }
@@ -365,7 +367,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // The process ends, so a failure cannot be repaired.
+        // Errors are ignored, because the process is about to end.
         let _ = execute!(io::stdout(), cursor::Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }

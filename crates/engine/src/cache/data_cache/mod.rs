@@ -69,7 +69,7 @@ pub(crate) struct BlockId {
 pub(crate) trait DataBlockCache: fmt::Debug + Send + Sync {
     /// Returns the block if it is cached, and marks the block as used.
     fn get(&self, id: BlockId) -> Option<BlockBytes>;
-    /// Returns the block if it is cached. Does not mark the block as used if the implementation supports this.
+    /// Like `get`, but does not mark the block as used if the implementation supports this.
     fn peek(&self, id: BlockId) -> Option<BlockBytes>;
     /// Inserts a block. Evicts other blocks if necessary.
     fn insert(&self, id: BlockId, block: BlockBytes);

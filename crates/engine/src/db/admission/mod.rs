@@ -2,9 +2,11 @@
 //!
 //! A write waits for room in each of its trees, then for the throttle, then for memtable memory. Memory comes last
 //! because the write reserves it, and reserved bytes count as memtable bytes until the commit is decided. A write is
-//! admitted while the memtables are below their limit, so concurrent writes exceed it by one batch at most.
+//! admitted while the memtables are below their limit, so concurrent writes together exceed the limit by at most one
+//! batch.
 //!
-//! [`Admission::step`] returns each required wait, so that threads block and asynchronous tasks await.
+//! [`Admission::next_step`] returns each required wait as a step. A thread blocks for it, and an asynchronous task
+//! awaits it.
 
 #[cfg(all(test, loom))]
 mod models;
@@ -38,7 +40,7 @@ pub(crate) enum AdmissionStep {
     Commit,
     /// Call the flush trigger, because memory is full.
     Flush,
-    /// Wait until [`Admission::can_continue`], checked after each notification of `progress`.
+    /// Wait until [`Admission::can_continue`] returns true. It is checked after each notification of `progress`.
     Wait(WaitCause),
     /// Pause for a number of microseconds.
     Pause(u64),
@@ -50,7 +52,7 @@ enum AdmissionStage {
     /// Checks the tree of this index for room.
     Room(usize),
     Throttle,
-    /// Compacts on the committing thread, which has no background threads to wait for.
+    /// Compacts on the committing thread, because there are no background threads.
     Inline,
     /// Reserves memory. `attempts` is the number of flush attempts since the last wait.
     Memory {
@@ -71,7 +73,7 @@ pub(crate) struct Admission<'a, 'b> {
     /// Memtable bytes reserved for the admitted write.
     pub(crate) reservation: Option<MemtableReservation<'a>>,
     stage: AdmissionStage,
-    /// Whether the throttle was applied.
+    /// True if the throttle was applied.
     is_throttled: bool,
     stall: Option<WriteStall<'a, 'b>>,
 }
@@ -98,7 +100,7 @@ impl Drop for WriteStall<'_, '_> {
 /// Waits until a write can be committed. Returns its deadline and its memory reservation.
 ///
 /// # Errors
-/// The errors of [`Admission::step`]; [`Error::Deadline`].
+/// The errors of [`Admission::next_step`]; [`Error::Deadline`].
 pub(crate) fn admit<'a>(
     inner: &'a DbInner,
     batch: &WriteBatch,
@@ -143,7 +145,8 @@ impl<'a, 'b> Admission<'a, 'b> {
                 AdmissionStep::Pause(pause_us) => env.pause_us(pause_us),
                 AdmissionStep::Wait(cause) => {
                     let committer = &inner.committer;
-                    // Queued commits of async tasks may hold the memory. If no thread leads them, this thread does.
+                    // Queued commits of async tasks may hold reserved memory. If no thread leads their group, this
+                    // thread does.
                     let is_offered =
                         || cause == WaitCause::MemoryFull && committer.is_lead_offered();
                     let can_continue = &mut || self.can_continue() || is_offered();
@@ -181,7 +184,8 @@ impl<'a, 'b> Admission<'a, 'b> {
                         }
                     } else if let Some(cause) = lacks_room(tree) {
                         self.begin_stall(tree, cause)?;
-                        // The result of a custom policy may have changed since its last call.
+                        // Queues a compaction, because the result of a custom policy may have changed since its last
+                        // call.
                         if cause == WaitCause::TooManyRuns {
                             self.inner.state.work.push(WorkKind::Compaction, tree.id);
                         }
@@ -241,7 +245,7 @@ impl<'a, 'b> Admission<'a, 'b> {
         }
     }
 
-    /// Returns whether the wait of [`AdmissionStep::Wait`] is over.
+    /// Returns true if the wait of [`AdmissionStep::Wait`] is over.
     pub(crate) fn can_continue(&self) -> bool {
         let state = &self.inner.state;
         let is_ready = match self.stage {
@@ -265,7 +269,7 @@ impl<'a, 'b> Admission<'a, 'b> {
         self.check_open().err().unwrap_or(late)
     }
 
-    /// Returns whether memtable memory will be released without an action of this write.
+    /// Returns true if flushes or commits in progress will release memtable memory.
     fn is_memory_expected(&self) -> bool {
         let DbInner { state, flush_trigger, .. } = self.inner;
         state.work.has_flush()
@@ -294,7 +298,7 @@ impl<'a, 'b> Admission<'a, 'b> {
     /// Runs the compactions of trees at their hard stop. Fails if a tree remains there.
     fn compact_inline(&self) -> Result<()> {
         for tree in self.trees.iter().filter(|tree| tree.is_write_stopped()) {
-            // No other thread would retry after the pause of a failed compaction.
+            // Ends the pause after a failed compaction, because no other thread would retry the compaction later.
             tree.jobs.lock().retry_at_us = 0;
             self.inner.state.work.push(WorkKind::Compaction, tree.id);
             self.inner.scheduler.run_inline();

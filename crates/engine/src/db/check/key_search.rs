@@ -45,19 +45,20 @@ pub struct KeySearchReport {
     pub range_tombstones: Vec<CoveringTombstone>,
     /// Files that the database does not use and that were not searched. The next open removes them.
     pub unsearched: Vec<PathBuf>,
-    /// Names of the keyspaces whose operands were not searched, because their store was not given or has no search.
+    /// Names of the keyspaces whose operands were not searched, because the options have no factory for their store, or
+    /// the store has no search.
     pub operands_unsearched: Vec<String>,
 }
 
 impl KeySearchReport {
-    /// Returns whether all files were searched and contain no entry of the key. Range deletes do not count.
+    /// Returns true if all files were searched and none contains an entry of the key. Range deletes are ignored.
     #[must_use]
     pub fn is_clear(&self) -> bool {
         self.entries.is_empty() && self.unsearched.is_empty() && self.operands_unsearched.is_empty()
     }
 }
 
-/// Content of an entry that a [`search_key`] has found.
+/// Content of an entry that [`search_key`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RemainingKind {
@@ -73,7 +74,7 @@ pub enum RemainingKind {
     BlobValue,
 }
 
-/// An entry that a [`search_key`] has found.
+/// An entry that [`search_key`] found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RemainingEntry {
     /// Name of the keyspace. `None` for an entry of a dropped keyspace.
@@ -90,7 +91,7 @@ pub struct RemainingEntry {
     pub expiry_us: Option<u64>,
 }
 
-/// A range delete that covers the key of a [`search_key`].
+/// A range delete that covers the searched key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CoveringTombstone {
     /// Name of the keyspace. `None` for a dropped keyspace.
@@ -101,18 +102,19 @@ pub struct CoveringTombstone {
     pub seq: u64,
 }
 
-/// Searches every file of a database that is not open for writing for the entries of a key. Changes nothing.
+/// Searches every file of a database for the entries of a key. Changes nothing. The database must not be open for
+/// writing.
 ///
-/// Reads all tables, blob files, log segments and operand stores. Finds all versions of the key: values, operands and
-/// tombstones that newer versions hide, records of blob files without a pointer, and commits that are already in
-/// tables. `keyspace` restricts the search to one keyspace.
+/// Reads all tables, blob files, log segments and operand stores. Finds all versions of the key. They include versions
+/// that newer ones hide, blob records without a pointer, and commits that are already in tables. `keyspace` restricts
+/// the search to one keyspace.
 ///
 /// The manifest and the indexes of tables may contain keys as bounds. They contain no values and are not searched.
 /// Uses only the file system ([`Options::vfs`]) and the operand stores ([`Options::operand_store`]) of the options.
 ///
 /// # Errors
-/// [`Error::UnknownKeyspace`]; the first damage that hides entries, with file and offset; [`Error::Locked`] if the
-/// database is open for writing.
+/// [`Error::UnknownKeyspace`]; the first damage that prevents a complete search, with file and offset;
+/// [`Error::Locked`] if the database is open for writing.
 pub fn search_key(
     path: impl AsRef<Path>,
     options: &Options,
@@ -261,8 +263,8 @@ impl KeySearch<'_> {
         Ok(())
     }
 
-    /// Searches all log segments in the directory. A segment that the manifest does not list may exist until the next
-    /// open.
+    /// Searches all log segments in the directory. They include segments that the manifest no longer lists and that the
+    /// next open deletes.
     fn search_segments(&mut self, db_uid: u64) -> Result<()> {
         let names = self.vfs.list(self.dir).map_err(|error| Error::io("list", self.dir, error))?;
         let mut ids: Vec<u64> = names

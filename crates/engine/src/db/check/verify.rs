@@ -53,7 +53,7 @@ pub struct VerifyReport {
     pub wal_tail_bytes: u64,
     /// Number of operand stores. Each was checked completely.
     pub operand_stores: u64,
-    /// Names of the keyspaces whose operands were not checked, because their store was not given.
+    /// Names of the keyspaces whose operands were not checked, because the options have no factory for their store.
     pub operands_unchecked: Vec<String>,
     /// Files that the manifest does not list. The next open removes them.
     pub orphans: Vec<PathBuf>,
@@ -123,7 +123,7 @@ fn verify_keyspace(
     Ok(())
 }
 
-/// Opens a table, and checks its content against itself and against its record in the manifest.
+/// Opens a table, and checks that its content is consistent and matches its record in the manifest.
 pub(crate) fn open_verified_table(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -145,8 +145,8 @@ pub(crate) fn open_verified_table(
     Ok(Arc::new(table))
 }
 
-/// Checks the properties of a table against its record in the manifest. All entries and range tombstones are within
-/// the bounds in the properties.
+/// Checks the properties of a verified table against its record in the manifest. `verify_table` has checked that the
+/// properties match the contents.
 fn verify_record(path: &Path, table: &Table, file: &TableMeta) -> Result<()> {
     let found = table.properties();
     let differs = |what, found| {
@@ -169,7 +169,7 @@ fn verify_record(path: &Path, table: &Table, file: &TableMeta) -> Result<()> {
     if found.is_external && file.seq_smallest != file.seq_largest {
         return differs("smallest number of an ingested table", file.seq_smallest);
     }
-    // The manifest alone contains the number of an ingested table.
+    // Only the manifest contains the sequence number of an ingested table.
     let (seq_smallest, seq_largest) = match found.is_external {
         true => (file.seq_smallest, file.seq_largest),
         false => (found.seq_smallest.0, found.seq_largest.0),
@@ -304,7 +304,7 @@ impl VerifiedBlobs {
     }
 }
 
-/// Opens a blob file, and checks its content against itself and against its record in the manifest.
+/// Opens a blob file, and checks that its content is consistent and matches its record in the manifest.
 pub(crate) fn verify_blob(
     vfs: &dyn Vfs,
     dir: &Path,

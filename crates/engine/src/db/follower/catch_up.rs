@@ -1,21 +1,22 @@
 //! Reads the state of a database while its owner changes it.
 //!
 //! 1. Pin all files.
-//! 2. Read the manifest, except for edits that are not known to be on stable storage.
+//! 2. Read the manifest up to the last edit that is known to be on stable storage.
 //! 3. Find the end of the synced commits in the log.
-//! 4. Read the manifest again. If an edit was added that users can observe, such as a dropped keyspace or an ingest, start
-//!    again at step 2. Otherwise, all observable edits before the last synced commit are part of the state. The owner
-//!    syncs the log before it writes such an edit, so all commits before the edits are also part of the state.
+//! 4. Read the manifest again. An edit is *observable* if it changes the results of reads, such as an ingest or the
+//!    drop of a keyspace. If an observable edit was added since step 2, return to step 2. Otherwise, the state contains
+//!    all observable edits before the last synced commit. The owner syncs the log before it writes an observable edit.
+//!    So the state also contains all commits before such an edit.
 //! 5. Open the tables, and replay the synced commits into memtables.
 //! 6. Pin only the files of this state and of earlier states in use.
 //!
 //! Commits that are not synced are not shown, because the owner may discard them: [`Db::resume`](crate::Db::resume)
 //! discards commits whose append or sync failed. Synced commits survive a crash of the owner.
 //!
-//! **Extension.** If the manifest has no new edits except those about log segments, the next state has the same tables.
-//! Its trees then share the memtables of the last state. Steps 3 and 5 begin at the end of the last state in the log, and
-//! steps 1 and 6 are omitted, because no file is opened. Each state reads the memtables up to its own sequence number, as
-//! a reader of a writable database does while a writer inserts.
+//! **Extension.** If all new manifest edits concern log segments, the next view has the same tables. Its trees then
+//! share the memtables of the current view. Steps 3 and 5 read only the log after the current view. Steps 1 and 6 are
+//! omitted, because no file is opened. Each view reads the shared memtables up to its own sequence number, as a reader
+//! of a writable database does.
 
 use std::path::Path;
 
@@ -42,18 +43,18 @@ use crate::wal::{LogPosition, RecoveryMode};
 /// Maximum number of attempts of [`read_matching_state`].
 const ATTEMPTS_MAX: u32 = 100;
 
-/// Position of a state of a follower in the manifest and in the log.
+/// Manifest state and log position that a view of a follower shows.
 #[derive(Clone, Debug)]
 pub(super) struct FollowedState {
     loaded: Arc<LoadedManifest>,
-    /// Last shown sequence number.
+    /// Last sequence number that the view shows.
     last_seq: SeqNo,
-    /// Last sequence number in the memtables. It exceeds `last_seq` if `last_seq` is inside of a commit.
+    /// Last sequence number in the memtables. It exceeds `last_seq` if `last_seq` lies within a commit.
     replayed: SeqNo,
     /// Position before which all commits are in tables or memtables.
     log: Option<LogPosition>,
-    /// Whether the memtables contain no commit after `replayed`. Cleared before an extension inserts such commits, so that no
-    /// commit is inserted twice, also if the extension fails.
+    /// True if the memtables contain no commit after `replayed`. An extension clears it before it inserts later
+    /// commits. If the extension fails, the next catch-up therefore does not insert these commits again.
     is_extendable: Arc<AtomicBool>,
 }
 
@@ -78,7 +79,7 @@ pub(super) enum CatchUp {
     Next {
         view: Box<DbInner>,
         state: FollowedState,
-        /// Whether the view shares the memtables of the view before it.
+        /// True if the view shares the memtables of the previous view.
         is_extension: bool,
     },
 }
@@ -103,9 +104,10 @@ pub(super) fn read_first_state(
     Ok((inner, FollowedState::new(loaded, end, replayed)))
 }
 
-/// Opens the next view, unless nothing has changed. `before` is the current view, and `state` its position in the log.
+/// Opens the next view, unless nothing has changed. `before` is the current view, and `state` is its manifest state and
+/// log position.
 pub(super) fn read_next_state(before: &DbInner, state: &FollowedState) -> Result<CatchUp> {
-    // After an error, the whole state is read. If the error persists, that read returns it.
+    // If the extension fails, the whole state is read. If the error persists, the read of the whole state returns it.
     if let Ok(Some(next)) = extend_state(before, state) {
         return Ok(next);
     }
@@ -115,7 +117,7 @@ pub(super) fn read_next_state(before: &DbInner, state: &FollowedState) -> Result
     }
     let next = open_next_state(before, state);
     let pinned = next.and_then(|next| pin_open_files(obsolete_files).map(|()| next));
-    // An error has closed the files that only the next state uses.
+    // After an error, the files that only the next view would use are closed. The owner may delete them again.
     if let (Err(_), Some(pin)) = (&pinned, obsolete_files.follower_pin()) {
         // After another error, the owner keeps all files until the next catch-up.
         let _ = pin.restore();
@@ -163,7 +165,8 @@ fn open_next_state(before: &DbInner, state: &FollowedState) -> Result<CatchUp> {
         let what = Malformed::Identity { what, expected, found };
         return Err(Error::malformed(what, &loaded.path, 0));
     }
-    // A failed sync of the owner may have lost the last sync marks, and the commits that they cover are shown already.
+    // A failed sync of the owner may have lost the last sync marks. The current view already shows the commits that
+    // they covered, so it stays.
     if end.last_seq < state.last_seq {
         return Ok(CatchUp::Unchanged(state.clone()));
     }
@@ -196,9 +199,9 @@ fn pin_open_files(obsolete_files: &ObsoleteFiles) -> Result<()> {
     }
 }
 
-/// Reads the manifest, and then finds the end of the synced commits in the log. Repeats both if the owner has meanwhile
-/// added an edit to the manifest whose effect users can observe, see [`is_observable`]. Reads only those edits of the
-/// manifest that are not in `before`.
+/// Reads the manifest, and then finds the end of the synced commits in the log. Repeats both steps if the owner has
+/// added an observable edit to the manifest in between; see [`is_observable`]. Reads only manifest edits that are not
+/// in `before`.
 fn read_matching_state(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -221,7 +224,7 @@ fn log_source<'a>(vfs: &'a dyn Vfs, dir: &'a Path, loaded: &'a LoadedManifest) -
     LogSource { vfs, dir, state, manifest, mode: RecoveryMode::Strict }
 }
 
-/// Reads the edits of the manifest that are not in `before`, or all edits. Calls `observe` for each of them.
+/// Reads the manifest edits that are not in `before`. Without `before`, reads all edits. Calls `observe` for each edit.
 fn load_manifest(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -237,8 +240,9 @@ fn load_manifest(
         match loaded {
             Err(Error::Corrupt { path, offset, source }) => {
                 let place = (path.clone(), offset);
-                // The record was complete before the sync mark was written that proves the corruption. The second read
-                // would have found it.
+                // The first read may have seen an incomplete record, and then a sync mark that covers the record. The
+                // owner completes a record before it writes the mark. So the second read finds the record complete,
+                // unless it is corrupt.
                 if last_corruption.as_ref() == Some(&place) {
                     return Err(Error::Corrupt { path, offset, source });
                 }
@@ -249,8 +253,8 @@ fn load_manifest(
     }
 }
 
-/// Returns whether an edit that users can observe was added to the manifest after `loaded` was read. Also returns true if
-/// `CURRENT` names a newer manifest file, whose first edit contains the whole state.
+/// Returns true if an observable edit was added to the manifest after `loaded` was read. Also returns true if `CURRENT`
+/// names a newer manifest, because its first edit contains the whole state.
 fn has_observable_edit_after(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -263,7 +267,7 @@ fn has_observable_edit_after(
     Ok(has_observable || now.number != loaded.number)
 }
 
-/// Reads the edits of the manifest that are not in `before`. Returns `None` if one of them is not only about the log, or if
+/// Reads the manifest edits that are not in `before`. Returns `None` if an edit changes more than the log, or if
 /// `CURRENT` names another manifest.
 fn load_log_edits(
     vfs: &dyn Vfs,

@@ -73,23 +73,23 @@ struct FollowerShared {
     env: Env,
     view: RwLock<(Db, FollowedState)>,
     history: Mutex<CatchUpHistory>,
-    /// Whether a catch-up runs.
+    /// True while a catch-up runs.
     is_catching_up: AtomicBool,
     is_closed: AtomicBool,
     /// Notified when a catch-up ends and when the follower is closed.
     changed: Signal,
 }
 
-/// Past catch-ups of a follower. The open is the first one, but is not counted.
+/// Statistics of the catch-ups of a follower. The open sets the times, but is not counted.
 #[derive(Debug)]
 struct CatchUpHistory {
     catch_ups: u64,
     views: u64,
     extensions: u64,
     failures: u64,
-    /// Start of the last catch-up that succeeded, on the clock of the environment.
+    /// Start of the last successful catch-up, in microseconds of the clock of the environment.
     last_began_us: u64,
-    /// Duration of this catch-up.
+    /// Duration of the last successful catch-up, in microseconds.
     last_us: u64,
 }
 
@@ -156,15 +156,15 @@ impl Follower {
         self.0.shared.view.read().0.clone()
     }
 
-    /// Reads the newest state of the database. Returns whether the view was replaced.
+    /// Reads the newest state of the database. Returns true if the view was replaced.
     ///
-    /// Without news, the call makes a few small reads. If the owner has only committed, the call replays the new commits.
-    /// After a flush, a compaction or another change of the files, it replays the whole WAL and opens new tables.
-    /// Concurrent calls run one after the other.
+    /// If nothing has changed, the call makes a few small reads. If there are only new commits, it replays them. After
+    /// a flush, a compaction or another change of the files, it replays the whole WAL and opens new tables. Concurrent
+    /// calls run one after the other.
     ///
     /// # Errors
     /// [`Error::Closed`]; [`Error::Corrupt`], [`Error::Missing`], [`Error::UnsupportedVersion`], [`Error::Io`];
-    /// [`Error::FollowerOvertaken`]. The view is not replaced.
+    /// [`Error::FollowerOvertaken`]. After an error, the view is not replaced.
     pub fn catch_up(&self) -> Result<bool> {
         check_reentry("catch_up")?;
         self.0.shared.catch_up()

@@ -1,4 +1,4 @@
-//! Bulk load: entries become tables of the tree without log, memtables and compactions.
+//! Bulk load: writes entries directly to tables, without the log, memtables and compactions.
 
 use std::fmt;
 
@@ -70,11 +70,12 @@ impl fmt::Debug for BulkLoadOptions<'_> {
 }
 
 impl<'a> BulkLoadOptions<'a> {
-    /// Accepts entries in any order and sorts them with this many bytes of memory, at least 64 KiB. Of several entries
-    /// with one key, the last one is loaded. By default, entries must be in ascending order of distinct keys.
+    /// Accepts entries in any order and sorts them with this many bytes of memory, at least 64 KiB. If a key has
+    /// several entries, the last one is loaded. By default, entries must be in ascending order of distinct keys.
     ///
-    /// Input that exceeds the memory is written to temporary files in the database directory. It then needs up to twice
-    /// its space. The merge of the temporary files needs additional memory for reads, at most a few MiB.
+    /// Input that exceeds the memory is written to temporary files in the database directory. The load then needs up to
+    /// twice the space of its input. The merge of the temporary files needs additional memory for reads, at most a few
+    /// MiB.
     #[must_use]
     pub fn sort_memory_bytes(self, bytes: u64) -> BulkLoadOptions<'a> {
         BulkLoadOptions { sort_memory_bytes: Some(bytes), ..self }
@@ -93,12 +94,12 @@ impl<'a> BulkLoadOptions<'a> {
 
 /// A running bulk load, see [`Keyspace::bulk_loader`](crate::Keyspace::bulk_loader).
 ///
-/// The entries become visible together by [`BulkLoader::finish`]. Dropping the loader before discards them. After an error
-/// of [`BulkLoader::put`], later calls return the same error.
+/// [`BulkLoader::finish`] makes all entries visible together. Dropping an unfinished loader discards them. After an
+/// error of [`BulkLoader::put`], later calls return the same error.
 pub struct BulkLoader<'a> {
     handle: Arc<DbHandle>,
     tree: Arc<Tree>,
-    /// [`DbInner::rewrites`] at the start.
+    /// Value of [`DbInner::rewrites`] at the start of the load.
     rewrites: u64,
     /// Entries that were received, but not written.
     buffer: EntryBuffer,
@@ -158,9 +159,9 @@ impl<'a> BulkLoader<'a> {
     /// Adds an entry.
     ///
     /// # Errors
-    /// [`Error::UnsortedInput`] if the key is not after the last one and the input must be sorted, possibly only after
-    /// further entries; [`Error::TooLarge`]; [`Error::Io`]; [`Error::Closed`]; [`Error::ReadOnly`];
-    /// [`Error::IngestRefused`] after a [`Db::resume`](crate::Db::resume) that rewrote the database.
+    /// [`Error::UnsortedInput`] if the input must be sorted and the key is not after the last one (a later call may
+    /// report it); [`Error::TooLarge`]; [`Error::Io`]; [`Error::Closed`]; [`Error::ReadOnly`]; [`Error::IngestRefused`]
+    /// after a [`Db::resume`](crate::Db::resume) that rewrote the database.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         if let Some(error) = &self.first_error {
@@ -226,7 +227,7 @@ impl<'a> BulkLoader<'a> {
         Ok(())
     }
 
-    /// A resume removes files that the manifest does not name.
+    /// Fails if `resume` ran after the start of the load, because it removes files that the manifest does not list.
     fn check_files_exist(&self) -> Result<()> {
         if self.handle.0.rewrites.load(Ordering::Acquire) == self.rewrites {
             return Ok(());

@@ -46,8 +46,8 @@ impl EntryBuffer {
     pub(super) fn sort(&mut self) {
         let EntryBuffer { bytes, entries } = self;
         let key = |entry: &BufferedEntry| &bytes[entry.key_at..entry.value_at];
-        // Later additions have larger positions. They come first, and `dedup_by` keeps the first one. An entry without bytes
-        // has the end of the entry before it, so the ends alone do not show the order.
+        // Entries of one key are sorted by descending position, so that `dedup_by` keeps the one that was added last.
+        // An entry without bytes has the same `end` as the entry before it, so `value_at` is compared first.
         let position = |entry: &BufferedEntry| (entry.value_at, entry.end);
         entries.sort_unstable_by(|a, b| key(a).cmp(key(b)).then(position(b).cmp(&position(a))));
         entries.dedup_by(|later, earlier| key(later) == key(earlier));

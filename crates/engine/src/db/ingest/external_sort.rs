@@ -6,8 +6,9 @@
 //!    the memory for reading them, is logarithmic in the input.
 //! 3. The remaining chunks are merged into the output.
 //!
-//! A chunk has a number as the sequence number of its entries. Of several entries with one key, the merge returns the one
-//! of the newest chunk. Merged chunks are adjacent, so a merged chunk takes the number of its newest input.
+//! Chunks are numbered in input order, and the entries of a chunk have its number as their sequence number. If several
+//! chunks contain a key, a merge returns the entry of the newest chunk. A merge combines adjacent chunks, so its output
+//! takes the number of the newest input.
 
 use std::path::PathBuf;
 
@@ -31,7 +32,7 @@ use crate::table::{
 /// Number of chunks of one generation that are merged together.
 const FAN_IN: usize = 16;
 
-/// Number of entries between two checks whether the database is closing.
+/// Number of entries that are written between two checks that the database is open and writable.
 const CHECK_ENTRIES: u64 = 1024;
 
 /// A sorted temporary file. Dropping the last reference removes it.
@@ -41,7 +42,7 @@ struct SortedChunk {
     _file: NewFiles,
 }
 
-/// Sorted chunks by generation, oldest chunk first. Chunks of later generations are older.
+/// Sorted chunks by generation. The oldest chunk of a generation is first. Chunks of later generations are older.
 #[derive(Debug, Default)]
 pub(super) struct SortedChunks {
     generations: Vec<Vec<SortedChunk>>,

@@ -128,7 +128,7 @@ impl ExternalTableWriter {
 
     fn add(&mut self, kind: EntryKind, user_key: &[u8], value: &[u8]) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Err(Error::Closed) };
-        // A put and a delete of one key would be two entries with different internal keys.
+        // The table writer would accept a put and a delete of one key, because their internal keys differ.
         if writer.last_key() == Some(user_key) {
             return Err(Error::OutOfOrder { path: self.path.clone() });
         }
@@ -172,7 +172,7 @@ impl ExternalTableWriter {
     }
 
     fn remove_file(&self) {
-        // A file that cannot be removed has no footer, so that an ingest refuses it.
+        // An unfinished file has no footer, so that an ingest refuses it if the removal fails.
         let _ = self.vfs.remove(&self.path);
     }
 }

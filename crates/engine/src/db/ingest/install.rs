@@ -31,7 +31,8 @@ use crate::tree::version_edit::NextVersion;
 use crate::tree::{Tree, last_run_filter};
 use crate::write::backpressure;
 
-/// Adds prepared tables to their trees. `rewrites` is the number of [`DbInner::rewrites`] before their preparation.
+/// Adds prepared tables to their trees. `rewrites` is the value of [`DbInner::rewrites`] before the tables were
+/// prepared.
 pub(super) fn install_tables(
     inner: &DbInner,
     mut prepared: Vec<TreeTables>,
@@ -77,7 +78,7 @@ pub(super) fn install_tables(
     Ok(installed.summary)
 }
 
-/// Flushes the overlapping memtables and installs the tables, until no new write overlaps them.
+/// Flushes overlapping memtables and installs the tables. Repeats both steps if a new write overlaps the tables.
 fn install_after_flush(
     inner: &DbInner,
     trees: &[Arc<Tree>],
@@ -126,7 +127,7 @@ fn wait_for_runs(inner: &DbInner, trees: &[Arc<Tree>]) -> Result<()> {
     stopped.filter_map(has_obstacle).next().map_or(Ok(()), Err)
 }
 
-/// Lets the writes to trees wait in the admission until dropped.
+/// Makes writes to the trees wait for admission until it is dropped.
 struct BlockedWrites<'a> {
     inner: &'a DbInner,
     trees: &'a [Arc<Tree>],
@@ -146,7 +147,7 @@ impl Drop for BlockedWrites<'_> {
     }
 }
 
-/// Prevents the start of compactions of trees until dropped.
+/// Prevents the start of compactions of the trees until it is dropped.
 struct PausedJobs<'a> {
     inner: &'a DbInner,
     trees: &'a [Arc<Tree>],
@@ -217,13 +218,13 @@ struct TreeInstall {
 pub(in crate::db) struct PlacedTable {
     pub(in crate::db) level: Level,
     pub(in crate::db) file: Arc<TableMeta>,
-    /// Whether the engine wrote the file.
+    /// True if the engine wrote the file, false if the file was linked.
     pub(in crate::db) is_written: bool,
     /// Bytes of all keys and values.
     pub(in crate::db) entry_bytes: u64,
 }
 
-/// Adds the tables to their trees at `seq`. Returns `None` if a memtable overlaps them. The caller holds the lead of the
+/// Adds the tables to their trees at `seq`. Returns `None` if a memtable overlaps them. The caller is the leader of the
 /// commit pipeline.
 fn install(
     inner: &DbInner,
@@ -242,12 +243,12 @@ fn install(
     if prepared.iter().any(has_overlapping_memtable) {
         return Ok(None);
     }
-    // No commit may be durable in the tables while an earlier one is not.
+    // The manifest edit makes the entries of the tables durable, so all earlier commits must be durable before it.
     let durable = state.wal.sync().and_then(|_| state.wal.durable_segments());
     let durable = durable.map_err(|error| state.make_read_only_under_lock(error))?;
     let prepared = std::mem::take(prepared);
     let trees: Vec<_> = prepared.iter().map(|of_tree| Arc::clone(&of_tree.tree)).collect();
-    // In the order of the keyspace ids.
+    // Locked in the order of the keyspace ids.
     let install_locks: Vec<_> = trees.iter().map(|tree| tree.install.lock()).collect();
     let (mut edit, mut installs) = (Vec::new(), Vec::new());
     for of_tree in prepared {
@@ -257,7 +258,7 @@ fn install(
     }
     edit.push(Change::FileNumberNext(state.files.next()));
     edit.push(Change::LastSeq(seq));
-    // A log that lacks earlier commits is then known to be damaged.
+    // With this mark, recovery detects a log that lacks commits before the ingest.
     edit.extend(durable.last().map(|last| Change::WalMark { segment: last.id, bytes: last.bytes }));
     edit.push(Change::ClockUs(state.env.database_time_us()));
     state.error_state.check_writable()?;
@@ -291,8 +292,8 @@ fn install(
     Ok(Some(installed))
 }
 
-/// Returns the next version of a tree with its prepared tables, and the manifest changes that lead to it. The caller holds
-/// the lock of the installs of the tree.
+/// Returns the next version of a tree with its prepared tables, and the manifest changes that lead to it. The caller
+/// holds `tree.install`.
 fn next_version(
     state: &DbState,
     of_tree: TreeTables,

@@ -33,7 +33,7 @@ impl IngestOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IngestSummary {
-    /// Sequence number of all ingested entries. Snapshots from this number on see them.
+    /// Sequence number of all ingested entries. Snapshots with this or a larger number see the entries.
     pub seq: SeqNo,
     /// Number of tables.
     pub files: u64,
@@ -47,9 +47,9 @@ pub struct IngestSummary {
 #[derive(Debug)]
 pub(super) struct PreparedTable {
     pub(super) table: Table,
-    /// Without sequence number and creation order.
+    /// Metadata of the table. The installation sets its sequence numbers and creation counter.
     pub(super) meta: TableMeta,
-    /// Whether the engine wrote the file.
+    /// True if the engine wrote the file, false if the file was linked.
     pub(super) is_written: bool,
 }
 
@@ -95,7 +95,8 @@ impl Drop for NewFiles {
 pub(super) fn check_accepts_ingest(tree: &Tree) -> Result<()> {
     tree.check_accepts_writes()?;
     if tree.operand_store.is_used() {
-        // The store would combine operands from before and after the ingest.
+        // The store may combine older operands with newer ones, although an ingested entry of the key lies between
+        // them.
         let (keyspace, why) = (tree.name(), "it has an operand store");
         return Err(Error::IngestRefused { keyspace, file: None, why });
     }

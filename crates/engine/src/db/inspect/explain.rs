@@ -64,7 +64,7 @@ impl EntryFound {
 /// The search of a memtable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemtableStep {
-    /// Whether the memtable waits for its flush.
+    /// True if the memtable is sealed and waits for its flush.
     pub sealed: bool,
     /// Sequence number of the newest range tombstone that covers the key.
     pub range_deleted_at: Option<u64>,
@@ -76,7 +76,8 @@ pub struct MemtableStep {
 /// The search of the operand store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OperandStep {
-    /// Operands that are newer than all entries of the key in the runs, newest first. One operand may combine several.
+    /// Operands that are newer than all entries of the key in the runs, newest first. One entry may be the combination
+    /// of several operands.
     pub found: Vec<EntryFound>,
 }
 

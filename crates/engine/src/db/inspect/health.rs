@@ -22,12 +22,12 @@ pub struct Health {
     /// Files that background jobs cannot read. Compactions do not use these files. Lookups of keys in their damaged
     /// blocks fail.
     pub quarantined: Vec<QuarantinedFile>,
-    /// Keyspaces without compactions, sorted by id.
+    /// Keyspaces whose compactions do not run, sorted by id.
     pub compaction_blocked: Vec<BlockedCompaction>,
 }
 
 impl Health {
-    /// Returns whether there are no obstacles.
+    /// Returns true if there are no obstacles.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.read_only.is_none()
@@ -68,7 +68,7 @@ pub struct BlockedCompaction {
     /// or the error of the last compaction.
     #[serde(serialize_with = "serialize_error")]
     pub cause: Arc<Error>,
-    /// Whether writes to the keyspace fail with `cause`, because L0 has the maximum number of runs.
+    /// True if writes to the keyspace fail with `cause`, because L0 has the maximum number of runs.
     pub writes_stopped: bool,
 }
 

@@ -30,7 +30,7 @@ pub struct Observation {
     pub manifest: u64,
     /// Size of the current manifest, in bytes.
     pub manifest_bytes: u64,
-    /// Whether the database was closed cleanly and is not open.
+    /// True if the database was closed cleanly and is not open.
     pub clean_close: bool,
     /// Keyspaces by name.
     pub keyspaces: BTreeMap<String, ObservedKeyspace>,

@@ -1,10 +1,10 @@
-//! Reads the durable commits of an open database, and keeps their log segments until then.
+//! Reads the durable commits of an open database. A *hold* keeps their log segments until the commits are returned.
 //!
 //! 1. Take the list of the retired segments that the hold keeps, and of the durable part of the log.
 //! 2. Read the end of the hold. If it was set after step 1 began, repeat step 1, because further commits before the end may have become
 //!    durable. If the structure of the database changes after step 2, no commit in the list depends on the change.
 //! 3. Copy the commits after the position of the hold.
-//! 4. Move the hold forward. The next chunk begins here.
+//! 4. Move the hold to the end of the chunk. The next chunk begins there.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,8 @@ use crate::wal::{DurableSegment, HeldLog};
 
 /// Reads the commits of a database for an archive. See [`Db::archive_log`](crate::Db::archive_log).
 ///
-/// While the archiver exists, the database keeps the log segments whose commits it has not returned, and the database remains open.
+/// While the archiver exists, the database stays open. It keeps the log segments with commits that the archiver has not
+/// returned.
 #[derive(Debug)]
 pub struct LogArchiver {
     handle: Arc<DbHandle>,
@@ -56,12 +57,12 @@ struct LogCursor {
 }
 
 impl LogArchiver {
-    /// Creates an archiver of all commits that are not on stable storage yet, and of all later ones.
+    /// Creates an archiver. It returns all commits after those that are on stable storage now.
     pub(in crate::db) fn new(handle: Arc<DbHandle>, held_bytes_max: u64) -> Result<LogArchiver> {
         let inner = &handle.0;
         inner.check_writable()?;
         let hold = {
-            // No change of the structure is in progress while both locks are held.
+            // While both locks are held, no structural change of the database is in progress.
             let _lock = inner.lock_admin(None)?;
             let _changes = inner.keyspace_changes.lock();
             let state = &inner.state;
@@ -74,8 +75,8 @@ impl LogArchiver {
 
     /// Returns the next commits that are on stable storage, or `None` if there are no new ones.
     ///
-    /// The chunk has at least one commit, and further commits until its size reaches `bytes_max`. The calling thread reads the log
-    /// files. After an error of the file system, the next call returns the same commits.
+    /// The chunk has at least one commit, and further commits until its size reaches `bytes_max`. The calling thread
+    /// reads the log files. If a read fails, the next call returns the same commits.
     ///
     /// # Errors
     /// [`Error::LogArchiveEnded`] if the next commits are not available; a new archiver and a new backup are then needed.
@@ -101,7 +102,7 @@ impl LogArchiver {
     /// Returns the segments with commits that may be returned, oldest first.
     fn readable_segments(&self) -> Result<Option<(HeldLog, Vec<DurableSegment>)>> {
         let state = &self.handle.0.state;
-        // Segments move from the log to the hold while this lock is held.
+        // Segments move from the log to the hold only under this lock, so the list misses no segment.
         let _retiring = state.retiring.lock();
         // After a failed edit of the manifest, neither the log nor the hold lists the retired segments.
         state.error_state.check_writable()?;
@@ -203,7 +204,7 @@ impl SegmentSource {
         LogReader::new(&*self.file, &self.path, seed, self.end)
     }
 
-    /// Checks that all commits before this segment were returned. `last_seq` is the last number that was.
+    /// Checks that all commits before this segment were returned. `last_seq` is the last returned sequence number.
     fn check_follows(&self, last_seq: u64) -> Result<()> {
         match self.header.predecessor {
             Some(before) if before.last_seq > last_seq => {

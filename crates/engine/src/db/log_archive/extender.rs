@@ -1,8 +1,9 @@
 //! Adds archived commits to the log of a checkpoint.
 //!
-//! The commits are written to one new segment, which follows the last segment of the checkpoint. It has a temporary name until all
-//! commits are durable, because a replay follows the chain of segments beyond those that the manifest lists. A new manifest then lists
-//! it. All files of the checkpoint remain unchanged, and `CURRENT` is neither read nor written.
+//! The commits are written to one new segment, which follows the last segment of the checkpoint. A replay follows the
+//! chain of segments beyond those that the manifest lists. So the segment has a temporary name until all commits are
+//! durable. A new manifest then lists the segment. The existing files of the checkpoint remain unchanged, and `CURRENT`
+//! is neither read nor written.
 
 use std::path::{Path, PathBuf};
 
@@ -81,8 +82,8 @@ struct AddedSegment {
 }
 
 impl LogExtender {
-    /// Reads the manifest and the log of a checkpoint. `current` is the content of its file `CURRENT`, which need not exist. Only
-    /// the file system ([`Options::vfs`]) of the options is used.
+    /// Reads the manifest and the log of a checkpoint. `current` is the content of `CURRENT`; the file itself need not
+    /// exist. Only the file system ([`Options::vfs`]) of the options is used.
     ///
     /// # Errors
     /// [`Error::NotADatabase`] if the directory is not a checkpoint, or was opened since it was created; [`Error::Corrupt`],
@@ -126,13 +127,15 @@ impl LogExtender {
         })
     }
 
-    /// Returns the last sequence number of the database: that of the checkpoint, or that of the last chunk or its bound.
+    /// Returns the last sequence number of the checkpoint or of the added chunks. A chunk counts up to the bound
+    /// `through` of [`LogExtender::add_chunk`].
     #[must_use]
     pub fn last_seq(&self) -> SeqNo {
         self.last_seq
     }
 
-    /// Adds the commits of a chunk whose last sequence number is at most `through`. Skips the commits that the database has already.
+    /// Adds the commits of a chunk. Skips commits that end after `through`, and commits that the checkpoint already
+    /// contains.
     ///
     /// # Errors
     /// [`Error::LogChunkGap`] if commits between the database and the chunk are missing; [`Error::MalformedLogChunk`]; [`Error::Io`]. After an error of the file system, the
@@ -197,8 +200,9 @@ impl LogExtender {
 
     /// Makes the commits durable. Returns the content of the file `CURRENT` with which the directory is a database that contains them.
     ///
-    /// The caller replaces `CURRENT` atomically. Without added commits, the content is that of the checkpoint. If the process dies
-    /// during the call, the checkpoint contains none or all of the added commits. Before the call, it contains none.
+    /// The caller must then replace `CURRENT` atomically. Without added commits, the content is that of the checkpoint.
+    /// If the process dies during the call, the checkpoint contains none or all of the added commits. Before the call,
+    /// it contains none.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if a commit is not valid in this database, for example because its keyspace does not exist;
@@ -211,7 +215,7 @@ impl LogExtender {
         renamed.map_err(|error| Error::io("rename", &added.path, error))?;
         let current = self.write_manifest(added.bytes);
         if let Err(Error::Corrupt { .. }) = &current {
-            // The checkpoint without the commits remains usable.
+            // Without the new segment, the checkpoint remains usable.
             let _ = self.vfs.remove(&path);
         }
         current

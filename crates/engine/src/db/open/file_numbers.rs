@@ -2,7 +2,7 @@
 //!
 //! A file number must never be used twice. After a power loss, the directory may lack entries that were not synced, so
 //! the used numbers are unknown. Therefore an open skips [`FILE_NUMBER_GAP`] numbers after an unclean shutdown. An open
-//! also reserves the numbers that it uses, with a synced file.
+//! also reserves the numbers that it uses: it creates a file with a larger number and syncs the directory.
 
 use std::path::{Path, PathBuf};
 

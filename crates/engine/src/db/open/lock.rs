@@ -38,7 +38,7 @@ impl DirectoryClaim {
             let mut claim = DirectoryClaim::new(vfs, dir);
             claim.create_dir(dir)?;
             match claim.lock() {
-                // Another process created the directory, failed to open the database, and removed the directory again.
+                // Another process has removed the directory after a failed open. Create it again.
                 Err(Error::Io { source, .. })
                     if source.kind() == io::ErrorKind::NotFound
                         && !vfs.exists(dir).unwrap_or(true) => {}

@@ -38,20 +38,20 @@ pub(crate) struct LogSource<'a> {
 pub(crate) struct SyncedEnd {
     /// Last sequence number.
     pub(crate) last_seq: SeqNo,
-    /// A position before which all commits are shown. `None` if no record can be read there later.
+    /// Position at which the next catch-up begins to read. All commits before it are shown. `None` if no read can begin
+    /// there.
     pub(crate) position: Option<LogPosition>,
 }
 
 impl LogSource<'_> {
-    /// Returns the end of the commits that a follower can show. Reads the log from the position `from` on, before which
-    /// all commits are shown. The owner of the database may append commits during this
-    /// call.
+    /// Finds the end of the commits that a follower can show. Reads the log from `from`; all commits before `from` are
+    /// already shown. The owner of the database may append commits during this call.
     ///
-    /// All commits up to this number are on stable storage: a sync mark or the manifest states it, or a table contains a
-    /// later sequence number, because the log is synced before the manifest lists a table.
+    /// All commits up to the returned number are on stable storage. A sync mark or the manifest states this. A table
+    /// with a later sequence number also proves it, because the log is synced before the manifest lists a table.
     ///
     /// # Errors
-    /// A file cannot be read, or the log is corrupt.
+    /// An error if a file cannot be read or the log is corrupt.
     pub(crate) fn find_synced_end(&self, from: Option<LogPosition>) -> Result<SyncedEnd> {
         // The commits that no sync mark covers yet. Usually there are few.
         let mut unsynced = VecDeque::new();
@@ -106,12 +106,12 @@ impl LogSource<'_> {
         Ok(report)
     }
 
-    /// Passes the complete commits from the position `start` on to `visit`, in commit order. The owner of the database may change the files during this
-    /// call.
+    /// Passes the complete commits from the position `start` to `visit`, in commit order. The owner of the database may
+    /// change the files during this call.
     ///
-    /// The owner may complete a record after it was read as incomplete, and then write a sync mark that proves that the
-    /// record was damaged. It may also truncate the zeros at the end of a segment. Therefore, damage is an error only if a
-    /// second read finds it at the same position.
+    /// The replay may read an incomplete record, and then a sync mark that the owner wrote after it completed the
+    /// record. The record then appears damaged. The owner may also truncate the zeros at the end of a segment.
+    /// Therefore, damage is an error only if a second read finds it at the same position.
     fn replay_live(
         &self,
         start: Option<LogPosition>,
@@ -235,8 +235,8 @@ impl LogSource<'_> {
 
     /// Checks that the log contains the last commit of the newest flush.
     ///
-    /// The log is synced before the manifest lists a flush, so a log that ends earlier is damaged. The keyspace of that
-    /// flush would have later commits than the other keyspaces.
+    /// The log is synced before the manifest lists a flush, so a log that ends earlier is damaged. If it were accepted,
+    /// the flushed keyspace would have later commits than the other keyspaces.
     fn check_log_end(&self, report: &RecoveryReport) -> Result<()> {
         let state = self.state;
         let flushed = state.keyspaces.values().map(|keyspace| keyspace.flushed_through).max();

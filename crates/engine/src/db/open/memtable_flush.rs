@@ -110,7 +110,7 @@ impl<'a> MemtableFlush<'a, '_> {
     fn split_key(&self) -> Option<Bytes> {
         let has_threads = matches!(self.tables.env.background(), Background::Threads { .. });
         let is_large = self.memtable.bytes() >= TWO_THREADS_BYTES_MIN;
-        // A range tombstone may span both halves.
+        // A range tombstone may span both halves, so a memtable with range tombstones is not split.
         (has_threads && is_large && !self.memtable.has_range_tombstones())
             .then(|| self.memtable.middle_key())
             .flatten()

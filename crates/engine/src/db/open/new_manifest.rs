@@ -17,7 +17,7 @@ use crate::wal::{SegmentRegistry, Wal, WalOptions};
 /// Allocates ids of log segments, and adds new segments to the manifest after it was created.
 pub(crate) struct ManifestSegments {
     files: Arc<FileNumbers>,
-    /// The new manifest, after its creation. The first edit of the manifest lists the first segment.
+    /// The new manifest. It is set after its creation, because its first edit already lists the first segment.
     manifest: OnceLock<Arc<Manifest>>,
 }
 

@@ -35,9 +35,9 @@ pub(crate) struct TreeOpener<'a> {
     pub(crate) open_id: OpenId,
     pub(crate) latencies: &'a Arc<OperationLatencies>,
     pub(crate) read_only: bool,
-    /// Trees of the last state of a follower, in the order of their ids. Their open files are used again.
+    /// Trees of the previous view of a follower, in the order of their ids. Their open files are reused.
     pub(crate) before: &'a [Arc<Tree>],
-    /// Whether the trees share the memtables and tables of `before`, because the manifest lists the same files.
+    /// True if the trees share the memtables and tables of `before`, because the manifest lists the same files.
     pub(crate) is_extension: bool,
 }
 
@@ -65,7 +65,7 @@ impl TreeOpener<'_> {
         Ok(())
     }
 
-    /// Returns the tree with this id in the last state of a follower.
+    /// Returns the tree with this id in the previous view of a follower.
     fn tree_before(&self, id: u32) -> Option<&Arc<Tree>> {
         let found = self.before.binary_search_by_key(&id, |tree| tree.id);
         found.ok().map(|at| &self.before[at])

@@ -65,7 +65,7 @@ fn measure_log_bytes(vfs: &dyn Vfs, dir: &Path, oldest: u64) -> Result<WalMetric
         if matches!(FileName::parse(&name), Some(FileName::Segment(id)) if id >= oldest) {
             let path = dir.join(name);
             let len = match vfs.open(&path).and_then(|file| file.len()) {
-                // The owner of a followed database has deleted the segment.
+                // This is a view of a follower, and the owner of the database has deleted the segment.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 len => len.map_err(|error| Error::io("read the size of", &path, error))?,
             };

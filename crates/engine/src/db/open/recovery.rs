@@ -64,12 +64,12 @@ pub(crate) struct Recovery {
     pub(super) seq_next: SeqNo,
     /// Result of the replay.
     pub(crate) report: RecoveryReport,
-    /// Keyspaces with unflushed operations in the log whose operand store is not open. The value is the last flushed
+    /// Keyspaces that have unflushed operations in the log, but no open operand store. The value is the last flushed
     /// sequence number.
     unreplayed: BTreeMap<u32, SeqNo>,
     /// Signal that background work of the open database will notify.
     pub(super) progress: Signal,
-    /// Whether the open is read-only, so that memtables are never flushed.
+    /// True if the open is read-only. Memtables are then never flushed.
     read_only: bool,
     reservation: FileNumberReservation,
 }
@@ -82,8 +82,8 @@ pub(crate) struct DurableState {
 }
 
 impl Recovery {
-    /// Opens all trees of a database. `manifest` is a path for error messages: the manifest that contained the state,
-    /// or `CURRENT` for a new database.
+    /// Opens all trees of a database. `manifest` is the path of the manifest from which the state was read, or of
+    /// `CURRENT` for a new database. Error messages contain it.
     pub(crate) fn new(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
@@ -102,7 +102,7 @@ impl Recovery {
         }
     }
 
-    /// Creates the first state of a follower. The owner of the database may change it during this call.
+    /// Creates the first view of a follower. The owner may change the database during this call.
     ///
     /// # Errors
     /// A file is missing or damaged.
@@ -122,10 +122,10 @@ impl Recovery {
         Ok(recovery)
     }
 
-    /// Creates the next state of a follower, which has the same caches as the state `before`.
+    /// Creates the next view of a follower, which shares the caches of the view `before`.
     ///
-    /// If `is_extension` is true, the new state also shares the memtables and tables of the state `before`. The manifests of
-    /// both states must then list the same keyspaces and files.
+    /// If `is_extension` is true, the new view also shares the memtables and tables of `before`. The manifests of both
+    /// views must then list the same keyspaces and files.
     ///
     /// # Errors
     /// A file is missing or damaged.
@@ -186,8 +186,8 @@ impl Recovery {
 
     /// Replays the commits up to `last_seq` into the memtables of a follower. Returns the last replayed sequence number.
     ///
-    /// If `replayed` is given, the memtables already contain all commits up to this sequence number. They include all
-    /// commits before the position.
+    /// If `replayed` is given, the memtables already contain all commits up to its sequence number. All commits before
+    /// its log position are among them.
     pub(crate) fn replay_through(
         &mut self,
         last_seq: SeqNo,
@@ -379,7 +379,8 @@ impl Recovery {
             return Ok(());
         }
         self.reservation.extend(&self.tables)?;
-        // The log is not replayed into a tree whose operand store is not open.
+        // This check passes. The log is not replayed into a tree whose operand store is not open, so its memtable is
+        // empty.
         tree.operand_store.check()?;
         let (mut outputs, changes) =
             flush_active(&self.tables, tree, seq_next, self.state.clock_us)?;

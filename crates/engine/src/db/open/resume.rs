@@ -64,7 +64,7 @@ impl RewrittenTree<'_> {
     }
 }
 
-/// Abandons deliveries that no manifest edit has committed.
+/// Abandons deliveries to the operand store that no manifest edit has committed.
 impl Drop for RewrittenTree<'_> {
     fn drop(&mut self) {
         if let Some(turn) = &self.turn {
@@ -76,14 +76,14 @@ impl Drop for RewrittenTree<'_> {
 /// Makes the database writable again, and retries failed background work.
 ///
 /// # Errors
-/// [`Error::Deadline`]; a file cannot be written. The database stays read-only.
+/// [`Error::Deadline`]; an error if a file cannot be written. The database then stays read-only.
 pub(crate) fn resume(db: &DbInner, deadline_us: Option<u64>) -> Result<()> {
     db.check_writable()?;
     let _turn = db.lock_admin(deadline_us)?;
     if db.state.error_state.check_writable().is_err() {
         resume_writes(db, deadline_us)?;
     } else {
-        // The caller has acknowledged earlier failures of background work.
+        // By this call, the user acknowledges earlier failures of background work.
         db.state.error_state.clear_deferred_error();
     }
     retry_background_work(db)
@@ -117,7 +117,7 @@ fn resume_writes(db: &DbInner, deadline_us: Option<u64>) -> Result<()> {
     let store = &db.state;
     let reason = &"the user resumed the database";
     let span = JobSpan::start(JobSpanFields { kind: "resume", keyspace: "", inputs: 0, reason });
-    // New writes and jobs fail while the database is read-only. This waits for those that started before.
+    // Waits for writes and jobs that started before the database became read-only. New ones fail.
     let rewrite = || match db.scheduler.pause(deadline_us)
         && db.committer.wait_until_idle(deadline_us)
         && db.wait_for_file_writes(WaitCause::BackgroundWork, deadline_us)
@@ -125,7 +125,7 @@ fn resume_writes(db: &DbInner, deadline_us: Option<u64>) -> Result<()> {
         true => rewrite_database(db),
         false => Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() }),
     };
-    // After a panic, background work continues. Otherwise later calls would wait forever.
+    // Catches a panic, so that background work is unpaused below. Otherwise later calls would wait forever.
     let rewritten = catch_unwind(AssertUnwindSafe(rewrite))
         .unwrap_or_else(|panic| Err(Error::from_panic(&*panic)));
     match &rewritten {
@@ -168,7 +168,8 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
     edits.extend(rewritten.iter_mut().flat_map(|tree| tree.take_edits(last_seq)));
     let written = store.manifest.rewrite(number, &edits);
     if written.is_err() && !store.manifest.may_be_named_by_current(number) {
-        // The next attempt writes new files. On a full disk, the files of this attempt would take their space.
+        // The next attempt writes new files. On a full disk, the files of this attempt would take the space that it
+        // needs.
         discard_manifest(&store.obsolete_files, &store.dir, number, segment);
     } else {
         // The manifest lists the tables, or may list them if the call failed.

@@ -104,8 +104,8 @@ impl LockTableState {
         }
     }
 
-    /// Returns the keys of a cycle that a wait of a transaction for `key` would close, or `None` without a cycle. The first
-    /// key is `key`. The owner of each key waits for the next key, and the transaction owns the last key.
+    /// Returns the deadlock that would result if transaction `id` waited for `key`, as a cycle of keys, or `None`. The
+    /// first key is `key`. The owner of each key waits for the next key, and transaction `id` owns the last key.
     fn find_cycle(&self, id: TransactionId, key: &LockedKey) -> Option<Vec<LockedKey>> {
         // Breadth-first search. Each key has the index of the key whose owner waits for it.
         let mut visited: Vec<(&LockedKey, Option<usize>)> = vec![(key, None)];
@@ -170,7 +170,7 @@ pub(super) struct TransactionLocks {
 }
 
 impl TransactionLocks {
-    /// Returns the locks of a new transaction, whose calls wait at most `timeout_us` for a key.
+    /// Creates the locks of a new transaction. Its calls wait at most `timeout_us` for a key.
     pub(super) fn new(table: &LockTable, timeout_us: u64) -> TransactionLocks {
         let id = table.next_id.fetch_add(1, Ordering::Relaxed);
         TransactionLocks { id, timeout_us, held: Mutex::default() }
@@ -252,7 +252,7 @@ impl<'a> KeyWait<'a> {
             let mut state = self.table.state.lock();
             let is_locked = state.try_lock(self.locks.id, self.tree, &self.key)?;
             if is_locked {
-                // In the same step, so that no other search finds an owner that waits for its own key.
+                // Removed under the same lock, so that no deadlock search finds an owner that waits for its own key.
                 state.remove_waiting(self.locks.id, &self.key);
             }
             is_locked

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 /// Bytes of a transaction that need no reservation. Small transactions therefore change no shared counter.
 const UNRESERVED_BYTES: u64 = 16 << 10;
-/// Bytes that a transaction reserves at least at a time.
+/// Minimum number of bytes of one reservation.
 const RESERVATION_BYTES: u64 = 64 << 10;
 
 /// Counts the bytes of one transaction and reserves them in the block cache. Dropping it releases them.

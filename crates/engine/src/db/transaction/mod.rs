@@ -1,17 +1,17 @@
 //! Optimistic, serializable transactions.
 //!
 //! 1. A transaction takes a snapshot. Its operations are collected in a write batch.
-//! 2. Reads see the snapshot and the own writes: the uncommitted writes of the transaction (`own_writes.rs`). They add keys
-//!    and ranges to the read set (`read_set.rs`).
+//! 2. Reads see the snapshot and the transaction's own writes, which are not committed yet (`own_writes.rs`). Each read
+//!    adds its key or range to the read set (`read_set.rs`).
 //! 3. The commit adds a guard on each element of the read set to the batch. The commit leader writes the batch only if
 //!    no commit after the snapshot has written or deleted a guarded key.
 //!
 //! The transaction then has the same result as if it had run at the moment of its commit. Transactions without writes and locks
 //! are not checked: their result is that of a run at the moment of their snapshot.
 //!
-//! A locking transaction also locks each key that it writes or reads for update (`lock_table.rs`). It reads the newest value of
-//! a key that it reads for update, so that an earlier owner of the lock causes no conflict. The guards stay, because other
-//! writers do not use the locks.
+//! A locking transaction also locks each key that it writes or reads for update (`lock_table.rs`). A read for update
+//! returns the newest value of the key, so that writes of an earlier owner of the lock cause no conflict. The commit
+//! still checks guards, because other writers do not use the locks.
 
 pub(crate) mod counters;
 pub(crate) mod lock_table;
@@ -366,8 +366,8 @@ impl Transaction {
 
     /// Commits all writes, if no other commit has written a key or a range that the transaction read.
     ///
-    /// A transaction without writes syncs nothing. Its reads are checked only if it is a locking transaction, because all
-    /// reads of other transactions show the same state.
+    /// A transaction without writes syncs nothing. Its reads are checked only if it is a locking transaction. In other
+    /// transactions, all reads show the same state.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -466,8 +466,8 @@ impl Transaction {
         self.finish_locked_read(keyspace, key, read, value)
     }
 
-    /// Adds a locked key to the read set, whose newest value was read at a sequence number. Returns the value with the own
-    /// writes.
+    /// Adds a locked key to the read set. `value` is its newest committed value, read at the sequence number `read`.
+    /// Returns the value after the transaction's own writes.
     pub(crate) fn finish_locked_read(
         &self,
         keyspace: &Keyspace,
@@ -509,8 +509,8 @@ impl Transaction {
         locks.begin_lock(&self.inner().lock_table, &self.state, tree, key)
     }
 
-    /// Returns the own versions of a key. If older versions are needed, or if `is_always_checked`, adds the key to the
-    /// read set.
+    /// Returns the versions of a key that the transaction has written. Adds the key to the read set if the value also
+    /// depends on older versions, or if `is_always_checked`.
     pub(crate) fn begin_read(
         &self,
         keyspace: &Keyspace,
@@ -521,7 +521,7 @@ impl Transaction {
         self.state.lock().begin_read(keyspace.tree(), key, is_always_checked)
     }
 
-    /// Like [`Transaction::begin_read`], for many keys that are not always checked.
+    /// Like [`Transaction::begin_read`], for many keys and with `is_always_checked` = false.
     pub(crate) fn begin_reads<K: AsRef<[u8]>>(
         &self,
         keyspace: &Keyspace,
@@ -532,7 +532,8 @@ impl Transaction {
         keys.iter().map(|key| state.begin_read(keyspace.tree(), key.as_ref(), false)).collect()
     }
 
-    /// Returns the values of many keys. `base` are the values in the snapshot of all keys whose own versions are incomplete.
+    /// Returns the values of many keys. `base` contains the snapshot values of the keys whose own versions are
+    /// incomplete.
     pub(crate) fn finish_reads<K: AsRef<[u8]>>(
         &self,
         keyspace: &Keyspace,
@@ -550,11 +551,11 @@ impl Transaction {
         keys.iter().zip(own).map(finish).collect()
     }
 
-    /// Adds the own writes to a range of the snapshot, and the range to the read set.
+    /// Adds the transaction's own writes to an iterator over the snapshot, and adds the range to the read set.
     pub(crate) fn begin_range(&self, keyspace: &Keyspace, range: Range) -> (Range, ReadExtent<'_>) {
         let tree = keyspace.tree();
         if self.snapshot.check_keyspace_visible(keyspace).is_err() {
-            // The range returns this error.
+            // `range` returns the error of the check.
             return (range, ReadExtent::default());
         }
         self.inner().state.guard_history.record_prefixes();

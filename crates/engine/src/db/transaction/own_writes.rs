@@ -1,7 +1,7 @@
 //! Uncommitted writes of a transaction, in memtables for reads.
 //!
-//! The write batch of the transaction contains the operations. A read first inserts the operations that were added since the last
-//! read. A transaction that only writes therefore has no memtables.
+//! The write batch of the transaction contains the operations. Before a read, the operations that were added since the
+//! previous read are inserted into memtables. A transaction that only writes therefore has no memtables.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ use crate::write::batch::{BatchPosition, WriteBatch};
 /// The operations of a write batch by keyspace.
 #[derive(Debug)]
 pub(super) struct OwnWrites {
-    /// Time at which a value has expired or not, in microseconds: that of the snapshot.
+    /// Time of the snapshot, in microseconds. It decides which values have expired.
     time_us: u64,
     /// Memtables by keyspace id. The operation with index `n` in the batch has the number `FIRST_OWN_SEQ + n`.
     memtables: BTreeMap<u32, Arc<Memtable>>,
-    /// End of the inserted operations in the batch.
+    /// Position in the batch up to which operations were inserted.
     inserted: BatchPosition,
 }
 
@@ -35,7 +35,8 @@ impl OwnWrites {
         OwnWrites { time_us, memtables: BTreeMap::new(), inserted: BatchPosition::default() }
     }
 
-    /// Returns the writes to a tree and the number of the last operation of the batch. Returns `None` without writes.
+    /// Returns the memtable with the writes to a tree, and the sequence number of the last operation of the batch.
+    /// Returns `None` without writes.
     pub(super) fn of_tree(
         &mut self,
         batch: &WriteBatch,
@@ -68,9 +69,10 @@ impl OwnWrites {
         own
     }
 
-    /// Prepares for the removal of all operations after a position from the batch.
+    /// Discards the memtables if they contain operations after `position`. The caller then removes these operations
+    /// from the batch.
     ///
-    /// Iterators keep the memtables with the removed operations.
+    /// Existing iterators keep the discarded memtables.
     pub(super) fn truncate(&mut self, position: BatchPosition) {
         if self.inserted.operations > position.operations {
             self.clear();
@@ -110,11 +112,11 @@ impl OwnWrites {
     }
 }
 
-/// The own versions of a key.
+/// The versions of a key that the transaction has written.
 #[derive(Debug)]
 pub(crate) struct OwnVersions {
     fold: OperandFold,
-    /// Whether older versions cannot affect the value.
+    /// True if older versions cannot affect the value.
     pub(crate) is_complete: bool,
 }
 

@@ -12,9 +12,9 @@ use crate::iter::range::Range;
 
 /// Iterates over the entries of a range that a transaction sees, in key order, from both ends.
 ///
-/// It shows the writes of the transaction before its creation. Errors are those of [`Range`]. The commit checks the part of
-/// the range that was read: from an end of the range to the last entry returned there, or the whole range if its end was
-/// reached or an error occurred.
+/// It shows the writes that the transaction made before the iterator was created. Errors are those of [`Range`]. The
+/// commit checks the part of the range that was read. This part extends from an end of the range to the last entry that
+/// was returned from this end. If the iterator has returned `None` or an error, the part is the whole range.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -41,8 +41,8 @@ pub(super) struct ReadSet {
 }
 
 impl ReadSet {
-    /// Adds a key that was read at a sequence number, or at that of the snapshot if it is `None`. The first read of a key
-    /// counts.
+    /// Adds a key that was read at the sequence number `read`, or at that of the snapshot if `read` is `None`. A key
+    /// that is already in the set keeps its sequence number.
     ///
     /// # Errors
     /// As [`TransactionMemory::add`].

@@ -54,7 +54,7 @@ pub(super) struct TransactionState {
 }
 
 impl TransactionState {
-    /// Creates the state of a transaction that reads at a time, in microseconds.
+    /// Creates the state of a transaction. `time_us` decides which values have expired for its reads.
     pub(super) fn new(memory: TransactionMemory, time_us: u64) -> TransactionState {
         TransactionState {
             batch: WriteBatch::new(),
@@ -105,8 +105,8 @@ impl TransactionState {
         Ok(())
     }
 
-    /// Returns the own versions of a key. If older versions are needed, or if `is_always_checked`, adds the key to the
-    /// read set.
+    /// Returns the versions of a key that the transaction has written. Adds the key to the read set if the value also
+    /// depends on older versions, or if `is_always_checked`.
     ///
     /// # Errors
     /// As [`TransactionMemory::add`].
@@ -123,7 +123,8 @@ impl TransactionState {
         Ok(own)
     }
 
-    /// Adds a locked key to the read set, which was read at a sequence number. Returns the own versions of the key.
+    /// Adds a locked key to the read set, which was read at the sequence number `read`. Returns the versions of the key
+    /// that the transaction has written.
     ///
     /// # Errors
     /// As [`TransactionMemory::add`].
@@ -150,7 +151,8 @@ impl TransactionState {
         self.memory.subtract(lock_bytes(key));
     }
 
-    /// Adds a range to the read set, and the own writes to its entries. Returns the number of the range in the read set.
+    /// Adds a range to the read set, and the transaction's own writes to its iterator. Returns the number of the range
+    /// in the read set.
     ///
     /// # Errors
     /// As [`TransactionMemory::add`].

@@ -41,7 +41,7 @@ impl DataBlockBuilder {
         if self.tags.is_some() { ENCODING_TAGGED } else { ENCODING_PREFIX }
     }
 
-    /// Returns whether the block under construction has no entries.
+    /// Returns true if the block under construction has no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.restarts.is_empty()
     }
@@ -52,8 +52,8 @@ impl DataBlockBuilder {
             + self.restarts_and_tags_bytes(self.entries, self.bytes.len(), self.restarts.len())
     }
 
-    /// Returns the total size of tags, restarts and the fields after them in bytes, for a block with `entries` entries.
-    /// `entries_end` is the offset after the last entry.
+    /// Returns the total size in bytes of the tags, the restarts and the fields after the restarts, for a block with
+    /// `entries` entries. `entries_end` is the offset after the last entry.
     fn restarts_and_tags_bytes(
         &self,
         entries: usize,
@@ -158,8 +158,8 @@ impl DataBlockBuilder {
     }
 
     /// Finishes the block at a split point. Moves the contents before the split point to `out`, and starts a new block
-    /// with the entries after it. There must be at least one entry after the split point. Calls `on_first` with the key
-    /// of the first of these entries, and returns the result of this call.
+    /// with the entries after it. At least one entry must follow the split point. Calls `on_first` with the key of the
+    /// first entry after the split point, and returns the result of `on_first`.
     ///
     /// # Errors
     /// Fails if the entries after the split point cannot be decoded. After an error, the builder must not be used any
@@ -188,7 +188,8 @@ impl DataBlockBuilder {
             key.extend_from_slice(entry.suffix);
             let entry_key = InternalKey { user_key: &key, seq: entry.seq, kind: entry.kind };
             if let Some(on_first) = on_first.take() {
-                // Here, `common` is the length of the common prefix with the last key before the split point.
+                // `add_with_shared_prefix` requires the length of the common prefix with `last_key`. For the first
+                // entry after the split point, this is the last key before the split point.
                 self.last_key.clone_from(&split.last_key);
                 result = Some(on_first(entry_key));
             }

@@ -454,8 +454,8 @@ fn tag_error(ordinal: usize) -> Malformed {
     )
 }
 
-/// Returns the error for an entry that shares fewer bytes than possible with the previous key. Searches depend on the
-/// first byte of the suffix being different from the byte of the previous key at this position.
+/// Returns the error for an entry that shares fewer bytes than possible with the previous key. Searches require that
+/// the first byte of the suffix differs from the byte of the previous key at this position.
 #[cold]
 pub(crate) fn shares_too_little(shared: usize) -> Malformed {
     Malformed::invalid_field(

@@ -97,8 +97,8 @@ pub(super) struct BoundaryStrings {
     has_seqs: bool,
 }
 
-/// User key of a boundary without the cut prefix. The sequence number is present if the boundary separates two versions
-/// of this key.
+/// A boundary without the common prefix of all boundaries: its user key, and a sequence number if the boundary
+/// separates two versions of this key.
 pub(super) type DecodedBoundary = (Vec<u8>, Option<SeqNo>);
 
 struct StringEntry<'a> {

@@ -145,8 +145,8 @@ struct OwnedDigitPosition {
 }
 
 impl OwnedDigitPosition {
-    /// Returns the digits at a position for these boundaries. Returns `None` if all boundaries end before this
-    /// position. Boundaries between versions of one user key do not count.
+    /// Returns the digits at a position for these boundaries. Ignores boundaries between two versions of one user key.
+    /// Returns `None` if all other boundaries end before this position.
     fn from_boundaries(
         boundaries: &[Boundary],
         cut: usize,

@@ -137,8 +137,8 @@ impl IndexBlock {
         }
     }
 
-    /// Returns the handles of all blocks in key order. Each handle is preceded by the separator between this block and
-    /// the next block. A succinct index has no separator after the last block.
+    /// Returns the handles of all blocks in key order, each with the separator between this block and the next block. A
+    /// succinct index has no separator after the last block.
     ///
     /// # Errors
     /// Fails if any part of the index block is malformed.

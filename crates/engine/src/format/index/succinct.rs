@@ -118,8 +118,8 @@ impl SuccinctIndexBuilder {
         }
     }
 
-    /// Returns whether the block has reached about `target` bytes or one of the limits. May encode the block to measure
-    /// its size.
+    /// Returns true if the block has about `target` bytes or has reached one of its limits. May encode the block to
+    /// measure its size.
     pub(crate) fn is_full(&mut self, target: usize) -> bool {
         if self.count() >= elias_fano::COUNT_MAX || self.boundary_bytes >= BOUNDARY_BYTES_MAX {
             return true;
@@ -135,8 +135,8 @@ impl SuccinctIndexBuilder {
         if bytes + bytes / 16 >= target {
             return true;
         }
-        // The next trial takes place when the estimate reaches the value that corresponds to the target size, according
-        // to this trial. The estimate may at most double until then, because later boundaries may be longer.
+        // The next trial is due when the estimate reaches the value that corresponds to the target size, according to
+        // this trial. It is due at the latest when the estimate has doubled, because later boundaries may be longer.
         let ahead = self.estimated_bytes.saturating_mul(target) / bytes.max(1);
         self.next_trial_at = ahead.clamp(self.estimated_bytes + 1, 2 * self.estimated_bytes + 1);
         false

@@ -9,12 +9,13 @@
 //!                 an optional field as one byte 0 or 1 and, after 1, the field
 //! ```
 //!
-//! A table is described by its fields, then by an optional smallest sequence number of a tombstone, then by extensions
-//! up to the end of the body. An extension is a tag u8, with the top bit if a reader must know it, a length varint and a
-//! value. Before extensions the number is always present, and 0 if the table has none.
+//! The description of a table consists of its fields, an optional varint, and extensions up to the end of the body. The
+//! varint is the smallest sequence number of a tombstone. If extensions follow, the varint is always present, and is 0
+//! for a table without tombstones. An extension consists of a tag (u8), a length (varint) and a value. If the top bit
+//! of the tag is set, a reader must know the extension.
 //!
-//! A build that does not know a tag below 128 refuses the manifest. Unknown tags from 128 on are skipped. A
-//! tag once stored on disk is never reused. Tags 32 to 47 are for blob files, 48 to 63 for operand stores.
+//! A reader rejects a manifest with an unknown tag below 128, and skips unknown tags from 128 on. A tag that was stored
+//! on disk is never reused. Tags 32 to 47 are reserved for blob files, and tags 48 to 63 for operand stores.
 
 mod blob_files;
 
@@ -64,7 +65,8 @@ fn put_table_meta(out: &mut Vec<u8>, meta: &TableMeta) {
     }
     put_u64(out, meta.uid);
     put_u64(out, meta.checksum);
-    // Omitted if it is absent and no extension follows. Then 0 replaces it, which no tombstone has.
+    // The number is omitted if it is absent and no extension follows. Before an extension, 0 stands for an absent
+    // number, because no tombstone has the sequence number 0.
     if meta.tombstone_seq_smallest.is_some() || meta.expiry.is_some() {
         put_varint(out, meta.tombstone_seq_smallest.unwrap_or(0));
     }
@@ -139,7 +141,7 @@ fn get_table_meta(body: &mut Decoder<'_>) -> Result<TableMeta, Malformed> {
 /// One change of a version edit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Creates a keyspace. Its id has never been used, or is reserved.
+    /// Creates a keyspace. The id must be reserved, or must never have been used.
     CreateKeyspace {
         /// Id of the keyspace in the WAL and in later changes.
         id: u32,
@@ -153,7 +155,7 @@ pub enum Change {
         /// Id of the keyspace.
         id: u32,
     },
-    /// Replaces the name of a keyspace. Not in format version 1.
+    /// Replaces the name of a keyspace. Since format version 2.
     RenameKeyspace {
         /// Id of the keyspace.
         keyspace: u32,
@@ -167,7 +169,8 @@ pub enum Change {
         /// Encoded options.
         options: String,
     },
-    /// Adds a file to a run. A run that the level does not have becomes its newest.
+    /// Adds a file to a run. If the level has no run with this id, the file starts a new run, which becomes the newest
+    /// run of the level.
     AddFile {
         /// Id of the keyspace.
         keyspace: u32,
@@ -210,11 +213,11 @@ pub enum Change {
         /// Id of the next run.
         next: u64,
     },
-    /// States that tables hold all writes of a keyspace up to `seq`. Replay skips those.
+    /// States that tables contain all writes of a keyspace up to `seq`. WAL replay skips these writes.
     FlushedThrough {
         /// Id of the keyspace.
         keyspace: u32,
-        /// Last sequence number held by tables.
+        /// Last sequence number in tables.
         seq: SeqNo,
     },
     /// Sets the WAL segment at which replay starts. Older segments are obsolete.
@@ -240,7 +243,7 @@ pub enum Change {
     LastSeq(SeqNo),
     /// Sets the largest time seen so far, in microseconds.
     ClockUs(u64),
-    /// States that the database was closed with everything on stable storage.
+    /// States that the database was closed and that all its data is on stable storage.
     CleanClose {
         /// Last sequence number.
         last_seq: SeqNo,
@@ -249,14 +252,14 @@ pub enum Change {
     Opened,
     /// Sets the id of the next keyspace. Manifest snapshots write it, so that ids are not reused.
     KeyspaceIdNext(u32),
-    /// Reserves the id of a keyspace that is created later, until the database is opened again. The id has never been used.
-    /// Not in format version 1.
+    /// Reserves the id of a keyspace that is created later. The reservation ends when the database is opened again. The
+    /// id must never have been used. Since format version 2.
     ReserveKeyspaceId(u32),
     /// Sets the state of the operand store of a keyspace.
     OperandToken {
         /// Id of the keyspace.
         keyspace: u32,
-        /// State that the store prepared; `None` once all of its operands are in tables.
+        /// Token of the state that the store prepared. `None` if all operands of the store have moved to tables.
         token: Option<StoreToken>,
     },
     /// Adds a blob file to a keyspace.
@@ -273,7 +276,7 @@ pub enum Change {
         /// The file.
         id: FileId,
     },
-    /// Sets the references of a table to blob files, valid until the table is removed.
+    /// Sets the references of a table to blob files. They are valid until the table is removed.
     References {
         /// Id of the keyspace.
         keyspace: u32,
@@ -346,7 +349,7 @@ impl VersionEdit {
     /// Decodes the payload of a manifest record.
     ///
     /// # Errors
-    /// Fails when the payload is malformed, or has an unknown tag below 128.
+    /// Fails if the payload is malformed, or if it contains an unknown tag below 128.
     pub fn decode(payload: &[u8]) -> Result<VersionEdit, Malformed> {
         let mut input = Decoder::new(payload);
         let mut changes = Vec::new();

@@ -9,8 +9,8 @@
 //! 2. No older run overlaps the file, and either the file has no entries, or its own range tombstones cover its whole
 //!    key range.
 //!
-//! If range tombstones of other files cover a file, this remains true, because all later snapshots see these range
-//! tombstones, too. If only a snapshot needs a file, the file is checked again when a snapshot is released.
+//! A file that meets the conditions of case 1 meets them later as well, because later snapshots also see these range
+//! tombstones. If only a snapshot needs a file, the file is checked again after the release of a snapshot.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
@@ -25,7 +25,7 @@ use lsmx_compaction::{
 pub(crate) struct DeleteOnlyPick {
     /// Job that drops all files that were found.
     pub(crate) job: Option<Job>,
-    /// Whether further files can be dropped after snapshots are released.
+    /// True if further files can be dropped after snapshots are released.
     pub(crate) waits_for_snapshot: bool,
 }
 
@@ -81,8 +81,7 @@ fn overlaps(run: &SortedRun, file: &TableMeta) -> bool {
     !run.files.overlapping_indices(&file.range).is_empty()
 }
 
-/// State of the key range of a file: how it is covered by range tombstones. Larger values allow more files to be
-/// dropped.
+/// Coverage of the key range of a file by range tombstones. The larger the value, the more files can be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Coverage {
     None,

@@ -5,8 +5,8 @@
 //! - The value belongs to the newest version of its key among the inputs, and newer operands were combined with it.
 //! - No registered snapshot sees the value, because it is in the newest stripe. The job checks this again before it
 //!   installs its outputs, see `run.rs`.
-//! - If the keyspace has a merge operator, there is no newer entry of the key outside of the job. Otherwise, if the
-//!   filter removed the value, the key would have a value that consists of the newer operands only.
+//! - If the keyspace has a merge operator, no newer entry of the key exists outside the job. Otherwise, if the filter
+//!   removed the value, newer operands outside the job would lose their base value.
 //!
 //! If a value is removed, the operand store needs no delete marker. The flush that wrote the value or a newer version
 //! has already delivered a delete marker for all older operands of the key. The store keeps this delete marker as long
@@ -47,7 +47,7 @@ pub(crate) struct FilterOutcome {
 }
 
 impl FilterOutcome {
-    /// Adds the results of another subcompaction. Its keys must be larger.
+    /// Adds the results of another subcompaction. The keys of that subcompaction must be larger.
     pub(crate) fn add(&mut self, other: FilterOutcome) {
         self.passed += other.passed;
         self.removed += other.removed;
@@ -75,8 +75,8 @@ impl<'a> NewerEntries<'a> {
         tree.merge_resolver.name().map(|_| NewerEntries { tree, inputs })
     }
 
-    /// Returns whether an entry of the key that is newer than `seq` may exist in memtables, in tables outside of the
-    /// job or in the operand store. Reads only filters of tables, and no other blocks.
+    /// Returns true if memtables, tables outside the job or the operand store may contain an entry of the key that is
+    /// newer than `seq`. Reads only the filters of tables.
     fn may_contain(&self, user_key: &[u8], seq: SeqNo) -> bool {
         let view = self.tree.super_version();
         let in_memtable = |(newest, _, _): (SeqNo, EntryKind, Slice)| newest > seq;
@@ -97,7 +97,7 @@ impl<'a> NewerEntries<'a> {
 #[derive(Debug)]
 pub(crate) struct EntryFilter<'a> {
     filter: &'a dyn CompactionFilter,
-    /// Context without the sequence number and the expiry time.
+    /// Context of the filter calls. [`EntryFilter::decide`] adds the sequence number and the expiry time of the entry.
     context: FilterContext,
     newer: Option<NewerEntries<'a>>,
     scan: RefCell<BlobScan>,

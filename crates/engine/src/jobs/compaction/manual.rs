@@ -125,7 +125,7 @@ fn select_inputs(shape: &TreeShape, bounds: &KeyBounds) -> Vec<JobInput> {
     inputs
 }
 
-/// Returns the files of a run that overlap `range`. Returns none if no file of the run was selected.
+/// Returns the files of a run that overlap `range`. Returns no files if no file of the run was selected.
 fn overlapping_file_ids(
     run: &SortedRun,
     range: Option<&KeyRange>,

@@ -26,7 +26,7 @@ use crate::vfs::paced::PacedVfs;
 
 /// Output tables of a job.
 ///
-/// If the value is dropped before [`JobOutputs::keep_files`] is called, all files that it has written are deleted.
+/// Dropping the outputs deletes all files that the job has written, unless [`JobOutputs::keep_files`] was called.
 #[derive(Debug)]
 pub(crate) struct JobOutputs<'a> {
     table_factory: &'a TableFactory,
@@ -124,9 +124,11 @@ impl<'a> JobOutputs<'a> {
         self.finished.iter().map(|table| table.shape().bytes).sum()
     }
 
-    /// Must be called before the first entry of each user key is added. May finish the current table before this key.
+    /// Prepares the outputs for the first entry of a user key. May finish the current table before this key. Returns
+    /// true if it has finished a table.
     ///
-    /// Returns whether a table was finished. If there is no splitter, the call is not necessary.
+    /// The caller must call this function before it adds the first entry of each user key. Without a splitter, the call
+    /// is not necessary.
     pub(crate) fn begin_key(&mut self, user_key: &[u8]) -> Result<bool> {
         let mut has_finished = self.begin_range_tombstones(Some(user_key))?;
         has_finished |= self.split_before(user_key)?;
@@ -137,8 +139,8 @@ impl<'a> JobOutputs<'a> {
         Ok(has_finished)
     }
 
-    /// Adds the range tombstones that start before a key, or all remaining ones if there is no key. They count towards
-    /// the size of the table.
+    /// Adds the range tombstones that start before `before`, or all remaining ones if `before` is `None`. Their size
+    /// counts towards the size of the table.
     fn begin_range_tombstones(&mut self, before: Option<&[u8]>) -> Result<bool> {
         let mut has_finished = false;
         while let Some(start) = self.range_tombstones.next_start(before) {
@@ -264,15 +266,15 @@ impl<'a> JobOutputs<'a> {
         &self.finished
     }
 
-    /// Keeps the files when the value is dropped. Called when the tables belong to the tree, or when the manifest may
-    /// contain them.
+    /// Keeps the files when the outputs are dropped. The caller calls this function when the manifest may contain the
+    /// tables.
     pub(crate) fn keep_files(&mut self) {
         self.paths.clear();
     }
 }
 
-/// Finished tables of a subcompaction. If the value is dropped before it is appended to [`JobOutputs`], its files are
-/// deleted.
+/// Finished tables of a subcompaction. Dropping this value deletes the files, unless [`JobOutputs::append`] has taken
+/// them.
 #[derive(Debug)]
 pub(crate) struct SubcompactionOutput {
     obsolete_files: Arc<ObsoleteFiles>,

@@ -32,7 +32,7 @@ pub(crate) struct PickedJob {
 }
 
 impl PickedJob {
-    /// Reserves the inputs of a job. The job must be able to run now.
+    /// Reserves the inputs of a job. No running job may use these inputs or conflict with the job.
     pub(crate) fn reserve_inputs(
         jobs: &mut TreeJobState,
         job: Job,
@@ -87,8 +87,12 @@ impl PickedJob {
 
 /// Picks the next job of a tree and reserves its inputs.
 ///
-/// Jobs are picked in this order: delete-only compactions, blob garbage collections if the value log exceeds its space
-/// limit or garbage has reached its maximum age, jobs of the policy, and other blob garbage collections.
+/// Jobs are picked in this order:
+///
+/// 1. Delete-only compactions.
+/// 2. Blob garbage collections, if the value log exceeds its space limit or garbage has reached its maximum age.
+/// 3. Jobs of the policy.
+/// 4. Other blob garbage collections.
 pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     if state.error_state.check_writable().is_err() || state.is_closing() {
         return None;
@@ -110,8 +114,8 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         return None;
     }
     let shape = tree.shape(state.env.database_time_us(), &state.sequence);
-    // The files were found in an older version. If one of them no longer exists, the job is rejected. The job does not
-    // read its files and may therefore drop quarantined files.
+    // The search for these files used an older version. If a file no longer exists, the job is rejected. The job may
+    // drop quarantined files, because it does not read its inputs.
     let delete_only =
         delete_only.and_then(|job| jobs.running.without_blocked_files().admit_job(job, &shape));
     let overdue = find_overdue_garbage(tree, &version, &mut jobs, shape.now_us);
@@ -168,8 +172,8 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     Some(picked)
 }
 
-/// Returns the blob files whose garbage has reached the maximum age, and records the ages of new garbage. The result is
-/// empty if the keyspace does not bound the time of deleted values.
+/// Returns the blob files whose garbage has reached its maximum age, and records the ages of new garbage. Returns no
+/// files if the keyspace has no delete persistence bound.
 fn find_overdue_garbage(
     tree: &Tree,
     version: &Version,
@@ -197,8 +201,8 @@ fn find_blob_gc(
         return None;
     }
     let settings = tree.settings();
-    // A policy that drops whole files by age also frees their values. If such a table were rewritten, it would be
-    // dropped later, because its age would start again.
+    // A policy that drops tables by age also frees the values of these tables. A rewrite would reset the age of a
+    // table, and the policy would drop the table later.
     if settings.policy.can_drop_data() {
         return None;
     }
@@ -274,8 +278,8 @@ fn pick_policy_job(
     Err(error)
 }
 
-/// If the policy stops writes although it picks no job and no job is running, returns the error for these writes.
-/// Otherwise, they would wait forever.
+/// Returns the error for stopped writes if the policy picks no job and no job is running. Without this error, the
+/// writes would wait forever.
 fn find_stall(
     tree: &Tree,
     policy: &dyn CompactionPolicy,
@@ -305,8 +309,8 @@ fn describe_levels(shape: &TreeShape) -> String {
     levels.collect::<Vec<_>>().join("; ")
 }
 
-/// Picks a job while files are quarantined. This is the job of the policy if it reads no quarantined file, and a merge
-/// of other L0 runs otherwise.
+/// Picks a job while files are quarantined. Returns the job of the policy if it reads no quarantined file. Otherwise,
+/// returns a merge of other L0 runs.
 fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShape) -> Option<Job> {
     if jobs.quarantine.is_empty() {
         return None;

@@ -1,16 +1,20 @@
 //! Decides which entries and range tombstones a flush or a compaction keeps.
 //!
-//! Snapshots divide the sequence numbers into stripes. Of the versions of a key in one stripe only the newest is
-//! visible. If it is a merge operand, the older versions down to the first put or delete are visible too.
+//! Snapshots divide the sequence numbers into stripes. Among the versions of a key in one stripe, only the newest is
+//! visible. If the newest version is a merge operand, the older versions down to the first put or delete are visible,
+//! too.
 //!
-//! - A tombstone in the oldest stripe is dropped if no older run outside the job may hold its key.
-//! - An entry covered by a range tombstone of the same stripe is dropped.
-//! - Of the sequence numbers of a range tombstone in one stripe only the newest is kept. In the oldest stripe all
-//!   readers see it, so the job drops the entries it covers. It is then kept only for older runs outside the job.
-//! - With a bound for deleted values, a tombstone below a newer entry of its key is kept, as long as an older run may
-//!   hold its key. Otherwise no file would have the age of the delete, and the deleted value could stay in the older run.
-//! - A kept range tombstone is narrowed to the keys it can still delete. Tables therefore never hold one that
-//!   extends to the end of the keyspace.
+//! - A tombstone in the oldest stripe is dropped if neither an older run outside the job nor the operand store can
+//!   contain its key.
+//! - An entry is dropped if a range tombstone of the same stripe covers it.
+//! - A range tombstone keeps only its newest sequence number in each stripe. In the oldest stripe, all readers see the
+//!   range tombstone, so the job drops the entries that it covers. The range tombstone is then kept only if older runs
+//!   outside the job overlap it.
+//! - If the keyspace has a delete persistence bound, a tombstone below a newer entry of its key is kept as long as an
+//!   older run can contain the key. Otherwise, no file would record the age of the delete, and the deleted value could
+//!   stay in the older run.
+//! - A kept range tombstone is narrowed to the keys that it can still delete. Tables therefore never contain a range
+//!   tombstone that extends to the end of the keyspace.
 
 use std::collections::HashSet;
 
@@ -27,32 +31,32 @@ use crate::format::range_tombstones::FragmentedTombstones;
 use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::operand_store::OperandView;
 
-/// Retention rules of one job. Entries are passed in internal-key order.
+/// Retention rules of one job. Entries must be passed in internal-key order.
 #[derive(Clone, Debug)]
 pub(crate) struct Retention {
-    /// Registered snapshots, ascending.
+    /// Registered snapshots in ascending order.
     snapshots: Arc<[SeqNo]>,
-    /// Runs that may hold older versions of the job's keys.
+    /// Runs that may contain older versions of the keys of the job.
     older_runs: Vec<Arc<SortedRun>>,
-    /// Input files of the job; ignored in `older_runs`.
+    /// Input files of the job. Searches in `older_runs` skip these files.
     inputs: HashSet<FileId>,
-    /// View of the operand store, for a flush: all its operands are older than the memtable.
+    /// View of the operand store. Only flushes use it, because all operands in it are older than the memtable.
     operand_view: Option<Arc<dyn OperandView>>,
     /// Range tombstones of the memtable or the inputs.
     pub(crate) deleted: Option<RangeTombstoneFilter>,
     user_key: Vec<u8>,
-    /// Whether an entry was passed before.
+    /// True after the first entry was passed.
     has_entry: bool,
-    /// Stripe of the last put or delete of `user_key`. It shadows older entries of that stripe.
+    /// Stripe of the last put or delete of `user_key`. This put or delete hides older entries of the same stripe.
     shadowed_stripe: Option<usize>,
-    /// Whether tombstones below newer entries are kept.
+    /// True if tombstones below newer entries of their keys are kept.
     keeps_covered_tombstones: bool,
     /// Stripe of the last tombstone of `user_key`. Older tombstones of that stripe are not needed.
     tombstone_stripe: Option<usize>,
 }
 
 impl Retention {
-    /// Retention of a flush: every run of the tree is older than the memtable.
+    /// Creates the retention rules of a flush. All runs of the tree are older than the memtable.
     pub(crate) fn for_flush(snapshots: Vec<SeqNo>, shape: &TreeShape) -> Retention {
         Retention::new(
             snapshots,
@@ -61,8 +65,8 @@ impl Retention {
         )
     }
 
-    /// Creates the retention rule of a compaction. Files outside the job may hold older versions of its keys. These files
-    /// are in its newest input run or in older runs.
+    /// Creates the retention rules of a compaction. Its newest input run and all older runs can contain older versions
+    /// of its keys, in files outside the job.
     pub(crate) fn for_job(snapshots: Vec<SeqNo>, shape: &TreeShape, job: &Job) -> Retention {
         let inputs: HashSet<FileId> = job.input_files().collect();
         let newest = |(level, run): &(_, &Arc<SortedRun>)| {
@@ -97,7 +101,8 @@ impl Retention {
         }
     }
 
-    /// Keeps tombstones below newer entries of their keys, while an older run may hold the keys.
+    /// If `keeps` is true, tombstones below newer entries of their keys are kept as long as an older run can contain
+    /// the keys.
     pub(crate) fn keep_covered_tombstones(self, keeps: bool) -> Retention {
         let keeps_covered_tombstones =
             keeps && !failpoint::is_on(Failpoint::CoveredTombstoneDropped);
@@ -109,22 +114,23 @@ impl Retention {
         &self.inputs
     }
 
-    /// Adds an operand store whose operands are older than all entries of the job.
+    /// Adds the view of an operand store. All operands in the view must be older than the entries of the job.
     pub(crate) fn with_operand_view(self, view: Option<&Arc<dyn OperandView>>) -> Retention {
         Retention { operand_view: view.cloned(), ..self }
     }
 
-    /// Adds the range tombstones of the memtable or of the inputs; entries that they cover are dropped.
+    /// Adds the range tombstones of the memtable or of the inputs. The job drops the entries that they cover.
     ///
-    /// `keys` are the smallest and the largest key of which the job may keep an entry. Returns the range tombstones to
-    /// be written.
+    /// `keys` contains the smallest and the largest key for which the job may keep an entry. Returns the range
+    /// tombstones that the job must write.
     pub(crate) fn add_range_tombstones(
         &mut self,
         tombstones: &[RangeTombstone],
         keys: Option<(&[u8], &[u8])>,
     ) -> Vec<RangeTombstone> {
         let fragments = fragment_for_snapshots(tombstones, &self.snapshots);
-        // Each fragment is checked before adjacent ones are joined, because a neighbor may cover no remaining data.
+        // Each fragment is checked before adjacent fragments are joined, because only some of them may cover remaining
+        // data.
         let kept = fragments
             .iter()
             .filter_map(|tombstone| self.retain_range_tombstone(tombstone, keys))
@@ -139,8 +145,9 @@ impl Retention {
         self.snapshots.partition_point(|snapshot| *snapshot < seq)
     }
 
-    /// Returns the range tombstone that the job must write for `tombstone`, or `None` if it is not needed. `tombstone` must
-    /// have at most one sequence number per stripe. The result may have fewer sequence numbers and a smaller range.
+    /// Returns the part of `tombstone` that the job must write, or `None` if the job need not write it. `tombstone`
+    /// must have at most one sequence number per stripe. The result may have fewer sequence numbers and a smaller
+    /// range.
     fn retain_range_tombstone(
         &self,
         tombstone: &RangeTombstone,
@@ -221,17 +228,17 @@ impl Retention {
         EntryDecision { kept, shadowed, range_deleted, stripe, first_of_key, kept_below_fold }
     }
 
-    /// Whether no registered snapshot sees the entries of this stripe.
+    /// Returns true if no registered snapshot sees the entries of this stripe.
     pub(crate) fn is_newest_stripe(&self, stripe: usize) -> bool {
         stripe == self.snapshots.len() || failpoint::is_on(Failpoint::FilterIgnoresSnapshots)
     }
 
-    /// Whether a tombstone in this stripe may hide an older version.
+    /// Returns true if a tombstone in this stripe may hide an older version of the key.
     pub(crate) fn needs_tombstone(&self, stripe: usize, user_key: &[u8]) -> bool {
         stripe > 0 || self.may_have_older_versions(user_key)
     }
 
-    /// Whether no run outside the job holds older data in this range.
+    /// Returns true if no run outside the job contains older data in this range.
     pub(crate) fn is_last_run(&self, range: &KeyRange) -> bool {
         let outside = |run: &Arc<SortedRun>| {
             let files = run.files.get(run.files.overlapping_indices(range)).unwrap_or_default();
@@ -240,7 +247,7 @@ impl Retention {
         !self.older_runs.iter().any(outside)
     }
 
-    /// Whether runs outside the job or the operand store may hold older versions of the key.
+    /// Returns true if runs outside the job or the operand store may contain older versions of the key.
     pub(crate) fn may_have_older_versions(&self, user_key: &[u8]) -> bool {
         if failpoint::is_on(Failpoint::TombstoneDroppedEarly) {
             return false;
@@ -251,7 +258,7 @@ impl Retention {
     }
 }
 
-/// Returns the files of a run that may hold keys covered by the range tombstone.
+/// Returns the files of a run that may contain keys that the range tombstone covers.
 fn overlapping_files<'a>(run: &'a SortedRun, tombstone: &RangeTombstone) -> &'a [Arc<TableMeta>] {
     let from = run.files.partition_point(|file| file.range.largest < tombstone.start);
     let before_end =
@@ -264,15 +271,15 @@ fn overlapping_files<'a>(run: &'a SortedRun, tombstone: &RangeTombstone) -> &'a 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryDecision {
     pub(crate) kept: bool,
-    /// Whether a newer put or delete of the key, in the same stripe, hides the entry.
+    /// True if a newer put or delete of the key, in the same stripe, hides the entry.
     pub(crate) shadowed: bool,
-    /// Whether a range tombstone of the same stripe covers the entry. It then also covers all older entries of the key in
-    /// the stripe.
+    /// True if a range tombstone of the same stripe covers the entry. The range tombstone then also covers all older
+    /// entries of the key in the stripe.
     pub(crate) range_deleted: bool,
     /// Stripe of the entry, counted from the oldest.
     pub(crate) stripe: usize,
     pub(crate) first_of_key: bool,
-    /// Whether the entry is a tombstone that must be written even if newer operands are folded onto it.
+    /// True if the entry is a tombstone that must be written even if newer operands are folded onto it.
     pub(crate) kept_below_fold: bool,
 }
 

@@ -74,13 +74,13 @@ pub(crate) fn defer_error(state: &DbState, work: &'static str, tree: &Tree, erro
         return;
     }
     let mut jobs = tree.jobs.lock();
-    // If another error is already stored for the next write, this error counts as not reported. The next failed attempt
-    // then stores its error.
+    // Another error may already be stored for the next write. This error then counts as not reported, and the next
+    // failed attempt stores its error.
     jobs.is_error_reported = jobs.is_error_reported || state.defer_error(work, Some(tree), error);
 }
 
-/// Clears the last failure if no job is running. Otherwise, `wait_idle` would return the old error, and idle threads
-/// would check the tree until a job succeeds.
+/// Clears the last failure of a tree that needs no job, unless a job is running. Otherwise, `wait_idle` would return
+/// the old error, and idle threads would check the tree until a job succeeds.
 pub(crate) fn clear_last_failure(
     state: &DbState,
     tree: &Tree,

@@ -60,7 +60,8 @@ pub(crate) fn run_job(
     });
     let result =
         catch_panics(state, || run_picked_job(state, throttle, workers, tree, picked, &span));
-    // The drop of a keyspace may remove the files of a running job, which may then fail in any way.
+    // If the keyspace is dropped during the job, its files may disappear, and the job can fail with any error. The
+    // error is then replaced by the error for a dropped keyspace.
     let result = result.map_err(|error| tree.check_live().err().unwrap_or(error));
     if let Err(error) = &result {
         span.record_error(error);
@@ -99,7 +100,7 @@ fn run_picked_job(
     span: &JobSpan,
 ) -> Result<()> {
     let PickedJob { job, shape, .. } = picked;
-    // A drop may remove entries that were not deleted. It runs only if no snapshot sees these entries.
+    // A drop job of the policy may remove live entries. It runs only if no snapshot sees these entries.
     let drops_live_data = job.kind == JobKind::Drop && job.reason != JobReason::RangeDeleted;
     // While `_guard` exists, `Db::snapshot` waits. Events are deferred, because a listener may call `Db::snapshot`.
     let _events = drops_live_data.then(|| state.defer_events());
@@ -237,11 +238,11 @@ fn update_metrics(
     }
 }
 
-/// Prevents new snapshots while entries are dropped that were not deleted.
+/// Prevents new snapshots while a job removes live entries.
 struct SnapshotsBlockedGuard<'a>(&'a DbState);
 
 impl<'a> SnapshotsBlockedGuard<'a> {
-    /// Returns `None` if a snapshot sees one of these entries.
+    /// Returns `None` if a snapshot sees an entry of the inputs.
     fn block_snapshots(
         state: &'a DbState,
         picked: &PickedJob,
@@ -315,7 +316,7 @@ impl Drop for SnapshotsBlockedGuard<'_> {
     }
 }
 
-/// Statistics of one merge. All fields are zero for other jobs.
+/// Statistics of a merge or rewrite. All fields are zero for moves and drops.
 #[derive(Debug, Default)]
 struct MergeStats {
     /// Number of entries that were read.
@@ -332,7 +333,8 @@ struct MergeStats {
 
 /// Returns the blob files whose values a merge may relocate.
 ///
-/// Returns none after a failed job. Relocation is optional, and must not use disk space that other jobs need.
+/// Returns no files after a failed job, until a job of the tree succeeds. Relocation is optional, and must not use disk
+/// space that other jobs need.
 fn select_relocatable_files(tree: &Tree, version: &Version) -> BTreeSet<FileId> {
     let separation = tree.settings().options.value_separation;
     match separation.filter(|separation| separation.scan_read_bytes > 0) {
@@ -386,7 +388,7 @@ fn merge(
         shape: shape.clone(),
         input_bytes: picked.input_bytes(),
         filter: outputs.filter_width(),
-        // Tombstones of removed and of expired values get the current time.
+        // A tombstone that replaces a removed or expired value gets the current time.
         oldest_tombstone_us: picked.oldest_tombstone_us().or_else(|| {
             let may_remove = compaction_filter.is_some() || picked.has_expiring_entries();
             may_remove.then(|| state.env.database_time_us())

@@ -63,14 +63,14 @@ pub(crate) struct MergeInputs {
     pub(crate) values: ValueSource,
     /// Compaction filter of the keyspace.
     pub(crate) compaction_filter: Option<Arc<dyn CompactionFilter>>,
-    /// Whether no run outside of the job contains older data in the key range of the job.
+    /// True if no run outside the job contains older data in the key range of the job.
     pub(crate) is_last_run: bool,
 }
 
 impl MergeInputs {
     /// Splits the merge into subranges in key order. Returns one subrange if the merge is small or if `count_max` is 1.
     pub(crate) fn split(&self, range: &KeyRange, count_max: usize) -> Result<Vec<KeySubrange>> {
-        // A policy that writes each run to one file sets no limit for the file size. Such a merge is not split.
+        // If a policy writes each run to one file, the file size is unlimited, and the merge is not split.
         let bytes_min = self.job.split.file_bytes;
         if count_max < 2 || self.input_bytes / 2 < bytes_min {
             return Ok(vec![KeySubrange::default()]);

@@ -2,10 +2,11 @@
 //!
 //! 1. The store performs most of its work while deliveries continue.
 //! 2. While deliveries are locked out, the store returns the operands that move to the tree. For each key, these are
-//!    all operands that are newer than all table entries and that no delete marker voids. These operands are written to
-//!    a new sorted run, which becomes the newest run of L0. In the oldest snapshot stripe, operands are combined with
-//!    the value in the tables, unless this value has an expiry time that has not passed. The combined value has the
-//!    sequence number of the newest operand. Older snapshots still see the older entries, which remain in the tables.
+//!    all operands that are newer than all table entries and that no delete marker covers. These operands are written
+//!    to a new sorted run, which becomes the newest run of L0. In the oldest snapshot stripe, operands are combined
+//!    with the value in the tables, unless this value has an expiry time that has not passed. The combined value has
+//!    the sequence number of the newest operand. Older snapshots still see the older entries, which remain in the
+//!    tables.
 //! 3. One manifest edit records the new state of the store and the new run. Both changes become visible to readers at
 //!    the same time.
 
@@ -113,7 +114,7 @@ fn clear_failures(state: &DbState, tree: &Tree) {
     }
 }
 
-/// Schedules a retry after a failed collection. Compactions continue. If a table could not be read, quarantines it.
+/// Schedules a retry after a failed collection, and quarantines a table that could not be read. Compactions continue.
 fn schedule_retry(state: &DbState, tree: &Tree, error: &Error) {
     quarantine::quarantine_file(state, tree, error);
     let mut jobs = tree.jobs.lock();
@@ -136,7 +137,7 @@ pub(crate) fn list_snapshots(tracker: &SnapshotTracker) -> Vec<SeqNo> {
     snapshots
 }
 
-/// Runs a collection. Returns whether there was anything to collect.
+/// Runs a collection. Returns false if nothing was collected.
 fn run_collection(
     state: &DbState,
     tree: &Tree,
@@ -204,7 +205,7 @@ pub(crate) fn move_all_to_tree(
     moved.map(drop).inspect_err(|_| attached.abandon())
 }
 
-/// How operands are written to the tree.
+/// Determines how operands are written to the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MoveMode {
     /// Operands are combined with values. The store continues to exist.
@@ -219,8 +220,8 @@ struct MoveResult {
     written_bytes: u64,
 }
 
-/// Writes the moved operands, and makes the end of a collection durable and visible. After an error, the caller must
-/// abandon the collection.
+/// Writes the moved operands to a new run, and makes the result of the collection durable and visible. After an error,
+/// the caller must abandon the collection.
 fn move_to_tree(
     state: &DbState,
     tree: &Tree,
@@ -230,8 +231,9 @@ fn move_to_tree(
     mut changes: Vec<Change>,
 ) -> Result<MoveResult> {
     let attached = &guard.attached;
-    // Only a thread that has reserved the store adds entries that are older than the operands. Snapshots that are taken
-    // from now on see all operands that move.
+    // While this thread has reserved the store, no flush and no other collection adds entries to the tree. The view
+    // therefore contains all table entries that are older than the operands. Snapshots that are taken from now on see
+    // all operands that move.
     let view = tree.pin_super_version();
     let shape = view.version.shape();
     let coming = IncomingRun::Flush { entries: 0 };
@@ -252,7 +254,7 @@ fn move_to_tree(
     state.env.yield_point(YieldKind::JobStep);
     let prepared = match mode {
         MoveMode::Fold => Some(collection.prepare()?),
-        // An empty store has no changes to prepare.
+        // The store is removed, so it has no new state to prepare.
         MoveMode::CopyAll => {
             drop(collection);
             None
@@ -345,7 +347,7 @@ fn fold_operands(
             }
             match newest {
                 Some(newest) if key.seq <= newest => {
-                    // The operand is void, except for a snapshot that does not see the newer entry.
+                    // The newer entry hides the operand, except from a snapshot that does not see the newer entry.
                     if snapshots.iter().any(|&snapshot| key.seq <= snapshot && snapshot < newest) {
                         return Err(misbehaved("returned an operand that a snapshot needs"));
                     }
@@ -354,7 +356,7 @@ fn fold_operands(
             }
             operands.next()?;
         }
-        // If there is no base value, the operands are written without being combined.
+        // If the operands cannot be combined with a value, they are written without being combined.
         if let Some(base) = older {
             filter.finish_key_with_base(base.as_deref(), &mut write)?;
         }
@@ -393,7 +395,8 @@ impl<'a> TableLookup<'a> {
     }
 
     /// Returns the newest sequence number of the key in the tables, including range tombstones that cover the key. Also
-    /// returns the value of the key, or `None` if operands must not be combined with it.
+    /// returns the value of the key: `Some(None)` if the key has no value, and `None` if operands must not be combined
+    /// with the value.
     fn find(&mut self, user_key: &[u8]) -> Result<(Option<SeqNo>, Option<Option<Slice>>)> {
         let covering =
             self.deleted.as_mut().and_then(|deleted| deleted.newest_covering_seq(user_key));

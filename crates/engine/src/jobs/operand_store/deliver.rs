@@ -1,9 +1,8 @@
 //! Delivery: passes the merge operands of a flushed memtable to the operand store instead of writing them to a table.
 //!
-//! Operands are written to the store. Puts and deletes are written to a table. If the store contains older operands of
-//! the same key, it also receives a delete marker for the put or delete. These operands may already be in the store, or
-//! may be part of the same delivery. Without the delete marker, they would become visible again after a compaction has
-//! dropped the tombstone.
+//! Operands are written to the store. Puts and deletes are written to a table. For a put or delete, the store also
+//! receives a delete marker if the store or the same delivery contains older operands of the key. Without the delete
+//! marker, these operands would become visible again after a compaction has dropped the tombstone.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
@@ -45,8 +44,7 @@ impl<'a> OperandDeliveryWriter<'a> {
         })
     }
 
-    /// Adds the range tombstones of the memtable. A fragment has one sequence number for each snapshot that must
-    /// distinguish it.
+    /// Adds the range tombstones of the memtable. A fragment has at most one sequence number per snapshot stripe.
     pub(crate) fn add_range_tombstones(&mut self, fragments: &[RangeTombstone]) -> Result<()> {
         for tombstone in fragments {
             for &seq in &tombstone.seqs {
@@ -61,8 +59,8 @@ impl<'a> OperandDeliveryWriter<'a> {
         Ok(())
     }
 
-    /// Adds an entry. Entries must be added in internal-key order. Returns true if the store contains the entry, so
-    /// that the entry must not be written to a table.
+    /// Adds an entry. Entries must be added in internal-key order. Returns true if the entry was written to the store.
+    /// The caller must then not write it to a table.
     pub(crate) fn add_entry(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<bool> {
         if self.key != key.user_key {
             self.key.clear();

@@ -7,7 +7,7 @@
 //!
 //! 1. A blob file is a victim if its share of garbage exceeds `garbage_ratio`. If the value log exceeds its space
 //!    limit, every blob file with garbage may be a victim, and the job has priority over the jobs of the policy.
-//!    With a bound for deleted values, a file is also a victim if its garbage has reached the maximum age.
+//!    If the keyspace has a delete persistence bound, a file is also a victim when its garbage reaches the maximum age.
 //! 2. The job rewrites tables of the run that references the most bytes of the victims.
 //! 3. A table is always rewritten completely, and usually references many blob files. A job therefore has several
 //!    victims, up to a limit of copied bytes.

@@ -3,13 +3,13 @@
 //! Each flush writes a blob file for the whole key range. After many flushes, the values of neighbouring keys are
 //! therefore in many blob files, and a scan needs one read per value. A merge that writes the last run divides the keys
 //! into windows, and counts the blob files that each window references. If a window references too many files, the
-//! merge copies the values of the files with the fewest bytes in this window. The values are copied while the next
-//! window is processed, so that entries do not have to be buffered. Consecutive windows reference similar files,
-//! because files of similar age contain the same key range.
+//! merge selects the files with the fewest bytes in this window. It copies their values during the next window, so that
+//! entries do not have to be buffered. The selection fits the next window, because files of similar age contain the
+//! same key range.
 //!
-//! Up to half of the maximum number of files, the files with the most bytes in a window keep their values. The values
-//! of the other files are copied to one file, as long as the space limit allows it. After a relocation, a window is
-//! relocated again only when it references as many new files as half of the maximum. The copied files become larger
+//! In each window, the files with the most bytes keep their values, up to half of the maximum number of files. The
+//! values of the other files are copied to one file, as long as the space limit allows it. After a relocation, a window
+//! is relocated again only when it references as many new files as half of the maximum. The copied files become larger
 //! with each relocation, so each value is copied only a few times in total, as in tiering. Titan (PingCAP, 2019) merges
 //! blob files in a similar way, but by file instead of by window.
 

@@ -16,8 +16,10 @@ use super::ModelledDb;
 const DIR: &str = "external";
 
 impl ModelledDb {
-    /// Ingests puts and deletes, each keyspace as up to `files` tables. Of several writes of a key, the last one counts.
-    /// Keyspaces with an operand store refuse ingests, so the writes are then committed as a batch.
+    /// Ingests puts and deletes as up to `files` tables per keyspace. If a key has several writes, only the last one is
+    /// ingested.
+    ///
+    /// Keyspaces with an operand store refuse ingests. The writes are then committed as a batch.
     pub(super) fn ingest(&mut self, writes: &[Write], files: usize, copy_files: bool) {
         let mut newest: BTreeMap<usize, (Keyspace, BTreeMap<Bytes, Change>)> = BTreeMap::new();
         for write in writes {
@@ -89,7 +91,8 @@ impl ModelledDb {
         tables.collect()
     }
 
-    /// Loads entries into a keyspace in bulk. With a sort, the entries are loaded in the given order.
+    /// Loads entries into a keyspace in bulk. If `sorts` is true, the bulk load sorts the entries. Otherwise the
+    /// entries are sorted in advance.
     pub(super) fn bulk_load(&mut self, keyspace: usize, entries: &[(usize, Value)], sorts: bool) {
         let (index, handle) = self.keyspace(keyspace);
         let mut entries: Vec<_> =

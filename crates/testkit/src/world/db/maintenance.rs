@@ -15,7 +15,7 @@ use super::{ExpiringValue, ModelledDb, operators};
 use crate::simple_store::SimpleStore;
 
 impl ModelledDb {
-    /// Executes a job, a sync or a copy. None of them changes the contents.
+    /// Executes a job, a sync or a copy, which do not change the contents.
     pub(super) fn maintain(&mut self, operation: &Operation) {
         match operation {
             Operation::Flush => {
@@ -160,14 +160,14 @@ impl ModelledDb {
         self.has_store[target] = false;
         settings.policy.as_deref().unwrap_or("leveled").clone_into(&mut self.policies[target]);
         assert_eq!(keyspace.options().policy.to_string(), self.policies[target]);
-        // A combined value expires with the value below its operands.
+        // In the clone, a merged value expires at the time at which its base value expires.
         let expiring = self.expiring[source].iter().filter(|(key, _)| pairs.contains_key(*key));
         let expiring = expiring.map(|(key, value)| {
             let (expiry_us, operands) = (value.expiry_us, Vec::new());
             (Arc::clone(key), ExpiringValue { expiry_us, operands })
         });
         self.expiring[target] = expiring.collect();
-        // A guard that is older than the clone fails.
+        // The clone counts as a write of each key, so guards with older snapshots fail.
         let keys = pairs.keys().map(|key| ((target, Arc::clone(key)), self.clock));
         self.written.extend(keys);
         self.contents[target] = Some(pairs);

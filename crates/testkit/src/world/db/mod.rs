@@ -31,17 +31,18 @@ const HELD_MAX: usize = 6;
 /// Contents of all keyspaces. `None` for a keyspace that does not exist.
 type Contents = Vec<Option<Arc<Pairs>>>;
 
-/// A value that expires, and the operands above it, oldest first.
+/// A value that expires, and the merge operands that are newer than the value, oldest first.
 #[derive(Clone, Debug)]
 struct ExpiringValue {
     expiry_us: u64,
     operands: Vec<Bytes>,
 }
 
-/// The keys of each keyspace whose newest value expires.
+/// For each keyspace, the keys whose newest value expires.
 type ExpiringKeys = Vec<BTreeMap<Bytes, ExpiringValue>>;
 
-/// Removes values that have expired from the contents. Operands above them remain. Returns the number of values.
+/// Removes expired values from the contents and returns their number. Keeps the merge operands that are newer than an
+/// expired value.
 fn expire_values(
     contents: &mut Contents,
     expiring: &mut ExpiringKeys,
@@ -87,15 +88,15 @@ pub(super) struct ModelledDb {
     /// `None` while the database is closed.
     db: Option<Db>,
     keyspaces: Vec<Option<Keyspace>>,
-    /// Current name of each keyspace. Keyspaces that do not exist have names too.
+    /// Current name of each keyspace. A keyspace that does not exist has a name too.
     names: Vec<&'static str>,
     /// Index of the merge operator of each keyspace. A clone has the operator of its source.
     operator_indexes: Vec<usize>,
     contents: Contents,
     expiring: ExpiringKeys,
-    /// Number of hours of the clock that have begun.
+    /// Current hour of the database clock, counted from 0.
     hour: u64,
-    /// Contents after each commit that a power loss may undo, oldest first. `None` if the history has no power loss.
+    /// Contents after the last sync and after each later commit, oldest first. `None` if the history has no power loss.
     unsynced: Option<Vec<(Contents, ExpiringKeys)>>,
     policies: Vec<String>,
     has_store: Vec<bool>,
@@ -202,13 +203,13 @@ impl ModelledDb {
         self.db = Some(db);
     }
 
-    /// Advances the clock of a database that was just opened to the current hour.
+    /// Advances the clock of a newly opened database to the start of the current hour.
     fn advance_clock_of(&self, db: &Db) {
         let now_us = db.env().now_us();
         db.env().advance_us((self.hour * HOUR_US).saturating_sub(now_us));
     }
 
-    /// Removes expired values from the model. The clock may also advance while jobs wait.
+    /// Removes expired values from the model if a new hour has begun. The clock also advances while jobs wait.
     fn expire_model_values(&mut self) {
         let now_us = self.db().env().now_us();
         if now_us < (self.hour + 1) * HOUR_US {
@@ -253,7 +254,8 @@ impl ModelledDb {
         (index, keyspace, (bound(span.from), bound(span.to)))
     }
 
-    /// Returns the index and the handle of the keyspace of a write, and the change with its keys and values.
+    /// Resolves the indexes of a write. Returns the index and the handle of its keyspace, and the change with its key
+    /// and value.
     fn change(&self, write: Write) -> (usize, Keyspace, Change) {
         if let Write::DeleteRange(span) = write {
             let (index, keyspace, bounds) = self.span(span);
@@ -362,8 +364,8 @@ impl ModelledDb {
         let held = self.snapshots.get(snapshot?.checked_rem(self.snapshots.len())?)?;
         let name = keyspace.name();
         let index = self.names.iter().position(|known| *known == name)?;
-        // If the keyspace was dropped after the snapshot, only its old handle can read it. If it was created after the
-        // snapshot, it is empty in the snapshot.
+        // If the keyspace was dropped after the snapshot, only the handle from before the drop can read it. If the
+        // keyspace was created after the snapshot, it is empty in the snapshot.
         let keyspace = held.keyspaces[index].clone().unwrap_or_else(|| keyspace.clone());
         Some((held, index, keyspace))
     }
@@ -496,7 +498,7 @@ impl ModelledDb {
         }
     }
 
-    /// Commits a write in its own commit.
+    /// Commits a single write.
     fn write(&mut self, write: Write, is_synced: bool) {
         let (index, keyspace, change) = self.change(write);
         match &change {
@@ -529,8 +531,10 @@ impl ModelledDb {
         self.counts.updates += 1;
     }
 
-    /// Commits writes in a transaction. After each write, its reads must return the contents of the model with this write.
-    /// Some writes are first rolled back. No other thread writes, so the commit has no conflict.
+    /// Commits writes in one transaction. After each write, reads of the transaction must return the model contents
+    /// including this write.
+    ///
+    /// Some writes are rolled back and then repeated. No other thread writes, so the commit has no conflict.
     fn write_in_transaction(&mut self, writes: &[Write], is_synced: bool) {
         // A transaction without writes syncs nothing.
         let is_synced = is_synced && !self.batch(writes).0.is_empty();
@@ -692,8 +696,8 @@ impl ModelledDb {
                     (bytes, keyspace.approximate_count::<Bytes>(bounds).unwrap())
                 };
                 let unbounded = || (Bound::Unbounded, Bound::Unbounded);
-                // A job may change the tables between two calls, and two jobs may restore the estimate of all keys. A wrong
-                // estimate is wrong in each attempt.
+                // A job may change the tables between two estimates, so an implausible result is checked again. A wrong
+                // estimate is implausible in each attempt.
                 let is_plausible = (0..10).any(|_| {
                     let all = estimates(unbounded());
                     let part = estimates(bounds.clone());

@@ -93,8 +93,8 @@ impl ModelledDb {
         }
     }
 
-    /// After a power loss, checks that the contents are those after the last sync or after a later commit. The model is
-    /// set to these contents.
+    /// Checks that the contents after a power loss equal those after the last sync or after a later commit. Sets the
+    /// model to these contents.
     fn adopt_recovered_contents(&mut self) {
         let pairs = |keyspace: &Keyspace| {
             let pairs = keyspace.iter().map(|pair| pair.unwrap());
@@ -107,7 +107,7 @@ impl ModelledDb {
             .collect();
         let now_us = self.db().env().now_us();
         let unsynced = self.unsynced.as_mut().expect("the history has a power loss");
-        // Values may have expired since the commit.
+        // Values may have expired since the commits, so expired values are removed before the comparison.
         for (contents, expiring) in unsynced.iter_mut() {
             expire_values(contents, expiring, &self.operator_indexes, now_us);
         }

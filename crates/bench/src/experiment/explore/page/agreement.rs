@@ -43,8 +43,8 @@ const DEVIATIONS: [f64; 2] = [0.05, 0.15];
 /// order of [`SOURCES`].
 type SourceNumbers = BTreeMap<String, [Option<f64>; 3]>;
 
-/// Returns the section with a plot for each number that at least two sources report, or nothing if there is no such
-/// number.
+/// Returns the section with a plot for each number that at least two sources report. Returns nothing if no number has
+/// two sources.
 pub(super) fn render_agreement_plots(subjects: &[PageRow]) -> Markup {
     let all: Vec<SourceNumbers> =
         subjects.iter().map(|subject| collect_source_numbers(&subject.row)).collect();

@@ -27,7 +27,7 @@ pub(super) fn list_alphas(subjects: &[PageRow]) -> Vec<f64> {
     alphas
 }
 
-/// Returns the JSON path of a measurement of the point lookups with this share of absent keys.
+/// Returns the JSON path of the number `number` for point lookups with the share `alpha` of absent keys.
 pub(super) fn alpha_metric_name(alpha: f64, number: &str) -> String {
     // The share is formatted as in JSON, so that the result equals the path of the JSON field.
     format!("point_lookups[{}].{number}", serde_json::Value::from(alpha))

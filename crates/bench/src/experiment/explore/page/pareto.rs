@@ -12,7 +12,7 @@ use crate::report::html::value;
 
 /// Smallest and largest area of a marker in px².
 const AREA_PX2: (f64, f64) = (50.0, 420.0);
-/// Relative area of markers if the marker size shows no third cost. 0 is the smallest area, 1 the largest.
+/// Relative area of markers in a plot without a third cost. 0 is the smallest area, 1 the largest.
 const AREA_SHARE_DEFAULT: f64 = 0.3;
 
 /// Title and JSON path of a cost.

@@ -22,7 +22,7 @@ pub(crate) struct ValueSpan {
     pub(crate) values: Vec<Option<f64>>,
 }
 
-/// Draws one row per series over the axis `x`. `values` contains the names of the values, such as percentiles.
+/// Draws one row per series over the axis `x`. `values` contains a label for each value of a row, such as `median`.
 pub(crate) fn draw_spans(
     description: &str,
     x: Axis,
@@ -86,7 +86,7 @@ fn draw_span_value(
     }
 }
 
-/// Returns the legend of the values, such as percentiles.
+/// Returns the legend of the values of a row. `values` contains a label for each value, such as `median`.
 pub(crate) fn render_span_legend(values: &[&str]) -> Markup {
     let [first, between @ .., last] = values else { return html! {} };
     let entries = [(0, (*first).to_owned()), (1, between.join(", ")), (2, (*last).to_owned())];

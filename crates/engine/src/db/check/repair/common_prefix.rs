@@ -3,8 +3,8 @@
 //! Let D be the last sequence number before the damage. The log restores all keyspaces up to D. A keyspace with a flush
 //! after D also has later commits, which the other keyspaces have lost.
 //!
-//! 1. The manifest holds the earlier state of such a keyspace, before its first flush after D. The state is usable if
-//!    all of its files exist and the log has all commits from that state up to D.
+//! 1. The manifest still contains the state of such a keyspace before its first flush after D. This earlier state is
+//!    usable if all of its files exist and the log has all commits from that state up to D.
 //! 2. The keyspace gets its earlier state. The replay of the log then restores it up to D, as after a crash before the
 //!    flush.
 //! 3. Files that only the later state uses are moved to the directory of damaged files.

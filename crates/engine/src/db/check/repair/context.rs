@@ -33,7 +33,7 @@ pub(crate) struct RepairContext<'a> {
     pub(crate) tables: RepairTables<'a>,
     /// State of the repaired database.
     pub(crate) state: ManifestState,
-    /// File that the state is from, for error messages.
+    /// Path of the manifest from which `state` was read, for error messages.
     pub(crate) manifest: PathBuf,
     /// Files that are not part of the repaired database.
     pub(crate) set_aside: BTreeSet<FileName>,
@@ -84,7 +84,7 @@ impl<'a> RepairContext<'a> {
     /// Adds a finding to the report.
     ///
     /// # Errors
-    /// The error is not caused by damage.
+    /// `error`, if [`is_damage_error`] returns false for it.
     pub(crate) fn add_finding(&mut self, error: &Error, done: impl Into<String>) -> Result<()> {
         if !is_damage_error(error) {
             return Err(error.clone());
@@ -102,7 +102,7 @@ impl<'a> RepairContext<'a> {
         FileName::Table(number).in_dir(self.dir)
     }
 
-    /// Changes the state. Does nothing in a dry run, in which no new tables exist.
+    /// Applies changes to the manifest state. Does nothing in a dry run, because a dry run writes no tables.
     pub(crate) fn apply(&mut self, changes: Vec<Change>) -> Result<()> {
         if self.tables.dry_run || changes.is_empty() {
             return Ok(());
@@ -118,7 +118,7 @@ impl<'a> RepairContext<'a> {
         LogSource { vfs, dir: self.dir, state, manifest, mode }.check()
     }
 
-    /// Finds the uids of all tables. A table may have the name of another one.
+    /// Reads the uids of all table files, because a file may have the name of another table.
     pub(crate) fn find_tables_by_uid(&mut self) -> Result<()> {
         if !self.tables_by_uid.is_empty() {
             return Ok(());
@@ -137,7 +137,7 @@ impl<'a> RepairContext<'a> {
 
     /// Writes the readable entries of a damaged table to a new one. Returns `None` if nothing is readable.
     ///
-    /// The table has this path and uid. Entries of an external table get the sequence number `ingest_seq`.
+    /// `path` and `uid` identify the damaged table. Entries of an external table get the sequence number `ingest_seq`.
     pub(crate) fn rewrite_table(
         &mut self,
         (id, name): (u32, &str),
@@ -175,7 +175,7 @@ impl<'a> RepairContext<'a> {
     }
 }
 
-/// Returns whether an error is caused by damage. Any other error ends the repair.
+/// Returns true if an error is caused by damage. Any other error ends the repair.
 pub(crate) fn is_damage_error(error: &Error) -> bool {
     match error {
         Error::UnsupportedVersion { .. } => false,

@@ -31,8 +31,8 @@ struct DamagedBlobFile {
 }
 
 impl<'a> DamagedBlobFiles<'a> {
-    /// `uids` has the uids of the manifest, by file number. For these files, no header is read, because it may be
-    /// damaged.
+    /// `uids` contains the uids in the manifest, by file number. The headers of these files are not read, because they
+    /// may be damaged.
     pub(crate) fn new(
         vfs: &'a dyn Vfs,
         dir: &'a Path,

@@ -29,7 +29,7 @@ const UNKNOWN_START_BYTES_MAX: usize = 128 << 10;
 const SEARCH_BYTES_MAX: u64 = 1 << 20;
 /// Maximum bytes to checksum in one search. A search of this size takes some seconds.
 const CHECKSUM_BYTES_MAX: u64 = 16 << 30;
-/// Fixed cost of one checksum, as the number of bytes that take the same time.
+/// Fixed cost of one checksum, expressed as a number of checksummed bytes.
 const CHECKSUM_COST_BYTES: u64 = 512;
 
 /// Receives the contents of a data block, or the error of a range of the file without a readable data block.

@@ -20,7 +20,8 @@ const COPY_BYTES: usize = 1 << 20;
 /// Links damaged files into a new directory, writes the new manifest, and removes the damaged files.
 ///
 /// # Errors
-/// A file cannot be written. The database is unchanged, unless `CURRENT` may already name the new manifest.
+/// An error if a file cannot be written. The database is then unchanged, unless `CURRENT` may already name the new
+/// manifest.
 pub(crate) fn install(repair: &mut RepairContext<'_>) -> Result<()> {
     let dir = link_files_aside(repair)?;
     repair.state.clean_close = false;

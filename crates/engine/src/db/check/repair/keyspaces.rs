@@ -65,7 +65,8 @@ fn replace_table(
     repair.set_aside.insert(FileName::Table(file.id.0));
     let source = (&*path, file.uid, SeqNo(file.seq_largest));
     let rewritten = repair.rewrite_table((id, name), source, values, file.oldest_tombstone_us)?;
-    // One edit removes the table and adds the new one, so that the run keeps its position if it is empty in between.
+    // One edit removes the table and adds the new one, so that the run keeps its position even if it has no other
+    // table.
     let mut changes = vec![Change::RemoveFile { keyspace: id, id: file.id }];
     let Some(rewritten) = rewritten else {
         add_lost_table(repair, name, path, (file, damage), "nothing in it is readable")?;
@@ -90,7 +91,7 @@ fn replace_table(
 /// Reports a table that is lost completely.
 ///
 /// # Errors
-/// The error is not caused by damage.
+/// `damage`, if [`is_damage_error`] returns false for it.
 pub(crate) fn add_lost_table(
     repair: &mut RepairContext<'_>,
     keyspace: &str,

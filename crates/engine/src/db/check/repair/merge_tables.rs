@@ -27,8 +27,8 @@ const TABLE_BYTES: u64 = 64 << 20;
 /// Bytes of one read while the checksum of a file is computed.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Opens a table without a record in a manifest, and checks its content against itself. The third part of the identity is
-/// the sequence number of an ingested table.
+/// Opens a table without a record in a manifest, and checks that its content is consistent. `seq_largest` is the
+/// sequence number of an ingested table.
 pub(crate) fn open_undamaged_table(
     vfs: &dyn Vfs,
     path: &Path,

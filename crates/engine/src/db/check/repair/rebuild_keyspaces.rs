@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::manifest::{KeyspaceState, ValueLogState};
 use crate::table::Table;
 
-/// A table file whose entries the repair adds to the rebuilt tree of a keyspace, unless the file is damaged.
+/// A table file whose readable entries the repair adds to the rebuilt tree of a keyspace.
 #[derive(Clone, Copy, Debug)]
 struct CandidateTable {
     number: u64,
@@ -29,12 +29,12 @@ struct CandidateTable {
     seq_largest: Option<SeqNo>,
 }
 
-/// Sequence number of the entries of an ingested table whose number is lost with its manifest edit. It is the number of
-/// the first write, so these entries count as the oldest of their keys.
+/// Sequence number of the entries of an ingested table if the manifest edit with its number is lost. It is the number
+/// of the first write, so these entries count as the oldest of their keys.
 const UNKNOWN_INGEST_SEQ: SeqNo = SeqNo(1);
 
-/// Rebuilds the tree of each keyspace as one run. Its inputs are all tables of the keyspace, according to the manifest
-/// or the table, except those in `removed`.
+/// Rebuilds the tree of each keyspace as one run. The inputs are all tables that belong to the keyspace according to
+/// the manifest or their properties, except those in `removed`.
 pub(crate) fn rebuild_keyspaces(
     repair: &mut RepairContext<'_>,
     removed: &BTreeSet<u64>,
@@ -146,8 +146,9 @@ fn rebuild_keyspace(
     Ok(())
 }
 
-/// Opens a table, or a new one with its readable entries if it is damaged. Returns `None` if nothing is readable, and in
-/// a dry run if the table is damaged. Raises `last_seq` to its largest sequence number.
+/// Opens a table. If it is damaged, writes its readable entries to a new table and opens the new table. Returns `None`
+/// if nothing is readable. A dry run returns `None` for every damaged table. Raises `last_seq` to the largest sequence
+/// number of the table.
 fn open_or_rewrite(
     repair: &mut RepairContext<'_>,
     (id, name): (u32, &str),

@@ -12,7 +12,7 @@ use crate::error::Error;
 /// Findings and changes of [`repair`](crate::repair). A dry run reports the changes that it would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RepairReport {
-    /// Whether damage was found. Without damage, the repair changes nothing.
+    /// True if damage was found. Without damage, the repair changes nothing.
     pub damaged: bool,
     /// Number of undamaged tables.
     pub tables_sound: u64,
@@ -30,15 +30,15 @@ pub struct RepairReport {
     /// tail of a power loss.
     pub log_tail_bytes: u64,
     /// Last sequence number up to which each keyspace is complete, by keyspace name. The keyspace holds all of its
-    /// operations up to this number and no later ones. Losses in [`lost`](RepairReport::lost) are excepted. `None` if
+    /// operations up to this number and no later ones, except for the data in [`lost`](RepairReport::lost). `None` if
     /// [`in_doubt`](RepairReport::in_doubt).
     pub complete_through: BTreeMap<String, Option<u64>>,
     /// Damage, in the order in which it was found.
     pub findings: Vec<Finding>,
     /// Unreadable data.
     pub lost: Vec<Loss>,
-    /// Whether manifest edits are lost. If so, tables may be missing or removed tables may reappear, without an entry
-    /// in [`lost`](RepairReport::lost).
+    /// True if manifest edits are lost. Tables may then be missing, or removed tables may reappear, without an entry in
+    /// [`lost`](RepairReport::lost).
     pub in_doubt: bool,
     /// Directory to which damaged and unusable files were moved.
     pub set_aside: Option<PathBuf>,

@@ -30,8 +30,8 @@ type SalvagedKey = (Bytes, SeqNo, EntryKind);
 
 /// Passes all readable entries to `visit`, in key order. `path` is the path of the table in the report.
 ///
-/// The key range of a loss ends at the last key before it and the first key after it. Versions of these two keys may be
-/// lost, too.
+/// The key range of a loss extends from the last readable key before it to the first readable key after it. Versions of
+/// these two keys may be lost, too.
 ///
 /// # Errors
 /// The errors of `visit`. Damage of the table is not an error.

@@ -63,8 +63,8 @@ impl StartingState {
                 _ => None,
             })
             .collect();
-        // Finds the newest manifest with a complete first edit. The first edit is durable before `CURRENT` names a
-        // manifest.
+        // Finds the newest manifest with a complete first edit. The first edit of a manifest is durable before
+        // `CURRENT` names the manifest.
         for number in manifests.into_iter().rev() {
             if let Some(found) = Manifest::salvage(vfs, dir, number)?
                 && !found.state.keyspaces.is_empty()
@@ -91,9 +91,9 @@ impl StartingState {
 
 /// Returns an error if a missing file shows that the last edits of a readable manifest are lost.
 ///
-/// The end of a manifest cannot be verified unless the database was closed. A file is removed only after the edit that
-/// removes it. Therefore an edit is lost in two cases: the first segment of the log is missing, or a table is missing
-/// while another table is not in the manifest.
+/// The end of a manifest cannot be verified unless the database was closed. But a file is deleted only after a manifest
+/// edit has removed it. So two observations show that an edit is lost: the first segment of the log is missing, or a
+/// table is missing while another table is not in the manifest.
 fn find_lost_edit(
     vfs: &dyn Vfs,
     dir: &Path,

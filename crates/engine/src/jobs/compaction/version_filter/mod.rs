@@ -1,24 +1,27 @@
 //! Filters the entries of a job: drops invisible versions, folds merge operands and calls the compaction filter.
 //!
-//! Entries arrive newest first. Operands of a key are collected until their base is known:
+//! Entries arrive in internal-key order, so the newest version of a key comes first. Operands of a key are collected
+//! until one of these conditions holds:
 //!
-//! - A put or a delete of the same stripe, or a range tombstone of the stripe: operands and base become one put with
-//!   the sequence number of the newest operand.
-//! - The end of the key, with no older version anywhere: the same without a base.
-//! - The end of the stripe, or the end of the key with possible older versions: operands that support partial
-//!   merges are combined pairwise, each with the newer sequence number. Others are written unchanged.
+//! - A put or a delete of the same stripe follows, or a range tombstone of the stripe covers the next entry. Operands
+//!   and base become one put with the sequence number of the newest operand.
+//! - The key ends, and no older version exists anywhere. The operands are folded without a base.
+//! - The stripe ends, or the key ends and older versions may exist. Operands that support partial merges are combined
+//!   pairwise, and each result has the sequence number of the newer operand. Other operands are written unchanged.
 //!
-//! Operands are never combined across a snapshot, which would then see the newer ones. Operands that cannot be
-//! folded (no operator, a failing operator, an oversized result) are written unchanged, which is always correct.
+//! Operands are never combined across a snapshot. Otherwise, the snapshot would see operands that are newer than the
+//! snapshot. Operands that cannot be folded are written unchanged, which is always correct. This applies if there is no
+//! merge operator, if the operator fails, or if the result is too large.
 //!
-//! With a bound for deleted values, a delete that is a base is also written below the put if an older run may hold the key,
-//! so that its age remains known.
+//! Operands may be folded onto a delete. If the keyspace has a delete persistence bound, the delete is then also
+//! written below the put, as long as an older run may contain the key. The age of the delete therefore remains known.
 //!
-//! An entry whose expiry time has passed for all readers is a delete. Operands are not folded onto a base that expires
-//! later, because the base may expire between two reads, and the operands stay. Base and operands are then kept apart.
+//! An entry that has expired for all readers is treated as a delete. Operands are not folded onto a base that expires
+//! later. The base may expire between two reads, but the operands remain. Base and operands are therefore written
+//! separately.
 //!
-//! The newest version of a key is passed to the compaction filter if it is a value, folded or not, that no snapshot sees.
-//! A removed value leaves a tombstone if an older version may exist.
+//! The newest version of a key is passed to the compaction filter if it is a value that no snapshot sees. The value may
+//! be the result of a fold. If the filter removes the value, and an older version may exist, a tombstone is written.
 
 #[cfg(test)]
 mod tests;
@@ -43,12 +46,12 @@ use crate::metrics::ExpiryMetrics;
 use crate::table::{ReadContext, ReadPurpose};
 use crate::tree::merge_resolver::MergeResolver;
 
-/// Maximum number of pending operands. At this number they are combined and written.
+/// Maximum number of pending operands. When this number is reached, the operands are combined and written.
 const PENDING_OPERANDS_MAX: usize = 4096;
 /// Maximum size of pending operands, in bytes.
 const PENDING_BYTES_MAX: usize = 16 << 20;
 
-/// Receives all entries of a job in order and writes the ones to be kept.
+/// Receives all entries of a job in order, and writes the entries that must be kept.
 #[derive(Debug)]
 pub(crate) struct VersionFilter<'a> {
     retention: Retention,
@@ -61,9 +64,9 @@ pub(crate) struct VersionFilter<'a> {
     /// Key of the pending operands.
     user_key: Vec<u8>,
     stripe: usize,
-    /// Whether an entry of the current key was written.
+    /// True if an entry of the current key was written.
     wrote_key: bool,
-    /// Blob files that bases point into.
+    /// Blob files to which the entries may point.
     values: ValueSource,
     /// Compaction filter of the keyspace.
     entry_filter: Option<EntryFilter<'a>>,
@@ -76,7 +79,7 @@ pub(crate) struct VersionFilter<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExpiredEntries {
     pub(crate) entries: u64,
-    /// Size of their keys and of their values as stored in tables, in bytes.
+    /// Total size in bytes of the keys and of the values as stored in tables.
     pub(crate) bytes: u64,
 }
 
@@ -86,20 +89,20 @@ impl ExpiredEntries {
         self.bytes += other.bytes;
     }
 
-    /// Adds the counts to those of a keyspace.
+    /// Adds the counts to the metrics of a keyspace.
     pub(crate) fn add_to(self, metrics: &mut ExpiryMetrics) {
         metrics.entries += self.entries;
         metrics.bytes += self.bytes;
     }
 }
 
-/// State of the versions below the pending operands.
+/// Base of the pending operands.
 enum FoldBase<'a> {
-    /// A put with this value, or a delete.
+    /// The base is a put with this value, or a delete.
     Value(Option<&'a [u8]>),
     /// The job has no further version of the key.
     EndOfKey,
-    /// Further versions exist that cannot be folded, or cannot be folded yet.
+    /// Further versions of the key may exist, but the operands cannot be folded onto them, or not yet.
     Unknown,
 }
 
@@ -122,7 +125,8 @@ impl<'a> VersionFilter<'a> {
         }
     }
 
-    /// Drops entries that expire at or before this time, in microseconds. All readers must see them as expired.
+    /// Sets the time in microseconds up to which entries have expired for all readers. These entries are treated as
+    /// deletes.
     pub(crate) fn with_expiry_limit(self, expiry_limit_us: u64) -> VersionFilter<'a> {
         VersionFilter { expiry_limit_us, ..self }
     }
@@ -142,7 +146,7 @@ impl<'a> VersionFilter<'a> {
         self.entry_filter.map(EntryFilter::into_outcome).unwrap_or_default()
     }
 
-    /// Sets the blob files that the entries point into.
+    /// Sets the blob files to which the entries may point.
     pub(crate) fn with_value_source(self, values: ValueSource) -> VersionFilter<'a> {
         VersionFilter { values, ..self }
     }
@@ -164,11 +168,11 @@ impl<'a> VersionFilter<'a> {
             .map_or(&[], FragmentedTombstones::as_slice)
     }
 
-    /// Adds the entry at `cursor`. `write` receives each kept entry in order: key, value, and whether it is the first
-    /// entry of its user key.
+    /// Adds the entry at `cursor`. Calls `write` for each kept entry in order, with the key, the value, and true if it
+    /// is the first written entry of its user key.
     ///
     /// # Errors
-    /// Errors of `write`, or if the value of a base cannot be read.
+    /// Returns errors of `write`, and fails if the value of a base cannot be read.
     pub(crate) fn add_entry(
         &mut self,
         cursor: &impl Cursor,
@@ -186,7 +190,7 @@ impl<'a> VersionFilter<'a> {
         }
         self.wrote_key &= !decision.first_of_key;
         if decision.range_deleted {
-            // Pending operands are newer than the range tombstone, which is their base.
+            // The range tombstone is the base of the pending operands, which are newer.
             return self.write_pending_operands(&FoldBase::Value(None), write).map(drop);
         }
         if key.kind == EntryKind::Merge && !decision.shadowed && self.operator.is_some() {
@@ -197,7 +201,7 @@ impl<'a> VersionFilter<'a> {
             self.expired.bytes += len_u64(key.user_key.len() + cursor.value().len());
         }
         if !self.pending.is_empty() && (is_kept_apart(key) || self.is_quarantined(key, cursor)?) {
-            // The base expires later or cannot be read, so the operands are not folded.
+            // The operands are not folded, because the base expires later or cannot be read.
             self.write_pending_operands(&FoldBase::Unknown, write)?;
         }
         if !self.pending.is_empty() && key.kind != EntryKind::Merge {
@@ -218,7 +222,7 @@ impl<'a> VersionFilter<'a> {
             }
         }
         if decision.kept {
-            // Pending operands are newer, and this entry is no base for them.
+            // The pending operands are newer than this entry, which cannot be their base.
             self.write_pending_operands(&FoldBase::Unknown, write)?;
             if is_expired && failpoint::is_on(Failpoint::ExpiryUncoversOlderVersion) {
                 return Ok(());
@@ -234,8 +238,8 @@ impl<'a> VersionFilter<'a> {
         split_expiry(stored).0 <= self.expiry_limit_us
     }
 
-    /// Writes the current entry, which the retention rules keep, as the compaction filter decides. `key` has the kind
-    /// delete if the entry has expired.
+    /// Writes the current entry, which the retention rules keep. The compaction filter may change or remove the entry.
+    /// `key` has the kind delete if the entry has expired.
     fn write_kept(
         &mut self,
         key: InternalKey<'_>,
@@ -272,7 +276,8 @@ impl<'a> VersionFilter<'a> {
         write(InternalKey { kind, ..key }, value, first)
     }
 
-    /// Whether the compaction filter may see a value: it is the newest version of its key, and no snapshot sees it.
+    /// Returns true if the compaction filter may see a value: it is the newest version of its key, and no snapshot sees
+    /// it.
     fn may_filter(&self, stripe: usize) -> bool {
         self.entry_filter.is_some() && !self.wrote_key && self.retention.is_newest_stripe(stripe)
     }
@@ -282,17 +287,17 @@ impl<'a> VersionFilter<'a> {
         filter.map_or(FilterDecision::Keep, |filter| filter.decide(key, value, &self.values))
     }
 
-    /// Whether a removed value must leave a tombstone.
+    /// Returns true if a tombstone must be written in place of a removed value.
     fn needs_removal_tombstone(&self, stripe: usize, user_key: &[u8]) -> bool {
         self.retention.needs_tombstone(stripe, user_key)
             && !failpoint::is_on(Failpoint::FilterUncoversOlderVersion)
     }
 
-    /// Folds the pending operands onto `base`, the value of all older versions, even if the operands and `base` are in
-    /// different snapshot stripes.
+    /// Folds the pending operands onto `base`, the combined value of all older versions. The operands and `base` may be
+    /// in different snapshot stripes.
     ///
     /// # Errors
-    /// Errors of `write`.
+    /// Returns errors of `write`.
     pub(crate) fn finish_key_with_base(
         &mut self,
         base: Option<&[u8]>,
@@ -304,7 +309,7 @@ impl<'a> VersionFilter<'a> {
     /// Writes the pending operands after the last entry.
     ///
     /// # Errors
-    /// Errors of `write`.
+    /// Returns errors of `write`.
     pub(crate) fn finish(
         &mut self,
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
@@ -312,7 +317,7 @@ impl<'a> VersionFilter<'a> {
         self.write_pending_operands(&FoldBase::EndOfKey, write).map(drop)
     }
 
-    /// Whether the current entry points into a quarantined blob file.
+    /// Returns true if the current entry points to a quarantined blob file.
     fn is_quarantined(&self, key: InternalKey<'_>, cursor: &impl Cursor) -> Result<bool> {
         if self.values.quarantined.is_empty()
             || key.kind.without_expiry() != EntryKind::ValuePointer
@@ -355,7 +360,8 @@ impl<'a> VersionFilter<'a> {
         Ok(())
     }
 
-    /// Writes the pending operands, folded as far as possible. Returns whether they were folded onto a base.
+    /// Writes the pending operands, folded as far as possible. Returns true if all of them were folded into one value
+    /// or delete.
     fn write_pending_operands(
         &mut self,
         fold_base: &FoldBase<'_>,
@@ -462,7 +468,7 @@ impl<'a> VersionFilter<'a> {
     }
 }
 
-/// Whether newer operands must not be folded onto this base, because it expires later.
+/// Returns true if newer operands must not be folded onto this base, because the base expires later.
 fn is_kept_apart(base: InternalKey<'_>) -> bool {
     base.kind.is_expiring() && !failpoint::is_on(Failpoint::OperandsFoldedOntoExpiringBase)
 }
