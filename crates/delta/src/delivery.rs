@@ -354,9 +354,9 @@ struct DeliveryCacheUpdate {
     base: Arc<StoreView>,
     /// Old tails of the buckets whose tails this delivery wrote to files.
     ///
-    /// Cache entries of all keys in these tails are updated, also for keys without a new record. Otherwise a lookup
-    /// with such an entry would read the new page. The page's summary in memory cannot show that the entry already
-    /// includes the records.
+    /// The delivery updates the cache entries of all keys in these tails, including keys without a new record. Without
+    /// the update, a lookup would read the new page, because the page's summary in memory does not show that the cache
+    /// entry already includes the records.
     written_tails: Vec<Arc<Tail>>,
 }
 

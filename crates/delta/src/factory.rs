@@ -14,7 +14,7 @@ use crate::store::DeltaStore;
 
 /// Creates operand stores with key-delta separation. The manifest stores the name `key-delta`.
 ///
-/// An invalid option makes the opening of a store fail.
+/// A store with an invalid option cannot be opened.
 ///
 /// ```
 /// use lsmx::KeyspaceOptions;

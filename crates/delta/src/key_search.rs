@@ -24,7 +24,7 @@ use crate::store::DeltaStore;
 
 /// Returns the records of a key in all files of a store, and the range delete markers that cover the key.
 ///
-/// Searches whole files, including void records and data after the committed end of a file.
+/// Searches whole files, including obsolete records and data after the committed end of a file.
 pub(crate) fn search_key(
     store: &DeltaStore,
     token: StoreToken,
@@ -47,7 +47,7 @@ pub(crate) fn search_key(
     Ok(search.found)
 }
 
-/// Returns the end of the pages of a bucket in a file.
+/// Returns the offset at which the pages of a bucket end in a file.
 fn committed_end(bucket: &Bucket, number: u64) -> Option<u64> {
     let sorted = bucket.sorted.iter().map(|sorted| (sorted.file.number, sorted.end));
     let extents = bucket.extents.iter().map(|extent| (extent.file.number, extent.end));
@@ -62,7 +62,8 @@ struct StoreKeySearch<'a> {
 }
 
 impl StoreKeySearch<'_> {
-    /// Searches all frames of a file. An invalid frame is an error before `committed_end`, and ends the search after it.
+    /// Searches all frames of a file. An invalid frame before `committed_end` is an error. An invalid frame after it
+    /// ends the search.
     fn search_file(&mut self, opened: io::Result<Arc<dyn File>>, committed_end: u64) -> Result<()> {
         let path: &Path = &self.path;
         let file = opened.map_err(|error| io_error("open", path, error))?;

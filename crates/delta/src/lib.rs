@@ -30,11 +30,12 @@
 //!
 //! # Operation
 //! - A flush hands the merge operands of a memtable to the store. This is called a *delivery*. For each put or delete,
-//!   the delivery also contains a *delete marker* ("anchor" in the paper), which voids the older operands of the key.
+//!   the delivery also contains a *delete marker* ("anchor" in the paper), which makes the older operands of the key
+//!   obsolete.
 //! - Delivered records are appended to the store's log and added to the *tail* of their bucket. A tail is in memory.
 //!   When it exceeds a size limit, its records are appended to the bucket's file as pages, each sorted by key. These
 //!   appends form the *extents* of the bucket.
-//! - A *collection* rewrites full buckets into new files. It drops void operands, folds adjacent operands with the
+//! - A *collection* rewrites full buckets into new files. It drops obsolete operands, folds adjacent operands with the
 //!   merge operator, and splits or merges buckets. The result is the *sorted part* of a new bucket. If the maximum
 //!   number of buckets is reached, the collection moves operands to the tree.
 //! - A *cache* holds the folded operands of keys that are read.

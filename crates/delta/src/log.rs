@@ -58,7 +58,7 @@ pub struct LogWriter {
     file: Arc<dyn File>,
     end: u64,
     snapshot_end: u64,
-    /// Smallest sequence number of the markers in the snapshot and of [`LogWriter::add_void_from`].
+    /// Minimum of the markers in the snapshot and of the values passed to [`LogWriter::add_void_from`].
     void_from: Option<SeqNo>,
 }
 
@@ -121,14 +121,16 @@ impl LogWriter {
         self.end - self.snapshot_end
     }
 
-    /// Adds a lower bound of the deletes that may void operands in the log because of appended frames.
+    /// Adds a lower bound of the sequence numbers of deletes that may cover operands in the log because of appended
+    /// frames.
     pub fn add_void_from(&mut self, void_from: Option<SeqNo>) {
         self.void_from = self.void_from.into_iter().chain(void_from).min();
     }
 
-    /// Returns a lower bound of the deletes that may void operands in the log which the store no longer contains.
+    /// Returns a lower bound of the sequence numbers of deletes that may cover operands which the log still contains
+    /// but the store does not.
     ///
-    /// Returns `None` if the log contains only a snapshot, because its operands are those of the store.
+    /// Returns `None` if the log contains only a snapshot, because the store contains all operands of the snapshot.
     pub fn void_from(&self) -> Option<SeqNo> {
         self.void_from.filter(|_| self.bytes_after_snapshot() > 0)
     }

@@ -53,7 +53,7 @@ pub struct MarkerFragments(Vec<RangeTombstone>);
 
 impl MarkerFragments {
     /// Builds the fragments. `snapshots` lists the sequence numbers of all snapshots in ascending order. Its last
-    /// element is the sequence number that was the newest visible number when the list was made.
+    /// element is the newest sequence number that was visible when the list was made.
     ///
     /// Markers above that number are all kept, because a later snapshot may lie between any two of them.
     pub fn new(markers: &[RangeMarker], snapshots: &[SeqNo]) -> MarkerFragments {

@@ -67,7 +67,8 @@ impl LogReplay {
         use ReplayStage as Stage;
         match (self.stage, kind) {
             (Stage::Start, FrameKind::Keyspace) => {
-                // The name is that of the keyspace when the log was created. A rename may have changed it since.
+                // The name is not checked, because a rename may have changed the name of the keyspace since the log was
+                // created.
                 self.stage = Stage::InHeader;
             }
             (Stage::InHeader, FrameKind::Snapshot) => {

@@ -169,8 +169,9 @@ impl StoreState {
 
     /// Returns the base view of the next delivery or collection, or `None` if it is stale.
     ///
-    /// A collection uses this function when it starts, because a delivery may run at that time. A recovery would close
-    /// files to which the delivery appends, and would replace the view that the delivery installs.
+    /// A collection calls this function at its start, when a delivery may be running. If the collection recovered a
+    /// stale view, it would close files to which the delivery appends, and would replace the view that the delivery
+    /// installs.
     pub fn base_view_if_valid(&self) -> Result<Option<Arc<StoreView>>> {
         self.check_writable()?;
         let latest = self.latest.lock();
@@ -245,9 +246,10 @@ impl StoreState {
     /// Appends frames to the log and syncs it. If the log is full, starts a new log with a snapshot of `base` first.
     ///
     /// `has_new_files` states whether the frames refer to new bucket files. In this case the directory is synced too.
-    /// `void_from` is a lower bound of the deletes that may void operands in the log because of these frames: the oldest
-    /// marker of a delivery, or the last delivered sequence number before a collection. A collection may move an operand
-    /// of the log to the tree. A later delete of its key has no marker in the store.
+    /// `void_from` is a lower bound of the sequence numbers of deletes that may cover operands in the log because of
+    /// these frames. For a delivery, it is the oldest marker. For a collection, it is the last delivered sequence
+    /// number before the collection. The collection may move an operand of the log to the tree, and a later delete of
+    /// its key then has no marker in the store.
     pub fn append_to_log(
         &self,
         base: &StoreView,
@@ -405,7 +407,7 @@ impl StoreState {
         latest.in_doubt.extend(prepared.into_iter().map(|it| it.view));
         latest.view = committed;
         latest.token = latest.committed_token;
-        // The committed log is an earlier one.
+        // The log of the committed view is an earlier one, so its value is not known.
         latest.log_void_from = latest.token.map(|_| SeqNo::ZERO);
         latest.is_stale = true;
         latest.abandon_count += 1;
@@ -430,17 +432,17 @@ impl StoreState {
         self.change_rules(|rules| rules.excluded_files = numbers);
     }
 
-    /// Requests the removal of all operands that delete markers up to `through` void, except for operands that
-    /// `snapshots` need.
+    /// Requests the removal of all operands that are covered by delete markers up to `through`, except for operands
+    /// that `snapshots` need.
     pub fn request_removal(&self, through: SeqNo, snapshots: &[SeqNo]) {
         let removal = RemovalRequest { through, snapshots: snapshots.into() };
         self.change_rules(|rules| rules.removal = Some(removal));
     }
 
-    /// Replaces the snapshots of the request to remove operands by those of a collection.
+    /// Replaces the snapshots of the removal request by the snapshots of a collection.
     ///
-    /// A snapshot that is newer than the request would otherwise count as released, and the buckets in which it keeps
-    /// operands would be due again and again.
+    /// Otherwise a snapshot that is newer than the request would count as released. The buckets in which it keeps
+    /// operands would then be due repeatedly.
     pub fn set_request_snapshots(&self, snapshots: &[SeqNo]) {
         self.change_rules(|rules| {
             if let Some(removal) = &mut rules.removal {
@@ -455,7 +457,7 @@ impl StoreState {
         self.is_due.store(is_due, Ordering::Release);
     }
 
-    /// Returns whether a collection must replace the log, because a delete that the request covers may void operands in
+    /// Returns true if a collection must replace the log, because a delete of the removal request may cover operands in
     /// the log.
     pub(crate) fn is_log_due(&self, rules: &CollectionRules) -> bool {
         let void_from = self.latest.lock().log_void_from;
@@ -475,8 +477,8 @@ impl StoreState {
             && !(0..view.buckets.len()).any(|index| due.is_due_for_marker(index))
     }
 
-    /// Returns a lower bound of the deletes that may void operands in the files of the committed state. Returns `None`
-    /// if there are no such operands.
+    /// Returns a lower bound of the sequence numbers of deletes that may cover operands in the files of the committed
+    /// state. Returns `None` if there are no such operands.
     pub fn oldest_void_delete(&self) -> Option<SeqNo> {
         let log_void_from = self.latest.lock().log_void_from;
         self.committed_view().oldest_marker().into_iter().chain(log_void_from).min()

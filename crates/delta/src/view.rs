@@ -176,7 +176,7 @@ impl StoreView {
         self.bucket_index(&marker.start).unwrap_or(0).min(end)..end
     }
 
-    /// Returns the range delete markers that may still void operands in a bucket.
+    /// Returns the range delete markers that may still cover operands in a bucket.
     pub fn select_needed_markers<'a>(
         &self,
         markers: impl IntoIterator<Item = &'a RangeMarker>,
@@ -241,7 +241,8 @@ impl StoreView {
             self.resources.cache.as_ref().filter(|_| bucket.files_may_contain(key_hash(key)));
         let uses_cache = cache.is_some();
         let entry = cache.and_then(|cache| cache.get(key)).filter(|entry| {
-            // An entry may contain records that are newer than `at` or newer than this view. It cannot be used then.
+            // An entry may contain records that are newer than `at` or newer than this view. Such an entry cannot be
+            // used.
             entry.bucket_id == bucket.id && entry.newest <= at && entry.newest <= self.through
         });
         let after = entry.as_ref().map(|entry| entry.complete_through);
@@ -250,7 +251,7 @@ impl StoreView {
         CacheLookup { uses_cache, entry, query: (!is_complete).then_some(query), newest_marker }
     }
 
-    /// Starts to read the pages that [`StoreView::find_operands`] needs.
+    /// Prefetches the pages that [`StoreView::find_operands`] needs.
     pub fn prefetch_key(&self, bucket: &Bucket, key: &[u8], at: SeqNo) {
         if let Some(query) = self.look_up_cache(bucket, key, at).query {
             prefetch_records(bucket, query, &self.resources.memory);
@@ -340,10 +341,10 @@ struct CacheLookup<'a> {
     newest_marker: SeqNo,
 }
 
-/// Returns the operands of `found` and `older` that no delete marker voids, newest first.
+/// Returns the operands of `found` and `older` that no delete marker covers, newest first.
 ///
-/// All input records must be visible to the reader. `older` is ordered from newest to oldest, and older than all of
-/// `found`.
+/// All input records must be visible to the reader. The records of `older` are ordered from newest to oldest, and are
+/// older than all records of `found`.
 pub fn visible_operands(
     found: Vec<FoundRecord>,
     older: &[Operand],

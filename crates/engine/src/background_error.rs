@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 /// background job that does not prevent writes is deferred: the next write returns it once.
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundErrorState {
-    /// Whether `cause` has a value. `check_writable` reads it without the lock.
+    /// True if `cause` has a value. `check_writable` reads the flag without the lock.
     is_read_only: AtomicBool,
     cause: Mutex<Option<Arc<Error>>>,
-    /// Whether `deferred` has a value. Writes read it without the lock.
+    /// True if `deferred` has a value. Writes read the flag without the lock.
     has_deferred: AtomicBool,
     deferred: Mutex<Option<Error>>,
 }
@@ -36,7 +36,8 @@ impl BackgroundErrorState {
         let mut cause = self.cause.lock();
         let is_first = cause.is_none();
         let cause = match error {
-            // A component that failed before returns `ReadOnly` again. Its cause is reused, not wrapped a second time.
+            // A component that has already failed returns `ReadOnly`. Its cause is reused, so that it is not wrapped
+            // twice.
             Error::ReadOnly { cause: known } => cause.get_or_insert(known),
             error => cause.get_or_insert_with(|| Arc::new(error)),
         };
@@ -88,7 +89,7 @@ impl BackgroundErrorState {
         }
         let mut cause = self.cause.lock();
         *cause = None;
-        // The deferred error may have the same cause as the read-only state.
+        // The deferred error may have the same cause as the read-only state, so it is dropped, too.
         self.clear_deferred_error();
         self.is_read_only.store(false, Ordering::Release);
     }

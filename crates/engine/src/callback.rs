@@ -1,9 +1,10 @@
 //! Context of threads that belong to the engine or run callbacks: listeners, merge operators, compaction
 //! filters, compaction policies and operand stores.
 //!
-//! A call that waits for background work would deadlock on a thread that this work needs. So each thread records
-//! its context. On a thread with a context such calls fail at once, writes do not wait for background work, and
-//! dropping the last handle closes the database on another thread.
+//! If one of these threads waited for background work, the work might need the same thread, and neither could continue.
+//! Each of these threads therefore records its context. On a thread with a context, calls that wait for background work
+//! fail immediately, and writes do not wait for it. If the last handle is dropped on a thread with a context, another
+//! thread closes the database.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -73,7 +74,7 @@ fn current_context() -> Option<CallbackContext> {
         .filter(|_| !failpoint::is_on(Failpoint::ReentryUnchecked))
 }
 
-/// Returns whether the current thread must not wait for background work.
+/// Returns true if the current thread has a context, so that it must not wait for background work.
 pub(crate) fn has_context() -> bool {
     current_context().is_some()
 }
@@ -89,7 +90,7 @@ pub(crate) fn enter_defer_scope() {
     let _ = DEFER_SCOPES.try_with(|scopes| scopes.set(scopes.get() + 1));
 }
 
-/// Ends a scope of [`enter_defer_scope`]. Returns whether it was the outermost one.
+/// Ends the innermost scope of [`enter_defer_scope`]. Returns true if no scope remains.
 pub(crate) fn leave_defer_scope() -> bool {
     DEFER_SCOPES
         .try_with(|scopes| {
@@ -99,7 +100,7 @@ pub(crate) fn leave_defer_scope() -> bool {
         .unwrap_or(true)
 }
 
-/// Returns whether the current thread must not deliver events now.
+/// Returns true if the current thread is in a scope of [`enter_defer_scope`].
 pub(crate) fn is_deferring_events() -> bool {
     DEFER_SCOPES.try_with(Cell::get).unwrap_or(0) > 0
 }

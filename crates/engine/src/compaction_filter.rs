@@ -38,24 +38,24 @@ impl std::error::Error for FilterError {}
 /// Decision of a compaction filter about a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilterDecision {
-    /// The value stays.
+    /// The compaction keeps the value.
     Keep,
     /// The key is deleted. Older values of the key do not become visible.
     Remove,
-    /// This value replaces the value. It has the same sequence number.
+    /// The contained bytes replace the value. The sequence number does not change.
     Change(Vec<u8>),
 }
 
-/// Place of a value in the tree, and of the compaction that passes the value to a filter.
+/// Metadata of a value, and of the compaction that passes the value to a filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FilterContext {
-    /// Sequence number of the value. For a value that the compaction has folded from merge operands, that of the newest
-    /// operand.
+    /// Sequence number of the value. If the compaction has folded merge operands into the value, this is the sequence
+    /// number of the newest operand.
     pub seq: SeqNo,
     /// Level to which the compaction writes.
     pub level: u8,
-    /// Whether the compaction writes the last sorted run of its key range. If so, a removed value leaves no tombstone,
+    /// True if the compaction writes the last sorted run of its key range. A removed value then leaves no tombstone,
     /// unless a snapshot is older than the value.
     pub is_last_run: bool,
     /// Expiry time of the value in microseconds of the database clock, if it expires. A changed value keeps it. Expired
@@ -68,7 +68,7 @@ pub struct FilterContext {
 /// A test of a filter creates one with `FilterValue::from(&bytes[..])`.
 pub struct FilterValue<'a> {
     source: FilterValueSource<'a>,
-    /// Value of a blob file after the first read.
+    /// Result of the first read from the blob file.
     read: OnceCell<Result<Slice, FilterError>>,
 }
 
@@ -122,19 +122,20 @@ impl fmt::Debug for FilterValue<'_> {
 /// filter sees no tombstones and no merge operands. Operands are passed as a value after the compaction has folded them.
 ///
 /// # Calls
-/// The engine decides when it compacts a value. Flushes, trivial moves, garbage collections of blob files and jobs that drop
-/// whole files do not call the filter. A value may be passed at any time after its write, many times, or never. The engine
-/// discards the decisions of a compaction that fails, and passes a changed value again in later compactions. The
-/// application must accept each value before and after the filter.
+/// The engine decides when it compacts a value. Flushes, trivial moves, garbage collections of blob files and jobs that
+/// drop whole files do not call the filter. A value may be passed at any time after its write, many times, or never.
+/// The engine discards the decisions of a compaction that fails, and passes a changed value again in later compactions.
+/// The application must therefore accept the original value as well as the filtered one.
 ///
 /// A value may be passed although a newer version of its key exists in a memtable or in another run. Readers do not
 /// see such a value. In a keyspace with a merge operator, a value is passed only if no newer entry of its key is found in
 /// memtables, tables and the operand store. Operands that are written later are merged with the result of the filter.
 ///
 /// # Removals and changes
-/// A removal or a change is not a commit: it has no sequence number of its own, and guards ignore it. The results of reads
-/// through a snapshot or an iterator do not change. If a snapshot that is taken during a compaction sees a removed or
-/// changed value, and is open when the compaction ends, the engine repeats the merge without the filter.
+/// A removal or a change is not a commit: it has no sequence number of its own, and guards ignore it. The results of
+/// reads through a snapshot or an iterator do not change. A snapshot that is taken during a compaction may see a
+/// removed or changed value. If the snapshot is open when the compaction ends, the engine repeats the merge without the
+/// filter.
 ///
 /// # Errors
 /// If a filter fails or panics, the compaction keeps the value and continues. The event
@@ -202,7 +203,8 @@ impl<T: CompactionFilter + ?Sized> CompactionFilter for Arc<T> {
     }
 }
 
-/// Calls [`CompactionFilter::filter`]. A panic, and a new value above `bytes_max`, is an error.
+/// Calls [`CompactionFilter::filter`]. Returns an error if the filter panics or returns a value of more than
+/// `bytes_max` bytes.
 pub(crate) fn call_filter(
     filter: &dyn CompactionFilter,
     key: &[u8],
@@ -211,7 +213,7 @@ pub(crate) fn call_filter(
     bytes_max: usize,
 ) -> Result<FilterDecision, FilterError> {
     let _inside = callback::enter(CallbackContext::CompactionFilter);
-    // The filter is borrowed, and the engine reads no state of it.
+    // Unwind safety: the engine reads no state of the filter.
     let decision = catch_unwind(AssertUnwindSafe(|| filter.filter(key, value, context)));
     let decision = decision.map_err(|panic| {
         FilterError::new(format!("the compaction filter panicked: {}", panic_message(&*panic)))

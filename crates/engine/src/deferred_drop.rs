@@ -4,8 +4,8 @@
 //! The last reference may belong to a reader on a thread of an asynchronous runtime, which must not block other tasks.
 //! The value is therefore moved to a background thread, which drops it.
 //!
-//! A value is dropped on the caller's thread in three cases: while no background threads run, if all work
-//! runs on the caller's thread, and if the caller is a background thread itself.
+//! A value is dropped on the caller's thread if no background threads run, if all work runs on the caller's thread, or
+//! if the caller is a background thread.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,7 +15,7 @@ use lsmx_base::sync::{Arc, Mutex, Signal};
 use crate::callback::{self, CallbackContext};
 
 thread_local! {
-    /// Whether the current thread is a background thread. Background threads drop values immediately.
+    /// True if the current thread is a background thread. Background threads drop values immediately.
     static DROPS_AT_ONCE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -60,18 +60,18 @@ impl DeferredDrop {
         DeferredDrop(Arc::new(DeferredDropState { queue: Mutex::default(), signal }))
     }
 
-    /// Starts to queue values. The caller must have started the background threads.
+    /// Starts queueing values. The caller must have started the background threads.
     pub(crate) fn start(&self) {
         self.0.queue.lock().is_running = true;
     }
 
-    /// Stops to queue values, and drops the queued values. The background threads must have ended.
+    /// Stops queueing values, and drops the queued values. The background threads must have ended.
     pub(crate) fn stop(&self) {
         self.0.queue.lock().is_running = false;
         self.drop_queued();
     }
 
-    /// Returns whether background threads run, so that values are queued.
+    /// Returns true if background threads run. Only then are values queued.
     #[cfg_attr(
         not(any(test, feature = "tokio")),
         expect(dead_code, reason = "only the asynchronous handle needs it")

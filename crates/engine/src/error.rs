@@ -20,8 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of the engine.
 ///
-/// Clones share the cause: all members of a failed commit group, and all later writes, return the same
-/// error.
+/// Clones share the cause, because all members of a failed commit group and all later writes return the same error.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -45,12 +44,13 @@ pub enum Error {
         /// Reason why the bytes cannot be decoded.
         source: Malformed,
     },
-    /// A file that another file names does not exist, or a directory with tables or commits has no `CURRENT`.
+    /// A file does not exist although another file refers to it, or a directory with tables or commits has no
+    /// `CURRENT`.
     #[error("{} is missing, required by {}", path.display(), named_by.display())]
     Missing {
         /// The missing file.
         path: PathBuf,
-        /// The file that names it. For `CURRENT`, the directory.
+        /// The file that refers to the missing file. For `CURRENT`, the directory.
         named_by: PathBuf,
     },
     /// The directory contains no database.
@@ -61,7 +61,8 @@ pub enum Error {
         /// Reason.
         why: &'static str,
     },
-    /// A repair cannot restore all keyspaces to the last commit before the damage in the WAL. It changed nothing.
+    /// A repair cannot restore all keyspaces to the last commit before the damage in the WAL. The repair changed
+    /// nothing.
     #[error(
         "keyspace {keyspace:?} cannot be restored to the last commit before the damage in the WAL, because {why}; \
          repair without a common prefix"
@@ -156,15 +157,16 @@ pub enum Error {
     },
     /// A read that is restricted to memory would have had to read a file or would have taken long.
     ///
-    /// The read is not counted in the metrics. [`Keyspace::get`](crate::Keyspace::get) and similar functions
-    /// return the result.
+    /// The read is not counted in the metrics. Functions without this restriction, such as
+    /// [`Keyspace::get`](crate::Keyspace::get), return the result.
     #[error("the result is not in memory")]
     WouldBlock,
     /// The runtime of an asynchronous call was shut down before the call returned. A write may have been done,
     /// completely or not at all.
     #[error("the runtime was shut down before the call returned")]
     RuntimeEnded,
-    /// A call that may wait for background work was made on a thread that this work may need. Nothing was done.
+    /// A call that may wait for background work was made on a thread that the background work may need. Nothing was
+    /// done.
     ///
     /// Such threads are the threads of the engine and threads that run a listener, a merge operator, a compaction policy
     /// or a compaction filter.
@@ -179,8 +181,8 @@ pub enum Error {
     },
     /// The deadline of a call passed while it waited.
     ///
-    /// A write was not done, and a read has no result. Other calls may have done a part of their work, and complete their
-    /// current device call.
+    /// A write was not done, and a read has no result. Any other call may have done a part of its work. Its current
+    /// device call still completes.
     #[error("the deadline passed while waiting for {cause}")]
     Deadline {
         /// Event that the call waited for.
@@ -211,8 +213,9 @@ pub enum Error {
         /// The sequence number of the guard or of the snapshot of the transaction.
         read: u64,
     },
-    /// A guard or a transaction is older than the write history of a keyspace, or than an ingest whose key range overlaps the
-    /// keys that were read, so conflicts cannot be determined. The batch or the transaction was not committed.
+    /// It is unknown whether a guarded key, or a key that a transaction read, was written after the read. The read is
+    /// older than the write history of the keyspace, or than an ingest whose key range contains the key. The batch or
+    /// the transaction was not committed.
     ///
     /// The caller reads again and retries. The history covers at least the memtables. It is empty after an open.
     #[error(
@@ -235,8 +238,9 @@ pub enum Error {
         /// The key.
         key: Vec<u8>,
     },
-    /// A locking transaction would wait for a key whose owner waits, directly or through other transactions, for a key that
-    /// the transaction has locked. The call did nothing. The caller drops the transaction and repeats it.
+    /// A locking transaction would wait for itself: the owner of the key waits, directly or through other transactions,
+    /// for a key that this transaction has locked. The call did nothing. The caller drops the transaction and repeats
+    /// it.
     #[error("deadlock of transactions: {}", display_cycle(cycle))]
     Deadlock {
         /// Keyspaces and keys. The transaction waits for the first key. The owner of each key waits for the next key, and the
@@ -247,14 +251,14 @@ pub enum Error {
     /// The savepoint belongs to another transaction, or the transaction was rolled back to an earlier savepoint.
     #[error("the transaction has no such savepoint")]
     UnknownSavepoint,
-    /// An operation needs the merge operator of the keyspace, which was opened without it.
+    /// An operation needs a merge operator, but the keyspace was opened without one.
     ///
     /// Keys without merge operands can be read.
     #[error("keyspace {keyspace:?} has no merge operator: it was opened without {}", operator.as_deref().unwrap_or("one"))]
     NoMergeOperator {
         /// The keyspace.
         keyspace: String,
-        /// Name of the operator of an earlier open, if there was one.
+        /// Name of the operator that an earlier open passed, if there was one.
         operator: Option<String>,
     },
     /// The operand store of a keyspace was not passed to the open, or could not be opened.
@@ -277,8 +281,8 @@ pub enum Error {
         /// The part of the database, such as `operand stores`.
         what: &'static str,
     },
-    /// The keyspaces of a database changed during each attempt of a follower to read its state. The follower keeps its
-    /// state. The caller repeats the call.
+    /// A follower could not read a consistent state, because the keyspaces of the database changed during each attempt.
+    /// The follower keeps its previous state. The caller repeats the call.
     #[error("{} changed during each of {attempts} attempts to read it", path.display())]
     FollowerOvertaken {
         /// The directory of the database.
@@ -425,7 +429,7 @@ pub enum Error {
         /// The target path.
         path: PathBuf,
     },
-    /// An output path is that of an engine file in a database directory, or below such a path.
+    /// An output path is the path of an engine file in a database directory, or is below such a path.
     #[error("{} has the name of an engine file in a database directory, choose another path", path.display())]
     OutputInDatabase {
         /// The output path.
@@ -461,7 +465,7 @@ pub enum Error {
         /// Name of the keyspace.
         name: String,
     },
-    /// A value would expire in a keyspace with an operand store. The batch is not written.
+    /// A batch puts an expiring value into a keyspace with an operand store. The batch is not written.
     #[error("values of keyspace {keyspace:?} cannot expire, because it has an operand store")]
     ExpiryRefused {
         /// The keyspace.
@@ -518,7 +522,7 @@ fn display_cycle(cycle: &[(String, Vec<u8>)]) -> String {
     )
 }
 
-/// Returns the path of a file with a space before it, or an empty text.
+/// Returns a space and the path of a file, or an empty string for `None`.
 fn of_file(file: Option<&Path>) -> String {
     file.map_or_else(String::new, |file| format!(" {}", file.display()))
 }
@@ -550,8 +554,8 @@ pub enum JobRule {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogArchiveEnd {
-    /// A change that is not in the log: a keyspace was created, dropped, renamed or cloned, its stored options were changed, or
-    /// tables were ingested or loaded.
+    /// The log does not contain the next change of the database: a keyspace was created, dropped, renamed or cloned,
+    /// its stored options were changed, or tables were ingested or loaded.
     #[error("the next change of the database is not in the log")]
     StructureChanged,
     /// The retired log segments that the archiver needed exceeded its limit. They were deleted.
@@ -605,8 +609,8 @@ impl Error {
         }
     }
 
-    /// Converts a caught panic of the engine. Returns the original error if the panic is from
-    /// [`Error::resume_panic`].
+    /// Converts a caught panic of the engine to an error. Returns the original error if [`Error::resume_panic`] caused
+    /// the panic.
     pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> Error {
         match panic.downcast_ref::<Error>() {
             Some(known) => known.clone(),
@@ -627,8 +631,7 @@ impl Error {
         })
     }
 
-    /// Continues a panic of user code where the caller cannot return an error. [`Error::from_panic`] converts it
-    /// back.
+    /// Panics with this error, for callers that cannot return an error. [`Error::from_panic`] converts the panic back.
     pub(crate) fn resume_panic(self) -> ! {
         resume_unwind(Box::new(self))
     }

@@ -14,8 +14,8 @@ use crate::wal::RecoveryReport;
 
 /// Receives events on the threads on which they occur.
 ///
-/// The thread continues after the call returns, so the call should be short. The thread holds no lock of the engine
-/// and does not lead a commit group.
+/// The thread waits for the call, so the call should be short. The thread holds no lock of the engine and does not lead
+/// a commit group.
 ///
 /// A listener may read. A write fails with [`Error::WouldWait`] if it would have to wait for a flush or a
 /// compaction. `flush`, `wait_idle`, `compact_range`, `checkpoint`, `resume`, `drop_keyspace`, `rename_keyspace`,
@@ -147,12 +147,13 @@ pub struct CompactionEnd {
     /// This time and the waits do not overlap. The rest of `thread_us` is waiting for locks, rate limits, other threads
     /// and a processor.
     pub cpu_us: u64,
-    /// Time within `thread_us` in which threads waited for reads of tables and blob files: the elapsed time of the
-    /// calls without their processor time. A read from the page cache is therefore processor time.
+    /// Time within `thread_us` in which threads waited for reads of tables and blob files: the elapsed time of the read
+    /// calls minus their processor time. A read from the page cache therefore counts as processor time.
     pub read_wait_us: u64,
-    /// The same for appends to tables and blob files.
+    /// Wait time of appends to tables and blob files, measured like `read_wait_us`.
     pub write_wait_us: u64,
-    /// The same for syncs of files and the directory, and for the manifest edit with its wait for concurrent edits.
+    /// Wait time of syncs and of the manifest edit, measured like `read_wait_us`. Includes the wait for concurrent
+    /// manifest edits.
     pub sync_wait_us: u64,
     /// End time, in microseconds of the database clock.
     pub ended_us: u64,
@@ -266,7 +267,7 @@ pub enum PersistenceHolder {
         /// Time since the snapshot was taken, in microseconds.
         age_us: u64,
     },
-    /// An iterator or a cursor uses files with the data that the keyspace no longer needs.
+    /// An iterator or a cursor uses obsolete files that contain the data.
     Iterator {
         /// Sequence number up to which the iterator sees writes.
         seq: u64,
@@ -275,14 +276,15 @@ pub enum PersistenceHolder {
     },
 }
 
-/// Deleted or expired data of a keyspace exceeds its bound.
+/// Deleted or expired data exists for longer than
+/// [`KeyspaceOptions::delete_persistence`](crate::KeyspaceOptions::delete_persistence).
 #[derive(Clone, Debug)]
 pub struct DeletePersistenceOverdue {
     /// Name of the keyspace.
     pub keyspace: String,
     /// Reason.
     pub holder: PersistenceHolder,
-    /// Maximum time by which the data exceeds the bound, in microseconds.
+    /// Maximum time by which the data exceeds `delete_persistence`, in microseconds.
     pub overdue_us: u64,
 }
 
@@ -340,9 +342,9 @@ pub enum Event {
     StrayFile(PathBuf),
     /// The wall clock and the database clock differ.
     Clock(ClockJumpReport),
-    /// Deleted or expired data may exceed the bound of its keyspace. Sent once per holder.
+    /// Deleted or expired data may exceed the `delete_persistence` of its keyspace. Sent once per holder.
     DeletePersistenceOverdue(DeletePersistenceOverdue),
-    /// At a deletion of obsolete files, the number of followers differs from that at the deletion before.
+    /// The number of followers has changed since the previous deletion of obsolete files.
     Followers(FollowerFileMetrics),
 }
 

@@ -21,8 +21,8 @@ pub(crate) struct JobSpan {
 #[derive(Clone, Copy)]
 #[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "no span records the fields"))]
 pub(crate) struct JobSpanFields<'a> {
-    /// `flush`, `merge`, `move`, `drop`, `rewrite`, `recovery`, `resume` or `collection`. A subcompaction on a
-    /// thread other than that of its job is a `part`.
+    /// `flush`, `merge`, `move`, `drop`, `rewrite`, `recovery`, `resume` or `collection`. A subcompaction that does not
+    /// run on the thread of its job is a `part`.
     pub(crate) kind: &'static str,
     /// Name of the keyspace. Empty for jobs of the whole database.
     pub(crate) keyspace: &'a str,

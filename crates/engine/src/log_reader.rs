@@ -1,7 +1,7 @@
 //! Reader of log files. The WAL, the manifest and workload traces use this reader.
 //!
-//! 1. [`LogReader::read_record`] reads the record at an offset. The reader allocates memory for a payload only after it
-//!    has verified the checksum of the header and that the file has enough bytes.
+//! 1. [`LogReader::read_record`] reads the record at an offset. Before the reader allocates memory for a payload, it
+//!    verifies the checksum of the header and checks that the file has enough bytes.
 //! 2. After an invalid record, [`LogReader::scan_tail`] searches every later offset for a valid record header. The
 //!    records are not returned, but their sync marks show whether the invalid record was on stable storage.
 
@@ -46,7 +46,7 @@ pub(crate) enum LogRead<'a> {
 pub(crate) struct TailScan {
     /// Largest synced position that any record header states.
     pub(crate) position: u64,
-    /// Whether any record header states that all older files were synced.
+    /// True if a record header states that all older files were synced.
     pub(crate) older_synced: bool,
     /// Number of valid records, without mark-only records.
     pub(crate) records: u64,
@@ -84,7 +84,7 @@ impl<'a> LogReader<'a> {
         })
     }
 
-    /// Searches for record headers from `offset` on. The record at `offset` is invalid.
+    /// Searches for valid record headers at and after `offset`, at which an invalid record starts.
     pub(crate) fn scan_tail(&mut self, mut offset: u64) -> Result<TailScan> {
         let mut tail = TailScan::default();
         while self.end.saturating_sub(offset) >= len_u64(RECORD_HEADER_BYTES) {

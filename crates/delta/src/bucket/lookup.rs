@@ -2,8 +2,8 @@
 //!
 //! A bucket consists of a tail in memory, of extents with unsorted pages in files, and of a sorted part in a file.
 //!
-//! 1. Search the tail. If it has a delete marker of the key, older records are void, and pages with only older records
-//!    are skipped.
+//! 1. Search the tail. If it has a delete marker of the key, older records are obsolete, and pages with only older
+//!    records are skipped.
 //! 2. Select the unsorted pages with a fingerprint of the key and with relevant sequence numbers.
 //! 3. Select one page of the sorted part if its filter may contain the key.
 //! 4. Read the selected pages. Pages that are close together in a file are read with one call, because reading the
@@ -35,7 +35,7 @@ pub struct KeyQuery<'a> {
     pub after: Option<SeqNo>,
     /// Inclusive upper bound.
     pub at: SeqNo,
-    /// Records with smaller sequence numbers are void. A lookup may omit them.
+    /// Records with smaller sequence numbers are obsolete. A lookup may omit them.
     pub void_below: SeqNo,
 }
 
@@ -60,7 +60,7 @@ struct FilePages<'a> {
     pages: Vec<Range<u64>>,
 }
 
-/// Returns the records that match the query, in any order. Some of them may be void.
+/// Returns the records that match the query, in any order. Some of them may be obsolete.
 pub fn find_records(
     bucket: &Bucket,
     query: KeyQuery<'_>,

@@ -1,4 +1,4 @@
-//! Delete markers in the files of a bucket, and the request to remove the operands that old markers void.
+//! Delete markers in the files of a bucket, and the request to remove the operands that old markers cover.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use lsmx_base::sync::Arc;
 /// Snapshot that stands for "no snapshot keeps the operands". No snapshot has this number.
 const NO_SNAPSHOT: SeqNo = SeqNo::MAX;
 
-/// Request to remove the operands that old delete markers void.
+/// Request to remove the operands that old delete markers cover.
 #[derive(Clone, Debug)]
 pub struct RemovalRequest {
     /// Largest sequence number of the markers.
@@ -17,15 +17,16 @@ pub struct RemovalRequest {
     pub snapshots: Arc<[SeqNo]>,
 }
 
-/// Smallest sequence number of the delete markers in a part of a bucket, for each snapshot that keeps operands which
-/// these markers void.
+/// Delete markers in a part of a bucket, grouped by the snapshot that keeps the covered operands. Stores the smallest
+/// sequence number of each group.
 ///
-/// The next collection can remove the operands of all other markers, and the markers themselves.
+/// If the snapshot of a group is released, the next collection can remove the markers of the group and the operands
+/// that they cover.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredMarkers(BTreeMap<SeqNo, SeqNo>);
 
 impl StoredMarkers {
-    /// Adds a marker. `snapshot` keeps an operand that the marker voids.
+    /// Adds a marker. `snapshot` keeps an operand that the marker covers.
     pub fn add(&mut self, marker: SeqNo, snapshot: Option<SeqNo>) {
         let oldest = self.0.entry(snapshot.unwrap_or(NO_SNAPSHOT)).or_insert(marker);
         *oldest = marker.min(*oldest);
@@ -36,8 +37,8 @@ impl StoredMarkers {
         self.0.values().min().copied()
     }
 
-    /// Returns whether a collection can remove operands of this part that the request covers. This is the case if a
-    /// snapshot was released that the last collection had to consider.
+    /// Returns true if a collection can remove operands of this part: a marker up to [`RemovalRequest::through`] covers
+    /// them, and no registered snapshot keeps them.
     pub fn is_removal_due(&self, request: &RemovalRequest) -> bool {
         let is_registered = |snapshot| request.snapshots.binary_search(snapshot).is_ok();
         self.0

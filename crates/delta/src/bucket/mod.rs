@@ -151,8 +151,7 @@ impl Bucket {
         in_sorted.chain(in_extents).chain(self.tail.oldest_marker).min()
     }
 
-    /// Returns whether a collection can remove operands that delete markers of the bucket void and that the request
-    /// covers.
+    /// Returns true if a collection can remove operands of the request from the bucket.
     pub fn is_removal_due(&self, request: &RemovalRequest) -> bool {
         let in_extents = self.extents.iter().filter_map(|it| it.oldest_marker());
         in_extents.chain(self.tail.oldest_marker).any(|oldest| oldest <= request.through)

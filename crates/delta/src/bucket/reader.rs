@@ -57,7 +57,7 @@ impl<'a> BucketReader<'a> {
         BucketReader::new(OperandReadTier::Memory, ReadCounter::None)
     }
 
-    /// Returns a reader that counts in no metric.
+    /// Returns a reader that updates no metrics.
     pub fn without_counters() -> BucketReader<'static> {
         BucketReader::new(OperandReadTier::Storage, ReadCounter::None)
     }

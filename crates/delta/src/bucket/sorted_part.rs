@@ -108,7 +108,7 @@ impl SortedPart {
         self.markers.get().map_or(Some(SeqNo::ZERO), StoredMarkers::oldest)
     }
 
-    /// Returns whether a collection can remove operands that the request covers. Unknown markers count as covered.
+    /// Returns true if a collection can remove operands of the request, or if the markers are not known.
     pub fn is_removal_due(&self, request: &RemovalRequest) -> bool {
         self.markers.get().is_none_or(|markers| markers.is_removal_due(request))
     }

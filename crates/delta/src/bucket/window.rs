@@ -45,7 +45,7 @@ pub enum WindowPosition<'a> {
     Before(Option<&'a [u8]>),
 }
 
-/// Bytes of the sorted part that a window reads per requested record. This is an assumed record size.
+/// Assumed size of a record in bytes. A window reads this many bytes of the sorted part per requested record.
 const SORTED_BYTES_PER_RECORD: u64 = 512;
 
 /// Reads windows of one bucket. Keeps the pages in memory, so that no page is decoded twice.

@@ -1,8 +1,9 @@
-//! Collection of the buckets that are due: buckets that are full, have many extents, need old range delete markers, or
-//! contain operands that the engine wants to be removed.
+//! Collection of the due buckets. A bucket is due if it is full, has many extents, must apply old range delete markers,
+//! or contains operands that the engine requests to remove.
 //!
 //! 1. Rewrite at most 16 due buckets, see [`BucketRewriter`].
-//! 2. If fewer than two buckets are left to the maximum, merge the two neighbouring buckets with the fewest bytes.
+//! 2. If the maximum number of buckets permits fewer than two more, merge the two neighbouring buckets with the fewest
+//!    bytes.
 //!
 //! If the log may contain operands that must be removed, the collection replaces the log. The new log contains only a
 //! snapshot of the new view.
@@ -12,8 +13,8 @@
 //! the new buckets.
 //!
 //! An operand that moves to the tree becomes the newest entry of its key there. During the collection, a delivery may
-//! add a marker that voids such an operand. The operand then stays in the store. The put or delete that voids it is
-//! already in the tree, and a moved operand would wrongly be newer.
+//! add a marker that covers such an operand. The put or delete of the marker is already in the tree, and a moved
+//! operand would wrongly be newer. The operand therefore stays in the store.
 
 use std::collections::BTreeSet;
 
@@ -108,7 +109,7 @@ impl<'a> BucketCollection<'a> {
         }))
     }
 
-    /// Divides the operands to move into those that stay, because a newer delete marker voids them, and those that
+    /// Divides the operands to move into those that stay, because a newer delete marker covers them, and those that
     /// move.
     fn partition_moving_operands(
         &self,

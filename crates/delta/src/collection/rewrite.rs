@@ -116,8 +116,8 @@ impl<'a> BucketRewriter<'a> {
     /// 1. If the retained records do not exceed the split threshold, writes them to one new bucket.
     /// 2. Otherwise, if the maximum number of buckets permits at least two more, splits the bucket into two or more new
     ///    buckets.
-    /// 3. Otherwise moves operands to the tree. Operands that are void but visible to a snapshot stay in the store. In
-    ///    the tree they would be newer than the put or delete that voids them.
+    /// 3. Otherwise moves operands to the tree. Operands that are obsolete but visible to a snapshot stay in the store.
+    ///    In the tree they would be newer than the put or delete that covers them.
     pub(super) fn rewrite_bucket(&mut self, index: usize, due: &DueBuckets<'_>) -> Result<()> {
         let records = self.read_records(index)?;
         let bucket = &self.base.buckets[index];

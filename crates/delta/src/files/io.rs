@@ -12,7 +12,7 @@ use lsmx_base::sync::Arc;
 
 use crate::format::header::{HEADER_BYTES, decode_header};
 
-/// A read of more bytes checks the file length before it allocates the buffer.
+/// Maximum size of a read that allocates its buffer without a check of the file length, in bytes.
 const UNCHECKED_READ_BYTES_MAX: usize = 1 << 20;
 
 pub fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {

@@ -3,9 +3,8 @@
 //! Views share ownership of the bucket files that they use. When the last owner is dropped, the file is removed if no
 //! durable log entry refers to it.
 //!
-//! A delivery appends only to files that were created since the store was opened, and only if the file ends with the
-//! last page of the view. After a failed append or sync, or after an abandoned delivery, a file accepts no more
-//! appends.
+//! A delivery appends only to files that were created since the store was opened. The file must end with the last page
+//! of the view. After a failed append or sync, or after an abandoned delivery, a file accepts no more appends.
 
 pub mod frame_reader;
 pub mod io;

@@ -43,7 +43,7 @@ use lsmx_base::malformed::Malformed;
 use super::invalid_field;
 use super::record::{decode_seq, for_each_record};
 
-/// Range delete marker: voids all operands with a sequence number below `seq` and a key in `start..end`.
+/// Range delete marker: covers all operands with a sequence number below `seq` and a key in `start..end`.
 ///
 /// `None` as the end stands for an unbounded range.
 #[derive(Clone, Debug, PartialEq, Eq)]

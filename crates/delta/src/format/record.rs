@@ -25,7 +25,7 @@ use super::invalid_field;
 /// Approximate bytes of a record's lengths, sequence number and tag.
 const RECORD_OVERHEAD_BYTES: usize = 8;
 
-/// A merge operand, or a delete marker that voids the older operands of its key.
+/// A merge operand, or a delete marker that covers the older operands of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub key: Bytes,
@@ -168,7 +168,7 @@ impl SortedRecords {
             offsets.push(encode_offset(bytes.len())?);
             record.put(&mut bytes);
         }
-        // The memory accounting of tails counts the length.
+        // The memory accounting of tails counts the length, so the buffer must not have unused capacity.
         bytes.shrink_to_fit();
         Ok(SortedRecords { bytes: bytes.into(), offsets: offsets.into() })
     }

@@ -21,11 +21,11 @@ const EXTENTS_MAX: usize = 8;
 pub(crate) struct CollectionRules {
     /// Numbers of the bucket files that collections must not read.
     pub(crate) excluded_files: BTreeSet<u64>,
-    /// Request to remove void operands. `None` if the keyspace does not bound the time of deleted values.
+    /// Request to remove obsolete operands. `None` if the keyspace does not limit how long deleted values exist.
     pub(crate) removal: Option<RemovalRequest>,
 }
 
-/// Returns whether a bucket is due, or whether the view has too many range delete markers and no file is excluded.
+/// Returns true if a bucket is due, or if the view has too many range delete markers and no file is excluded.
 pub(crate) fn is_collection_due(view: &StoreView, rules: &CollectionRules) -> bool {
     let may_remove_markers = rules.excluded_files.is_empty() && has_many_markers(view);
     may_remove_markers || DueBuckets::new(view, rules).indexes().next().is_some()
@@ -33,10 +33,10 @@ pub(crate) fn is_collection_due(view: &StoreView, rules: &CollectionRules) -> bo
 
 /// Selection of the buckets that are due for a rewrite. A bucket with an excluded file is never due.
 ///
-/// A bucket is due if it is full or has too many extents. With a request to remove void operands, a bucket is also due
-/// if it contains a delete marker that the request covers. A collection must apply the range delete markers that the
-/// request covers, and the older half of them if the view has too many. The buckets that these markers overlap are then
-/// due too.
+/// A bucket is due if it is full or has too many extents. With a removal request, a bucket is also due if it contains a
+/// delete marker of the request and no registered snapshot keeps the covered operands. A collection must apply the
+/// range delete markers of the request. If the view has too many range delete markers, a collection must also apply the
+/// older half of them. The buckets that these markers overlap are due, too.
 #[derive(Debug)]
 pub(crate) struct DueBuckets<'a> {
     view: &'a StoreView,

@@ -1,11 +1,11 @@
 //! Selects the records that a collection retains.
 //!
-//! A delete marker voids the older operands of its key. Snapshots that are older than the marker still see these
+//! A delete marker covers the older operands of its key. Snapshots that are older than the marker still see these
 //! operands.
 //!
-//! 1. An operand is retained if no marker voids it, or if a snapshot lies between the operand and the oldest marker
-//!    that voids it.
-//! 2. A delete marker is retained if it voids a retained operand.
+//! 1. An operand is retained if no marker covers it, or if a snapshot lies between the operand and the oldest marker
+//!    that covers it.
+//! 2. A delete marker is retained if it is the oldest marker that covers a retained operand.
 //! 3. Adjacent operands are folded if no snapshot lies between them and the merge operator can fold them.
 
 use bytes::Bytes;
@@ -21,10 +21,10 @@ use crate::range_markers::MarkerFragments;
 #[derive(Clone, Debug)]
 pub(crate) struct RetainedOperand {
     pub(crate) record: Record,
-    /// Sequence number of the oldest delete marker that voids the operand.
+    /// Sequence number of the oldest delete marker that covers the operand.
     pub(crate) void_by: Option<SeqNo>,
-    /// Newest snapshot that needs the operand although a marker voids it. `None` if the marker is newer than the listed
-    /// snapshots.
+    /// Newest snapshot that needs the operand although a marker covers it. `None` without a marker, or if the marker is
+    /// newer than the listed snapshots.
     pub(crate) kept_by: Option<SeqNo>,
 }
 
@@ -47,8 +47,8 @@ pub(crate) struct RetentionRule<'a> {
 }
 
 impl<'a> RetentionRule<'a> {
-    /// `snapshots` lists the sequence numbers of all snapshots in ascending order. Its last element is the sequence
-    /// number that was the newest visible number when the list was made.
+    /// `snapshots` lists the sequence numbers of all snapshots in ascending order. Its last element is the newest
+    /// sequence number that was visible when the list was made.
     pub(crate) fn new(
         snapshots: &'a [SeqNo],
         range_markers: &[RangeMarker],
@@ -128,7 +128,7 @@ impl<'a> RetentionRule<'a> {
     }
 }
 
-/// Returns the records of the retained operands and of the delete markers that void them, sorted.
+/// Returns the records of the retained operands and of the delete markers that cover them, sorted.
 pub(crate) fn retained_records(operands: &[RetainedOperand]) -> Vec<Record> {
     let mut records = Vec::with_capacity(operands.len());
     for retained in operands {
@@ -137,7 +137,7 @@ pub(crate) fn retained_records(operands: &[RetainedOperand]) -> Vec<Record> {
         }
         records.push(retained.record.clone());
     }
-    // A marker that voids several operands was added several times.
+    // A marker that covers several operands was added several times.
     records.sort_by(Record::cmp_by_key_and_seq);
     records.dedup_by(|a, b| a.operand.is_none() && a == b);
     records

@@ -23,14 +23,13 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 pub(crate) const CLOCK_JUMP_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
 /// Start of the year 2500, in microseconds since the Unix epoch. Later readings are ignored.
 pub const CLOCK_READING_END_US: u64 = 16_725_225_600_000_000;
-/// Monotonic time for which later readings must agree with a reading beyond the limit before it is accepted, in
+/// A reading beyond the limit is accepted after later readings have agreed with it for this monotonic time, in
 /// microseconds.
 const AGREEMENT_US: u64 = 3_600_000_000;
-/// Monotonic time for which later readings must agree with the first reading after an open before it is accepted, in
+/// The first reading after an open is accepted after later readings have agreed with it for this monotonic time, in
 /// microseconds.
 const FIRST_AGREEMENT_US: u64 = 60_000_000;
-/// Two readings agree if wall clock and monotonic clock have drifted apart by at most this time between them, in
-/// microseconds.
+/// Maximum drift between wall clock and monotonic clock at which two readings agree, in microseconds.
 const DRIFT_US: u64 = 60_000_000;
 
 /// A wall clock and a monotonic clock that are advanced manually in tests. Clones share the clocks.
@@ -148,7 +147,7 @@ pub(crate) struct SystemClock {
     started_us: u64,
     /// Database clock minus monotonic clock, in microseconds.
     offset_us: AtomicU64,
-    /// Whether the last reading was accepted. The next reading within the limit is then accepted without a lock. The
+    /// True if the last reading was accepted. The next reading within the limit is then accepted without a lock. The
     /// acquire load pairs with the release store after a change of `detection`.
     is_settled: AtomicBool,
     jump_us_max: AtomicU64,
@@ -160,9 +159,9 @@ pub(crate) struct SystemClock {
 struct JumpDetection {
     /// A pending reading. It is accepted if later readings advance like the monotonic clock.
     pending: Option<UnconfirmedReading>,
-    /// Whether no reading has been compared with the stored time yet.
+    /// True until the first reading has been compared with the stored time.
     is_first: bool,
-    /// Whether the last reading was after the year 2500.
+    /// True if the last reading was after the year 2500.
     is_ignoring: bool,
     reports: Vec<ClockJumpReport>,
 }
@@ -252,7 +251,7 @@ impl SystemClock {
     /// Starts the database clock at the stored time, or at the wall clock if `stored_us` is 0. Returns `stored_us`, or
     /// 0 if the stored time is ignored.
     pub(crate) fn start_database_clock(&self, stored_us: u64, jump_us_max: u64) -> u64 {
-        // Reads the monotonic clock second; see `read`.
+        // The monotonic clock is read second, for the reason that `read` states.
         let (wall_us, elapsed_us) = (self.wall_us(), self.elapsed_us());
         let mut detection = self.detection.lock();
         let mut stored_us = stored_us;

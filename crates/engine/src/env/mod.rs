@@ -105,7 +105,7 @@ wait_causes! {
     TooManyRuns = "a compaction to release runs",
     /// A write waits until files are ingested into its keyspace.
     Ingest = "an ingest of files",
-    /// A write waits for the admitted rate.
+    /// A write waits because it exceeds the admitted write rate.
     Throttle = "the write throttle",
     /// A commit waits for earlier commits.
     CommitAhead = "the commits ahead",
@@ -113,7 +113,7 @@ wait_causes! {
     Update = "an update of the key",
     /// A locking transaction waits for a key that another transaction has locked.
     KeyLock = "the lock of a key",
-    /// A caller waits for a flush, or a flush for running inserts into its memtable.
+    /// A caller waits for a flush, or a flush waits for running inserts into its memtable.
     Flush = "a flush",
     /// A caller waits for a compaction.
     Compaction = "a compaction",
@@ -236,7 +236,7 @@ impl Env {
     }
 
     /// Returns the creation time for a new file: the database clock, or a later wall clock reading that is not accepted
-    /// yet. If that reading is accepted later, the file does not become old at once.
+    /// yet. With the database clock alone, the file would become old at once when the later reading is accepted.
     #[must_use]
     pub(crate) fn creation_time_us(&self) -> u64 {
         match &self.0.clock {
@@ -298,7 +298,7 @@ impl Env {
         if self.has_real_time() { thread_cpu_ns() } else { 0 }
     }
 
-    /// Whether the clock advances by itself: it is neither a virtual nor a manual clock.
+    /// Returns true if the clock advances by itself: it is neither a virtual nor a manual clock.
     pub(crate) fn has_real_time(&self) -> bool {
         matches!(&self.0.clock, Clock::System(clock) if !clock.is_manual())
     }
@@ -450,8 +450,8 @@ impl Env {
         handle.thread.join()
     }
 
-    /// Pauses for a short time. With the system clock the thread sleeps. With a virtual clock the clock advances; under
-    /// `Stepped` that happens when no other thread can run before.
+    /// Pauses for a short time. With the system clock the thread sleeps. A virtual clock advances by this time. Under
+    /// `Stepped`, it advances only when no other thread can run.
     ///
     /// # Panics
     /// Like [`Env::wait`].
@@ -559,7 +559,7 @@ pub(crate) fn lower_thread_priority() {
     }
 }
 
-/// Does nothing, because other systems have no priority of a thread, or no portable call that sets it.
+/// Does nothing. Other systems have no thread priorities, or no portable call to set them.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn lower_thread_priority() {}
 

@@ -1,9 +1,9 @@
 //! Limits the bytes per second that background jobs read and write.
 //!
-//! Each priority has a token bucket. A bucket is stored as the time when its debt is paid: the charged bytes divided by
-//! the rate. A flush charges both buckets, but waits only for its own bucket. Compactions therefore use the bandwidth
-//! that flushes leave. No wait exceeds `WAIT_US_MAX`, so compactions progress even during continuous flushes, and jobs
-//! notice a shutdown within that time.
+//! Each priority has a token bucket. The state of a bucket is the time at which its debt is paid. The debt is the
+//! charged bytes divided by the rate. A flush charges both buckets, but waits only for its own bucket. Compactions
+//! therefore use the bandwidth that flushes leave. No wait exceeds `WAIT_US_MAX`, so compactions progress even during
+//! continuous flushes, and jobs notice a shutdown within that time.
 
 use lsmx_base::sync::{AtomicU64, Ordering, Signal};
 
@@ -11,7 +11,7 @@ use crate::env::{Background, Env, WaitCause};
 
 /// Longest wait for one read or write, in microseconds.
 const WAIT_US_MAX: u64 = 1_000_000;
-/// Burst that is allowed after an idle period, as the time that its bytes take at the rate, in microseconds.
+/// Maximum burst after an idle period, as the number of microseconds that its bytes take at the rate.
 const BURST_US: u64 = 100_000;
 /// Minimum wait, in microseconds. A shorter wait is added to the debt of the bucket instead.
 const WAIT_US_MIN: u64 = 1_000;

@@ -13,8 +13,8 @@
 //!
 //! A lost wake-up or a deadlock ends the schedule: every thread panics with a report at its wait, so the test fails
 //! instead of hanging. Afterwards threads run freely, and waits during unwinding return at once. A limit on the number
-//! of steps ends the schedule in the same way, because threads with deadlines could advance the clock forever while
-//! another thread never becomes runnable.
+//! of steps ends the schedule in the same way. Without the limit, threads with deadlines could advance the clock
+//! forever while another thread never becomes runnable.
 //!
 //! The thread that creates the environment runs first. A thread that was not registered gets a slot at its first yield
 //! point, and waits there until it is selected. The scheduler controls neither the earlier actions of this thread nor
@@ -72,7 +72,8 @@ enum SlotWait {
         /// Number of notifications of the signal before the last check of the condition.
         seen: u64,
         deadline_us: Option<u64>,
-        /// Whether the condition is evaluated once more although the signal was not notified. This finds lost wake-ups.
+        /// State of the recheck, which evaluates the condition once more although the signal was not notified. It finds
+        /// lost wake-ups.
         recheck: WaitRecheck,
     },
     ThreadEnd(usize),

@@ -1,8 +1,8 @@
 //! Time measurement for job threads: CPU time, waits in file system calls, and the remaining time.
 //!
 //! A wait is the elapsed time of a file system call minus the CPU time of the thread during the call. A read from the
-//! page cache therefore counts as CPU time, and no time counts twice. If a thread is in a call and waits for a free CPU
-//! core, this time also counts as a wait in the call.
+//! page cache therefore counts as CPU time, and no time counts twice. The time in which a thread waits for a free CPU
+//! core during a call counts as a wait of this call.
 
 use std::cell::Cell;
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Followers of the database, see [`Db::open_follower`](crate::Db::open_follower), and the obsolete files that only they
 /// use.
 ///
-/// The values are those of the last deletion of obsolete files, which follows each flush. The owner keeps all obsolete
+/// Each deletion of obsolete files updates the values. Such a deletion follows each flush. The owner keeps all obsolete
 /// files while a follower catches up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -4,7 +4,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `N.lock` | empty; locked while the follower, one of its views or one of their iterators exists |
+//! | `N.lock` | empty; locked while the follower, one of its views, or an iterator of such a view exists |
 //! | `N.files` | the numbers of the table and blob files in use; without this file, the follower may use every file |
 //! | `N.old` | the last `N.files` while the follower may use every file |
 //! | `N.tmp` | `N.files` under construction; renamed when it is complete |
@@ -22,8 +22,8 @@
 //! 3. The follower writes `N.files` with the files of the new state and of all older states that are in use. If step 2 or
 //!    this step fails, the follower closes the new files, and renames `N.old` back.
 //!
-//! If the owner reads the files of the follower before step 1 of the follower, then the manifest has changed before that
-//! step. The new state of the follower does not contain the file. Otherwise, the owner keeps the file.
+//! If the owner reads the files of the follower before step 1 of the follower, the manifest has changed before step 1,
+//! too. The new state of the follower then does not contain the file. Otherwise, the owner keeps the file.
 //!
 //! A process that ends releases its locks. The owner deletes the files of followers whose lock is free.
 

@@ -34,7 +34,7 @@ impl FollowerPaths {
         for path in [&self.temporary, &self.old, &self.files] {
             remove_if_exists(vfs, path)?;
         }
-        // Without this removal, the lock file is empty, and its lock is free for the next follower.
+        // Other systems keep the lock file. It is empty, and the next follower can lock it.
         if cfg!(unix) { remove_if_exists(vfs, &self.lock) } else { Ok(()) }
     }
 }
@@ -51,7 +51,7 @@ const ATTEMPTS_MAX: u32 = 100;
 pub(crate) struct FollowerPin {
     vfs: Arc<dyn Vfs>,
     paths: FollowerPaths,
-    /// The last list.
+    /// File numbers in the last written `N.files`. `None` before the first write.
     listed: Mutex<Option<BTreeSet<u64>>>,
     _lock: Box<dyn LockGuard>,
 }
@@ -97,10 +97,10 @@ impl FollowerPin {
         }
     }
 
-    /// Prevents the deletion of these tables and blob files only. Calls must not run at the same time.
+    /// Allows the owner to delete all files except these tables and blob files. Calls must not run concurrently.
     ///
     /// # Errors
-    /// If the list cannot be written. The caller must then call [`FollowerPin::restore`].
+    /// Fails if the list cannot be written. The caller must then call [`FollowerPin::restore`].
     pub(crate) fn pin(&self, numbers: BTreeSet<u64>) -> Result<()> {
         if self.is_listed(&numbers) {
             return self.restore();
@@ -111,11 +111,11 @@ impl FollowerPin {
         Ok(())
     }
 
-    /// Allows the deletion of all files except these, which must be in the last list. Calls must not run at the same time as
-    /// calls of other functions.
+    /// Allows the deletion of all files except these, which must be in the last list. No other function of the pin may
+    /// run concurrently.
     ///
     /// # Errors
-    /// If the list cannot be written. The last list remains.
+    /// Fails if the list cannot be written. The last list then remains valid.
     pub(crate) fn unpin_others(&self, numbers: BTreeSet<u64>) -> Result<()> {
         if self.is_listed(&numbers) { Ok(()) } else { self.write_list(numbers) }
     }
@@ -135,7 +135,8 @@ impl FollowerPin {
         Ok(())
     }
 
-    /// Makes the last list valid again, so that the owner may delete all other files. The follower must not use them.
+    /// Makes the last list valid again, so that the owner may delete all files that are not listed. The follower must
+    /// not use such files.
     ///
     /// This call needs no disk space. If the disk is full, the owner can therefore delete the other files.
     pub(crate) fn restore(&self) -> Result<()> {

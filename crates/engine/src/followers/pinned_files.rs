@@ -1,4 +1,4 @@
-//! The files that followers use, as the owner of the database sees them.
+//! Reads which files the followers of a database use.
 
 use std::collections::BTreeSet;
 use std::io;

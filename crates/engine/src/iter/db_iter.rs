@@ -250,7 +250,7 @@ impl<C: Cursor> DbIter<C> {
     pub(crate) fn expiry_us(&self) -> Option<u64> {
         match self.position {
             IterPosition::Backward | IterPosition::Merged => self.expiry_us,
-            // The value of an entry with an expiry time is copied.
+            // An entry with an expiry time is copied, so its position is `Merged` or `Backward`.
             IterPosition::Forward | IterPosition::Invalid => None,
         }
     }
@@ -412,7 +412,7 @@ impl<C: Cursor> DbIter<C> {
             self.count_step()?;
             let key = self.inner.key();
             if !self.is_visible(key.seq) {
-                // The newer versions are uncommitted writes.
+                // All versions before this one are uncommitted writes. Skip the versions between them and the snapshot.
                 self.inner.seek(&self.key, self.snapshot)?;
                 continue;
             }

@@ -36,7 +36,7 @@ pub(crate) struct IterView {
     read_point: ReadPoint,
     /// Keeps the snapshot registered.
     _pinned: Option<Arc<SnapshotGuard>>,
-    /// Set if the keyspace bounds the time of deleted values. Dropped before `super_version`.
+    /// Set if the keyspace has the option `delete_persistence`. Dropped before `super_version`.
     _registration: Option<IteratorRegistration>,
     env: Env,
     options: ReadOptions,
@@ -47,7 +47,7 @@ pub(crate) struct IterView {
     own_writes: Option<(Arc<Memtable>, SeqNo)>,
 }
 
-/// First seek of an iterator. Its reads are announced for all sorted runs.
+/// First seek of an iterator. Its blocks are prefetched in all sorted runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnnouncedSeek<'a> {
     pub(crate) key: &'a [u8],
@@ -149,8 +149,8 @@ impl IterView {
     /// Opens the cursors of all sources. Entries that the iterator returns outside of the bounds are unspecified.
     ///
     /// `scan` contains the limits of the scan, and the expected number of entries of all sources together. If
-    /// `announced` is given, announces the blocks that this seek needs in all sorted runs, so that the device reads
-    /// them at the same time.
+    /// `announced` is given, prefetches the blocks that this seek needs in all sorted runs, so that the device reads
+    /// them in parallel.
     pub(crate) fn open_iter(
         &self,
         (lower, upper): (&Bound<Bytes>, &Bound<Bytes>),
@@ -199,7 +199,7 @@ impl IterView {
         let last_own_seq = self.own_writes.as_ref().map_or(SeqNo::ZERO, |(_, last_seq)| *last_seq);
         let iter = DbIter::new(inner, self.read_point, deleted, resolver, values)
             .with_own_writes(last_own_seq);
-        // An end of a range needs a limit only on the side towards which it moves.
+        // A limit is needed only in the directions in which the iterator moves.
         let limit = |bound: &Bound<Bytes>, key: Option<Bytes>| {
             key.map_or(Bound::Unbounded, |_| bound.clone())
         };

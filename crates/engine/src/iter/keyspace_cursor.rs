@@ -156,7 +156,7 @@ impl KeyspaceCursor {
     }
 
     fn with_owned_bounds(self, bounds: (Bound<Bytes>, Bound<Bytes>)) -> KeyspaceCursor {
-        // `iter` was opened with the range tombstones of the previous bounds.
+        // `iter` was opened with the range tombstones of the previous bounds, so it must be opened again.
         KeyspaceCursor { bounds, iter: None, position: CursorPosition::Unpositioned, ..self }
     }
 

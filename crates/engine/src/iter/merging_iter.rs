@@ -90,9 +90,9 @@ impl<C: Cursor> MergingCursor<C> {
 
     /// Moves forward to the first entry at or after (`user_key`, `seq`).
     ///
-    /// The target must not be before the target of the last seek. Since this seek, only this method and `next` may have
-    /// been called. Sources that are already at or after the target are not moved, so that their blocks are not read
-    /// again.
+    /// The target must not be before the target of the last seek. After that seek, the caller may have called only this
+    /// method and `next`. Sources that are already at or after the target are not moved, so that their blocks are not
+    /// read again.
     /// # Errors
     /// Fails if a block cannot be read.
     pub(crate) fn seek_forward(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {

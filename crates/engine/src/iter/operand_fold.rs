@@ -18,9 +18,9 @@ pub(crate) struct OperandFold {
     base: Option<Slice>,
     /// Time at which expiry is determined, in microseconds.
     time_us: u64,
-    /// Whether the base has an expiry time, whether it has expired or not.
+    /// True if the base has an expiry time, even if it has expired.
     has_expiring_base: bool,
-    /// Expiry time of the base if it expires later, in microseconds.
+    /// Expiry time of the base in microseconds. `None` if the base does not expire or has expired.
     base_expiry_us: Option<u64>,
     /// Sequence number of the base if the base is a value pointer whose value was not read yet.
     pointer_seq: Option<SeqNo>,
@@ -129,8 +129,8 @@ impl OperandFold {
         Ok(())
     }
 
-    /// Returns whether the base has an expiry time, whether it has expired or not. The combined value then depends on
-    /// the time of the read.
+    /// Returns whether the base has an expiry time, even if it has expired. The combined value then depends on the time
+    /// of the read.
     pub(crate) fn has_expiring_base(&self) -> bool {
         self.has_expiring_base
     }
@@ -140,7 +140,7 @@ impl OperandFold {
         self.has_expiring_base && self.base.is_some()
     }
 
-    /// Returns the expiry time of the base if it expires after the time of this fold, in microseconds.
+    /// Returns the expiry time of the base in microseconds. Returns `None` if the base does not expire or has expired.
     pub(crate) fn base_expiry_us(&self) -> Option<u64> {
         self.base_expiry_us
     }

@@ -25,7 +25,7 @@ const BATCH_ENTRIES_FIRST: usize = 4;
 /// Maximum number of entries in a batch. The first element applies if the last batch was read from the page cache, and
 /// the second element if it was read from a device.
 const BATCH_ENTRIES_MAX: [usize; 2] = [512, 4096];
-/// Total size of values in bytes at which a batch ends, for the same two cases.
+/// Total size of values in bytes at which a batch ends. The elements have the same meaning as in [`BATCH_ENTRIES_MAX`].
 const BATCH_BYTES: [u64; 2] = [1 << 20, 4 << 20];
 
 /// A key, and its value or the error of combining its merge operands.
@@ -53,7 +53,7 @@ pub(crate) struct PrefetchIter {
     backward: bool,
     /// `None` if values must not be prefetched.
     prefetch: Option<PrefetchContext>,
-    /// Whether the current entry of the cursor was not returned yet.
+    /// True if the current entry of the cursor was not returned yet.
     is_current_pending: bool,
     /// Whether a value in the value log was found.
     has_seen_pointer: bool,
@@ -154,8 +154,8 @@ impl PrefetchIter {
         Ok(Some((key, value)))
     }
 
-    /// Prefetches entries, starting with the current entry. If a move fails, the error is returned after the entries
-    /// before it.
+    /// Prefetches entries, starting with the current entry. If a move fails, [`PrefetchIter::next`] returns the error
+    /// after the prefetched entries.
     #[cold]
     fn prefetch_batch(&mut self, expected: Option<u64>, is_within: &impl Fn(&[u8]) -> bool) {
         let Some(PrefetchContext { env, blobs }) = &self.prefetch else { return };

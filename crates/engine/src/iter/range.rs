@@ -196,7 +196,7 @@ impl Range {
         range
     }
 
-    /// Opens the cursors of all sources. If recent seeks had to wait for the device, announces the blocks that a seek
+    /// Opens the cursors of all sources. If recent seeks had to wait for the device, prefetches the blocks that a seek
     /// to the bound at this end needs.
     fn open_iter(&self, backward: bool) -> Result<DbIter<MergingCursor>> {
         let version = &self.view.super_version().version;
@@ -341,7 +341,7 @@ impl Iterator for Range {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        // An error is returned any number of times.
+        // After an error, the range returns it any number of times, so there is no upper bound.
         let remaining = self.remaining.and_then(|remaining| usize::try_from(remaining).ok());
         (0, remaining.filter(|_| self.error.is_none()))
     }

@@ -21,7 +21,7 @@ enum TombstoneSource {
     /// Indexes of range tombstones, each with the largest sequence number that the reader sees.
     Reader { indexes: Arc<[(Arc<TombstoneIndex>, SeqNo)]> },
     /// Registered snapshots in ascending order. If an entry is newer than all snapshots, any newer range tombstone
-    /// hides it. `tombstones` contains the sequence numbers that these snapshots distinguish.
+    /// hides it. Of all sequence numbers between two adjacent snapshots, `tombstones` contains only the largest.
     Job { tombstones: Arc<FragmentedTombstones>, snapshots: Arc<[SeqNo]> },
 }
 

@@ -56,8 +56,8 @@ impl RunCursor {
         RunCursor { hints, ..self }
     }
 
-    /// Announces the blocks that a seek to (`user_key`, `seq`) and the moves after it need. If `backward` is true,
-    /// these moves go to smaller keys.
+    /// Prefetches the blocks that a seek to (`user_key`, `seq`) and the following moves need. If `backward` is true,
+    /// the following moves go to smaller keys.
     ///
     /// # Errors
     /// Fails if metadata of the table cannot be read.
@@ -80,7 +80,7 @@ impl RunCursor {
         self.current.as_ref().expect("the cursor is valid")
     }
 
-    /// Opens the table at `index`. Returns `None` if there is no such table.
+    /// Opens the table at `index`. Returns `None` if `index` is out of range.
     fn open_table(&mut self, index: usize) -> Option<&mut TableCursor> {
         if index != self.index {
             self.close_table();

@@ -182,7 +182,7 @@ impl TreeNode {
     /// Removes the slots from `position` on and sets the link to the right sibling `right`, which already contains
     /// these slots. Called only by the writer.
     pub(crate) fn split_off(&self, position: usize, right: u32) {
-        // The link is stored before the slots are removed, so that a reader that does not find a removed slot can
+        // The link is stored before the slots are removed. A reader that does not find a removed slot can therefore
         // follow the link to the right sibling.
         self.next.store(right, Ordering::Release);
         self.permutation.store(self.permutation().truncate(position).0, Ordering::Release);

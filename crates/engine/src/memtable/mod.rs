@@ -112,13 +112,14 @@ impl Memtable {
         self.first_seq
     }
 
-    /// Announces a commit that starts at `seq` and writes to this memtable. The commit leader calls this method before
+    /// Records that a commit which starts at `seq` writes to this memtable. The commit leader calls this method before
     /// the WAL append, in order of sequence numbers.
     pub(crate) fn announce_commit(&self, seq: SeqNo) {
         self.first_announced.fetch_min(seq.0, Ordering::Release);
     }
 
-    /// Returns the smallest announced sequence number. WAL records from this number on must be kept.
+    /// Returns the smallest sequence number passed to [`Memtable::announce_commit`]. WAL records from this number on
+    /// must be kept.
     pub(crate) fn first_announced(&self) -> Option<SeqNo> {
         match self.first_announced.load(Ordering::Acquire) {
             u64::MAX => None,
@@ -377,8 +378,8 @@ impl fmt::Debug for Memtable {
 pub(crate) struct MemtableCursor {
     memtable: Arc<Memtable>,
     position: Option<EntryPosition>,
-    /// Whether the cursor returns the folded value of the entry. Determined once when the cursor moves to the entry, so
-    /// that kind and value match.
+    /// True if the cursor returns the folded value of its entry. Set when the cursor moves to the entry, so that kind
+    /// and value match.
     is_folded: bool,
 }
 

@@ -21,8 +21,8 @@ use lsmx_base::work_counter::{self, WorkKind};
 /// Maximum number of range tombstones in a chunk that lookups scan without an index.
 const SCANNED_CHUNK_MAX: u64 = 8;
 
-/// Bytes of a range tombstone without its keys: a leaf node and a share of inner nodes, each with reference counts; the
-/// reference counts of both keys; and the index.
+/// Bytes of a range tombstone without its keys: a leaf node, a share of the inner nodes, the reference counts of the
+/// nodes and of both keys, and the index.
 const TOMBSTONE_BYTES: u64 = (2 * (size_of::<TombstoneNode>() + 16)
     + 2 * 24
     + TombstoneIndex::BYTES_PER_TOMBSTONE_MAX) as u64;
@@ -103,7 +103,7 @@ impl TombstoneChunk {
 /// The range tombstones of one memtable.
 #[derive(Debug)]
 pub(crate) struct MemtableRangeTombstones {
-    /// Whether there are range tombstones. Most memtables have none, and a lookup then reads only this flag. `insert`
+    /// True if there are range tombstones. Most memtables have none, and a lookup then reads only this flag. `insert`
     /// stores `chunks` before this flag. The release store in `insert` pairs with the acquire load in `is_empty`.
     has_any: AtomicBool,
     chunks: ArcSwap<Vec<TombstoneChunk>>,

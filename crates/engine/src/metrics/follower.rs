@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 pub struct FollowerMetrics {
     /// Sequence number of the last commit that the view shows.
     pub shown_seq: u64,
-    /// Number of catch-ups that succeeded, with and without news.
+    /// Number of catch-ups that succeeded, including those that found no new commits.
     pub catch_ups: u64,
     /// Number of catch-ups that replaced the view.
     pub views: u64,
-    /// Number of these catch-ups that replayed only new commits, because no file of the database had changed. The other
-    /// ones replayed the whole WAL.
+    /// Number of view replacements that replayed only the new commits, because no file of the database had changed. The
+    /// other catch-ups that replaced the view replayed the whole WAL.
     pub extensions: u64,
     /// Number of catch-ups that failed.
     pub failures: u64,
     /// Time since the start of the last catch-up that succeeded, or of the open, in microseconds.
     pub last_catch_up_age_us: u64,
-    /// Duration of this catch-up, or of the open, in microseconds.
+    /// Duration of the last catch-up that succeeded, or of the open, in microseconds.
     pub last_catch_up_us: u64,
 }

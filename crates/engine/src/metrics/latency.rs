@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use lsmx_base::sync::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// Distribution of durations, with two significant digits. The name of the field that holds it has the unit.
+/// Distribution of durations, with two significant digits. The suffix of the field name states the unit, such as `_us`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LatencyMetrics {

@@ -100,7 +100,7 @@ pub struct CompactionMetrics {
     pub trivial_moves: u64,
     /// Number of jobs that dropped files without reading them.
     pub drops: u64,
-    /// Bytes of whole input files of merges.
+    /// Bytes of the input files of merges.
     pub read_bytes: u64,
     /// Bytes of output files of merges.
     pub written_bytes: u64,
@@ -197,8 +197,8 @@ pub struct MergeMetrics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CompactionFilterMetrics {
-    /// Number of values that compactions passed to the filter. Like `removed` and `changed`, it does not count merges
-    /// that failed or were repeated.
+    /// Number of values that compactions passed to the filter. This field, `removed` and `changed` do not count values
+    /// of merges that failed or were repeated.
     pub passed: u64,
     /// Number of removed values.
     pub removed: u64,
@@ -221,20 +221,22 @@ pub struct ExpiryMetrics {
     pub bytes: u64,
 }
 
-/// Deleted and expired data that exceeds [`KeyspaceOptions::delete_persistence`](crate::KeyspaceOptions::delete_persistence).
+/// Deleted and expired data that exists for longer than
+/// [`KeyspaceOptions::delete_persistence`](crate::KeyspaceOptions::delete_persistence).
 ///
 /// [`Event::DeletePersistenceOverdue`](crate::Event::DeletePersistenceOverdue) names each holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeletePersistenceMetrics {
-    /// The bound in microseconds, or 0 without one.
+    /// The bound `delete_persistence` in microseconds, or 0 if it is not set.
     pub bound_us: u64,
     /// Maximum time by which data in tables, blob files and operand stores exceeds the bound because jobs have not kept
     /// up, in microseconds.
     pub overdue_us: u64,
     /// Maximum time by which data exceeds the bound because a snapshot or a transaction may see it, in microseconds.
     pub snapshot_overdue_us: u64,
-    /// Maximum time by which data may exceed the bound because an iterator or a cursor uses old files, in microseconds.
+    /// Maximum time by which data may exceed the bound because an iterator or a cursor uses obsolete files, in
+    /// microseconds.
     pub iterator_overdue_us: u64,
 }
 
@@ -244,7 +246,7 @@ pub struct DeletePersistenceMetrics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LastRunFilterMetrics {
-    /// Whether lookups use the filter.
+    /// True if lookups use the filter.
     pub is_used: bool,
     /// Number of lookups that reached the last run.
     pub lookups: u64,
@@ -252,7 +254,7 @@ pub struct LastRunFilterMetrics {
     pub absent: u64,
     /// Block reads that the filter saves per lookup in the last run, or would save if it were used.
     pub reads_saved: f64,
-    /// Block reads per lookup that data blocks in the memory of the filter would save.
+    /// Block reads that cached data blocks would save per lookup if they used the memory of the filter.
     pub reads_lost: f64,
     /// Bytes of the filter.
     pub filter_bytes: u64,
@@ -287,7 +289,7 @@ impl ValueLogMetrics {
     }
 }
 
-/// Tables that were ingested into one keyspace since it was opened, also by bulk loads.
+/// Tables that ingests and bulk loads added to one keyspace since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IngestMetrics {
@@ -305,7 +307,7 @@ pub struct IngestMetrics {
 
 /// Operations of users on one keyspace since it was opened.
 ///
-/// Operations that failed are not counted, except in [`KeyspaceMetrics::gets`]. Batches count each of their operations.
+/// Operations that failed are not counted, except in [`KeyspaceMetrics::gets`]. Each operation of a batch is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -328,8 +330,8 @@ pub struct OperationMetrics {
     pub multi_get_keys: u64,
     /// Number of iterators and cursors.
     pub scans: u64,
-    /// Number of entries that iterators returned, and of entries to which cursors moved. An open iterator or cursor
-    /// has counted all but its last 1,023 entries.
+    /// Number of entries that iterators returned, and of entries to which cursors moved. The last entries of an open
+    /// iterator or cursor, up to 1,023, may not be counted yet.
     pub scan_entries: u64,
     /// Bytes of keys and values that iterators and cursors returned. A cursor counts a value when the value is read.
     pub scan_bytes: u64,
@@ -406,8 +408,8 @@ pub struct KeyspaceMetrics {
 impl KeyspaceMetrics {
     /// Returns the sum over all levels. Its incoming bytes are the bytes of flushed and ingested tables.
     ///
-    /// Its write amplification is thus that of the whole tree: (flushed + ingested + compaction written) ÷ (flushed +
-    /// ingested). Linked tables are not written.
+    /// Its write amplification is therefore the one of the whole tree: (flushed + ingested + compaction written) ÷
+    /// (flushed + ingested). Tables that an ingest links instead of copying do not count as written.
     #[must_use]
     pub fn total(&self) -> LevelMetrics {
         let mut total = LevelMetrics::default();
@@ -424,7 +426,7 @@ impl KeyspaceMetrics {
         total
     }
 
-    /// Returns the metrics of a level, which are added if they do not exist.
+    /// Returns the metrics of a level. Adds them if they do not exist.
     pub(crate) fn level_mut(&mut self, level: u8) -> &mut LevelMetrics {
         while self.levels.len() <= usize::from(level) {
             let level = u8::try_from(self.levels.len()).unwrap_or(u8::MAX);
@@ -456,8 +458,8 @@ pub struct CommitMetrics {
     pub groups: u64,
     /// Number of `Buffered` commits that waited for the sync of another group.
     pub behind_sync: u64,
-    /// Number of checks of guards against commits that were not visible yet: one per guard and earlier commit, and
-    /// one per operation of a commit whose keys had to be collected for the checks.
+    /// Number of checks of guards against commits that were not visible yet. A check compares one guard with one
+    /// earlier commit. Collecting the keys of an earlier commit adds one check per operation of this commit.
     pub guard_checks: u64,
 }
 
@@ -517,7 +519,7 @@ pub struct DiskMetrics {
     pub reserve_bytes: u64,
 }
 
-/// Metrics of reads since the database was opened. They cost much less than [`Metrics`].
+/// Metrics of reads since the database was opened. Reading them costs much less than reading [`Metrics`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadMetrics {

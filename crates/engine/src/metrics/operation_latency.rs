@@ -119,7 +119,7 @@ impl OperationLatencies {
 /// Returns the start time for one of `one_in` operations.
 #[cold]
 fn start_sampled(env: &Env, one_in: u64) -> OperationStart {
-    // Random numbers instead of a counter: a counter would always select the same operation of a repeated pattern.
+    // Uses random numbers, because a counter would always select the same operation of a repeated pattern.
     let is_selected = one_in == 1 || next_random().is_multiple_of(one_in);
     OperationStart(is_selected.then(|| env.monotonic_ns()))
 }
@@ -131,7 +131,7 @@ fn next_random() -> u64 {
     }
     let next = |state: &Cell<u64>| {
         let mut x = match state.get() {
-            // Odd, and therefore not 0, which the generator never leaves.
+            // The seed is odd, and therefore not 0. From the state 0, the generator would return only zeros.
             0 => (thread_number() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             x => x,
         };
@@ -141,7 +141,8 @@ fn next_random() -> u64 {
         state.set(x);
         x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
     };
-    // While a thread ends, its thread local may be destroyed. The operation is then not measured, unless all are.
+    // While a thread ends, its thread local may be destroyed. The operation is then not measured, unless all operations
+    // are measured.
     STATE.try_with(next).unwrap_or(1)
 }
 

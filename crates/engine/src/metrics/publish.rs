@@ -7,8 +7,8 @@ use crate::metrics::families::{MetricKind, MetricSample, MetricValue, metric_fam
 
 /// Sets all metrics in the recorder of the current thread or process.
 ///
-/// A summary becomes gauges with the label `quantile`, a gauge of its sum and a counter of its durations. A counter of
-/// seconds becomes a gauge.
+/// A summary becomes gauges with the label `quantile`, a gauge for the sum and a counter for the number of durations. A
+/// counter of seconds becomes a gauge.
 pub(crate) fn publish(metrics: &Metrics, labels: &[(&str, &str)]) {
     let common: Vec<Label> = labels.iter().map(|(name, value)| label(name, value)).collect();
     for family in metric_families(metrics) {

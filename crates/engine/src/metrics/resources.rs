@@ -34,15 +34,16 @@ pub struct MemoryMetrics {
     pub open_tables: u64,
     /// Indexes, filters, buffers and caches of operand stores.
     pub operand_stores: u64,
-    /// Writes and read sets of open transactions. At most 16 KiB of each transaction are not counted. At most a quarter of
-    /// [`MemoryMetrics::block_cache_bytes_max`] if a memory budget is set.
+    /// Writes and read sets of open transactions. Up to 16 KiB of each transaction are not counted. If a memory budget
+    /// is set, the limit is a quarter of [`MemoryMetrics::block_cache_bytes_max`].
     pub transactions: u64,
     /// Encode buffer of the WAL.
     pub wal_buffer: u64,
     /// Read-ahead buffers of iterators and compactions.
     pub read_ahead: u64,
     /// Key hashes of flushed writes, and key prefixes for transactions. A commit compares its guards
-    /// ([`WriteBatch::guard`](crate::WriteBatch::guard)) with them. At most 16 MiB, and at most 1/16 of the memory budget.
+    /// ([`WriteBatch::guard`](crate::WriteBatch::guard)) with them. The limit is 16 MiB or 1/16 of the memory budget,
+    /// whichever is smaller.
     pub guard_history: u64,
 }
 

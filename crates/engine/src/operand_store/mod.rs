@@ -14,13 +14,14 @@
 //! 3. *Views.* Readers pin an immutable [`OperandView`]. The view is replaced in one step, together with the memtables
 //!    and the tables.
 //! 4. *Delete markers.* A flush delivers a delete marker for each put or delete of a key that the store may contain,
-//!    and a range delete marker for each range delete. A marker voids older operands of its keys for all reads at its
+//!    and a range delete marker for each range delete. A marker hides older operands of its keys from all reads at its
 //!    sequence number or later. The tree can therefore drop tombstones without regard to the store. The operands of a
 //!    key in the store are always newer than those in the tree, because operands move only from the store to the tree.
 //! 5. *Snapshots.* Operands may be merged only if no snapshot is between them. Operands that a snapshot sees are kept.
 //! 6. *Deletion within a bound.* A store may support
-//!    [`KeyspaceOptions::delete_persistence`](crate::KeyspaceOptions::delete_persistence). The engine then states
-//!    regularly which delete markers are so old that the operands which they void must be removed from all files.
+//!    [`KeyspaceOptions::delete_persistence`](crate::KeyspaceOptions::delete_persistence). The engine then calls
+//!    [`OperandStore::remove_void_operands`] regularly. The store must then remove from all its files the operands that
+//!    old delete markers hide.
 
 pub(crate) mod panic_guard;
 
@@ -62,7 +63,7 @@ pub trait OperandStoreFactory: fmt::Debug + Send + Sync {
         token: Option<StoreToken>,
     ) -> Result<Arc<dyn OperandStore>>;
 
-    /// Reads and verifies all data of a token. Changes nothing.
+    /// Reads and verifies all data of the state `token`. Changes nothing.
     ///
     /// # Errors
     /// Returns the first error that was found, with file and offset.
@@ -76,10 +77,11 @@ pub trait OperandStoreFactory: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Reads all files of a token, and returns the records of a key and the range delete markers that cover it.
+    /// Reads all files of the state `token`. Returns the records of `key` and the range delete markers that cover
+    /// `key`.
     ///
-    /// The result includes void records and records that are newer than the token. Returns `None` if the store has no
-    /// search, which is the default.
+    /// The result includes records that a delete marker hides, and records that are newer than the token. The default
+    /// implementation returns `None`, which means that the store does not support this search.
     ///
     /// # Errors
     /// Returns the first error found, with file and offset.
@@ -114,7 +116,7 @@ pub struct StoredRecord {
     pub offset: u64,
     /// Content of the record.
     pub kind: StoredRecordKind,
-    /// Sequence number. Of a merged operand the largest one.
+    /// Sequence number. For a merged operand, this is the largest sequence number of its parts.
     pub seq: SeqNo,
 }
 
@@ -167,7 +169,7 @@ pub struct StoreContext {
     pub memory_bytes: Option<u64>,
     /// Whether reads should bypass the page cache.
     pub direct_reads: bool,
-    /// Whether the store must not write any file.
+    /// True if the store must not write files.
     pub read_only: bool,
 }
 
@@ -212,8 +214,8 @@ pub trait OperandFiles: fmt::Debug + Send + Sync {
     /// Fails if the file system returns an error.
     fn sync_directory(&self) -> Result<()>;
 
-    /// Queues a file for deletion. No committed state and no view may need the file. Never blocks, so that it can be
-    /// called when a view is dropped.
+    /// Queues a file for deletion. The caller ensures that no committed state and no view needs the file. Never blocks,
+    /// so that it can be called when a view is dropped.
     fn discard(&self, kind: OperandFileKind, number: u64);
 }
 
@@ -301,10 +303,10 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
     /// Starts a collection: reads and merges operands, and writes new buckets. Deliveries may run concurrently. Returns
     /// `None` if there is nothing to do.
     ///
-    /// `snapshots` contains the registered snapshots in ascending order, followed by the published sequence number at
-    /// that time. Snapshots that are taken later see at least this number, but the collection does not know them. The
-    /// collection must therefore not merge operands with larger sequence numbers, and must not void operands because of
-    /// markers with larger sequence numbers.
+    /// `snapshots` contains the registered snapshots in ascending order, followed by the sequence number that is
+    /// published when the collection starts. The collection does not know snapshots that are taken later, but they see
+    /// at least this sequence number. The collection must therefore not merge operands with larger sequence numbers. It
+    /// must also not remove operands because of delete markers with larger sequence numbers.
     ///
     /// # Errors
     /// Fails if a file is corrupt, or cannot be read or written. The state of the store then does not change.
@@ -336,12 +338,12 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
         let _ = files;
     }
 
-    /// Requests the removal of all operands that delete markers and range delete markers up to `through` void, except
+    /// Requests the removal of all operands that delete markers and range delete markers up to `through` hide, except
     /// for operands that `snapshots` need. `snapshots` has the same form as in [`OperandStore::collect`].
     ///
-    /// A collection is then due until the files of the committed state, including logs, contain no such operand.
-    /// Markers up to `through` may also be delivered later. Each call replaces the previous request. The call must be
-    /// cheap.
+    /// A collection is then due until the files of the committed state, including logs, contain no such operand. Delete
+    /// markers up to `through` may also be delivered after this call. Each call replaces the previous request. The call
+    /// must be cheap.
     ///
     /// Called only if [`OperandStoreFactory::supports_delete_persistence`] returns true. The default implementation
     /// does nothing.
@@ -349,7 +351,7 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
         let _ = (through, snapshots);
     }
 
-    /// Returns a lower bound of the sequence numbers of the deletes that may void operands in the files of the
+    /// Returns a lower bound of the sequence numbers of the delete markers that may hide operands in the files of the
     /// committed state. Returns `None` if the files contain no such operands, which is the default.
     fn oldest_void_delete(&self) -> Option<SeqNo> {
         None
@@ -361,8 +363,8 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
     /// Returns the used memory in bytes.
     fn memory_bytes(&self) -> u64;
 
-    /// Returns an upper bound of the bytes that the store may have to rewrite after [`OperandStore::abandon`], without
-    /// new deliveries. The engine reserves disk space for them. Default: 0.
+    /// Returns an upper bound of the bytes that the store may have to rewrite after [`OperandStore::abandon`] if
+    /// nothing else is delivered. The engine reserves disk space for them. Default: 0.
     fn rewrite_bytes_max(&self) -> u64 {
         0
     }
@@ -383,7 +385,7 @@ pub trait OperandDelivery {
     /// Fails if a file cannot be written.
     fn add_operand(&mut self, key: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()>;
 
-    /// Adds a delete marker, which voids older operands of the key.
+    /// Adds a delete marker, which hides older operands of the key.
     ///
     /// # Errors
     /// Fails if a file cannot be written.
@@ -423,8 +425,8 @@ pub trait OperandCollection {
     ///
     /// The entries of the cursor have the kind [`Merge`](crate::EntryKind::Merge). They are the operands of the buckets
     /// that the collection removes, including operands that were delivered after the collection started. For each key,
-    /// either all operands that no delete marker voids must move, or none, because an operand in the tree voids all
-    /// older operands of its key in the store.
+    /// either all operands that no delete marker hides must move, or none. The reason is that an operand in the tree
+    /// hides all older operands of its key in the store.
     ///
     /// The engine calls this method before [`OperandCollection::prepare`], while no delivery runs.
     ///
@@ -448,7 +450,7 @@ pub trait OperandView: fmt::Debug + Send + Sync {
     fn may_contain(&self, key: &[u8]) -> bool;
 
     /// Appends to `found` the operands of a key that are visible at the sequence number `at`, newest first. Operands
-    /// that a visible delete marker voids are omitted.
+    /// that a visible delete marker hides are omitted.
     ///
     /// # Errors
     /// - The error of a read, if a file is corrupt or cannot be read.
@@ -468,8 +470,8 @@ pub trait OperandView: fmt::Debug + Send + Sync {
         let _ = (key, at);
     }
 
-    /// Returns a cursor over the operands of all keys, as entries of the kind [`Merge`](crate::EntryKind::Merge).
-    /// Operands are visible at the sequence number `at` as in [`OperandView::read_operands`].
+    /// Returns a cursor over the operands of all keys, as entries of the kind [`Merge`](crate::EntryKind::Merge). The
+    /// operands are the same as those of [`OperandView::read_operands`] at the sequence number `at`.
     ///
     /// A merged operand has the largest sequence number of its parts.
     fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor>;
@@ -477,8 +479,8 @@ pub trait OperandView: fmt::Debug + Send + Sync {
     /// Opens all files of the view, and keeps them open until the view is dropped. Called when the database is closed,
     /// because its next owner may delete some of these files.
     ///
-    /// Otherwise, files that the store did not create may be closed at any time. If a file cannot be opened, the read
-    /// that needs it must return the error.
+    /// Without this call, the engine may close files that the store has opened for reading. If a file cannot be opened
+    /// again, the read that needs it must return the error.
     fn keep_files_open(&self) {}
 
     /// Copies the view to new files in `target` for a checkpoint. Returns the token that opens the copy. The contents
@@ -522,6 +524,6 @@ pub struct OperandMetrics {
     pub to_tree: u64,
     /// Number of reads that found their result in the cache of merged operands.
     pub cache_hits: u64,
-    /// Number of reads that did not find their result in this cache.
+    /// Number of reads that did not find their result in the cache of merged operands.
     pub cache_misses: u64,
 }

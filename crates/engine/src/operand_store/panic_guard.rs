@@ -171,14 +171,14 @@ impl OperandStore for PanicGuardStore {
     }
 
     fn oldest_void_delete(&self) -> Option<SeqNo> {
-        // After a panic, the operands count as older than all others.
+        // After a panic, the smallest sequence number is returned, which is always a valid lower bound.
         let oldest = self.guard.catch(|| self.inner.oldest_void_delete());
         oldest.unwrap_or(Some(SeqNo::ZERO))
     }
 
     fn live_files(&self) -> Vec<(OperandFileKind, u64)> {
-        // Pending calls are repeated first. Before the last call of `mark_committed`, the store would return the files
-        // of an older state.
+        // Pending calls are repeated first. If a call of `mark_committed` were still pending, the store would return
+        // the files of an older state.
         let files =
             self.report_outcome(None).and_then(|()| self.guard.catch(|| self.inner.live_files()));
         files.unwrap_or_else(|error| error.resume_panic())

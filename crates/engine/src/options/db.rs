@@ -31,7 +31,7 @@ pub(crate) const OPEN_FILES_MIN: usize = 12;
 pub(crate) const OPEN_FILES_PER_WORKER: usize = 2;
 /// Number of additional file descriptors for each operand store.
 pub(crate) const OPEN_FILES_PER_STORE: usize = 4;
-/// Default of [`Options::wal_bytes_max`], in memtables of the default keyspace.
+/// Default of [`Options::wal_bytes_max`], as a multiple of the memtable size of the default keyspace.
 const WAL_MEMTABLES_DEFAULT: u64 = 4;
 
 /// Options of a database. They are checked when the database is opened.
@@ -96,9 +96,10 @@ impl Options {
 
     /// Maximum number of subcompactions of a large compaction, at least 1.
     ///
-    /// Idle compaction threads run them in parallel. Each needs the buffers of a job. With [`Background::Inline`] they run
-    /// one after another. A subcompaction reads at least the size of an output file. Runs that the policy keeps in one
-    /// file are not divided. Default: the number of threads that can run one; 2 with [`Background::Inline`].
+    /// Idle compaction threads run the subcompactions in parallel. Each subcompaction needs the buffers of a job, and
+    /// reads at least the size of an output file. With [`Background::Inline`] they run one after another. A run that
+    /// the policy keeps in one file is not divided. Default: the number of threads that can run a subcompaction; 2 with
+    /// [`Background::Inline`].
     pub fn subcompactions_max(mut self, subcompactions: usize) -> Self {
         self.subcompactions_max = Some(subcompactions);
         self
@@ -127,12 +128,12 @@ impl Options {
         self
     }
 
-    /// Maximum forward step of the wall clock that the database clock follows at once.
+    /// Maximum forward jump of the wall clock that the database clock follows at once.
     ///
-    /// A step is measured from the last reading, or from the time stored in the manifest. After a larger step the
+    /// A jump is measured from the last reading, or from the time stored in the manifest. After a larger jump, the
     /// database clock advances with the monotonic clock until the wall clock has been consistent for one hour. Readings
-    /// after the year 2500 are ignored. The database clock determines the ages of files, which `fifo` and other time-based
-    /// triggers use. Default: 24 hours.
+    /// after the year 2500 are ignored. The database clock determines the ages of files, which `fifo` and other
+    /// time-based triggers use. Default: 24 hours.
     pub fn clock_jump_max(mut self, jump: Duration) -> Self {
         self.clock_jump_max = Some(jump);
         self
@@ -150,10 +151,11 @@ impl Options {
 
     /// Memory budget in bytes for memtables, the block cache, open tables and jobs, at least 4 MiB.
     ///
-    /// Memtables get 3/8, where writes wait. Buffers of jobs get 1/8. Open tables and then cached blocks get the rest. If
-    /// [`Options::block_cache_bytes`] or [`Options::memtable_bytes_max`] is set, the other one gets the rest. A memtable is
-    /// limited to half of the memtables' bytes, and a table to 1/16 of the budget. The guide on memory has details.
-    /// Default: no budget, each part has its own default.
+    /// Memtables get 3/8 of the budget. If they reach this limit, writes wait for a flush. Buffers of jobs get 1/8. The
+    /// rest is for open tables and cached blocks, and open tables have priority. If [`Options::memtable_bytes_max`] is
+    /// set, the block cache gets the remaining bytes. If [`Options::block_cache_bytes`] is set, memtables get the
+    /// remaining bytes, but at most 3/8 of the budget. A memtable is limited to half of the memory for memtables, and a
+    /// table to 1/16 of the budget. The guide on memory has details. Default: no budget, each part has its own default.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.memory_budget = Some(bytes);
         self
@@ -181,10 +183,10 @@ impl Options {
     /// files that jobs write do not count. If the process runs out of descriptors, half of the files are closed.
     /// Default: a quarter of the descriptors that the process may have, or 4096 without such a limit.
     ///
-    /// A database needs 12 descriptors, two more for each background thread ([`Options::background`]), four more for each
-    /// operand store, and one for each reading thread.
-    /// By default these are 16 without reads, or 20 with an operand store. If they are not available, the open, or the
-    /// creation of a keyspace with an operand store, fails with [`Error::TooFewDescriptors`].
+    /// A database needs 12 descriptors, two more for each background thread ([`Options::background`]), four more for
+    /// each operand store, and one for each reading thread. With default options, this is 16 descriptors without reads,
+    /// or 20 with an operand store. If the descriptors are not available, opening the database or creating a keyspace
+    /// with an operand store fails with [`Error::TooFewDescriptors`].
     pub fn open_files_max(mut self, files: usize) -> Self {
         self.open_files_max = Some(files);
         self
@@ -231,7 +233,8 @@ impl Options {
 
     /// Time without writes after which a memtable is flushed, to free its memory and WAL segments.
     ///
-    /// The flush may be up to half of this time late. Default: never; WAL and memory are bounded anyway.
+    /// The flush may be up to half of this time late. Default: never. The sizes of the WAL and of the memtables are
+    /// limited in any case.
     pub fn flush_idle_after(mut self, idle: Duration) -> Self {
         self.memtable_idle_us = Some(saturating_u64(idle.as_micros()));
         self
@@ -248,8 +251,8 @@ impl Options {
 
     /// Maximum size of all memtables together, in bytes. One batch may exceed it.
     ///
-    /// At half of it the largest memtable is flushed. At the maximum, writes wait for a flush. Default: 3/8 of the memory
-    /// budget, or eight memtables of the default keyspace without one.
+    /// At half of this size, the largest memtable is flushed. At the maximum, writes wait for a flush. Default: 3/8 of
+    /// the memory budget, or eight memtables of the default keyspace without one.
     pub fn memtable_bytes_max(mut self, bytes: u64) -> Self {
         self.memtable_bytes_max = Some(bytes);
         self
@@ -290,17 +293,18 @@ impl Options {
 
     /// Options of the default keyspace. [`Db::keyspace`](crate::Db::keyspace) takes the options of other keyspaces.
     ///
-    /// Before that call, an existing keyspace uses the stored policy and the sizes given here. It uses the merge operator
-    /// and the operand store given here only if the manifest stores their names for it.
+    /// Until [`Db::keyspace`](crate::Db::keyspace) opens an existing keyspace, the keyspace uses its stored policy and
+    /// the sizes given here. It uses the merge operator and the operand store given here only if the manifest stores
+    /// their names for the keyspace.
     pub fn keyspace_defaults(mut self, options: KeyspaceOptions) -> Self {
         self.keyspace_defaults = options;
         self
     }
 
-    /// Adds the factory of an operand store, which opens the stores of all keyspaces that were created with a store of
-    /// this name. Several factories may be added. Default: none.
+    /// Adds an operand store factory. The factory opens the existing operand stores that have its name. Several
+    /// factories may be added. Default: none.
     ///
-    /// This option creates no store. [`KeyspaceOptions::operand_store`] does that for a new keyspace.
+    /// This option creates no store. [`KeyspaceOptions::operand_store`] creates the store of a new keyspace.
     pub fn operand_store(mut self, factory: impl OperandStoreFactory + 'static) -> Self {
         self.operand_stores.push(Arc::new(factory));
         self
@@ -327,9 +331,9 @@ impl Options {
 
     /// Interval in which a [`Follower`](crate::Follower) catches up in the background. Other handles ignore it.
     ///
-    /// An error of a background catch-up is reported as [`Event::Failure`](crate::Event::Failure), and the next interval
-    /// tries again. No thread runs under [`Background::Inline`]. Default: no interval, a follower catches up only in
-    /// [`Follower::catch_up`](crate::Follower::catch_up).
+    /// An error of a background catch-up is reported as [`Event::Failure`](crate::Event::Failure), and the catch-up is
+    /// repeated after the next interval. With [`Background::Inline`], there is no background catch-up. Default: no
+    /// interval, a follower catches up only in [`Follower::catch_up`](crate::Follower::catch_up).
     pub fn follower_interval(mut self, interval: Duration) -> Self {
         self.follower_interval_us = Some(saturating_u64(interval.as_micros()));
         self
@@ -355,7 +359,7 @@ impl Options {
         self
     }
 
-    /// Returns when compactions bypass the page cache.
+    /// Returns the rule that decides whether compactions bypass the page cache.
     pub(crate) fn cache_bypass_rule(&self) -> CacheBypassRule {
         match (self.direct_reads, self.cache_bypass) {
             (true, _) => CacheBypassRule::Always,
@@ -373,16 +377,16 @@ impl Options {
         }
     }
 
-    /// Returns the options of a stored keyspace until [`Db::keyspace`](crate::Db::keyspace) opens it. The default
-    /// keyspace is open from the start.
+    /// Returns the options that a stored keyspace uses until [`Db::keyspace`](crate::Db::keyspace) opens it. The
+    /// default keyspace is open from the start, so it uses [`Options::keyspace_defaults`].
     pub(crate) fn initial_options(&self, name: &str, stored: &StoredOptions) -> KeyspaceOptions {
         let mut options = self.keyspace_defaults.clone();
         if name == DEFAULT_KEYSPACE {
             return options;
         }
         options.policy = None;
-        // The filter of the default keyspace could remove data of another keyspace, and so could its time to live. The
-        // other keyspace may have a policy or an operand store without a bound for deleted values.
+        // The compaction filter and the time to live of the default keyspace could remove data of another keyspace. The
+        // policy or the operand store of the other keyspace might not support `delete_persistence`.
         options.compaction_filter = None;
         options.default_ttl = None;
         options.delete_persistence = None;
@@ -428,7 +432,7 @@ impl Options {
         options: &KeyspaceOptions,
     ) -> Result<()> {
         options.check()?;
-        // A memory budget reduces the memtable size instead.
+        // With a memory budget, the memtable size is reduced instead.
         if let (Some(limit), None) = (self.memtable_bytes_max, self.memory_budget)
             && limit < options.memtable_bytes
         {

@@ -50,8 +50,9 @@ pub enum RmwMode {
     /// Point lookups do not store combined values.
     #[default]
     Fixed,
-    /// A get of a frequently read key may store the combined value in the active memtable, if the newest operand is there
-    /// and the memtable has room. Later gets read this value. A flush writes the value to a table, even if the keyspace has an operand store.
+    /// A get of a frequently read key may store the combined value in the active memtable. This requires that the
+    /// newest operand is in this memtable and that the memtable has room. Later gets read this value. A flush writes
+    /// the value to a table, even if the keyspace has an operand store.
     ///
     /// The mode does not affect keys that are rarely read. Counting gets needs 64 KiB of memory per keyspace.
     Adaptive,
@@ -121,9 +122,10 @@ impl KeyspaceOptions {
     /// Compaction policy: a [`PolicySpec`](crate::PolicySpec), or an `Arc` of a type that implements
     /// [`CompactionPolicy`]. Default: the stored policy; `leveled` for a new keyspace.
     ///
-    /// The manifest stores a spec, or the name of a custom policy, 1 to 255 bytes. A custom policy must be given at each
-    /// open: without it or another policy, opening the keyspace fails with [`Error::NoCompactionPolicy`], and no
-    /// compaction runs before. If [`CompactionPolicy::can_drop_data`] is false, jobs that drop files are refused.
+    /// The manifest stores a spec, or the name of a custom policy. The name has 1 to 255 bytes. A custom policy must be
+    /// given at each open. Without it or another policy, opening the keyspace fails with [`Error::NoCompactionPolicy`],
+    /// and the keyspace runs no compactions. If [`CompactionPolicy::can_drop_data`] is false, jobs that drop files are
+    /// refused.
     ///
     /// ```
     /// use lsmx::{KeyspaceOptions, PolicySpec};
@@ -186,8 +188,8 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Compression of all levels, or a list with that of each level, starting with L0. Deeper levels use the last element
-    /// of the list. Default: [`Compression::None`].
+    /// Compression of all levels, or a list with the compression of each level, starting with L0. Deeper levels use the
+    /// last element of the list. Default: [`Compression::None`].
     ///
     /// ```
     /// use lsmx::{Compression, KeyspaceOptions};
@@ -212,9 +214,10 @@ impl KeyspaceOptions {
 
     /// Prefixes of keys that the filters of new tables also contain. Default: none.
     ///
-    /// A range of which all keys have the same prefix then skips the sorted runs whose filters rule the prefix out. This
-    /// saves the read of a block per skipped run. It helps ranges of few entries in trees of many runs. Each distinct prefix
-    /// of a table takes as much memory as a key. The filter of the last sorted run is used only while it is in memory.
+    /// If all keys of a range have the same prefix, a range read skips the sorted runs whose filters exclude this
+    /// prefix. This saves the read of one block per skipped run. It helps ranges of few entries in trees of many runs.
+    /// Each distinct prefix of a table takes as much memory as a key. The filter of the last sorted run is used only
+    /// while it is in memory.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -242,10 +245,10 @@ impl KeyspaceOptions {
 
     /// Merge operator, which combines merge operands. Default: none, merges are refused.
     ///
-    /// The keyspace stores its name permanently. A keyspace without an operator accepts any; later another one is
-    /// refused with [`Error::Contradiction`]. The operator must be given at each open, in [`Options`](crate::Options) or
-    /// with [`Db::keyspace`](crate::Db::keyspace). While it is missing, operands are kept, and reads of them fail with
-    /// [`Error::NoMergeOperator`].
+    /// The manifest stores the name of the operator permanently. A keyspace without an operator accepts any operator.
+    /// After that, another operator is refused with [`Error::Contradiction`]. The operator must be given at each open,
+    /// in [`Options`](crate::Options) or with [`Db::keyspace`](crate::Db::keyspace). While the operator is missing,
+    /// operands are kept, and reads of operands fail with [`Error::NoMergeOperator`].
     pub fn merge_operator(mut self, operator: impl MergeOperator + 'static) -> Self {
         self.merge_operator = Some(Arc::new(operator));
         self
@@ -253,13 +256,14 @@ impl KeyspaceOptions {
 
     /// Operand store for the merge operands of this keyspace. Default: none, operands are entries of the tree.
     ///
-    /// The keyspace stores its name, and every read needs the store. While it is missing or cannot be opened, all calls on
-    /// the keyspace fail with [`Error::NoOperandStore`], and WAL segments with undelivered operands are kept. Other
-    /// keyspaces work. [`Db::keyspace`](crate::Db::keyspace) with the store opens the keyspace at any time. Another store
-    /// is refused with [`Error::Contradiction`].
+    /// The manifest stores the name of the store, and every read needs the store. While the store is missing or cannot
+    /// be opened, all calls on the keyspace fail with [`Error::NoOperandStore`], and WAL segments with undelivered
+    /// operands are kept. Other keyspaces stay usable. A later call of [`Db::keyspace`](crate::Db::keyspace) with the
+    /// store opens the keyspace. Another store is refused with [`Error::Contradiction`].
     ///
-    /// A keyspace without a store can get one: later flushes then write operands to it.
-    /// [`Keyspace::operands_to_tree`](crate::Keyspace::operands_to_tree) moves them back and removes the store.
+    /// A keyspace without a store can get one: later flushes then write operands to the store.
+    /// [`Keyspace::operands_to_tree`](crate::Keyspace::operands_to_tree) moves the operands back to the tree and
+    /// removes the store.
     pub fn operand_store(mut self, factory: impl OperandStoreFactory + 'static) -> Self {
         self.operand_store = Some(Arc::new(factory));
         self
@@ -267,9 +271,9 @@ impl KeyspaceOptions {
 
     /// Compaction filter, which removes or changes values while compactions rewrite them. Default: none.
     ///
-    /// The keyspace does not store its name: data can be read without the filter, and another filter may replace it at each
-    /// open. While it is missing, compactions keep all values. Compactions that run when the option changes use the
-    /// previous filter. See [`CompactionFilter`].
+    /// The manifest does not store the name of the filter: data can be read without the filter, and another filter may
+    /// replace it at each open. While no filter is given, compactions keep all values. Compactions that run when the
+    /// option changes use the previous filter. See [`CompactionFilter`].
     pub fn compaction_filter(mut self, filter: impl CompactionFilter + 'static) -> Self {
         self.compaction_filter = Some(Arc::new(filter));
         self
@@ -291,12 +295,12 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Time after which values expire that were written without an expiry time of their own. `None` disables it.
-    /// Default: none.
+    /// Time to live of values that are written without an expiry time. `None` disables it. Default: none.
     ///
-    /// It applies to puts and to the results of updates that are written while the option is set, also in batches. It does
-    /// not apply to existing values, to bulk loads and to ingested files. A keyspace with a merge operator or an operand
-    /// store has no default, see `docs/guide/expiry.md`. The keyspace does not store it.
+    /// It applies to puts and to the results of updates, including those in batches, that are written while the option
+    /// is set. It does not apply to existing values, to bulk loads and to ingested files. A keyspace with a merge
+    /// operator or an operand store cannot have this option, see `docs/guide/expiry.md`. The manifest does not store
+    /// the option.
     ///
     /// ```
     /// use std::time::Duration;
@@ -314,14 +318,14 @@ impl KeyspaceOptions {
     /// Sets the time within which deleted and expired values are removed from tables, blob files, operand stores and
     /// the log. `None` sets no limit. Default: none.
     ///
-    /// The time counts from the delete or the expiry, on the database clock. It applies to deletes that are written while
-    /// the option is set. A shorter bound means more compactions, more garbage collection of blob files and earlier flushes
-    /// of all keyspaces. Values that a snapshot or an iterator may need exceed the bound; metrics and
-    /// [`Event::DeletePersistenceOverdue`](crate::Event::DeletePersistenceOverdue) name the holder. Checkpoints, backups
-    /// and freed blocks of the device are not covered. See `docs/guide/deletion.md`.
+    /// The time counts from the delete or the expiry, on the database clock. It applies to deletes that are written
+    /// while the option is set. A shorter bound means more compactions, more garbage collection of blob files and
+    /// earlier flushes of all keyspaces. Values that a snapshot or an iterator may need stay longer than the bound.
+    /// Metrics and [`Event::DeletePersistenceOverdue`](crate::Event::DeletePersistenceOverdue) name the snapshot or the
+    /// iterator. Checkpoints, backups and freed blocks of the device are not covered. See `docs/guide/deletion.md`.
     ///
-    /// At least one millisecond. The policy `fifo`, custom policies and operand stores that do not support the bound
-    /// are refused. The keyspace does not store the option, so it must be given at each open.
+    /// The bound must be at least one millisecond. The policy `fifo`, custom policies and operand stores that do not
+    /// support the bound are refused. The keyspace does not store the option, so it must be given at each open.
     ///
     /// ```
     /// use std::time::Duration;
@@ -338,7 +342,7 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Fails if there is a bound for deleted values, and `policy` or the operand store does not support it.
+    /// Fails if `delete_persistence` is set, and `policy` or the operand store does not support it.
     pub(crate) fn check_delete_persistence(
         &self,
         policy: &StoredPolicy,
@@ -367,7 +371,8 @@ impl KeyspaceOptions {
         }
     }
 
-    /// Fails if there is a default time to live and `operands`, the option for merge operands.
+    /// Fails if a default time to live is set and `operands` is given. `operands` describes the merge operator or the
+    /// operand store in the error.
     pub(crate) fn check_default_ttl(&self, operands: Option<&str>) -> Result<()> {
         let (Some(ttl), Some(operands)) = (self.default_ttl, operands) else { return Ok(()) };
         Err(Error::Contradiction {
@@ -382,7 +387,7 @@ impl KeyspaceOptions {
         self.policy.as_ref().map(Policy::to_stored)
     }
 
-    /// Returns the policy if it is of a user's type.
+    /// Returns the policy if it is a custom policy.
     pub(crate) fn custom_policy(&self) -> Option<&Arc<dyn CompactionPolicy>> {
         match &self.policy {
             Some(Policy::Custom(policy)) => Some(policy),

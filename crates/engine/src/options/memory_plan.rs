@@ -6,14 +6,14 @@
 //! | buffers of jobs | ⅛ | by the size of tables: at most 1/16 of the budget each |
 //! | block cache and open tables | the rest, or `block_cache_bytes` | hard: open tables have priority over data blocks |
 //!
-//! The history of flushed writes, which guards are checked against, uses up to 1/16 of the budget from the share of the
-//! jobs. Operand stores and transactions use memory of the block cache. Each operand store, and all transactions together,
-//! are limited to a quarter of the last part.
+//! Guards of write batches are checked against the history of flushed writes. This history uses up to 1/16 of the
+//! budget, which is taken from the share of the jobs. Operand stores and transactions use memory from the share of the
+//! block cache. Each operand store is limited to a quarter of this share, and so are all transactions together.
 //!
-//! Flushes start at half of the memtables' share, so that the other half accepts writes meanwhile.
+//! Flushes start at half of the memtables' share. The other half accepts writes during the flush.
 //!
-//! A job holds a hash of every key of its output table, and several times that while it builds the filter. The system
-//! allocator may keep freed memory for the thread. Tables are therefore smaller with a small budget.
+//! A job holds the hash of every key of its output table. Building the filter needs several times this memory. The
+//! system allocator may keep freed memory for the thread. A small budget therefore limits the size of tables.
 
 use lsmx_base::sync::Arc;
 
@@ -24,7 +24,8 @@ use crate::options::keyspace::{KeyspaceOptions, MEMTABLE_BYTES_MIN};
 
 /// Minimum of [`crate::Options::memory_budget`]: 4 MiB.
 const MEMORY_BUDGET_MIN: u64 = 4 << 20;
-/// Default of [`crate::Options::memtable_bytes_max`] without a budget, in memtables of the default keyspace.
+/// Default of [`crate::Options::memtable_bytes_max`] without a budget, as a multiple of the memtable size of the
+/// default keyspace.
 const MEMTABLES_DEFAULT: u64 = 8;
 /// Maximum size of the history of flushed writes: 16 MiB.
 const GUARD_HISTORY_BYTES_MAX: u64 = 16 << 20;
@@ -32,7 +33,7 @@ const GUARD_HISTORY_BYTES_MAX: u64 = 16 << 20;
 const GUARD_HISTORIES_PER_BUDGET: u64 = 16;
 /// Divisor of the size of the block cache that gives the maximum size of all transactions.
 const TRANSACTIONS_PER_CACHE: u64 = 4;
-/// Minimum of the maximum size of all transactions: 256 KiB, for a budget with a small block cache.
+/// Lower bound of the maximum size of all transactions: 256 KiB. It applies to budgets with a small block cache.
 const TRANSACTION_BYTES_MIN: u64 = 256 << 10;
 /// Maximum size of all transactions without a budget: 8 GiB.
 const TRANSACTION_BYTES_DEFAULT: u64 = 8 << 30;
@@ -42,7 +43,7 @@ const TABLES_PER_BUDGET: u64 = 16;
 /// Default of [`crate::Options::block_cache_bytes`] without a memory budget: 64 MiB.
 const BLOCK_CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 
-/// The options that the limits follow from.
+/// Options that determine the memory limits.
 pub(crate) struct MemorySettings {
     pub(crate) memory_budget: Option<u64>,
     pub(crate) block_cache_bytes: Option<u64>,
@@ -84,7 +85,7 @@ impl MemoryPlan {
         MemoryPlan { budget_bytes: Some(budget), memtable_bytes, cache_bytes }
     }
 
-    /// Returns the size of all memtables at which the largest is flushed.
+    /// Returns the total size of all memtables at which the largest memtable is flushed, in bytes.
     pub(crate) fn flush_threshold(&self) -> u64 {
         self.memtable_bytes / 2
     }

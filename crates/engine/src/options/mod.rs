@@ -19,7 +19,7 @@ fn invalid_option(name: &'static str, value: impl ToString, must: &'static str) 
     Error::InvalidOption { name, value: value.to_string(), must }
 }
 
-/// Checks the length of the name of a user's type.
+/// Checks the length of the name of a user-defined type.
 fn check_type_name(option: &'static str, name: Option<&str>) -> Result<()> {
     match name {
         Some(name) if !(1..=NAME_BYTES_MAX).contains(&name.len()) => {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{CompactionPolicy, Debt, Job, PolicySpec, RunningJobs, TreeShape};
 
-/// Prefix of the stored name of a custom policy. Names of presets contain no colon, so older builds reject it.
+/// Prefix of the stored name of a custom policy. Names of presets contain no colon, so older builds reject such a name.
 const CUSTOM_PREFIX: &str = "custom:";
 
 /// Compaction policy of a keyspace.
@@ -14,7 +14,7 @@ const CUSTOM_PREFIX: &str = "custom:";
 pub enum Policy {
     /// A preset or a composed policy.
     Spec(PolicySpec),
-    /// A policy of a user's type. Keyspaces store its name.
+    /// A custom policy. The manifest stores its name.
     Custom(Arc<dyn CompactionPolicy>),
 }
 
@@ -57,7 +57,7 @@ impl Policy {
 pub(crate) enum StoredPolicy {
     /// A preset or a composed policy.
     Spec(PolicySpec),
-    /// Name of a policy of a user's type, which must be given at each open.
+    /// Name of a custom policy, which must be given at each open.
     Custom(String),
 }
 

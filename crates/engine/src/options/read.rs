@@ -49,7 +49,7 @@ pub struct ReadOptions {
     /// early at an unknown key. With 0 each block is read alone. Lookups and reads from the value log ignore this option.
     /// Default: `None`, which means 256 KiB. Larger values have the same effect.
     pub read_ahead_bytes_max: Option<u64>,
-    /// Maximum time of one call: of a lookup, or of one move of an iterator or a cursor. Then the call fails with
+    /// Maximum time of one lookup, or of one move of an iterator or a cursor. After this time, the call fails with
     /// [`Error::Deadline`](crate::Error::Deadline).
     ///
     /// The call checks the deadline before each read of a block or a separated value, and while it skips many versions.

@@ -69,7 +69,8 @@ pub(crate) enum StoredOperandStore {
     Name(String),
     /// A store that was missing at an open.
     ///
-    /// A build that does not know this form refuses the database. Otherwise it would delete the segments.
+    /// Older builds do not know this form, so they refuse the database. Otherwise, they would delete the segments in
+    /// `log`.
     Behind {
         name: String,
         /// Log that must be delivered to the store.

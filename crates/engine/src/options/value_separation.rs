@@ -34,14 +34,14 @@ pub struct ValueSeparation {
     pub garbage_ratio: f64,
     /// Maximum ratio of the keyspace's blob file bytes to referenced bytes, above 1.
     ///
-    /// Above it, the files with the most garbage are rewritten before any other compaction. The copies use additional
-    /// space meanwhile. Default: 1.3.
+    /// Above this ratio, the files with the most garbage are rewritten before any other compaction. During a rewrite,
+    /// the copies use additional space. Default: 1.3.
     pub space_amplification_max: f64,
     /// Average number of value bytes that a scan should get from one read of a blob file.
     ///
-    /// If values of adjacent keys are scattered over too many files for that, a compaction into the last run copies them
-    /// to one file. Each value is copied a few times in total. Values of at least this size are not copied. 0 disables
-    /// copies, which writes least. Default: 16 KiB.
+    /// If the values of adjacent keys are scattered over too many files, a compaction into the last run copies them to
+    /// one file. This copies each value a few times in total. Values of at least this size are not copied. 0 disables
+    /// copies, which minimizes writes. Default: 16 KiB.
     pub scan_read_bytes: u64,
 }
 

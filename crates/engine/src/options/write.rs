@@ -28,11 +28,12 @@ pub enum Durability {
 pub struct WriteOptions {
     /// Durability when the call returns. Default: [`Durability::Buffered`].
     pub durability: Durability,
-    /// Maximum time to wait. Then the call fails with [`Error::Deadline`](crate::Error::Deadline) and writes nothing.
+    /// Maximum time to wait. After this time, the call fails with [`Error::Deadline`](crate::Error::Deadline) and
+    /// writes nothing.
     ///
     /// If another thread has already taken the write into its commit group, the call fails with
-    /// [`Error::Undecided`](crate::Error::Undecided). A thread that leads a group cannot leave it, so its call may take
-    /// longer, by the I/O of the group. Default: `None`, no limit.
+    /// [`Error::Undecided`](crate::Error::Undecided). A thread that leads a group cannot leave it, so its call may
+    /// exceed the deadline by the I/O time of the group. Default: `None`, no limit.
     pub deadline: Option<Duration>,
     /// Whether the call fails with [`Error::WouldWait`](crate::Error::WouldWait) instead of waiting for backpressure.
     /// Default: false.

@@ -5,11 +5,10 @@
 //!    the possible ends of a block, the splitter chooses the one with the smallest number of common bits.
 //! 3. The shorter keys in the index save more than the different block sizes cost.
 //!
-//! **Pages.** If a block crosses the end of a page, a read of the block fetches one more page. If the target size is a
-//! multiple of the page size, blocks are therefore padded. Let the page end be the one that is nearest to the target
-//! size. The splitter ends the block shortly before this page end, and the block is padded up to it. If a large entry
-//! would leave a gap of more than 1/16 of the target size, the block is not padded. It then ends according to the rules
-//! above.
+//! **Pages.** If a block crosses a page boundary, a read of the block fetches one more page. If the target size is a
+//! multiple of the page size, blocks are therefore padded to the page boundary that is nearest to the target size. The
+//! splitter ends the block before the first entry that does not fit below this boundary. If the padding would exceed
+//! 1/16 of the target size, the block is not padded and ends according to the rules above.
 //!
 //! **Last block.** An index block stores the sizes of its data blocks in one or two bits each if they are equal, and in
 //! about 13 bits each if one of them is smaller. The last data block of a table is therefore padded to the size of the
@@ -24,8 +23,7 @@ use crate::format::data_block::{DataBlockBuilder, SplitPoint};
 /// Size of a page in bytes. The page cache and most devices read whole pages.
 const PAGE_BYTES: usize = 4096;
 
-/// Maximum padding of the last data block of a table in bytes, per data block of equal size before it in the same index
-/// block.
+/// Maximum padding of the last data block of a table, in bytes per preceding data block of the same index block.
 const LAST_PADDING_PER_BLOCK: usize = 4;
 
 /// The best end found so far for the block under construction, and limits of its size.
@@ -33,7 +31,7 @@ const LAST_PADDING_PER_BLOCK: usize = 4;
 pub(super) struct BlockSplitter {
     /// Target size of a block in bytes.
     target: usize,
-    /// Size in bytes at which a block may end. Before a large entry, a block may also end earlier.
+    /// Minimum size of a block in bytes. The last block of a table and a block before a large entry may be smaller.
     bytes_min: usize,
     /// Maximum size in bytes of a block with more than one entry.
     bytes_max: usize,
@@ -136,8 +134,8 @@ impl BlockSplitter {
             }
             return SplitDecision::Continue;
         }
-        // If the block ended at an earlier position, the remaining entries and a long entry could form a block that is
-        // too large.
+        // If the block ended at an earlier position, its remaining entries would move to the next block. Together with
+        // a long entry, they could make the next block too large.
         if is_better || bytes_with - bytes > self.bytes_min {
             SplitDecision::EndHere(None)
         } else {

@@ -1,4 +1,4 @@
-//! Window of a table: a range of data blocks that was read with one read.
+//! Block window: adjacent data blocks of a table that were fetched with one read.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::table::fd_cache::ReadSource;
 use crate::table::read_context::ReadPurpose;
 use crate::table::reader::Table;
 
-/// Maximum size of a window in bytes. A longer block is still read at once.
+/// Maximum size of a window in bytes. A longer block is read with a single read.
 pub(super) const WINDOW_BYTES_MAX: u64 = 256 << 10;
 
 /// Stored bytes of adjacent data blocks of a table.

@@ -86,8 +86,8 @@ impl TableCursor {
         self.current.map(|current| current.entries).or(self.spare)
     }
 
-    /// Announces the blocks that a seek to (`user_key`, `seq`) and the moves after it need. Does nothing if the first
-    /// of these blocks is in memory. Reads metadata blocks that are not in memory.
+    /// Prefetches the data blocks that a seek to (`user_key`, `seq`) and the following moves need. Does nothing if the
+    /// first of these blocks is in memory. Reads metadata blocks that are not in memory.
     ///
     /// # Errors
     /// Fails if a metadata block cannot be read. The seek would return the same error.
@@ -118,8 +118,8 @@ impl TableCursor {
     /// Returns the range of file offsets of the data blocks that the scan needs. Fails if this requires a read from the
     /// file.
     fn scan_limits(&mut self) -> Result<(u64, u64)> {
-        // Index blocks are not read for this purpose, because a scan that ends early does not need the index blocks of
-        // its bounds.
+        // Only cached index blocks are used, because a scan that ends early does not need the index blocks of its
+        // bounds.
         let memory_only = ReadContext::new(ReadPurpose::MemoryOnly);
         let context = std::mem::replace(&mut self.context, memory_only);
         let bounds = self.bounds.clone();
@@ -194,7 +194,7 @@ impl TableCursor {
     }
 
     /// Returns a data block of an index block. `block` is the ordinal of the data block, or `None` for the last one.
-    /// Returns `None` if there is no such index block or data block.
+    /// Returns `None` if the index block or the data block does not exist.
     fn block_at(
         &mut self,
         index_block: usize,
@@ -375,7 +375,7 @@ impl Cursor for TableCursor {
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         if self.table.is_invisible_at(seq) {
-            // The only entry of this key is before the target.
+            // The table was ingested after `seq`, so its only entry of this key is before the target.
             self.seek_in_file(user_key, SeqNo::ZERO)?;
             return if self.is_at_key(user_key) { self.next() } else { Ok(()) };
         }

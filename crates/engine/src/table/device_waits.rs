@@ -2,22 +2,22 @@
 
 use lsmx_base::sync::{Arc, AtomicU32, Ordering};
 
-/// Number of seeks that announce their reads after a seek has waited for the device.
+/// Number of seeks that prefetch their blocks after a seek has waited for the device.
 const ANNOUNCING_SEEKS: u32 = 64;
 
-/// Whether recent seeks have waited for the device. All clones share the state.
+/// Records whether recent seeks have waited for the device. All clones share the state.
 ///
-/// If a seek announces the reads of all sorted runs, the device can perform them at the same time. If all pages are in
-/// the page cache, the announcements only cost system calls. Seeks therefore announce their reads only if recent seeks
-/// had to wait.
+/// If a seek prefetches its blocks in all sorted runs, the device can read them in parallel. If all pages are in the
+/// page cache, prefetching costs system calls without any benefit. Seeks therefore prefetch only if a recent seek had
+/// to wait.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceWaits {
-    /// Number of further seeks that announce their reads. Only a hint, so relaxed ordering is sufficient.
+    /// Number of further seeks that prefetch their blocks. Only a hint, so relaxed ordering is sufficient.
     announcing: Arc<AtomicU32>,
 }
 
 impl DeviceWaits {
-    /// Returns whether a seek should announce its reads.
+    /// Returns whether a seek should prefetch its blocks.
     pub(crate) fn are_expected(&self) -> bool {
         self.announcing.load(Ordering::Relaxed) > 0
     }

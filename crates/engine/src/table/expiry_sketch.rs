@@ -7,10 +7,10 @@
 //!    the errors of a level mostly cancel each other out.
 //! 3. The median is the weighted median of the times in all buffers.
 //!
-//! The result depends only on the times and their order. It is exact for fewer than [`BUFFER_TIMES`] entries. If a
-//! buffer of level *n* moves, the rank of a time changes by at most 2^*n*. For N entries, each level therefore adds an
-//! error of at most N / [`BUFFER_TIMES`] ranks. With 2^30 entries there are 20 levels, and the error is less than 2 %
-//! of the entries.
+//! The result depends only on the times and their order. It is exact for fewer than [`BUFFER_TIMES`] entries. Emptying
+//! a full buffer of level *n* changes the rank of a time by at most 2^*n*. With N entries, each level adds an error of
+//! at most N / [`BUFFER_TIMES`] ranks. With 2^30 entries there are 20 levels, so the error is less than 2 % of the
+//! entries.
 //!
 //! Source: Manku, Rajagopalan, Lindsay, "Approximate medians and other quantiles in one pass and with limited memory",
 //! SIGMOD 1998.
@@ -32,7 +32,7 @@ pub(super) struct ExpirySketch {
 #[derive(Debug, Default)]
 struct SketchLevel {
     times: Vec<u64>,
-    /// Whether the times at odd positions are moved when the buffer is full again.
+    /// True if the next full buffer moves the times at odd positions. Otherwise, it moves the times at even positions.
     is_odd_next: bool,
 }
 

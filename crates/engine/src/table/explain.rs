@@ -62,7 +62,8 @@ impl TableProbe {
 
 /// Performs the same steps as [`Table::get`] and reports them.
 ///
-/// A block is reported as cached if it is in memory immediately before its step. A concurrent eviction may change this.
+/// A block is reported as cached if it is in memory immediately before the lookup needs it. After a concurrent
+/// eviction, the lookup may still read such a block from the file.
 pub(crate) fn explain_get(
     table: &Table,
     user_key: &[u8],

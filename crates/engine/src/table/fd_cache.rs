@@ -1,12 +1,12 @@
-//! Cache of file descriptors with a limit. Table files, blob files and files of operand stores use it.
+//! Cache of file descriptors. It limits the number of open table files, blob files and operand store files.
 //!
 //! The metadata of a table stays in memory while the table is open, but its file may be closed and reopened. A read
 //! gets the open file with one atomic load. If the file is closed, the read reopens it and checks that it is still the
 //! same file. If the limit is reached, the CLOCK algorithm (second chance) first closes another file.
 //!
-//! A closed file can always be reopened, because it is not deleted while its table is open. This does not hold after
-//! the database is closed: its next owner does not know which tables this process still uses, and may delete files.
-//! Iterators that outlive the database therefore keep their files open, see [`CachedFile::keep_open`].
+//! While the database is open, the file of an open table is not deleted, so the cache can always reopen it. After the
+//! database is closed, its next owner may delete files that the previous owner still reads. Iterators that outlive the
+//! database therefore keep their files open, see [`CachedFile::keep_open`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,7 +29,7 @@ use crate::vfs::cache_bypass::CacheBypass;
 use crate::vfs::resource_retry::ReleaseResource;
 use crate::vfs::{File, Vfs, has_no_direct_reads, is_out_of_descriptors};
 
-/// Maximum number of repeated reads whose errors are kept for reports. Further repeated reads are only counted.
+/// Maximum number of errors in `FdCache::repeated_reads`. Further repeated reads are only counted.
 const REPEATED_READS_MAX: usize = 64;
 
 /// Size in bytes of the reads that compute the checksum of a file.
@@ -43,9 +43,10 @@ pub(crate) struct FdCache {
     clock: Mutex<ClockHand>,
     /// Number of files that were reopened after the cache had closed them.
     reopened: AtomicU64,
-    /// Number of corrupt reads of jobs that were repeated from the device successfully.
+    /// Number of job reads that returned corrupt data and succeeded when they were repeated from the device.
     reads_repeated: AtomicU64,
-    /// First errors of repeated reads that were not reported yet. At most [`REPEATED_READS_MAX`].
+    /// Error of the first attempt of each repeated read, until [`FdCache::take_repeated_reads`] takes it. Contains at
+    /// most [`REPEATED_READS_MAX`] errors.
     repeated_reads: Mutex<Vec<Error>>,
     /// Whether files are opened for direct I/O.
     direct_io: bool,
@@ -96,7 +97,7 @@ struct ClockHand {
 }
 
 impl FdCache {
-    /// Creates a cache for at most `max_open_files` descriptors, and for at least one.
+    /// Creates a cache for at most `max_open_files` descriptors. A limit of 0 is treated as 1.
     ///
     /// If the cache evicts a file while a read uses it, the file stays open until the read ends.
     pub(crate) fn new(
@@ -121,7 +122,7 @@ impl FdCache {
         })
     }
 
-    /// Makes all files that operand stores open from now on stay open.
+    /// Pins all files that operand stores open after this call: the files stay open and are not counted.
     pub(crate) fn pin_store_files(&self) {
         self.pins_store_files.store(true, Ordering::Relaxed);
     }
@@ -209,12 +210,13 @@ impl FdCache {
         self.reopened.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of corrupt reads of jobs that were repeated from the device successfully.
+    /// Returns the number of job reads that returned corrupt data and succeeded when they were repeated from the
+    /// device.
     pub(crate) fn repeated_read_count(&self) -> u64 {
         self.reads_repeated.load(Ordering::Relaxed)
     }
 
-    /// Removes and returns the first errors of repeated reads.
+    /// Removes and returns the errors of the first attempts of repeated reads.
     pub(crate) fn take_repeated_reads(&self) -> Vec<Error> {
         std::mem::take(&mut *self.repeated_reads.lock())
     }
@@ -241,7 +243,7 @@ impl FdCache {
         }
         clock.open += 1;
         drop(clock);
-        // The files are closed after the lock is released. Dropping them may also drop the last reference to a table.
+        // The files are dropped after the lock is released, because the destructor of `CachedFile` acquires the lock.
         drop(evicted);
     }
 
@@ -356,7 +358,8 @@ pub(crate) struct CachedFile {
     /// `None` if the file stays open and is not counted.
     cache: Option<Arc<FdCache>>,
     path: PathBuf,
-    /// `None` for a file of an operand store. Each frame of such a file contains the uid.
+    /// `None` for a file of an operand store. Such a file is not checked when it is reopened, because each of its
+    /// frames contains the uid.
     identity: Option<FileIdentity>,
     file: ArcSwapOption<OpenFile>,
     /// Use bit of the CLOCK algorithm. Relaxed ordering is sufficient, because a lost update costs at most one
@@ -364,7 +367,8 @@ pub(crate) struct CachedFile {
     was_used: AtomicBool,
     /// Whether the CLOCK algorithm ignores the file. Accessed only while the lock of the CLOCK state is held.
     is_kept_open: AtomicBool,
-    /// Whether the file was written through the page cache and should stay there. Set before the file is shared.
+    /// True if a flush has written the file through the page cache. Reads of jobs then keep its pages in the page
+    /// cache. Set before the file is shared between threads.
     was_written_cached: AtomicBool,
 }
 
@@ -681,7 +685,8 @@ impl CachedFile {
         match opened {
             Err(error) => {
                 cache.release_fd();
-                // A concurrent call of `keep_open` may have opened the file before the database was closed.
+                // If a concurrent call of `keep_open` opened the file before the database was closed, its descriptor is
+                // used.
                 self.file.load_full().ok_or_else(|| cache.open_error(error))
             }
             Ok(open) => {

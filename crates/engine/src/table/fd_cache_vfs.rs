@@ -57,7 +57,7 @@ impl VfsLayer for FdCacheVfs {
     }
 }
 
-/// A file of an operand store, whose descriptor counts towards the limit.
+/// An operand store file whose descriptor counts towards the limit.
 #[derive(Debug)]
 struct FdCacheFile(Arc<CachedFile>);
 

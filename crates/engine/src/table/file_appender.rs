@@ -12,7 +12,7 @@ use lsmx_base::sync::Arc;
 use crate::error::{Error, Result};
 use crate::vfs::{DIRECT_APPEND_BYTES, File, Vfs};
 
-/// Number of buffered bytes at which they are appended to the file.
+/// Number of buffered bytes at which the buffer is appended to the file.
 pub(crate) const APPEND_BYTES: usize = 256 << 10;
 
 /// Writes a new file from start to end. After an error, the file is incomplete, and the caller must delete it.
@@ -31,7 +31,7 @@ impl FileAppender {
     /// Creates a file.
     pub(crate) fn create(vfs: &dyn Vfs, path: &Path) -> Result<FileAppender> {
         let file = vfs.create(path).map_err(|error| Error::io("create", path, error))?;
-        // A block of the default size may be added before the buffer is appended.
+        // The buffer has room for one more block of the default size before it is appended.
         let capacity = APPEND_BYTES + 2 * DIRECT_APPEND_BYTES;
         let (path, pending) = (path.to_owned(), Vec::with_capacity(capacity));
         Ok(FileAppender { file, path, pending, bytes: 0, checksum: StreamingChecksum::new(0) })
@@ -82,8 +82,8 @@ impl FileAppender {
         Ok(())
     }
 
-    /// If there are enough pending bytes, appends them to the file. The remainder that is shorter than
-    /// [`DIRECT_APPEND_BYTES`] stays pending.
+    /// Appends the pending bytes to the file if there are at least [`APPEND_BYTES`]. A remainder of less than
+    /// [`DIRECT_APPEND_BYTES`] bytes stays pending.
     fn append_whole_units(&mut self) -> Result<()> {
         if self.pending.len() < APPEND_BYTES {
             return Ok(());

@@ -55,7 +55,7 @@ fn resident_bytes(stored_bytes: u64, blocks: u64, overhead: u64) -> u64 {
 /// Estimates which part of `amount` belongs to keys before `user_key`. `amount` is a total of the table, such as its
 /// size in bytes. The estimate is based on the top index.
 ///
-/// All keys of an index block get the same estimate, which is that of the middle of the block.
+/// The estimate assumes that `user_key` is in the middle of its index block.
 pub(crate) fn share_before_key(table: &Table, amount: u64, user_key: &[u8]) -> Result<u64> {
     let Some(top) = table.top_index(&mut ReadContext::new(ReadPurpose::Lookup))? else {
         return Ok(amount / 2);

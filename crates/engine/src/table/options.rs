@@ -26,9 +26,9 @@ const BLOCK_BYTES_RANGE: RangeInclusive<u32> = 64..=16 << 20;
 pub struct TableOptions {
     /// Target size of a data block in bytes, before compression. Must be from 64 to 16,777,216.
     ///
-    /// The size of a block may differ from the target by up to 1/16, so that its end can be where the key in the index
-    /// is shortest. A larger entry has its own block. Larger blocks make the index smaller, but lookups read more
-    /// bytes. Most users should keep the default of 4096.
+    /// The size of a block may differ from the target by up to 1/16, because the writer chooses the block end with the
+    /// shortest index key. An entry that is larger than a block has its own block. Larger blocks make the index
+    /// smaller, but lookups read more bytes. Most users should keep the default of 4096.
     pub block_bytes: u32,
     /// Number of entries between two restart points in a data block. Must be from 1 to 4096.
     ///
@@ -39,8 +39,8 @@ pub struct TableOptions {
     pub block_tags: bool,
     /// Target size of an index block in bytes. Must be from 64 to 16,777,216.
     ///
-    /// An index block describes at most 16,384 data blocks and contains at most about 1 MiB of boundary keys. Smaller
-    /// index blocks make the top index larger, which every lookup needs. Most users should keep the default of 4096.
+    /// An index block describes at most 16,384 data blocks and contains at most about 1 MiB of boundary keys. Every
+    /// lookup reads the top index, and smaller index blocks make it larger. Most users should keep the default of 4096.
     pub index_block_bytes: u32,
     /// Compression of data blocks. Default: no compression.
     pub compression: Compression,

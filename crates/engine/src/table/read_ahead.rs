@@ -1,10 +1,9 @@
 //! Read-ahead of data blocks for cursors.
 //!
-//! 1. The data block to which a seek leads is read alone, and the next block as well. Both are added to the cache, as
-//!    by a point lookup.
+//! 1. The first two data blocks after a seek are read one at a time. Both are added to the cache, as by a point lookup.
 //! 2. If a cursor moves on to further adjacent blocks, in either direction, it is considered a scan. Each further read
 //!    is twice as long as the previous one, and its blocks are not added to the cache. After a read of at least 64 KiB,
-//!    the cursor announces the next read to the file system, so that the device reads while the cursor decodes.
+//!    the cursor prefetches the range of the next read, so that the device reads while the cursor decodes.
 //! 3. [`ScanHints`] limit the read-ahead to the blocks that the scan needs.
 
 use bytes::Bytes;
@@ -21,17 +20,17 @@ use crate::table::reader::Table;
 /// Size of the first read-ahead in bytes.
 const READ_BYTES_FIRST: u64 = 16 << 10;
 
-/// Minimum size in bytes of a read after which the next read is announced. A scan with shorter reads often ends before
-/// the next read.
+/// Minimum size in bytes of a read after which the range of the next read is prefetched. A scan with shorter reads
+/// often ends before the next read.
 const ANNOUNCED_WINDOW_BYTES_MIN: u64 = 64 << 10;
 
-/// Maximum number of bytes that a seek announces.
+/// Maximum number of bytes that a seek prefetches.
 pub(super) const ANNOUNCED_BYTES_MAX: u64 = 128 << 10;
 
-/// Number of adjacent blocks after a seek at which a cursor is considered a scan.
+/// Number of adjacent blocks that a cursor must read after a seek to be considered a scan.
 const SCAN_BLOCKS_MIN: u32 = 2;
 
-/// The part of a sorted run that a scan will read, as far as it is known, and the read options of the scan.
+/// Known bounds of a scan over a sorted run, and the read options of the scan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScanHints {
     /// Expected number of entries after the seek.
@@ -42,9 +41,9 @@ pub(crate) struct ScanHints {
     pub(crate) upper: Option<Bytes>,
     /// Maximum size of a read-ahead in bytes. `None` stands for [`WINDOW_BYTES_MAX`].
     pub(crate) read_ahead_bytes_max: Option<u64>,
-    /// Whether the first two blocks after a seek are not added to the cache either.
+    /// True if the first two blocks after a seek are not added to the cache. Further blocks never are.
     pub(crate) bypasses_cache: bool,
-    /// Deadline of each move.
+    /// Deadline of each call that moves the iterator.
     pub(crate) deadline: Option<Arc<ReadDeadline>>,
 }
 
@@ -64,9 +63,9 @@ pub(super) struct BlockReadAhead {
     remaining_bytes: u64,
     /// Range of file offsets of the data blocks that the scan needs. `None` if it is unknown.
     limits: Option<(u64, u64)>,
-    /// Maximum size of a read-ahead in bytes. A longer block is still read at once.
+    /// Maximum size of a read-ahead in bytes. A longer block is read with a single read.
     window_bytes_max: u64,
-    /// Whether the first two blocks after a seek are not added to the cache.
+    /// True if the first two blocks after a seek are not added to the cache.
     bypasses_cache: bool,
 }
 
@@ -100,7 +99,7 @@ impl BlockReadAhead {
         BlockReadAhead { window_bytes_max, bypasses_cache: hints.bypasses_cache, ..self }
     }
 
-    /// Returns whether the next block may be read ahead, but the range of file offsets is still unknown.
+    /// Returns true if the next block may be read ahead and the limits of the scan are not set yet.
     pub(super) fn lacks_limits(&self) -> bool {
         self.limits.is_none() && self.adjacent_blocks + 1 >= SCAN_BLOCKS_MIN
     }
@@ -165,8 +164,8 @@ impl BlockReadAhead {
         direction
     }
 
-    /// Reads a block, and following or preceding blocks in the direction of the cursor. The caller has checked the
-    /// handle.
+    /// Reads a block and the blocks that follow it in the direction of the cursor. The caller has checked the bounds of
+    /// the handle.
     fn fill_window(
         &mut self,
         window: &mut BlockWindow,
@@ -208,8 +207,8 @@ impl BlockReadAhead {
         (start, end.min(data_bytes))
     }
 
-    /// Announces the read that follows a window. Does nothing after a short window, because the system call would cost
-    /// more than it saves.
+    /// Prefetches the range that the scan reads after a window. Does nothing after a short window, because the system
+    /// call would cost more than it saves.
     fn announce_next_window(
         &self,
         table: &Table,

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 pub(crate) struct ReadDeadline {
     env: Env,
     limit_ns: u64,
-    /// End of the current call on the monotonic clock. Only the thread that moves the iterator accesses it, so relaxed
-    /// ordering is sufficient.
+    /// Deadline of the current call on the monotonic clock, in nanoseconds. Only the thread that moves the iterator
+    /// accesses it, so relaxed ordering is sufficient.
     end_ns: AtomicU64,
 }
 

@@ -254,8 +254,8 @@ impl Table {
         })
     }
 
-    /// Returns false if the filter excludes all keys between two bounds. This requires that all keys between the bounds
-    /// have a common prefix and that the filter contains prefixes. Otherwise, returns true.
+    /// Returns false if the filter excludes all keys between two bounds. Returns true if the filter contains no
+    /// prefixes, or if the keys between the bounds have no common prefix.
     ///
     /// # Errors
     /// Fails if the filter is corrupt or cannot be read.
@@ -523,7 +523,7 @@ impl Table {
 
     /// Reads a metadata block from the file, and fills its slot.
     ///
-    /// A function of its own, so that the hit of a lookup is inlined.
+    /// This is a separate function, so that only the cache-hit path is inlined into lookups.
     #[cold]
     fn load_metadata<T: MetadataBlock>(
         &self,
@@ -575,7 +575,7 @@ impl Table {
         Some(block)
     }
 
-    /// Returns whether the only block of this kind is in memory. For index blocks, use
+    /// Returns whether the filter, the top index or the range tombstones are in memory. For index blocks, use
     /// [`Table::is_index_block_resident`].
     pub(super) fn is_resident(&self, kind: MetadataKind) -> bool {
         match kind {

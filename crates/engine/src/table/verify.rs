@@ -87,8 +87,7 @@ impl EntryTotals {
     }
 }
 
-/// The index blocks that lead to a data block, one for each level. A search in each of them must return the given
-/// ordinal.
+/// Index path to a data block: the top index and an index block, each with the ordinal that a search must return.
 struct IndexPath<'a> {
     top: (&'a IndexBlock, usize),
     index: (&'a IndexBlock, usize),

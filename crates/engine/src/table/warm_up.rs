@@ -47,7 +47,7 @@ pub(crate) fn warm_up(
         }),
         MetadataKind::Filter => warm_block(properties.filter, &|| table.load_filter(purpose)),
         MetadataKind::Index => {
-            // Index blocks are used only together with the top index, which is loaded first.
+            // Index blocks are useless without the top index, so they are loaded only if the top index is in memory.
             let has_top_index = properties.top_index.is_some();
             if !may_continue() || (has_top_index && !table.is_resident(MetadataKind::TopIndex)) {
                 return Ok(WarmUpResult::Stopped);

@@ -46,7 +46,7 @@ pub struct TableSummary {
     pub checksum: u64,
     /// Smallest sequence number of a point tombstone or range tombstone.
     pub tombstone_seq_smallest: Option<SeqNo>,
-    /// Whether the options require a filter, but the filter could not be built.
+    /// True if the options require a filter that could not be built.
     pub filter_failed: bool,
     /// Properties of the table.
     pub properties: TableProperties,

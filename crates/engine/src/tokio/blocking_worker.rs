@@ -64,7 +64,7 @@ enum WorkerKind {
 }
 
 impl WorkerKind {
-    /// Performs the work that must not be lost on this thread. Commits must not be lost. Operand chains are dropped,
+    /// Leads all queued commit groups on this thread, because commits must not be lost. Discards queued operand chains,
     /// because reads can fold them later.
     fn finish(self, committer: &Committer) {
         match self {
@@ -97,8 +97,7 @@ impl BlockingWorker {
         match self.kind {
             WorkerKind::LeadCommits => {
                 let has_led = committer.lead_next_commit_group();
-                // The leadership must have been handed over here, because `after_commit` may add a commit to the queue
-                // and wait for it.
+                // This thread must not be the leader during `after_commit`, which may queue a commit and wait for it.
                 if has_led && let Some(handle) = db.upgrade() {
                     handle.0.after_commit(None);
                 }

@@ -189,7 +189,8 @@ impl Db {
         self.inner.write(batch, options.into()).await
     }
 
-    /// Starts a transaction, see [`crate::Db::transaction`]. Waits while a job removes entries that were not deleted.
+    /// Starts a transaction, see [`crate::Db::transaction`]. Waits while a manifest edit that removes live entries is
+    /// installed.
     ///
     /// # Errors
     /// [`Error::RuntimeEnded`] if the call must wait and the runtime is shut down.
@@ -198,11 +199,11 @@ impl Db {
         Ok(Transaction::new(transaction, Arc::clone(&self.inner)))
     }
 
-    /// Starts a transaction that locks keys, see [`crate::Db::locking_transaction`]. Its calls wait at most `timeout` for a
-    /// key, without a thread.
+    /// Starts a transaction that locks keys, see [`crate::Db::locking_transaction`]. Its calls wait for the lock of a
+    /// key for at most `timeout`. A waiting call occupies no thread.
     ///
     /// # Errors
-    /// As [`Db::transaction`].
+    /// Same as [`Db::transaction`].
     pub async fn locking_transaction(&self, timeout: Duration) -> Result<LockingTransaction> {
         let transaction = BlockingTransaction::new(self.begin_snapshot().await?);
         Ok(LockingTransaction::new(transaction, timeout, Arc::clone(&self.inner)))
@@ -259,7 +260,7 @@ impl Db {
         }
     }
 
-    /// Returns a snapshot of all keyspaces. Waits while a job removes entries that were not deleted.
+    /// Returns a snapshot of all keyspaces. Waits while a manifest edit that removes live entries is installed.
     ///
     /// # Errors
     /// [`Error::RuntimeEnded`] if the call must wait and the runtime is shut down.

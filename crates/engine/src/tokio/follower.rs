@@ -53,7 +53,8 @@ impl AsyncFollowerInner {
 impl Drop for AsyncFollowerInner {
     fn drop(&mut self) {
         let follower = self.follower.take();
-        // Waits for a running catch-up. If the runtime accepts no more calls, `follower` is dropped on this thread.
+        // Dropping the follower waits for a running catch-up. If the runtime accepts no more calls, it is dropped on
+        // this thread.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn_blocking(move || drop(follower));
         }

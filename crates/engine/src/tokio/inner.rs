@@ -34,13 +34,13 @@ use crate::write::ticket::TaskWorkerStarter;
 
 /// State that all asynchronous handles of a database share.
 ///
-/// A handle declares the field of this type after its blocking handle. The last reference to the database is therefore
-/// dropped here.
+/// Each asynchronous handle declares its field of this type after its blocking handle. The destructor of this type
+/// therefore drops the last reference to the database.
 #[derive(Debug)]
 pub(crate) struct AsyncDbInner {
     /// Set until this value is dropped.
     db: Option<Db>,
-    /// Whether a blocking task flushes memtables, or was started to do so. There is at most one.
+    /// True while a blocking task that flushes memtables is queued or runs. There is at most one such task.
     is_flushing: AtomicBool,
 }
 
@@ -81,7 +81,7 @@ impl AsyncDbInner {
     ) -> Result<()> {
         let db = self.db_inner();
         if db.state.env.background() == Background::Inline {
-            // The write also runs the background jobs that it triggers.
+            // With `Background::Inline`, the write also runs the background jobs that it triggers.
             let inner = Arc::clone(self);
             return run_on_pool(move || write(inner.db_inner(), batch, options)).await;
         }
@@ -175,7 +175,7 @@ impl AsyncDbInner {
             });
         }
         let state = &db.state;
-        // When this task is woken, another task may have set `is_flushing` again.
+        // Also checks the trigger, because another task may have set `is_flushing` again before this task is woken.
         let is_done =
             || !self.is_flushing.load(Ordering::Acquire) || !db.flush_trigger.is_flush_due();
         wait_until(&state.env, &state.progress, deadline_us, is_done).await

@@ -75,8 +75,8 @@ impl LockingTransaction {
         wait.finish(locked)
     }
 
-    /// Returns the value of a key: the newest value if the transaction has locked the key, otherwise that at the start of the
-    /// transaction; see [`crate::Transaction::get`].
+    /// Returns the newest value of a key that the transaction has locked. For any other key, returns the value at the
+    /// start of the transaction, see [`crate::Transaction::get`].
     ///
     /// # Errors
     /// See [`crate::Transaction::get`].
@@ -137,8 +137,8 @@ impl LockingTransaction {
         }
     }
 
-    /// Returns a stream over the entries of a range at the start of the transaction, with its own writes. Locks nothing; see
-    /// [`crate::Transaction::range`].
+    /// Returns a stream over the entries of a range at the start of the transaction, including its own writes. The
+    /// stream locks no keys, see [`crate::Transaction::range`].
     pub fn range<K: AsRef<[u8]>>(
         &self,
         keyspace: &Keyspace,
@@ -258,7 +258,7 @@ impl LockingTransaction {
         let has_writes = !batch.is_empty();
         let committed = match has_writes {
             true => db.write(batch, options).await,
-            // The check may visit entries of ranges.
+            // The check may visit many entries of ranges, so it runs on the blocking pool.
             false if !batch.guards.is_empty() => {
                 let inner = Arc::clone(db);
                 run_on_pool(move || check_reads(&inner.db_inner().state, &batch.guards)).await

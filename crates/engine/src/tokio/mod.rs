@@ -1,7 +1,7 @@
 //! Asynchronous handles for the runtime `tokio`. Requires the feature `tokio`, which is disabled by default.
 //!
-//! The handles have those methods of [`crate::Db`], [`crate::Keyspace`], [`crate::Snapshot`], [`crate::Transaction`] and
-//! [`crate::Follower`] that may block, as `async fn`.
+//! Methods of [`crate::Db`], [`crate::Keyspace`], [`crate::Snapshot`], [`crate::Transaction`] and [`crate::Follower`]
+//! that may block are `async fn` on these handles.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,8 +42,8 @@
 //! size. Merge operators and the closure of [`fetch_update`](Keyspace::fetch_update) run on the calling task. Event
 //! listeners also run on the calling task if a stalled write causes the event. All of them must therefore be fast.
 //!
-//! **Writes** are added to the queue of the group commit. Only threads lead commit groups. If no thread is the leader,
-//! one blocking task commits the queue until it is empty. A write that is throttled or stalled occupies no thread. All
+//! **Writes** are added to the commit queue. Async tasks never lead a commit group: if no thread is the leader, a
+//! blocking task commits the queue until it is empty. A write that is throttled or stalled occupies no thread. All
 //! writes of a database together use at most three blocking tasks: one commits, one folds long chains of operands, and
 //! one flushes memtables. The commit of a transaction that has read ranges uses a further blocking task, which checks
 //! the ranges.

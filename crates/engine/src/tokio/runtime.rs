@@ -1,4 +1,4 @@
-//! Calls on the blocking pool of the runtime, and waits of async tasks.
+//! Runs calls on the blocking pool of the runtime, and lets async tasks wait for conditions and deadlines.
 
 use std::future::poll_fn;
 use std::panic::resume_unwind;

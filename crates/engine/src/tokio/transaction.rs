@@ -68,7 +68,8 @@ impl Transaction {
         self.read_key(keyspace, key.as_ref(), false).await
     }
 
-    /// Returns the value of a key, which the commit checks in all cases; see [`crate::Transaction::get_for_update`].
+    /// Returns the value of a key. The commit fails if another commit has written the key, even if the value depends
+    /// only on writes of the transaction itself; see [`crate::Transaction::get_for_update`].
     ///
     /// # Errors
     /// See [`crate::Transaction::get`].
@@ -253,7 +254,8 @@ impl Transaction {
 
 /// [`Stream`] over the entries of a range that a transaction sees, see [`crate::TransactionRange`].
 ///
-/// The commit checks the part of the range whose entries were returned. Entries that were only read ahead do not count.
+/// The commit checks the part of the range whose entries were returned. It does not check entries that were only read
+/// ahead.
 #[derive(Debug)]
 pub struct TransactionRange<'tx> {
     range: Range,

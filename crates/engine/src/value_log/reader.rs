@@ -281,7 +281,8 @@ impl BlobReader {
     /// Reads all records in file order without the block cache. Calls `visit` with the offset of each record.
     ///
     /// # Errors
-    /// The first invalid record, or the first error of `visit`, with the offset; the error of a read.
+    /// Returns the first invalid record or the first error of `visit`, with the offset of the record. Also fails if a
+    /// read fails.
     pub(crate) fn for_each_record(
         &self,
         visit: &mut dyn FnMut(u64, &BlobRecord<'_>) -> std::result::Result<(), Malformed>,

@@ -4,22 +4,22 @@ use lsmx_base::sync::{AtomicBool, Ordering};
 
 use crate::vfs::os::page_cache_bytes;
 
-/// Rule for whether the data that compactions read and write bypasses the page cache.
+/// Rule that decides whether reads and writes of compactions bypass the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CacheBypassRule {
-    /// Always.
+    /// Always bypass the page cache.
     Always,
-    /// Never.
+    /// Never bypass the page cache.
     Never,
-    /// If the files of the database have more bytes than the page cache of the system can hold. Never if that size is
-    /// unknown.
+    /// Bypass the page cache if the files of the database have more bytes than the page cache of the system can hold.
+    /// Never bypass it if that size is unknown.
     BySystemMemory,
-    /// If the files of the database have more than this number of bytes.
+    /// Bypass the page cache if the files of the database have more than this number of bytes.
     #[cfg_attr(not(feature = "internals"), expect(dead_code, reason = "only tests set it"))]
     ByFileBytes(u64),
 }
 
-/// The current decision for all compactions of a database.
+/// Current decision whether the compactions of a database bypass the page cache.
 ///
 /// A compaction that runs while the decision changes may use the old or the new value.
 #[derive(Debug)]

@@ -26,8 +26,8 @@ pub(crate) struct PacedVfs {
 struct Pacing {
     limiter: Arc<RateLimiter>,
     priority: IoPriority,
-    /// Whether appends bypass the page cache. For file systems without direct writes, each sync also drops the synced
-    /// bytes from the page cache.
+    /// Whether appends bypass the page cache. Each sync then also drops the synced bytes from the page cache, because a
+    /// file system without direct writes caches them.
     bypasses_cache: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Retries calls that fail for lack of file descriptors or disk space, after some have been released.
+//! Releases file descriptors or disk space if a call fails for lack of them, and then retries the call.
 //!
 //! The engine limits the number of its open files. A call may still find no free descriptor, because other parts of
 //! the process open files too. When the disk is full, the disk reserve of the database is released.

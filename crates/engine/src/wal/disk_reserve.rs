@@ -52,7 +52,8 @@ impl DiskReserveDemand {
         let DiskReserveDemand { unflushed_bytes, store_bytes, manifest_bytes, keyspaces } = self;
         // An operand store writes each operand twice: to its log and to a bucket file.
         let copies = if store_bytes > 0 { 2 } else { 1 };
-        // A keyspace without unflushed operations writes no file, so at most one keyspace per operation counts.
+        // A keyspace without unflushed operations writes no file, so the keyspaces that write files are at most as many
+        // as the unflushed operations.
         let written = keyspaces.min(unflushed_bytes / OPERATION_BYTES_MIN);
         let parts = [
             SLACK_BYTES,
@@ -82,7 +83,7 @@ pub(crate) struct DiskReserve {
     bytes: AtomicU64,
     /// Maximum size of the file in bytes, from the last [`DiskReserve::resize`]. Written only while `state` is locked.
     limit: AtomicU64,
-    /// Whether the file must not grow, because the disk was full or the reserve is disabled. Written only while `state`
+    /// True if the file must not grow, because the disk was full or the reserve is disabled. Written only while `state`
     /// is locked.
     is_blocked: AtomicBool,
     /// Serializes all file system calls for the file. A write that finds the disk full acquires this lock to remove the
@@ -92,10 +93,10 @@ pub(crate) struct DiskReserve {
 
 #[derive(Debug)]
 struct ReserveState {
-    /// Whether the reserve is disabled by the options, or failed for a reason other than a full disk. After such a
-    /// failure, the next resume calls [`DiskReserve::set_enabled`], which enables the reserve again.
+    /// True if the options disable the reserve, or if the reserve failed for a reason other than a full disk. After a
+    /// failure, the next resume enables the reserve again, see [`DiskReserve::set_enabled`].
     is_disabled: bool,
-    /// Whether a failure to create or resize the file was already reported.
+    /// True if a failure to create or resize the file was already reported.
     is_reported: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Holds on the write-ahead log: positions after which commits are still to be archived.
+//! Holds on the write-ahead log. A hold is the position after which an archiver still needs the commits.
 //!
 //! The log retires segments as if there were no holds. A hold therefore does not change when memtables are flushed, which
 //! segments a checkpoint copies, or which segments the next open replays. Only the files of retired segments are kept until no
@@ -32,7 +32,8 @@ struct LogHold {
     position: SeqNo,
     /// Maximum size of the retired segments that the hold keeps, in bytes.
     bytes_max: u64,
-    /// Reason why later commits are not available, and the last sequence number that is. A hold that has ended keeps no segment.
+    /// Last available sequence number, and the reason why later commits are not available. `None` while the hold has
+    /// not ended. An ended hold keeps no segment once `position` has reached this number.
     end: Option<(SeqNo, LogArchiveEnd)>,
 }
 
@@ -129,7 +130,7 @@ impl LogHolds {
     /// Moves a hold forward to `position`. Returns the retired segments that the caller must delete.
     ///
     /// # Errors
-    /// The hold ended before `position`. It does not move.
+    /// Fails if the hold ended before `position`. The hold then does not move.
     pub(crate) fn advance(&self, id: u64, position: SeqNo) -> Result<Vec<u64>> {
         let mut state = self.0.lock();
         if let Some(hold) = state.holds.get_mut(&id) {

@@ -4,9 +4,9 @@
 //!    (predecessor) in the chain.
 //! 2. Follow the chain from the oldest segment. Pass every record in the valid part of each segment to the caller.
 //! 3. Stop at the first invalid record or header, and scan all following bytes for sync marks. A sync mark can be in a
-//!    later record, in the header of a later segment, or in the manifest. If a mark states that the position of the
-//!    stop was synced, the log is **corrupt**: strict mode returns an error with file and offset, and tolerant mode
-//!    keeps the records before the position. Otherwise the log has a **torn tail**, which is ignored and reported.
+//!    later record, in the header of a later segment, or in the manifest. If a mark states that the stop position was
+//!    synced, the log is **corrupt**. Strict mode then returns an error with file and offset. Tolerant mode keeps the
+//!    records before the position. If no mark states this, the log has a **torn tail**, which is ignored and reported.
 //!
 //! A segment without a predecessor starts a new chain. If such a segment is not the oldest live segment, a failed
 //! resume created it, and the manifest never listed it. The segment contains no commits and is ignored.
@@ -15,9 +15,10 @@
 //! segment states the size of the valid part. If no readable header of a next segment exists, the bytes after the first
 //! invalid record determine the result:
 //!
-//! - Only zeros follow. The zeros may be preallocated, so the segment ends here. Later records and headers cannot prove
-//!   that the zeros were records, because they state that the segment was synced, but not its size. The mark in the
-//!   manifest contains an offset. If this offset lies after the start of the zeros, records are missing.
+//! - Only zeros follow. The zeros may be preallocated, so the segment ends here. Marks in later records and headers
+//!   cannot prove that the zeros were records, because they state that the segment was synced, but not how many bytes
+//!   it has. The mark in the manifest contains an offset. If this offset lies after the start of the zeros, records are
+//!   missing.
 //! - Other bytes follow. These bytes belong to the valid part, because nothing is appended to a closed segment. If the
 //!   segment was synced, the invalid record before these bytes is corruption.
 //!
@@ -77,13 +78,14 @@ pub(crate) struct LogPosition {
     pub(crate) segment: u64,
     /// Offset in the segment file. It is less than the size of the segment header if the header is not readable.
     pub(crate) offset: u64,
-    /// Last sequence number before the position, or a later one that is smaller than that of the next commit.
+    /// Last sequence number before the position, or a larger one. It is smaller than the first sequence number of the
+    /// next commit.
     pub(crate) last_seq: SeqNo,
 }
 
 impl LogPosition {
-    /// Returns whether the segment may contain a record at this position. The position is usually the end of the log. The
-    /// end of the file, or preallocated zeros, follow there.
+    /// Returns true if the segment may contain a record at this position. Returns false at the end of the file and
+    /// before preallocated zeros.
     pub(crate) fn may_have_record(&self, vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
         let path = FileName::Segment(self.segment).in_dir(dir);
         let file = vfs.open(&path).map_err(|source| Error::io("open", &path, source))?;
@@ -124,7 +126,7 @@ pub struct ReplayedRecord<'a> {
     pub segment: u64,
     /// Offset of the record in the segment file.
     pub offset: u64,
-    /// See [`RecoveryReport::synced`], as far as the log was read.
+    /// Value of [`RecoveryReport::synced`] for the part of the log that was read so far.
     pub(crate) synced: (u64, u64),
 }
 
@@ -314,8 +316,8 @@ impl SegmentCandidate {
             Err(newer @ Malformed::Version { .. }) => {
                 return Err(Error::malformed(newer, &path, 0));
             }
-            // After a crash, a segment that was never synced may contain an old disk block: the header of another
-            // segment, or of a segment of another database such as a deleted checkpoint.
+            // After a crash, a segment that was never synced may contain an old disk block. The header may then be the
+            // one of another segment, or of another database such as a deleted checkpoint.
             Ok(header) => header.check_identity(db_uid, id).map(|()| header),
             bad => bad,
         };
@@ -343,7 +345,7 @@ struct ReplayStop {
     /// Id of the segment in which replay stopped, or of the missing segment.
     id: u64,
     offset: u64,
-    /// Whether data with valid checksums is inconsistent. A torn write cannot cause such an inconsistency.
+    /// True if data with valid checksums is inconsistent. A torn write cannot cause such an inconsistency.
     is_corruption: bool,
     reason: StopReason,
 }

@@ -1,4 +1,4 @@
-//! Segment of the WAL, as the writer sees it.
+//! State that the WAL writer keeps for each segment.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub struct SegmentSummary {
     pub last_seq: SeqNo,
     /// Size in bytes, without preallocated zeros.
     pub bytes: u64,
-    /// Whether a newer segment exists. Nothing is appended to a closed segment.
+    /// True if a newer segment exists. Nothing is appended to a closed segment.
     pub closed: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Segment {
     /// Number of bytes known to be on stable storage. New sync marks state this number. The number is 0 until the
     /// manifest lists the segment.
     pub(crate) synced: u64,
-    /// Whether the name of the file is durable and the manifest lists the segment.
+    /// True if the name of the file is durable and the manifest lists the segment.
     pub(crate) registered: bool,
 }
 

@@ -54,7 +54,7 @@ pub struct WalOptions {
     pub sync_every_bytes: u64,
     /// Age in microseconds of unsynced bytes at which a background sync starts. Default: one second.
     pub sync_every_us: u64,
-    /// Whether a file `RESERVE` reserves disk space. When the disk is full, the engine removes the file, so that
+    /// True if a file `RESERVE` reserves disk space. When the disk is full, the engine removes the file, so that
     /// flushes and commits can use the space.
     ///
     /// The size of the file depends on the data that [`Db::resume`](crate::Db::resume) would write. The size is at most
@@ -103,7 +103,7 @@ pub struct Wal {
     log: Mutex<LogState>,
     /// Bytes appended since the last sync. Written with `log` held. Read without a lock by `is_sync_due`.
     unsynced_bytes: AtomicU64,
-    /// Whether `claim_sync_request` has returned true since the last start or end of a sync.
+    /// True if `claim_sync_request` has returned true since the last start or end of a sync.
     sync_requested: AtomicBool,
     /// Time at which `is_sync_due` first saw unsynced bytes. A race between threads only shifts the next sync slightly,
     /// so relaxed accesses are enough.
@@ -128,7 +128,7 @@ struct LogState {
     next_seq: u64,
     /// Last sequence number on stable storage.
     durable_seq: u64,
-    /// Sequence number up to which a mark on stable storage covers all commits.
+    /// Last sequence number that a sync mark on stable storage covers.
     marked_seq: u64,
     /// Encoded records of one append.
     buffer: Vec<u8>,
@@ -476,8 +476,8 @@ impl Wal {
         Ok(())
     }
 
-    /// Returns whether the caller must request a background sync: the number of unsynced bytes has reached the limit,
-    /// and no other caller has requested a sync since the last start or end of a sync.
+    /// Returns true if the caller must request a background sync. This is the case if the number of unsynced bytes has
+    /// reached the limit, and no other caller has requested a sync since the last start or end of a sync.
     pub(crate) fn claim_sync_request(&self) -> bool {
         self.is_sync_due_by_bytes() && !self.sync_requested.swap(true, Ordering::AcqRel)
     }

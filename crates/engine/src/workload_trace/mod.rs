@@ -168,7 +168,7 @@ impl Trace {
                 must: "from 64 KiB to 1 GiB",
             });
         }
-        // Check this before the file is created.
+        // This check precedes the creation of the file, so that an error leaves no file.
         active.check_not_recording(path)?;
         let recorder = TraceRecorder::create(vfs, env.clone(), path, options, active)?;
         active.start(&recorder, path)?;

@@ -29,7 +29,7 @@ pub struct TraceEnd {
     pub operations: u64,
     /// Number of operations that are missing, because the recorder could not record them.
     pub lost: u64,
-    /// Whether the trace ends with an end item. Otherwise, operations may be missing at the end.
+    /// True if the trace ends with an end item. Otherwise, operations may be missing at the end.
     pub complete: bool,
     /// Number of bytes after the last valid record. 0 if the trace is complete.
     pub bytes_cut: u64,

@@ -146,7 +146,7 @@ impl TraceRecorder {
         }))
     }
 
-    /// Returns whether operations write the trace file. This is the case if the engine runs without background threads.
+    /// Returns true if operations write the trace file, because the engine runs without background threads.
     pub(crate) fn writes_inline(&self) -> bool {
         self.env.background() == Background::Inline
     }

@@ -1,8 +1,8 @@
 //! Computes the admitted write rate of a tree from the debt that its compaction policy reports.
 //!
-//! The rate is computed whenever the debt may have changed: after a flush, when a compaction job is picked, finishes a
-//! table or ends, and when the policy changes. The debt consists of the bytes that compactions must write before L0
-//! shrinks, and of the headroom: the bytes that can be flushed before writes stop. The bytes in memtables are
+//! The rate is computed whenever the debt may have changed: after a flush, after a change of the policy, and when a
+//! compaction job is picked, finishes a table or ends. The debt consists of the bytes that compactions must write
+//! before L0 shrinks, and of the headroom: the bytes that can be flushed before writes stop. The bytes in memtables are
 //! subtracted from the headroom, because they will be flushed, too.
 
 use lsmx_base::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &
             let due_us = due_us.into_iter().chain(garbage_us).min();
             state.work.schedule_tree_check(tree.set_due_times(due_us, tombstone_us));
             if let Some(parts) = parts {
-                // The check empties the log and reports overdue data.
+                // The tree check empties the WAL if this is due, and reports overdue data.
                 state.work.schedule_tree_check(now_us.saturating_add(parts.check_us()));
             }
             let debt = subtract_memtable_bytes(tree, debt);

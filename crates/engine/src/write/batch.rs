@@ -21,7 +21,7 @@ use crate::tree::guard_history::{GuardCheck, GuardedKeys};
 /// Maximum encoded size of a batch in bytes: 2 GiB − 1.
 pub const BATCH_BYTES_MAX: u64 = (1 << 31) - 1;
 
-/// Condition of a batch: no write to certain keys is newer than a given sequence number.
+/// Condition under which a batch commits: the guarded keys have no write that is newer than `read`.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyGuard {
     pub(crate) tree: Arc<Tree>,
@@ -33,7 +33,7 @@ pub(crate) struct KeyGuard {
 }
 
 /// Writes against which a guard has already been checked: the first entries of `memtable` in insertion order, and all
-/// writes before those in `memtable`.
+/// writes that are older than `memtable`.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedWrites {
     pub(crate) memtable: Arc<Memtable>,
@@ -69,13 +69,13 @@ pub(crate) struct BatchPosition {
     pub(crate) bytes: usize,
     /// Number of operations before the position.
     pub(crate) operations: u32,
-    /// Number of trees to which these operations write.
+    /// Number of trees to which the operations before the position write.
     trees: usize,
 }
 
 impl BatchPosition {
-    /// Estimates the memory in bytes that these operations need: their bytes in the batch and in a memtable, and the
-    /// overhead of their memtable entries.
+    /// Estimates the memory in bytes that the operations before the position need: their bytes in the batch and in a
+    /// memtable, and the overhead of their memtable entries.
     pub(crate) fn memory_bytes(self) -> u64 {
         let entries = u64::from(self.operations) * memtable::ENTRY_OVERHEAD_BYTES;
         2 * len_u64(self.bytes) + entries
@@ -289,8 +289,8 @@ impl WriteBatch {
         BatchPosition { bytes, operations: self.count, trees }
     }
 
-    /// Removes all operations after `position`. The position must be a former end of this batch, and the batch must not
-    /// have been truncated before this position since then.
+    /// Removes all operations after `position`. The position must come from [`WriteBatch::position`] of this batch.
+    /// Since then, the batch must not have been truncated to an earlier position.
     pub(crate) fn truncate(&mut self, position: BatchPosition) {
         self.payload.truncate(position.bytes);
         self.count = position.operations;

@@ -154,7 +154,8 @@ impl Committer {
         let next = {
             let mut queue = self.queue.lock();
             let is_used = matches!(done, Ok(Some(_)));
-            // After an error of the manifest, the manifest may already contain this sequence number.
+            // After an error of the manifest, the manifest may already contain this sequence number, so it is not used
+            // again.
             if is_used || self.state.error_state.check_writable().is_err() {
                 queue.next_seq = seq.0 + 1;
             }
@@ -219,7 +220,8 @@ impl Committer {
             }
             let mut queue = self.queue.lock();
             if queue.take_offered_lead() {
-                // The worker thread that was started to lead the group may be waiting for this thread.
+                // This thread leads the group, because the worker thread that was started for it may be waiting for
+                // this thread.
                 drop(queue);
                 self.lead_group();
             } else if queue.is_idle() {
@@ -275,8 +277,8 @@ impl Committer {
         let mut leads = {
             let mut queue = self.queue.lock();
             self.enqueue(&mut queue, &ticket);
-            // An offered leadership is also taken. The worker thread that was started for it may be waiting for this
-            // thread.
+            // Takes even an offered leadership, because the worker thread that was started for it may be waiting for
+            // this thread.
             queue.take_free_lead()
         };
         let wait = |deadline_us| {
@@ -355,7 +357,7 @@ impl Committer {
             Some(TicketOwner::Thread(changed)) => changed.notify(),
             Some(TicketOwner::Task { workers, .. }) => {
                 workers.start_leader();
-                // A thread that waits for memtable memory can also take the leadership.
+                // A thread that waits for memtable memory can take the leadership, too, so it is woken.
                 if self.state.memtables.is_full() {
                     self.state.progress.notify();
                 }
@@ -384,7 +386,7 @@ impl Committer {
         if is_removed {
             self.state.memtables.release(ticket.request.reserved_bytes);
         }
-        // `wait_until_idle` checks the queue again.
+        // The removal may have emptied the queue, so `wait_until_idle` must check it again.
         self.changed.notify();
         is_removed
     }

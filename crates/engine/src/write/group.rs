@@ -44,7 +44,7 @@ pub(super) struct CommitGroup {
     pub(super) payload_bytes: usize,
     pub(super) sync: bool,
     pub(super) stage: GroupStage,
-    /// Whether the leader of this group is still the leader of the queue.
+    /// True while the leader of this group is the leader of the queue.
     pub(super) has_lead: bool,
     /// Error of a failed group.
     pub(super) error: Option<Error>,
@@ -188,7 +188,8 @@ pub(crate) fn check_ranges(state: &DbState, guards: &mut [KeyGuard]) -> Result<(
     for guard in guards.iter_mut().filter(|guard| guard.protects_range()) {
         let published = state.sequence.published();
         let view = guard.tree.super_version();
-        // A search may not find the newest entry, because its insertion may not be finished.
+        // The newest entry does not count as checked. A search may not find it, because its insertion may not be
+        // finished.
         let entries = view.active.inserted_count().saturating_sub(1);
         let check = check_published_writes(state, &view, guard);
         if check != GuardCheck::Holds {
@@ -342,9 +343,9 @@ fn record_tombstone(state: &DbState, tree: &Tree, memtable: &Memtable) {
 /// number is irrelevant, and the function returns 0. Otherwise, a key with few operands per memtable could accumulate
 /// any number of operands in tables. The function therefore returns a pseudorandom number in `0..CHAIN_OPERANDS_MAX`.
 ///
-/// Each operand then reaches the limit with a probability of 1 / [`CHAIN_OPERANDS_MAX`]. The probability of a chain
-/// with n times this length is less than e^-n. The number is computed from the sequence number, so that tests with
-/// equal seeds produce equal files.
+/// Each operand then reaches the limit with a probability of 1 / [`CHAIN_OPERANDS_MAX`]. The probability of a chain of
+/// n × [`CHAIN_OPERANDS_MAX`] operands is less than e^-n. The number is computed from the sequence number, so that
+/// tests with equal seeds produce equal files.
 fn operand_count_below(tree: &Tree, seq: SeqNo) -> u32 {
     if !tree.merge_resolver.has_unmergeable_operands() {
         return 0;

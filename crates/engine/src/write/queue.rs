@@ -47,25 +47,25 @@ pub(super) struct CommitQueue {
     /// Sequence number of the next operation.
     pub(super) next_seq: u64,
     pub(super) leadership: Leadership,
-    /// Whether a thread waits to become the leader for exclusive work. It becomes the next leader.
+    /// True if a thread waits to become the leader for exclusive work. This thread becomes the next leader.
     is_exclusive_requested: bool,
-    /// Whether a worker thread leads groups for async tasks, or was started to do so. There is at most one such worker
-    /// thread.
+    /// True if a worker thread leads groups for async tasks, or has been started to lead them. At most one worker
+    /// thread does this.
     pub(super) has_task_leader: bool,
-    /// Whether the WAL is synced for the current group.
+    /// True while the leader processes a group that requires a sync.
     pub(super) is_syncing: bool,
     pub(super) waiting: VecDeque<Arc<CommitTicket>>,
     /// Number of waiting tickets whose owner is a thread.
     waiting_threads: usize,
     /// Groups that are in the WAL but not yet published, in WAL order.
     pub(super) in_flight: VecDeque<InFlightGroup>,
-    /// Number of waiting commits for which the leader delays its group. 0 if the leader does not wait.
+    /// Queue length, in commits, for which the leader delays its group. 0 if the leader does not wait.
     pub(super) awaited_writers: usize,
-    /// Number of commits that were in the last synced group or in the queue at the end of this sync.
+    /// Number of commits in the last synced group, plus the number of commits in the queue when that sync ended.
     pub(super) last_sync_writers: usize,
     /// Long operand chains from commits of async tasks. They wait until a worker thread folds them.
     long_chains: Vec<LongOperandChain>,
-    /// Whether a worker thread folds operand chains, or was started to do so.
+    /// True if a worker thread folds operand chains, or has been started to fold them.
     has_folding_worker: bool,
     /// Set if an error has left an incomplete group in the memtables. In this case, no commit is published until the
     /// database is reopened.
@@ -168,8 +168,8 @@ impl CommitQueue {
 
     /// Ends the leadership of a group's leader, and selects the next leader.
     ///
-    /// Returns a ticket if the caller must wake a thread or start a worker thread. The owner of the ticket states which
-    /// one. The caller must unlock the queue first.
+    /// Returns a ticket if the caller must wake a thread or start a worker thread. The owner of the ticket determines
+    /// which of the two. The caller must unlock the queue first.
     pub(super) fn pass_lead(&mut self, group: &mut CommitGroup) -> Option<Arc<CommitTicket>> {
         group.has_lead = false;
         self.is_syncing = false;

@@ -27,7 +27,7 @@ const PAUSE_US_MAX: u64 = 10_000;
 #[derive(Debug)]
 pub(crate) struct Throttle {
     control: WriteControl,
-    /// Time of the environment's clock at which the bytes admitted so far have been paid for.
+    /// Time of the environment's clock at which the token bucket has no debt any more.
     free_at_us: AtomicU64,
     /// Moving average of the rate at which compactions write, in bytes per second.
     drain_rate: AtomicU64,

@@ -55,7 +55,7 @@ impl CommitRequest {
 pub(crate) trait TaskWorkerStarter: std::fmt::Debug + Send + Sync {
     /// Starts a thread that calls
     /// [`Committer::lead_next_commit_group`](crate::write::commit::Committer::lead_next_commit_group) until it returns
-    /// false. If no thread can be started, the calling thread does this.
+    /// false. If no thread can be started, the calling thread makes these calls.
     fn start_leader(&self);
     /// Starts a thread that folds the operand chains that
     /// [`Committer::take_long_operand_chains`](crate::write::commit::Committer::take_long_operand_chains) returns,
@@ -145,7 +145,7 @@ impl CommitTicket {
         matches!(self.owner, TicketOwner::Thread(_))
     }
 
-    /// Returns whether the owner must lead the next group. In this case, resets the state to [`TicketState::Queued`].
+    /// Returns true if the owner must lead the next group, and then resets the state to [`TicketState::Queued`].
     pub(crate) fn take_lead(&self) -> bool {
         let mut state = self.state.lock();
         let leads = matches!(*state, TicketState::Leading);

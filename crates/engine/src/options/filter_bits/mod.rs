@@ -1,9 +1,8 @@
 //! Filter sizes, and which runs of a tree get large filters.
 //!
-//! A lookup of an absent key checks one filter per sorted run, whatever the number of keys of the run. Bits are therefore
-//! most useful in the filters of small runs: for a given total of bits, the sum of false positive rates is minimal if
-//! small runs have the large filters. This is the allocation of Monkey (Dayan, Athanassoulis, Idreos: SIGMOD 2017),
-//! restricted to two filter sizes.
+//! A lookup of an absent key checks one filter per sorted run, regardless of the size of the run. For a given total of
+//! filter bits, the sum of false positive rates is therefore minimal if small runs have the large filters. This is the
+//! allocation of Monkey (Dayan, Athanassoulis, Idreos: SIGMOD 2017), restricted to two filter sizes.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -59,8 +58,8 @@ impl FilterBits {
 
     /// Returns the filter width of new tables in a tree of this shape.
     ///
-    /// `uses_last_filter` is whether lookups use the filter of the last sorted run. `is_wide` returns whether an existing
-    /// table has a wide filter.
+    /// `uses_last_filter` is true if lookups use the filter of the last sorted run. `is_wide` returns whether an
+    /// existing table has a wide filter.
     pub(crate) fn width(
         self,
         shape: &TreeShape,
@@ -79,7 +78,8 @@ impl FilterBits {
         }
         let keys: Vec<u64> = runs.iter().map(|run| run.keys).collect();
         match allocate_filter_widths(&keys, bits_per_key).get(target) {
-            // Other runs may have more bits than the allocation, because run sizes were different when they were written.
+            // Filters of other runs may be larger than this allocation, because run sizes were different when they were
+            // written. A wide filter must also fit into the bits that these filters leave.
             Some(FilterWidth::Fuse16) => {
                 let others = runs.iter().enumerate().filter(|(other, _)| *other != target);
                 let wide_keys = runs[target].keys + others.map(|(_, run)| run.wide).sum::<u64>();
@@ -206,12 +206,12 @@ fn count_run_keys_after_job(
             }
         }
         if target.is_none() && Level::from_index(index) == Some(job.target.level) {
-            // A new run after all runs of its level.
+            // The output is a new run after all runs of its level.
             target = Some(runs.len());
             runs.push(RunKeyCounts::default());
         }
     }
-    // A new run in a level below all existing ones.
+    // The output is a new run in a level below all existing levels.
     let target = target.unwrap_or_else(|| {
         runs.push(RunKeyCounts::default());
         runs.len() - 1
@@ -220,12 +220,12 @@ fn count_run_keys_after_job(
     (runs, target)
 }
 
-/// Returns the bits that `keys` may use in addition to narrow filters.
+/// Returns the number of bits that filters of `keys` keys may use in addition to the bits of narrow filters.
 fn extra_bits_allowed(keys: u64, bits_per_key: f64) -> f64 {
     (bits_per_key - f64::from(NARROW.bits_per_key())) * keys as f64
 }
 
-/// Returns the bits that `keys` use in wide filters in addition to narrow ones.
+/// Returns the number of bits that wide filters of `keys` keys need in addition to the bits of narrow filters.
 fn extra_bits_of_wide_filters(keys: u64) -> f64 {
     f64::from(WIDE.bits_per_key() - NARROW.bits_per_key()) * keys as f64
 }

@@ -76,7 +76,7 @@ impl Fault {
 
 type PathPredicate = Arc<dyn Fn(&Path) -> bool + Send + Sync>;
 
-/// Selects the calls that a fault affects. By default, only the first call that the fault can apply to.
+/// Selects the calls that a fault affects. By default, this is only the first call to which the fault can apply.
 #[derive(Clone)]
 pub struct FaultRule {
     fault: Fault,

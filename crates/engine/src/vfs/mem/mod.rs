@@ -140,7 +140,7 @@ impl MemVfs {
     }
 
     /// Sets the maximum bytes of all named files. `None` removes the limit; [`Vfs::reserve_space`] is then unsupported.
-    /// Default, also for crash images: [`MEM_CAPACITY_DEFAULT`].
+    /// The default is [`MEM_CAPACITY_DEFAULT`], which also applies to crash images.
     #[cfg(feature = "internals")]
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.0.capacity.store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);

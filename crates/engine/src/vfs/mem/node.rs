@@ -129,8 +129,8 @@ impl FileState {
 
     /// Replaces the contents, and marks the new contents as synced.
     ///
-    /// If the file has preallocated zeros, the offset of the next append does not change, unless the new contents are
-    /// shorter than this offset. Otherwise the next append starts at the end of the new contents.
+    /// The next append starts at the end of the new contents. If the file has preallocated zeros, the offset of the
+    /// next append does not change, but it never exceeds the new length.
     #[cfg(feature = "internals")]
     pub(crate) fn replace_content(&mut self, content: FileContent) {
         let preallocated = self.end < self.content.len();
