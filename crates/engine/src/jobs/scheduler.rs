@@ -186,9 +186,8 @@ impl JobScheduler {
         });
         match kind {
             WorkKind::Flush => {
-                self.sync_wal_if_due();
+                self.run_periodic_work();
                 state.resize_reserve();
-                self.flush_trigger.check_trees_if_due();
             }
             WorkKind::Compaction if !was_notified => self.queue_retries(),
             WorkKind::Compaction => {}
@@ -247,8 +246,18 @@ impl JobScheduler {
         }
     }
 
+    /// Syncs the WAL and checks all trees, if this is due. Does nothing during a pause.
+    fn run_periodic_work(&self) {
+        // A resume waits for this work. Otherwise, an error of the work could make the database read-only after the
+        // resume.
+        if let Some(_work) = self.state.work.begin_periodic_work() {
+            self.sync_wal_if_due();
+            self.flush_trigger.check_trees_if_due();
+        }
+    }
+
     /// Syncs the WAL if the number or the age of its unsynced bytes exceeds the limit.
-    pub(crate) fn sync_wal_if_due(&self) {
+    fn sync_wal_if_due(&self) {
         let state = &self.state;
         state.report_clock_jumps();
         if state.error_state.check_writable().is_ok()
@@ -344,13 +353,12 @@ impl JobScheduler {
     /// threads.
     pub(crate) fn run_inline(&self) {
         if self.state.env.background() == Background::Inline {
-            self.sync_wal_if_due();
+            self.run_periodic_work();
             if self.state.must_resize_reserve() {
                 self.state.resize_reserve();
             }
             self.queue_unblocked_trees();
             self.queue_retries();
-            self.flush_trigger.check_trees_if_due();
             while self.run_next(WorkKind::Flush) || self.run_next(WorkKind::Compaction) {}
             self.state.remove_discarded();
         }

@@ -30,6 +30,23 @@ pub(crate) struct WorkQueues {
     progress: Signal,
 }
 
+/// Periodic work of one thread. Dropping it ends the work.
+#[derive(Debug)]
+pub(crate) struct PeriodicWork<'a>(&'a WorkQueues);
+
+impl Drop for PeriodicWork<'_> {
+    fn drop(&mut self) {
+        let is_paused = {
+            let mut queue = self.0.flush.lock();
+            queue.periodic -= 1;
+            queue.is_paused
+        };
+        if is_paused {
+            self.0.progress.notify();
+        }
+    }
+}
+
 /// Trees in the order in which they were queued. A tree is in the queue at most once.
 #[derive(Debug, Default)]
 struct WorkQueue {
@@ -39,6 +56,8 @@ struct WorkQueue {
     parked: Vec<Arc<Tree>>,
     /// Number of trees on which threads currently work.
     running: usize,
+    /// Number of threads that currently run periodic work. 0 in the queue for compactions.
+    periodic: usize,
     /// Whether the queue is paused. No work starts while it is paused.
     is_paused: bool,
 }
@@ -132,6 +151,17 @@ impl WorkQueues {
         !queue.is_paused
     }
 
+    /// Starts periodic work, such as a sync of the WAL. Returns `None` if the queues are paused. Only a pause waits for
+    /// periodic work.
+    pub(crate) fn begin_periodic_work(&self) -> Option<PeriodicWork<'_>> {
+        let mut queue = self.flush.lock();
+        if queue.is_paused {
+            return None;
+        }
+        queue.periodic += 1;
+        Some(PeriodicWork(self))
+    }
+
     /// Ends the work on a tree.
     pub(crate) fn end_work(&self, kind: WorkKind) {
         self.queue(kind).lock().running -= 1;
@@ -187,8 +217,11 @@ impl WorkQueues {
         self.progress.notify();
     }
 
-    /// Returns true if no work is running.
+    /// Returns true if no work is running, including periodic work.
     pub(crate) fn has_no_running_work(&self) -> bool {
-        KINDS.into_iter().all(|kind| self.queue(kind).lock().running == 0)
+        KINDS.into_iter().all(|kind| {
+            let queue = self.queue(kind).lock();
+            queue.running == 0 && queue.periodic == 0
+        })
     }
 }

@@ -2,19 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use lsmx::env::Background;
 use lsmx::internals::manifest::Manifest;
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Durability, Error, Event, Keyspace, WriteBatch};
+use lsmx::{Db, Durability, Error, Event, EventListener, Keyspace, WalOptions, WriteBatch};
 use lsmx_testkit::{EventLog, TestRng};
 
 use crate::harness::clock::MINUTE_US;
 use crate::harness::small_database::{
-    Calls, durability, file_of, keyspace_options, open, open_kind, open_kinds, open_with, options,
-    policy, seeds,
+    Calls, durability, file_of, keyspace_options, lock, open, open_kind, open_kinds, open_with,
+    options, policy, seeds,
 };
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -568,4 +570,46 @@ fn guarantee_09_full_disk_compactions_pause() {
         database.check("compactions with space");
         database.close_and_check("closed");
     }
+}
+
+/// A listener that waits in the event of a failed background sync until the sender is dropped.
+#[derive(Debug)]
+struct WaitingListener {
+    arrived: Mutex<Sender<()>>,
+    released: Mutex<Receiver<()>>,
+}
+
+impl EventListener for WaitingListener {
+    fn on_event(&self, event: &Event) {
+        if matches!(event, Event::Failure(failure) if failure.work == "sync") {
+            lock(&self.arrived).send(()).unwrap();
+            assert!(lock(&self.released).recv().is_err());
+        }
+    }
+}
+
+/// Regression: `resume` did not wait for a background thread that was reporting a failed sync. Afterwards, the thread made
+/// the database read-only again.
+#[test]
+fn guarantee_7_resume_waits_for_failed_background_sync() {
+    let (arrived, arrival) = channel();
+    let (release, released) = channel();
+    let listener = WaitingListener { arrived: arrived.into(), released: released.into() };
+    let faults = FaultVfs::new(Arc::new(MemVfs::new()), 1);
+    let wal = WalOptions { sync_every_bytes: 1, ..WalOptions::default() };
+    let threads = options(Background::Threads { workers: 1 });
+    let db = open_with(&faults, threads.wal(wal).listener(Arc::new(listener))).unwrap();
+    // After a panic, the sender is dropped before the database, whose close waits for the thread.
+    let release = release;
+    faults.add_rule(FaultRule::new(EIO).for_calls(&[VfsCall::Sync]).path_contains(".wal"));
+    db.put("key", "1").unwrap();
+    arrival.recv().unwrap();
+    // The log has failed, so this sync makes the database read-only.
+    assert!(db.sync().is_err());
+    let late = db.with_deadline(Duration::from_millis(50)).resume();
+    assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
+    drop(release);
+    db.resume().unwrap();
+    db.put("key", "2").unwrap();
+    db.sync().unwrap();
 }
