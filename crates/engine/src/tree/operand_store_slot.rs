@@ -73,6 +73,13 @@ impl AttachedStore {
         self.is_abandoned.store(true, Ordering::Release);
     }
 
+    /// Like [`AttachedStore::abandon`], but also deletes the files that the store has created. No manifest may contain a token
+    /// of these files.
+    pub(crate) fn discard_changes(&self) {
+        self.abandon();
+        self.lifetime.files.discard_created_files();
+    }
+
     /// Returns whether [`AttachedStore::recover`] must be called before the next collection.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.is_abandoned.load(Ordering::Acquire)

@@ -173,7 +173,11 @@ impl KeptLogReplay<'_> {
             }
         })?;
         replay.finish()?;
-        self.flush(seq_next)
+        self.flush(seq_next)?;
+        if !self.outputs.tables().is_empty() {
+            sync_directory(store.vfs.as_ref(), &store.dir)?;
+        }
+        Ok(())
     }
 
     /// Flushes the memtable of the staging tree.
@@ -195,7 +199,7 @@ impl KeptLogReplay<'_> {
 ///
 /// # Errors
 /// If the options have another merge operator, or if the log or the store cannot be read or written. An error before
-/// the manifest edit leaves the database unchanged.
+/// the manifest edit leaves the database unchanged, and the new files are deleted.
 pub(crate) fn deliver(
     db: &DbInner,
     tree: &Arc<Tree>,
@@ -214,9 +218,6 @@ pub(crate) fn deliver(
     tree.merge_resolver.check_operator(options.merge_operator.as_ref())?;
     let delivered = deliver_kept_log_locked(db, tree, attached, &kept);
     db.state.emit_pending_events();
-    if delivered.is_err() {
-        attached.abandon();
-    }
     delivered
 }
 
@@ -233,11 +234,8 @@ fn deliver_kept_log_locked(
         JobOutputs::for_flush(&store.tables, &staging, &view.active, view.version.shape(), None)
     };
     let mut replay = KeptLogReplay { db, staging: &staging, outputs, runs: Vec::new() };
-    replay.run(kept)?;
+    replay.run(kept).inspect_err(|_| attached.discard_changes())?;
     let KeptLogReplay { mut outputs, runs, .. } = replay;
-    if !outputs.tables().is_empty() {
-        sync_directory(store.vfs.as_ref(), &store.dir)?;
-    }
     let operands = staging.pin_super_version().operand_view.clone();
     let token = operands.as_ref().and_then(|operands| operands.token);
     let remaining = failpoint::is_on(Failpoint::KeptLogDeliveredTwice).then(|| kept.clone());
@@ -255,7 +253,8 @@ fn deliver_kept_log_locked(
     }
     // Jobs may have changed the tree during the replay, so the new runs are added to its current shape.
     let next = |shape: &TreeShape, _| shape.with_flushed_runs(runs);
-    install_version(store, tree, &mut outputs, None, Some(operands.as_ref()), changes, next)?;
+    install_version(store, tree, &mut outputs, None, Some(operands.as_ref()), changes, next)
+        .inspect_err(|_| attached.abandon())?;
     if let Some(token) = token.filter(|_| token != attached.opened) {
         attached.store.mark_committed(token);
     }

@@ -229,8 +229,7 @@ impl Recovery {
         let (obsolete_files, listed) = (&self.tables.obsolete_files, self.state.file_numbers());
         for tree in self.trees.iter() {
             if let Some(attached) = tree.operand_store.attached() {
-                attached.abandon();
-                attached.lifetime.files.discard_created_files();
+                attached.discard_changes();
             }
             let version = &tree.pin_super_version().version;
             for table in version.runs().iter().flat_map(|run| run.tables().iter()) {

@@ -1,8 +1,10 @@
 //! Guarantee 16: a missing or broken operand store affects its own keyspace only.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::RecoveryMode;
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, LossKind, Options, RepairOptions, repair};
@@ -82,6 +84,47 @@ fn operand_store_missing_or_broken_other_keyspaces_work() {
         db.close(None).unwrap();
         check_all(&open(&disk));
     }
+}
+
+/// Regression: a failed replay of the kept log left the new files of the operand store behind until the next open.
+#[test]
+fn operand_store_available_again_failed_replay_leaves_no_files() {
+    let disk = MemVfs::new();
+    let large = merging().memtable_bytes(1 << 20).operand_store(STORE);
+    let counts = open(&disk).keyspace("counts", large).unwrap();
+    counts.put("b", "2").unwrap();
+    counts.merge("a", "1").unwrap();
+    let synced = counts.with_write_options(Durability::Sync);
+    for number in 0..40 {
+        synced.merge("a", format!("{number}")).unwrap();
+    }
+    let disk = disk.crash(CrashImage::Drop, 1);
+    let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
+    let db = open_with(&faults, options()).unwrap();
+    db.put("k", "v").unwrap();
+    let before = files(&disk, ".operands");
+    let writes = [VfsCall::Create, VfsCall::Append, VfsCall::Sync];
+    let mut failures = 0;
+    loop {
+        faults.clear_rules();
+        let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&writes).nth(failures);
+        // After a failed write of the log or the manifest, the database would be read-only.
+        let is_of_replay = |path: &Path| {
+            let suffix = path.extension().and_then(|suffix| suffix.to_str());
+            matches!(suffix, Some("operands" | "sst"))
+        };
+        faults.add_rule(rule.path_where(is_of_replay));
+        let Err(error) = db.keyspace("counts", merging().operand_store(STORE)) else { break };
+        failures += 1;
+        db.wait_idle().unwrap();
+        assert_eq!(files(&disk, ".operands"), before, "failure {failures}: {error}");
+    }
+    faults.clear_rules();
+    // The replay needs several flushes. A fault in the second flush leaves the files of the first.
+    assert!(failures > 5, "{failures} calls have failed");
+    check_all(&db);
+    db.close(None).unwrap();
+    assert!(verify(&disk).unwrap().orphans.is_empty());
 }
 
 #[test]
