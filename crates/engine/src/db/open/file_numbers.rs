@@ -19,6 +19,9 @@ use crate::vfs::Vfs;
 
 /// Number of file numbers that an open skips after an unclean shutdown.
 pub(crate) const FILE_NUMBER_GAP: u64 = 1_000;
+/// Number of file numbers that an open reserves at a time. One flush must allocate fewer than half of them. The delivery
+/// of a flush to an `lsmx-delta` store creates up to 32,768 files by default.
+const RESERVED_NUMBERS: u64 = 1 << 17;
 
 /// Returns the largest file number in a directory, or 0 without database files. Files with implausibly large numbers
 /// are ignored; see [`FileName::has_unallocated_number`].
@@ -64,13 +67,12 @@ impl FileNumberReservation {
     pub(crate) fn extend(&self, tables: &TableFactory) -> Result<()> {
         let next = tables.files.next();
         let reserved = self.file.lock().as_ref().map(|&(_, number)| number);
-        // A flush allocates far fewer than half of the reserved numbers.
-        if reserved.is_some_and(|number| next + FILE_NUMBER_GAP / 2 < number)
+        if reserved.is_some_and(|number| next + RESERVED_NUMBERS / 2 < number)
             || failpoint::is_on(Failpoint::FileNumbersNotReserved)
         {
             return Ok(());
         }
-        let number = (next + FILE_NUMBER_GAP).min(FILE_NUMBER_MAX);
+        let number = (next + RESERVED_NUMBERS).min(FILE_NUMBER_MAX);
         let path = FileName::Temporary(number).in_dir(&tables.dir);
         tables.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
         let before = self.file.lock().replace((path, number));

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
 use lsmx::internals::vfs::{CrashImage, MemOperationKind};
+use lsmx::merge_operator::Append;
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Error};
+use lsmx::{Db, Error, KeyspaceOptions};
 use lsmx_base::file_name::FileName;
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::TestRng;
 
 use crate::harness::small_database::{durability, lock, open, open_with, options, seeds};
@@ -147,4 +149,49 @@ fn file_numbers_of_interrupted_open_after_clean_close_are_not_used_again() {
             }
         }
     }
+}
+
+/// Regression: an open reserved 1,000 file numbers, but one delivery to an operand store may create more files.
+#[test]
+fn file_numbers_of_large_delivery_are_reserved() {
+    const OPERANDS: u64 = 2_000;
+    let store = DeltaStoreFactory::new(DeltaOptions::default().bucket_bytes(512));
+    let keyspace = KeyspaceOptions::default().merge_operator(Append::default());
+    let options = options(Background::Inline)
+        .keyspace_defaults(keyspace.operand_store(store))
+        .wal_bytes_max(u64::MAX);
+    let disk = MemVfs::new();
+    let db = open_with(&disk, options.clone()).unwrap();
+    // Without a table below them, a flush replaces operands by values.
+    for number in [0, u64::MAX] {
+        db.put(number.to_be_bytes(), "value").unwrap();
+    }
+    db.flush().unwrap();
+    for number in 0..OPERANDS {
+        db.default_keyspace().merge(number.to_be_bytes(), [7; 100]).unwrap();
+    }
+    let killed = disk.crash(CrashImage::Keep, 0);
+    // The largest reserved number, and all used numbers that were not reserved.
+    let (largest, unreserved) = (Mutex::new(0), Arc::new(Mutex::new(Vec::new())));
+    let noted = Arc::clone(&unreserved);
+    killed.set_observer(Some(Arc::new(move |_, operation| {
+        let name = operation.path.file_name().and_then(|name| name.to_str());
+        match name.and_then(FileName::parse).filter(|_| operation.kind == MemOperationKind::Create)
+        {
+            Some(FileName::Temporary(number)) => {
+                let mut largest = lock(&largest);
+                *largest = number.max(*largest);
+            }
+            Some(file) => {
+                let number = file.number().filter(|number| *number >= *lock(&largest));
+                lock(&noted).extend(number);
+            }
+            None => {}
+        }
+    })));
+    let db = open_with(&killed, options).unwrap();
+    killed.set_observer(None);
+    assert_eq!(*lock(&unreserved), Vec::<u64>::new());
+    let store = db.metrics().keyspaces["default"].operand_store.unwrap();
+    assert!(store.buckets > OPERANDS / 2, "{store:?}");
 }
