@@ -97,9 +97,9 @@ impl Memtable {
         if self.first_tombstone_us.load(Ordering::Relaxed) != NO_TOMBSTONE {
             return false;
         }
-        // Only one thread writes at a time, so a load and a store are enough.
-        self.first_tombstone_us.store(now_us().min(NO_TOMBSTONE - 1), Ordering::Relaxed);
-        true
+        // The leaders of two commit groups may call this function at the same time.
+        let (us, relaxed) = (now_us().min(NO_TOMBSTONE - 1), Ordering::Relaxed);
+        self.first_tombstone_us.compare_exchange(NO_TOMBSTONE, us, relaxed, relaxed).is_ok()
     }
 
     /// Returns the write time of the first tombstone, in microseconds.
