@@ -7,7 +7,7 @@
 //!    again, and archive the commits after the previous backup until the new backup exists.
 //!
 //! The chunk that is being uploaded is kept in memory. If an upload fails or its future is dropped, the next run repeats it with the
-//! same contents.
+//! same contents. If the commits after the chunk are lost meanwhile, the next failure begins a new backup.
 
 use std::num::NonZeroU64;
 use std::pin::pin;
@@ -166,6 +166,12 @@ impl ActiveArchive {
     /// Returns the last sequence number of the uploaded chunks, or of the backup.
     fn last_seq(&self) -> u64 {
         self.source.lock().last_seq
+    }
+
+    /// Returns the reason why the commits after the pending chunk are lost. A change of the structure loses no commit before it.
+    fn lost_log(&self) -> Option<LogArchiveEnd> {
+        let end = self.source.lock().log.end();
+        end.filter(|reason| *reason != LogArchiveEnd::StructureChanged)
     }
 }
 
@@ -348,7 +354,15 @@ impl Archiver {
                 }
                 Err(error) => return Err(error),
             };
-            put_chunk(catalog, &pending).await?;
+            if let Err(error) = put_chunk(catalog, &pending).await {
+                match active.lost_log() {
+                    // The store may never accept the chunk, and a new backup is needed in any case.
+                    Some(reason) if matches!(error, Error::Store { .. }) => {
+                        break UploadEnd::NeedsBackup(BackupReason::LogEnded(reason));
+                    }
+                    _ => return Err(error),
+                }
+            }
             let bytes = len_u64(pending.bytes.len());
             summary.chunks += 1;
             summary.bytes += bytes;

@@ -32,6 +32,8 @@ struct State {
     rng: Option<TestRng>,
     /// Prefix of the objects whose next conditional write is refused without effect.
     refused: Option<&'static str>,
+    /// Maximum size of a chunk of a log in bytes.
+    chunk_bytes_max: usize,
 }
 
 /// A process with access to a shared [`InMemory`].
@@ -54,7 +56,14 @@ fn failure() -> object_store::Error {
 
 impl FaultStore {
     pub(super) fn new(inner: &Arc<InMemory>) -> FaultStore {
-        let state = State { calls: 0, crash: None, history: Vec::new(), rng: None, refused: None };
+        let state = State {
+            calls: 0,
+            crash: None,
+            history: Vec::new(),
+            rng: None,
+            refused: None,
+            chunk_bytes_max: usize::MAX,
+        };
         FaultStore { inner: Arc::clone(inner), state: Arc::new(Mutex::new(state)) }
     }
 
@@ -72,6 +81,12 @@ impl FaultStore {
     /// Refuses the next conditional write of an object with this prefix, as a store does if the write meets another operation.
     pub(super) fn with_conflict(self, prefix: &'static str) -> FaultStore {
         self.state.lock().unwrap().refused = Some(prefix);
+        self
+    }
+
+    /// Refuses larger chunks of logs.
+    pub(super) fn with_chunk_bytes_max(self, bytes: usize) -> FaultStore {
+        self.state.lock().unwrap().chunk_bytes_max = bytes;
         self
     }
 
@@ -146,6 +161,10 @@ impl ObjectStore for FaultStore {
         options: PutOptions,
     ) -> Result<PutResult> {
         let outcome = self.begin().await;
+        let chunk_bytes_max = self.state.lock().unwrap().chunk_bytes_max;
+        if location.as_ref().starts_with("log/") && payload.content_length() > chunk_bytes_max {
+            return Err(failure());
+        }
         let is_refused = |prefix: &mut &str| {
             options.mode == PutMode::Create && location.as_ref().starts_with(*prefix)
         };

@@ -1,5 +1,6 @@
 //! Tests of whole backups and restores.
 
+mod archives;
 mod crashes;
 mod fault_store;
 mod interleavings;

@@ -85,6 +85,7 @@ fn archiver_beyond_its_limit_ends_and_releases_the_segments() {
     fill(&db, 0);
     db.wait_idle().unwrap();
     assert!(files(&vfs, ".wal").len() <= live + 1, "{:?}", files(&vfs, ".wal"));
+    assert!(matches!(archiver.end(), Some(LogArchiveEnd::HeldBytesExceeded { .. })));
     for _ in 0..2 {
         let error = archiver.next_chunk(1 << 20).unwrap_err();
         assert!(
@@ -120,6 +121,7 @@ fn archiver_returns_the_commits_before_a_change_of_the_structure() {
     let users = db.keyspace("users", small_database::keyspace_options("default")).unwrap();
     users.put("after", "2").unwrap();
     db.sync().unwrap();
+    assert_eq!(archiver.end(), Some(LogArchiveEnd::StructureChanged));
     let chunk = archiver.next_chunk(1 << 20).unwrap().unwrap();
     assert_eq!(chunk.last_seq, before);
     let error = archiver.next_chunk(1 << 20).unwrap_err();
@@ -222,11 +224,11 @@ fn archiver_after_a_failed_edit_of_the_manifest_returns_read_only() {
         }
         let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Sync]);
         vfs.add_rule(rule.path_contains("MANIFEST").nth(failing));
-        let _ = db.flush();
+        let flushed = db.flush();
         vfs.clear_rules();
-        match archiver.next_chunk(1 << 20) {
-            Ok(_) => {}
-            Err(Error::ReadOnly { .. }) => {
+        match (flushed, archiver.next_chunk(1 << 20)) {
+            (Ok(()), Ok(_)) => {}
+            (Err(_), Err(Error::ReadOnly { .. })) => {
                 db.resume().unwrap();
                 let ended = archiver.next_chunk(1 << 20).unwrap_err();
                 assert!(matches!(
@@ -235,7 +237,7 @@ fn archiver_after_a_failed_edit_of_the_manifest_returns_read_only() {
                 ));
                 archiver = db.archive_log(1 << 20).unwrap();
             }
-            Err(error) => panic!("{failing}: {error}"),
+            other => panic!("{failing}: {other:?}"),
         }
     }
 }

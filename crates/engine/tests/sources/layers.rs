@@ -109,7 +109,7 @@ const BACKUP: &[&[&str]] = &[
     &["catalog"],
     &["manifest", "log_chunk"],
     &["read_only", "restore_point"],
-    &["create", "prune"],
+    &["create", "prune", "restore_marker"],
     &["restore"],
     &["repository"],
     &["archiver"],

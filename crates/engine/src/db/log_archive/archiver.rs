@@ -17,7 +17,7 @@ use lsmx_base::sync::Arc;
 
 use crate::db::handle::DbHandle;
 use crate::db::inner::DbInner;
-use crate::error::{Error, Result};
+use crate::error::{Error, LogArchiveEnd, Result};
 use crate::format::log_chunk::LogChunkBuilder;
 use crate::format::log_record::LogChecksumSeed;
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -97,6 +97,16 @@ impl LogArchiver {
             }
             None => held.ended_error().map_or(Ok(None), Err),
         }
+    }
+
+    /// Returns the reason why later commits are not available, or `None` if all later commits are.
+    ///
+    /// If the structure of the database has changed, [`next_chunk`](LogArchiver::next_chunk) still returns the commits before the
+    /// change. For other reasons, it returns no further commit.
+    #[must_use]
+    pub fn end(&self) -> Option<LogArchiveEnd> {
+        let held = self.handle.0.state.log_holds.held_log(self.hold)?;
+        held.end.map(|(_, reason)| reason)
     }
 
     /// Returns the segments with commits that may be returned, oldest first.
