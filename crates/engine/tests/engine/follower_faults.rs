@@ -67,8 +67,7 @@ fn shown_commit_is_kept_if_a_sync_of_another_thread_fails() {
         let of_rule = follower.clone();
         let catch_up = move |path: &Path| {
             // The calling thread holds locks, which a follower must not be called with.
-            let follower = of_rule.clone();
-            std::thread::spawn(move || follower.catch_up().unwrap()).join().unwrap();
+            std::thread::scope(|scope| scope.spawn(|| of_rule.catch_up().unwrap()).join().unwrap());
             path.extension().is_some_and(|extension| extension == "wal")
         };
         let second_sync = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Sync]);
