@@ -13,7 +13,8 @@ pub trait Application<C: RaftTypeConfig>: Send + Sync + 'static {
     /// Applies a command to the state and returns the response for the client.
     ///
     /// The state shows the effects of all earlier commands, also of those in the same commit. The call may be repeated with the
-    /// same state, and must have no other effects than its writes. It runs on the blocking pool of the runtime.
+    /// same state, and must have no other effects than its writes. It may block: it runs on a worker of the runtime in
+    /// `tokio::task::block_in_place`, or on the blocking pool if the runtime has no such workers.
     ///
     /// # Errors
     /// An error of the engine, which stops the Raft node. To refuse a command, return a response that says so.

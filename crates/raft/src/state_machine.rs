@@ -201,7 +201,7 @@ impl<C: StoreConfig, A: Application<C>> RaftStateMachine<C> for StateMachine<C, 
             let apply = move |store: &Store<C>| {
                 Ok(apply_entries(store, &*application, &entries[from..], applied))
             };
-            let done = self.store.run_blocking(apply).await.map_err(|error| {
+            let done = self.store.run_in_place(apply).await.map_err(|error| {
                 error.into_storage(ErrorSubject::StateMachine, ErrorVerb::Write)
             })?;
             let done = done.map_err(|error| *error)?;

@@ -18,7 +18,9 @@ use lsmx::vfs::Vfs;
 use lsmx::{Db, Durability, Keyspace, KeyspaceOptions, Snapshot, WriteBatch};
 use lsmx_base::sync::Arc;
 use openraft::{LogId, SnapshotMeta};
+use tokio::runtime::{Handle, RuntimeFlavor, worker_index};
 use tokio::sync::watch;
+use tokio::task::block_in_place;
 
 use crate::config::StoreConfig;
 use crate::error::Error;
@@ -109,6 +111,20 @@ impl<C: StoreConfig> Store<C> {
     ) -> Result<T, Error> {
         let store = Arc::clone(self);
         self.db.run_blocking(move |_| Ok(call(&store))).await?
+    }
+
+    /// Calls `call` on this thread if it is a worker of a multi-thread runtime, which runs other tasks on another thread
+    /// meanwhile. Otherwise, calls it on the blocking pool.
+    pub(crate) async fn run_in_place<T: Send + 'static>(
+        self: &Arc<Self>,
+        call: impl FnOnce(&Store<C>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let flavor = Handle::current().runtime_flavor();
+        // `block_in_place` panics in a `LocalSet`, which no worker runs.
+        if flavor == RuntimeFlavor::MultiThread && worker_index().is_some() {
+            return block_in_place(|| call(self));
+        }
+        self.run_blocking(call).await
     }
 
     /// Returns the current keyspace of the state machine.

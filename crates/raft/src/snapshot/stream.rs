@@ -18,8 +18,9 @@ use crate::snapshot::source::SnapshotSource;
 /// A snapshot that is sent or received, the `SnapshotData` of openraft.
 ///
 /// The stream to send is produced from the files of the snapshot and can be read at any offset. The stream to receive
-/// verifies each frame and writes the files of the snapshot. Both use the blocking pool of the runtime for file access and
-/// keep at most two frames of 256 KiB in memory.
+/// verifies each frame and writes the files of the snapshot. Both use the blocking pool of the runtime for file access. Both
+/// keep at most two frames of 256 KiB and the list of files in memory. The list has at most 16 MiB encoded, and the sender keeps
+/// it encoded and decoded.
 ///
 /// A write returns before its bytes are on the disk. The next call returns its error; after an error, the stream must be
 /// written again from offset 0. [`shutdown`](tokio::io::AsyncWriteExt::shutdown) verifies that the stream is complete.

@@ -8,6 +8,7 @@ mod crashes;
 mod histories;
 mod history;
 mod memory;
+mod runtimes;
 mod snapshot_stream;
 mod suite;
 mod views;
