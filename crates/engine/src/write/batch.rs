@@ -1,5 +1,6 @@
 //! Write batches: operations that are committed atomically.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use bytes::Bytes;
@@ -7,6 +8,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::range_tombstone::half_open_range;
 use lsmx_base::sync::Arc;
+use lsmx_base::work_counter::{self, WorkKind};
 
 use crate::error::{Error, Result};
 use crate::format::batch::{
@@ -20,6 +22,9 @@ use crate::tree::guard_history::{GuardCheck, GuardedKeys};
 
 /// Maximum encoded size of a batch in bytes: 2 GiB − 1.
 pub const BATCH_BYTES_MAX: u64 = (1 << 31) - 1;
+
+/// Number of trees among which a scan is faster than a search in a set.
+const SCANNED_TREES: usize = 8;
 
 /// Condition under which a batch commits: the guarded keys have no write that is newer than `read`.
 #[derive(Clone, Debug)]
@@ -113,6 +118,8 @@ pub struct WriteBatch {
     pub(crate) count: u32,
     /// Trees to which the operations write, without duplicates. Ordered by first operation.
     pub(crate) trees: Vec<Arc<Tree>>,
+    /// Addresses of the trees, if there are or were more than [`SCANNED_TREES`].
+    tree_set: Option<Box<BTreeSet<usize>>>,
     pub(crate) guards: Vec<KeyGuard>,
     /// Error of the first invalid operation.
     error: Option<Error>,
@@ -272,8 +279,21 @@ impl WriteBatch {
 
     fn count_operation(&mut self, tree: &Arc<Tree>) {
         self.count += 1;
-        if !self.trees.iter().any(|known| Arc::ptr_eq(known, tree)) {
-            self.trees.push(Arc::clone(tree));
+        let is_known = match &self.tree_set {
+            None => self.trees.iter().any(|known| Arc::ptr_eq(known, tree)),
+            Some(set) => set.contains(&address_of(tree)),
+        };
+        if !is_known {
+            self.add_tree(tree);
+        }
+    }
+
+    fn add_tree(&mut self, tree: &Arc<Tree>) {
+        self.trees.push(Arc::clone(tree));
+        match &mut self.tree_set {
+            Some(set) => drop(set.insert(address_of(tree))),
+            None if self.trees.len() <= SCANNED_TREES => {}
+            None => self.tree_set = Some(Box::new(self.trees.iter().map(address_of).collect())),
         }
     }
 
@@ -296,11 +316,97 @@ impl WriteBatch {
         self.count = position.operations;
         // Trees are in the order of their first operations. The trees of the remaining operations are therefore the
         // first ones.
-        self.trees.truncate(position.trees);
+        for tree in self.trees.drain(position.trees.min(self.trees.len())..) {
+            if let Some(set) = &mut self.tree_set {
+                set.remove(&address_of(&tree));
+            }
+        }
     }
 
     /// Removes and returns the error of the first invalid operation. The batch does not contain this operation.
     pub(crate) fn take_error(&mut self) -> Result<()> {
         self.error.take().map_or(Ok(()), Err)
+    }
+}
+
+fn address_of(tree: &Arc<Tree>) -> usize {
+    Arc::as_ptr(tree).addr()
+}
+
+/// Finds the trees of a batch by keyspace id.
+#[derive(Debug)]
+pub(crate) struct TreeIndexes<'a> {
+    trees: &'a [Arc<Tree>],
+    /// Ids and indexes of the trees in the order of the ids, if there are more than [`SCANNED_TREES`].
+    by_id: Vec<(u32, usize)>,
+}
+
+impl<'a> TreeIndexes<'a> {
+    pub(crate) fn new(trees: &'a [Arc<Tree>]) -> TreeIndexes<'a> {
+        let mut by_id = Vec::new();
+        if trees.len() > SCANNED_TREES {
+            by_id.extend(trees.iter().enumerate().map(|(index, tree)| (tree.id, index)));
+            by_id.sort_unstable();
+        }
+        TreeIndexes { trees, by_id }
+    }
+
+    /// Returns the index of a tree in the batch.
+    pub(crate) fn find(&self, id: u32) -> Option<usize> {
+        let count = |is_match| {
+            work_counter::add(WorkKind::LeaderVisits, 1);
+            is_match
+        };
+        match self.by_id.is_empty() {
+            true => self.trees.iter().position(|tree| count(tree.id == id)),
+            false => {
+                let at = self.by_id.partition_point(|(other, _)| count(*other < id));
+                self.by_id.get(at).filter(|(found, _)| *found == id).map(|(_, index)| *index)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::Db;
+    use crate::options::db::Options;
+    use crate::options::keyspace::KeyspaceOptions;
+    use crate::options::write::Durability;
+    use crate::vfs::MemVfs;
+
+    #[test]
+    fn batch_over_many_keyspaces_lists_each_tree_once() {
+        let db = Db::open("db", Options::default().vfs(Arc::new(MemVfs::new()))).unwrap();
+        let open = |number| db.keyspace(&format!("{number}"), KeyspaceOptions::default()).unwrap();
+        let keyspaces: Vec<_> = (0..20).map(open).collect();
+        for count in [1, SCANNED_TREES, SCANNED_TREES + 1, 20] {
+            let (mut batch, mut positions) = (WriteBatch::new(), Vec::new());
+            for keyspace in keyspaces[..count].iter().rev() {
+                positions.push(batch.position());
+                batch.put(keyspace, "key", "old");
+            }
+            for position in positions.into_iter().rev() {
+                batch.truncate(position);
+                keyspaces[..count].iter().for_each(|keyspace| batch.put(keyspace, "key", "old"));
+                let mut ids: Vec<_> = batch.trees.iter().map(|tree| tree.id).collect();
+                let indexes = TreeIndexes::new(&batch.trees);
+                for (index, id) in ids.iter().enumerate() {
+                    assert_eq!(indexes.find(*id), Some(index));
+                }
+                assert_eq!(indexes.find(u32::MAX), None);
+                ids.sort_unstable();
+                ids.dedup();
+                assert_eq!((ids.len(), batch.trees.len()), (count, count));
+            }
+            for (number, keyspace) in (0u8..).zip(&keyspaces[..count]) {
+                batch.put(keyspace, "key", [number]);
+            }
+            db.write(batch, Durability::Buffered).unwrap();
+            for (number, keyspace) in (0u8..).zip(&keyspaces[..count]) {
+                assert_eq!(keyspace.get("key").unwrap().as_deref(), Some(&[number][..]));
+            }
+        }
     }
 }

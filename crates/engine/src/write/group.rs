@@ -18,7 +18,7 @@ use crate::tree::Tree;
 use crate::tree::guard_history::{GuardCheck, GuardedKeys};
 use crate::tree::super_version::SuperVersion;
 use crate::wal::WalRecord;
-use crate::write::batch::{CheckedWrites, KeyGuard};
+use crate::write::batch::{CheckedWrites, KeyGuard, TreeIndexes};
 use crate::write::ticket::{CommitTicket, GroupMembers, LongOperandChain};
 
 /// Progress of a group in the pipeline.
@@ -274,6 +274,7 @@ fn is_ignored(guard: &KeyGuard, failpoint: Failpoint) -> bool {
 fn insert_commit(state: &DbState, ticket: &CommitTicket, memtables: &[Arc<Memtable>]) -> u64 {
     let request = &ticket.request;
     let payload = &request.payload;
+    let tree_indexes = TreeIndexes::new(&request.trees);
     let (mut last, mut added_bytes) = (0, 0);
     // This process has encoded the payload, so all operations can be decoded.
     let operations = BatchOperationIter::new(payload).flatten();
@@ -281,11 +282,8 @@ fn insert_commit(state: &DbState, ticket: &CommitTicket, memtables: &[Arc<Memtab
         work_counter::add(WorkKind::LeaderVisits, 1);
         // Consecutive operations usually write to the same tree.
         if request.trees[last].id != operation.keyspace {
-            last = request
-                .trees
-                .iter()
-                .position(|tree| tree.id == operation.keyspace)
-                .expect("a batch lists every tree that it writes");
+            let found = tree_indexes.find(operation.keyspace);
+            last = found.expect("a batch lists every tree that it writes");
         }
         let key = &payload[operation.key];
         let (tree, memtable, seq) = (&request.trees[last], &memtables[last], SeqNo(seq));

@@ -632,6 +632,24 @@ fn open_of_tables_costs_n_log_n() {
     });
 }
 
+/// Bug: the commit leader scanned the keyspaces of a batch for each operation.
+#[test]
+fn batch_over_many_keyspaces_costs_n_log_n() {
+    let _alone = lsmx_testkit::run_alone();
+    grows_at_most_as_n_log_n("batch over n keyspaces", 50, |n| {
+        let db = new(keyspace_options());
+        let open = |number| db.keyspace(&format!("keyspace {number}"), keyspace_options()).unwrap();
+        let keyspaces: Vec<_> = (0..n).map(open).collect();
+        Cost::measure(|| {
+            let mut batch = WriteBatch::new();
+            for round in 0..4 {
+                keyspaces.iter().for_each(|keyspace| batch.put(keyspace, key(round), b"value"));
+            }
+            db.write(batch, Durability::Buffered).unwrap();
+        })
+    });
+}
+
 /// Bug: the commit leader compared each table with each range tombstone of the memtables.
 #[test]
 fn bulk_load_among_range_deletes_costs_n_log_n() {

@@ -91,14 +91,20 @@ impl OwnWrites {
         let first = FIRST_OWN_SEQ.0 + u64::from(inserted.operations);
         // The payload was encoded by this process, so every operation decodes.
         for (seq, operation) in (first..).zip(BatchOperationIter::new(payload).flatten()) {
-            // A batch lists every tree that it writes.
-            let tree = batch.trees.iter().find(|tree| tree.id == operation.keyspace);
-            let Some(tree) = tree else { continue };
-            let memtable = self.memtables.entry(tree.id).or_insert_with(|| {
-                let view = tree.super_version();
-                let deferred_drop = view.version.deferred_drop();
-                Arc::new(Memtable::new(view.active.kind(), FIRST_OWN_SEQ, deferred_drop))
-            });
+            let memtable = match self.memtables.get(&operation.keyspace) {
+                Some(memtable) => memtable,
+                None => {
+                    // A batch lists the trees in the order of their first operations. The earlier ones have memtables.
+                    let mut trees = batch.trees.iter().skip(self.memtables.len());
+                    let tree = trees.find(|tree| tree.id == operation.keyspace);
+                    let Some(tree) = tree else { continue };
+                    let view = tree.super_version();
+                    let deferred_drop = view.version.deferred_drop();
+                    let memtable =
+                        Arc::new(Memtable::new(view.active.kind(), FIRST_OWN_SEQ, deferred_drop));
+                    self.memtables.entry(tree.id).or_insert(memtable)
+                }
+            };
             let (key, seq) = (&payload[operation.key], SeqNo(seq));
             let _bytes = match operation.action {
                 OperationEffect::Entry { kind, value } => {

@@ -38,6 +38,8 @@ pub(super) struct SpanNumber(usize, usize);
 pub(super) struct ReadSet {
     /// Keyspaces in the order of their first reads.
     keyspaces: Vec<KeyspaceReads>,
+    /// Index of each keyspace by its id.
+    indexes: BTreeMap<u32, usize>,
 }
 
 impl ReadSet {
@@ -117,8 +119,7 @@ impl ReadSet {
 
     /// Returns the reads of a keyspace and their index.
     fn keyspace_reads(&mut self, tree: &Arc<Tree>) -> (usize, &mut KeyspaceReads) {
-        let known = self.keyspaces.iter().position(|reads| Arc::ptr_eq(&reads.tree, tree));
-        let index = known.unwrap_or_else(|| {
+        let index = *self.indexes.entry(tree.id).or_insert_with(|| {
             let (tree, keys, spans) = (Arc::clone(tree), BTreeMap::new(), Vec::new());
             self.keyspaces.push(KeyspaceReads { tree, keys, spans });
             self.keyspaces.len() - 1
