@@ -51,13 +51,11 @@ fn decode_entry<C: StoreConfig>(key: &[u8], value: &[u8]) -> Result<Entry<C>, Er
     }
 }
 
-impl<C: StoreConfig> Store<C> {
-    /// Returns the id of the last entry of the log.
-    fn last_log_id(&self) -> Result<Option<LogId<C::NodeId>>, Error> {
-        let last = self.log.as_blocking().last()?;
-        let last = last.map(|(key, value)| decode_entry::<C>(&key, &value)).transpose()?;
-        Ok(last.map(|entry| entry.log_id))
-    }
+/// Returns the id of the last entry of the log.
+fn last_log_id<C: StoreConfig>(store: &Store<C>) -> Result<Option<LogId<C::NodeId>>, Error> {
+    let last = store.log.as_blocking().last()?;
+    let last = last.map(|(key, value)| decode_entry::<C>(&key, &value)).transpose()?;
+    Ok(last.map(|entry| entry.log_id))
 }
 
 impl<C: StoreConfig> LogStore<C> {
@@ -128,7 +126,7 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStore<C> {
     type LogReader = LogStore<C>;
 
     async fn get_log_state(&mut self) -> Result<LogState<C>, StorageError<C::NodeId>> {
-        let read = |store: &Store<C>| Ok((store.last_log_id()?, read_record(&store.meta, PURGED)?));
+        let read = |store: &Store<C>| Ok((last_log_id(store)?, read_record(&store.meta, PURGED)?));
         let state = self.store.run_blocking(read).await;
         let (last_log_id, last_purged_log_id) =
             state.map_err(|error| error.into_storage(ErrorSubject::Logs, ErrorVerb::Read))?;
@@ -158,7 +156,7 @@ impl<C: StoreConfig> RaftLogStorage<C> for LogStore<C> {
         let vote = self.store.run_blocking(|store| {
             let vote: Option<Vote<C::NodeId>> = read_record(&store.meta, VOTE)?;
             let applied: AppliedState<C> = read_record(&store.meta, APPLIED)?.unwrap_or_default();
-            let is_applied = store.last_log_id()? <= applied.last_log_id;
+            let is_applied = last_log_id(store)? <= applied.last_log_id;
             Ok(vote.map(|vote| Vote { committed: vote.committed && is_applied, ..vote }))
         });
         vote.await.map_err(|error| error.into_storage(ErrorSubject::Vote, ErrorVerb::Read))
