@@ -39,8 +39,8 @@ struct LogHold {
 
 impl LogHold {
     fn needs(&self, segment: &SegmentSummary) -> bool {
-        let is_available =
-            |&(last, _): &(SeqNo, LogArchiveEnd)| self.position < last && segment.first_seq <= last;
+        // Segments after a change of the structure are also kept, because each segment is checked against the one before it.
+        let is_available = |&(last, _): &(SeqNo, LogArchiveEnd)| self.position < last;
         segment.last_seq > self.position && self.end.as_ref().is_none_or(is_available)
     }
 }
@@ -251,8 +251,8 @@ mod tests {
         assert_eq!(end(&holds, id), Some((SeqNo(15), LogArchiveEnd::StructureChanged)));
         // The last segment begins after the change.
         let retired = vec![segment(1, 10), segment(2, 20), segment(3, 30)];
-        assert_eq!(holds.keep_retired_segments(retired), [3]);
-        assert_eq!(holds.advance(id, SeqNo(15)).unwrap(), [1, 2]);
+        assert_eq!(holds.keep_retired_segments(retired), NONE);
+        assert_eq!(holds.advance(id, SeqNo(15)).unwrap(), [1, 2, 3]);
         holds.end_all(&LogArchiveEnd::Resumed);
         assert_eq!(end(&holds, id), Some((SeqNo(15), LogArchiveEnd::Resumed)));
     }
