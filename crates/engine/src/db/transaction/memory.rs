@@ -3,7 +3,6 @@
 use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCache;
-use crate::db::inner::DbInner;
 use crate::error::{Error, Result};
 
 /// Bytes of a transaction that need no reservation. Small transactions therefore change no shared counter.
@@ -22,9 +21,8 @@ pub(super) struct TransactionMemory {
 }
 
 impl TransactionMemory {
-    pub(super) fn new(inner: &DbInner) -> TransactionMemory {
-        let cache = Arc::clone(&inner.state.tables.cache);
-        let bytes_max = inner.memory.transaction_bytes_max();
+    /// `bytes_max` is the maximum number of reserved bytes of all transactions.
+    pub(super) fn new(cache: Arc<BlockCache>, bytes_max: u64) -> TransactionMemory {
         TransactionMemory { cache, bytes_max, used_bytes: 0, reserved_bytes: 0 }
     }
 

@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime};
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
-use lsmx_base::sync::Mutex;
+use lsmx_base::sync::{Arc, Mutex};
 
 use crate::db::inner::DbInner;
 use crate::db::keyspace::Keyspace;
@@ -96,8 +96,9 @@ impl Transaction {
     pub(crate) fn new(snapshot: Snapshot) -> Transaction {
         let inner = snapshot.inner();
         add(&inner.transactions.begun, 1);
-        let (memory, time_us) = (TransactionMemory::new(inner), snapshot.read_point().time_us);
-        let state = Mutex::new(TransactionState::new(memory, time_us));
+        let cache = Arc::clone(&inner.state.tables.cache);
+        let memory = TransactionMemory::new(cache, inner.memory.transaction_bytes_max());
+        let state = Mutex::new(TransactionState::new(memory, snapshot.read_point().time_us));
         Transaction { snapshot, state, locks: None }
     }
 
