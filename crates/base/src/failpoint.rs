@@ -285,8 +285,8 @@ failpoints! {
     FlushesAfterDamageIgnored = "flushes-after-damage-ignored" of 13,
     /// An open removes WAL segments that are kept for a missing operand store.
     KeptLogRemoved = "kept-log-removed" of 9,
-    /// A WAL segment is kept until its operands are in the operand store. The manifest still names the segment
-    /// afterwards.
+    /// The manifest still lists a WAL segment after its operands were delivered to the operand store, so that they are
+    /// delivered again.
     KeptLogDeliveredTwice = "kept-log-delivered-twice" of 9,
     /// A repair that drops the newest tables still treats their commits as flushed.
     DroppedFlushStaysCounted = "dropped-flush-stays-counted" of 13,

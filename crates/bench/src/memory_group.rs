@@ -144,7 +144,7 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// Writes to an existing file of the kernel.
+/// Writes to a file of the cgroup file system.
 fn write_control_file(path: &Path, text: &str) -> io::Result<()> {
     let failed = |error: io::Error| {
         let name = path.file_name().unwrap_or_default().display();

@@ -166,8 +166,8 @@ pub enum JobReason {
     },
     /// Range tombstones cover all entries of the files, and no snapshot needs these entries.
     RangeDeleted,
-    /// A quarantined file blocks the job that the policy picked. The job merges other runs of L0 instead, so that L0
-    /// stays below its stop limit.
+    /// The policy picked a job with a quarantined file, which cannot run. This job merges other runs of L0 in its place,
+    /// so that L0 stays below its stop limit.
     Quarantine {
         /// The quarantined file.
         file: FileId,

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::record::{APPLIED, AppliedState, decode};
 use crate::store::Store;
 
-/// Reads the state of this node. Clones read the same state.
+/// Reads the replicated state of this node. The reader can be cloned.
 ///
 /// The state may be older than that of the leader. Call `Raft::ensure_linearizable` of openraft before a read that must show
 /// all writes that completed before it.

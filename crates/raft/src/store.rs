@@ -167,7 +167,7 @@ impl<C: StoreConfig> Store<C> {
         drop(deferred);
         replace_snapshot(&mut current, snapshot);
         drop(current);
-        // The exchange is complete. If the drop fails, the next open repeats it.
+        // The new state is durable. If the old keyspace cannot be dropped now, the next open drops it.
         let _ = self.db.as_blocking().drop_keyspace(&old.name());
         Ok(())
     }

@@ -11,7 +11,7 @@ use atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub use loom;
 
-/// `loom::thread_local!` for `const` initializers, which loom does not accept.
+/// Wrapper of `loom::thread_local!` that also accepts `const` initializers.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! loom_thread_local {

@@ -22,7 +22,7 @@ pub(crate) struct PrimitiveConflict {
     pub(crate) reason: String,
 }
 
-/// Checks that every primitive has an effect and that the tree settles.
+/// Checks that no primitive is without effect, and that compactions end when writes end.
 ///
 /// # Errors
 ///

@@ -48,8 +48,7 @@ impl<'a> PartitionPicker<'a> {
     pub(super) fn pick(&self) -> Option<Job> {
         let shape = self.context.shape;
         let (first, last) = (self.first, self.capacities.last);
-        // Partitioned merges are tried first, because dividing merges need free capacity in X. A level below X exceeds
-        // its capacity only if another policy has filled it.
+        // Merges of partitions come first, because a merge that divides L0 into partitions needs free capacity in X.
         let partitioned = (first.0..last.0).map(Level).find_map(|level| {
             let [run] = shape.runs_of(level) else { return None };
             let in_progress = level == first && self.is_partition_pass_in_progress(level, run);

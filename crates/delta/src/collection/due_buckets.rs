@@ -5,8 +5,8 @@
 //! 2. If the maximum number of buckets permits fewer than two more, merge the two neighbouring buckets with the fewest
 //!    bytes.
 //!
-//! If the log may contain operands that must be removed, the collection replaces the log. The new log contains only a
-//! snapshot of the new view.
+//! If the store's log may contain operands that must be removed, the collection starts a new log and deletes the old
+//! one. The new log begins with a list of all buckets and tails.
 //!
 //! Deliveries may run at the same time. During the collection, the rewritten buckets are frozen: deliveries keep new
 //! records in the tails and do not write them to files. The end of the collection moves these records to the tails of

@@ -263,7 +263,7 @@ impl DbInner {
             }
             let read_seq =
                 if failpoint::is_on(Failpoint::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
-            // The time is not needed, because a value with an expiring base is not stored.
+            // The result does not depend on the time: a value that expires is not stored below.
             let read_point = ReadPoint::without_time(read_seq);
             let read = (reads, None);
             let found = point::get_with_combined_operands(&tree, &view, &key, read_point, read);

@@ -300,7 +300,7 @@ fn combine(
     fold.take_value(&tree.merge_resolver, user_key)
 }
 
-/// Adds the versions of a key in the operand store and in the tables to `fold`.
+/// Searches a key in the tables and in the operand store, and passes the found versions to `fold`.
 ///
 /// An operand in the store applies only if it is newer than the newest table entry or range tombstone of the key. Other
 /// operands are ignored.

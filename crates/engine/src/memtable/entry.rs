@@ -98,7 +98,7 @@ impl<'a> SeekTarget<'a> {
         }
     }
 
-    /// Returns the target directly after an entry with this target.
+    /// Returns the seek target of the next smaller tag of the same user key.
     pub(crate) fn after(self) -> SeekTarget<'a> {
         // The subtraction does not overflow, because sequence numbers are at least 1.
         SeekTarget { tag: self.tag - 1, ..self }
@@ -188,8 +188,10 @@ impl MemtableEntry {
         }
     }
 
-    /// Returns the internal key. `is_folded` is an earlier result of [`MemtableEntry::is_folded`]. A reader passes the
-    /// same result to all methods, so that kind and value match even if the folded value is set concurrently.
+    /// Returns the internal key.
+    ///
+    /// A reader calls [`MemtableEntry::is_folded`] once, and passes the result to this method and to the one that returns
+    /// the value. So both agree, even if another thread sets the folded value between the two calls.
     pub(crate) fn internal_key(&self, is_folded: bool) -> InternalKey<'_> {
         let kind = self.folded_value(is_folded).map_or_else(|| self.kind(), |(kind, _)| *kind);
         InternalKey { user_key: self.user_key(), seq: self.seq(), kind }

@@ -300,8 +300,8 @@ pub trait OperandStore: fmt::Debug + Send + Sync {
     /// collection.
     fn is_collection_due(&self) -> bool;
 
-    /// Starts a collection: reads and merges operands, and writes new buckets. Deliveries may run concurrently. Returns
-    /// `None` if there is nothing to do.
+    /// Starts a collection: reads and merges operands, and writes new buckets. Returns `None` if nothing is due. Flushes
+    /// may deliver operands to the store at the same time.
     ///
     /// `snapshots` contains the registered snapshots in ascending order, followed by the sequence number that is
     /// published when the collection starts. The collection does not know snapshots that are taken later, but they see

@@ -21,7 +21,7 @@ use crate::memtable::Memtable;
 use crate::tree::key_hashes::{BYTES_PER_KEY, KeyHashes, key_hash};
 use crate::tree::key_prefixes::{self, KeyPrefixes, common_prefix_len};
 
-/// Maximum number of records of all trees. A guard may have to be checked against all records of its tree.
+/// Maximum number of records of all trees. It bounds the time of a guard check, which may compare all records of a tree.
 const RECORDS_MAX: usize = 1 << 10;
 /// Memory of a record in bytes without its hash table, key prefixes and range tombstones.
 const RECORD_BYTES: u64 = 256;

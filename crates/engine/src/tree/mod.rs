@@ -233,7 +233,7 @@ pub(crate) struct Tree {
     pub(crate) last_run_filter: LastRunFilter,
     pub(crate) combined_gets: CombinedGets,
     pub(crate) ingested_ranges: IngestedRanges,
-    /// Live iterators. They are registered only if the keyspace has a delete persistence bound.
+    /// Live iterators. Without [`KeyspaceOptions::delete_persistence`], iterators are not registered.
     pub(crate) iterators: Arc<IteratorRegistry>,
     /// Whether writes must wait until an ingest has ended.
     is_ingest_waiting: AtomicBool,

@@ -18,7 +18,7 @@ use crate::value_log::reader::BlobReader;
 /// Maximum gap in bytes between two values in one read: first for reads from the page cache, then for reads from a
 /// device. Reading a gap of this size is cheaper than a second read.
 const GAP_BYTES_MAX: [u64; 2] = [2 << 10, 32 << 10];
-/// Maximum bytes of one read. A single longer value is still read at once.
+/// Maximum bytes of one read that contains several values. A longer value is read alone, by one call.
 const READ_BYTES_MAX: u64 = 256 << 10;
 
 /// Request to read one value. `F` is the type of a reference to an open blob file.

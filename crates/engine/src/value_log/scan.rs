@@ -26,7 +26,7 @@ use crate::value_log::reader::BlobReader;
 
 /// Bytes of the first read-ahead of a file.
 const READ_BYTES_FIRST: u64 = 16 << 10;
-/// Maximum bytes of a window. A single longer value is still read at once.
+/// Maximum bytes of a window that contains several values. A longer value is read alone, by one call.
 const WINDOW_BYTES_MAX: u64 = 256 << 10;
 /// Maximum bytes of all windows of a scan.
 const WINDOWS_BYTES_MAX: u64 = 16 << 20;

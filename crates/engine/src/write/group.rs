@@ -204,8 +204,9 @@ pub(crate) fn check_ranges(state: &DbState, guards: &mut [KeyGuard]) -> Result<(
     Ok(())
 }
 
-/// Checks the guards of a transaction without writes. If all guards hold, all values that were read were the newest
-/// ones at the start of this call.
+/// Checks the guards of a transaction that has no writes.
+///
+/// If it succeeds, each value that the transaction read was the newest one of its key when this call began.
 ///
 /// # Errors
 /// - [`Error::Conflict`] if a guard does not hold.

@@ -82,7 +82,8 @@ pub(crate) fn seal_frame(payload: &mut Vec<u8>, stream_key: u64, frame_number: u
     payload.extend(checksum.to_le_bytes());
 }
 
-/// Returns the payload of a frame. Without a stream key, the frame is the first one, whose header contains the key.
+/// Verifies the checksum of a frame and returns its payload. `stream_key` is `None` for the first frame, which contains
+/// the key.
 pub(crate) fn open_frame(
     frame: &[u8],
     stream_key: Option<u64>,

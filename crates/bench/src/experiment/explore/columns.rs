@@ -143,9 +143,10 @@ pub(crate) fn build_row(cell: &ExplorationCell, swept: bool) -> Result<ResultRow
     Ok(add_level_sums(row, cell.model.as_ref(), swept))
 }
 
-/// Adds columns with the totals over all levels and with the bytes moved according to the cost model. Keeps the
-/// `policy` column and removes the `spec` column. If `swept` is set, keeps `spec` instead, because a sweep may change
-/// the parameters of the policy.
+/// Adds columns with the totals over all levels, and with the moved bytes that the cost model predicts.
+///
+/// Of the columns `policy` and `spec`, only one remains: `spec` if `swept` is set, because a sweep may change the
+/// parameters of the policy.
 pub(crate) fn add_level_sums(row: ResultRow, model: Option<&Costs>, swept: bool) -> ResultRow {
     let bytes: Vec<(String, f64)> = row
         .names()

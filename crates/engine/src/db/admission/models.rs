@@ -72,7 +72,8 @@ fn stalled_write_during_close_ends() {
     });
 }
 
-/// A read-only database runs no job that frees a memtable, so the waiting writer must return.
+/// A write waits for a free memtable when the database becomes read-only. No flush frees a memtable then, so the write
+/// must fail.
 #[test]
 fn stalled_write_after_background_error_fails() {
     explore_interleavings(Some(2), || {

@@ -54,8 +54,9 @@ pub(crate) fn next_creation_number(state: &ManifestState) -> u64 {
     files.map(|file| file.creation.saturating_add(1)).max().unwrap_or(0)
 }
 
-/// An empty file that reserves all file numbers below its own. The next open uses only larger numbers. The directory
-/// entry of the file is synced.
+/// Reservation of file numbers by an empty file with a high number, whose directory entry is synced.
+///
+/// The next open uses only numbers above the highest one in the directory, so it reuses no number below the file's own.
 #[derive(Debug, Default)]
 pub(crate) struct FileNumberReservation {
     /// Path of the file, and its number.

@@ -76,7 +76,8 @@ impl Drop for RewrittenTree<'_> {
 /// Makes the database writable again, and retries failed background work.
 ///
 /// # Errors
-/// [`Error::Deadline`]; an error if a file cannot be written. The database then stays read-only.
+/// [`Error::Deadline`] at the deadline, and the error of a file that cannot be written. After an error the database stays
+/// read-only.
 pub(crate) fn resume(db: &DbInner, deadline_us: Option<u64>) -> Result<()> {
     db.check_writable()?;
     let _turn = db.lock_admin(deadline_us)?;

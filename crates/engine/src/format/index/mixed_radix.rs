@@ -43,7 +43,7 @@ const FLAG_BITMAP: u8 = 2;
 /// Digits of the bytes at one position of the keys.
 #[derive(Clone, Copy, Debug)]
 struct DigitPosition<'a> {
-    /// 1 if the lowest digit represents all bytes less than `first`, otherwise 0.
+    /// 1 if the digit 0 stands for all bytes less than `first`, and 0 if no digit stands for them.
     floor: u64,
     first: u8,
     last: u8,

@@ -56,7 +56,7 @@ impl FilterBits {
         }
     }
 
-    /// Returns the filter width of new tables in a tree of this shape.
+    /// Returns the bits per key of the filters of new tables, for the current shape of the tree.
     ///
     /// `uses_last_filter` is true if lookups use the filter of the last sorted run. `is_wide` returns whether an
     /// existing table has a wide filter.
@@ -146,8 +146,8 @@ pub(crate) enum IncomingRun<'a> {
 }
 
 impl IncomingRun<'_> {
-    /// Returns the keys of all runs after the write, newest first, and the index of the run that is written. The output of
-    /// a job is assumed to contain all entries of its inputs.
+    /// Returns the key counts of all runs as they are when the new run is complete, newest first, and the index of the new
+    /// run. The output of a job counts as the sum of its inputs.
     fn count_run_keys(
         &self,
         shape: &TreeShape,

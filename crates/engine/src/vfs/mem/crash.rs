@@ -245,7 +245,8 @@ fn full_len(file: &FileState) -> usize {
     if grown_ahead { file.content.len() } else { data_end(file) }
 }
 
-/// Returns the contents for a `Torn` image. The first unsynced append is truncated at a sector boundary or at any byte.
+/// Returns the contents for a `Torn` image. The first unsynced append is truncated: in half of the cases at a sector
+/// boundary, otherwise at a random byte.
 fn tear_first_append(file: &FileState, rng: &mut CrashRng) -> FileContent {
     let Some(first) = file.unsynced.first() else {
         return keep_prefix(file, file.synced, file.synced_len);
