@@ -118,8 +118,8 @@ pub struct WriteBatch {
     pub(crate) count: u32,
     /// Trees to which the operations write, without duplicates. Ordered by first operation.
     pub(crate) trees: Vec<Arc<Tree>>,
-    /// Addresses of the trees, if there are or were more than [`SCANNED_TREES`].
-    tree_set: Option<Box<BTreeSet<usize>>>,
+    /// Addresses of the trees. Empty until there are more than [`SCANNED_TREES`].
+    tree_set: BTreeSet<usize>,
     pub(crate) guards: Vec<KeyGuard>,
     /// Error of the first invalid operation.
     error: Option<Error>,
@@ -279,9 +279,9 @@ impl WriteBatch {
 
     fn count_operation(&mut self, tree: &Arc<Tree>) {
         self.count += 1;
-        let is_known = match &self.tree_set {
-            None => self.trees.iter().any(|known| Arc::ptr_eq(known, tree)),
-            Some(set) => set.contains(&address_of(tree)),
+        let is_known = match self.tree_set.is_empty() {
+            true => self.trees.iter().any(|known| Arc::ptr_eq(known, tree)),
+            false => self.tree_set.contains(&address_of(tree)),
         };
         if !is_known {
             self.add_tree(tree);
@@ -290,10 +290,10 @@ impl WriteBatch {
 
     fn add_tree(&mut self, tree: &Arc<Tree>) {
         self.trees.push(Arc::clone(tree));
-        match &mut self.tree_set {
-            Some(set) => drop(set.insert(address_of(tree))),
-            None if self.trees.len() <= SCANNED_TREES => {}
-            None => self.tree_set = Some(Box::new(self.trees.iter().map(address_of).collect())),
+        if !self.tree_set.is_empty() {
+            self.tree_set.insert(address_of(tree));
+        } else if self.trees.len() > SCANNED_TREES {
+            self.tree_set = self.trees.iter().map(address_of).collect();
         }
     }
 
@@ -317,9 +317,7 @@ impl WriteBatch {
         // Trees are in the order of their first operations. The trees of the remaining operations are therefore the
         // first ones.
         for tree in self.trees.drain(position.trees.min(self.trees.len())..) {
-            if let Some(set) = &mut self.tree_set {
-                set.remove(&address_of(&tree));
-            }
+            self.tree_set.remove(&address_of(&tree));
         }
     }
 
