@@ -470,7 +470,10 @@ impl FollowerHistory {
             follower.catch_up().map_err(|error| format!("catch-up: {error}"))?;
             shown = self.check_view(&follower, shown)?;
             if self.scale.contents(&follower.view()) != newest {
-                return Err(format!("a catch-up ended at state {shown}, which is not the newest"));
+                let log = &self.owner().log;
+                return Err(format!(
+                    "a catch-up ended at state {shown}, which is not the newest, after {log:?}"
+                ));
             }
         }
         self.followers[at].shown = shown;
