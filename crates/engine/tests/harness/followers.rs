@@ -463,7 +463,10 @@ impl FollowerHistory {
         let mut shown = self.check_view(&follower, shown)?;
         let newest = {
             let owner = self.owner();
-            let is_synced = owner.synced + 1 == owner.states.len() && owner.in_doubt.is_none();
+            // A synced commit may have failed to append its sync mark. Followers see it after the owner has recovered.
+            let is_synced = owner.synced + 1 == owner.states.len()
+                && owner.in_doubt.is_none()
+                && owner.db.health().read_only.is_none();
             is_synced.then(|| owner.newest().clone())
         };
         if let Some(newest) = newest {
