@@ -221,7 +221,7 @@ pub(crate) fn replay_from(
     let skips_removed = from.is_none();
     let candidates =
         SegmentCandidate::open_all(vfs, (dir, db_uid), &|id| id >= first, skips_removed)?;
-    replay_chain(&SegmentChain { vfs, dir, db_uid, expect, from, candidates }, mode, visit)
+    replay_chain(&SegmentChain { dir, db_uid, expect, from, candidates }, mode, visit)
 }
 
 /// Replays a chain that consists of exactly these segments, oldest first. All segments are durable up to their ends.
@@ -245,7 +245,7 @@ pub(crate) fn replay_segments(
     };
     let is_one = |id| segments.iter().any(|segment| segment.id == id);
     let candidates = SegmentCandidate::open_all(vfs, (dir, db_uid), &is_one, false)?;
-    let chain = SegmentChain { vfs, dir, db_uid, expect: &expect, from: None, candidates };
+    let chain = SegmentChain { dir, db_uid, expect: &expect, from: None, candidates };
     replay_chain(&chain, mode, visit)
 }
 
@@ -264,12 +264,11 @@ fn replay_chain(
     Ok(report)
 }
 
-/// A segment file that may belong to the chain. The file is open only while it is read, because a log may have more
-/// segments than a process may open files. If the owner has removed the file meanwhile, a follower reads the whole state
-/// again.
+/// A segment file that may belong to the chain.
 struct SegmentCandidate {
     id: u64,
     path: PathBuf,
+    file: Arc<dyn File>,
     bytes: u64,
     header: std::result::Result<SegmentHeader, Malformed>,
 }
@@ -322,7 +321,7 @@ impl SegmentCandidate {
             Ok(header) => header.check_identity(db_uid, id).map(|()| header),
             bad => bad,
         };
-        Ok(SegmentCandidate { id, path, bytes, header })
+        Ok(SegmentCandidate { id, path, file, bytes, header })
     }
 
     /// Returns the predecessor that the header states. Returns `None` for the start of a chain and for an unreadable
@@ -336,13 +335,8 @@ impl SegmentCandidate {
         self.header.as_ref().is_ok_and(|header| header.predecessor.is_none())
     }
 
-    fn open_file(&self, vfs: &dyn Vfs) -> Result<Arc<dyn File>> {
-        vfs.open(&self.path).map_err(|source| Error::io("open", &self.path, source))
-    }
-
-    /// Returns a reader of the first `end` bytes of `file`, which is the file of this segment.
-    fn reader<'a>(&'a self, file: &'a dyn File, db_uid: u64, end: u64) -> LogReader<'a> {
-        LogReader::new(file, &self.path, LogChecksumSeed::new(db_uid, self.id), end)
+    fn reader(&self, db_uid: u64, end: u64) -> LogReader<'_> {
+        LogReader::new(&*self.file, &self.path, LogChecksumSeed::new(db_uid, self.id), end)
     }
 }
 
@@ -371,7 +365,6 @@ enum StopReason {
 
 /// The segment files found in the directory, and the state that the manifest expects.
 struct SegmentChain<'a> {
-    vfs: &'a dyn Vfs,
     dir: &'a Path,
     db_uid: u64,
     expect: &'a ReplayStart,
@@ -421,8 +414,7 @@ impl SegmentChain<'_> {
             };
             let end = next.and_then(SegmentCandidate::predecessor).map(|before| before.bytes);
             let start = from.map(|from| from.offset);
-            let (vfs, db_uid) = (self.vfs, self.db_uid);
-            let end = match (SegmentReplay { vfs, current, db_uid, start, end })
+            let end = match (SegmentReplay { current, db_uid: self.db_uid, start, end })
                 .visit_records(report, visit)?
             {
                 SegmentOutcome::Complete(end) => end,
@@ -560,19 +552,15 @@ impl SegmentChain<'_> {
         let mut was_synced = stop.is_corruption || self.is_covered_by_manifest(&stop);
         was_synced |= failpoint::is_on(Failpoint::TornTailRefused);
         if let Some(torn) = self.candidates.iter().find(|candidate| candidate.id == stop.id) {
-            let file = torn.open_file(self.vfs)?;
-            let mut reader = torn.reader(&*file, self.db_uid, torn.bytes);
-            bytes_cut += reader.written_bytes_after(stop.offset)?;
-            let tail = reader.scan_tail(stop.offset)?;
+            bytes_cut += torn.reader(self.db_uid, torn.bytes).written_bytes_after(stop.offset)?;
+            let tail = torn.reader(self.db_uid, torn.bytes).scan_tail(stop.offset)?;
             was_synced |= tail.position > stop.offset;
             report.add_synced(torn.id, tail.position);
             records_beyond += tail.records;
         }
         for later in self.unreached_segments(stop.id) {
-            let file = later.open_file(self.vfs)?;
-            let mut reader = later.reader(&*file, self.db_uid, later.bytes);
-            bytes_cut += reader.written_bytes_after(0)?;
-            let tail = reader.scan_tail(0)?;
+            bytes_cut += later.reader(self.db_uid, later.bytes).written_bytes_after(0)?;
+            let tail = later.reader(self.db_uid, later.bytes).scan_tail(0)?;
             was_synced |= tail.position > 0 || tail.older_synced;
             records_beyond += tail.records;
             if let Some(before) = later.predecessor() {
@@ -635,7 +623,6 @@ enum SegmentOutcome {
 
 /// Replay of one segment with a valid header.
 struct SegmentReplay<'a> {
-    vfs: &'a dyn Vfs,
     current: &'a SegmentCandidate,
     db_uid: u64,
     /// Offset of the first record. `None` for the first record of the segment.
@@ -652,8 +639,7 @@ impl SegmentReplay<'_> {
     ) -> Result<SegmentOutcome> {
         let SegmentCandidate { id, bytes, .. } = *self.current;
         let valid_bytes = self.end.unwrap_or(bytes);
-        let file = self.current.open_file(self.vfs)?;
-        let mut reader = self.current.reader(&*file, self.db_uid, valid_bytes.min(bytes));
+        let mut reader = self.current.reader(self.db_uid, valid_bytes.min(bytes));
         let mut offset = self.start.unwrap_or(len_u64(SEGMENT_HEADER_BYTES));
         let stop = |offset, is_corruption, what| {
             Ok(SegmentOutcome::Stopped(ReplayStop {

@@ -26,11 +26,6 @@ pub(crate) struct FewDescriptors {
 }
 
 impl FewDescriptors {
-    pub(crate) fn new(inner: MemVfs, limit: usize) -> FewDescriptors {
-        let (open, refused) = Default::default();
-        FewDescriptors { inner, limit, open, refused }
-    }
-
     fn take(&self, path: &Path) -> io::Result<Descriptor> {
         if self.open.fetch_add(1, Ordering::SeqCst) >= self.limit {
             self.open.fetch_sub(1, Ordering::SeqCst);
@@ -176,7 +171,8 @@ pub(crate) fn use_real_files(dir: &Path) -> lsmx::Result<()> {
 /// Returns whether the database and the operand store can be opened with this limit. If they can, all later calls must
 /// succeed.
 fn is_sufficient(background: Background, limit: usize) -> bool {
-    let disk = FewDescriptors::new(MemVfs::new(), limit);
+    let (open, refused) = Default::default();
+    let disk = FewDescriptors { inner: MemVfs::new(), limit, open, refused };
     let is_refusal = |error: &Error| match error {
         Error::TooFewDescriptors { available, needed } => {
             assert!(available < needed && *available <= limit as u64, "limit {limit}: {error}");
