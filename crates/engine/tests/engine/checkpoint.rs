@@ -136,28 +136,41 @@ impl VfsLayer for CannotLink {
     }
 }
 
-/// In round k, the k-th file system call of the checkpoint fails. Afterwards the source database accepts writes, and a
-/// second checkpoint succeeds.
+/// Creates a checkpoint whose k-th file system call fails, with further faults during the checkpoint. Returns `None` if the
+/// checkpoint has fewer calls.
+fn checkpoint_with_failed_call(
+    k: u64,
+    further: Option<FaultRule>,
+) -> Option<(MemVfs, Db, lsmx::Result<()>)> {
+    let disk = MemVfs::new();
+    let vfs = FaultVfs::new(Arc::new(disk.clone()), k);
+    let db = create(&vfs);
+    fill(&db, 0..400);
+    db.sync().unwrap();
+    vfs.add_rule(FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(VfsCall::ALL).nth(k));
+    further.into_iter().for_each(|rule| drop(vfs.add_rule(rule)));
+    let made = db.checkpoint("copy");
+    vfs.clear_rules();
+    if vfs.fired_counts().is_empty() {
+        made.unwrap();
+        assert!(k > 20, "only {k} calls");
+        return None;
+    }
+    Some((disk, db, made))
+}
+
+/// The disk, and its images after a power loss.
+fn images(disk: &MemVfs, seed: u64) -> [MemVfs; 3] {
+    [disk.clone(), disk.crash(CrashImage::Drop, seed), disk.crash(CrashImage::Keep, seed)]
+}
+
+/// After a failed checkpoint, the source database accepts writes, and a second checkpoint succeeds.
 #[test]
 fn checkpoint_failed_leaves_no_database() {
     for k in 0.. {
-        let disk = MemVfs::new();
-        let vfs = FaultVfs::new(Arc::new(disk.clone()), k);
-        let db = create(&vfs);
-        fill(&db, 0..400);
-        db.sync().unwrap();
-        vfs.add_rule(FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(VfsCall::ALL).nth(k));
-        let made = db.checkpoint("copy");
-        vfs.clear_rules();
-        if vfs.fired_counts().is_empty() {
-            made.unwrap();
-            assert!(k > 20, "only {k} calls");
-            break;
-        }
+        let Some((disk, db, made)) = checkpoint_with_failed_call(k, None) else { break };
         if made.is_err() {
-            for disk in
-                [disk.clone(), disk.crash(CrashImage::Drop, k), disk.crash(CrashImage::Keep, k)]
-            {
+            for disk in images(&disk, k) {
                 let opened = open(&disk, "copy");
                 assert!(matches!(opened, Err(Error::NotADatabase { .. })), "call {k}: {opened:?}");
             }
@@ -173,26 +186,12 @@ fn checkpoint_failed_leaves_no_database() {
     }
 }
 
-/// In round k, the k-th file system call of the checkpoint fails, and no file can be removed afterwards.
 #[test]
 fn checkpoint_failed_without_removals_leaves_no_incomplete_database() {
     for k in 0.. {
-        let disk = MemVfs::new();
-        let vfs = FaultVfs::new(Arc::new(disk.clone()), k);
-        let db = create(&vfs);
-        fill(&db, 0..400);
-        db.sync().unwrap();
-        vfs.add_rule(FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(VfsCall::ALL).nth(k));
-        vfs.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Remove]));
-        let made = db.checkpoint("copy");
-        vfs.clear_rules();
-        if vfs.fired_counts().is_empty() {
-            made.unwrap();
-            assert!(k > 20, "only {k} calls");
-            break;
-        }
-        for disk in [disk.clone(), disk.crash(CrashImage::Drop, k), disk.crash(CrashImage::Keep, k)]
-        {
+        let no_removals = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Remove]);
+        let Some((disk, ..)) = checkpoint_with_failed_call(k, Some(no_removals)) else { break };
+        for disk in images(&disk, k) {
             match open(&disk, "copy") {
                 Err(Error::NotADatabase { .. }) => {}
                 opened => assert_eq!(count(&opened.unwrap()), 400, "call {k}"),
