@@ -118,7 +118,8 @@ pub struct WriteBatch {
     pub(crate) count: u32,
     /// Trees to which the operations write, without duplicates. Ordered by first operation.
     pub(crate) trees: Vec<Arc<Tree>>,
-    /// Addresses of the trees. Empty until there are more than [`SCANNED_TREES`].
+    /// Addresses of the trees, because trees of two databases may have the same id. Empty until there are more than
+    /// [`SCANNED_TREES`].
     tree_set: BTreeSet<usize>,
     pub(crate) guards: Vec<KeyGuard>,
     /// Error of the first invalid operation.
