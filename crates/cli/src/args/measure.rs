@@ -139,6 +139,9 @@ pub(crate) struct IocostArgs {
     /// Keyspace of the existing database [default: the default keyspace].
     #[arg(long, value_name = "NAME", requires = "db")]
     pub(crate) keyspace: Option<String>,
+    /// Directory of the new database, which is kept. If the directory exists, the database in it is measured.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["db", "dir"])]
+    pub(crate) keep: Option<PathBuf>,
     /// Number of records of the new database.
     #[arg(long, value_name = "N", value_parser = count, default_value = "1000000")]
     pub(crate) entries: u64,

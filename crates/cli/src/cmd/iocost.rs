@@ -16,7 +16,7 @@ use crate::output::Bar;
 pub(crate) fn run(arguments: &IocostArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words);
     arguments.output.probe(&REGISTRY)?;
-    let _temporary = match arguments.db {
+    let _temporary = match arguments.db.as_ref().or(arguments.keep.as_ref()) {
         Some(_) => None,
         None => Some(interrupt::make_temporary("lsmx-iocost-", &mut config.directory, None)?),
     };
@@ -26,6 +26,7 @@ pub(crate) fn run(arguments: &IocostArgs, words: &[OsString]) -> Result<(), Fail
 fn config(arguments: &IocostArgs, words: &[OsString]) -> Config {
     Config {
         database: arguments.db.clone(),
+        keep: arguments.keep.clone(),
         keyspace: arguments.keyspace.clone().unwrap_or_else(|| DEFAULT_KEYSPACE.to_owned()),
         entries: arguments.entries,
         key_bytes: arguments.key_len,

@@ -36,7 +36,7 @@ use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use keys::{HashedKeys, LookupKeys};
 use measure::{LookupTarget, measure_point};
 use result::{
-    BuildTime, ByteShare, CacheSizePoint, DatabaseCost, IoCostResult, IoCostSettings, LevelMetadata,
+    ByteShare, CacheSizePoint, DatabaseCost, IoCostResult, IoCostSettings, LevelMetadata,
 };
 
 /// Minimum length of a key in bytes. Shorter keys might not be unique.
@@ -57,6 +57,8 @@ const PURPOSE_GETS: u64 = 0x6765_7473;
 pub struct Config {
     /// Directory of an existing database. If `None`, a new database is built.
     pub database: Option<PathBuf>,
+    /// Directory of the new database, which is kept. If the directory exists, the database in it is measured.
+    pub keep: Option<PathBuf>,
     pub keyspace: String,
     pub entries: u64,
     pub key_bytes: u64,
@@ -155,7 +157,12 @@ impl Config {
         Error::check_range("--value-len", self.value_bytes, 0..=VALUE_BYTES_MAX)?;
         Error::check_range("--entries", self.entries, 1..=1 << 40)?;
         Error::check_range("--lookups", self.gets, 1..=1 << 40)?;
-        let place = self.database.as_deref().unwrap_or(&self.directory);
+        if self.keep.is_some() && self.block_bytes.len() * self.filter_bits.len() > 1 {
+            let name = "--block-bytes, --filter-bits";
+            return Err(Error::invalid_argument(name, "several", "one of each with --keep"));
+        }
+        let existing = self.database.as_deref().or(self.keep.as_deref());
+        let place = existing.unwrap_or(&self.directory);
         let provenance = Provenance::new(self.command.clone(), None, self.seed, place);
         let mut costs = Vec::new();
         if let Some(path) = &self.database {
@@ -220,7 +227,7 @@ impl Config {
         let keys = LookupKeys::sample_keyspace(&opened.keyspace, &mut random)?;
         progress.end_phase();
         drop(opened);
-        self.measure_caches(path, &keys, None, progress)
+        self.measure_caches(path, &keys, progress)
     }
 
     fn measure_new_database(
@@ -228,11 +235,41 @@ impl Config {
         settings: &EngineSettings,
         progress: &mut dyn Progress,
     ) -> Result<Vec<DatabaseCost>> {
-        let directory = temporary::create_temporary_directory("lsmx-iocost-", &self.directory)?;
-        let path = directory.path().join("db");
+        let temporary;
+        let path = match &self.keep {
+            Some(path) => path.clone(),
+            None => {
+                let parent = &self.directory;
+                temporary = temporary::create_temporary_directory("lsmx-iocost-", parent)?;
+                temporary.path().join("db")
+            }
+        };
         let hashed = HashedKeys::new(self.entries, self.key_bytes, self.seed);
-        let build = build::build_database(self, &path, settings, &hashed, progress)?;
-        self.measure_caches(&path, &LookupKeys::Hashed(hashed), Some((settings, build)), progress)
+        let build = if path.exists() {
+            self.check_kept_database(&path)?;
+            None
+        } else {
+            Some(build::build_database(self, &path, settings, &hashed, progress)?)
+        };
+        let keys = LookupKeys::Hashed(hashed);
+        let mut costs = self.measure_caches(&path, &keys, progress)?;
+        for cost in &mut costs {
+            cost.block_bytes = Some(settings.block_bytes);
+            cost.filter_bits = settings.filter_bits;
+            cost.build = build;
+        }
+        Ok(costs)
+    }
+
+    /// Checks that the kept database has the configured number of records.
+    fn check_kept_database(&self, path: &Path) -> Result<()> {
+        let opened = self.open_database(path, None, FilterLastRun::Off)?;
+        let records = opened.metadata_sizes()?.entries;
+        if records == self.entries {
+            return Ok(());
+        }
+        let must = format!("a database of {} records; this one has {records}", self.entries);
+        Err(Error::invalid_argument("--keep", path.display(), must))
     }
 
     /// Measures all cache sizes with each kind of block cache.
@@ -240,18 +277,16 @@ impl Config {
         &self,
         path: &Path,
         keys: &LookupKeys,
-        built: Option<(&EngineSettings, BuildTime)>,
         progress: &mut dyn Progress,
     ) -> Result<Vec<DatabaseCost>> {
         let kinds = self.cache_kinds.iter();
-        kinds.map(|&kind| self.measure_cache(path, keys, built, kind, progress)).collect()
+        kinds.map(|&kind| self.measure_cache(path, keys, kind, progress)).collect()
     }
 
     fn measure_cache(
         &self,
         path: &Path,
         keys: &LookupKeys,
-        built: Option<(&EngineSettings, BuildTime)>,
         cache_kind: BlockCacheKind,
         progress: &mut dyn Progress,
     ) -> Result<DatabaseCost> {
@@ -288,8 +323,8 @@ impl Config {
         let points = points.collect::<Result<Vec<CacheSizePoint>>>()?;
         let with_all_filters = measure(all_metadata.bytes, FilterLastRun::On)?;
         Ok(DatabaseCost {
-            block_bytes: built.map(|(settings, _)| settings.block_bytes),
-            filter_bits: built.and_then(|(settings, _)| settings.filter_bits),
+            block_bytes: None,
+            filter_bits: None,
             cache_kind,
             db_bytes: sizes.table_bytes,
             entries: sizes.entries,
@@ -305,7 +340,7 @@ impl Config {
             inflection_1,
             inflection_2,
             all_metadata,
-            build: built.map(|(_, build)| build),
+            build: None,
             points,
             with_all_filters,
         })

@@ -8,6 +8,7 @@ use crate::experiment::NoProgress;
 fn config(directory: &Path) -> Config {
     Config {
         database: None,
+        keep: None,
         keyspace: lsmx::DEFAULT_KEYSPACE.to_owned(),
         entries: 40_000,
         key_bytes: 32,
@@ -99,6 +100,26 @@ fn existing_database_is_read_with_its_own_keys_and_stays_unchanged() {
     assert!((0.0..0.1).contains(&point.filter_false_positive_rate));
     let wrong = Config { keyspace: "nowhere".to_owned(), ..existing };
     assert!(wrong.run(&mut NoProgress).is_err());
+}
+
+#[test]
+fn kept_database_is_measured_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = Config {
+        keep: Some(directory.path().join("kept")),
+        sweep: CacheSweep::Percent(vec![0.0]),
+        ..config(directory.path())
+    };
+    let built = first.run(&mut NoProgress).unwrap().cost;
+    let again = first.run(&mut NoProgress).unwrap().cost;
+    assert!(built.build.is_some() && again.build.is_none());
+    assert_eq!((built.block_bytes, built.db_bytes), (again.block_bytes, again.db_bytes));
+    assert_eq!(built.points[0].ios_per_get, again.points[0].ios_per_get);
+    let more = Config { entries: 40_001, ..first.clone() };
+    let error = more.run(&mut NoProgress).unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("40001 records; this one has 40000"));
+    let two = Config { block_bytes: vec![1024, 2048], ..first };
+    assert!(two.run(&mut NoProgress).unwrap_err().is_usage());
 }
 
 #[test]
