@@ -8,7 +8,8 @@
 //	go mod tidy
 //	go run . -version 1 -dir DIR -records 200000000 -caches 0.05,0.1,0.2,1,3
 //
-// DIR is created and filled if it does not exist. The program prints CSV.
+// DIR is created and filled if it does not exist. Version 2 also opens a directory that version 1 has filled; version 1
+// cannot open a directory that version 2 has opened. The program prints CSV.
 package main
 
 import (

@@ -11,7 +11,8 @@ import (
 
 type v1 struct{ db *pebble.DB }
 
-// openV1 opens a database with the options of geth.
+// openV1 opens a database with the options of geth, except for the format version. It is the oldest one that version 2
+// of Pebble opens, so that both versions can look up keys in the same tables.
 func openV1(dir string, cacheBytes int64) (store, error) {
 	cache := pebble.NewCache(cacheBytes)
 	defer cache.Unref()
@@ -22,6 +23,7 @@ func openV1(dir string, cacheBytes int64) (store, error) {
 		MemTableStopWritesThreshold: 2,
 		MaxConcurrentCompactions:    runtime.NumCPU,
 		WALBytesPerSync:             5 * 100 << 10,
+		FormatMajorVersion:          pebble.FormatFlushableIngest,
 	}
 	for level := 0; level < 7; level++ {
 		options.Levels = append(options.Levels, pebble.LevelOptions{
