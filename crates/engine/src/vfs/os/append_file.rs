@@ -13,6 +13,11 @@ use crate::vfs::os::syscalls::{drop_cached_pages, read_full, sync_file, will_nee
 /// equals the length of the file.
 pub(super) const PREALLOCATE_BYTES_MIN: u64 = 16 << 10;
 pub(super) const PREALLOCATE_BYTES_MAX: u64 = 1 << 20;
+/// Zeros that are written after the end of a file whose syncs are small. The file system allocates no blocks for zeros that were
+/// only preallocated. A sync of a new block also commits the journal of the file system, and takes twice as long.
+const WRITTEN_ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// Largest average number of bytes per sync for which zeros are written. Larger syncs allocate blocks more rarely per byte.
+const SMALL_SYNC_BYTES: u64 = 2 << 10;
 
 /// A file that this handle created. No other handle appends to it.
 #[derive(Debug)]
@@ -22,6 +27,8 @@ pub(super) struct AppendFile {
     end: AtomicU64,
     /// This lock also serializes appends: an append holds the lock from the load of `end` to the store.
     state: Mutex<AppendState>,
+    /// Number of syncs since the last decision whether to write zeros.
+    syncs: AtomicU64,
 }
 
 /// State of an [`AppendFile`] that its lock guards.
@@ -29,6 +36,8 @@ pub(super) struct AppendFile {
 struct AppendState {
     /// Length of the file including preallocated zeros, or `None` if preallocation is off.
     preallocated: Option<u64>,
+    /// End of the file at which the next decision is made whether to write zeros.
+    next_decision: u64,
     /// `None` if appends go through the page cache.
     direct: Option<DirectAppender>,
 }
@@ -36,18 +45,31 @@ struct AppendState {
 impl AppendFile {
     /// Wraps an empty file.
     pub(super) fn new(file: fs::File) -> AppendFile {
-        AppendFile { file, end: AtomicU64::new(0), state: Mutex::default() }
+        AppendFile {
+            file,
+            end: AtomicU64::new(0),
+            state: Mutex::default(),
+            syncs: AtomicU64::new(0),
+        }
     }
 
-    /// Preallocates more zeros if `end` exceeds the preallocated length.
-    fn preallocate(&self, preallocated: &mut Option<u64>, end: u64) {
-        if let Some(len) = preallocated
-            && end > *len
-        {
+    /// Preallocates more zeros if `end` exceeds the preallocated length. Writes some of them if syncs are small.
+    fn preallocate(&self, state: &mut AppendState, end: u64) {
+        let Some(len) = &mut state.preallocated else { return };
+        // A failure is harmless: the next write extends the file.
+        if end > *len {
             let ahead = end.clamp(PREALLOCATE_BYTES_MIN, PREALLOCATE_BYTES_MAX);
-            // A failure is harmless: the next write extends the file.
             if self.file.set_len(end + ahead).is_ok() {
                 *len = end + ahead;
+            }
+        }
+        if end > state.next_decision {
+            let appended = end - state.next_decision.saturating_sub(WRITTEN_ZEROS.len() as u64);
+            state.next_decision = end + WRITTEN_ZEROS.len() as u64;
+            let syncs = self.syncs.swap(0, Ordering::Relaxed);
+            if syncs > 0 && appended / syncs <= SMALL_SYNC_BYTES {
+                let written = write_once(&self.file, &WRITTEN_ZEROS, end);
+                *len = (*len).max(end + written.unwrap_or(0) as u64);
             }
         }
     }
@@ -93,10 +115,7 @@ impl File for AppendFile {
     fn append(&self, mut bytes: &[u8]) -> io::Result<()> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        self.preallocate(
-            &mut state.preallocated,
-            self.end.load(Ordering::Relaxed) + bytes.len() as u64,
-        );
+        self.preallocate(state, self.end.load(Ordering::Relaxed) + bytes.len() as u64);
         if let Some(direct) = &mut state.direct {
             bytes = direct.append(bytes, |aligned| self.append_once(aligned))?;
             if bytes.is_empty() {
@@ -111,6 +130,7 @@ impl File for AppendFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
         sync_file(&self.file)
     }
 
@@ -151,8 +171,35 @@ impl File for AppendFile {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
     use crate::vfs::{DIRECT_APPEND_BYTES, OsVfs, Vfs};
+
+    #[test]
+    fn zeros_are_written_ahead_of_small_syncs_only() -> io::Result<()> {
+        const SMALL: usize = 1000;
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("f");
+        for (length, is_written) in [(SMALL, true), (16 * SMALL, false)] {
+            let file = OsVfs.create(&path)?;
+            file.enable_preallocation();
+            // The file decides after `WRITTEN_ZEROS.len()` bytes.
+            let appends = WRITTEN_ZEROS.len() * 3 / 2 / length;
+            for _ in 0..appends {
+                file.append(&vec![7; length])?;
+                file.sync()?;
+            }
+            let end = (appends * length) as u64;
+            let allocated = 512 * fs::metadata(&path)?.blocks();
+            assert_eq!(allocated > end + 16 * 1024, is_written, "{allocated} for {end}");
+            assert_eq!(file.len()?, end);
+            drop(file);
+            assert!(fs::read(&path)? == vec![7; appends * length]);
+            OsVfs.remove(&path)?;
+        }
+        Ok(())
+    }
 
     #[test]
     fn direct_appends_of_any_length_are_read_back() -> io::Result<()> {
