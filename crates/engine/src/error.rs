@@ -300,6 +300,19 @@ pub enum Error {
         /// Name of the policy.
         policy: String,
     },
+    /// The stored compaction policy of a keyspace cannot be read. A newer version may have stored it.
+    #[error(
+        "this version cannot read the compaction policy {policy:?} of keyspace {keyspace:?}, so another one must be set: {cause}"
+    )]
+    UnreadablePolicy {
+        /// The keyspace.
+        keyspace: String,
+        /// Text of the policy.
+        policy: String,
+        /// Reason.
+        #[source]
+        cause: lsmx_compaction::Error,
+    },
     /// An operand store violated the contract of its trait. The operation was not done.
     #[error("operand store {store:?} of keyspace {keyspace:?} {wrong}")]
     OperandStoreMistake {
@@ -722,6 +735,11 @@ mod tests {
             Error::Compaction(lsmx_compaction::Error::UnknownFile {
                 file: lsmx_compaction::FileId(3),
             }),
+            Error::UnreadablePolicy {
+                keyspace: "k".to_owned(),
+                policy: "p".to_owned(),
+                cause: "p".parse::<lsmx_compaction::PolicySpec>().unwrap_err(),
+            },
         ];
         for error in errors {
             let messages = messages(&error);

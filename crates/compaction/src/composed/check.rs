@@ -98,7 +98,7 @@ fn check_write_stop(primitives: &PolicyPrimitives) -> Result<(), FieldConflict> 
     let (runs, wait) = match &primitives.layout {
         TreeLayout::Fluid { upper, last, size_ratio } => {
             let limits = FluidRunLimits { upper, last: *last, size_ratio: *size_ratio };
-            (limits.runs_max(L0, false) + 1, 0)
+            (limits.runs_max(L0, false).saturating_add(1), 0)
         }
         _ => primitives.run_counts().unwrap_or((0, 0)),
     };

@@ -107,7 +107,7 @@ impl<'a> FluidPicker<'a> {
         for level in (0..=deepest.0).map(Level) {
             let runs = shape.runs_of(level).len();
             let runs_max = self.limits.runs_max(level, level == deepest);
-            let score_milli = ratio_milli(len_u64(runs), len_u64(runs_max) + 1);
+            let score_milli = ratio_milli(len_u64(runs), len_u64(runs_max).saturating_add(1));
             self.context.explanation.add_score(level, "too-many-runs", score_milli);
             if score_milli >= SCORE_DUE {
                 due.push((score_milli, level, runs));

@@ -77,7 +77,7 @@ use crate::error::Error;
 use crate::parameter::{MILLION, PolicyParameter, SHARE_OF_DURATION};
 use crate::policy::CompactionPolicy;
 use crate::presets::Preset;
-use toml_reader::{TomlPolicy, read_inline_toml, read_toml};
+use toml_reader::{OutOfRange, TomlPolicy, read_inline_toml, read_toml};
 use toml_writer::to_inline_toml;
 
 pub use composition::PolicyComposition;
@@ -115,8 +115,8 @@ impl PolicySpec {
     ///
     /// # Errors
     ///
-    /// Fails with [`Error::InvalidCombination`] if the primitives cannot be combined, and with [`Error::InvalidSpec`]
-    /// if the name is invalid or is the name of a preset.
+    /// Fails with [`Error::InvalidCombination`] if the primitives cannot be combined or contain a number that a spec
+    /// does not permit, and with [`Error::InvalidSpec`] if the name is invalid or is the name of a preset.
     pub fn from_primitives(
         name: impl Into<String>,
         primitives: PolicyPrimitives,
@@ -132,6 +132,21 @@ impl PolicySpec {
     /// Fails with [`Error::InvalidSpec`], which contains the line and the column of the mistake.
     pub fn from_toml(text: &str) -> Result<Self, Error> {
         PolicySpec::from_toml_policy(read_toml(text)?)
+    }
+
+    /// Parses a spec that a database has stored.
+    ///
+    /// Earlier versions stored compositions with numbers outside of the allowed ranges. Such a number is replaced by
+    /// the nearest allowed number.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the errors of [`PolicySpec::from_str`] for other mistakes.
+    pub fn from_stored(text: &str) -> Result<Self, Error> {
+        match text.starts_with('{') {
+            true => PolicySpec::from_toml_policy(read_inline_toml(text, OutOfRange::Clamp)?),
+            false => text.parse(),
+        }
     }
 
     /// Returns all presets that drop no data, with default parameters.
@@ -407,7 +422,7 @@ impl FromStr for PolicySpec {
         let malformed = || Error::MalformedSpec { spec: text.to_owned() };
         let trimmed = text.trim();
         if trimmed.starts_with('{') {
-            return PolicySpec::from_toml_policy(read_inline_toml(trimmed)?);
+            return PolicySpec::from_toml_policy(read_inline_toml(trimmed, OutOfRange::Reject)?);
         }
         let (name, parameters) = match trimmed.split_once('(') {
             None => (trimmed, ""),

@@ -27,20 +27,29 @@ pub(super) enum TomlPolicy {
     Composition(PolicyComposition),
 }
 
+/// Treatment of numbers outside of their allowed ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutOfRange {
+    /// The number is an error.
+    Reject,
+    /// The number is replaced by the nearest allowed number.
+    Clamp,
+}
+
 /// Reads a policy from the text of a TOML file.
 pub(super) fn read_toml(text: &str) -> Result<TomlPolicy, Error> {
     let table = DeTable::parse(text).map_err(|error| syntax_error(text, &error))?;
-    TableReader::new(text, table.get_ref(), 0, "the file").read_policy()
+    TableReader::new(text, table.get_ref(), 0, "the file", OutOfRange::Reject).read_policy()
 }
 
 /// Reads a policy from an inline table.
-pub(super) fn read_inline_toml(text: &str) -> Result<TomlPolicy, Error> {
+pub(super) fn read_inline_toml(text: &str, out_of_range: OutOfRange) -> Result<TomlPolicy, Error> {
     const KEY: &str = "policy = ";
     let whole = format!("{KEY}{text}");
     let table = DeTable::parse(&whole).map_err(|error| syntax_error(&whole, &error))?;
     match table.get_ref().get("policy").map(Spanned::get_ref) {
         Some(DeValue::Table(fields)) if table.get_ref().len() == 1 => {
-            TableReader::new(&whole, fields, KEY.len(), "the spec").read_policy()
+            TableReader::new(&whole, fields, KEY.len(), "the spec", out_of_range).read_policy()
         }
         _ => Err(Error::MalformedSpec { spec: text.to_owned() }),
     }
@@ -67,13 +76,20 @@ struct TableReader<'a> {
     offset: usize,
     /// Description of the table for error messages.
     description: &'a str,
+    out_of_range: OutOfRange,
     /// Fields that were read.
     read: RefCell<Vec<&'static str>>,
 }
 
 impl<'a> TableReader<'a> {
-    fn new(text: &'a str, table: &'a DeTable<'a>, offset: usize, description: &'a str) -> Self {
-        TableReader { text, table, offset, description, read: RefCell::default() }
+    fn new(
+        text: &'a str,
+        table: &'a DeTable<'a>,
+        offset: usize,
+        description: &'a str,
+        out_of_range: OutOfRange,
+    ) -> Self {
+        TableReader { text, table, offset, description, out_of_range, read: RefCell::default() }
     }
 
     fn error(&self, offset: usize, what: String) -> Error {
@@ -136,6 +152,14 @@ impl<'a> TableReader<'a> {
         })
     }
 
+    /// Returns the number if it is in the range. Otherwise, returns the nearest number of the range, or `None`.
+    fn limit_to_range(&self, number: u64, (min, max): (u64, u64)) -> Option<u64> {
+        match self.out_of_range {
+            OutOfRange::Reject => (min..=max).contains(&number).then_some(number),
+            OutOfRange::Clamp => Some(number.clamp(min, max)),
+        }
+    }
+
     /// Converts an integer and checks its bounds.
     fn parse_number(
         &self,
@@ -149,7 +173,7 @@ impl<'a> TableReader<'a> {
             }
             _ => None,
         };
-        number.filter(|number| (min..=max).contains(number)).ok_or_else(|| {
+        number.and_then(|number| self.limit_to_range(number, (min, max))).ok_or_else(|| {
             self.unexpected_value_error(name, value, &format!("a whole number from {min} to {max}"))
         })
     }
@@ -219,8 +243,7 @@ impl<'a> TableReader<'a> {
             DeValue::Float(number) => parse_share(number.as_str()),
             _ => None,
         };
-        let (min, max) = like.allowed_range();
-        let fits = parsed.filter(|number| (min..=max).contains(number));
+        let fits = parsed.and_then(|number| self.limit_to_range(number, like.allowed_range()));
         fits.map(Some)
             .ok_or_else(|| self.unexpected_value_error(name, value, &like.expected_values()))
     }
@@ -338,7 +361,8 @@ impl<'a> TableReader<'a> {
             let DeValue::Table(table) = value.get_ref() else {
                 return Err(self.unexpected_value_error("rule", value, "a table"));
             };
-            TableReader::new(self.text, table, value.span().start, "the rule").read_rule(layout)
+            let (start, out_of_range) = (value.span().start, self.out_of_range);
+            TableReader::new(self.text, table, start, "the rule", out_of_range).read_rule(layout)
         };
         rules.iter().map(rule).collect()
     }

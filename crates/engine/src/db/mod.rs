@@ -106,8 +106,8 @@ impl Db {
     /// # Errors
     /// [`Error::NotADatabase`], [`Error::Locked`], [`Error::UnsupportedVersion`], [`Error::Corrupt`],
     /// [`Error::Missing`], [`Error::Contradiction`], [`Error::InvalidOption`], [`Error::Policy`],
-    /// [`Error::TooFewDescriptors`], [`Error::Io`]; [`Error::NoCompactionPolicy`] for the default keyspace. After an error,
-    /// existing data is unchanged.
+    /// [`Error::TooFewDescriptors`], [`Error::Io`]; [`Error::NoCompactionPolicy`] and [`Error::UnreadablePolicy`] for the
+    /// default keyspace. After an error, existing data is unchanged.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         // A panic in user code, such as an operand store, fails the open and releases the lock.
@@ -190,7 +190,8 @@ impl Db {
     /// # Errors
     /// - [`Error::Contradiction`] if the keyspace has another merge operator or operand store.
     /// - [`Error::NoOperandStore`] if it needs an operand store that is not set, or the error of opening the store.
-    /// - [`Error::NoCompactionPolicy`] if it has a custom policy that is not set.
+    /// - [`Error::NoCompactionPolicy`] if it has a custom policy that is not set, and [`Error::UnreadablePolicy`] if its
+    ///   stored policy cannot be read.
     /// - [`Error::Reentrant`] if an event listener makes the call and log segments are kept for the store.
     /// - [`Error::InvalidOption`] for an empty name, a name of more than 255 bytes, or an option out of range.
     /// - [`Error::ReadOnly`], [`Error::Closed`].
@@ -203,8 +204,8 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::UnknownKeyspace`] if it does not exist. With options, the errors of [`Db::keyspace`]. Without options,
-    /// [`Error::NoCompactionPolicy`] if it has a custom policy that was not set since the open, unless the
-    /// database is read-only.
+    /// [`Error::NoCompactionPolicy`] or [`Error::UnreadablePolicy`] if its stored policy needs to be set and was not set
+    /// since the open, unless the database is read-only.
     pub fn open_keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<Keyspace> {
         let (inner, has_options) = (self.inner(), options.is_some());
         let tree = match options {

@@ -216,7 +216,7 @@ fn change_options(
     let settings = tree.settings();
     let stored_policy = settings.stored_policy.clone();
     let policy = options.stored_policy().unwrap_or_else(|| stored_policy.clone());
-    if let (StoredPolicy::Custom(_), None) = (&policy, options.custom_policy()) {
+    if !matches!(policy, StoredPolicy::Spec(_)) && options.custom_policy().is_none() {
         tree.check_policy()?;
         // The custom policy of the previous call still applies.
         options.policy = settings.options.policy.clone();
@@ -257,9 +257,12 @@ fn change_options(
 
 #[cfg(test)]
 mod tests {
+    use lsmx_compaction::{PolicySpec, Preset};
+
     use super::*;
     use crate::db::{Db, Keyspace};
     use crate::memtable::MemtableKind;
+    use crate::options::db::DEFAULT_KEYSPACE;
     use crate::options::db::Options;
     use crate::vfs::MemVfs;
 
@@ -285,5 +288,64 @@ mod tests {
         db.flush().unwrap();
         assert_eq!(active_kind(&keyspace), tree);
         assert_eq!(keyspace.get("key").unwrap().as_deref(), Some(&b"2"[..]));
+    }
+
+    /// Returns the file system of a closed database that stores `policy` for the keyspaces `names`.
+    fn database_with_policy(policy: &str, names: &[&str]) -> Arc<MemVfs> {
+        let vfs = Arc::new(MemVfs::new());
+        let db = Db::open("db", Options::default().vfs(vfs.clone())).unwrap();
+        for name in names {
+            let keyspace = db.keyspace(name, KeyspaceOptions::default()).unwrap();
+            keyspace.put("key", "value").unwrap();
+            let stored =
+                StoredOptions { policy: policy.to_owned(), ..keyspace.tree().stored_options() };
+            let (keyspace, options) = (keyspace.tree().id, stored.encode());
+            db.inner().append_edit(vec![Change::SetOptions { keyspace, options }]).unwrap();
+        }
+        db.close(None).unwrap();
+        vfs
+    }
+
+    /// Bug: the database could not be opened. Earlier versions accepted and stored such numbers.
+    #[test]
+    fn stored_policy_with_number_outside_of_range_is_used() {
+        let policy = "{name = \"mine\", layout = \"leveling\", stop = 20, tables = 18446744073709551615, \
+            grandparents = 18446744073709551615, rule = [{trigger = \"run-count\", runs = 4, wait = 0}, \
+            {trigger = \"level-full\"}]}";
+        let vfs = database_with_policy(policy, &[DEFAULT_KEYSPACE, "side"]);
+        let db = Db::open("db", Options::default().vfs(vfs)).unwrap();
+        for name in [DEFAULT_KEYSPACE, "side"] {
+            let keyspace = db.open_keyspace(name, None).unwrap();
+            assert_eq!(keyspace.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+            let policy = keyspace.options().policy.to_string();
+            assert!(policy.contains("wait = 1}") || policy.contains("wait = 1,"), "{policy}");
+        }
+    }
+
+    /// Bug: the database could not be opened.
+    #[test]
+    fn unreadable_stored_policy_is_error_of_its_keyspace_until_another_is_set() {
+        let vfs = database_with_policy("later(T=3)", &["side"]);
+        let open = || Db::open("db", Options::default().vfs(vfs.clone()));
+        let is_unreadable = |result: Result<Keyspace>| matches!(result, Err(Error::UnreadablePolicy { policy, .. }) if policy == "later(T=3)");
+        for _ in 0..2 {
+            let db = open().unwrap();
+            assert!(is_unreadable(db.open_keyspace("side", None)));
+            assert!(is_unreadable(db.keyspace("side", KeyspaceOptions::default())));
+            db.close(None).unwrap();
+        }
+        let db = open().unwrap();
+        let tiering = || KeyspaceOptions::default().policy(PolicySpec::new(Preset::Tiering));
+        let side = db.keyspace("side", tiering()).unwrap();
+        assert_eq!(side.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+        drop((side, db));
+        let side = open().unwrap().open_keyspace("side", None).unwrap();
+        assert_eq!(side.options().policy.to_string(), "tiering");
+
+        // The default keyspace is always open, so the open of the database fails without another policy.
+        let vfs = database_with_policy("later(T=3)", &[DEFAULT_KEYSPACE]);
+        let open = |options: Options| Db::open("db", options.vfs(vfs.clone()));
+        assert!(matches!(open(Options::default()), Err(Error::UnreadablePolicy { .. })));
+        open(Options::default().keyspace_defaults(tiering())).unwrap();
     }
 }

@@ -358,6 +358,8 @@ impl KeyspaceOptions {
                 format!("policy = {policy}"),
                 "a custom policy has no rule for the bound",
             ),
+            // The keyspace cannot be used before another policy is set.
+            StoredPolicy::Unreadable(..) => Ok(()),
             StoredPolicy::Spec(spec) if spec.can_drop_data() => {
                 contradiction(format!("policy = {policy}"), "the policy merges no files")
             }

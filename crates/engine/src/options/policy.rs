@@ -1,7 +1,6 @@
 //! Compaction policy of a keyspace, as given by the user and as stored in the manifest.
 
 use std::fmt;
-use std::str::FromStr;
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{CompactionPolicy, Debt, Job, PolicySpec, RunningJobs, TreeShape};
@@ -59,6 +58,8 @@ pub(crate) enum StoredPolicy {
     Spec(PolicySpec),
     /// Name of a custom policy, which must be given at each open.
     Custom(String),
+    /// Text that this build cannot read, and the error. Another policy must be set.
+    Unreadable(String, lsmx_compaction::Error),
 }
 
 impl Default for StoredPolicy {
@@ -72,22 +73,26 @@ impl fmt::Display for StoredPolicy {
         match self {
             StoredPolicy::Spec(spec) => spec.fmt(f),
             StoredPolicy::Custom(name) => write!(f, "{CUSTOM_PREFIX}{name}"),
+            StoredPolicy::Unreadable(text, _) => f.write_str(text),
         }
     }
 }
 
-impl FromStr for StoredPolicy {
-    type Err = lsmx_compaction::Error;
-
-    fn from_str(text: &str) -> Result<StoredPolicy, lsmx_compaction::Error> {
+impl StoredPolicy {
+    /// Reads the text of a stored policy.
+    pub(crate) fn from_text(text: &str) -> StoredPolicy {
         match text.strip_prefix(CUSTOM_PREFIX) {
-            Some(name) => Ok(StoredPolicy::Custom(name.to_owned())),
-            None => text.parse().map(StoredPolicy::Spec),
+            Some(name) => StoredPolicy::Custom(name.to_owned()),
+            None => PolicySpec::from_stored(text).map_or_else(
+                |error| StoredPolicy::Unreadable(text.to_owned(), error),
+                StoredPolicy::Spec,
+            ),
         }
     }
 }
 
-/// Replacement for a custom policy that was not given. It picks no job and stops no write.
+/// Replacement for a custom policy that was not given, and for a policy that this build cannot read. It picks no job
+/// and stops no write.
 #[derive(Debug)]
 pub(crate) struct MissingPolicy(pub(crate) String);
 
@@ -115,12 +120,18 @@ mod tests {
 
     #[test]
     fn stored_policy_text_round_trips_and_custom_is_no_spec() {
-        for text in
-            ["leveled", "tiering(T=3)", "custom:mine", "custom:leveled", "custom:a (b=\"c\")"]
-        {
-            let stored: StoredPolicy = text.parse().unwrap();
+        for text in [
+            "leveled",
+            "tiering(T=3)",
+            "custom:mine",
+            "custom:leveled",
+            "custom:a (b=\"c\")",
+            "later(T=3)",
+            "{later = 3}",
+        ] {
+            let stored = StoredPolicy::from_text(text);
             assert_eq!(stored.to_string(), text);
-            assert_eq!(text.parse::<PolicySpec>().is_ok(), !text.starts_with(CUSTOM_PREFIX));
+            assert_eq!(text.parse::<PolicySpec>().is_ok(), matches!(stored, StoredPolicy::Spec(_)));
         }
     }
 }

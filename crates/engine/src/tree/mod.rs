@@ -177,7 +177,9 @@ impl TreeSettings {
     fn new(options: KeyspaceOptions, stored_policy: StoredPolicy) -> TreeSettings {
         let policy = options.custom_policy().cloned().unwrap_or_else(|| match &stored_policy {
             StoredPolicy::Spec(spec) => spec.build(),
-            StoredPolicy::Custom(name) => Arc::new(MissingPolicy(name.clone())),
+            StoredPolicy::Custom(name) | StoredPolicy::Unreadable(name, _) => {
+                Arc::new(MissingPolicy(name.clone()))
+            }
         });
         TreeSettings { options, stored_policy, policy }
     }
@@ -197,15 +199,9 @@ impl TreeSettings {
     pub(crate) fn policy(&self) -> Policy {
         match &self.stored_policy {
             StoredPolicy::Spec(spec) => Policy::Spec(spec.clone()),
-            StoredPolicy::Custom(_) => Policy::Custom(Arc::clone(&self.policy)),
-        }
-    }
-
-    /// Returns the name of the stored custom policy if the application did not pass this policy.
-    fn missing_policy_name(&self) -> Option<&str> {
-        match &self.stored_policy {
-            StoredPolicy::Custom(name) if self.options.custom_policy().is_none() => Some(name),
-            _ => None,
+            StoredPolicy::Custom(_) | StoredPolicy::Unreadable(..) => {
+                Policy::Custom(Arc::clone(&self.policy))
+            }
         }
     }
 }
@@ -415,13 +411,21 @@ impl Tree {
         self.awaits_options.load(Ordering::Acquire) || self.delete_persistence().is_some()
     }
 
-    /// Returns an error if the manifest names a custom policy that the application did not pass.
+    /// Returns an error if the manifest names a custom policy that the application did not pass, or contains a policy
+    /// that this build cannot read.
     pub(crate) fn check_policy(&self) -> Result<()> {
-        match self.settings().missing_policy_name() {
-            None => Ok(()),
-            Some(policy) => {
-                Err(Error::NoCompactionPolicy { keyspace: self.name(), policy: policy.to_owned() })
+        let settings = self.settings();
+        match &settings.stored_policy {
+            _ if settings.options.custom_policy().is_some() => Ok(()),
+            StoredPolicy::Spec(_) => Ok(()),
+            StoredPolicy::Custom(policy) => {
+                Err(Error::NoCompactionPolicy { keyspace: self.name(), policy: policy.clone() })
             }
+            StoredPolicy::Unreadable(policy, cause) => Err(Error::UnreadablePolicy {
+                keyspace: self.name(),
+                policy: policy.clone(),
+                cause: cause.clone(),
+            }),
         }
     }
 

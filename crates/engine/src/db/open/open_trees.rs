@@ -15,6 +15,7 @@ use crate::manifest::{KeyspaceState, ManifestState};
 use crate::metrics::OperationLatencies;
 use crate::operand_store::StoreToken;
 use crate::options::db::{DEFAULT_KEYSPACE, Options};
+use crate::options::policy::StoredPolicy;
 use crate::options::stored::StoredOptions;
 use crate::state::keyspaces::Keyspaces;
 use crate::state::table_factory::TableFactory;
@@ -75,10 +76,8 @@ impl TreeOpener<'_> {
         let persisted = self.decode_options(keyspace)?;
         let options = self.options.initial_options(&keyspace.name, &persisted);
         let options = self.options.memory_plan().limit_sizes(options);
-        let policy = match options.stored_policy() {
-            Some(policy) => policy,
-            None => persisted.policy.parse()?,
-        };
+        let stored_policy = || StoredPolicy::from_text(&persisted.policy);
+        let policy = options.stored_policy().unwrap_or_else(stored_policy);
         let (env, latencies) = (self.tables.env.clone(), Arc::clone(self.latencies));
         let origin = TreeContext { open_id: self.open_id, env, latencies };
         let name = KeyspaceName::new(&*keyspace.name);
