@@ -9,6 +9,7 @@ use crate::sampler::Sampler;
 #[derive(Debug)]
 pub(crate) struct MergeInput<'a> {
     files: Vec<&'a Histogram>,
+    is_memtable: bool,
     file_index: usize,
     bin_index: usize,
     /// Part of the current bin that was not read yet. `None` at the end of the input.
@@ -24,8 +25,18 @@ pub(crate) struct MergeInput<'a> {
 
 impl<'a> MergeInput<'a> {
     pub(crate) fn new(files: Vec<&'a Histogram>) -> MergeInput<'a> {
+        MergeInput::with_files(files, false)
+    }
+
+    /// Returns the input for a part of a memtable.
+    pub(crate) fn from_memtable(writes: &'a Histogram) -> MergeInput<'a> {
+        MergeInput::with_files(vec![writes], true)
+    }
+
+    fn with_files(files: Vec<&'a Histogram>, is_memtable: bool) -> MergeInput<'a> {
         let mut input = MergeInput {
             files,
+            is_memtable,
             file_index: 0,
             bin_index: 0,
             bin: None,
@@ -37,11 +48,6 @@ impl<'a> MergeInput<'a> {
         input
     }
 
-    /// Returns the input for a part of a memtable.
-    pub(crate) fn from_memtable(writes: &'a Histogram) -> MergeInput<'a> {
-        MergeInput { file_range: None, ..MergeInput::new(vec![writes]) }
-    }
-
     fn load_bin(&mut self) {
         let Some(file) = self.files.get(self.file_index) else {
             self.bin = None;
@@ -51,7 +57,7 @@ impl<'a> MergeInput<'a> {
         self.position = file.bin_start(self.bin_index);
         self.counts.clear();
         self.counts.extend_from_slice(file.bin_counts(self.bin_index));
-        self.file_range = Some((file.start, file.end_position()));
+        self.file_range = (!self.is_memtable).then(|| (file.start, file.end_position()));
     }
 
     /// Returns the first unread position, or `None` at the end of the input.
@@ -117,5 +123,36 @@ impl<'a> MergeInput<'a> {
         bin.seqs = rest.seqs.split_off(taken, left, sampler);
         self.position = to + 1;
         Some(bin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seq_range::SeqRange;
+
+    /// Bug: from the second bin on, a memtable had known keys at its first and last position.
+    #[test]
+    fn memtable_has_no_file_start_and_end_in_any_bin() {
+        let mut writes = Histogram::with_start(0);
+        for end in [99, 199] {
+            let seqs = SeqRange { smallest: 1, largest: 2 };
+            writes.push(
+                HistogramBin { end, range_tombstones: 0.0, seqs },
+                &[EntryCounts { inserted: 10.0, ..EntryCounts::default() }],
+            );
+        }
+        let mut sampler = Sampler::new(1);
+        for (mut input, is_file) in
+            [(MergeInput::new(vec![&writes]), true), (MergeInput::from_memtable(&writes), false)]
+        {
+            for at in [0, 100] {
+                assert_eq!(input.has_file_start_at(0), is_file, "at {at}");
+                assert_eq!(input.has_file_end_at(at, 199), is_file, "at {at}");
+                let mut counts = [EntryCounts::default()];
+                assert!(input.take_entries_until(at, at + 99, &mut sampler, &mut counts).is_some());
+            }
+            assert_eq!(input.position(), None);
+        }
     }
 }
