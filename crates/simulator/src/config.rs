@@ -12,6 +12,8 @@ pub const SUBCOMPACTIONS_DEFAULT: usize = 2;
 ///
 /// With this limit, the sums of bytes that jobs read and write fit into 64 bits.
 pub const BYTES_MAX: u64 = 1 << 56;
+/// Minimum of [`Config::memtable_bytes`], as in the engine.
+pub const MEMTABLE_BYTES_MIN: u64 = 1 << 10;
 /// Maximum number of flushes of a simulation.
 pub const FLUSHES_MAX: u64 = 100_000_000;
 
@@ -33,7 +35,7 @@ pub struct Config {
     pub key_bytes: u64,
     /// Length of each value, in bytes.
     pub value_bytes: u64,
-    /// Size at which a memtable is sealed, in bytes of memory.
+    /// Size at which a memtable is sealed, in bytes of memory. At least [`MEMTABLE_BYTES_MIN`].
     pub memtable_bytes: u64,
     /// Target size of a table, in bytes.
     pub table_bytes: u64,

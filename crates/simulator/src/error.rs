@@ -1,6 +1,6 @@
 //! Errors of a simulation.
 
-use crate::config::{BYTES_MAX, EstimatedSize, FLUSHES_MAX};
+use crate::config::{BYTES_MAX, EstimatedSize, FLUSHES_MAX, MEMTABLE_BYTES_MIN};
 
 /// Reason why a simulation ended early.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +29,12 @@ pub enum Error {
         .0.flushes, .0.bytes
     )]
     TooLarge(EstimatedSize),
+    /// The memtable is smaller than [`MEMTABLE_BYTES_MIN`].
+    #[error("a memtable of {bytes} bytes is too small: the minimum is {MEMTABLE_BYTES_MIN} bytes")]
+    SmallMemtable {
+        /// Size of the memtable in bytes.
+        bytes: u64,
+    },
     /// The caller cancelled the simulation.
     #[error("cancelled")]
     Cancelled,

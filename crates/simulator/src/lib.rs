@@ -77,7 +77,9 @@ pub mod workload;
 mod write_counts;
 mod write_model;
 
-pub use config::{BYTES_MAX, Config, EstimatedSize, FLUSHES_MAX, SUBCOMPACTIONS_DEFAULT};
+pub use config::{
+    BYTES_MAX, Config, EstimatedSize, FLUSHES_MAX, MEMTABLE_BYTES_MIN, SUBCOMPACTIONS_DEFAULT,
+};
 pub use error::Error;
 pub use report::{CompactionReport, LevelReport, PointLookupReport, RangeLookupReport, Report};
 pub use simulation::{simulate, simulate_policy};

@@ -11,7 +11,7 @@ use lsmx_compaction::{
     TreeShape,
 };
 
-use crate::config::{BYTES_MAX, Config, FLUSHES_MAX};
+use crate::config::{BYTES_MAX, Config, FLUSHES_MAX, MEMTABLE_BYTES_MIN};
 use crate::error::Error;
 use crate::file_grouping::FileGrouping;
 use crate::histogram::Histogram;
@@ -46,7 +46,7 @@ const CONSECUTIVE_JOBS_MAX: u64 = 10_000_000;
 /// cancelled.
 ///
 /// # Errors
-/// - [`Error::TooLarge`] before the first write, if the simulation exceeds its limits.
+/// - [`Error::SmallMemtable`] or [`Error::TooLarge`] before the first write, if the simulation exceeds its limits.
 /// - [`Error::Job`] or [`Error::EndlessJobs`] if the policy has a mistake.
 /// - [`Error::Cancelled`] if `keep_running` returned `false`.
 pub fn simulate(
@@ -54,7 +54,7 @@ pub fn simulate(
     spec: &PolicySpec,
     keep_running: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Report, Error> {
-    check_estimated_size(config)?;
+    check_config(config)?;
     // Each operation takes one microsecond of the tree's clock, as in the deterministic mode of the engine. Policy
     // parameters that are shares of a duration refer to the time until the last write.
     let last = config.phases.iter().rposition(|phase| phase.writes() > 0);
@@ -72,7 +72,7 @@ pub fn simulate_policy(
     policy: &dyn CompactionPolicy,
     keep_running: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Report, Error> {
-    check_estimated_size(config)?;
+    check_config(config)?;
     let mut simulation = Simulation::new(config, policy);
     let mut is_settled = true;
     for phase in &config.phases {
@@ -93,7 +93,11 @@ pub fn simulate_policy(
     Ok(simulation.into_report())
 }
 
-fn check_estimated_size(config: &Config) -> Result<(), Error> {
+fn check_config(config: &Config) -> Result<(), Error> {
+    // A memtable that is full when it is empty would be flushed without end.
+    if config.memtable_bytes < MEMTABLE_BYTES_MIN {
+        return Err(Error::SmallMemtable { bytes: config.memtable_bytes });
+    }
     let size = config.estimate_size();
     let fits = size.bytes <= to_f64(BYTES_MAX) && size.flushes <= to_f64(FLUSHES_MAX);
     if fits { Ok(()) } else { Err(Error::TooLarge(size)) }

@@ -286,6 +286,22 @@ fn simulate_cancelled_by_caller_stops_after_flush() {
     assert!(matches!(result, Err(Error::Cancelled)) && flushes == 5);
 }
 
+/// Bug: the memtable was full when it was empty, and the simulation flushed it without end.
+#[test]
+fn simulate_too_small_memtable_is_error() {
+    let spec: PolicySpec = "lo+1".parse().unwrap();
+    let config = |memtable_bytes| Config { memtable_bytes, ..small_config(0, 0, 1) };
+    for memtable_bytes in [0, 64, 500, 1023] {
+        // Without the error, the caller cancels the simulation after its first flush.
+        let result = simulate(&config(memtable_bytes), &spec, &mut |_| false);
+        let is_refused =
+            matches!(result, Err(Error::SmallMemtable { bytes }) if bytes == memtable_bytes);
+        assert!(is_refused, "{memtable_bytes}: {result:?}");
+    }
+    let result = simulate(&config(1024), &spec, &mut |_| false);
+    assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
+}
+
 /// Regression: in a simulation of 2⁶⁴ writes, sums overflowed and the simulation never ended.
 #[test]
 fn simulate_past_a_bound_fails_with_the_estimated_size() {
