@@ -49,7 +49,7 @@ pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &
         // The previous results of the policy remain in effect until the next job ends or the policy is called again.
         Err(error) => {
             let is_reported = std::mem::replace(&mut jobs.is_error_reported, true);
-            jobs.retry_at_us = jobs.retry_at_us.max(now_us.saturating_add(RETRY_US));
+            jobs.retry_at_us = jobs.retry_at_us.max(state.env.now_us().saturating_add(RETRY_US));
             jobs.last_error = Some(error.clone());
             drop(jobs);
             state.set_compaction_failing(tree.id, true);
@@ -88,6 +88,7 @@ mod tests {
 
     use super::*;
     use crate::db::Db;
+    use crate::env::ManualClock;
     use crate::options::db::Options;
     use crate::options::keyspace::KeyspaceOptions;
     use crate::vfs::MemVfs;
@@ -149,5 +150,56 @@ mod tests {
             db.put(memtable_bytes().to_be_bytes(), [7; 1000]).unwrap();
         }
         assert!(rate() < empty / 10);
+    }
+
+    /// Policy whose debt panics.
+    #[derive(Debug)]
+    struct PanickingDebt;
+
+    impl CompactionPolicy for PanickingDebt {
+        fn name(&self) -> &str {
+            "panicking-debt"
+        }
+
+        fn pick(&self, _: &TreeShape, _: &RunningJobs) -> Option<Job> {
+            None
+        }
+
+        fn debt(&self, _: &TreeShape, _: &RunningJobs) -> Debt {
+            panic!("no debt")
+        }
+
+        fn must_stop_writes(&self, _: &TreeShape) -> bool {
+            false
+        }
+    }
+
+    /// Bug: the end of the pause was a time of the database clock. If the database clock was a year ahead of the
+    /// scheduling clock, the pause took a year.
+    #[test]
+    fn pause_after_panic_of_policy_ignores_database_clock() {
+        const START_US: u64 = 1_800_000_000_000_000;
+        const YEAR_US: u64 = 365 * 86_400_000_000;
+        let vfs = Arc::new(MemVfs::new());
+        let open = |wall_us, defaults| {
+            let clock = ManualClock::new(wall_us);
+            let options = Options::default().background(Background::Inline).clock(clock.clone());
+            let options = options.keyspace_defaults(defaults).vfs(vfs.clone());
+            (Db::open("db", options).unwrap(), clock)
+        };
+        let (db, clock) = open(START_US + YEAR_US, KeyspaceOptions::default());
+        for _ in 0..4 {
+            clock.advance_us(2 * 3_600_000_000);
+            db.put("key", "value").unwrap();
+            db.flush().unwrap();
+        }
+        db.close(None).unwrap();
+        let (db, _clock) = open(START_US, KeyspaceOptions::default().policy(Arc::new(PanickingDebt)));
+        let core = db.inner();
+        let (state, tree) = (&core.state, &core.default_tree);
+        assert!(state.env.database_time_us() >= state.env.now_us() + YEAR_US / 2);
+        tree.jobs.lock().retry_at_us = 0;
+        refresh_write_limits(state, &core.throttle, tree);
+        assert_eq!(tree.jobs.lock().retry_at_us, state.env.now_us() + RETRY_US);
     }
 }
