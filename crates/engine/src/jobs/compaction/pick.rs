@@ -113,6 +113,8 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     if blocked(&jobs) {
         return None;
     }
+    // The counter must be read before the snapshots. Otherwise, a release in between would be lost.
+    let released = state.sequence.snapshot_release_count();
     let shape = tree.shape(state.env.database_time_us(), &state.sequence);
     // The search for these files used an older version. If a file no longer exists, the job is rejected. The job may
     // drop quarantined files, because it does not read its inputs.
@@ -130,7 +132,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     let first = delete_only.or_else(|| find_gc(&jobs, true).map(&mut take_victims));
     let job = match first {
         Some(job) => job,
-        None => match pick_policy_job(state, tree, &mut jobs, &shape) {
+        None => match pick_policy_job(state, tree, &mut jobs, &shape, released) {
             Ok(Some(job)) => job,
             Ok(None) => match find_gc(&jobs, false).map(&mut take_victims) {
                 Some(job) => job,
@@ -227,11 +229,13 @@ fn find_blob_gc(
 }
 
 /// Returns the job of the policy. If a custom policy returns an invalid job, the policy is called again after a pause.
+/// `released` is the number of snapshot releases that `shape` considers.
 fn pick_policy_job(
     state: &DbState,
     tree: &Tree,
     jobs: &mut TreeJobState,
     shape: &TreeShape,
+    released: u64,
 ) -> Result<Option<Job>> {
     let policy = Arc::clone(&tree.settings().policy);
     jobs.blocked = None;
@@ -244,7 +248,7 @@ fn pick_policy_job(
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
     let (job, waits) = Error::catch_user_panic(code, pick)?;
     if waits {
-        tree.set_files_held_by_snapshots(true, state.sequence.snapshot_release_count());
+        tree.set_files_held_by_snapshots(true, released);
     }
     let Some(job) = job else {
         let pick_around = || {
@@ -355,4 +359,67 @@ fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Opti
     let pick = pick_delete_only(version.shape(), &tombstones, &snapshots, is_busy);
     tree.set_files_held_by_snapshots(pick.waits_for_snapshot, released);
     pick.job
+}
+
+#[cfg(test)]
+mod tests {
+    use lsmx_base::sync::Mutex;
+    use lsmx_compaction::{Debt, RunningJobs};
+
+    use super::*;
+    use crate::db::Db;
+    use crate::db::snapshot::Snapshot;
+    use crate::env::Background;
+    use crate::options::db::Options;
+    use crate::options::keyspace::KeyspaceOptions;
+    use crate::vfs::MemVfs;
+
+    /// Policy that releases a snapshot during a pick, and then needs another pick.
+    #[derive(Debug, Default)]
+    struct ReleasingPolicy {
+        snapshot: Mutex<Option<Snapshot>>,
+        /// For each pick, whether the shape contained a snapshot.
+        picks: Mutex<Vec<bool>>,
+    }
+
+    impl CompactionPolicy for ReleasingPolicy {
+        fn name(&self) -> &str {
+            "releasing"
+        }
+
+        fn pick(&self, shape: &TreeShape, _: &RunningJobs) -> Option<Job> {
+            self.picks.lock().push(shape.newest_snapshot.is_some());
+            drop(self.snapshot.lock().take());
+            None
+        }
+
+        fn debt(&self, _: &TreeShape, _: &RunningJobs) -> Debt {
+            Debt::default()
+        }
+
+        fn must_stop_writes(&self, _: &TreeShape) -> bool {
+            false
+        }
+
+        fn is_waiting_for_snapshots(&self, shape: &TreeShape) -> bool {
+            shape.newest_snapshot.is_some()
+        }
+    }
+
+    /// Bug: the number of releases was read after the pick. A release during the pick then queued no further pick, and
+    /// `wait_idle` returned although a job was due.
+    #[test]
+    fn snapshot_release_during_pick_causes_another_pick() {
+        let policy = Arc::new(ReleasingPolicy::default());
+        let defaults = KeyspaceOptions::default().policy(Arc::clone(&policy));
+        let options = Options::default().background(Background::Inline).keyspace_defaults(defaults);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        db.put("key", "value").unwrap();
+        let snapshot = db.snapshot();
+        policy.picks.lock().clear();
+        *policy.snapshot.lock() = Some(snapshot);
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        assert_eq!(*policy.picks.lock(), [true, false]);
+    }
 }
