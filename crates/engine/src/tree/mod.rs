@@ -82,6 +82,8 @@ pub(crate) struct TreeJobState {
     /// Number of manual compactions that wait until other jobs release their files. While it is not 0, the policy picks
     /// no jobs.
     pub(crate) manual_waiting: usize,
+    /// Time of the last pick, in microseconds of the database clock.
+    pub(crate) picked_at_us: u64,
     /// Whether ingested files are being added to the tree. No job starts while it is set.
     pub(crate) is_ingesting: bool,
     /// Whether a flush is running. The memtables of a tree are flushed one after the other, from oldest to newest.
@@ -610,17 +612,35 @@ impl Tree {
         let (due_us, wait_us) = (due_us.unwrap_or(NEVER_US), tombstone_wait_us.unwrap_or(NEVER_US));
         self.due_us.store(due_us, Ordering::Relaxed);
         self.tombstone_wait_us.store(wait_us, Ordering::Relaxed);
-        let written_us = self.super_version().active.first_tombstone_us();
-        let memtable_us = written_us.map_or(NEVER_US, |us| us.saturating_add(wait_us));
-        self.memtable_due_us.store(memtable_us, Ordering::Relaxed);
+        let first_tombstone_us = || self.super_version().active.first_tombstone_us();
+        let memtable_us = self.set_memtable_due_time(first_tombstone_us);
         due_us.min(memtable_us)
+    }
+
+    /// Sets and returns the time at which the active memtable must be flushed. `first_tombstone_us` returns the time of
+    /// its first tombstone.
+    ///
+    /// A commit may write the first tombstone meanwhile, and call [`Tree::record_first_tombstone`]. If this call
+    /// overwrites the time that the commit has stored, the acquire of the swap pairs with the release of the commit. The
+    /// second call of `first_tombstone_us` then returns the tombstone.
+    fn set_memtable_due_time(&self, first_tombstone_us: impl Fn() -> Option<u64>) -> u64 {
+        let wait_us = self.tombstone_wait_us.load(Ordering::Relaxed);
+        let mut written_us = first_tombstone_us();
+        loop {
+            let due_us = written_us.map_or(NEVER_US, |us| us.saturating_add(wait_us));
+            self.memtable_due_us.swap(due_us, Ordering::AcqRel);
+            let before_us = std::mem::replace(&mut written_us, first_tombstone_us());
+            if before_us == written_us {
+                return due_us;
+            }
+        }
     }
 
     /// Records that the active memtable contains its first tombstone. Returns the time at which the memtable must be
     /// flushed.
     pub(crate) fn record_first_tombstone(&self, now_us: u64) -> u64 {
         let due_us = now_us.saturating_add(self.tombstone_wait_us.load(Ordering::Relaxed));
-        self.memtable_due_us.store(due_us, Ordering::Relaxed);
+        self.memtable_due_us.store(due_us, Ordering::Release);
         due_us
     }
 
@@ -690,5 +710,35 @@ impl Tree {
             0 => None,
             rate => Some(rate),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::db::Db;
+    use crate::env::Background;
+    use crate::options::db::Options;
+    use crate::vfs::MemVfs;
+
+    /// Bug: a commit wrote the first tombstone of a memtable while the due times were set. The time at which the
+    /// memtable must be flushed was lost.
+    #[test]
+    fn set_memtable_due_time_keeps_concurrent_first_tombstone() {
+        let options = Options::default().background(Background::Inline);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let tree = &db.inner().default_tree;
+        tree.tombstone_wait_us.store(10, Ordering::Relaxed);
+        let written_us = Cell::new(None);
+        let due_us = tree.set_memtable_due_time(|| {
+            let before = written_us.replace(Some(100));
+            if before.is_none() {
+                assert_eq!(tree.record_first_tombstone(100), 110);
+            }
+            before
+        });
+        assert_eq!((due_us, tree.take_due_times(200).1), (110, 110));
     }
 }

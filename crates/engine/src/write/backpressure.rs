@@ -6,7 +6,7 @@
 //! subtracted from the headroom, because they will be flushed, too.
 
 use lsmx_base::sync::Arc;
-use lsmx_compaction::Debt;
+use lsmx_compaction::{Debt, TreeShape};
 
 use crate::env::Background;
 use crate::error::{Error, UserCode};
@@ -27,7 +27,9 @@ pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &
     let policy = Arc::clone(&tree.settings().policy);
     let shape = tree.shape(now_us, &state.sequence);
     let call_policy = || {
-        let due = (policy.next_pick_due_us(&shape), policy.memtable_tombstone_age_max_us(&shape));
+        // A job that has become due since the last pick must be picked, too.
+        let at_pick = TreeShape { now_us: jobs.picked_at_us, ..shape.clone() };
+        let due = (policy.next_pick_due_us(&at_pick), policy.memtable_tombstone_age_max_us(&shape));
         let shape = jobs.quarantine.without_unreadable_runs(&shape);
         (due, policy.debt(&shape, &jobs.running), policy.must_stop_writes(&shape))
     };
@@ -84,7 +86,7 @@ fn subtract_memtable_bytes(tree: &Tree, debt: Debt) -> Debt {
 
 #[cfg(test)]
 mod tests {
-    use lsmx_compaction::{CompactionPolicy, Job, RunningJobs, TreeShape};
+    use lsmx_compaction::{CompactionPolicy, Job, RunningJobs};
 
     use super::*;
     use crate::db::Db;

@@ -98,10 +98,12 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         return None;
     }
     let now_us = state.env.now_us();
-    let blocked = |jobs: &TreeJobState| {
+    // A tree that is blocked is queued when the block ends, so it needs no check in the meantime.
+    let blocked = |jobs: &mut TreeJobState| {
+        jobs.picked_at_us = state.env.database_time_us();
         now_us < jobs.retry_at_us || jobs.manual_waiting > 0 || jobs.is_ingesting
     };
-    if tree.is_dropped() || blocked(&tree.jobs.lock()) {
+    if tree.is_dropped() || blocked(&mut tree.jobs.lock()) {
         return None;
     }
     let version = Arc::clone(&tree.pin_super_version().version);
@@ -110,12 +112,12 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         .then(|| find_delete_only_job(state, tree, &version))
         .flatten();
     let mut jobs = tree.jobs.lock();
-    if blocked(&jobs) {
+    if blocked(&mut jobs) {
         return None;
     }
     // The counter must be read before the snapshots. Otherwise, a release in between would be lost.
     let released = state.sequence.snapshot_release_count();
-    let shape = tree.shape(state.env.database_time_us(), &state.sequence);
+    let shape = tree.shape(jobs.picked_at_us, &state.sequence);
     // The search for these files used an older version. If a file no longer exists, the job is rejected. The job may
     // drop quarantined files, because it does not read its inputs.
     let delete_only =
@@ -369,7 +371,7 @@ mod tests {
     use super::*;
     use crate::db::Db;
     use crate::db::snapshot::Snapshot;
-    use crate::env::Background;
+    use crate::env::{Background, ManualClock};
     use crate::options::db::Options;
     use crate::options::keyspace::KeyspaceOptions;
     use crate::vfs::MemVfs;
@@ -406,6 +408,63 @@ mod tests {
         }
     }
 
+    /// Policy with a job that is due at a time, which passes during each pick.
+    #[derive(Debug)]
+    struct DeadlinePolicy {
+        clock: ManualClock,
+        due_us: Mutex<u64>,
+        /// Times of the picks.
+        picks: Mutex<Vec<u64>>,
+    }
+
+    impl CompactionPolicy for DeadlinePolicy {
+        fn name(&self) -> &str {
+            "deadline"
+        }
+
+        fn pick(&self, shape: &TreeShape, _: &RunningJobs) -> Option<Job> {
+            self.picks.lock().push(shape.now_us);
+            self.clock.advance_us(1_000);
+            None
+        }
+
+        fn debt(&self, _: &TreeShape, _: &RunningJobs) -> Debt {
+            Debt::default()
+        }
+
+        fn must_stop_writes(&self, _: &TreeShape) -> bool {
+            false
+        }
+
+        fn next_pick_due_us(&self, shape: &TreeShape) -> Option<u64> {
+            Some(*self.due_us.lock()).filter(|due_us| *due_us > shape.now_us)
+        }
+    }
+
+    /// Bug: the next time at which a job is due was searched after the current time. A job that became due between the
+    /// pick and this search was due for neither of them.
+    #[test]
+    fn job_that_becomes_due_during_pick_causes_another_pick() {
+        let clock = ManualClock::new(1_800_000_000_000_000);
+        let policy = Arc::new(DeadlinePolicy {
+            clock: clock.clone(),
+            due_us: Mutex::new(u64::MAX),
+            picks: Mutex::default(),
+        });
+        let defaults = KeyspaceOptions::default().policy(Arc::clone(&policy));
+        let options = Options::default().background(Background::Inline).keyspace_defaults(defaults);
+        let options = options.clock(clock).vfs(Arc::new(MemVfs::new()));
+        let db = Db::open("db", options).unwrap();
+        db.put("key", "value").unwrap();
+        let due_us = db.inner().state.env.database_time_us() + 500;
+        *policy.due_us.lock() = due_us;
+        policy.picks.lock().clear();
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        let picks = policy.picks.lock();
+        assert!(picks[0] < due_us && *picks.last().unwrap() >= due_us, "{due_us}: {picks:?}");
+    }
+
     /// Bug: the number of releases was read after the pick. A release during the pick then queued no further pick, and
     /// `wait_idle` returned although a job was due.
     #[test]
@@ -420,6 +479,7 @@ mod tests {
         *policy.snapshot.lock() = Some(snapshot);
         db.flush().unwrap();
         db.wait_idle().unwrap();
-        assert_eq!(*policy.picks.lock(), [true, false]);
+        let picks = policy.picks.lock();
+        assert_eq!((picks.first(), picks.last()), (Some(&true), Some(&false)), "{picks:?}");
     }
 }
