@@ -29,6 +29,7 @@ use crate::running_jobs::RunningJobs;
 use crate::shape::TreeShape;
 use crate::table_meta::TableMeta;
 use context::{PickContext, len_u64};
+use file_rules::FileToCompact;
 use fluid::FluidPicker;
 use leveling::LevelingPicker;
 use primitives::L0;
@@ -84,11 +85,22 @@ impl ComposedPolicy {
         explanation: &ExplanationBuilder,
     ) -> Option<Job> {
         let context = self.pick_context(shape, running, explanation);
-        if shape.delete_persistence_us.is_some()
-            && let Some(job) = self.pick_persistence_job(context)
-        {
-            return Some(job);
+        let by_rules = || self.pick_job_of_rules(context);
+        let by_persistence = || self.pick_persistence_job(context);
+        // Delete persistence may make files due without end. Writes must not wait for these jobs.
+        match self.is_l0_half_full(shape) {
+            true => by_rules().or_else(by_persistence),
+            false => by_persistence().or_else(by_rules),
         }
+    }
+
+    /// Returns whether L0 has at least half of the runs at which writes stop.
+    fn is_l0_half_full(&self, shape: &TreeShape) -> bool {
+        shape.runs_of(L0).len() >= self.primitives.stop_runs.div_ceil(2)
+    }
+
+    /// Returns the job of the layout and its rules, or of the rule about expired entries.
+    fn pick_job_of_rules(&self, context: PickContext<'_>) -> Option<Job> {
         let picked = match &self.primitives.layout {
             TreeLayout::Leveling { tiered } => LevelingPicker::new(context, tiered)?.pick(),
             TreeLayout::Fluid { upper, last, size_ratio } => {
@@ -103,10 +115,15 @@ impl ComposedPolicy {
     /// Returns a job for a file that delete persistence makes due.
     ///
     /// The job rewrites the file if no older file overlaps it, and otherwise merges it into an older run, as the layout
-    /// permits.
+    /// permits. If L0 is half full and its next job waits for running jobs, the returned job does not delay it further.
     fn pick_persistence_job(&self, context: PickContext<'_>) -> Option<Job> {
+        let PickContext { shape, running, .. } = context;
+        shape.delete_persistence_us?;
         let due = file_rules::find_files_due_by_persistence(&context);
-        due.iter().find_map(|due| match &self.primitives.layout {
+        let l0_job = self.is_l0_half_full(shape).then(|| self.next_l0_job_size(shape, running));
+        let l0_target = l0_job.flatten().map(|(_, target)| target);
+        let delays_l0 = |job: &Job| l0_target.is_some() && is_in_way_of_l0_job(job, l0_target);
+        let build = |due: &FileToCompact<'_>| match &self.primitives.layout {
             _ if due.can_rewrite => file_rules::rewrite_job(&context, due),
             TreeLayout::Leveling { tiered } => {
                 LevelingPicker::new(context, tiered)?.build_persistence_job(due)
@@ -118,7 +135,8 @@ impl ComposedPolicy {
                 RunListPicker { context, bottom: *bottom }.build_due_file_job(due)
             }
             TreeLayout::Fifo => None,
-        })
+        };
+        due.iter().find_map(|due| build(due).filter(|job| !delays_l0(job)))
     }
 
     /// Returns the estimated output bytes and the target level of the next job that takes data from L0. Returns `None`
@@ -161,12 +179,7 @@ impl CompactionPolicy for ComposedPolicy {
         let target = work.map(|(_, target)| target);
         // The debt includes a running job if it takes data from L0, or if the next job that takes data from L0 must
         // wait for it.
-        let running_bytes = running.unwritten_bytes(|job| {
-            job.source_level() == Some(L0)
-                || target.is_some_and(|level| {
-                    job.target.level == level || job.inputs.iter().any(|i| i.level == level)
-                })
-        });
+        let running_bytes = running.unwritten_bytes(|job| is_in_way_of_l0_job(job, target));
         let free = self.primitives.stop_runs.saturating_sub(shape.runs_of(L0).len());
         Debt {
             pending_bytes: work.map_or(0, |(bytes, _)| bytes).saturating_add(running_bytes),
@@ -221,4 +234,12 @@ impl CompactionPolicy for ComposedPolicy {
     fn can_drop_data(&self) -> bool {
         self.primitives.can_drop_data()
     }
+}
+
+/// Returns whether a job takes data from L0, or uses the target level of the next job that takes data from L0.
+fn is_in_way_of_l0_job(job: &Job, l0_target: Option<Level>) -> bool {
+    job.source_level() == Some(L0)
+        || l0_target.is_some_and(|level| {
+            job.target.level == level || job.inputs.iter().any(|input| input.level == level)
+        })
 }

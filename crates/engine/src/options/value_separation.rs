@@ -34,8 +34,8 @@ pub struct ValueSeparation {
     pub garbage_ratio: f64,
     /// Maximum ratio of the keyspace's blob file bytes to referenced bytes, above 1.
     ///
-    /// Above this ratio, the files with the most garbage are rewritten before any other compaction. During a rewrite,
-    /// the copies use additional space. Default: 1.3.
+    /// Above this ratio, the files with the most garbage are rewritten before any other compaction, except while writes
+    /// are stopped. During a rewrite, the copies use additional space. Default: 1.3.
     pub space_amplification_max: f64,
     /// Average number of value bytes that a scan should get from one read of a blob file.
     ///

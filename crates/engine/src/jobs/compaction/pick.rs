@@ -90,7 +90,8 @@ impl PickedJob {
 /// Jobs are picked in this order:
 ///
 /// 1. Delete-only compactions.
-/// 2. Blob garbage collections, if the value log exceeds its space limit or garbage has reached its maximum age.
+/// 2. Blob garbage collections, if the value log exceeds its space limit or garbage has reached its maximum age, unless
+///    writes are stopped. The collections may be due without end, and writes must not wait for all of them.
 /// 3. Jobs of the policy.
 /// 4. Other blob garbage collections.
 pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
@@ -131,7 +132,8 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         victims = Arc::new(found.victims);
         found.job
     };
-    let first = delete_only.or_else(|| find_gc(&jobs, true).map(&mut take_victims));
+    let urgent_gc = |jobs: &_| if tree.is_write_stopped() { None } else { find_gc(jobs, true) };
+    let first = delete_only.or_else(|| urgent_gc(&jobs).map(&mut take_victims));
     let job = match first {
         Some(job) => job,
         None => match pick_policy_job(state, tree, &mut jobs, &shape, released) {
@@ -366,14 +368,16 @@ fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Opti
 #[cfg(test)]
 mod tests {
     use lsmx_base::sync::Mutex;
-    use lsmx_compaction::{Debt, RunningJobs};
+    use lsmx_compaction::{Debt, JobReason, PolicySpec, RunningJobs};
 
     use super::*;
     use crate::db::Db;
     use crate::db::snapshot::Snapshot;
     use crate::env::{Background, ManualClock};
+    use crate::jobs::compaction::run::run_job;
     use crate::options::db::Options;
     use crate::options::keyspace::KeyspaceOptions;
+    use crate::options::value_separation::ValueSeparation;
     use crate::vfs::MemVfs;
 
     /// Policy that releases a snapshot during a pick, and then needs another pick.
@@ -463,6 +467,48 @@ mod tests {
         db.wait_idle().unwrap();
         let picks = policy.picks.lock();
         assert!(picks[0] < due_us && *picks.last().unwrap() >= due_us, "{due_us}: {picks:?}");
+    }
+
+    /// Bug: writes at the hard stop waited until all urgent blob garbage collections had ended.
+    #[test]
+    fn urgent_blob_gc_waits_for_policy_job_while_writes_are_stopped() {
+        let separation = ValueSeparation {
+            threshold_bytes: 100,
+            space_amplification_max: 1.05,
+            ..ValueSeparation::default()
+        };
+        let defaults = KeyspaceOptions::default()
+            .policy("tiering(T=4)".parse::<PolicySpec>().unwrap())
+            .value_separation(separation);
+        let options = Options::default().background(Background::Inline).keyspace_defaults(defaults);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let core = db.inner();
+        let (state, tree) = (&core.state, &core.default_tree);
+        let set_blocked = |is_blocked| tree.jobs.lock().manual_waiting = usize::from(is_blocked);
+        let fill_l0 = |round: u64| {
+            for run in 0..5 {
+                db.put("overwritten", [7; 1000]).unwrap();
+                db.put(format!("kept-{round}-{run}"), [7; 1000]).unwrap();
+                db.flush().unwrap();
+            }
+        };
+        set_blocked(true);
+        fill_l0(0);
+        set_blocked(false);
+        // After the merge, half of each blob file is garbage.
+        let merge = pick_job(state, tree).unwrap();
+        run_job(state, &core.throttle, core.scheduler.workers(), tree, &merge).unwrap();
+        set_blocked(true);
+        fill_l0(1);
+        set_blocked(false);
+        for (is_stopped, expects_gc) in [(false, true), (true, false)] {
+            tree.set_backpressure(0, is_stopped);
+            let picked = pick_job(state, tree).unwrap();
+            let is_gc = matches!(picked.job.reason, JobReason::BlobGarbage { .. });
+            assert_eq!(is_gc, expects_gc, "{}", picked.job);
+            tree.jobs.lock().running.finish(&picked.job);
+        }
+        tree.set_backpressure(0, false);
     }
 
     /// Bug: the number of releases was read after the pick. A release during the pick then queued no further pick, and
