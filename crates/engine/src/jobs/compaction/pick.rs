@@ -29,6 +29,8 @@ pub(crate) struct PickedJob {
     pub(crate) deadline_us: Option<u64>,
     /// Blob files whose values the job moves to other files.
     pub(crate) victims: Arc<BTreeSet<FileId>>,
+    /// True for a delete-only compaction: no reader sees the entries of the dropped files.
+    pub(crate) is_delete_only: bool,
 }
 
 impl PickedJob {
@@ -39,7 +41,8 @@ impl PickedJob {
         shape: TreeShape,
         deadline_us: Option<u64>,
     ) -> PickedJob {
-        let picked = PickedJob { job, shape, deadline_us, victims: Arc::default() };
+        let (victims, is_delete_only) = (Arc::default(), false);
+        let picked = PickedJob { job, shape, deadline_us, victims, is_delete_only };
         let write_bytes = match picked.job.kind {
             JobKind::Merge | JobKind::Rewrite => picked.input_bytes(),
             JobKind::Move | JobKind::Drop => 0,
@@ -132,6 +135,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         victims = Arc::new(found.victims);
         found.job
     };
+    let is_delete_only = delete_only.is_some();
     let urgent_gc = |jobs: &_| if tree.is_write_stopped() { None } else { find_gc(jobs, true) };
     let first = delete_only.or_else(|| urgent_gc(&jobs).map(&mut take_victims));
     let job = match first {
@@ -168,7 +172,8 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         let (keyspace, policy) = (tree.name(), policy.name().to_owned());
         Some(Decision { keyspace, policy, explanation })
     });
-    let picked = PickedJob { victims, ..PickedJob::reserve_inputs(&mut jobs, job, shape, None) };
+    let reserved = PickedJob::reserve_inputs(&mut jobs, job, shape, None);
+    let picked = PickedJob { victims, is_delete_only, ..reserved };
     drop(jobs);
     // The policy does not explain delete-only compactions and blob garbage collections.
     if let Some(decision) = decision.filter(|d| d.explanation.picked.as_ref() == Some(&picked.job))
@@ -367,8 +372,10 @@ fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Opti
 
 #[cfg(test)]
 mod tests {
-    use lsmx_base::sync::Mutex;
-    use lsmx_compaction::{Debt, JobReason, PolicySpec, RunningJobs};
+    use lsmx_base::sync::{AtomicU64, Mutex, Ordering};
+    use lsmx_compaction::{
+        Debt, JobInput, JobReason, Level, OutputTarget, PolicySpec, RunningJobs, SplitRule,
+    };
 
     use super::*;
     use crate::db::Db;
@@ -509,6 +516,68 @@ mod tests {
             tree.jobs.lock().running.finish(&picked.job);
         }
         tree.set_backpressure(0, false);
+    }
+
+    /// Policy that drops the oldest file of L0, with the reason of delete-only compactions.
+    #[derive(Debug, Default)]
+    struct DroppingPolicy {
+        /// Number of further picks that return a job.
+        picks_left: AtomicU64,
+    }
+
+    impl CompactionPolicy for DroppingPolicy {
+        fn name(&self) -> &str {
+            "dropping"
+        }
+
+        fn pick(&self, shape: &TreeShape, _: &RunningJobs) -> Option<Job> {
+            let oldest = shape.runs_of(Level(0)).last()?;
+            let less = |left: u64| left.checked_sub(1);
+            self.picks_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok()?;
+            Some(Job {
+                kind: JobKind::Drop,
+                inputs: vec![JobInput::from_run(Level(0), oldest)],
+                target: OutputTarget::oldest_run(Level(0)),
+                split: SplitRule::by_size(1),
+                reason: JobReason::RangeDeleted,
+            })
+        }
+
+        fn debt(&self, _: &TreeShape, _: &RunningJobs) -> Debt {
+            Debt::default()
+        }
+
+        fn must_stop_writes(&self, _: &TreeShape) -> bool {
+            false
+        }
+
+        fn can_drop_data(&self) -> bool {
+            true
+        }
+    }
+
+    /// Bug: the reason of a drop job decided whether snapshots keep the dropped entries.
+    #[test]
+    fn drop_job_of_policy_with_reason_of_delete_only_compaction_respects_snapshots() {
+        let policy = Arc::new(DroppingPolicy::default());
+        let defaults = KeyspaceOptions::default().policy(Arc::clone(&policy));
+        let options = Options::default().background(Background::Inline).keyspace_defaults(defaults);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let pick_once = || {
+            policy.picks_left.store(1, Ordering::Relaxed);
+            db.put("other", "value").unwrap();
+            db.flush().unwrap();
+            assert_eq!(policy.picks_left.load(Ordering::Relaxed), 0);
+        };
+        db.put("key", "value").unwrap();
+        db.flush().unwrap();
+        let snapshot = db.snapshot();
+        pick_once();
+        let found = snapshot.get(&db.default_keyspace(), "key").unwrap();
+        assert_eq!(found.as_deref(), Some(&b"value"[..]));
+        drop(snapshot);
+        pick_once();
+        assert_eq!(db.get("key").unwrap(), None);
     }
 
     /// Bug: the number of releases was read after the pick. A release during the pick then queued no further pick, and

@@ -101,7 +101,7 @@ fn run_picked_job(
 ) -> Result<()> {
     let PickedJob { job, shape, .. } = picked;
     // A drop job of the policy may remove live entries. It runs only if no snapshot sees these entries.
-    let drops_live_data = job.kind == JobKind::Drop && job.reason != JobReason::RangeDeleted;
+    let drops_live_data = job.kind == JobKind::Drop && !picked.is_delete_only;
     // While `_guard` exists, `Db::snapshot` waits. Events are deferred, because a listener may call `Db::snapshot`.
     let _events = drops_live_data.then(|| state.defer_events());
     let _guard =
@@ -357,7 +357,7 @@ fn merge(
     compaction_filter: Option<Arc<dyn CompactionFilter>>,
     outputs: &mut JobOutputs<'_>,
 ) -> Result<MergeStats> {
-    let PickedJob { job, shape, deadline_us, victims } = picked;
+    let PickedJob { job, shape, deadline_us, victims, .. } = picked;
     let (mut runs, mut tombstones) = (Vec::with_capacity(job.inputs.len()), Vec::new());
     for input in &job.inputs {
         let tables = input.files.iter().map(|&file| {
