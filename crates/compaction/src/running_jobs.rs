@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::error::Error;
 use crate::ids::FileId;
-use crate::job::{Job, JobKind};
+use crate::job::{Job, JobKind, JobReason};
 use crate::shape::TreeShape;
 
 /// Running jobs of one tree, with their input files and the blocked files.
@@ -82,6 +82,16 @@ impl RunningJobs {
         RunningJobs { files, jobs: self.jobs.clone(), blocked: HashSet::new() }
     }
 
+    /// Returns the running jobs and the busy files, without manual compactions and their inputs.
+    #[must_use]
+    pub fn without_manual_jobs(&self) -> RunningJobs {
+        let mut others = self.clone();
+        for (job, _) in self.jobs.iter().filter(|(job, _)| job.reason == JobReason::Manual) {
+            others.finish(job);
+        }
+        others
+    }
+
     /// Returns whether `job` can run at the same time as the running jobs.
     ///
     /// 1. None of its files may be busy.
@@ -131,7 +141,7 @@ impl RunningJobs {
 mod tests {
     use super::*;
     use crate::ids::{Level, RunId};
-    use crate::job::{JobInput, JobReason, OutputTarget, SplitRule};
+    use crate::job::{JobInput, OutputTarget, SplitRule};
 
     fn job(files: &[u64]) -> Job {
         let files = files.iter().copied().map(FileId).collect();

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::explain::{Explanation, ExplanationBuilder};
 use crate::file_picker::FilePicker;
 use crate::ids::Level;
-use crate::job::Job;
+use crate::job::{Job, JobReason};
 use crate::layout::TreeLayout;
 use crate::policy::{CompactionPolicy, Debt};
 use crate::running_jobs::RunningJobs;
@@ -179,12 +179,16 @@ impl CompactionPolicy for ComposedPolicy {
         let target = work.map(|(_, target)| target);
         // The debt includes a running job if it takes data from L0, or if the next job that takes data from L0 must
         // wait for it.
-        let running_bytes = running.unwritten_bytes(|job| is_in_way_of_l0_job(job, target));
+        let is_counted = |job: &Job| is_in_way_of_l0_job(job, target);
+        // A manual compaction may take hours. Meanwhile, the engine merges the other runs of L0 with each other, so L0
+        // does not grow until the manual compaction ends.
+        let is_manual = |job: &Job| job.reason == JobReason::Manual && is_counted(job);
+        let pending_bytes = match running.jobs.iter().any(|(job, _)| is_manual(job)) {
+            true => 0,
+            false => work.map_or(0, |it| it.0).saturating_add(running.unwritten_bytes(is_counted)),
+        };
         let free = self.primitives.stop_runs.saturating_sub(shape.runs_of(L0).len());
-        Debt {
-            pending_bytes: work.map_or(0, |(bytes, _)| bytes).saturating_add(running_bytes),
-            headroom_bytes: len_u64(free).saturating_mul(shape.memtable_bytes),
-        }
+        Debt { pending_bytes, headroom_bytes: len_u64(free).saturating_mul(shape.memtable_bytes) }
     }
 
     fn must_stop_writes(&self, shape: &TreeShape) -> bool {

@@ -4,6 +4,7 @@
 //! # a comment
 //! tree memtable=1M table=1M L0: 7[a..f]4M / 6[c..k]4M   L1: 3[a..e]9M 4[f..p]9M
 //! busy merge 7 6 -> L1 left=3M          a running job: files, target level, bytes yet to write
+//! busy manual 7 6 -> L1 left=3M         the same, requested by the user
 //! pick tiering(T=2)                      the next job
 //! settle tiering(T=2)                    all jobs until none is due, and the resulting tree
 //! debt tiering(T=2)
@@ -284,7 +285,8 @@ fn parse_file(word: &str, seq: u64) -> TableMeta {
 
 /// Parses a job such as `merge 7 6 -> L1 left=3M`.
 fn parse_busy(text: &str, shape: &TreeShape) -> (Job, u64) {
-    let (inputs, rest) = text.strip_prefix("merge ").unwrap().split_once(" -> L").unwrap();
+    let (reason, rest) = text.split_once(' ').unwrap();
+    let (inputs, rest) = rest.split_once(" -> L").unwrap();
     let (level, left) = rest.split_once(" left=").unwrap();
     let level = Level(level.parse().unwrap());
     let mut by_run: Vec<JobInput> = Vec::new();
@@ -298,7 +300,11 @@ fn parse_busy(text: &str, shape: &TreeShape) -> (Job, u64) {
     }
     let split = SplitRule { file_bytes: 1 << 20, grandparent: None, boundaries: Vec::new() };
     let target = OutputTarget { level, placement: OutputPlacement::NewRun { before: None } };
-    let reason = JobReason::Manual;
+    let reason = match reason {
+        "merge" => JobReason::Shape { level },
+        "manual" => JobReason::Manual,
+        _ => panic!("invalid reason {reason:?}"),
+    };
     (Job { kind: JobKind::Merge, inputs: by_run, target, split, reason }, parse_bytes(left))
 }
 

@@ -571,7 +571,8 @@ impl Keyspace {
     /// Merges all entries of a range of keys into one sorted run in the deepest level.
     ///
     /// Memtables are flushed first. One job then merges all files that overlap the range, with the files that have
-    /// to move with them. It drops tombstones and obsolete entries that no snapshot needs. Reads and writes continue.
+    /// to move with them. It drops tombstones and obsolete entries that no snapshot needs. Reads and writes continue. If the
+    /// policy stops writes at a few runs of L0, as `full` does, writes may stop until the job ends.
     ///
     /// If all files of the range are already in the oldest run of the deepest level, the job rewrites only those that
     /// contain tombstones. The others keep the options with which they were written. They also keep obsolete entries

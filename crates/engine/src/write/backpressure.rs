@@ -196,7 +196,8 @@ mod tests {
             db.flush().unwrap();
         }
         db.close(None).unwrap();
-        let (db, _clock) = open(START_US, KeyspaceOptions::default().policy(Arc::new(PanickingDebt)));
+        let (db, _clock) =
+            open(START_US, KeyspaceOptions::default().policy(Arc::new(PanickingDebt)));
         let core = db.inner();
         let (state, tree) = (&core.state, &core.default_tree);
         assert!(state.env.database_time_us() >= state.env.now_us() + YEAR_US / 2);

@@ -2,10 +2,10 @@
 
 pub(crate) mod delete_only;
 pub(crate) mod entry_filter;
+pub(crate) mod l0_bypass;
 pub(crate) mod manual;
 pub(crate) mod output;
 pub(crate) mod pick;
-pub(crate) mod quarantine_bypass;
 pub(crate) mod range_tombstone_queue;
 pub(crate) mod retention;
 pub(crate) mod retry;

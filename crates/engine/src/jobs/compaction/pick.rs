@@ -4,13 +4,15 @@ use std::collections::{BTreeSet, HashSet};
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{CompactionPolicy, FileId, Job, JobKind, TableMeta, TreeShape};
+use lsmx_compaction::{
+    CompactionPolicy, FileId, Job, JobKind, JobReason, Level, TableMeta, TreeShape,
+};
 
 use crate::callback::{self, CallbackContext};
 use crate::error::{Error, JobRule, Result, UserCode};
 use crate::event::{Decision, Event};
 use crate::jobs::compaction::delete_only::pick_delete_only;
-use crate::jobs::compaction::quarantine_bypass::pick_l0_merge;
+use crate::jobs::compaction::l0_bypass::pick_l0_merge;
 use crate::jobs::compaction::retry::{
     RETRY_US_MAX, clear_last_failure, defer_error, record_failure,
 };
@@ -19,6 +21,8 @@ use crate::jobs::value_log::garbage_collection::{self, BlobGcJob};
 use crate::state::DbState;
 use crate::tree::version::Version;
 use crate::tree::{CompactionBlock, Tree, TreeJobState};
+
+const L0: Level = Level(0);
 
 /// A job whose inputs are reserved, and the shape for which it was picked.
 #[derive(Clone, Debug)]
@@ -261,7 +265,7 @@ fn pick_policy_job(
     }
     let Some(job) = job else {
         let pick_around = || {
-            let job = pick_around_quarantine(tree, jobs, shape);
+            let job = pick_around_block(tree, jobs, shape);
             if job.is_none() && jobs.blocked.is_none() {
                 jobs.blocked = find_stall(tree, &*policy, jobs, shape);
             }
@@ -322,29 +326,42 @@ fn describe_levels(shape: &TreeShape) -> String {
     levels.collect::<Vec<_>>().join("; ")
 }
 
-/// Picks a job while files are quarantined. Returns the job of the policy if it reads no quarantined file. Otherwise,
-/// returns a merge of other L0 runs.
-fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShape) -> Option<Job> {
-    if jobs.quarantine.is_empty() {
+/// Picks a job while files are quarantined or a manual compaction is running. Returns the job that the policy would pick
+/// otherwise, if this job can run. If it cannot run, returns a merge of other L0 runs.
+fn pick_around_block(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShape) -> Option<Job> {
+    let settings = tree.settings();
+    let policy = Arc::clone(&settings.policy);
+    let is_manual = |(job, _): &(Job, u64)| job.reason == JobReason::Manual;
+    // A custom policy may use the reason for its own jobs.
+    let has_manual =
+        settings.options.custom_policy().is_none() && jobs.running.jobs.iter().any(is_manual);
+    if jobs.quarantine.is_empty() && !has_manual {
         return None;
     }
-    let policy = Arc::clone(&tree.settings().policy);
     let running = jobs.running.without_blocked_files();
-    let wanted = policy.pick(shape, &running).filter(|job| !job.inputs.is_empty())?;
+    let unblocked = if has_manual { &running.without_manual_jobs() } else { &running };
+    let wanted = policy.pick(shape, unblocked).filter(|job| !job.inputs.is_empty())?;
+    let stopped = policy.must_stop_writes(&jobs.quarantine.without_unreadable_runs(shape));
     if matches!(wanted.kind, JobKind::Move | JobKind::Drop) {
         let allowed = wanted.kind == JobKind::Move || policy.can_drop_data();
-        return running.admit_job(wanted, shape).filter(|_| allowed);
+        let admitted = running.admit_job(wanted, shape).filter(|_| allowed);
+        if admitted.is_some() || !has_manual {
+            return admitted;
+        }
+    } else if let Some((file, error)) =
+        quarantine::find_quarantined_input(tree, jobs, wanted.input_files())
+    {
+        let reason = JobReason::Quarantine { file };
+        let merge = pick_l0_merge(shape, &jobs.running, reason, stopped);
+        if merge.is_none() && jobs.running.jobs.is_empty() {
+            jobs.blocked = Some(CompactionBlock { error, at_hard_stop: stopped });
+        }
+        return merge;
+    } else if let Some(job) = jobs.running.admit_job(wanted, shape) {
+        return Some(job);
     }
-    let Some((file, error)) = quarantine::find_quarantined_input(tree, jobs, wanted.input_files())
-    else {
-        return jobs.running.admit_job(wanted, shape);
-    };
-    let stopped = policy.must_stop_writes(&jobs.quarantine.without_unreadable_runs(shape));
-    let merge = pick_l0_merge(shape, &jobs.running, file, stopped);
-    if merge.is_none() && jobs.running.jobs.is_empty() {
-        jobs.blocked = Some(CompactionBlock { error, at_hard_stop: stopped });
-    }
-    merge
+    let reason = JobReason::RunCount { level: L0, runs: shape.runs_of(L0).len() };
+    has_manual.then(|| pick_l0_merge(shape, &jobs.running, reason, stopped)).flatten()
 }
 
 /// Returns a job that drops files whose entries no reader can see.
@@ -372,19 +389,21 @@ fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Opti
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Bound;
+
     use lsmx_base::sync::{AtomicU64, Mutex, Ordering};
-    use lsmx_compaction::{
-        Debt, JobInput, JobReason, Level, OutputTarget, PolicySpec, RunningJobs, SplitRule,
-    };
+    use lsmx_compaction::{Debt, JobInput, OutputTarget, PolicySpec, RunningJobs, SplitRule};
 
     use super::*;
     use crate::db::Db;
     use crate::db::snapshot::Snapshot;
     use crate::env::{Background, ManualClock};
+    use crate::jobs::compaction::manual::{ManualPlan, plan_manual};
     use crate::jobs::compaction::run::run_job;
     use crate::options::db::Options;
     use crate::options::keyspace::KeyspaceOptions;
     use crate::options::value_separation::ValueSeparation;
+    use crate::state::work_queue::WorkKind;
     use crate::vfs::MemVfs;
 
     /// Policy that releases a snapshot during a pick, and then needs another pick.
@@ -531,13 +550,13 @@ mod tests {
         }
 
         fn pick(&self, shape: &TreeShape, _: &RunningJobs) -> Option<Job> {
-            let oldest = shape.runs_of(Level(0)).last()?;
+            let oldest = shape.runs_of(L0).last()?;
             let less = |left: u64| left.checked_sub(1);
             self.picks_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok()?;
             Some(Job {
                 kind: JobKind::Drop,
-                inputs: vec![JobInput::from_run(Level(0), oldest)],
-                target: OutputTarget::oldest_run(Level(0)),
+                inputs: vec![JobInput::from_run(L0, oldest)],
+                target: OutputTarget::oldest_run(L0),
                 split: SplitRule::by_size(1),
                 reason: JobReason::RangeDeleted,
             })
@@ -578,6 +597,47 @@ mod tests {
         drop(snapshot);
         pick_once();
         assert_eq!(db.get("key").unwrap(), None);
+    }
+
+    /// Bug: no job made L0 smaller during a manual compaction with runs of L0, and the bytes of the manual compaction
+    /// counted as debt. Writes were throttled to the minimum rate, and then stopped until its end.
+    #[test]
+    fn manual_compaction_neither_throttles_nor_stops_writes() {
+        let small = KeyspaceOptions::default()
+            .memtable_bytes(4 << 10)
+            .table_bytes(4 << 10)
+            .block_bytes(256);
+        let options = Options::default().background(Background::Inline).keyspace_defaults(small);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let core = db.inner();
+        let (state, tree) = (&core.state, &core.default_tree);
+        let put = |number: u64| {
+            db.put((number * 7919 % 5_000).to_be_bytes(), [number.to_be_bytes(); 12].as_flattened())
+        };
+        (0..2_000).for_each(|number| put(number).unwrap());
+        db.flush().unwrap();
+        let manual = {
+            let mut jobs = tree.jobs.lock();
+            let shape = tree.shape(state.env.database_time_us(), &state.sequence);
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            let plan = plan_manual(&shape, &jobs.running, &all, false).unwrap();
+            let ManualPlan::Run(job) = plan else { panic!("{plan:?}") };
+            assert_eq!(job.source_level(), Some(L0), "{job}");
+            PickedJob::reserve_inputs(&mut jobs, *job, shape, None)
+        };
+        for number in 2_000..20_000 {
+            put(number).unwrap();
+            assert!(!tree.is_write_stopped(), "{number}");
+            assert_eq!(tree.admitted_write_rate(), None, "{number}");
+        }
+        run_job(state, &core.throttle, core.scheduler.workers(), tree, &manual).unwrap();
+        state.work.push(WorkKind::Compaction, tree.id);
+        db.wait_idle().unwrap();
+        for number in 15_000..20_000u64 {
+            let key = (number * 7919 % 5_000).to_be_bytes();
+            let value = db.get(key).unwrap().unwrap();
+            assert_eq!(&*value, [number.to_be_bytes(); 12].as_flattened());
+        }
     }
 
     /// Bug: the number of releases was read after the pick. A release during the pick then queued no further pick, and

@@ -1,13 +1,13 @@
-//! Merges of L0 runs while a quarantined file blocks the job of the policy. A file is quarantined while background jobs
-//! cannot read it.
+//! Merges of L0 runs while a quarantined file or a manual compaction blocks the job of the policy. A file is
+//! quarantined while background jobs cannot read it.
 //!
 //! A compaction removes whole runs from L0, from oldest to newest. One quarantined file in L0 or L1 can therefore block
-//! all runs of L0. Adjacent L0 runs can still be merged into one L0 run. Such merges keep the number of L0 runs below
-//! the hard stop of the policy until the quarantine ends.
+//! all runs of L0, and so can a manual compaction, which may take hours. Adjacent L0 runs can still be merged into one
+//! L0 run. Such merges keep the number of L0 runs below the hard stop of the policy until the block ends.
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{
-    FileId, Job, JobInput, JobKind, JobReason, Level, OutputPlacement, OutputTarget, RunningJobs,
+    Job, JobInput, JobKind, JobReason, Level, OutputPlacement, OutputTarget, RunningJobs,
     SortedRun, SplitRule, TreeShape,
 };
 
@@ -18,13 +18,14 @@ const RUNS_MIN: usize = 4;
 /// tiering, the write amplification is therefore at most logarithmic in the size of the data.
 const SIZE_RATIO: u64 = 2;
 
-/// Returns a merge of L0 runs that uses no busy or quarantined file. Returns `None` if no merge is needed.
+/// Returns a merge of L0 runs that uses no busy or quarantined file. Returns `None` if no merge is needed. `reason`
+/// becomes the reason of the job.
 ///
 /// While writes are stopped, a merge may consist of only two runs.
 pub(crate) fn pick_l0_merge(
     shape: &TreeShape,
     busy: &RunningJobs,
-    quarantined: FileId,
+    reason: JobReason,
     stopped: bool,
 ) -> Option<Job> {
     let runs = shape.runs_of(L0);
@@ -36,7 +37,7 @@ pub(crate) fn pick_l0_merge(
         let idle_runs = &runs[start..start + count];
         let chain = &idle_runs[..count_merged_runs(idle_runs)];
         if chain.len() >= RUNS_MIN {
-            return busy.admit_job(build_merge(runs, chain, shape.table_bytes, quarantined), shape);
+            return busy.admit_job(build_merge(runs, chain, shape.table_bytes, reason), shape);
         }
         if longest.is_none_or(|longest| idle_runs.len() > longest.len()) {
             longest = Some(idle_runs);
@@ -45,7 +46,7 @@ pub(crate) fn pick_l0_merge(
     }
     let idle_runs = longest.filter(|idle_runs| stopped && idle_runs.len() >= 2)?;
     let chain = &idle_runs[..count_merged_runs(idle_runs).max(2)];
-    busy.admit_job(build_merge(runs, chain, shape.table_bytes, quarantined), shape)
+    busy.admit_job(build_merge(runs, chain, shape.table_bytes, reason), shape)
 }
 
 /// Returns the number of runs to merge. `runs` is ordered from newest to oldest.
@@ -64,7 +65,7 @@ fn build_merge(
     runs: &[Arc<SortedRun>],
     chain: &[Arc<SortedRun>],
     file_bytes: u64,
-    quarantined: FileId,
+    reason: JobReason,
 ) -> Job {
     let last = chain.last().map(|run| run.id);
     let older = runs.iter().skip_while(|run| Some(run.id) != last).nth(1);
@@ -74,13 +75,13 @@ fn build_merge(
         inputs: chain.iter().map(|run| JobInput::from_run(L0, run)).collect(),
         target: OutputTarget { level: L0, placement },
         split: SplitRule { file_bytes, grandparent: None, boundaries: Vec::new() },
-        reason: JobReason::Quarantine { file: quarantined },
+        reason,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use lsmx_compaction::{KeyRange, LevelShape, RunId, TableMeta};
+    use lsmx_compaction::{FileId, KeyRange, LevelShape, RunId, TableMeta};
 
     use super::*;
 
@@ -100,7 +101,8 @@ mod tests {
     fn merged(bytes: &[u64], excluded: &[u64], stopped: bool) -> Vec<u64> {
         let (shape, mut busy) = (tree(bytes), RunningJobs::default());
         excluded.iter().for_each(|id| busy.block_file(FileId(*id)));
-        let Some(job) = pick_l0_merge(&shape, &busy, FileId(9), stopped) else { return Vec::new() };
+        let reason = JobReason::Quarantine { file: FileId(9) };
+        let Some(job) = pick_l0_merge(&shape, &busy, reason, stopped) else { return Vec::new() };
         shape.apply_job(&job, Vec::new()).unwrap();
         job.input_files().map(|file| file.0).collect()
     }
