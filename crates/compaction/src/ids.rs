@@ -16,6 +16,9 @@ pub struct RunId(pub u64);
 pub struct Level(pub u8);
 
 impl Level {
+    /// The level with the largest number.
+    pub const MAX: Level = Level(u8::MAX);
+
     /// Returns the index of this level in [`TreeShape::levels`](crate::TreeShape::levels).
     #[must_use]
     pub fn index(self) -> usize {

@@ -7,7 +7,8 @@
 //! 2. No running job that overlaps the ingested file reads from or writes to this level or a level above. Otherwise the
 //!    outputs of the job could overlap the ingested file, or change their order of age relative to it.
 //!
-//! If there is no such level below L0, the file becomes part of a new run of L0, like the output of a flush.
+//! If there is no such level below L0, the file becomes part of a new run of L0, like the output of a flush. A policy that
+//! drops the oldest data needs all files in L0, because it regards deeper levels as older.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +26,8 @@ impl TreeShape {
     /// Returns the tree with ingested files, each in the deepest level in which no older entry hides its entries.
     ///
     /// The files are disjoint and newer than all files of the tree. Levels below the deepest level of the tree are not
-    /// used, except L1. In a level with several runs, a file joins the oldest run.
+    /// used, except L1. Levels below `level_max` are not used either. In a level with several runs, a file joins the
+    /// oldest run.
     ///
     /// # Errors
     ///
@@ -40,7 +42,7 @@ impl TreeShape {
     /// };
     /// let shape = TreeShape::default().with_flushed_run(vec![file(1, "a", "f")])?.shape;
     /// let files = [file(2, "c", "d"), file(3, "g", "h")];
-    /// let shape = shape.with_ingested_files(&files, &RunningJobs::default())?.shape;
+    /// let shape = shape.with_ingested_files(&files, &RunningJobs::default(), Level::MAX)?.shape;
     /// // The first file overlaps a file of L0.
     /// assert_eq!(shape.runs_of(Level(0)).len(), 2);
     /// assert_eq!(shape.runs_of(Level(1))[0].files.len(), 1);
@@ -50,11 +52,12 @@ impl TreeShape {
         &self,
         files: &[Arc<TableMeta>],
         running: &RunningJobs,
+        level_max: Level,
     ) -> Result<TreeUpdate, Error> {
         let (mut shape, mut edit) = (self.clone(), TreeEdit::default());
         let mut runs: BTreeMap<Level, RunId> = BTreeMap::new();
         for file in files {
-            let level = self.ingest_level(&file.range, running);
+            let level = self.ingest_level(&file.range, running, level_max);
             let run = *runs.entry(level).or_insert_with(|| match self.runs_of(level).last() {
                 Some(oldest) if level > Level(0) => oldest.id,
                 _ => shape.new_run_id(),
@@ -84,8 +87,8 @@ impl TreeShape {
     }
 
     /// Returns the level for an ingested file with this key range.
-    fn ingest_level(&self, range: &KeyRange, running: &RunningJobs) -> Level {
-        let deepest = self.deepest_level().map_or(1, |level| level.0.max(1));
+    fn ingest_level(&self, range: &KeyRange, running: &RunningJobs, level_max: Level) -> Level {
+        let deepest = self.deepest_level().map_or(1, |level| level.0.max(1)).min(level_max.0);
         let is_free = |level: &u8| {
             let mut runs = self.runs_of(Level(*level)).iter();
             runs.all(|run| run.files.overlapping_indices(range).is_empty())
@@ -127,7 +130,16 @@ mod tests {
     }
 
     fn ingest(shape: &TreeShape, files: &[Arc<TableMeta>], running: &RunningJobs) -> TreeShape {
-        let update = shape.with_ingested_files(files, running).unwrap();
+        ingest_down_to(shape, files, running, Level::MAX)
+    }
+
+    fn ingest_down_to(
+        shape: &TreeShape,
+        files: &[Arc<TableMeta>],
+        running: &RunningJobs,
+        level_max: Level,
+    ) -> TreeShape {
+        let update = shape.with_ingested_files(files, running, level_max).unwrap();
         let mut replayed = shape.clone();
         replayed.apply_edit(&update.edit).unwrap();
         assert_eq!(replayed, update.shape);
@@ -140,6 +152,16 @@ mod tests {
         let files = [file(1, "a", "b"), file(2, "c", "d")];
         let shape = ingest(&TreeShape::default(), &files, &RunningJobs::default());
         assert_eq!(describe(&shape), "L1:1 2");
+    }
+
+    #[test]
+    fn ingested_files_form_newest_run_of_l0_if_deeper_levels_are_excluded() {
+        let running = RunningJobs::default();
+        let ingest =
+            |shape: &TreeShape, files: &[_]| ingest_down_to(shape, files, &running, Level(0));
+        let shape = ingest(&TreeShape::default(), &[file(1, "a", "b"), file(2, "c", "d")]);
+        let shape = ingest(&shape, &[file(3, "e", "f")]);
+        assert_eq!(describe(&shape), "L0:3 / L0:1 2");
     }
 
     #[test]
@@ -178,7 +200,8 @@ mod tests {
     #[test]
     fn ingested_files_that_overlap_each_other_are_error() {
         let files = [file(1, "a", "c"), file(2, "c", "d")];
-        let ingested = TreeShape::default().with_ingested_files(&files, &RunningJobs::default());
+        let (shape, running) = (TreeShape::default(), RunningJobs::default());
+        let ingested = shape.with_ingested_files(&files, &running, Level::MAX);
         assert!(matches!(ingested, Err(Error::Overlap { .. })), "{ingested:?}");
     }
 }

@@ -258,8 +258,8 @@ fn install(
     inner.check_open()?;
     check_name_is_free(inner, name)?;
     let before = Arc::clone(&tree.pin_super_version().version);
-    let update =
-        before.shape().with_ingested_files(&outputs.table_metas(), &RunningJobs::default())?;
+    let (metas, level_max) = (outputs.table_metas(), tree.ingest_level_max());
+    let update = before.shape().with_ingested_files(&metas, &RunningJobs::default(), level_max)?;
     let placed = update.edit.added.iter().map(|added| {
         let table = outputs.tables().iter().find(|table| table.shape().id == added.file.id);
         let properties = table.map(|table| table.table().properties());

@@ -26,7 +26,9 @@ use std::collections::HashSet;
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, ArcSwap, AtomicBool, AtomicU64, Guard, Mutex, Ordering, std_atomic};
-use lsmx_compaction::{CompactionPolicy, DeletePersistence, FileId, RunningJobs, TreeShape};
+use lsmx_compaction::{
+    CompactionPolicy, DeletePersistence, FileId, Level, RunningJobs, TreeShape,
+};
 
 use crate::env::{Env, NEVER_US};
 use crate::error::{Error, Result};
@@ -603,6 +605,12 @@ impl Tree {
         shape.memtable_bytes = settings.options.memtable_bytes;
         shape.table_bytes = settings.options.table_target_bytes();
         shape
+    }
+
+    /// Returns the deepest level for ingested files. A policy that drops data drops the deepest runs first, so the newest
+    /// files must stay in L0.
+    pub(crate) fn ingest_level_max(&self) -> Level {
+        if self.settings().policy.can_drop_data() { Level(0) } else { Level::MAX }
     }
 
     /// Sets the time at which the next compaction becomes due, and the maximum age of a tombstone in a memtable.

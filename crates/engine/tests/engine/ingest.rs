@@ -16,7 +16,7 @@ use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, WriteBatch
 use lsmx_testkit::TestRng;
 use lsmx_testkit::simple_store::SimpleStore;
 
-use crate::harness::database::{assert_clean, inline, open, try_open, verify};
+use crate::harness::database::{assert_clean, inline, open, policy, try_open, verify};
 
 fn keyspace_options() -> KeyspaceOptions {
     KeyspaceOptions::default().memtable_bytes(16 << 10).table_bytes(8 << 10).block_bytes(256)
@@ -547,4 +547,39 @@ fn dropped_bulk_load_leaves_no_files() {
     db.close(None).unwrap();
     assert!(matches!(loader.finish(), Err(Error::Closed)));
     assert_clean(&disk);
+}
+
+/// Bug: the files of a bulk load became the deepest run of a FIFO keyspace, so they were dropped before older data, and
+/// files of L0 exceeded their maximum age.
+#[test]
+fn bulk_load_into_fifo_keyspace_drops_oldest_entries_first() {
+    let with_policy = |text| inline().keyspace_defaults(keyspace_options().policy(policy(text)));
+    let load = |db: &Db, numbers: std::ops::Range<u32>| {
+        let entries = numbers.map(|number| (key(number), [7; 100]));
+        db.default_keyspace().bulk_load(entries, BulkLoadOptions::default()).unwrap();
+        db.wait_idle().unwrap();
+    };
+    let fill = |db: &Db, numbers: std::ops::Range<u32>| {
+        numbers.for_each(|number| db.put(key(number), [7; 100]).unwrap());
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+    };
+    let has = |db: &Db, number| db.get(key(number)).unwrap().is_some();
+
+    let db = open(&MemVfs::new(), with_policy("fifo(200K)"));
+    fill(&db, 0..1_000);
+    for round in 1..4 {
+        load(&db, round * 1_000..(round + 1) * 1_000);
+        // Two thirds of the limit are enough for the entries of one round.
+        assert!((round * 1_000..(round + 1) * 1_000).all(|number| has(&db, number)), "{round}");
+    }
+    assert!(!has(&db, 0));
+
+    let db = open(&MemVfs::new(), with_policy("fifo(1G,ttl=1s)"));
+    fill(&db, 0..10);
+    db.env().advance_us(900_000);
+    load(&db, 10..20);
+    db.env().advance_us(200_000);
+    fill(&db, 20..21);
+    assert_eq!([0, 9, 10, 20].map(|number| has(&db, number)), [false, false, true, true]);
 }

@@ -322,7 +322,7 @@ fn next_version(
     }
     let metas: Vec<_> = opened.iter().map(|table| Arc::clone(table.shape())).collect();
     let running = tree.jobs.lock().running.clone();
-    let update = before.shape().with_ingested_files(&metas, &running)?;
+    let update = before.shape().with_ingested_files(&metas, &running, tree.ingest_level_max())?;
     let placed = update.edit.added.iter().map(|added| {
         let (is_written, entry_bytes) = facts.get(&added.file.id).copied().unwrap_or_default();
         PlacedTable { level: added.level, file: Arc::clone(&added.file), is_written, entry_bytes }
