@@ -580,6 +580,9 @@ impl Keyspace {
     /// keyspace with a [`CompactionFilter`](crate::CompactionFilter), the job rewrites all files of the range, so that
     /// the filter sees every value that no snapshot sees.
     ///
+    /// If the policy drops old data, as `fifo` does, only the memtables are flushed. A merge would reset the ages of the
+    /// files, and would mix old and new entries.
+    ///
     /// The inputs are removed at the end, so the range temporarily needs twice its space. The compaction policy may
     /// reshape the tree afterwards. The deadline of [`Keyspace::with_write_options`] is checked between two blocks.
     ///

@@ -160,3 +160,20 @@ fn compact_range_on_several_threads_terminates() {
     assert_eq!(shape(&db).1, 8_000);
     drop(db);
 }
+
+/// Bug: the merge wrote all data of a FIFO keyspace to new files, which began their maximum age anew.
+#[test]
+fn compact_range_of_fifo_keyspace_keeps_ages_of_files() {
+    let db = open(&MemVfs::new(), Background::Inline, &policy("fifo(1G,ttl=1s)"));
+    let put = |number: u32| {
+        db.put(key(number), [7; 100]).unwrap();
+        db.flush().unwrap();
+    };
+    put(1);
+    db.env().advance_us(900_000);
+    put(2);
+    compact(&db).unwrap();
+    db.env().advance_us(200_000);
+    put(3);
+    assert_eq!([1, 2, 3].map(|number| db.get(key(number)).unwrap().is_some()), [false, true, true]);
+}
