@@ -45,7 +45,7 @@ pub enum PolicyParameter {
     Width,
     /// `width_max`: maximum number of runs in a sequence that is merged.
     WidthMax,
-    /// `bytes`: size of the tree above which the oldest file is dropped.
+    /// `bytes`: size of the tree above which the oldest file is dropped. Blob files do not count.
     Bytes,
     /// `ttl`: age at which a file is dropped. 0 means never.
     Ttl,

@@ -72,7 +72,7 @@ pub enum Trigger {
     },
     /// The size of the tree exceeds a maximum. Only for FIFO layouts.
     TotalBytes {
-        /// Maximum size of all files in bytes.
+        /// Maximum size of all table files in bytes. Blob files do not count.
         bytes: u64,
     },
 }
