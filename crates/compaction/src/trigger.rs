@@ -4,6 +4,9 @@ use crate::ids::Level;
 use crate::shape::TreeShape;
 
 /// Condition that makes a job due. A policy has one or more triggers, in order of priority.
+///
+/// A [`PolicySpec`](crate::PolicySpec) permits only the numbers that can be written in a spec, for example a `wait` of
+/// at least 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// A level with a single run has reached its capacity.

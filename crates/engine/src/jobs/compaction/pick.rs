@@ -615,9 +615,11 @@ mod tests {
             db.put((number * 7919 % 5_000).to_be_bytes(), [number.to_be_bytes(); 12].as_flattened())
         };
         (0..2_000).for_each(|number| put(number).unwrap());
+        tree.jobs.lock().manual_waiting = 1;
         db.flush().unwrap();
         let manual = {
             let mut jobs = tree.jobs.lock();
+            jobs.manual_waiting = 0;
             let shape = tree.shape(state.env.database_time_us(), &state.sequence);
             let all = (Bound::Unbounded, Bound::Unbounded);
             let plan = plan_manual(&shape, &jobs.running, &all, false).unwrap();
