@@ -218,8 +218,14 @@ impl<'a> Simulation<'a> {
                 }
                 continue;
             }
+            // The first tombstone of a memtable is assumed to be the next write.
+            let has_deletes = all.deletes + all.range_deletes > 0.0;
+            let first_due_us = self
+                .memtable_tombstone_age_us
+                .filter(|_| has_deletes && self.memtable_tombstone_us.is_none());
+            let until_due_us = (due_us - self.now_us).min(first_due_us.unwrap_or(u64::MAX));
             // A memtable accepts writes as long as it is not full, so the last write may exceed its target size.
-            let writes_until_due = to_f64(due_us - self.now_us) / ops_per_write;
+            let writes_until_due = to_f64(until_due_us) / ops_per_write;
             let fitting = libm::ceil((room / bytes_per_write).min(writes_until_due)).max(1.0);
             let taken = fitting.min(total - done);
             let writes = all.scaled(taken / total);

@@ -302,6 +302,20 @@ fn simulate_too_small_memtable_is_error() {
     assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
 }
 
+/// Bug: the writes up to the first tombstone of a memtable and all writes after it were one step, which ended only when
+/// the memtable was full.
+#[test]
+fn simulate_memtable_with_tombstone_is_flushed_at_its_maximum_age() {
+    let flushes = |spec: &str| {
+        let spec: PolicySpec = spec.parse().unwrap();
+        simulate(&small_config(0, 3_000, 1), &spec, &mut |_| true).unwrap().flushes
+    };
+    // A tenth of the bound of 2 % is 1/500 of the run, which is less than a full memtable.
+    let by_age = flushes("tsa(0.02)");
+    assert!((400..=520).contains(&by_age), "{by_age}");
+    assert!(flushes("tsa(0.5)") < 200);
+}
+
 /// Regression: in a simulation of 2⁶⁴ writes, sums overflowed and the simulation never ended.
 #[test]
 fn simulate_past_a_bound_fails_with_the_estimated_size() {
