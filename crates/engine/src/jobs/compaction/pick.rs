@@ -111,7 +111,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         jobs.picked_at_us = state.env.database_time_us();
         now_us < jobs.retry_at_us || jobs.manual_waiting > 0 || jobs.is_ingesting
     };
-    if tree.is_dropped() || blocked(&mut tree.jobs.lock()) {
+    if blocked(&mut tree.jobs.lock()) || tree.is_dropped() {
         return None;
     }
     let version = Arc::clone(&tree.pin_super_version().version);
