@@ -103,16 +103,13 @@ impl AsyncDbInner {
         if !db.validate_write_batch(&batch, options)? {
             return Ok(());
         }
-        let (deadline_us, reservation) = self.admit(&batch, options).await?;
+        let deadline_us = db.committer.deadline_us(options.deadline);
+        // The check waits for a thread of the pool, and this thread may be waiting for memtable memory. The check
+        // therefore precedes the admission, which reserves this memory.
         if batch.guards.iter().any(KeyGuard::protects_range) {
-            // The check visits the entries of the ranges, which may take long.
-            let inner = Arc::clone(self);
-            let check = move || {
-                check_ranges(&inner.db_inner().state, &mut batch.guards)?;
-                Ok(batch)
-            };
-            batch = run_on_pool(check).await?;
+            batch = self.check_ranges_on_pool(batch).await?;
         }
+        let reservation = self.admit(&batch, options, deadline_us).await?;
         let sync = options.durability == Durability::Sync;
         let traced = db.start_commit_trace(&batch);
         let pending = {
@@ -131,20 +128,30 @@ impl AsyncDbInner {
         Ok(())
     }
 
-    /// Waits until the batch may be added to the commit queue. Returns its deadline and its reservation of memtable
-    /// memory.
+    /// Checks the guards of ranges. The check visits the entries of the ranges, which may take long.
+    async fn check_ranges_on_pool(self: &Arc<Self>, mut batch: WriteBatch) -> Result<WriteBatch> {
+        let inner = Arc::clone(self);
+        run_on_pool(move || {
+            check_ranges(&inner.db_inner().state, &mut batch.guards)?;
+            Ok(batch)
+        })
+        .await
+    }
+
+    /// Waits until the batch may be added to the commit queue. Returns its reservation of memtable memory.
     async fn admit<'a>(
         self: &'a Arc<Self>,
         batch: &WriteBatch,
         options: WriteOptions,
-    ) -> Result<(Option<u64>, Option<MemtableReservation<'a>>)> {
+        deadline_us: Option<u64>,
+    ) -> Result<Option<MemtableReservation<'a>>> {
         let db = self.db_inner();
         let state = &db.state;
         let mut admission = Admission::new(db, batch, options);
-        let deadline_us = admission.deadline_us;
+        admission.deadline_us = deadline_us;
         loop {
             let in_time = match admission.next_step()? {
-                AdmissionStep::Commit => return Ok((deadline_us, admission.reservation.take())),
+                AdmissionStep::Commit => return Ok(admission.reservation.take()),
                 AdmissionStep::Flush => self.flush_if_due(deadline_us).await,
                 AdmissionStep::Pause(us) => {
                     sleep(Duration::from_micros(us)).await;

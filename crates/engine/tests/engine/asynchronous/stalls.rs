@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use super::open_blocking;
 use super::support::{Stalls, Taken, current_thread, gated, poll_once, run, runtimes};
+use crate::harness::gate::patience;
 
 fn options(stalls: &Arc<Stalls>, memtable_bytes_max: u64) -> Options {
     let keyspace = KeyspaceOptions::default().memtable_bytes(4 << 10);
@@ -116,6 +117,37 @@ fn queued_write_after_deadline_is_not_done() {
         taken.free();
         put.await.unwrap();
         assert_eq!(keyspace.get("late").await.unwrap(), None);
+        db.close(None).await.unwrap();
+    });
+}
+
+/// The check of the ranges of a transaction waits for the only pool thread, which runs a put. The put must not wait for
+/// memtable memory that the commit of the transaction holds.
+#[test]
+fn range_check_that_waits_for_a_pool_thread_holds_no_memtable_memory() {
+    let runtime = current_thread(1);
+    let keyspace = KeyspaceOptions::default().memtable_bytes(1 << 20);
+    let options = Options::default().memtable_bytes_max(1 << 20).keyspace_defaults(keyspace);
+    let blocking = open_blocking(options);
+    let db = Db::try_from(blocking.clone()).unwrap();
+    run(&runtime, async {
+        let (tx, keyspace) = (db.transaction().await.unwrap(), db.default_keyspace());
+        assert!(tx.range(&keyspace, "x".."z").next().await.is_none());
+        tx.put(&keyspace, "large", vec![1; 1 << 20]).unwrap();
+        let (open, gate) = std::sync::mpsc::channel();
+        let put = tokio::task::spawn_blocking(move || {
+            gate.recv().unwrap();
+            // Without a deadline, a deadlock would also block the end of the runtime.
+            let options = WriteOptions { deadline: Some(patience()), ..WriteOptions::default() };
+            blocking.default_keyspace().with_write_options(options).put("small", "1")
+        });
+        let mut commit = pin!(tx.commit(Durability::Buffered));
+        assert!(poll_once(commit.as_mut()).is_pending());
+        open.send(()).unwrap();
+        put.await.unwrap().unwrap();
+        commit.await.unwrap();
+        let values = keyspace.multi_get(["small", "large"]).await.unwrap();
+        assert!(values.iter().all(Option::is_some));
         db.close(None).await.unwrap();
     });
 }
