@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use lsmx_base::coding::len_u64;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
@@ -25,7 +26,8 @@ const BATCH_ENTRIES_FIRST: usize = 4;
 /// Maximum number of entries in a batch. The first element applies if the last batch was read from the page cache, and
 /// the second element if it was read from a device.
 const BATCH_ENTRIES_MAX: [usize; 2] = [512, 4096];
-/// Total size of values in bytes at which a batch ends. The elements have the same meaning as in [`BATCH_ENTRIES_MAX`].
+/// Total size of keys and values in memory, in bytes, at which a batch ends. The elements have the same meaning as in
+/// [`BATCH_ENTRIES_MAX`].
 const BATCH_BYTES: [u64; 2] = [1 << 20, 4 << 20];
 
 /// A key, and its value or the error of combining its merge operands.
@@ -177,7 +179,7 @@ impl PrefetchIter {
                 Some((seq, pointer)) => match locate_value(&blobs, pointer, &mut context) {
                     Ok(ValueLocation::Cached(value)) => Ok(value),
                     Ok(ValueLocation::InBlobFile(file, pointer)) => {
-                        bytes = bytes.saturating_add(pointer.bytes);
+                        bytes = bytes.saturating_add(pointer.value_bytes);
                         requests.push(ValueRequest { index, seq, file, pointer });
                         // Placeholder that is replaced by the result of the read.
                         Err(Error::WouldBlock)
@@ -185,7 +187,10 @@ impl PrefetchIter {
                     Err(error) => Err(error),
                 },
             };
-            self.prefetched.push_back((Slice::from(self.cursor.key()), value));
+            let key = Slice::from(self.cursor.key());
+            let held_bytes = key.len() + value.as_ref().map_or(0, |value| value.len());
+            bytes = bytes.saturating_add(len_u64(held_bytes));
+            self.prefetched.push_back((key, value));
             if index + 1 >= entries_max || bytes >= BATCH_BYTES[device] {
                 break;
             }

@@ -411,6 +411,35 @@ fn range_with_a_limit_reads_fewer_values() {
     assert!(all().limit(0).next().is_none());
 }
 
+/// The limit of a batch applies to the values in memory: to values after decompression, and to values that are not in the
+/// value log.
+#[test]
+fn read_ahead_of_values_is_limited_by_their_bytes_in_memory() {
+    const VALUE_BYTES: usize = 300 << 10;
+    for compresses in [true, false] {
+        let counting = CountingVfs::new(Arc::new(MemVfs::new()));
+        let threshold_bytes = if compresses { 100 } else { VALUE_BYTES as u64 + 1 };
+        let compression = if compresses { Compression::Lz4 } else { Compression::None };
+        let keyspace = KeyspaceOptions::default()
+            .compression(compression)
+            .value_separation(ValueSeparation { threshold_bytes, ..ValueSeparation::default() });
+        let db = open(&counting, options(keyspace));
+        // The first value is in the value log, so that the scan reads values ahead.
+        for number in 0..100_u8 {
+            db.put([number], vec![0; VALUE_BYTES + usize::from(number == 0)]).unwrap();
+        }
+        db.flush().unwrap();
+        let read_bytes = || counting.counts().bytes.count_of(VfsCall::Read);
+        let mut range = db.default_keyspace().iter().limit(100);
+        let before = read_bytes();
+        assert_eq!(range.next().unwrap().unwrap().1.len(), VALUE_BYTES + 1);
+        let first = read_bytes() - before;
+        assert!(range.all(|entry| entry.unwrap().1.len() == VALUE_BYTES));
+        let all = read_bytes() - before;
+        assert!(first < all / 4, "{compresses}: {first} of {all} bytes");
+    }
+}
+
 #[test]
 fn buffers_of_scans_count_as_read_ahead_memory() {
     let db = open(&MemVfs::new(), options(one_block()));
